@@ -39,7 +39,7 @@ import numpy as np  # noqa: E402
 from lying import dealt, read_conll, written  # noqa: E402
 
 from confide.jobs.audit import audit  # noqa: E402
-from confide.methods import dp_fedsgd  # noqa: E402
+from confide.methods import noised  # noqa: E402
 from confide.runs.run import run  # noqa: E402
 from confide.scoring.membership import clopper_pearson  # noqa: E402
 from confide.settings import parse  # noqa: E402
@@ -69,7 +69,7 @@ def main() -> None:
         table(lines)
         return
     if given.without_noise:
-        dp_fedsgd.with_noise = without_noise
+        noised.with_noise = without_noise
     for seed in given.seeds:
         for model in given.models:
             for epsilon in given.epsilons:
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def without_noise(total: Any, key: bytes, *, variance: int) -> Any:
-    return {name: array.astype(np.int32) for name, array in total.items()}
+    return dict(total)
 
 
 def measured(out: Path, model: str, epsilon: float, seed: int) -> dict[str, Any]:

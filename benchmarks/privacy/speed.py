@@ -46,7 +46,7 @@ from confide.learning.relations import (
 from confide.learning.tokens import TokenForm, TokenModeller
 from confide.learning.tuning import Tuning
 from confide.learning.weights import trained
-from confide.methods.dp_fedsgd import with_noise
+from confide.methods.noised import with_noise
 from confide.models import relation
 from confide.models.tagger import TaggerSizes
 from confide.runs.gathering import gather

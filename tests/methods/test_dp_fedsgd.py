@@ -21,7 +21,8 @@ from confide.federation.steps import Turn
 from confide.kinds.protocol import Kept
 from confide.kinds.units import clipped_sum
 from confide.methods import METHODS, method_of
-from confide.methods.dp_fedsgd import Noisy, NoisySum, add_noisily, budget_of, with_noise
+from confide.methods.dp_fedsgd import Noisy, NoisySum, add_noisily
+from confide.methods.noised import Noise, budget_of, with_noise
 from confide.privacy.account import Mechanism
 from confide.privacy.clipping import UnitSlopes
 from confide.privacy.purse import Purse
@@ -83,13 +84,13 @@ def site_of(
 
 ASK = Noisy(
     weights={"w": np.zeros(8, np.float32)},
-    unit="document",
-    patients="",
-    clip=1.0,
-    grid=64,
-    variance=64**2 * 4,
-    rate=0.5,
+    noise=Noise("document", "", clip=1.0, grid=64, variance=64**2 * 4, rate=0.5),
 )
+
+
+def noised(**changed: Any) -> Noisy:
+    """The ask with another noise."""
+    return replace(ASK, noise=replace(ASK.noise, **changed))
 
 
 def asked(site: Site, memory: Any, ask: Noisy = ASK, *, round: int = 1) -> np.ndarray:
@@ -123,7 +124,7 @@ def test_another_ask_gets_another_draw_and_other_noise_and_is_charged(
     elif what == "weights":
         ask = replace(ASK, weights={"w": np.full(8, 1e-6, np.float32)})
     else:
-        ask = replace(ASK, **{what: 0.25})
+        ask = noised(**{what: 0.25})
     second = asked(site, memory, ask, round=round)
     assert site.purse is not None and site.purse.standing().charges == 2
     assert np.abs(first - second).max() > 64  # no noise in common, although all gradients are
@@ -138,7 +139,7 @@ def test_noise_has_the_variance_that_is_charged(tmp_path: Path) -> None:
         clip=1.0,
         grid=64,
     )["w"]
-    ask = replace(ASK, rate=1.0, variance=512**2)
+    ask = noised(rate=1.0, variance=512**2)
     noise = np.array([asked(site, memory, ask, round=n) - total for n in range(1, 251)])
     assert abs(noise.mean()) < 6 * 512 / math.sqrt(noise.size)
     assert 0.9 < noise.var() / 512**2 < 1.1
@@ -151,14 +152,14 @@ def test_noise_has_the_variance_that_is_charged(tmp_path: Path) -> None:
 
 def test_honest_sites_share_the_noise_and_the_account_is_of_all(tmp_path: Path) -> None:
     site, memory = site_of(tmp_path, units=1, honest=4)
-    ask = replace(ASK, rate=1.0, variance=512**2 * 4 + 1)
+    ask = noised(rate=1.0, variance=512**2 * 4 + 1)
     site.train = ()
     memory.form.desk.places = []
     noise = np.array([asked(site, memory, ask, round=n) for n in range(1, 201)])
-    share = math.ceil(ask.variance / 4)
+    share = math.ceil(ask.noise.variance / 4)
     assert 0.88 < noise.var() / share < 1.12
     line = json.loads((tmp_path / "purse" / "account.jsonl").read_text().splitlines()[1])
-    assert line["variance"] == 4 * share >= ask.variance
+    assert line["variance"] == 4 * share >= ask.noise.variance
 
 
 def test_units_are_drawn_by_chance_in_secret(tmp_path: Path, monkeypatch: Any) -> None:
@@ -230,7 +231,7 @@ def test_one_ask_is_answered_with_one_noise_only(tmp_path: Path) -> None:
 
 def test_an_empty_draw_sends_noise(tmp_path: Path) -> None:
     site, memory = site_of(tmp_path, units=1)
-    noisy = [asked(site, memory, replace(ASK, rate=1e-9), round=n) for n in range(1, 4)]
+    noisy = [asked(site, memory, noised(rate=1e-9), round=n) for n in range(1, 4)]
     assert all(one.any() for one in noisy)
     assert site.purse is not None and site.purse.standing().charges == 3
 
@@ -252,7 +253,7 @@ def test_units_that_are_not_finite_are_zeros_and_refuse_nothing(tmp_path: Path) 
 def test_asks_without_sense_are_refused(odd: dict[str, Any], tmp_path: Path) -> None:
     site, memory = site_of(tmp_path)
     with pytest.raises(Refusal) as refused:
-        asked(site, memory, replace(ASK, **odd))
+        asked(site, memory, noised(**odd))
     assert refused.value.code == "bad-ask"
     assert site.purse is not None and site.purse.standing().charges == 0
 
@@ -264,9 +265,9 @@ def test_a_server_that_asks_for_less_noise_pays_for_it(tmp_path: Path) -> None:
     assert site.purse is not None
     before = site.purse.standing()
     with pytest.raises(Refusal) as refused:
-        asked(site, memory, replace(ASK, variance=1), round=2)
+        asked(site, memory, noised(variance=1), round=2)
     assert refused.value.code == "spent" and site.purse.standing() == before
-    asked(site, memory, replace(ASK, variance=ASK.variance // 4), round=3)
+    asked(site, memory, noised(variance=ASK.noise.variance // 4), round=3)
     assert site.purse.standing().epsilon > before.epsilon + 0.5
 
 
@@ -316,9 +317,9 @@ def test_the_server_divides_by_a_constant_of_the_settings(tmp_path: Path) -> Non
     made, summed = method_of(settings)(settings), Summed()
     start = Common({"w": np.array([1.0, 2.0], np.float32)}, {}, {})
     after, facts = made.round(start, summed, 1)
-    gradient = np.array([2**16, -(2**15)]) * 0.25 / summed.ask.grid / (0.2 * 50)
+    gradient = np.array([2**16, -(2**15)]) * 0.25 / summed.ask.noise.grid / (0.2 * 50)
     np.testing.assert_allclose(after.weights["w"], [1.0, 2.0] - 0.5 * gradient, rtol=1e-6)
-    assert (summed.ask.rate, summed.ask.clip) == (0.2, 0.25)
+    assert (summed.ask.noise.rate, summed.ask.noise.clip) == (0.2, 0.25)
     assert facts["loss"] is None and facts["sentences"] == 0
 
 

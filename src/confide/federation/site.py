@@ -228,11 +228,12 @@ class SiteHost:
         does not have would protect nothing.
         """
         guards = self.site.guards
-        if step.like and not set(guards.private) <= set(getattr(memory, "private", ())):
+        sent = [name for asked, _ in step.like for name in getattr(ask, asked)]
+        if step.wraps and step.shapes is not None:  # noise hides a unit, and not a part
+            sent += [name for names in step.shapes(ask).values() for name in names]
+        kept = set(guards.private) <= set(getattr(memory, "private", ()))
+        if ((step.like or step.wraps) and not kept) or any(map(guards.keeps, sent)):
             raise Refusal("private-part")
-        for asked, _ in step.like:
-            if any(map(guards.keeps, getattr(ask, asked))):
-                raise Refusal("private-part")
 
     def _opened(self, step: Step, data: bytes) -> object:
         """The ask in these bytes. Sites of one process that get the same bytes decode them once."""

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from confide.errors import SettingsError
 from confide.federation.secure.roster import colluders, threshold
-from confide.methods.dp_fedsgd import budget_of
+from confide.methods.noised import budget_of
 from confide.privacy.solving import Budget
 from confide.recipes import settings_file
 from confide.settings import Settings, load

@@ -22,9 +22,11 @@ from confide.federation.wire import WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC
 from confide.kinds.how import How
 from confide.kinds.protocol import Form, Kind
-from confide.kinds.starting import Start, steps_of
+from confide.kinds.starting import COUNT_EXAMPLES, Start, steps_of
 from confide.kinds.trained import Trained
 from confide.methods.chain import Chain
+from confide.methods.dp_feded import DpFedED
+from confide.methods.dp_fedner import DpFedNER
 from confide.methods.dp_fedsgd import DpFedSGD
 from confide.methods.fedatt import FedAtt
 from confide.methods.fedavg import Carried, Facts, FedAvg, Latest
@@ -115,6 +117,8 @@ CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
     FedAtt: _EVERY,
     Chain: _EVERY,
     DpFedSGD: ("tagger", "encoder", "spans", "relations"),
+    DpFedED: ("relations", "tagger", "encoder", "spans"),
+    DpFedNER: ("tagger", "encoder", "spans", "relations"),
     FedNER: (*_ENTITIES, "relations"),
     FedED: ("relations", "tagger", "encoder", "spans"),
     FedDF: ("relations", "tagger", "encoder", "spans"),
@@ -228,6 +232,19 @@ def method_of(settings: RunSettings) -> type[Method]:
         got=settings.kind,
         fix=f"use one of {', '.join(methods_of(settings.task))}, or another kind of model",
     )
+
+
+def answered_in(settings: RunSettings) -> dict[str, Step]:
+    """The steps that a site answers in a run with these settings, by name.
+
+    Where text is held out under noise and closed, it answers no ask for a score, or for how much
+    text it has, whatever the server asks. Raises SettingsError if there is no such method.
+    """
+    pair = method_named(settings.trained_by)
+    own = settings.privacy if pair.private else None
+    closed = own is not None and own.held_out == "closed"
+    tell = (pair.kind.Scored, COUNT_EXAMPLES.reply)
+    return {one.name: one for one in pair.steps if not (closed and one.reply in tell)}
 
 
 def _check_private(settings: RunSettings, kind: type[Method]) -> None:

@@ -31,12 +31,14 @@ class Budget:
         rate: the probability that a unit is drawn in a round.
         rounds: how many.
         delta: the δ at which ε is stated.
+        steps: noisy sums of each unit in a round.
     """
 
     noise: float
     rate: float
     rounds: int
     delta: float
+    steps: int = 1
 
     @property
     def mechanism(self) -> Mechanism:
@@ -55,7 +57,7 @@ class Budget:
 
     def spent_by(self, mechanism: Mechanism, rounds: int | None = None) -> float:
         """ε of so many rounds of another sum; by default of all rounds."""
-        count = self.rounds if rounds is None else rounds
+        count = self.steps * (self.rounds if rounds is None else rounds)
         return epsilon_of(count * mechanism.curve, self.delta, draws=NUMBERS * count)
 
 
@@ -80,6 +82,7 @@ def solved(
     rate: float | None,
     rounds: int | None,
     delta: float,
+    steps: int = 1,
 ) -> Budget:
     """The budget of which at most one of four is not given.
 
@@ -93,7 +96,7 @@ def solved(
             f"{' and '.join(open_)} are open, and only one can be worked out",
             fix=f"set all but one of {', '.join(given)}",
         )
-    start = Budget(noise or _MOST_NOISE, rate or 1.0, rounds or 1, delta)
+    start = Budget(noise or _MOST_NOISE, rate or 1.0, rounds or 1, delta, steps)
     if epsilon is None:
         return start
     if noise is None:

@@ -27,7 +27,7 @@ from confide.federation.secure.roster import threshold
 from confide.federation.secure.summing import Summing
 from confide.federation.uploading import Up
 from confide.methods import Method, check_enough, method_named
-from confide.methods.dp_fedsgd import budget_of
+from confide.methods.noised import budget_of
 from confide.runs.folder import LOST, RunFolder, decisive
 from confide.runs.histories import joined
 from confide.runs.result import (

@@ -19,7 +19,7 @@ from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec, Su
 from confide.federation.keys import unlock
 from confide.federation.workers import WorkerEngine
 from confide.learning.devices import computing_at, place_of
-from confide.methods import Method, method_of
+from confide.methods import Method, answered_in, method_of
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder, environment, memory_of
 from confide.runs.gathering import Gathered, gather
@@ -142,7 +142,7 @@ def _train(
     specs = [spec for part in parts for spec in part.specs]
     binding = binding_of(settings, gathered.fingerprint)
     hosting = Hosting(
-        {step.name: step for step in method.steps},
+        answered_in(settings),
         method.Memory,
         settings.seed,
         every=settings.select.every,

@@ -13,16 +13,16 @@ _ENCODER: Tree = {  # Sui et al. 2020, 4.1
     "local_epochs": 2,
     "clip": 1.0,
 }
+_FEDED_TAGGER: Tree = {  # the server's tagger learns from few sentences, once a round
+    "optimiser": "adam",
+    "learning_rate": 0.002,
+    "decay": 1.0,
+    "local_epochs": 3,
+}
 OF_PAIRS: dict[str, Tree] = {
     "pseudo-complete-tagger": {"training": {"local_epochs": 2}},
-    "feded-tagger": {  # the server's tagger learns from few sentences, once a round
-        "training": {
-            "optimiser": "adam",
-            "learning_rate": 0.002,
-            "decay": 1.0,
-            "local_epochs": 3,
-        },
-    },
+    "feded-tagger": {"training": _FEDED_TAGGER},
+    "dp-feded-tagger": {"training": _FEDED_TAGGER},
     "fedner-encoder": {"training": {"learning_rate": 5e-5}},
     "fedner-spans": {"training": {"learning_rate": 5e-5}},
     "fedner-lightner": {"training": {"learning_rate": 3e-5}},

@@ -21,7 +21,8 @@ class PrivacyTable(Table):
     `units` says how many units all sites have together, about: the sum is divided by `rate` times
     that, so that nothing has to be counted. `patients`: a document's name up to the first of these
     characters is its patient; a document whose name has none is a patient of its own. What is said
-    of `held_out` text is not covered: with "closed", no score of it leaves a site.
+    of `held_out` text is not covered: with "closed", no score of it leaves a site. `steps` is how
+    often a site draws and steps by itself in a round, where the method lets it (dp-feded).
     """
 
     unit: Unit
@@ -33,4 +34,5 @@ class PrivacyTable(Table):
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     units: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     patients: Annotated[str, Field(max_length=10)] = ""
+    steps: Annotated[int, Field(ge=1, le=10_000)] = 1
     held_out: Literal["closed", "open"] = "closed"

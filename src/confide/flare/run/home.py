@@ -53,7 +53,7 @@ from confide.flare.run.joining import (
     check_suited,
 )
 from confide.flare.run.peering import member_of
-from confide.methods import method_named
+from confide.methods import answered_in, method_named
 from confide.privacy.purse import PURSE
 from confide.runs.folder import RUNS, RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
@@ -315,7 +315,7 @@ class _Run:
         self.folder = folder
         self.gathered = gathered
         self.spec: SiteSpec = replace(gathered.specs[0], guards=guards, remote=True)
-        self.steps = {step.name: step for step in method.steps}
+        self.steps = answered_in(settings)
         self.ledger = Ledger.resumed(folder.path / LEDGER)
         if opening and not self.ledger.lines:
             self.ledger.note(OPENED, **opening)

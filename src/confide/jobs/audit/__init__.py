@@ -28,7 +28,7 @@ from confide.federation.site import Scratch
 from confide.jobs.audit.attacking import Bench, Target
 from confide.learning.devices import computing_at, place_of
 from confide.methods import Method, method_of
-from confide.methods.dp_fedsgd import budget_of
+from confide.methods.noised import budget_of
 from confide.report.audits import picture
 from confide.runs.audited import AUDIT, Audit, Crossed, Promised, SiteAudit, audited, told
 from confide.runs.canaries import COINS, has_coins

@@ -78,6 +78,7 @@ from confide.methods.feded.steps import (
     TAKE_MODEL,
     TAKE_PUBLIC_SET,
     TRAIN_AND_PREDICT,
+    Predicted,
     PublicKept,
     ScoreModel,
     TakeModel,
@@ -191,10 +192,39 @@ class FedED(FedAvg):
 
     def round(self, state: Central, federation: Federation, n: int) -> tuple[Central, Facts]:
         """Sites train and predict the public set; the central model learns from their mean."""
-        drawn = federation.draw(self._run.federation.fraction, n)
-        sites = [site for site in drawn if site not in state.idle]
         own, how = self._own, how_of(self._run, n)
-        ask = TrainAndPredict(
+        total, ask, facts = self._said(state, federation, how)
+        if total is None:
+            return state, facts
+        if own.past:
+            total = with_past(total, ask, state.past, factor=own.past)
+            state = replace(state, past=past_of(total))
+        teacher_SR = teacher_of(total, ask, temperature=own.temperature)
+        weights, distilled = self._distilled(state, teacher_SR, how, seed=federation.seed)
+        return self._moved(state, weights, federation, round=n), facts | distilled
+
+    def _said(
+        self, state: Central, federation: Federation, how: How
+    ) -> tuple[Predicted | None, TrainAndPredict, Facts]:
+        """The sum of what the drawn sites predict, the ask for it, and the facts of the round."""
+        drawn = federation.draw(self._run.federation.fraction, how.round)
+        sites = [site for site in drawn if site not in state.idle]
+        ask = self._asked_of(state, how)
+        facts: Facts = {"loss": None, "learning_rate": how.learning_rate, "sites": list(drawn)}
+        if not sites:
+            return None, ask, {**facts, "sentences": 0}
+        total = federation.sum(TRAIN_AND_PREDICT, ask, round=how.round, sites=sites)
+        facts |= {
+            "loss": total.loss / total.sites,
+            "sentences": total.sentences,
+            "saturated": saturated(total, ask),
+        }
+        return total, ask, facts
+
+    def _asked_of(self, state: Central, how: How) -> TrainAndPredict:
+        """What the sites are asked in a round."""
+        own = self._own
+        return TrainAndPredict(
             weights=self._sent(state),
             how=how,
             version=state.version,
@@ -206,21 +236,6 @@ class FedED(FedAvg):
             wire_dtype=own.wire_dtype,
             most=own.most if own.upload == "logits" else 1.0,
         )
-        facts: Facts = {"loss": None, "learning_rate": how.learning_rate, "sites": list(drawn)}
-        if not sites:
-            return state, {**facts, "sentences": 0}
-        total = federation.sum(TRAIN_AND_PREDICT, ask, round=n, sites=sites)
-        facts |= {
-            "loss": total.loss / total.sites,
-            "sentences": total.sentences,
-            "saturated": saturated(total, ask),
-        }
-        if own.past:
-            total = with_past(total, ask, state.past, factor=own.past)
-            state = replace(state, past=past_of(total))
-        teacher_SR = teacher_of(total, ask, temperature=own.temperature)
-        weights, distilled = self._distilled(state, teacher_SR, how, seed=federation.seed)
-        return self._moved(state, weights, federation, round=n), facts | distilled
 
     def _distilled(
         self, state: Central, teacher_SR: NDArray[np.float32], how: How, *, seed: int

@@ -33,7 +33,7 @@ from confide.kinds.protocol import (
     check_taken,
     taken,
 )
-from confide.kinds.public import PublicForm
+from confide.kinds.public import PublicDesk, PublicForm
 from confide.learning.relations import probabilities
 
 NONE_YET = 0
@@ -177,24 +177,34 @@ def train_and_predict(
 ) -> tuple[Predicted, PublicKept[F, P]]:
     """Train on the site's own examples, and predict the public set (Algorithm 1)."""
     memory = known(memory)
+    desk = desk_for(site, memory, ask)
+    start = model_at(memory, ask)
+    fitted, memory = fitted_on(memory, ask.how, lambda how: desk.fit(start, how, seed=turn.seed))
+    reply = predicted(desk, memory.public, ask, fitted.weights)
+    return replace(reply, loss=round(fitted.loss, 4), sentences=fitted.examples), memory
+
+
+def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> PublicDesk[P]:
+    """The site's desk. Raises Refusal if the ask is of another public set than the site has."""
     public, form = memory.public, cast(PublicForm, memory.form)
     if (ask.public, ask.examples, ask.classes) != (public.name, public.rows, form.classes):
         raise Refusal("other-public-set")
-    desk = form.at(site)
-    start = model_at(memory, ask)
-    fitted, memory = fitted_on(memory, ask.how, lambda how: desk.fit(start, how, seed=turn.seed))
-    logits_SR = desk.predicted(fitted.weights, public)
+    return form.at(site)
+
+
+def predicted(desk: PublicDesk[P], public: P, ask: TrainAndPredict, weights: Arrays) -> Predicted:
+    """What a model with these weights says of the public set; no loss, and of one sentence."""
+    logits_SR = desk.predicted(weights, public)
     knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload)
-    reply = Predicted(
+    return Predicted(
         said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
         knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
         public=public.name,
         sites=1,
-        loss=round(fitted.loss, 4),
-        sentences=fitted.examples,
+        loss=0.0,
+        sentences=1,
     )
-    return reply, memory
 
 
 def columns(

@@ -109,6 +109,10 @@ class FedNER(FedAvg):
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         super().__init__(settings, public)
+        self._check_training(settings)
+
+    def _check_training(self, settings: RunSettings) -> None:
+        """Raise SettingsError for steps that the method does not take."""
         if settings.training.optimiser != "adam":
             raise SettingsError(
                 "FedNER trains with Adam only",

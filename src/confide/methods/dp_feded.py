@@ -1,0 +1,143 @@
+"""DP-FedED: FedED whose sites train under noise, so that their predictions say little of any unit.
+
+Sui et al. 2020 (`confide.methods.feded`); a site trains by DP-SGD (Abadi et al., "Deep Learning
+with Differential Privacy", CCS 2016, Algorithm 1) with the sums of `confide.methods.noised`.
+Whatever is computed from a model that was trained so, predictions among it, tells no more than the
+model (post-processing).
+
+In a round a site takes `privacy.steps` steps from the central model. For each it draws units,
+clips and adds up their gradients, adds **all** of the noise by itself, as it alone sees the sum,
+and takes a step of Adam, with fresh moments in each round. Then it predicts the public set.
+
+What leaves a site: that it has training text; its predictions of the public set. With
+`privacy.held_out = "open"` also counts on held-out text, which the account does not cover.
+What never leaves: text, words, names of types, a number of sentences, a loss, weights, gradients,
+who was drawn.
+
+Where this differs from `feded`: no vocabulary, type, loss or number of examples is told; the sums
+are divided by a constant, the site's even part of `privacy.units`; a site's optimiser is Adam at
+`options.noisy_rate`; `average = "known"` is refused, because what a site knows depends on its text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.memory import known
+from confide.federation.messages import carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.kinds.how import How
+from confide.kinds.protocol import F, P
+from confide.learning.adam import Moments, adam
+from confide.methods.fedavg import Facts
+from confide.methods.feded import Central, FedED, FedEDSettings
+from confide.methods.feded.lessons import saturated
+from confide.methods.feded.steps import (
+    SCORE_MODEL,
+    TAKE_MODEL,
+    TAKE_PUBLIC_SET,
+    TRAIN_AND_PREDICT,
+    Predicted,
+    PublicKept,
+    TrainAndPredict,
+    desk_for,
+    model_at,
+    predicted,
+)
+from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of
+
+MOST_STEPS = 10_000
+
+
+class DpFedEDSettings(FedEDSettings):
+    """The table `[options]`. `noisy_rate` is the learning rate of a site's steps under noise."""
+
+    average: Literal["all"] = "all"
+    noisy_rate: Annotated[float, Field(gt=0, le=1)] = 0.01
+
+
+@dataclass(frozen=True)
+class PredictNoisily(TrainAndPredict):
+    """Train the central model on your own examples under noise, and predict the public set."""
+
+    noise: Noise = carries("how each step's sum is made noisy")
+    steps: int = carries("steps under noise")
+    rate: float = carries("learning rate of a step")
+    drawn: float = carries("what a step's sum is divided by: units that a site draws, about")
+
+
+def predict_noisily(
+    site: Site, memory: PublicKept[F, P] | None, ask: PredictNoisily, turn: Turn
+) -> tuple[Predicted, PublicKept[F, P]]:
+    """Train under noise, each step charged to the account, and predict the public set.
+
+    Raises Refusal.
+    """
+    memory = known(memory)
+    desk = desk_for(site, memory, ask)
+    fits = 1 <= ask.steps <= MOST_STEPS and 0 < ask.rate <= 1 and 0 < ask.drawn < math.inf
+    if not fits or ask.average != "all":
+        raise Refusal("bad-ask")
+    sums = Noisily.of(site, desk, ask, turn, shared=False)
+    weights, moments = model_at(memory, ask), Moments(0, {}, {})
+    for step in range(ask.steps):
+        total = sums.total(weights, like=weights, step=step)
+        slope = mean_of(total, ask.noise, drawn=ask.drawn)
+        weights, moments = adam(weights, slope, moments=moments, learning_rate=ask.rate)
+    return predicted(desk, memory.public, ask, weights), memory
+
+
+PREDICT_NOISILY = Step.of(
+    predict_noisily,
+    summed=True,
+    check=TRAIN_AND_PREDICT.check,
+    bound=TRAIN_AND_PREDICT.bound,
+    shapes=TRAIN_AND_PREDICT.shapes,
+    learnt=TRAIN_AND_PREDICT.learnt,
+)
+
+
+class DpFedED(UnderNoise, FedED):
+    """The method: in a round all sites train under noise; the server learns as under FedED."""
+
+    method: ClassVar[str] = "dp-feded"
+    own_steps: ClassVar[tuple[Step, ...]] = (
+        TAKE_PUBLIC_SET,
+        TAKE_MODEL,
+        PREDICT_NOISILY,
+        SCORE_MODEL,
+    )
+    Settings: ClassVar[type] = DpFedEDSettings
+    steps_alone: ClassVar[bool] = True
+
+    def _said(
+        self, state: Central, federation: Federation, how: How
+    ) -> tuple[Predicted | None, TrainAndPredict, Facts]:
+        own = self._run.privacy
+        assert own is not None, "the settings were checked"
+        sites = [site for site in federation.sites if site not in state.idle]
+        plain: dict[str, Any] = vars(self._asked_of(state, how))
+        ask = PredictNoisily(
+            **plain,
+            noise=self._noise,
+            steps=own.steps,
+            rate=self._own.noisy_rate,
+            drawn=self._units / len(federation.sites),
+        )
+        total: Predicted = federation.sum(PREDICT_NOISILY, ask, round=how.round, sites=sites)
+        facts: Facts = {
+            "loss": None,
+            "learning_rate": self._own.noisy_rate,
+            "sites": sites,
+            "sentences": 0,
+            "saturated": saturated(total, ask),
+            "epsilon": self._budget.epsilon_after(how.round),
+        }
+        return total, ask, facts

@@ -1,0 +1,142 @@
+"""DP-FedNER: FedNER under noise: shared parts by a noisy sum of all sites, private ones by each.
+
+Ge et al. 2020 (`confide.methods.fedner`), with the sums of `confide.methods.noised`.
+
+A unit's gradient by shared and private parts together is clipped to one norm. The numbers of the
+shared parts leave in a secure sum with each site's part of the noise, as under `dp-fedsgd`. Those
+of the private parts never leave; a site steps along them with **all** of the noise added by itself.
+Without that noise the promise would not hold: the next gradients of the shared parts depend on the
+private parts, and through them on every unit. So what is charged is one noisy sum of both.
+
+What leaves a site: that it has training text; its part of the noisy sum of the shared parts. With
+`privacy.held_out = "open"` also counts on held-out text, which the account does not cover.
+What never leaves: text, words, names of types, numbers of sentences, a loss, private parts, a
+gradient without noise, who was drawn.
+
+Where this differs from `fedner`: every site has the types that the settings name (`types =
+"common"`), and no vectors of its own; no batch is parted by the sites' sizes, and sums are divided
+by a constant; both sides step by Adam at `options.noisy_rate`; unless held-out text is open, a site
+has no round that was best and keeps the last.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+
+from confide.errors import SettingsError
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.memory import known
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.kinds.protocol import F, Form
+from confide.learning.adam import Moments, adam
+from confide.methods.dp_fedsgd import NoisySum, bounded_noisy, shapes_of_noisy
+from confide.methods.fedavg import Facts
+from confide.methods.fedner import FedNER, FedNERState
+from confide.methods.fedner.steps import ENROL, SCORE_OWN, TEST_OWN, Enrolled
+from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of, wrapped
+from confide.settings import Settings as RunSettings
+from confide.settings import Table
+
+
+class DpFedNERSettings(Table):
+    """The table `[options]`. `private` are as under FedNER; `noisy_rate` is Adam's rate."""
+
+    private: tuple[str, ...] | None = None
+    types: Literal["common"] = "common"
+    wire_dtype: Literal["float32"] = "float32"
+    noisy_rate: Annotated[float, Field(gt=0, le=1)] = 0.01
+
+
+@dataclass(frozen=True)
+class ImproveNoisily:
+    """Step along your own units' gradients under noise, and add those of the shared parts up."""
+
+    weights: Arrays = carries("weights of the shared parts")
+    noise: Noise = carries("how the sum is made noisy")
+    rate: float = carries("learning rate of a step of the private parts")
+    drawn: float = carries("what their sum is divided by: units that a site draws, about")
+
+
+def improve_noisily(
+    site: Site, memory: Enrolled[F] | None, ask: ImproveNoisily, turn: Turn
+) -> tuple[NoisySum, Enrolled[F]]:
+    """Update the private parts here; give the noisy sum of the shared ones. Raises Refusal."""
+    memory = known(memory)
+    if ask.weights.keys() & memory.own.keys():
+        raise Refusal("bad-ask")  # or the update of a private part would leave
+    if not (0 < ask.rate <= 1 and 0 < ask.drawn < math.inf):
+        raise Refusal("bad-ask")
+    both = {**ask.weights, **memory.own}
+    sums = Noisily.of(site, memory.form.at(site), ask, turn)
+    total = sums.total(both, like=both, alone=sorted(memory.own))
+    own, moments = adam(
+        memory.own,
+        mean_of({name: total[name] for name in memory.own}, ask.noise, drawn=ask.drawn),
+        moments=Moments(memory.steps, memory.means, memory.squares),
+        learning_rate=ask.rate,
+    )
+    reply = NoisySum(wrapped({name: total[name] for name in ask.weights}))
+    return reply, replace(memory, own=own, **vars(moments))
+
+
+IMPROVE_NOISILY = replace(
+    Step.of(improve_noisily, summed=True, bound=bounded_noisy, shapes=shapes_of_noisy), wraps=True
+)
+
+
+class DpFedNER(UnderNoise, FedNER):
+    """The method: `round` is one iteration of Algorithm 1 under noise."""
+
+    method: ClassVar[str] = "dp-fedner"
+    own_steps: ClassVar[tuple[Step, ...]] = (ENROL, IMPROVE_NOISILY, SCORE_OWN, TEST_OWN)
+    Settings: ClassVar[type] = DpFedNERSettings
+
+    def _check_training(self, settings: RunSettings) -> None:
+        """Raise SettingsError if a site has word vectors."""
+        named = ["[model]"] if settings.model.vectors else []
+        named += [site.name for site in settings.site if site.vectors]
+        if named:
+            raise SettingsError(
+                "under noise a site has no word vectors of its own",
+                expected="no `vectors`",
+                got=f"vectors of {', '.join(named)}",
+            )
+
+    def _share_out(self, federation: Federation, sizes: Mapping[str, int]) -> None:
+        """Nothing: no number depends on how much text a site has."""
+
+    def round(
+        self, state: FedNERState[Form], federation: Federation, n: int
+    ) -> tuple[FedNERState[Form], Facts]:
+        """Sites step by themselves; the server steps along the noisy mean of shared gradients."""
+        rate, noise = self._own.noisy_rate, self._noise
+        sites = [site for site in federation.sites if site not in state.idle]
+        ask = ImproveNoisily(
+            weights=state.weights,
+            noise=noise,
+            rate=rate,
+            drawn=self._units / len(federation.sites),
+        )
+        total = federation.sum(self._step(IMPROVE_NOISILY), ask, round=n, sites=sites)
+        weights, moments = adam(
+            state.weights,
+            mean_of(total.noisy, noise, drawn=self._units),
+            moments=Moments(state.steps, state.means, state.squares),
+            learning_rate=rate,
+        )
+        facts: Facts = {
+            "loss": None,
+            "learning_rate": rate,
+            "sites": sites,
+            "sentences": 0,
+            "epsilon": self._budget.epsilon_after(n),
+        }
+        return replace(state, weights=weights, **vars(moments)), facts

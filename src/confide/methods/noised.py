@@ -1,0 +1,287 @@
+"""What methods under noise share: a site's noisy sum of clipped gradients, and who may promise.
+
+A site draws each of its units with the probability q, by a key of its own; clips each drawn unit's
+gradient to the norm C, in whole numbers; adds them up and adds Skellam noise. Nothing that depends
+on the sum goes anywhere before the site's account has been charged, and the same ask gets the same
+sum. docs/noise.md has the account.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.data.batches.flat import Rows
+from confide.errors import GuardError, SettingsError
+from confide.federation.digests import digest, number
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.messages import Arrays, carries, encode
+from confide.federation.site import Site
+from confide.federation.steps import Turn
+from confide.kinds.trained import fingerprint
+from confide.kinds.units import UnitDesk, clipped_sum, units_of
+from confide.methods.fedavg import FedAvg
+from confide.privacy.account import Mechanism
+from confide.privacy.clipping import UnitSlopes, Whole
+from confide.privacy.keys import draw_key, drawn, keyed, noise_key
+from confide.privacy.noise import WIDEST, skellam_of
+from confide.privacy.solving import Budget, solved
+from confide.privacy.spending import Charge, SpentError
+from confide.settings import Settings as RunSettings
+from confide.tasks import TASKS, Counts
+from confide.text.document import Document
+
+
+@dataclass(frozen=True)
+class Noise:
+    """How a sum is made noisy."""
+
+    unit: str = carries("whose gradient is clipped: of a document, a sentence or a patient")
+    patients: str = carries("a document's name up to these characters is its patient; empty: whole")
+    clip: float = carries("largest norm of a unit's gradient")
+    grid: int = carries("that norm in whole numbers")
+    variance: int = carries("variance of the noise that the account counts")
+    rate: float = carries("the probability that a unit is drawn")
+
+    def check(self) -> None:
+        """Raise Refusal if it is of no known form, or cannot be drawn."""
+        fits = (
+            self.unit in ("document", "sentence", "patient")
+            and len(self.patients) <= 10
+            and 0 < self.clip < math.inf
+            and 1 <= self.grid <= WIDEST
+            and 1 <= self.variance <= WIDEST**2
+            and 0 < self.rate <= 1
+        )
+        if not fits:
+            raise Refusal("bad-ask")
+
+
+# --- at a site --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Noisily:
+    """A site that adds up gradients under noise, for one ask.
+
+    `honest` sites share the noise of numbers that leave in a secure sum; of what never leaves, and
+    of what leaves by itself, a site adds all (`alone`).
+    """
+
+    site: Site
+    desk: UnitDesk
+    noise: Noise
+    context: bytes
+    round: int
+    honest: int
+
+    @classmethod
+    def of(cls, site: Site, desk: Any, ask: Any, turn: Turn, *, shared: bool = True) -> Noisily:
+        """For an ask with `noise`; unless `shared`, no other site's noise counts. Raises Refusal.
+
+        Refused are an ask outside secure sums, and one that cannot be answered.
+        """
+        if site.purse is None or site.member is None:
+            raise Refusal("only-masked")
+        ask.noise.check()
+        context = digest(site.run, number(turn.round), encode(ask))
+        honest = site.member.honest if shared else 1
+        return cls(site, cast(UnitDesk, desk), ask.noise, context, turn.round, honest)
+
+    def total(
+        self, weights: Arrays, *, like: Arrays, alone: Sequence[str] = (), step: int = 0
+    ) -> Whole:
+        """The noisy sum of the drawn units' gradients, of the names and shapes of `like`; charged.
+
+        `alone` are names of which the site adds all the noise by itself. `step` counts sums of one
+        ask. Raises Refusal: other text than the run began with, or an account that is spent.
+        """
+        site, noise, purse = self.site, self.noise, self.site.purse
+        assert purse is not None, "`of` has checked it"
+        text = text_of(site)
+        try:
+            key = purse.key(site.run, text=text)
+        except GuardError as error:
+            raise Refusal("other-text") from error
+        context = digest(self.context, number(step)) if step else self.context
+        units = units_at(site, self.desk, noise)
+        took_U = drawn(draw_key(key, context, text=text), len(units), rate=noise.rate)
+        chosen = [rows for rows, took in zip(units, took_U, strict=True) if took]
+        gradients: Iterator[UnitSlopes] = self.desk.unit_gradients(weights, chosen)
+        clean = clipped_sum(gradients, like=like, clip=noise.clip, grid=noise.grid)
+        secret = noise_key(key, context, text=text, clean=clean)
+        share = math.ceil(noise.variance / self.honest)
+        # numbers of which the site adds all the noise have no more than the account counts
+        counted = noise.variance if alone else share * self.honest
+        mechanism = Mechanism(noise.grid, counted, noise.rate)
+        size = sum(array.size for array in clean.values())
+        mark = digest(b"noise", secret).hex()
+        try:
+            purse.spend(Charge(site.run.hex(), self.round, context.hex(), mark, mechanism, size))
+        except SpentError as error:
+            raise Refusal("spent") from error
+        apart = {name: clean[name] for name in alone}
+        together = {name: array for name, array in clean.items() if name not in apart}
+        found = with_noise(together, secret, variance=share)
+        own = keyed(secret, "alone")
+        return found | with_noise(apart, own, variance=noise.variance) if apart else found
+
+
+def units_at(site: Site, desk: UnitDesk, noise: Noise) -> list[Rows]:
+    """The rows of each of the site's units, found once."""
+    place = ("units", noise.unit, noise.patients)
+    if place not in site.cache:
+        site.cache[place] = units_of(
+            desk.places, site.train, unit=noise.unit, patients=noise.patients
+        )
+    found: list[Rows] = site.cache[place]
+    return found
+
+
+def text_of(site: Site) -> bytes:
+    """A digest of the site's training text, made once."""
+    if "fingerprint" not in site.cache:
+        site.cache["fingerprint"] = fingerprint(site.train, relations=True).encode()
+    found: bytes = site.cache["fingerprint"]
+    return found
+
+
+def with_noise(total: Whole, key: bytes, *, variance: int) -> Whole:
+    """The sum with Skellam noise of this variance on every number."""
+    size = sum(array.size for array in total.values())
+    noise, start, found = skellam_of(variance).draw(key, size), 0, {}
+    for name, array in sorted(total.items()):
+        found[name] = array + noise[start : start + array.size].reshape(array.shape)
+        start += array.size
+    return found
+
+
+def wrapped(total: Whole) -> dict[str, NDArray[np.int32]]:
+    """The numbers modulo 2^32, as they are masked."""
+    return {name: array.astype(np.int32) for name, array in total.items()}
+
+
+def mean_of(
+    total: Mapping[str, NDArray[np.integer]], noise: Noise, *, drawn: float
+) -> dict[str, NDArray[np.float32]]:
+    """A noisy sum as the mean gradient of so many units, float32."""
+    step = noise.clip / (noise.grid * drawn)
+    return {name: (step * array).astype(np.float32) for name, array in total.items()}
+
+
+# --- at the server ----------------------------------------------------------------------------
+
+
+class UnderNoise(FedAvg):
+    """What methods under noise share at the server: what is spent, and what may be looked at.
+
+    `steps_alone`: whether a site may take several steps under noise in a round.
+    """
+
+    private: ClassVar[bool] = True
+    steps_alone: ClassVar[bool] = False
+
+    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
+        super().__init__(settings, public)
+        self._budget = budget_of(settings)
+        _check(settings, self._budget)
+        if settings.privacy is not None and settings.privacy.steps > 1 and not self.steps_alone:
+            raise SettingsError(
+                f"under {settings.method} a site takes one step under noise in a round",
+                expected="no privacy.steps",
+                got=str(settings.privacy.steps),
+            )
+
+    @property
+    def _noise(self) -> Noise:
+        own, one = self._run.privacy, self._budget.mechanism
+        assert own is not None, "the settings were checked"
+        return Noise(own.unit, own.patients, own.clip, one.clip, one.variance, one.rate)
+
+    @property
+    def _units(self) -> float:
+        """How many units of all sites are drawn for a sum, about: what sums are divided by."""
+        own = self._run.privacy
+        assert own is not None and own.units is not None, "the settings were checked"
+        return self._budget.rate * own.units
+
+    def score(
+        self, state: Any, federation: Federation, *, part: str, round: int
+    ) -> dict[str, Counts]:
+        """Every site's counts, if held-out text is open; nothing otherwise."""
+        if self._run.privacy is not None and self._run.privacy.held_out == "closed":
+            return {}
+        return super().score(state, federation, part=part, round=round)
+
+
+def budget_of(settings: RunSettings) -> Budget:
+    """What a run spends, with what `[privacy]` leaves open worked out. Raises SettingsError."""
+    own = settings.privacy
+    if own is None:
+        raise SettingsError(
+            "the settings have no [privacy]",
+            fix="add the table, with a unit and all but one of epsilon, noise, rate and rounds",
+        )
+    return solved(
+        epsilon=own.epsilon,
+        noise=own.noise,
+        rate=own.rate,
+        rounds=own.rounds,
+        delta=own.delta,
+        steps=own.steps,
+    )
+
+
+def _check(settings: RunSettings, budget: Budget) -> None:
+    """Raise SettingsError if the promise could not be kept, or would not be what it seems."""
+    own = settings.privacy
+    assert own is not None, "budget_of has checked it"
+    if own.units is None:
+        raise SettingsError(
+            "privacy.units is missing: the sum is divided by it, and nothing may be counted",
+            expected="about how many units all sites have together",
+        )
+    if settings.rounds > budget.rounds:
+        raise SettingsError(
+            "the run has more rounds than [privacy] pays for",
+            expected=f"rounds of at most {budget.rounds}",
+            got=str(settings.rounds),
+        )
+    if not math.isfinite(budget.epsilon_after(settings.rounds)):
+        raise SettingsError(
+            "with so little noise no bound is known, so nothing would be promised",
+            fix="set more noise, fewer rounds or a lower rate: `confide privacy plan` shows ε",
+        )
+    learns = TASKS[settings.task].learns
+    if learns == "relations" and own.unit == "sentence":
+        raise SettingsError(
+            "a pair of entities has no sentence of its own",
+            expected='privacy.unit = "document" or "patient"',
+            got=repr(own.unit),
+        )
+    named: dict[str, object] = {"data.types": settings.data.types}
+    if learns == "relations":
+        named |= {"data.relations": settings.data.relations, "pairs.types": settings.pairs.types}
+    missing = [name for name, value in named.items() if not value]
+    if missing:
+        raise SettingsError(
+            f"under noise the settings name everything, and {missing[0]} is empty",
+            fix=f"set {', '.join(missing)}: no site may tell what occurs in its text",
+        )
+    if settings.federation.groups or settings.federation.combine != "mean":
+        raise SettingsError(
+            "the noise is that of the sum over all sites, so no part of it may be looked at",
+            fix="leave out federation.groups and federation.combine",
+        )
+    if settings.training.outside:
+        raise SettingsError(
+            "what a site lacks depends on its text",
+            expected="training.outside = 0",
+            got=str(settings.training.outside),
+        )
