@@ -70,8 +70,6 @@ class Made:
 MUTANTS = (
     Made("units are not clipped", UNITS,
          "        make_whole(some, clip=clip, grid=grid)\n", ""),
-    Made("clipped, and then rounded up", CLIPPING,
-         "factors_U.astype(np.float32), np.trunc)", "factors_U.astype(np.float32), np.ceil)"),
     Made("what is not finite is not zeros", CLIPPING,
          "np.rint(smaller * (2 * grid / norm)) if fine else 0.0",
          "np.rint(smaller * (2 * grid / norm))"),
@@ -124,7 +122,8 @@ MUTANTS = (
          "        secret = np.random.default_rng().bytes(32)\n        share = math.ceil("),
     Made("several steps where one is charged", METHOD,
          "settings.privacy.steps > 1 and not self.steps_alone", "False"),
-    Made("a site believes in others' noise", ED, "turn, shared=False", "turn, shared=True"),
+    Made("a site believes in others' noise", ED,
+         "turn=turn, shared=False", "turn=turn, shared=True"),
     Made("a step's sum is not divided", ED,
          "mean_of(total, ask.noise, drawn=ask.drawn)", "mean_of(total, ask.noise, drawn=1.0)"),
     Made("what a site knows is told", ED, 'if not fits or ask.average != "all":', "if not fits:"),

@@ -48,6 +48,17 @@ def test_what_colluders_and_lost_sites_change() -> None:
     assert by[3, 10] < by[3, 7] <= by[6, 10] < by[6, 7]
 
 
+def test_sites_that_step_by_themselves_add_all_of_the_noise() -> None:
+    tree = {**TREE, "method": "dp-feded", "privacy": {**TREE["privacy"], "rounds": 8, "steps": 25}}
+    plan, own = privacy_plan(parse(tree), units=5000), settings(rounds=200)
+    assert plan.noise == privacy_plan(own).noise and plan.steps == 25
+    assert plan.site_noise == plan.whole_noise == plan.noise
+    assert plan.drawn == pytest.approx(0.0128 * 5000 / 10)
+    assert plan.per_number == pytest.approx(plan.noise / plan.drawn)
+    assert [one.rounds for one in plan.rounds_spent][-1] == 8 and plan.against == ()
+    assert plan.rounds_spent[-1].epsilon == pytest.approx(privacy_plan(own).epsilon)
+
+
 @pytest.mark.parametrize(
     ("privacy", "words"),
     [

@@ -116,7 +116,7 @@ def test_noise_of_the_whole_variance_is_in_every_step(tmp_path: Path) -> None:
     site = engine.site("site-1")
     nobody = replace(ask, noise=replace(ask.noise, rate=1e-12))
     sums = noised.Noisily.of(
-        site, state.form.at(site), nobody, Turn(7, "site-1", STEP, 0), shared=False
+        site, state.form.at(site), ask=nobody, turn=Turn(7, "site-1", STEP, 0), shared=False
     )
     total = sums.total(ask.weights, like=ask.weights)
     every = np.concatenate([array.ravel() for array in total.values()])

@@ -33,7 +33,8 @@ def planned(plan: PrivacyPlan) -> list[Table]:
     for cell in plan.elsewhere:
         scores = (cell.without, cell.at_8, cell.at_3, cell.at_1)
         elsewhere.add_row(f"{cell.corpus}, {cell.model}", str(cell.units), *map(str, scores))
-    return [spent, against, *([elsewhere] if plan.elsewhere else [])]
+    more = [against] * bool(plan.against) + [elsewhere] * bool(plan.elsewhere)
+    return [spent, *more]
 
 
 def said(plan: PrivacyPlan) -> Iterator[str]:
@@ -42,17 +43,29 @@ def said(plan: PrivacyPlan) -> Iterator[str]:
         f"σ = {plan.noise:g} clips, rate {plan.rate:g}, {plan.rounds} rounds:"
         f" ε = {_short(plan.epsilon)} at δ = {plan.delta:g}"
     )
-    yield (
+    if plan.steps:
+        yield (
+            f"{plan.sites} sites, each in {plan.steps} steps of its own in a round: each adds all"
+            f" of the noise, {plan.site_noise:.3g} clips, whoever colludes"
+        )
+    else:
+        yield _together(plan)
+    if plan.drawn:
+        what = "a step of a site" if plan.steps else "a round"
+        yield (
+            f"{what} draws about {plan.drawn:.3g} units; on each number of their mean gradient the"
+            f" noise has a standard deviation of {plan.per_number:.2g}"
+        )
+    able = '"dp-feded"' if plan.steps else '"dp-fedsgd", or "dp-fedner"'
+    yield f"train under it with method = {able}"
+
+
+def _together(plan: PrivacyPlan) -> str:
+    return (
         f"{plan.sites} sites, a sum over at least {plan.least}, up to {plan.colluding} colluding:"
         f" each site adds {plan.site_noise:.3g} clips; with nobody lost the sum has"
         f" {plan.whole_noise:.3g}"
     )
-    if plan.drawn:
-        yield (
-            f"a round draws about {plan.drawn:.3g} units; on each number of their mean gradient the"
-            f" noise has a standard deviation of {plan.per_number:.2g}"
-        )
-    yield 'train under it with method = "dp-fedsgd"'
 
 
 def _short(epsilon: float) -> str:

@@ -164,7 +164,7 @@ class SiteHost:
         """The encoded reply, or the encoded failure; of a sum under noise in its own time."""
         begun = time.monotonic()
         found = self._found(step, round, data)
-        if step in self._steps and self._steps[step].wraps:
+        if step in self._steps and self._steps[step].timed:
             taken = time.monotonic() - begun
             time.sleep(until_due(taken, every=self.site.guards.reply_every))
         return found

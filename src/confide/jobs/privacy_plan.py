@@ -2,7 +2,7 @@
 
 Nothing is read but the settings. The noise is made by the sites together: each adds Skellam noise
 of variance (σ C)² / (t - c), so that t - c sites, the fewest honest ones in a secure sum, have all
-of it that the account counts.
+of it that the account counts. Under a method whose sites step by themselves, each adds all of it.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from pathlib import Path
 
 from confide.errors import SettingsError
 from confide.federation.secure.roster import colluders, threshold
+from confide.methods import METHODS
 from confide.methods.noised import budget_of
 from confide.privacy.solving import Budget
 from confide.recipes import settings_file
@@ -93,6 +94,7 @@ class PrivacyPlan:
         rounds_spent: ε after some of the rounds.
         against: ε if fewer or more sites collude than was supposed.
         elsewhere: what noise cost on published corpora, the most like this one in size first.
+        steps: sums that a site noises by itself in a round; 0: the noise is made together.
     """
 
     unit: str
@@ -114,6 +116,7 @@ class PrivacyPlan:
     rounds_spent: tuple[After, ...]
     against: tuple[Against, ...]
     elsewhere: tuple[Elsewhere, ...]
+    steps: int = 0
 
 
 def privacy_plan(
@@ -144,8 +147,10 @@ def privacy_plan(
     colluding = chosen.federation.colluding or colluders(sites)
     least = threshold(sites, colluding)
     honest = least - colluding
-    whole = budget.noise * math.sqrt(sites / honest)
-    drawn = budget.rate * (units or 0)
+    pair = METHODS.get(chosen.trained_by)
+    alone = pair is not None and pair.steps_alone
+    whole = budget.noise * (1.0 if alone else math.sqrt(sites / honest))
+    drawn = budget.rate * (units or 0) / (sites if alone else 1)
     return PrivacyPlan(
         unit=own.unit,
         epsilon=budget.epsilon,
@@ -159,13 +164,14 @@ def privacy_plan(
         least=least,
         colluding=colluding,
         honest=honest,
-        site_noise=budget.noise / math.sqrt(honest),
+        site_noise=budget.noise / (1.0 if alone else math.sqrt(honest)),
         whole_noise=whole,
         drawn=drawn,
         per_number=own.clip * whole / drawn if drawn else 0.0,
         rounds_spent=tuple(_by_round(budget)),
-        against=tuple(_against(budget, sites, least=least, colluding=colluding)),
-        elsewhere=_elsewhere(TASKS[chosen.task].learns, units),
+        against=() if alone else tuple(_against(budget, sites, least=least, colluding=colluding)),
+        elsewhere=() if alone else _elsewhere(TASKS[chosen.task].learns, units),
+        steps=own.steps if alone else 0,
     )
 
 

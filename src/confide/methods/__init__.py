@@ -47,7 +47,8 @@ class Method(Protocol):
     `apart`: for sites that each annotate only some of the types. `personal`: every site ends with a
     model of its own, part of which is only in its memory. `keyed`: only holders of the sites' key
     can use the model. `public`: the method gives all sites a public set, and is constructed with
-    it. `private`: the model is trained under noise, as `[privacy]` says. `wants_public`: models of
+    it. `private`: the model is trained under noise, as `[privacy]` says; `steps_alone`: by each
+    site in steps of its own, of which nobody else's noise hides anything. `wants_public`: models of
     the kind can learn from a public set, so settings may name one; a method without use for it
     leaves that text out.
     """
@@ -65,6 +66,7 @@ class Method(Protocol):
     apart: ClassVar[bool]
     public: ClassVar[bool]
     private: ClassVar[bool]
+    steps_alone: ClassVar[bool]
     wants_public: ClassVar[bool]
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...

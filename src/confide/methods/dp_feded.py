@@ -22,7 +22,7 @@ are divided by a constant, the site's even part of `privacy.units`; a site's opt
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -85,22 +85,25 @@ def predict_noisily(
     fits = 1 <= ask.steps <= MOST_STEPS and 0 < ask.rate <= 1 and 0 < ask.drawn < math.inf
     if not fits or ask.average != "all":
         raise Refusal("bad-ask")
-    sums = Noisily.of(site, desk, ask, turn, shared=False)
+    sums = Noisily.of(site, desk, ask=ask, turn=turn, shared=False)
     weights, moments = model_at(memory, ask), Moments(0, {}, {})
     for step in range(ask.steps):
         total = sums.total(weights, like=weights, step=step)
         slope = mean_of(total, ask.noise, drawn=ask.drawn)
         weights, moments = adam(weights, slope, moments=moments, learning_rate=ask.rate)
-    return predicted(desk, memory.public, ask, weights), memory
+    return predicted(desk, memory.public, ask=ask, weights=weights), memory
 
 
-PREDICT_NOISILY = Step.of(
-    predict_noisily,
-    summed=True,
-    check=TRAIN_AND_PREDICT.check,
-    bound=TRAIN_AND_PREDICT.bound,
-    shapes=TRAIN_AND_PREDICT.shapes,
-    learnt=TRAIN_AND_PREDICT.learnt,
+PREDICT_NOISILY = replace(
+    Step.of(
+        predict_noisily,
+        summed=True,
+        check=TRAIN_AND_PREDICT.check,
+        bound=TRAIN_AND_PREDICT.bound,
+        shapes=TRAIN_AND_PREDICT.shapes,
+        learnt=TRAIN_AND_PREDICT.learnt,
+    ),
+    timed=True,
 )
 
 

@@ -271,6 +271,7 @@ class FedAvg:
     apart: ClassVar[bool] = False
     public: ClassVar[bool] = False
     private: ClassVar[bool] = False
+    steps_alone: ClassVar[bool] = False
     kind: ClassVar[Kind]
     steps: ClassVar[tuple[Step, ...]]
 

@@ -82,7 +82,7 @@ class Noisily:
     honest: int
 
     @classmethod
-    def of(cls, site: Site, desk: Any, ask: Any, turn: Turn, *, shared: bool = True) -> Noisily:
+    def of(cls, site: Site, desk: Any, *, ask: Any, turn: Turn, shared: bool = True) -> Noisily:
         """For an ask with `noise`; unless `shared`, no other site's noise counts. Raises Refusal.
 
         Refused are an ask outside secure sums, and one that cannot be answered.
@@ -179,13 +179,9 @@ def mean_of(
 
 
 class UnderNoise(FedAvg):
-    """What methods under noise share at the server: what is spent, and what may be looked at.
-
-    `steps_alone`: whether a site may take several steps under noise in a round.
-    """
+    """What methods under noise share at the server: what is spent, and what may be looked at."""
 
     private: ClassVar[bool] = True
-    steps_alone: ClassVar[bool] = False
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         super().__init__(settings, public)

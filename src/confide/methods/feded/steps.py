@@ -180,7 +180,7 @@ def train_and_predict(
     desk = desk_for(site, memory, ask)
     start = model_at(memory, ask)
     fitted, memory = fitted_on(memory, ask.how, lambda how: desk.fit(start, how, seed=turn.seed))
-    reply = predicted(desk, memory.public, ask, fitted.weights)
+    reply = predicted(desk, memory.public, ask=ask, weights=fitted.weights)
     return replace(reply, loss=round(fitted.loss, 4), sentences=fitted.examples), memory
 
 
@@ -192,7 +192,9 @@ def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> Publ
     return form.at(site)
 
 
-def predicted(desk: PublicDesk[P], public: P, ask: TrainAndPredict, weights: Arrays) -> Predicted:
+def predicted(
+    desk: PublicDesk[P], public: P, *, ask: TrainAndPredict, weights: Arrays
+) -> Predicted:
     """What a model with these weights says of the public set; no loss, and of one sentence."""
     logits_SR = desk.predicted(weights, public)
     knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)
