@@ -12,7 +12,7 @@ import pytest
 from confide.errors import SettingsError
 from confide.federation.changes import can_be_coded, in_codes, restored
 from confide.federation.coding import Coder
-from confide.federation.giving import COMMON, GIVES, HELD
+from confide.federation.giving import COMMON, GIVES, HELD, KEEP
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode
 from confide.federation.steps import Step
@@ -21,6 +21,7 @@ from confide.methods.fedavg import TRAIN, Train, Trained
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.entries import OPEN
+from contract.learned import LEARNING
 from contract.runs import Asking, differences, result, same_run, states, stopping_at, use_engine
 from contract.test_contract import first_score, moments
 
@@ -91,7 +92,13 @@ def test_weights_that_a_site_has_are_named_by_their_digest(
         if step in ("train", "score"):
             kind = next(one.ask for one in METHODS["fedavg-tagger"].steps if one.name == step)
             held = getattr(decode(kind, ask), COMMON)
-            form = "digest" if held.keys() == {GIVES} else "codes" if "?from" in held else "whole"
+            form = (
+                "digest"
+                if held.keys() <= {GIVES, KEEP}
+                else "codes"
+                if "?from" in held
+                else "whole"
+            )
             seen.append((step, round, site, {form}))
 
     use_engine(monkeypatch, Asking, look=staticmethod(look))
@@ -107,18 +114,37 @@ def test_weights_that_a_site_has_are_named_by_their_digest(
 def test_a_site_trains_from_the_weights_that_the_server_keeps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What sites have after the last score is the state, bit for bit."""
-    held: list[dict[str, np.ndarray]] = []
+    """What sites have after the last score is the state, bit for bit; they keep the best, too."""
+    held: list[list[dict[str, np.ndarray]]] = []
 
     def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
-        held.append([*engine._hosts[site].site.scratch.get(HELD, {}).values()][-1:])
+        held.append([*engine._hosts[site].site.scratch.get(HELD, {}).values()])
 
     use_engine(monkeypatch, Asking, look=staticmethod(look))
     found = run(tiny(tmp_path, "rounds=3", *LOSSY), out=tmp_path / "run")
-    ((last,),) = held[-1:]
+    there = [{n: a.tobytes() for n, a in one.items()} for one in held[-1]]
     pair = METHODS["fedavg-tagger"]
-    kept = decode(pair.State, states(found.folder)["checkpoints/round-000003.ckpt"]).weights
-    assert {n: a.tobytes() for n, a in kept.items()} == {n: a.tobytes() for n, a in last.items()}
+    for round in {3, found.result.best_round}:
+        data = states(found.folder)[f"checkpoints/round-{round:06}.ckpt"]
+        kept = decode(pair.State, data).weights
+        assert {n: a.tobytes() for n, a in kept.items()} in there
+
+
+def test_the_best_round_is_tested_without_being_sent_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[set[str]] = []
+
+    def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        kind = METHODS["fedavg-tagger"].steps[-2]
+        assert kind.name == "score"
+        if step == "score" and decode(kind.ask, ask).part == "test":
+            sent.append(set(decode(kind.ask, ask).weights))
+
+    use_engine(monkeypatch, Asking, look=staticmethod(look))
+    done = run(tiny(tmp_path, *LEARNING, "rounds=8", "federation.down=int8"), out=tmp_path / "run")
+    assert done.result.best_round is not None and done.result.best_round < 8  # nothing is better
+    assert sent == [{GIVES}] * 3
 
 
 @pytest.mark.parametrize("up", ["int4", "top"])

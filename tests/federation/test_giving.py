@@ -13,9 +13,11 @@ from confide.federation.giving import (
     FROM,
     GIVES,
     HELD,
+    KEEP,
     MISSING,
     Down,
     Giving,
+    HeldWeights,
     digest_of,
     whole,
 )
@@ -47,7 +49,7 @@ class Server:
     def __init__(self, down: Down) -> None:
         self.giving = Giving(down)
         self.now = self.giving.begin(weights(0))
-        self.held: dict[bytes, Arrays] = {}
+        self.held = HeldWeights()
 
     def moved(self, seed: int, size: float = 0.01) -> None:
         after = {n: a + np.float32(size) * weights(seed)[n] for n, a in self.now.items()}
@@ -158,6 +160,59 @@ def test_two_sets_of_weights_are_held_and_no_more() -> None:
     assert len(server.held) == 2
 
 
+@pytest.mark.parametrize("down", ["once", "int8"])
+def test_the_best_weights_are_kept_until_the_end_and_given_once(down: Down) -> None:
+    server = Server(down)
+    server.sent()
+    server.moved(1)
+    server.sent()
+    best = {name: array.copy() for name, array in server.now.items()}  # read from a file, say
+    server.giving.keep(server.now)
+    assert server.sent().keys() == {GIVES, KEEP}
+    assert server.sent().keys() == {GIVES}  # it was said
+    for seed in range(2, 7):
+        server.moved(seed)
+        assert KEEP not in server.sent()
+    assert len(server.held) == 3
+    packed = decode(Ask, encode(server.giving.packed(ask(best), ["a"])))
+    assert packed.weights.keys() == {GIVES}
+    assert raw(whole(packed, server.held).weights) == raw(best)
+    assert server.giving.packed(ask(best), ["a", "b"]).weights is best  # b was never told
+    server.giving.keep(server.now)
+    server.sent()
+    server.moved(7)
+    server.sent()
+    assert server.giving.packed(ask(best), ["a"]).weights is best  # others are kept now
+    server.moved(8)
+    server.sent()
+    assert digest_of(best) not in server.held and len(server.held) == 2 + 1
+
+
+def test_other_weights_than_the_common_ones_are_not_kept() -> None:
+    server = Server("int8")
+    server.sent()
+    server.giving.keep(weights(4))
+    assert server.sent().keys() == {GIVES}
+
+
+def test_a_site_that_lost_what_it_was_to_keep_is_given_it_whole() -> None:
+    server = Server("int8")
+    server.sent()
+    best = server.now
+    server.giving.keep(best)
+    server.sent()
+    server.moved(1)
+    server.sent()
+    server.held.clear()
+    packed = server.giving.packed(ask(best), ["a"])
+    with pytest.raises(Refusal) as refused:
+        whole(packed, server.held)
+    assert refused.value.code == MISSING
+    assert server.giving.lost("a", ask(best))
+    assert server.giving.packed(ask(best), ["a"]).weights is best
+    assert not server.giving.lost("a", ask(best))
+
+
 def lies(server: Server) -> list[tuple[str, Arrays]]:
     server.sent()
     server.moved(1)
@@ -168,6 +223,8 @@ def lies(server: Server) -> list[tuple[str, Arrays]]:
         (MISSING, {**good, FROM: other}),
         ("bad-ask", {**good, GIVES: other}),
         ("bad-ask", {**good, GIVES: other[:31]}),
+        ("bad-ask", {**good, KEEP: other}),
+        ("bad-ask", {**good, KEEP: other[:31]}),
         ("bad-ask", {**good, FROM: good[FROM].astype(np.int16)}),
         ("bad-ask", {**good, "more": good["table"]}),
         ("bad-ask", {**good, "table": good["table"][:-3]}),
@@ -175,7 +232,7 @@ def lies(server: Server) -> list[tuple[str, Arrays]]:
     ]
 
 
-@pytest.mark.parametrize("place", range(8))
+@pytest.mark.parametrize("place", range(10))
 def test_what_is_not_what_it_says_is_refused(place: int) -> None:
     server = Server("int8")
     code, lie = lies(server)[place]
@@ -213,7 +270,7 @@ def test_a_site_that_refuses_whole_weights_is_not_asked_for_ever(tmp_path: Path)
     now = fed.giving.begin(weights(0))
     fed.sum(MULTIPLY, ask(now), round=1)
 
-    class Forgetful(dict):  # type: ignore[type-arg]
+    class Forgetful(HeldWeights):
         def __setitem__(self, key: object, value: object) -> None:
             raise Refusal(MISSING)
 

@@ -9,11 +9,15 @@ forms, each with the digest of the weights that it gives:
   names;
 - as the digest alone, to a site that has them.
 
+Weights that may be asked about again, those of the best round so far, a site keeps beside the last
+ones: an ask that gives them says so (`?keep`). So the model that is tested at the end need not be
+sent again.
+
 Differences can be exact because the server rounds first (`Giving.rounded`): after a round it takes
 as the common weights what the sites will have, and adds what rounding left out to the next round's.
 So the model that is scored is the one that is kept, and every site has the same bit for bit.
 
-A site remembers the last weights in its process. After a restart it refuses a digest that it does
+A site remembers these weights in its process. After a restart it refuses a digest that it does
 not know (`weights-missing`), and is given the weights whole.
 """
 
@@ -37,8 +41,9 @@ Down = Literal["whole", "once"] | Coding
 """Whole in every ask; whole, but no site is given the same twice; or differences in codes."""
 COMMON = "weights"
 """The field of an ask that holds the common weights."""
-GIVES, FROM = "?gives", "?from"
-"""The digest of the weights that an ask gives, and of those that its codes start from."""
+GIVES, FROM, KEEP = "?gives", "?from", "?keep"
+"""The digest of the weights that an ask gives, of those that its codes start from, and of those
+that are to be kept from now on in place of others."""
 MISSING = "weights-missing"
 HELD = "common"
 """Where a process keeps the weights that it was given, in its sites' scratch."""
@@ -76,8 +81,10 @@ class Giving:
         self.left: Arrays = {}
         self._now: Given | None = None
         self._whole: Arrays = {}  # the newest weights, as they travel whole
+        self._kept = b""  # the digest of the weights that sites are to keep
         self._has: dict[str, bytes] = {}
-        self._on_the_way: dict[str, bytes] = {}
+        self._keeps: dict[str, bytes] = {}
+        self._on_the_way: dict[str, tuple[bytes, bool]] = {}
 
     @property
     def _codes(self) -> bool:
@@ -137,9 +144,10 @@ class Giving:
             return ask
         given = self._now
         if given is None or not _same(given.weights, getattr(ask, COMMON)):
-            return ask
+            return self._again(ask, sites)
         names = list(sites)
-        self._on_the_way |= dict.fromkeys(names, given.digest)
+        keep = self._kept == given.digest and any(self._keeps.get(n) != self._kept for n in names)
+        self._on_the_way |= dict.fromkeys(names, (given.digest, keep))
         has = {self._has.get(name, b"") for name in names}
         sent: Arrays = {GIVES: _as_array(given.digest)}
         if has == {given.digest}:
@@ -148,7 +156,25 @@ class Giving:
             sent |= {FROM: _as_array(given.before), **given.codes}
         else:
             sent |= self._whole
+        if keep:
+            sent[KEEP] = _as_array(given.digest)
         return replace(ask, **{COMMON: sent})
+
+    def keep(self, weights: Arrays) -> None:
+        """Let sites keep these weights, if they are the common ones, until they keep others."""
+        if self._now is not None and _same(self._now.weights, weights):
+            self._kept = self._now.digest
+
+    def _again(self, ask: Any, sites: Iterable[str]) -> Any:
+        """An ask about other weights than the common ones: as it is, or about those that are kept.
+
+        All of these sites have to keep them.
+        """
+        if not self._kept or {self._keeps.get(name) for name in sites} != {self._kept}:
+            return ask
+        if digest_of(getattr(ask, COMMON)) != self._kept:
+            return ask
+        return replace(ask, **{COMMON: {GIVES: _as_array(self._kept)}})
 
     def encoded(
         self, step: Step, asks: Mapping[str, object]
@@ -157,9 +183,9 @@ class Giving:
 
         Each distinct ask is encoded once: a broadcast is one block of bytes for all sites.
         """
-        done: dict[tuple[int, bytes], tuple[bytes, list[FieldSize]]] = {}
+        done: dict[tuple[int, bytes, bytes], tuple[bytes, list[FieldSize]]] = {}
         for site, ask in asks.items():
-            alike = id(ask), self._has.get(site, b"")
+            alike = id(ask), self._has.get(site, b""), self._keeps.get(site, b"")
             packed = self.packed(ask, [site])
             if alike not in done:
                 data = encode(packed)
@@ -170,24 +196,45 @@ class Giving:
     def answered(self, site: str) -> None:
         """Note that a site has answered, and so has what was on the way to it."""
         if site in self._on_the_way:
-            self._has[site] = self._on_the_way.pop(site)
+            self._has[site], keep = self._on_the_way.pop(site)
+            if keep:
+                self._keeps[site] = self._has[site]
 
     def lost(self, site: str, ask: object) -> bool:
         """Note that a site has no weights; whether this ask would now travel in another form."""
         self._on_the_way.pop(site, None)
-        return self._has.pop(site, None) is not None and _holds_common(ask)
+        had = self._has.pop(site, None), self._keeps.pop(site, None)
+        return any(had) and _holds_common(ask)
 
 
-def whole(ask: Any, held: dict[bytes, Arrays]) -> Any:
+class HeldWeights(dict[bytes, Arrays]):
+    """Weights that a process was given, by digest, the newest last; `kept` are not forgotten."""
+
+    kept: bytes = b""
+
+    def hold(self, gives: bytes, weights: Arrays, *, keep: bool) -> None:
+        """Hold these weights, those before them, and those to keep: maybe these, from now on."""
+        self.kept = gives if keep else self.kept
+        others = [one for one in self if one not in (gives, self.kept)]
+        for old in others[:-1]:
+            del self[old]
+        self.pop(gives, None)
+        self[gives] = weights
+
+
+def whole(ask: Any, held: HeldWeights) -> Any:
     """The ask with whole weights, at a site; `held` are the weights that its process was given.
 
-    The last two are held. Raises Refusal if the ask starts from weights that are not there
-    (`weights-missing`), or does not give what it says.
+    The last two are held, and those to keep. Raises Refusal if the ask starts from weights that are
+    not there (`weights-missing`), or does not give what it says.
     """
     if not _holds_common(ask) or GIVES not in getattr(ask, COMMON):
         return ask
     sent = dict(getattr(ask, COMMON))
     gives, start = _digest_in(sent.pop(GIVES)), sent.pop(FROM, None)
+    keep = KEEP in sent
+    if keep and _digest_in(sent.pop(KEEP)) != gives:
+        raise Refusal("bad-ask")
     if gives in held:
         weights = held[gives]
     elif start is None and not sent:
@@ -196,11 +243,7 @@ def whole(ask: Any, held: dict[bytes, Arrays]) -> Any:
         weights = _singles(sent) if start is None else _from(held, _digest_in(start), sent)
         if digest_of(weights) != gives:
             raise Refusal("bad-ask")
-    others = [one for one in held if one != gives]
-    for old in others[:-1]:
-        del held[old]
-    held.pop(gives, None)
-    held[gives] = weights
+    held.hold(gives, weights, keep=keep)
     return replace(ask, **{COMMON: weights})
 
 

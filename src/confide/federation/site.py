@@ -13,7 +13,7 @@ from confide.errors import ConfideError, LockedKeyError, MessageError, printable
 from confide.federation.digests import digest
 from confide.federation.failures import Refusal, failure_from
 from confide.federation.forms import limits_of
-from confide.federation.giving import HELD, whole
+from confide.federation.giving import HELD, HeldWeights, whole
 from confide.federation.guards import Guards, bound_of, check_reply
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
@@ -241,7 +241,9 @@ class SiteHost:
         if heard is not None and heard[0] is data and heard[1] == step.ask:
             found: object = heard[2]
             return found
-        ask: object = whole(ask_in(step.ask, data), self.site.scratch.setdefault(HELD, {}))
+        ask: object = whole(
+            ask_in(step.ask, data), self.site.scratch.setdefault(HELD, HeldWeights())
+        )
         self.site.scratch["heard"] = (data, step.ask, ask)
         return ask
 

@@ -212,6 +212,8 @@ class Rounds:
             state = self._undone(state, record)
         if scored:
             self._good = state
+        if progress.best_round == number:
+            self._federation.giving.keep(state.weights)
         faults = self._federation.take_faults()
         record["failed"] = {fault.site: fault.code for fault in faults}
         record["faults"] = [
