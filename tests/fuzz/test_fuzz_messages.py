@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 from confide.federation.failures import Failure
-from contract.entries import OPEN
+from contract.entries import OPEN, OPTIONAL
 
 QUICK = ("fedavg-tagger", "fedavg-bags")
 """Methods whose steps are recorded in a second or two."""
@@ -77,4 +77,6 @@ def test_every_step_of_every_method_stands_hostile_replies(
     tally = replies.attack(1500, 2, methods=(*OPEN,))
     assert tally.failures == ()
     met = {(phase.name.split()[0], phase.heard[n][0]) for phase, n in replies.targets((*OPEN,))}
-    assert met >= {(name, step.name) for name, kind in OPEN.items() for step in kind.steps}
+    unseen = OPTIONAL - {"describe_encoder"}  # asked only where sums are secure
+    wanted = {(name, step.name) for name, kind in OPEN.items() for step in kind.steps}
+    assert met >= {one for one in wanted if one[1] not in unseen}
