@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.errors import DataError, SettingsError
+from confide.text import schemes
 from confide.text.schemes import (
     SCHEMES,
     contradiction,
@@ -220,3 +221,13 @@ def test_schemes_by_their_other_names(name, scheme):
 def test_an_unknown_scheme_is_refused(name):
     with pytest.raises(SettingsError, match="iob2"):
         scheme_named(name)
+
+
+def test_long_tags_are_read_and_not_kept() -> None:
+    """The attack: a file of long tags, which would stay in memory when it is closed."""
+    kept = schemes._parsed.cache_info().currsize, schemes._step.cache_info().currsize
+    tags = [f"{letter}-{'x' * 1000}{n}" for n in range(50) for letter in "BI"]
+    assert parse_tag(tags[0]) == ("B", tags[0][2:])
+    spans, malformed = spans_from_tags(tags, "iob2")
+    assert [span[:2] for span in spans] == [(2 * n, 2 * n + 2) for n in range(50)] and not malformed
+    assert kept == (schemes._parsed.cache_info().currsize, schemes._step.cache_info().currsize)

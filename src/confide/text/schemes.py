@@ -22,6 +22,8 @@ from confide.errors import DataError, SettingsError
 
 SCHEMES = ("iob1", "iob2", "iobes", "bilou", "io")
 TokenSpan = tuple[int, int, str]
+_USUAL = 200
+"""What is found out about tags of no more characters is kept; a hostile file may have any."""
 
 _ALIASES = {
     "bio": "iob2",
@@ -87,12 +89,16 @@ def scheme_named(name: str) -> str:
     return plain
 
 
-@lru_cache(maxsize=65536)
 def parse_tag(tag: str) -> tuple[str, str]:
     """The prefix letter and the type of a tag: ``B-AE`` is ("B", "AE"), ``PERSON`` ("", "PERSON").
 
     ``O`` is ("O", ""); a bare ``B`` is ("B", ""). ``B_AE`` and ``B:AE`` are read like ``B-AE``.
     """
+    return _parsed(tag) if len(tag) <= _USUAL else _parsed.__wrapped__(tag)
+
+
+@lru_cache(maxsize=65536)
+def _parsed(tag: str) -> tuple[str, str]:
     if tag == "O":
         return "O", ""
     if tag[:1] in _PREFIXES and (len(tag) == 1 or tag[1] in _SEPARATORS):
@@ -117,7 +123,8 @@ def spans_from_tags(tags: Sequence[str], scheme: str) -> tuple[list[TokenSpan], 
     for position, tag in enumerate((*tags, "O")):
         if tag == "O" == previous:
             continue
-        step = _step(previous, tag, scheme)
+        usual = len(tag) <= _USUAL and len(previous) <= _USUAL
+        step = (_step if usual else _step.__wrapped__)(previous, tag, scheme)
         if step.faults:
             malformed += [Malformed(position + by, which, why) for by, which, why in step.faults]
         if not step.goes_on:

@@ -20,6 +20,8 @@ from confide.data.batches.flat import Rows, offsets
 from confide.data.batches.token_pieces import TokenText
 
 Cells = NDArray[np.int32]
+_USUAL = 256
+"""What is worked out for sentences of no more words is kept."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,13 +89,17 @@ def gold_of(encoded: EncodedSpans, rows_B: Rows, *, words: int) -> NDArray[np.fl
     return gold.reshape(len(rows_B), words * encoded.width, -1)
 
 
-@lru_cache(maxsize=4096)
 def cells_from(words: int, width: int) -> NDArray[np.int64]:
     """For each word of a sentence, and its end, the number of spans that begin before it.
 
     >>> cells_from(3, 2).tolist()
     [0, 2, 4, 5]
     """
+    return _cells(words, width) if words <= _USUAL else _cells.__wrapped__(words, width)
+
+
+@lru_cache(maxsize=4096)
+def _cells(words: int, width: int) -> NDArray[np.int64]:
     each_L = np.minimum(width, words - np.arange(words))
     found = np.append(0, np.cumsum(each_L)).astype(np.int64)
     found.setflags(write=False)
