@@ -27,12 +27,13 @@ class Watch:
         self._refused = self._accepted = 0
         self._slowest = 0.0
         self._failures: list[str] = []
-        self._before = _peak()
+        self._grown = 0
 
     def attempt(self, name: str, act: Callable[[], object]) -> Exception | None:
         """Do it. The error with which it was refused, if it was one of ours; `name` for reports."""
         found: Exception | None = None
         before = signal.signal(signal.SIGALRM, _stop)
+        peak = _peak()
         start = time.process_time()
         try:
             signal.alarm(PATIENCE)
@@ -47,6 +48,7 @@ class Watch:
             signal.alarm(0)
             signal.signal(signal.SIGALRM, before)
         seconds = time.process_time() - start
+        self._grown += _peak() - peak  # making the input is not counted
         self._slowest = max(self._slowest, seconds)
         if seconds > self._slow:
             self.fail(name, f"{seconds:.1f} s")
@@ -58,9 +60,8 @@ class Watch:
 
     def tally(self, count: int) -> Tally:
         """What all of them came to."""
-        grown = _peak() - self._before
-        if grown > GROWTH:
-            self._failures.append(f"the process grew by {grown / 2**20:.0f} MiB")
+        if self._grown > GROWTH:
+            self._failures.append(f"the process grew by {self._grown / 2**20:.0f} MiB")
         return Tally(
             count, self._refused, self._accepted, self._slowest, tuple(self._failures[:50])
         )

@@ -187,6 +187,8 @@ def likely_encoding(raw: bytes) -> str | None:
 
 def with_plain_ends(text: str) -> str:
     """A text whose lines end with LF; so far they end with LF or CR LF, or else with CR."""
+    if "\r" not in text:
+        return text
     if "\n" not in text:
         return text.replace("\r", "\n")
     return text.replace("\r\n", "\n")

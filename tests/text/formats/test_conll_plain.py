@@ -28,6 +28,7 @@ ODD = (
     *("-DOCSTART-\tO", "-DOCSTART- O", " ", "\t", "a", "\tO", "a\t", "a b\tO", "a  O", "a\tB-A "),
     *(" a\tO", "\ufeffa\tO", "a\x0bb\tO"),
     *("\xa0\tO", "a\u2028b\tO", "-D\tO", "a\tO\tO", "O\tO"),
+    *("a\tB-A x", "a\tB-A\x85", "b c\tB-A", "a\tb\tB-A", "-\tB-A", "#\tB-A", "a O\tB-A"),
     *("é\tI-B", "\u200d\tO", "a O", "a\tb O", "\x1c\tO", "a\tO\r"),
 )
 EMPTY = ("\tO", "\tO", "a b\tO", "-DOCSTART-\tO")
@@ -69,7 +70,7 @@ def test_plain_sentences_are_read_as_line_by_line(
         found = _read(path, options)
         with monkeypatch.context() as slow:
             slow.setattr(Layout, "plain_rows", lambda self: NOTHING)
-            slow.setattr(Layout, "behind", lambda self: "")
+            slow.setattr(Layout, "is_token_and_tag", False)
             assert _read(path, options) == found, path.read_text()
         read_well += isinstance(found, Reading)
     assert read_well > 300

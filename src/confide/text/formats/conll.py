@@ -22,6 +22,7 @@ from confide.text.formats.columns import (
     find_layout,
     is_affixed,
     is_document_mark,
+    joined,
     looks_like_comment,
     sampled,
 )
@@ -72,22 +73,6 @@ class _Mark:
     attributes: list[tuple[str, str]] = field(default_factory=list)
 
 
-def _untagged(block: str, behind: str) -> str:
-    """The tokens of a sentence of which none has a tag, joined by blanks; empty if it is not so.
-
-    `behind` stands behind each token but the last.
-    """
-    count = block.count("\n")
-    tail = behind[:-1]
-    if block.count(behind) < count or not block.endswith(tail) or block[0] == "-":
-        return ""
-    if "\n-D" in block:
-        return ""
-    words = block[: 1 - len(behind)].replace(behind, " ")
-    plain = words.isprintable() and words.count(" ") == count and "  " not in words
-    return words if plain and words[:1] != " " != words[-1:] else ""
-
-
 class _Scan:
     """One pass over the text of a file."""
 
@@ -114,19 +99,22 @@ class _Scan:
         at once; any other is looked at line by line.
         """
         number, plain = 1, self.layout.plain_rows().fullmatch
-        behind = self.layout.behind()
-        cut = "\t" if self.layout.tabs else " "
+        two, cut = self.layout.is_token_and_tag, "\t" if self.layout.tabs else " "
+        marked = "\n-D" in text or "\n#" in text
         for block in text.removesuffix("\n").split("\n\n"):
-            words = _untagged(block, behind) if behind else ""
-            if words:
-                self._add(_Rows(words, None, (), number))
+            lines = block.count("\n")
+            simple = two and not (marked and ("\n-D" in block or "\n#" in block))
+            found = joined(block, cut, lines) if simple else None
+            if found:
+                words, tags = found
+                self._add(_Rows(words, None, self._kept(tags) if tags else (), number))
             elif plain(block):
                 self._block(block.replace("\n", cut).split(cut), number)
             else:
                 for line_number, line in enumerate(block.split("\n"), number):
                     self._line(line, line_number)
                 self._close()
-            number += block.count("\n") + 2
+            number += lines + 2
 
     def _block(self, values: list[str], number: int) -> None:
         """Take the values of all columns of a plain sentence."""
@@ -143,9 +131,11 @@ class _Scan:
         self.sentences.append(rows)
 
     def _named(self, tags: Sequence[str]) -> tuple[str, ...]:
-        """The tags, each distinct one stored once; none if all are O."""
-        if tags.count("O") == len(tags):
-            return ()
+        """The tags; none if all are O."""
+        return () if tags.count("O") == len(tags) else self._kept(tags)
+
+    def _kept(self, tags: Sequence[str]) -> tuple[str, ...]:
+        """The tags, each distinct one stored once."""
         return tuple(map(self._names.setdefault, tags, tags))
 
     def _line(self, line: str, number: int) -> None:
@@ -334,12 +324,7 @@ def _doubt(guess: SchemeGuess) -> str:
 def _documents(scan: _Scan, scheme: str, options: Options) -> list[Document]:
     """Group sentences under their marks; without marks, each is one document."""
     if not scan.marks:
-        return [
-            _document(
-                scan, (rows,), (f"{scan.stem}:{rows.line}", tuple(rows.attributes)), scheme, options
-            )
-            for rows in scan.sentences
-        ]
+        return [_alone(scan, rows, scheme, options) for rows in scan.sentences]
     documents = []
     for number, grouped in groupby(scan.sentences, key=attrgetter("document")):
         group = list(grouped)
@@ -352,6 +337,19 @@ def _documents(scan: _Scan, scheme: str, options: Options) -> list[Document]:
     return documents
 
 
+def _alone(scan: _Scan, rows: _Rows, scheme: str, options: Options) -> Document:
+    """A document of one sentence, named after its line."""
+    text, line, attributes = rows.text, rows.line, tuple(rows.attributes)
+    name = f"{scan.stem}:{line}"
+    if rows.spans is not None:
+        return _document(scan, (rows,), (name, attributes), scheme, options)
+    end = len(text)
+    words = Words(text, 0, end)
+    entities = tuple(_entities(scan, rows, words, scheme, options)) if rows.tags else ()
+    sentences = (Sentence(0, end, words),)
+    return Document(name, text, entities, (), sentences, attributes, f"{scan.file}:{line}")
+
+
 def _document(
     scan: _Scan,
     group: Sequence[_Rows],
@@ -359,13 +357,7 @@ def _document(
     scheme: str,
     options: Options,
 ) -> Document:
-    first = group[0]
-    source = f"{scan.file}:{first.line}"
-    if len(group) == 1 and not first.tags and first.spans is None:  # most of a large file
-        text = first.text
-        words = Sentence(0, len(text), Words(text, 0, len(text)))
-        return Document(head[0], text, (), (), (words,), head[1], source)
-    text = first.text if len(group) == 1 else "\n".join([rows.text for rows in group])
+    text = "\n".join([rows.text for rows in group])
     sentences: list[Sentence] = []
     entities: list[Entity] = []
     start = 0
@@ -376,21 +368,26 @@ def _document(
             tokens = packed((a + start, b + start) for a, b in rows.spans)
         sentences.append(Sentence(start, end, tokens))
         if rows.tags:
-            found = _spans(scan, rows, scheme, options)
-            stretches = tokens.stretches((left, right) for left, right, _ in found)
-            for (_, _, kind), stretch in zip(found, stretches, strict=True):
-                entities.append(Entity(entity_id(len(entities) + 1), kind, (stretch,)))
+            entities += _entities(scan, rows, tokens, scheme, options, before=len(entities))
         start = end + 1
+    source = f"{scan.file}:{group[0].line}"
     return Document(head[0], text, tuple(entities), (), tuple(sentences), head[1], source)
 
 
-def _spans(scan: _Scan, rows: _Rows, scheme: str, options: Options) -> list[tuple[int, int, str]]:
-    """The entities of one sentence; malformed tags become problems."""
+def _entities(
+    scan: _Scan, rows: _Rows, tokens: Spans, scheme: str, options: Options, *, before: int = 0
+) -> list[Entity]:
+    """The entities of one sentence, which come after so many; malformed tags become problems."""
     spans, malformed = spans_from_tags(rows.tags, scheme)
     for position, tag, why in malformed:
         where = f"{scan.file}:{rows.line_of(position)}"
         scan.problems.append(Problem("malformed-tag", where, f"{tag}: {why}"))
-    named = [(start, end, kind or options.bare_type) for start, end, kind in spans]
-    for start, _, kind in named:
-        options.require(kind, f"{scan.file}:{rows.line_of(start)}")
-    return named
+    stretches = tokens.stretches((first, last) for first, last, _ in spans)
+    entities: list[Entity] = []
+    for (first, _, named), stretch in zip(spans, stretches, strict=True):
+        kind = named or options.bare_type
+        if options.types is not None:
+            options.require(kind, f"{scan.file}:{rows.line_of(first)}")
+        before += 1
+        entities.append(Entity(entity_id(before), kind, (stretch,)))
+    return entities
