@@ -22,6 +22,8 @@ from confide.federation.inprocess import Hosting
 from confide.runs.gathering import Gathered, gather, public_set
 from confide.runs.references import pooled, public_only
 from confide.settings import Settings, parse
+from confide.text.document import Document, Entity
+from confide.text.formats import write
 from contract.corpus import sentences, tiny, write_conll, write_sites
 
 
@@ -61,6 +63,23 @@ def test_facts_are_counts(tmp_path: Path) -> None:
         "problems": {},
     }  # fmt: skip
     assert len(found["fingerprint"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("kind", "left_out"),
+    [("tagger", {"discontinuous": 1, "nested": 1}), ("spans", {"discontinuous": 1})],
+)
+def test_what_is_left_out_depends_on_what_the_kind_holds(
+    tmp_path: Path, kind: str, left_out: dict[str, int]
+) -> None:
+    entities = tuple(
+        Entity(f"T{number}", "Finding", fragments)
+        for number, fragments in enumerate([((0, 10),), ((6, 10),), ((0, 5), (15, 20))])
+    )
+    write([Document("a", "chest pain and burns", entities)], tmp_path / "a.jsonl", "jsonl")
+    table = {"name": "north", "train": str(tmp_path / "a.jsonl"), "dev": [], "test": []}
+    found = gathered(tmp_path, parse({"model": {"kind": kind}, "site": [table]}))
+    assert found.facts()["sites"]["north"]["problems"] == left_out
 
 
 def test_the_fingerprint_is_that_of_text_and_annotation(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 
 from confide.errors import DataError
-from confide.text.align import entities_from_spans, flat_spans
+from confide.text.align import all_spans, entities_from_spans, flat_spans
 from confide.text.document import Document, Entity, Sentence
 from confide.text.segment import segmented
 from text.generated import any_documents, joined, kinds, tokenised
@@ -55,6 +55,28 @@ def test_what_does_not_fit_is_named(entities, kept, kind, lost):
     assert problems[0].where.startswith("notes/a.ann [")
 
 
+@pytest.mark.parametrize(
+    ("entities", "kept", "named"),
+    [
+        ([("P", (7, 17)), ("A", (7, 12)), ("B", (7, 12))], 3, []),
+        ([("A", (0, 12)), ("B", (7, 17))], 2, []),
+        (
+            [("A", (7, 12)), ("A", (7, 12))],
+            1,
+            [("duplicate", "A T2 has the tokens and type of A T1")],
+        ),
+        ([("A", (8, 12))], 1, [("not-on-token-border", "A T1 taken to whole tokens, [7:12]")]),
+        ([("P", (0, 6), (13, 17))], 0, [("discontinuous", "P T1 has 2 fragments")]),
+        ([("P", (13, 20))], 0, [("crosses-sentence", "P T1 crosses a sentence's end")]),
+        ([("P", (6, 7))], 0, [("no-token", "P T1 covers no token")]),
+    ],
+)
+def test_entities_may_share_tokens_where_a_model_can_hold_them(entities, kept, named):
+    spans, problems = all_spans(document(*entities))
+    assert sum(map(len, spans)) == kept
+    assert [(problem.kind, problem.what) for problem in problems] == named
+
+
 def test_one_entity_may_take_part_in_two_problems_but_each_loss_is_named_once():
     spans, problems = flat_spans(document(("A", (0, 17)), ("B", (2, 4)), ("C", (7, 9))))
     assert spans == [[(0, 3, "A")], []]
@@ -64,7 +86,9 @@ def test_one_entity_may_take_part_in_two_problems_but_each_loss_is_named_once():
 def test_a_document_without_sentences_is_refused_only_with_entities():
     with pytest.raises(DataError, match="segment"):
         flat_spans(Document("d", TEXT, (Entity("T1", "P", ((0, 6),)),)))
-    assert flat_spans(Document("d", TEXT)) == ([], [])
+    with pytest.raises(DataError, match="segment"):
+        all_spans(Document("d", TEXT, (Entity("T1", "P", ((0, 6),)),)))
+    assert flat_spans(Document("d", TEXT)) == all_spans(Document("d", TEXT)) == ([], [])
 
 
 @given(tokenised())

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from confide.data.batches.completing import completed
-from confide.data.batches.examples import Example, Span, examples_from
+from confide.data.batches.examples import Example, Span, examples_from, left_out_of
 from confide.data.batches.flat import Rows
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
@@ -49,7 +49,7 @@ from confide.scoring import f1, micro
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
-from confide.text.document import Document
+from confide.text.document import Document, Problem
 
 Modeller = EntityModeller[Any, Any]
 
@@ -370,6 +370,10 @@ class EntityKind:
     def vectors(self, run: RunSettings) -> str | None:
         """The file of word vectors that all sites start from; None without one."""
         return run.model.vectors
+
+    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
+        """The annotations that a flat tagger leaves out or changes."""
+        return left_out_of(documents)
 
     def check(self, run: RunSettings) -> None:
         """Raise SettingsError if what is asked for is not here: an adversary, a tuned encoder."""

@@ -32,7 +32,7 @@ from confide.kinds.releases import Holders
 from confide.kinds.trained import Trained
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts, TaskName
-from confide.text.document import Document
+from confide.text.document import Document, Problem
 
 HELD_OUT = ("dev", "test")
 """The parts of a site's text that can be scored."""
@@ -209,6 +209,10 @@ class Kind(Protocol):
 
     def vectors(self, run: RunSettings) -> str | None:
         """The file of word vectors that the settings name for all sites; None without one."""
+        ...
+
+    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
+        """The annotations that this kind does not learn, or learns changed."""
         ...
 
     def check(self, run: RunSettings) -> None:

@@ -60,6 +60,7 @@ class Gathered:
     problems: dict[str, list[Problem]]
     fingerprint: str
     task: str = USUAL
+    kind: str = "tagger"
     public: tuple[Document, ...] = ()
     labelled: bool = True
     public_problems: list[Problem] = field(default_factory=list)
@@ -76,7 +77,7 @@ class Gathered:
             "sites": {
                 spec.name: part_facts(
                     {part: getattr(spec, part) for part in PARTS},
-                    self.problems[spec.name],
+                    [*self.problems[spec.name], *KINDS[self.kind].left_out(spec.train)],
                     relations=task.pairs,
                     bags=self.same if task.bags else None,
                 )
@@ -133,6 +134,7 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
         problems={spec.name: problems.get(spec.name, []) for spec in specs},
         fingerprint=fingerprint(texts, relations=task.pairs),
         task=settings.task,
+        kind=settings.kind,
         public=tuple(public),
         labelled=settings.public.labelled,
         public_problems=public_problems,

@@ -59,11 +59,8 @@ def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]
             notes[number] = found
             continue
         candidates[number] = found
-        tokens = document.sentences[found.sentence].tokens
-        first, last = tokens[found.first][0], tokens[found.last - 1][1]
-        if entity.start != first or entity.end != last:
-            what = f"{entity.type} {entity.id} taken to whole tokens, [{first}:{last}]"
-            notes[number] = _problem(document, entity, "not-on-token-border", what, lost=False)
+        if (widened := _widened(document, found)) is not None:
+            notes[number] = widened
     kept: defaultdict[int, list[_Candidate]] = defaultdict(list)  # apart, in order
     order = list(candidates)
     if len(order) > 1:
@@ -83,19 +80,37 @@ def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]
     return spans, [notes[number] for number in sorted(notes)]
 
 
-def all_spans(document: Document) -> list[list[TokenSpan]]:
-    """The entities of a segmented document as token spans that may share tokens.
+def all_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]]:
+    """`flat_spans` for models whose entities may share tokens.
 
-    Left out are only those that are discontinuous, cross a sentence's end or cover no token, as
-    `flat_spans` reports them, and repetitions of the same type and tokens.
+    Of entities that share some, only those of the same type and tokens as another are left out.
     """
-    spans: list[set[TokenSpan]] = [set() for _ in document.sentences]
+    spans: list[dict[TokenSpan, _Candidate]] = [{} for _ in document.sentences]
+    if document.entities and not spans:
+        return [], _in_a_blank(document)
+    problems: list[Problem | None] = []
     starts = [sentence.start for sentence in document.sentences]
-    for entity in document.entities if spans else ():
+    for entity in document.entities:
         found = _locate(document, entity, starts)
-        if isinstance(found, _Candidate):
-            spans[found.sentence].add((found.first, found.last, entity.type))
-    return [sorted(own) for own in spans]
+        if isinstance(found, Problem):
+            problems.append(found)
+            continue
+        span = (found.first, found.last, entity.type)
+        same = spans[found.sentence].setdefault(span, found)
+        problems.append(
+            _widened(document, found) if same is found else _collision(document, found, same)
+        )
+    return [sorted(own) for own in spans], [one for one in problems if one is not None]
+
+
+def _widened(document: Document, found: _Candidate) -> Problem | None:
+    """That an entity begins or ends within a token, if it does."""
+    tokens, entity = document.sentences[found.sentence].tokens, found.entity
+    first, last = tokens[found.first][0], tokens[found.last - 1][1]
+    if (entity.start, entity.end) == (first, last):
+        return None
+    what = f"{entity.type} {entity.id} taken to whole tokens, [{first}:{last}]"
+    return _problem(document, entity, "not-on-token-border", what, lost=False)
 
 
 def _in_a_blank(document: Document) -> list[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from confide.text.align import all_spans, flat_spans
@@ -51,9 +51,20 @@ def examples_from(documents: Sequence[Document]) -> tuple[list[Example], list[Pr
 
 def left_out_of(documents: Iterable[Document]) -> list[Problem]:
     """The annotations that `examples_from` leaves out, without making the examples."""
+    return _problems(flat_spans, documents)
+
+
+def left_out_of_nested(documents: Iterable[Document]) -> list[Problem]:
+    """The annotations that `nested_spans` leaves out."""
+    return _problems(all_spans, documents)
+
+
+def _problems(
+    spans: Callable[[Document], tuple[object, list[Problem]]], documents: Iterable[Document]
+) -> list[Problem]:
     return [
         one for document in documents if document.entities
-        for one in flat_spans(segmented(document))[1]
+        for one in spans(segmented(document))[1]
     ]  # fmt: skip
 
 
@@ -61,7 +72,7 @@ def nested_spans(documents: Sequence[Document]) -> list[list[Span]]:
     """The spans of each example of `examples_from`, with those that share tokens with others."""
     found: list[list[Span]] = []
     for document in map(segmented, documents):
-        for sentence, spans in zip(document.sentences, all_spans(document), strict=True):
+        for sentence, spans in zip(document.sentences, all_spans(document)[0], strict=True):
             if sentence.tokens:
                 found.append(spans)
     return found

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from confide.data.batches.bags import Same
-from confide.data.batches.examples import left_out_of
 from confide.data.corpus.pairing import pairs_of
 from confide.text.document import Document, Problem
 from confide.text.pairs import NO_RELATION, stated_pairs
@@ -26,9 +25,9 @@ def part_facts(
 ) -> Tree:
     """Sentences of each part, entities of the training text by type, and problems by kind.
 
-    With `relations`, also the training text's relations by type; without, also the problems of
-    making a tagger's examples from the training text. With `bags` (what makes two mentions one
-    entity), also how many pairs of entities each part has (several in one document count as one).
+    With `relations`, also the training text's relations by type. With `bags` (what makes two
+    mentions one entity), also how many pairs of entities each part has (several in one document
+    count as one).
     """
     train = parts[TRAIN]
     types = Counter(entity.type for document in train for entity in document.entities)
@@ -37,8 +36,8 @@ def part_facts(
     if bags is not None:
         facts["pairs"] = {part: len(set(pairs_of(of, bags))) for part, of in parts.items()}
     if relations:
-        return {**facts, "relations": count_relations(train), "problems": kinds_of(problems)}
-    return {**facts, "problems": kinds_of([*problems, *left_out_of(train)])}
+        facts["relations"] = count_relations(train)
+    return {**facts, "problems": kinds_of(problems)}
 
 
 def count_entities(documents: Iterable[Document]) -> dict[str, int]:

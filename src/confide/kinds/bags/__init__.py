@@ -20,7 +20,7 @@ from confide.kinds.tuned import check_no_encoder
 from confide.kinds.vocabulary import CHECK_KEY
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
-from confide.text.document import Document
+from confide.text.document import Document, Problem
 
 
 class BagKind:
@@ -49,6 +49,10 @@ class BagKind:
     def vectors(self, run: RunSettings) -> str | None:
         """The file of word vectors that all sites start from; None if an encoder reads."""
         return run.pcnn.vectors
+
+    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
+        """Nothing: no entity is learnt."""
+        return []
 
     def check(self, run: RunSettings) -> None:
         """Raise SettingsError if an encoder is to be tuned and none reads."""

@@ -23,7 +23,7 @@ from confide.kinds.releases import Holders, write_release
 from confide.kinds.tallies import RelationTables
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
-from confide.text.document import Document
+from confide.text.document import Document, Problem
 
 
 class RelationKind:
@@ -67,6 +67,10 @@ class RelationKind:
     def vectors(self, run: RunSettings) -> str | None:
         """None: this kind has no word table."""
         return None
+
+    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
+        """Nothing: no entity is learnt."""
+        return []
 
     def check(self, run: RunSettings) -> None:
         """Nothing to refuse: every setting works."""

@@ -18,7 +18,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.batches.examples import Span, nested_spans
+from confide.data.batches.examples import Span, left_out_of_nested, nested_spans
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
@@ -43,7 +43,7 @@ from confide.learning.encoder import FrozenEncoder
 from confide.learning.spans import SpanForm as Made
 from confide.learning.spans import SpanModeller
 from confide.settings import Settings as RunSettings
-from confide.text.document import Document
+from confide.text.document import Document, Problem
 
 
 @dataclass(frozen=True)
@@ -169,6 +169,10 @@ class SpanKind(EntityKind):
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
     Public: ClassVar[type] = PublicSpans
+
+    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
+        """The annotations that it leaves out or changes: none for sharing words with others."""
+        return left_out_of_nested(documents)
 
     def public(
         self, form: SpanForm, documents: Sequence[Document]

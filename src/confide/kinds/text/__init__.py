@@ -24,7 +24,7 @@ from confide.kinds.text.form import DESCRIBE_BASE, DescribeBase, TextForm, find_
 from confide.kinds.tuned import check_no_encoder
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
-from confide.text.document import Document
+from confide.text.document import Document, Problem
 
 
 class TextKind:
@@ -55,6 +55,10 @@ class TextKind:
     def vectors(self, run: RunSettings) -> str | None:
         """None: this kind has no word table."""
         return None
+
+    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
+        """Nothing: no entity is learnt."""
+        return []
 
     def check(self, run: RunSettings) -> None:
         """Raise SettingsError unless the optimiser is AdamW, and `[encoder]` is left alone."""
