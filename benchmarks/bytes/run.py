@@ -34,13 +34,14 @@ LORA = (
 )  # fmt: skip
 DATA: dict[str, tuple[str, tuple[str, ...]]] = {
     "ncbi": ("ncbi-iid10", ()),
+    "ncbi, masked": ("ncbi-iid10", ("federation.sums=masked",)),
     "crossner": ("crossner-domains", ()),
     "gad": (str(TUNING / "gad.toml"), (*LORA, "rounds=10", "data.train_share=0.3")),
 }
 """The settings of each corpus: a recipe or a file, and what is changed."""
 CELLS = (
     "rows, whole", "rows, once", "float16, float16", "int8, int8", "int4, int4", "int4, int2",
-    "int2, int2", "top, top",
+    "int2, int2", "top, top", "float16, int2", "int8, int2",
 )  # fmt: skip
 
 
