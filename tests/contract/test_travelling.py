@@ -12,7 +12,7 @@ import pytest
 from confide.errors import SettingsError
 from confide.federation.changes import can_be_coded, in_codes, restored
 from confide.federation.coding import Coder
-from confide.federation.giving import COMMON, GIVES, HELD, KEEP
+from confide.federation.giving import COMMON, FIRST, GIVES, HELD, KEEP
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode
 from confide.federation.steps import Step
@@ -71,6 +71,25 @@ def test_nothing_given_twice_changes_no_number(method: str, tmp_path: Path) -> N
     assert sent(found["once"], "down") <= sent(found["whole"], "down") + 10_000
 
 
+@pytest.mark.parametrize("method", pairs(GIVING))
+def test_first_weights_are_drawn_by_the_sites(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No site is given them, unless (in a chain) what another site has learnt comes first."""
+    steps = {one.name: one for one in METHODS[method].steps if gives(one)}
+    first: dict[str, set[str]] = {}
+
+    def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        if step in steps and (held := getattr(decode(steps[step].ask, ask), COMMON)):
+            first.setdefault(site, set(held))
+
+    use_engine(monkeypatch, Asking, look=staticmethod(look))
+    settings = tiny(tmp_path, f"method={method}", "rounds=1", "federation.down=once")
+    assert not run(settings, out=tmp_path / "run").result.history[-1].failed
+    assert {GIVES, FIRST} in first.values()
+    assert all(held == {GIVES, FIRST} or GIVES not in held for held in first.values())
+
+
 @pytest.mark.parametrize("method", pairs(sorted({*GIVING} & {*CODED})))
 def test_workers_code_as_one_process_does(method: str, tmp_path: Path) -> None:
     folders = [
@@ -95,6 +114,8 @@ def test_weights_that_a_site_has_are_named_by_their_digest(
             form = (
                 "digest"
                 if held.keys() <= {GIVES, KEEP}
+                else "seed"
+                if FIRST in held
                 else "codes"
                 if "?from" in held
                 else "whole"
@@ -105,7 +126,7 @@ def test_weights_that_a_site_has_are_named_by_their_digest(
     run(tiny(tmp_path, "rounds=3", "federation.down=int8"), out=tmp_path / "run")
     forms = [(step, round, *form) for step, round, site, form in seen if site == "site-1"]
     assert forms[:6] == [
-        ("train", 1, "whole"), ("score", 1, "codes"),
+        ("train", 1, "seed"), ("score", 1, "codes"),
         ("train", 2, "digest"), ("score", 2, "codes"),
         ("train", 3, "digest"), ("score", 3, "codes"),
     ]  # fmt: skip

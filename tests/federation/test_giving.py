@@ -10,6 +10,7 @@ import pytest
 
 from confide.federation.failures import Refusal
 from confide.federation.giving import (
+    FIRST,
     FROM,
     GIVES,
     HELD,
@@ -46,9 +47,9 @@ def raw(of: Arrays) -> dict[str, bytes]:
 class Server:
     """A server that rounds, sends and hears; and the weights that one site holds."""
 
-    def __init__(self, down: Down) -> None:
+    def __init__(self, down: Down, *, seed: int | None = None) -> None:
         self.giving = Giving(down)
-        self.now = self.giving.begin(weights(0))
+        self.now = self.giving.begin(weights(0), seed=seed)
         self.held = HeldWeights()
 
     def moved(self, seed: int, size: float = 0.01) -> None:
@@ -58,7 +59,7 @@ class Server:
     def sent(self, site: str = "a", *, heard: bool = True) -> Arrays:
         data = encode(self.giving.packed(ask(self.now), [site]))
         packed = decode(Ask, data)
-        assert raw(whole(packed, self.held).weights) == raw(self.now)
+        assert raw(whole(packed, self.held, draws=weights).weights) == raw(self.now)
         if heard:
             self.giving.answered(site)
         return packed.weights
@@ -79,6 +80,35 @@ def test_a_site_has_what_the_server_has_bit_for_bit(down: Down) -> None:
             sum(a.nbytes for a in sent.values()) < sum(a.nbytes for a in server.now.values()) / 1.5
         )
         assert server.sent().keys() == {GIVES}
+
+
+@pytest.mark.parametrize("down", ["once", "float16", "int2"])
+def test_first_weights_that_are_drawn_need_not_travel(down: Down) -> None:
+    server = Server(down, seed=0)
+    assert server.sent().keys() == {GIVES, FIRST}
+    assert server.sent().keys() == {GIVES}
+    server.moved(1)
+    assert FIRST not in server.sent()
+    assert FIRST not in server.sent("b")  # a site that comes later
+    assert server.giving.begin(weights(0)) is not None
+    assert Server(down).sent().keys() == {GIVES, "table", "bias"}
+
+
+@pytest.mark.parametrize("down", ["once", "int2"])
+def test_a_site_that_draws_other_weights_is_given_them_whole(down: Down) -> None:
+    server = Server(down, seed=3)  # from which a site draws weights(3), not weights(0)
+    for draws in (weights, None):
+        packed = server.giving.packed(ask(server.now), ["a"])
+        assert packed.weights.keys() == {GIVES, FIRST}
+        with pytest.raises(Refusal) as refused:
+            whole(packed, server.held, draws=draws)
+        assert refused.value.code == MISSING
+        assert not server.held
+    assert server.giving.lost("a", packed)
+    assert server.giving.packed(ask(server.now), ["a", "b"]).weights.keys() > {"table"}
+    assert server.giving.packed(ask(server.now), ["b"]).weights.keys() == {GIVES, FIRST}
+    assert server.sent("a").keys() == {GIVES, "table", "bias"}
+    assert not Giving(down).lost("a", packed)
 
 
 def test_what_rounding_leaves_out_comes_later() -> None:
@@ -229,16 +259,19 @@ def lies(server: Server) -> list[tuple[str, Arrays]]:
         ("bad-ask", {**good, "more": good["table"]}),
         ("bad-ask", {**good, "table": good["table"][:-3]}),
         ("bad-ask", {GIVES: other, "table": np.ones(3, np.float32)}),
+        (MISSING, {GIVES: other, FIRST: np.ones(8, np.uint8)}),
+        ("bad-ask", {GIVES: other, FIRST: np.ones(8, np.int8)}),
+        ("bad-ask", {GIVES: other, FIRST: np.ones(9, np.uint8)}),
     ]
 
 
-@pytest.mark.parametrize("place", range(10))
+@pytest.mark.parametrize("place", range(13))
 def test_what_is_not_what_it_says_is_refused(place: int) -> None:
     server = Server("int8")
     code, lie = lies(server)[place]
     before = dict(server.held)
     with pytest.raises(Refusal) as refused:
-        whole(ask(lie), server.held)
+        whole(ask(lie), server.held, draws=weights)
     assert refused.value.code == code
     assert server.held == before
 

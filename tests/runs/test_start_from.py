@@ -14,6 +14,7 @@ from confide import __version__
 from confide.data.batches.vocabulary import SPECIALS
 from confide.errors import ConfideError, RunError, SettingsError
 from confide.federation.messages import Arrays
+from confide.federation.site import Site
 from confide.flare.run.conducting import Conductor
 from confide.flare.run.joining import check_suited
 from confide.kinds.protocol import Form, Kind
@@ -96,7 +97,7 @@ def test_rows_follow_their_words() -> None:
         def __init__(self, *words: str) -> None:
             self.words = words
 
-        def first(self, seed: int) -> Arrays:
+        def first(self, seed: int, *, site: Site | None = None) -> Arrays:
             return {"word": -np.arange(len(self.words) + SPECIALS, dtype=np.float32)[:, None]}
 
         def row_names(self) -> dict[str, tuple[str, ...]]:

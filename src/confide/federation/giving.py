@@ -7,7 +7,9 @@ forms, each with the digest of the weights that it gives:
   if codes follow);
 - as a *difference* in codes (`confide.federation.coding`) from the weights before, whose digest it
   names;
-- as the digest alone, to a site that has them.
+- as the digest alone, to a site that has them;
+- as a seed, if they are those before round 1 and drawn from it (`?first`): a site has the form of
+  the model, and draws the same. One that does not arrive at the digest is given them whole.
 
 Weights that may be asked about again, those of the best round so far, a site keeps beside the last
 ones: an ask that gives them says so (`?keep`). So the model that is tested at the end need not be
@@ -23,7 +25,7 @@ not know (`weights-missing`), and is given the weights whole.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -41,9 +43,9 @@ Down = Literal["whole", "once"] | Coding
 """Whole in every ask; whole, but no site is given the same twice; or differences in codes."""
 COMMON = "weights"
 """The field of an ask that holds the common weights."""
-GIVES, FROM, KEEP = "?gives", "?from", "?keep"
+GIVES, FROM, KEEP, FIRST = "?gives", "?from", "?keep", "?first"
 """The digest of the weights that an ask gives, of those that its codes start from, and of those
-that are to be kept from now on in place of others."""
+that are to be kept from now on in place of others; the seed from which they are drawn."""
 MISSING = "weights-missing"
 HELD = "common"
 """Where a process keeps the weights that it was given, in its sites' scratch."""
@@ -81,10 +83,12 @@ class Giving:
         self.left: Arrays = {}
         self._now: Given | None = None
         self._whole: Arrays = {}  # the newest weights, as they travel whole
+        self._first: tuple[bytes, int] | None = None  # the first weights' digest and seed
+        self._unlike: set[str] = set()  # sites that draw others from it
         self._kept = b""  # the digest of the weights that sites are to keep
         self._has: dict[str, bytes] = {}
         self._keeps: dict[str, bytes] = {}
-        self._on_the_way: dict[str, tuple[bytes, bool]] = {}
+        self._on_the_way: dict[str, tuple[bytes, bool, bool]] = {}
 
     @property
     def _codes(self) -> bool:
@@ -96,15 +100,21 @@ class Giving:
         """Whether anything is sent in another form than whole."""
         return self._down != "whole"
 
-    def begin(self, weights: Arrays) -> Arrays:
-        """The common weights before round 1 as sites will have them: codes start in float16."""
+    def begin(self, weights: Arrays, *, seed: int | None = None) -> Arrays:
+        """The common weights before round 1 as sites will have them: codes start in float16.
+
+        `seed` is that from which they were drawn, if they were.
+        """
+        begun = weights
         if not self._codes or not _is_like(weights, weights):
             self.go_on(weights)
-            return weights
-        halves = {name: array.astype(np.float16) for name, array in weights.items()}
-        begun = {name: array.astype(np.float32) for name, array in halves.items()}
-        self.go_on(begun, left={name: array - begun[name] for name, array in weights.items()})
-        self._whole = halves
+        else:
+            halves = {name: array.astype(np.float16) for name, array in weights.items()}
+            begun = _singles(halves)
+            self.go_on(begun, left={name: array - begun[name] for name, array in weights.items()})
+            self._whole = halves
+        if self._now is not None and seed is not None:
+            self._first = self._now.digest, seed
         return begun
 
     def go_on(self, weights: Arrays, *, left: Arrays | None = None) -> None:
@@ -147,11 +157,14 @@ class Giving:
             return self._again(ask, sites)
         names = list(sites)
         keep = self._kept == given.digest and any(self._keeps.get(n) != self._kept for n in names)
-        self._on_the_way |= dict.fromkeys(names, (given.digest, keep))
         has = {self._has.get(name, b"") for name in names}
+        drawn = self._drawn(given, has, names)
+        self._on_the_way |= dict.fromkeys(names, (given.digest, keep, drawn is not None))
         sent: Arrays = {GIVES: _as_array(given.digest)}
         if has == {given.digest}:
             pass
+        elif drawn is not None:
+            sent[FIRST] = _as_array(drawn.to_bytes(8, "big"))
         elif given.codes is not None and has <= {given.before, given.digest}:
             sent |= {FROM: _as_array(given.before), **given.codes}
         else:
@@ -159,6 +172,12 @@ class Giving:
         if keep:
             sent[KEEP] = _as_array(given.digest)
         return replace(ask, **{COMMON: sent})
+
+    def _drawn(self, given: Given, has: set[bytes], names: Iterable[str]) -> int | None:
+        """The seed that gives these sites the weights, where they have none; None if none does."""
+        first = self._first
+        fits = first is not None and first[0] == given.digest and has <= {b"", given.digest}
+        return first[1] if first and fits and self._unlike.isdisjoint(names) else None
 
     def keep(self, weights: Arrays) -> None:
         """Let sites keep these weights, if they are the common ones, until they keep others."""
@@ -196,15 +215,17 @@ class Giving:
     def answered(self, site: str) -> None:
         """Note that a site has answered, and so has what was on the way to it."""
         if site in self._on_the_way:
-            self._has[site], keep = self._on_the_way.pop(site)
+            self._has[site], keep, _ = self._on_the_way.pop(site)
             if keep:
                 self._keeps[site] = self._has[site]
 
     def lost(self, site: str, ask: object) -> bool:
         """Note that a site has no weights; whether this ask would now travel in another form."""
-        self._on_the_way.pop(site, None)
+        _, _, drawn = self._on_the_way.pop(site, (b"", False, False))
+        if drawn:
+            self._unlike.add(site)
         had = self._has.pop(site, None), self._keeps.pop(site, None)
-        return any(had) and _holds_common(ask)
+        return (drawn or any(had)) and _holds_common(ask)
 
 
 class HeldWeights(dict[bytes, Arrays]):
@@ -222,11 +243,12 @@ class HeldWeights(dict[bytes, Arrays]):
         self[gives] = weights
 
 
-def whole(ask: Any, held: HeldWeights) -> Any:
+def whole(ask: Any, held: HeldWeights, *, draws: Callable[[int], Arrays] | None = None) -> Any:
     """The ask with whole weights, at a site; `held` are the weights that its process was given.
 
-    The last two are held, and those to keep. Raises Refusal if the ask starts from weights that are
-    not there (`weights-missing`), or does not give what it says.
+    The last two are held, and those to keep. `draws` gives a model's first weights by their seed.
+    Raises Refusal if the ask starts from weights that are not there, or the site draws others from
+    the seed (`weights-missing`), or the ask does not give what it says.
     """
     if not _holds_common(ask) or GIVES not in getattr(ask, COMMON):
         return ask
@@ -235,8 +257,11 @@ def whole(ask: Any, held: HeldWeights) -> Any:
     keep = KEEP in sent
     if keep and _digest_in(sent.pop(KEEP)) != gives:
         raise Refusal("bad-ask")
+    seed = sent.pop(FIRST, None)
     if gives in held:
         weights = held[gives]
+    elif seed is not None:
+        weights = _drawn_from(seed, gives, draws)
     elif start is None and not sent:
         raise Refusal(MISSING)
     else:
@@ -245,6 +270,18 @@ def whole(ask: Any, held: HeldWeights) -> Any:
             raise Refusal("bad-ask")
     held.hold(gives, weights, keep=keep)
     return replace(ask, **{COMMON: weights})
+
+
+def _drawn_from(seed: np.ndarray, gives: bytes, draws: Callable[[int], Arrays] | None) -> Arrays:
+    """The weights of this digest that the seed gives, in float32 or rounded to float16."""
+    if seed.dtype != np.uint8 or seed.shape != (8,):
+        raise Refusal("bad-ask")
+    if draws is not None:
+        found = draws(int.from_bytes(seed.tobytes(), "big"))
+        for weights in (found, _singles({n: a.astype(np.float16) for n, a in found.items()})):
+            if digest_of(weights) == gives:
+                return weights
+    raise Refusal(MISSING)
 
 
 def _holds_common(ask: object) -> bool:

@@ -17,7 +17,7 @@ from confide.federation.giving import HELD, HeldWeights, whole
 from confide.federation.guards import Guards, bound_of, check_reply
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
-from confide.federation.messages import decode, encode
+from confide.federation.messages import Arrays, decode, encode
 from confide.federation.steps import Step, Turn
 from confide.federation.uploading import Uploading
 from confide.learning.encoder_files import is_encoder_name
@@ -45,6 +45,7 @@ class Site:
         test_knows: those that are annotated only in its test text.
         guards: its own limits.
         member: the site's side of sums that the server cannot open; None where it sums otherwise.
+        draws: gives the first weights of the model at hand, by seed.
         purse: its run keys and its account of sums under noise; None where none are made.
         remote: the server is elsewhere, so the site opens no path that the server names.
         cache: what can be made again from text and memory, such as encoded batches.
@@ -66,6 +67,7 @@ class Site:
     remote: bool = False
     member: Any = None
     purse: Purse | None = None
+    draws: Callable[[int], Arrays] | None = None
     cache: Scratch = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
@@ -79,6 +81,10 @@ class Site:
             self.scratch[place] = make()
         found: T = self.scratch[place]
         return found
+
+    def whole(self, ask: Any) -> Any:
+        """The ask with whole weights, however they were given. Raises Refusal (`whole`)."""
+        return whole(ask, self.scratch.setdefault(HELD, HeldWeights()), draws=self.draws)
 
     def model_place(self, name: str) -> str:
         """Where to find the model that the server calls `name`: the site's own folder, or the name.
@@ -241,9 +247,7 @@ class SiteHost:
         if heard is not None and heard[0] is data and heard[1] == step.ask:
             found: object = heard[2]
             return found
-        ask: object = whole(
-            ask_in(step.ask, data), self.site.scratch.setdefault(HELD, HeldWeights())
-        )
+        ask: object = self.site.whole(ask_in(step.ask, data))
         self.site.scratch["heard"] = (data, step.ask, ask)
         return ask
 

@@ -77,9 +77,10 @@ class MadeOfFiles(ABC, Generic[F]):
         """The form of the site's own model; with `types`, of the types of its text only."""
         return replace(self, types=types_in_text(site)) if types else self  # type: ignore[type-var]
 
-    def first(self, seed: int) -> Arrays:
-        """The weights of all that is trained."""
-        return trained(self.modeller(self.found(self.files)).initial(seed))
+    def first(self, seed: int, *, site: Site | None = None) -> Arrays:
+        """The weights of all that is trained. Raises Refusal at a site without the same files."""
+        made = self.modeller(self.found(self.files)) if site is None else self.bench(site).modeller
+        return trained(made.initial(seed))
 
     def parameters(self, first: Arrays) -> int:
         """The number of trained parameters."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
@@ -108,8 +109,11 @@ class Desk(Protocol):
 class Form(Protocol):
     """All that a model is but its weights; a message."""
 
-    def first(self, seed: int) -> Arrays:
-        """The trained weights before round 1; only trained weights travel."""
+    def first(self, seed: int, *, site: Site | None = None) -> Arrays:
+        """The trained weights before round 1; only trained weights travel.
+
+        At a `site` its own copy of public files is read. Raises Refusal there.
+        """
         ...
 
     def tables(self) -> Sequence[str]:
@@ -335,4 +339,5 @@ def desk_at(site: Site, form: G, make: Callable[[Site, G], D]) -> D:
     site.cache.pop("desk", None)
     made = make(site, form)
     site.cache["desk"] = (form, made)
+    site.draws = partial(form.first, site=site)
     return made

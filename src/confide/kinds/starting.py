@@ -18,7 +18,6 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import Agreed, F, Form, Kept, Kind, P, S
-from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts
 from confide.text.document import Document
@@ -135,7 +134,7 @@ def first_weights(kind: Kind, form: Form, *, seed: int, start: Start | None) -> 
     another key. Raises SettingsError if the model does not fit: other labels, other public files,
     other sizes.
     """
-    drawn = form.first(derive_seed(seed, "weights"))
+    drawn = form.first(seed)
     if start is None:
         return drawn
     before, now = kind.labels(start.form), kind.labels(form)

@@ -50,7 +50,8 @@ class Method(Protocol):
     it. `private`: the model is trained under noise, as `[privacy]` says; `steps_alone`: by each
     site in steps of its own, of which nobody else's noise hides anything. `wants_public`: models of
     the kind can learn from a public set, so settings may name one; a method without use for it
-    leaves that text out.
+    leaves that text out. `drawn_from`: the seed of the form's first weights, from which a run that
+    has started sets out; None if it sets out from others.
     """
 
     name: ClassVar[str]
@@ -68,6 +69,7 @@ class Method(Protocol):
     private: ClassVar[bool]
     steps_alone: ClassVar[bool]
     wants_public: ClassVar[bool]
+    drawn_from: int | None
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
 

@@ -66,6 +66,7 @@ from confide.kinds.protocol import (
 from confide.kinds.starting import Start, first_weights, no_tables, scores_from, settle
 from confide.kinds.trained import Trained as TrainedModel
 from confide.learning.server_steps import Server, ServerStep, stepped
+from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
 from confide.tasks import Counts
@@ -278,6 +279,7 @@ class FedAvg:
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         self._run = settings
         self._start: Start | None = None
+        self.drawn_from: int | None = None
         self._own: Any = own_settings(self.Settings, settings.options)
         self.kind.check(settings)
 
@@ -296,7 +298,9 @@ class FedAvg:
 
     def _first(self, form: Form, federation: Federation) -> Arrays:
         """The weights before round 1. Raises SettingsError if those to start from do not fit."""
-        return first_weights(self.kind, form, seed=federation.seed, start=self._start)
+        seed = derive_seed(federation.seed, "weights")
+        self.drawn_from = seed if self._start is None else None
+        return first_weights(self.kind, form, seed=seed, start=self._start)
 
     def _given(self, form: Form) -> Take[Form]:
         """The ask that hands the agreed form to the sites."""

@@ -16,7 +16,6 @@ import numpy as np
 
 from confide.federation.digests import digest
 from confide.federation.failures import Refusal
-from confide.federation.giving import HELD, HeldWeights, whole
 from confide.federation.guards import check_reply
 from confide.federation.messages import encode
 from confide.federation.secure.exchanges import EXCHANGES, Tabled, is_summed, opened
@@ -175,7 +174,7 @@ class SumHost:
             asked = ask_in(kind, inner)
             if encode(asked) != inner:
                 raise Refusal("bad-ask")
-            ask = whole(asked, self._site.scratch.setdefault(HELD, HeldWeights()))
+            ask = self._site.whole(asked)
             if ask is not asked:
                 opening = replace(opening, ask_B=np.frombuffer(encode(ask), np.uint8))
             heard = (data, step.ask, (opening, ask))

@@ -113,9 +113,12 @@ class BagForm(PairForm):
         "keyed digests of the common words, in order of ids", most=MOST_COMMON
     )
 
-    def first(self, seed: int) -> Arrays:
-        """The weights of what is trained of the model: all, but for what `tuning` leaves."""
-        return trained(modeller_without_key(self).initial(seed))
+    def first(self, seed: int, *, site: Site | None = None) -> Arrays:
+        """The weights of what is trained of the model: all, but for what `tuning` leaves.
+
+        Raises Refusal at a site that has no such encoder.
+        """
+        return trained(modeller_without_key(self, site=site).initial(seed))
 
     def tables(self) -> Sequence[str]:
         """The word table, if a PCNN reads."""
@@ -260,15 +263,17 @@ def bag_form_of(memory: BagForm) -> Made:
     return Made(tuple(memory.relations), reader, memory.dropout)
 
 
-def modeller_without_key(memory: BagForm) -> BagModeller:
-    """A modeller for the server, which draws models and reads no text, so it needs no key.
+def modeller_without_key(memory: BagForm, *, site: Site | None = None) -> BagModeller:
+    """A modeller that draws models and reads no text, so it needs no key.
 
-    Raises what `find_encoder` raises.
+    Raises what `find_encoder` raises or, at a site, Refusal.
     """
     if memory.reader == PCNN:
         unread = KeyedVocabulary(memory.word_digests_V16, "word", b"")
         return BagModeller(bag_form_of(memory), unread)
-    return BagModeller(bag_form_of(memory), find_encoder(memory.encoder))
+    name = memory.encoder
+    encoder = find_encoder(name) if site is None else encoder_of(site, name)
+    return BagModeller(bag_form_of(memory), encoder)
 
 
 def words_of(memory: BagForm, key: bytes | None) -> KeyedVocabulary:

@@ -107,9 +107,14 @@ class RelationForm(PairForm):
         """The relations."""
         return self.relations
 
-    def first(self, seed: int) -> Arrays:
-        """The weights of what is trained of the encoder, of the marks and of a linear layer."""
-        return trained(modeller_of(self, find_encoder(self.encoder)).initial(seed))
+    def first(self, seed: int, *, site: Site | None = None) -> Arrays:
+        """The weights of what is trained of the encoder, of the marks and of a linear layer.
+
+        Raises Refusal at a site that has no such encoder.
+        """
+        name = self.encoder
+        encoder = find_encoder(name) if site is None else encoder_of(site, name)
+        return trained(modeller_of(self, encoder).initial(seed))
 
     def parameters(self, first: Arrays) -> int:
         """The number of trained parameters."""

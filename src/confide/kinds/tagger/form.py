@@ -60,7 +60,7 @@ class TaggerShape:
     cnn_widths: list[int] = carries("widths of the word CNN")
     dropout: float = carries("share of features dropped in training")
 
-    def first(self, seed: int) -> Arrays:
+    def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The weights of the whole tagger: all of it is trained."""
         return trained(initial(tagger_sizes(self), seed))
 

@@ -51,9 +51,12 @@ class TextForm:
         """The part that is trained."""
         return "all" if self.train == "all" else "decoder"
 
-    def first(self, seed: int) -> Arrays:
-        """The trained weights of the BART made from the encoder, the same everywhere."""
-        folder, _ = find_base(self.encoder)
+    def first(self, seed: int, *, site: Site | None = None) -> Arrays:
+        """The trained weights of the BART made from the encoder, the same everywhere.
+
+        Raises Refusal at a site that has no such encoder.
+        """
+        folder, _ = find_base(self.encoder) if site is None else base_of(site, self.encoder)
         made = made_bart(folder, decoder_layers=self.decoder_layers)
         return Denoiser(made.model, Denoising(train=self.part)).trained()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Generic, cast
 
 import numpy as np
@@ -116,7 +117,8 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
     form: F = common.own(site, ask.private, types=ask.own_types)
     desk = cast(PartedForm, form).at(site)
     vectors = desk.vectors()
-    own = of_parts(form.first(turn.seed), ask.private)
+    site.draws = partial(_shared, site=site, form=common, private=ask.private)
+    own = of_parts(form.first(turn.seed, site=site), ask.private)
     lift = desk.lift()
     start = {**ask.tables, **own}
     mine = Enrolled(
@@ -129,6 +131,12 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
         own=own,
     )
     return Taken(shown(site, desk.size), vectors), mine
+
+
+def _shared(seed: int, *, site: Site, form: PartedForm, private: Sequence[str]) -> Arrays:
+    """The first weights of the shared parts."""
+    first = form.first(seed, site=site)
+    return {name: array for name, array in first.items() if not is_of(name, private)}
 
 
 def take_share(
