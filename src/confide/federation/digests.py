@@ -12,8 +12,11 @@ EMPTY = ""
 """Stands in for a digest when there is nothing to digest yet."""
 
 
-def digest(*parts: bytes) -> bytes:
-    """SHA-256 over all parts, each preceded by its length in 8 bytes, little-endian: 32 bytes."""
+def digest(*parts: bytes | memoryview) -> bytes:
+    """SHA-256 over all parts, each preceded by its length in 8 bytes, little-endian: 32 bytes.
+
+    A memoryview is one of single bytes: a long part need not be copied.
+    """
     whole = hashlib.sha256()
     for part in parts:
         whole.update(len(part).to_bytes(8, "little"))

@@ -97,8 +97,7 @@ def bounded(change: Arrays, most: float, *, times: float = 1.0) -> Arrays:
     them.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        squares = [np.square(array, dtype=np.float64).sum() for array in change.values()]
-        norm = math.sqrt(sum(map(float, squares))) / times
+        norm = _norm(change.values()) / times
         if not norm > most:
             return change
         return {name: _times(array, most / norm) for name, array in change.items()}
@@ -107,11 +106,22 @@ def bounded(change: Arrays, most: float, *, times: float = 1.0) -> Arrays:
 def near(weights: Arrays, before: Arrays, most: float, *, times: float = 1.0) -> Arrays:
     """The weights, moved towards `before` if they are more than `most` away from it.
 
-    The distance is the norm of `bounded`; both sets of weights are multiplied by `times`.
+    The distance is the norm of `bounded`; both sets of weights are multiplied by `times`. One array
+    after the other is looked at: a large model is never held twice.
     """
-    change = {name: array - before[name] for name, array in weights.items()}
-    kept = bounded(change, most, times=times)
-    return weights if kept is change else {name: before[name] + kept[name] for name in kept}
+    with np.errstate(invalid="ignore", over="ignore"):
+        norm = _norm(array - before[name] for name, array in weights.items()) / times
+        if not norm > most:
+            return weights
+        return {
+            name: before[name] + _times(array - before[name], most / norm)
+            for name, array in weights.items()
+        }
+
+
+def _norm(arrays: Iterable[np.ndarray]) -> float:
+    """The L2 norm of all numbers together, in float64."""
+    return math.sqrt(sum(float(np.square(one, dtype=np.float64).sum()) for one in arrays))
 
 
 def _times(array: np.ndarray, factor: float) -> np.ndarray:

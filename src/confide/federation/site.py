@@ -248,7 +248,8 @@ class SiteHost:
             found: object = heard[2]
             return found
         ask: object = self.site.whole(ask_in(step.ask, data))
-        self.site.scratch["heard"] = (data, step.ask, ask)
+        if not self.site.remote:
+            self.site.scratch["heard"] = (data, step.ask, ask)
         return ask
 
 

@@ -97,7 +97,7 @@ class SumHost:
         lanes, settle = self._summand(own, ask, layout, worked, round=round)
         if tables:
             context = self._member.context(opening, round=round, step=name, layout=said)
-            asked = digest(opening.ask_B.tobytes())
+            asked = self._member.asked(opening)
             held = Held((round, name, context.hex()), asked, layout, lanes, settle, tables)
             lanes, settle, self._held = touched(layout, lanes, tables), self._open, held
         return self._said(opening, said, lanes, settle, round=round, name=name)
@@ -168,19 +168,24 @@ class SumHost:
         """
         heard = self._site.scratch.get("heard")
         if heard is None or heard[0] is not data or heard[1] != step.ask:
-            opening = ask_in(Opening, data)
-            inner = opening.ask_B.tobytes()
-            kind: Any = Values if opening.part == VALUES else step.ask
-            asked = ask_in(kind, inner)
-            if encode(asked) != inner:
-                raise Refusal("bad-ask")
-            ask = self._site.whole(asked)
-            if ask is not asked:
-                opening = replace(opening, ask_B=np.frombuffer(encode(ask), np.uint8))
-            heard = (data, step.ask, (opening, ask))
-            self._site.scratch["heard"] = heard
-        found: tuple[Opening, Any] = heard[2]
-        return found
+            heard = (data, step.ask, self._heard(step, data))
+            if not self._site.remote:
+                self._site.scratch["heard"] = heard
+        opening, ask, asked = heard[2]
+        self._member.note(opening, asked)
+        return opening, ask
+
+    def _heard(self, step: Step, data: bytes) -> tuple[Opening, Any, bytes]:
+        """The opening without its ask, the ask, and the digest of its bytes. Raises Refusal."""
+        opening = ask_in(Opening, data)
+        inner = opening.ask_B.tobytes()
+        opening = replace(opening, ask_B=np.empty(0, np.uint8))  # a large one is not held twice
+        kind: Any = Values if opening.part == VALUES else step.ask
+        said = ask_in(kind, inner)
+        if encode(said) != inner:
+            raise Refusal("bad-ask")
+        ask = self._site.whole(said)
+        return opening, ask, digest(inner if ask is said else encode(ask))
 
     def _summand(
         self,

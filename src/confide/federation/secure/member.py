@@ -158,7 +158,7 @@ class Member:
     def context(self, opening: Opening, *, round: int, step: str, layout: Layout) -> bytes:
         """The digest of everything that names a sum. Raises Refusal."""
         return named_by(
-            self._digest_of(opening),
+            self.asked(opening),
             self._summed_with(opening).id if self.masked else b"",
             round=round,
             step=step,
@@ -168,7 +168,7 @@ class Member:
 
     def fix(self, opening: Opening, *, round: int, step: str) -> None:
         """Answer this ask in this turn, and no other. Raises Refusal."""
-        run, asked = self._summed_with(opening).run, self._digest_of(opening)
+        run, asked = self._summed_with(opening).run, self.asked(opening)
         self.record.fix(Turns(run, round, step, asked, opening.attempt, opening.group))
 
     @property
@@ -229,7 +229,7 @@ class Member:
             marks_N64=np.frombuffer(marks, np.uint8).reshape(-1, 64),
             signature=session.signer.sign(text).hex(),
         )
-        asked = then.asked if then else self._digest_of(opening)
+        asked = then.asked if then else self.asked(opening)
         turn = Turns(roster.run, round, step, asked, opening.attempt, opening.group)
         own = both[roster.place(self.name) - 1]
         self._sum = Ongoing(context, roster, turn, layout, lanes, settle, secret, seed, own)
@@ -317,10 +317,14 @@ class Member:
 
     # --- what all of them check ---------------------------------------------------------------
 
-    def _digest_of(self, opening: Opening) -> bytes:
-        """The digest of the ask in an opening, which may be large: worked out once."""
+    def note(self, opening: Opening, asked: bytes) -> None:
+        """Take the digest of the ask of an opening, which may itself be without it from now on."""
+        self._asked = (opening, asked)
+
+    def asked(self, opening: Opening) -> bytes:
+        """The digest of the ask of an opening, which may be large: worked out once."""
         if self._asked is None or self._asked[0] is not opening:
-            self._asked = (opening, digest(opening.ask_B.tobytes()))
+            self._asked = (opening, digest(opening.ask_B.data))
         return self._asked[1]
 
     def _fewest(self, now: Ongoing) -> int:

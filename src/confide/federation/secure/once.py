@@ -37,6 +37,8 @@ Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
 Packed = Callable[[Any, Sequence[str]], Any]
 """`packed(ask, sites)` is the ask as it travels to these sites (`Giving.packed`)."""
 NOT_MET = "not-met"
+AT_ONCE = 1 << 28
+"""Bytes of masked replies that are asked for at once: a server holds each until it is added."""
 
 
 Added = tuple[Lanes, list[str]]
@@ -151,7 +153,7 @@ class Once:
             round=self.asking.round,
             step=self.step.name,
             attempt=opening.attempt,
-            ask=opening.ask_B.tobytes(),
+            ask=opening.ask_B.data,
             layout=layout.digest,
         )
 
@@ -199,10 +201,15 @@ def _masked(turn: Asking, now: Open, roster: Roster, *, only: Sequence[str] | No
     if len(now.offers) < roster.least:
         return None
     layout = now.layout
-    for name, reply in turn.each(masking(layout), asks_to_mask(now, roster), list(now.offers)):
-        if _is_laid_out(turn, layout, name, reply, step="mask"):
-            _add(layout, now.lanes, reply.lanes_B)
-            now.masked.append(name)
+    asks, names = asks_to_mask(now, roster), list(now.offers)
+    most = max(1, AT_ONCE // max(1, layout.length))
+    for start in range(0, len(names), most):
+        some = {name: asks[name] for name in names[start : start + most]}
+        for name, reply in turn.each(masking(layout), some, list(some)):
+            if _is_laid_out(turn, layout, name, reply, step="mask"):
+                _add(layout, now.lanes, reply.lanes_B)
+                now.masked.append(name)
+    turn.answered = set(now.masked)
     now.masked.sort()
     if len(now.masked) < roster.least or (only is not None and now.masked != only):
         return None

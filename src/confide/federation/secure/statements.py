@@ -8,7 +8,7 @@ from confide.federation.secure.shamir import SHARE
 
 
 def context_of(
-    roster: bytes, *, round: int, step: str, attempt: int, ask: bytes, layout: bytes
+    roster: bytes, *, round: int, step: str, attempt: int, ask: bytes | memoryview, layout: bytes
 ) -> bytes:
     """The digest of everything that names a sum; all its keys are made for it alone.
 

@@ -160,7 +160,9 @@ class Summing:
                 rooms=rooms,
             )
             roster = whole.part(self._group_of(names[0])) if whole and group else whole
-            once = Once(asking, step, opening, roster, encode(asking.packed(ask, there)))
+            travels = asking.packed(ask, there)
+            said = asked if travels is ask else encode(travels)
+            once = Once(asking, step, opening, roster, said)
             if tables:
                 found = once.by_rows(there, layout, tables)
             else:
