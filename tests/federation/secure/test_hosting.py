@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from confide.errors import QuorumError
+from confide.federation.digests import digest
 from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import Guards
 from confide.federation.messages import decode, decode_one_of, encode
@@ -18,6 +19,7 @@ from confide.federation.secure import hosting
 from confide.federation.secure.lanes import ODD
 from confide.federation.secure.messages import Masked, Offered, Opening
 from confide.federation.secure.repeats import Sets
+from confide.federation.secure.statements import Asked
 from federation.secure.plays import named
 from federation.secure.summed import (
     COUNT,
@@ -250,6 +252,22 @@ def test_an_ask_in_another_spelling_is_refused(tmp_path: Path) -> None:
     assert isinstance(answered(engine, opening_of(engine, data)), Offered)
     refused = answered(engine, opening_of(engine, odd))
     assert isinstance(refused, Failure) and refused.code == "bad-ask"
+
+
+def test_an_opening_without_its_ask_has_the_digest_that_was_noted_and_no_other(
+    tmp_path: Path,
+) -> None:
+    engine = sites_of(4, tmp_path)
+    opening, asked = opening_of(engine, b"an ask"), Asked()
+    assert asked.of(opening) == digest(b"an ask")
+    without = replace(opening, ask_B=np.empty(0, np.uint8))
+    with pytest.raises(Refusal):
+        asked.of(without)
+    asked.note(without, asked.of(opening))
+    assert asked.of(without) == digest(b"an ask")
+    assert asked.of(opening_of(engine, b"another")) == digest(b"another")
+    with pytest.raises(Refusal):
+        asked.of(without)
 
 
 @pytest.mark.parametrize("data", [b"", b"x", b"\0" * 64, json.dumps({}).encode()])

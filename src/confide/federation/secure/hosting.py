@@ -97,7 +97,7 @@ class SumHost:
         lanes, settle = self._summand(own, ask, layout, worked, round=round)
         if tables:
             context = self._member.context(opening, round=round, step=name, layout=said)
-            asked = self._member.asked(opening)
+            asked = self._member.asked.of(opening)
             held = Held((round, name, context.hex()), asked, layout, lanes, settle, tables)
             lanes, settle, self._held = touched(layout, lanes, tables), self._open, held
         return self._said(opening, said, lanes, settle, round=round, name=name)
@@ -172,7 +172,7 @@ class SumHost:
             if not self._site.remote:
                 self._site.scratch["heard"] = heard
         opening, ask, asked = heard[2]
-        self._member.note(opening, asked)
+        self._member.asked.note(opening, asked)
         return opening, ask
 
     def _heard(self, step: Step, data: bytes) -> tuple[Opening, Any, bytes]:

@@ -62,6 +62,7 @@ from confide.federation.secure.roster import (
 )
 from confide.federation.secure.shamir import SHARE, split_both
 from confide.federation.secure.statements import (
+    Asked,
     agreement,
     named_by,
     offer_statement,
@@ -89,6 +90,7 @@ class Member:
         run: the run that it joined; None: as the server says.
         card: what certifies its identity key to the others.
         group: the size of fixed groups that may be summed by themselves; 0: none.
+        asked: the digest of the present ask.
     """
 
     name: str
@@ -106,7 +108,7 @@ class Member:
     _session: Session | None = field(default=None, init=False, repr=False)
     _roster: Roster | None = field(default=None, init=False, repr=False)
     _sum: Ongoing | None = field(default=None, init=False, repr=False)
-    _asked: tuple[Opening, bytes] | None = field(default=None, init=False, repr=False)
+    asked: Asked = field(default_factory=Asked, init=False, repr=False)
 
     # --- before the first sum -----------------------------------------------------------------
 
@@ -158,7 +160,7 @@ class Member:
     def context(self, opening: Opening, *, round: int, step: str, layout: Layout) -> bytes:
         """The digest of everything that names a sum. Raises Refusal."""
         return named_by(
-            self.asked(opening),
+            self.asked.of(opening),
             self._summed_with(opening).id if self.masked else b"",
             round=round,
             step=step,
@@ -168,7 +170,7 @@ class Member:
 
     def fix(self, opening: Opening, *, round: int, step: str) -> None:
         """Answer this ask in this turn, and no other. Raises Refusal."""
-        run, asked = self._summed_with(opening).run, self.asked(opening)
+        run, asked = self._summed_with(opening).run, self.asked.of(opening)
         self.record.fix(Turns(run, round, step, asked, opening.attempt, opening.group))
 
     @property
@@ -229,7 +231,7 @@ class Member:
             marks_N64=np.frombuffer(marks, np.uint8).reshape(-1, 64),
             signature=session.signer.sign(text).hex(),
         )
-        asked = then.asked if then else self.asked(opening)
+        asked = then.asked if then else self.asked.of(opening)
         turn = Turns(roster.run, round, step, asked, opening.attempt, opening.group)
         own = both[roster.place(self.name) - 1]
         self._sum = Ongoing(context, roster, turn, layout, lanes, settle, secret, seed, own)
@@ -316,16 +318,6 @@ class Member:
         return reply
 
     # --- what all of them check ---------------------------------------------------------------
-
-    def note(self, opening: Opening, asked: bytes) -> None:
-        """Take the digest of the ask of an opening, which may itself be without it from now on."""
-        self._asked = (opening, asked)
-
-    def asked(self, opening: Opening) -> bytes:
-        """The digest of the ask of an opening, which may be large: worked out once."""
-        if self._asked is None or self._asked[0] is not opening:
-            self._asked = (opening, digest(opening.ask_B.data))
-        return self._asked[1]
 
     def _fewest(self, now: Ongoing) -> int:
         return max(now.roster.least, self.least)

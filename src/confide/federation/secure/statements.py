@@ -4,7 +4,27 @@ from __future__ import annotations
 
 from confide.federation.digests import digest, number, statement
 from confide.federation.failures import Refusal
+from confide.federation.secure.messages import Opening
 from confide.federation.secure.shamir import SHARE
+
+
+class Asked:
+    """The digest of an opening's ask: a large one is gone through once, and not held for it."""
+
+    def __init__(self) -> None:
+        self._known: tuple[Opening, bytes] | None = None
+
+    def note(self, opening: Opening, asked: bytes) -> None:
+        """Take the digest of this opening's ask, which it may be without."""
+        self._known = opening, asked
+
+    def of(self, opening: Opening) -> bytes:
+        """The digest. Raises Refusal if the opening has no ask, and had none."""
+        if self._known is None or self._known[0] is not opening:
+            if not opening.ask_B.size:
+                raise Refusal("bad-ask")
+            self._known = opening, digest(opening.ask_B.data)
+        return self._known[1]
 
 
 def context_of(
