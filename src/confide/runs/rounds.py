@@ -147,8 +147,8 @@ class Rounds:
         else:
             state, last = self._method.start(self._federation), 0
             faults = self._federation.take_faults()
-            begun = self._federation.giving.begin(state.weights, seed=self._method.drawn_from)
-            state = _with(state, begun)
+            seed = getattr(self._method, "drawn_from", None)  # a method of others may lack it
+            state = _with(state, self._federation.giving.begin(state.weights, seed=seed))
             progress.left_out = {fault.site: fault.code for fault in faults}
         self._before = Progress(seconds=progress.seconds, compute_seconds=progress.compute_seconds)
         for number in range(last + 1, settings.rounds + 1):
