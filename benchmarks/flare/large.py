@@ -18,7 +18,6 @@ import json
 import os
 import platform
 import shutil
-import socket
 import statistics
 import tempfile
 import threading
@@ -29,15 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from kits import founded
 
-from confide.data.corpus.partitions import partition
 from confide.data.corpus.synthetic import HABITS, documents
-from confide.federation.keys import new_key
 from confide.flare.nvidia import processes
-from confide.flare.nvidia.founding import init
 from confide.flare.nvidia.lead import coordinate
-from confide.flare.run.sitekit import agree, setup
-from confide.text.formats import write
 
 RUN = """
 method = "fedavg"
@@ -103,33 +98,15 @@ def encoder(folder: Path, layers: int) -> Path:
 
 
 def consortium(folder: Path, model: Path, count: int, sentences: int) -> list[Any]:
-    """The kits of a server, `count` sites with made-up text, and a lead."""
-    with socket.socket() as probing:
-        probing.bind(("127.0.0.1", 0))
-        port = probing.getsockname()[1]
-    names = [f"site-{number}" for number in range(1, count + 1)]
-    made = init("bench", sites=names, host="localhost", port=port, out=folder / "bench")
-    key = new_key(folder / "shared.key")
+    """The kits of a server, `count` sites with made-up text and a copy of the model, and a lead."""
+    parts = {}
     for part, of_each in (("train", sentences), ("dev", 8), ("test", 8)):
-        text = [
-            one
-            for habit in HABITS
-            for one in documents(habit.site, part, sentences=of_each * count)
-        ]
-        shares = partition(text[: of_each * count], count, by="iid", seed=1)
-        for name, share in zip(names, shares.values(), strict=True):
-            (folder / name).mkdir(exist_ok=True)
-            write(share, folder / name / f"{part}.conll", "conll")
-    for name in names:
-        own = folder / name / "site.toml"
-        own.write_text(
-            f'name = "{name}"\nformat = "conll"\nkey = "{key}"\nmemory = "memory"\n'
-            f'context = "{model}"\n'
-            'train = "train.conll"\ndev = "dev.conll"\ntest = "test.conll"\n'
-        )
-        setup(made.kit(name), own)
-        agree(made.kit(name), "fedavg-encoder")
-    kits = [made.kit("server"), *map(made.kit, names), made.kit("lead")]
+        size = of_each * count
+        made = [one for habit in HABITS for one in documents(habit.site, part, sentences=size)]
+        parts[part] = made[:size]
+    names = [f"site-{number}" for number in range(1, count + 1)]
+    more = f'context = "{model}"\n'
+    kits = founded(folder, parts, sites=names, agreed=["fedavg-encoder"], more=more)
     shutil.copytree(model, Path(kits[0].path) / processes.MODELS / "large")
     return kits
 

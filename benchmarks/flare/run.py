@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import socket
 import statistics
 import sys
 import tempfile
@@ -25,14 +24,12 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from confide.data.corpus.partitions import partition
-from confide.federation.keys import new_key
+from kits import founded
+
 from confide.flare.nvidia import processes
-from confide.flare.nvidia.founding import init
 from confide.flare.nvidia.lead import coordinate
-from confide.flare.run.sitekit import agree, setup
 from confide.runs.result import Result
-from confide.text.formats import read, write
+from confide.text.formats import read
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
 from common import keep, text_files
@@ -98,28 +95,11 @@ def main() -> None:
 
 def found(folder: Path, files: dict[str, str]) -> list[Any]:
     """A consortium on loopback whose sites have their text and have agreed to both methods."""
-    with socket.socket() as probing:
-        probing.bind(("127.0.0.1", 0))
-        port = probing.getsockname()[1]
-    made = init("bench", sites=list(SITES), host="localhost", port=port, out=folder / "bench")
-    key = new_key(folder / "shared.key")
+    parts = {}
     for part, path in files.items():
         documents = read(Path(path).expanduser()).documents if not path.startswith("$") else None
-        documents = documents or read(located(path), "conll", scheme="iob2").documents
-        shares = partition(documents, len(SITES), by="iid", seed=1)
-        for site, share in zip(SITES, shares.values(), strict=True):
-            (folder / site).mkdir(exist_ok=True)
-            write(share, folder / site / f"{part}.conll", "conll")
-    for site in SITES:
-        own = folder / site / "site.toml"
-        own.write_text(
-            f'name = "{site}"\nformat = "conll"\nkey = "{key}"\nmemory = "memory"\n'
-            'train = "train.conll"\ndev = "dev.conll"\ntest = "test.conll"\n'
-        )
-        setup(made.kit(site), own)
-        for method in ("fedavg", "fedner"):
-            agree(made.kit(site), method)
-    return [made.kit("server"), *(made.kit(site) for site in SITES), made.kit("lead")]
+        parts[part] = documents or read(located(path), "conll", scheme="iob2").documents
+    return founded(folder, parts, sites=SITES, agreed=("fedavg", "fedner"))
 
 
 def located(path: str) -> Path:

@@ -1,6 +1,6 @@
 """What sites have of the common weights, so that nothing is sent twice, and differences in codes.
 
-An ask holds the common weights in its field `weights`. The server hands them out in one of three
+An ask holds the common weights in its field `weights`. The server hands them out in one of four
 forms, each with the digest of the weights that it gives:
 
 - *whole*, to a site that has neither these weights nor those before (those of round 1 in float16,

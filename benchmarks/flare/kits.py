@@ -1,0 +1,50 @@
+"""A consortium on loopback, as the programs of this folder need one."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from confide.data.corpus.partitions import partition
+from confide.federation.keys import new_key
+from confide.flare.nvidia.founding import init
+from confide.flare.run.sitekit import agree, setup
+from confide.text.document import Document
+from confide.text.formats import write
+
+
+def founded(
+    folder: Path,
+    parts: Mapping[str, Sequence[Document]],
+    *,
+    sites: Sequence[str],
+    agreed: Sequence[str],
+    more: str = "",
+) -> list[Any]:
+    """The kits of a server, of sites among whom the text is dealt, and of a lead.
+
+    `parts` are train, dev and test documents; the sites have `agreed` to these methods, and `more`
+    stands in each one's site.toml.
+    """
+    with socket.socket() as probing:
+        probing.bind(("127.0.0.1", 0))
+        port = probing.getsockname()[1]
+    made = init("bench", sites=list(sites), host="localhost", port=port, out=folder / "bench")
+    key = new_key(folder / "shared.key")
+    for part, documents in parts.items():
+        shares = partition(documents, len(sites), by="iid", seed=1)
+        for site, share in zip(sites, shares.values(), strict=True):
+            (folder / site).mkdir(exist_ok=True)
+            write(share, folder / site / f"{part}.conll", "conll")
+    for site in sites:
+        own = folder / site / "site.toml"
+        own.write_text(
+            f'name = "{site}"\nformat = "conll"\nkey = "{key}"\nmemory = "memory"\n'
+            f'train = "train.conll"\ndev = "dev.conll"\ntest = "test.conll"\n{more}'
+        )
+        setup(made.kit(site), own)
+        for method in agreed:
+            agree(made.kit(site), method)
+    return [made.kit("server"), *map(made.kit, sites), made.kit("lead")]
