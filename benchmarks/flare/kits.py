@@ -1,14 +1,20 @@
-"""A consortium on loopback, as the programs of this folder need one."""
+"""A consortium on loopback, as the programs of this folder need one, and the memory of its runs."""
 
 from __future__ import annotations
 
 import socket
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from confide.data.corpus.partitions import partition
 from confide.federation.keys import new_key
+from confide.flare.nvidia import processes
 from confide.flare.nvidia.founding import init
 from confide.flare.run.sitekit import agree, setup
 from confide.text.document import Document
@@ -22,11 +28,12 @@ def founded(
     sites: Sequence[str],
     agreed: Sequence[str],
     more: str = "",
+    bounds: Sequence[str] = (),
 ) -> list[Any]:
     """The kits of a server, of sites among whom the text is dealt, and of a lead.
 
-    `parts` are train, dev and test documents; the sites have `agreed` to these methods, and `more`
-    stands in each one's site.toml.
+    `parts` are train, dev and test documents; the sites have `agreed` to these methods within these
+    `bounds`, and `more` stands in each one's site.toml.
     """
     with socket.socket() as probing:
         probing.bind(("127.0.0.1", 0))
@@ -46,5 +53,31 @@ def founded(
         )
         setup(made.kit(site), own)
         for method in agreed:
-            agree(made.kit(site), method)
+            agree(made.kit(site), method, bounds=bounds)
     return [made.kit("server"), *map(made.kit, sites), made.kit("lead")]
+
+
+class Memory(threading.Thread):
+    """The resident memory of each kit's run process, in bytes, looked at twice a second."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.seen: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        self._done = threading.Event()
+
+    def run(self) -> None:
+        while not self._done.wait(0.5):
+            for process in psutil.process_iter():
+                try:
+                    if any(name in processes.RUN for name in process.cmdline()):
+                        kit = Path(process.environ()[processes.MARK]).name
+                        now = time.perf_counter(), process.memory_info().rss
+                        self.seen[kit].append(now)
+                except (psutil.Error, KeyError):
+                    continue
+
+    def stop(self) -> dict[str, list[tuple[float, int]]]:
+        """All that was seen: of each kit, when and how much."""
+        self._done.set()
+        self.join()
+        return dict(self.seen)

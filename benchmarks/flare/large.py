@@ -20,15 +20,12 @@ import platform
 import shutil
 import statistics
 import tempfile
-import threading
 import time
-from collections import defaultdict
 from datetime import date
 from pathlib import Path
 from typing import Any
 
-import psutil
-from kits import founded
+from kits import Memory, founded
 
 from confide.data.corpus.synthetic import HABITS, documents
 from confide.flare.nvidia import processes
@@ -53,30 +50,6 @@ local_epochs = 1
 up = "{up}"
 down = "{down}"
 """
-
-
-class Peaks(threading.Thread):
-    """The largest resident memory of each kit's run processes, looked at twice a second."""
-
-    def __init__(self) -> None:
-        super().__init__(daemon=True)
-        self.bytes: dict[str, int] = defaultdict(int)
-        self._done = threading.Event()
-
-    def run(self) -> None:
-        while not self._done.wait(0.5):
-            for process in psutil.process_iter():
-                try:
-                    if any(name in processes.RUN for name in process.cmdline()):
-                        kit = Path(process.environ()[processes.MARK]).name
-                        self.bytes[kit] = max(self.bytes[kit], process.memory_info().rss)
-                except (psutil.Error, KeyError):
-                    continue
-
-    def stop(self) -> dict[str, int]:
-        self._done.set()
-        self.join()
-        return dict(self.bytes)
 
 
 def encoder(folder: Path, layers: int) -> Path:
@@ -115,14 +88,15 @@ def measured(kits: list[Any], out: Path, up: str, down: str) -> dict[str, Any]:
     """One run: seconds, bytes of all sites, and peaks over the weights' bytes."""
     file = out.with_suffix(".toml")
     file.write_text(RUN.format(up=up, down=down))
-    peaks, start = Peaks(), time.perf_counter()
-    peaks.start()
+    memory, start = Memory(), time.perf_counter()
+    memory.start()
     try:
         result = coordinate(file, kit=kits[-1].path, out=out).result
     finally:
-        found = peaks.stop()
+        seen = memory.stop()
     assert result.bytes is not None
     model = 4 * result.parameters
+    found = {name: max(size for _, size in sizes) for name, sizes in seen.items()}
     sites = [size for name, size in found.items() if name != kits[0].name]
     return {
         "travel": f"{up}, {down}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from confide.errors import GuardError
 from confide.federation.forms import by_name, values_of
 
+BLOCK = 2**21
+"""Numbers that are gone through at a time, where a large array is not to be held once more."""
 Total = dict[str, Any]
 """By field: a number, an array, or a dict of arrays by name."""
 Form = dict[str, dict[str, tuple[tuple[int, ...], bool]]]
@@ -38,6 +41,17 @@ def size_of(reply: object) -> int:
         if declared.holds_arrays
         for array in by_name(value).values()
     )
+
+
+def blocks(rows: np.ndarray, *, most: int = BLOCK) -> Iterator[slice]:
+    """Slices of rows, one after the other: each of at most `most` numbers, or of one row.
+
+    >>> list(blocks(np.zeros((5, 2)), most=4))
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
+    """
+    count = max(1, most // max(1, rows[:1].size))
+    for first in range(0, len(rows), count):
+        yield slice(first, first + count)
 
 
 def odd_field(form: Form, first: Form) -> str | None:

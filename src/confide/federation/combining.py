@@ -34,7 +34,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError, SiteFault
-from confide.federation.adding import Form, Total, add, form_of, odd_field, size_of
+from confide.federation.adding import BLOCK, Form, Total, add, blocks, form_of, odd_field, size_of
 from confide.federation.failures import blaming
 from confide.federation.forms import by_name
 from confide.federation.messages import Arrays, decode, encode
@@ -49,8 +49,6 @@ ORDERED = ("trimmed", "median")
 """Ways to combine that sort the sites' numbers."""
 NEEDED = 3
 """With fewer updates, a single site can move the median."""
-BLOCK = 2**21
-"""Numbers combined at a time, over all sites."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,9 +259,7 @@ def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.f
         has = learnt.has(reply, name, array.ndim) if learnt.has else None
         rows = np.atleast_1d(array)
         has = None if has is None else np.broadcast_to(has, rows.shape)
-        count = max(1, BLOCK // max(1, rows[:1].size))
-        for first in range(0, len(rows), count):
-            part = slice(first, first + count)
+        for part in blocks(rows):
             change = rows[part].astype(np.float64)
             change /= weight
             if name in start:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from confide.errors import GuardError
+from confide.federation.adding import blocks
 from confide.federation.failures import Failure, Refusal
 from confide.federation.forms import (
     Limits,
@@ -106,17 +107,24 @@ def bounded(change: Arrays, most: float, *, times: float = 1.0) -> Arrays:
 def near(weights: Arrays, before: Arrays, most: float, *, times: float = 1.0) -> Arrays:
     """The weights, moved towards `before` if they are more than `most` away from it.
 
-    The distance is the norm of `bounded`; both sets of weights are multiplied by `times`. One array
-    after the other is looked at: a large model is never held twice.
+    The distance is the norm of `bounded`; both sets of weights are multiplied by `times`.
     """
     with np.errstate(invalid="ignore", over="ignore"):
-        norm = _norm(array - before[name] for name, array in weights.items()) / times
+        norm = _norm(_apart(weights, before)) / times
         if not norm > most:
             return weights
         return {
             name: before[name] + _times(array - before[name], most / norm)
             for name, array in weights.items()
         }
+
+
+def _apart(weights: Arrays, before: Arrays) -> Iterator[np.ndarray]:
+    """What the weights have moved by, in blocks."""
+    for name, array in weights.items():
+        rows, begun = np.atleast_1d(array), np.atleast_1d(before[name])
+        for part in blocks(rows):
+            yield rows[part] - begun[part]
 
 
 def _norm(arrays: Iterable[np.ndarray]) -> float:

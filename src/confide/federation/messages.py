@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import types
 import typing
 from typing import Any, TypedDict, TypeVar
@@ -64,6 +65,11 @@ MOST_INT = 2**63 - 1
 M = TypeVar("M")
 
 _PLAIN = (bool, int, float, str)
+_NUMBERS = {
+    "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "<i2", "I32": "<i4", "I64": "<i8",
+    "F16": "<f2", "F32": "<f4", "F64": "<f8",
+}  # fmt: skip
+"""What safetensors calls the types of numbers that can travel."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +97,7 @@ def encode(message: object) -> bytes:
     return safetensors.numpy.save(tensors, {"confide": header})
 
 
-def decode(kind: type[M], data: bytes, *, limits: Limits = OWN) -> M:
+def decode(kind: type[M], data: bytes | memoryview, *, limits: Limits = OWN) -> M:
     """The message of class `kind` in `data`. Raises MessageError on anything else.
 
     A generic class needs its type argument. A message beyond the limits is refused before any of it
@@ -144,7 +150,9 @@ def _renamed(
     return plain, named
 
 
-def decode_one_of(kinds: tuple[type[M], ...], data: bytes, *, limits: Limits = OWN) -> M:
+def decode_one_of(
+    kinds: tuple[type[M], ...], data: bytes | memoryview, *, limits: Limits = OWN
+) -> M:
     """As `decode`, for a message that may be of any of these classes."""
     header = _opened(data, limits)
     kind = next((one for one in kinds if class_of(one).__name__ == header.message), None)
@@ -155,16 +163,32 @@ def decode_one_of(kinds: tuple[type[M], ...], data: bytes, *, limits: Limits = O
     return found
 
 
-def _arrays(kind: type, header: _Header, data: bytes) -> Arrays:
-    """The arrays of a message, by their names on the wire. Raises MessageError."""
-    called = class_of(kind).__name__
+def _arrays(kind: type, header: _Header, data: bytes | memoryview) -> Arrays:
+    """The arrays of a message, by their names on the wire. Raises MessageError.
+
+    They are views of `data` and cannot be written to, so that a large message is held once. As
+    safetensors has it, they lie end to end behind the header.
+    """
+    called, behind, end = class_of(kind).__name__, memoryview(data)[header.size :], 0
+    found: Arrays = {}
     try:
-        found: Arrays = safetensors.numpy.load(bytes(data)) if header.arrays else {}
-    except Exception as error:  # a library may raise anything on bytes from elsewhere
+        for name, said in sorted(header.arrays.items(), key=lambda item: item[1]["data_offsets"]):
+            if said["dtype"] not in _NUMBERS:
+                what = f"{called}.{name[:80]} is an array of a type that cannot travel"
+                raise MessageError(what)
+            number, shape = np.dtype(_NUMBERS[said["dtype"]]), said["shape"]
+            start, stop = said["data_offsets"]
+            if start != end or any(type(one) is not int or one < 0 for one in (stop, *shape)):
+                raise ValueError("not end to end")
+            if stop - start != math.prod(shape) * number.itemsize:
+                raise ValueError("not as large as its shape")
+            array = np.frombuffer(behind[start:stop], number).reshape(shape)
+            found[name], end = array if array.flags.aligned else array.copy(), stop
+            found[name].flags.writeable = False
+        if end != len(behind):
+            raise ValueError("more bytes than arrays")
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise MessageError(f"the arrays of a {called} cannot be read") from error
-    odd = sorted(key for key, array in found.items() if array.dtype.name not in DTYPES)
-    if odd:
-        raise MessageError(f"{called}.{odd[0]} is an array of a type that cannot travel")
     return found
 
 
@@ -206,15 +230,19 @@ def peek(data: bytes, *, limits: Limits = OWN) -> Peeked:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Header:
-    """What precedes the arrays: the message's class, its plain fields, and how many arrays."""
+    """What precedes the arrays: the message's class, its plain fields, and where arrays lie.
+
+    `size` is how many bytes precede them.
+    """
 
     message: str
     fields: dict[str, object]
-    arrays: int
+    arrays: dict[str, Any]
+    size: int
     format: int = FORMAT
 
 
-def check_size(data: bytes, limits: Limits) -> int:
+def check_size(data: bytes | memoryview, limits: Limits) -> int:
     """The length of an encoded message's header. Raises MessageError if message or header is large.
 
     Reads eight bytes and parses nothing.
@@ -231,16 +259,19 @@ def check_size(data: bytes, limits: Limits) -> int:
     return size
 
 
-def _opened(data: bytes, limits: Limits, *, formats: tuple[int, ...] = (FORMAT,)) -> _Header:
+def _opened(
+    data: bytes | memoryview, limits: Limits, *, formats: tuple[int, ...] = (FORMAT,)
+) -> _Header:
     """The header, parsed once. Raises MessageError."""
     size = check_size(data, limits)
     try:
         outer = json.loads(str(data[8 : 8 + size], "utf-8"))
-        arrays = len(outer) - 1
-        if arrays > limits.arrays:
+        if not isinstance(outer, dict):
+            raise ValueError("no header")
+        header = json.loads(outer.pop("__metadata__")["confide"])
+        if len(outer) > limits.arrays:
             what = "the message has more arrays than its fields allow"
-            raise MessageError(what, expected=f"at most {limits.arrays}", got=str(arrays))
-        header = json.loads(outer["__metadata__"]["confide"])
+            raise MessageError(what, expected=f"at most {limits.arrays}", got=str(len(outer)))
         format = header["format"] if isinstance(header, dict) else header[0]
         if type(format) is int and format not in formats:
             raise MessageError(
@@ -252,7 +283,7 @@ def _opened(data: bytes, limits: Limits, *, formats: tuple[int, ...] = (FORMAT,)
         version, message, fields = header
         if version not in formats or not isinstance(message, str) or not isinstance(fields, dict):
             raise ValueError("no message")
-        return _Header(message, fields, arrays, version)
+        return _Header(message, fields, outer, 8 + size, version)
     except MessageError:
         raise
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:

@@ -262,7 +262,7 @@ def until_due(seconds: float, *, every: float) -> float:
     return -seconds % every if every else 0.0
 
 
-def ask_in(kind: type[T], data: bytes) -> T:
+def ask_in(kind: type[T], data: bytes | memoryview) -> T:
     """The ask in these bytes, no larger than its fields allow. Raises Refusal."""
     try:
         return decode(kind, data, limits=limits_of(kind))

@@ -17,9 +17,9 @@ Shapes: L words of a sentence, P pieces, B windows of a batch, X numbers of a st
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -44,6 +44,7 @@ from confide.learning.encoder_files import (
 )
 
 _LONGEST = 512  # most pieces of a window; a longer sentence is cut into several
+_LARGE = 2**28  # bytes of a model that is held once; a smaller one is quicker copied than read
 _HOW = {"version": 1, "layer": "last", "pool": "mean", "no piece": 0, "longest": _LONGEST}
 
 
@@ -121,11 +122,15 @@ class FrozenEncoder:
     @cached_property
     def loaded(self) -> Loaded:
         """The model and its tokenizer, read once. Raises as `states` does."""
+        return self._read()
+
+    def _read(self) -> Loaded:
         loaded = _load(self.folder, self.dim)
         if digest_of(self.folder, _HOW) != self.digest:
             raise DataError(
                 "the encoder's files changed while it was in use", where=str(self.folder)
             )
+        loaded.again = lambda: self._read().model
         return loaded
 
 
@@ -147,24 +152,42 @@ def load_encoder(name: str) -> FrozenEncoder:
 # --- the model ------------------------------------------------------------------------------
 
 
-class Loaded(NamedTuple):
+@dataclass(eq=False)
+class Loaded:
     """A model and its tokenizer.
 
     `before` and `after` are the special pieces around a text, `room` is how many fit between in a
-    window, `most` how many the encoder reads at once, special ones included.
+    window, `most` how many the encoder reads at once, special ones included; `rows` is how many
+    pieces its table has. `again` reads a model that was handed out.
     """
 
     cutter: Cutter
-    model: Any
+    held: Any = field(repr=False)
+    rows: int
     before: list[int]
     after: list[int]
     room: int
     most: int
     padding: int
+    again: Callable[[], Any] = field(default=lambda: None, repr=False)
+
+    @property
+    def model(self) -> Any:
+        """The model, which nobody trains."""
+        if self.held is None:
+            self.held = self.again()
+        return self.held
 
     def body(self) -> Any:
-        """A copy of the model without its pooler, which nothing reads."""
-        body = copy.deepcopy(self.model)
+        """A model of one's own, without its pooler, which nothing reads.
+
+        It is a copy or, so that a large one is not held twice, the very model that was read.
+        """
+        body = self.model
+        if sum(one.nbytes for one in body.parameters()) < _LARGE:
+            body = copy.deepcopy(body)
+        else:
+            self.held = None
         if getattr(body, "pooler", None) is not None:
             body.pooler = None
         return body
@@ -214,7 +237,8 @@ def _load(folder: Path, dim: int) -> Loaded:
 
 
 def _assembled(tokenizer: Any, model: Any, folder: Path) -> Loaded:
-    frame = around(tokenizer, model.get_input_embeddings().num_embeddings)
+    rows = model.get_input_embeddings().num_embeddings
+    frame = around(tokenizer, rows)
     if frame is None:
         raise DataError("the tokenizer does not belong to the encoder", where=str(folder))
     before, after = frame
@@ -226,7 +250,7 @@ def _assembled(tokenizer: Any, model: Any, folder: Path) -> Loaded:
     if room < 3:
         raise SettingsError("the encoder reads too few pieces at once", where=str(folder))
     padding, cutter = tokenizer.pad_token_id or 0, cutter_of(tokenizer)
-    return Loaded(cutter, model, before, after, room=room, most=most, padding=padding)
+    return Loaded(cutter, model, rows, before, after, room=room, most=most, padding=padding)
 
 
 def _check_states(loaded: Loaded, folder: Path, *, dim: int) -> None:

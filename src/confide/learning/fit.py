@@ -125,6 +125,7 @@ def train(
             mean = total / sum(sizes)
             if optimiser.left(steps) == 0:
                 break
+    descent.steps.zero_grad()  # gradients would be held until the next training
     model.eval()
     return FitReport(mean, sentences, tokens, steps, time.perf_counter() - started)
 

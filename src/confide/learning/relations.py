@@ -80,7 +80,7 @@ class RelationModeller:
         self.encoder.check_longest(self.form.longest)
         loaded = self.encoder.loaded
         return Marking(
-            first=loaded.model.get_input_embeddings().num_embeddings,
+            first=loaded.rows,
             before=tuple(loaded.before),
             after=tuple(loaded.after),
             longest=self.form.longest,

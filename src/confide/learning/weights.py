@@ -77,8 +77,23 @@ def load(
             )
     for name, value in values.items():
         parameter = parameters[name]  # replaced, never overwritten: the array may be lent
-        fresh = np.ascontiguousarray(value) if lent else np.array(value, order="C")
+        fresh = _lent(value) if lent else np.array(value, order="C")
         parameter.data = torch.from_numpy(fresh).to(parameter.device, parameter.dtype)
+
+
+def _lent(value: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The array for a tensor that nobody writes to; torch warns of one that is read-only."""
+    fresh = np.ascontiguousarray(value)
+    return fresh if fresh.flags.writeable else np.asarray(_Writable(fresh))
+
+
+class _Writable:
+    """The memory of an array, as numpy asks for it."""
+
+    def __init__(self, array: NDArray[np.float32]) -> None:
+        self._array = array
+        place, _ = array.__array_interface__["data"]
+        self.__array_interface__ = {**array.__array_interface__, "data": (place, False)}
 
 
 @contextmanager

@@ -37,7 +37,7 @@ from confide.federation.secure.primitives import (
 from confide.federation.secure.repeats import Turns
 from confide.federation.secure.roster import Pinned, Roster, roster_of
 from confide.federation.secure.shamir import SHARE, Joiner
-from confide.federation.secure.statements import agreement, context_of, seed_commitment
+from confide.federation.secure.statements import agreement, named_by, seed_commitment
 
 RUN, BINDING, STEP = "run", b"b" * 32, "multiply"
 LAYOUT = Layout(
@@ -227,12 +227,12 @@ def ring(
         {one.name: one for one in members}, roster, opening, dict(numbers or {}), {}, b"", layout
     )
     made.round = round
-    made.context = context_of(
+    made.context = named_by(
+        digest(ask),
         roster.id,
         round=round,
         step=STEP,
         attempt=opening.attempt,
-        ask=ask,
         layout=layout.digest,
     )
     for name in made.members:

@@ -173,12 +173,12 @@ def test_a_row_tells_that_some_site_has_it_and_not_how_many(tmp_path: Path) -> N
 
 def blindly(patch: pytest.MonkeyPatch) -> None:
     """The server goes on with whoever is left, whatever the union's own set."""
-    real = Once.sum
+    real = Once.sum_of
 
-    def any_set(self: Once, opening: Opening, names: Any, layout: Any, **_: Any) -> Any:
-        return real(self, opening, names, layout)
+    def any_set(self: Once, opening: Opening, asked: Any, names: Any, **said: Any) -> Any:
+        return real(self, opening, asked, names, layout=said["layout"])
 
-    patch.setattr(once.Once, "sum", any_set)
+    patch.setattr(once.Once, "sum_of", any_set)
 
 
 def believing(engine: Lying) -> None:

@@ -7,6 +7,7 @@ weights that the server chose would be bits of a single site's text.
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -178,11 +179,11 @@ class SumHost:
     def _heard(self, step: Step, data: bytes) -> tuple[Opening, Any, bytes]:
         """The opening without its ask, the ask, and the digest of its bytes. Raises Refusal."""
         opening = ask_in(Opening, data)
-        inner = opening.ask_B.tobytes()
-        opening = replace(opening, ask_B=np.empty(0, np.uint8))  # a large one is not held twice
+        inner = opening.ask_B.data  # a large one is not held twice, nor are its arrays
+        opening = replace(opening, ask_B=np.empty(0, np.uint8))
         kind: Any = Values if opening.part == VALUES else step.ask
         said = ask_in(kind, inner)
-        if encode(said) != inner:
+        if not hmac.compare_digest(encode(said), inner):
             raise Refusal("bad-ask")
         ask = self._site.whole(said)
         return opening, ask, digest(inner if ask is said else encode(ask))

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError
-from confide.federation.adding import Total
+from confide.federation.adding import Total, blocks
 from confide.federation.coding import Rounding, cut_off
 from confide.federation.combining import changes
 from confide.federation.digests import digest
@@ -350,9 +350,7 @@ def _add_times(array: np.ndarray, start: np.ndarray, times: Any) -> None:
     """Add `start` times weights to float64, in place, a block of rows at a time."""
     rows, begun = np.atleast_1d(array), np.atleast_1d(start)
     times = np.broadcast_to(times, rows.shape)
-    count = max(1, _BLOCK // max(1, rows[:1].size))
-    for first in range(0, len(rows), count):
-        part = slice(first, first + count)
+    for part in blocks(rows, most=_BLOCK):
         rows[part] += begun[part].astype(np.float64) * times[part]
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from confide.errors import SiteFault
+from confide.federation.digests import digest
 from confide.federation.failures import refused
 from confide.federation.giving import MISSING
 from confide.federation.messages import encode
@@ -20,6 +21,7 @@ from confide.federation.secure.messages import Agree, Masked, Opening, Unmask
 from confide.federation.secure.opening import Open, asks_to_mask, by_owner, is_sound, take_off
 from confide.federation.secure.roster import Roster
 from confide.federation.secure.rows import (
+    ALL,
     ROWS,
     VALUES,
     Values,
@@ -29,7 +31,7 @@ from confide.federation.secure.rows import (
     spread,
     union_of,
 )
-from confide.federation.secure.statements import agreement, context_of
+from confide.federation.secure.statements import agreement, named_by
 from confide.federation.steps import Step
 
 Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
@@ -89,42 +91,51 @@ class Asking:
         self.unmet |= code in (NOT_MET, MISSING)
 
 
+Asked = tuple[bytes, Callable[[], bytes]]
+"""The digest of the ask of a sum, and what gives the ask as it travels, which is large: it is made
+when it is sent, and not held while sites answer."""
+
+
 @dataclass
 class Once:
     """One attempt at a sum; without a `roster`, of whole numbers in the clear.
 
-    `travels` is the ask in `opening` as it travels. `dropped`: rows were summed, but not their
-    values.
+    `opening` is without its ask, `asked`. `dropped`: rows were summed, but not their values.
     """
 
     asking: Asking
     step: Step
     opening: Opening
     roster: Roster | None
-    travels: bytes
+    asked: Asked
     dropped: bool = False
 
-    def opened(self, part: str, ask: bytes) -> Opening:
-        """The opening of a sum of its own, of this part of the reply."""
-        asked = np.frombuffer(ask, np.uint8)
-        return replace(self.opening, ask_B=asked, part=part, attempt=secrets.randbits(62))
+    def sum(self, names: Sequence[str], layout: Layout) -> Added | None:
+        """The sum over the sites that answered to the end; None if they were too few."""
+        return self.sum_of(self._opened(ALL), self.asked, names, layout=layout)
 
-    def sum(
+    def _opened(self, part: str) -> Opening:
+        """The opening of a sum of its own, of this part of the reply."""
+        return replace(self.opening, part=part, attempt=secrets.randbits(62))
+
+    def sum_of(
         self,
         opening: Opening,
+        asked: Asked,
         names: Sequence[str],
-        layout: Layout,
         *,
+        layout: Layout,
         only: Sequence[str] | None = None,
     ) -> Added | None:
-        """The sum over the sites that answered to the end; None if these are not `only` these."""
-        said = opening
-        if opening.part != VALUES:
-            said = replace(opening, ask_B=np.frombuffer(self.travels, np.uint8))
+        """The same of an opening; None also if the sites are not `only` these."""
+        ask = asked[1]
         if self.roster is None:
+            said = _with(opening, ask())
             return _integers(self.asking, self.step, said, names, layout=layout, only=only)
-        context = self._context(opening, layout)
-        offers = _offers(self.asking, self.step, said, names, context=context, of=self.roster)
+        context, step = self._context(opening, asked, layout), self.step
+        offers = _offers(
+            self.asking, step, _with(opening, ask()), names, context=context, of=self.roster
+        )
         if self.asking.unmet or (only is not None and sorted(offers) != only):
             return None
         now = Open(context, layout, offers, no_lanes(layout, odd=False))
@@ -135,27 +146,31 @@ class Once:
 
         Their values are summed over the very sites whose rows were, or not at all.
         """
-        flags = layout_of_rows(layout, tables)
-        first = self.opened(ROWS, self.opening.ask_B.tobytes())
-        found = self.sum(first, names, flags)
+        flags, first = layout_of_rows(layout, tables), self._opened(ROWS)
+        found = self.sum_of(first, self.asked, names, layout=flags)
         if found is None:
             return None
         rows, sites = union_of(flags, found[0]), found[1]
-        values = Values(self._context(first, flags).hex(), packed(rows))
-        second = self.opened(VALUES, encode(values))
-        summed_rows = self.sum(second, sites, layout_of_values(layout, rows), only=sites)
+        values = encode(Values(self._context(first, self.asked, flags).hex(), packed(rows)))
+        second = digest(values), lambda: values
+        of_rows = layout_of_values(layout, rows)
+        summed_rows = self.sum_of(self._opened(VALUES), second, sites, layout=of_rows, only=sites)
         self.dropped = summed_rows is None
         return None if summed_rows is None else (spread(layout, summed_rows[0], rows), sites)
 
-    def _context(self, opening: Opening, layout: Layout) -> bytes:
-        return context_of(
+    def _context(self, opening: Opening, asked: Asked, layout: Layout) -> bytes:
+        return named_by(
+            asked[0],
             self.roster.id if self.roster else b"",
             round=self.asking.round,
             step=self.step.name,
             attempt=opening.attempt,
-            ask=opening.ask_B.data,
             layout=layout.digest,
         )
+
+
+def _with(opening: Opening, ask: bytes) -> Opening:
+    return replace(opening, ask_B=np.frombuffer(ask, np.uint8))
 
 
 def _integers(

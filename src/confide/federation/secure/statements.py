@@ -27,20 +27,13 @@ class Asked:
         return self._known[1]
 
 
-def context_of(
-    roster: bytes, *, round: int, step: str, attempt: int, ask: bytes | memoryview, layout: bytes
-) -> bytes:
-    """The digest of everything that names a sum; all its keys are made for it alone.
-
-    `ask` is the ask itself; `named_by` takes its digest.
-    """
-    return named_by(digest(ask), roster, round=round, step=step, attempt=attempt, layout=layout)
-
-
 def named_by(
     asked: bytes, roster: bytes, *, round: int, step: str, attempt: int, layout: bytes
 ) -> bytes:
-    """`context_of` where the digest of the ask is known."""
+    """The digest of everything that names a sum; all its keys are made for it alone.
+
+    `asked` is the digest of the ask.
+    """
     return digest(b"sum", roster, number(round), step.encode(), number(attempt), asked, layout)
 
 

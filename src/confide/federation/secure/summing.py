@@ -15,6 +15,7 @@ import numpy as np
 
 from confide.errors import DroppedError, FederationError
 from confide.federation.adding import Total
+from confide.federation.digests import digest
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
 from confide.federation.secure.exchanges import (
@@ -136,7 +137,7 @@ class Summing:
 
         With `group` the sites are one of the run's fixed groups, and no others are in the sum.
         """
-        asked, own = encode(ask), summed(step, list(labels))
+        asked, own = digest(encode(ask)), summed(step, list(labels))
         rooms = {} if group else self.rooms.get(step.name, {})
         lane = self._lane if rooms else 0
         narrow = narrow_of(own, ask, lane=lane, rooms=rooms)
@@ -148,7 +149,7 @@ class Summing:
             asking.unmet = False
             whole = self._greeted(asking) if self.sums == "masked" else None
             opening = Opening(
-                ask_B=np.frombuffer(asked, np.uint8),
+                ask_B=np.empty(0, np.uint8),
                 roster=whole.id.hex() if whole else "",
                 group=group,
                 attempt=0,
@@ -160,13 +161,9 @@ class Summing:
                 rooms=rooms,
             )
             roster = whole.part(self._group_of(names[0])) if whole and group else whole
-            travels = asking.packed(ask, there)
-            said = asked if travels is ask else encode(travels)
-            once = Once(asking, step, opening, roster, said)
-            if tables:
-                found = once.by_rows(there, layout, tables)
-            else:
-                found = once.sum(once.opened(ALL, asked), there, layout)
+            travels = asked, lambda: encode(asking.packed(ask, there))
+            once = Once(asking, step, opening, roster, travels)
+            found = once.by_rows(there, layout, tables) if tables else once.sum(there, layout)
             if found is not None or not asking.unmet:
                 break
             self._roster = None  # a process was restarted: greet again
