@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from confide.federation.digests import digest
 from confide.federation.messages import encode
 from confide.federation.secure.exchanges import GREET, MEET
 from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
@@ -119,10 +120,14 @@ class Bare:
             yield name, reply
 
 
+ASKED = digest(ASK), lambda: ASK
+"""The ask of a sum, by its digest and as it travels."""
+
+
 def opening_of(roster: Roster, sites: int) -> Opening:
-    """The ask of a sum."""
+    """What opens a sum, without its ask."""
     return Opening(
-        ask_B=np.frombuffer(ASK, np.uint8),
+        ask_B=np.empty(0, np.uint8),
         roster=roster.id.hex(),
         group=False,
         attempt=1,
@@ -141,7 +146,7 @@ def bare(sites: int, numbers: int, lost: int) -> dict[str, Any]:
     ring.seconds = 0.0
     opening = opening_of(roster, sites)
     start = time.process_time()
-    found = Once(asking, STEP, opening, roster).sum(opening, list(ring.members), ring.layout)
+    found = Once(asking, STEP, opening, roster, ASKED).sum(list(ring.members), ring.layout)
     spent = time.process_time() - start
     assert found is not None, "too many were lost"
     lanes, summed = found
@@ -164,7 +169,7 @@ def memory(sites: int, numbers: int, lost: int) -> float:
     opening = opening_of(roster, sites)
     ring.counts = False
     tracemalloc.start()
-    found = Once(asking, STEP, opening, roster).sum(opening, list(ring.members), ring.layout)
+    found = Once(asking, STEP, opening, roster, ASKED).sum(list(ring.members), ring.layout)
     assert found is not None
     views = ring.layout.views(found[0])
     total = views["weights", ""].view("<i4").astype(np.float64)

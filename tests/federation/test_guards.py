@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import pytest
 
 from confide.errors import GuardError
 from confide.federation.failures import Failure, Refusal
-from confide.federation.guards import MOST, Guards, bound_of, bounded, check_reply
+from confide.federation.guards import MOST, Guards, bound_of, bounded, check_reply, near
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import carries, decode, encode
 from confide.federation.site import Site, SiteHost
@@ -223,3 +224,15 @@ def test_a_sum_under_noise_leaves_in_its_own_time(
         assert slept == []
     else:
         assert slept == pytest.approx([1.3, 1.5] if every else [0.0, 0.0])
+
+
+def test_the_distance_of_a_large_array_is_measured_in_blocks() -> None:
+    before = {"table": np.zeros((1_500, 4_000), np.float32), "bias": np.zeros((), np.float32)}
+    weights = {"table": before["table"] + np.float32(1e-3), "bias": np.float32(1.0)[...]}
+    far = np.sqrt(1 + 6e6 * np.float64(np.float32(1e-3)) ** 2)
+    tracemalloc.start()
+    assert near(weights, before, far * (1 + 1e-9)) is weights
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert near(weights, before, far * (1 - 1e-9)) is not weights
+    assert most < 2 * weights["table"].nbytes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -246,6 +247,69 @@ def test_missing_and_unknown_arrays_are_refused() -> None:
 def test_a_message_of_another_class_is_refused() -> None:
     with pytest.raises(MessageError, match="the wrong message"):
         decode(Other, encode(some()))
+
+
+@given(st.dictionaries(st.text("ab/?", min_size=1), ARRAYS, max_size=5))
+def test_arrays_are_read_as_the_library_reads_them(made: Arrays) -> None:
+    data = encode(replace(some(), weights=made))
+    back = decode(Everything, data).weights
+    library = safetensors.numpy.load(data)
+    assert back.keys() == made.keys()
+    for name, array in back.items():
+        theirs = library[f"weights/{name}"]
+        assert (array.dtype, array.shape) == (theirs.dtype, theirs.shape)
+        assert array.tobytes() == theirs.tobytes() and array.flags.aligned
+
+
+def test_a_message_is_held_once_and_cannot_be_written_to() -> None:
+    data = bytearray(encode(replace(some(), weights={"large": np.zeros(1000)})))
+    found = decode(Everything, bytes(data)).weights["large"]
+    with pytest.raises(ValueError, match="read-only"):
+        found[0] = 1
+    view = memoryview(data)
+    array = decode(Everything, view).weights["large"]
+    assert np.shares_memory(array, np.frombuffer(view, np.uint8)) and not array.flags.writeable
+    odd = bytearray(1) + data  # one byte further on
+    moved = decode(Everything, memoryview(odd)[1:]).weights["large"]
+    assert moved.flags.aligned and not moved.flags.writeable
+
+
+def _entry(**said: Any) -> Callable[[Any], None]:
+    return lambda outer: outer["weights/a"].update(said)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        _entry(shape=[3]),
+        _entry(shape=[-2]),
+        _entry(shape=[2.0]),
+        _entry(shape=[True, 2]),
+        _entry(shape=[0, 10**30], data_offsets=[0, 0]),
+        _entry(shape=None),
+        _entry(dtype="F32"),
+        _entry(dtype=["F64"]),
+        _entry(data_offsets=[8, 24]),
+        _entry(data_offsets=[0, 15]),
+        _entry(data_offsets=[0, 10**30]),
+        _entry(data_offsets=[-16, 0]),
+        _entry(data_offsets=[0]),
+        _entry(data_offsets="ab"),
+        lambda outer: outer.update({"weights/b": outer["weights/a"]}),
+        lambda outer: outer.update({"weights/b": 3}),
+        lambda outer: outer.pop("table_NM"),
+        lambda outer: outer["table_NM"].pop("shape"),
+    ],
+)
+def test_arrays_that_do_not_lie_end_to_end_are_refused(change: Any) -> None:
+    data = encode(replace(some(), weights={"a": np.ones(2)}))
+    size = int.from_bytes(data[:8], "little")
+    outer = json.loads(data[8 : 8 + size])
+    change(outer)
+    header = json.dumps(outer).encode()
+    header += b" " * (-len(header) % 8)
+    with pytest.raises(MessageError):
+        decode(Everything, len(header).to_bytes(8, "little") + header + data[8 + size :])
 
 
 GOOD = encode(some())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -321,3 +322,41 @@ def test_what_cannot_be_is_refused(bert: Path) -> None:
             optimiser=ADAM,
             seed=1,
         )
+
+
+def test_a_large_encoder_is_handed_out_and_read_again(
+    bert: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not held beside the model that is made of it, and nothing is trained twice."""
+    monkeypatch.setattr("confide.learning.encoder._LARGE", 1)
+    made = modeller(bert)
+    read = made.encoder.loaded.model
+    model = made.initial(1)
+    assert model.encoder is read and made.encoder.loaded.held is None
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+    again, small = made.initial(1), modeller(bert)
+    monkeypatch.undo()
+    expected = arrays(small.initial(1))
+    assert small.encoder.loaded.held is not None
+    assert all(np.array_equal(array, expected[name]) for name, array in arrays(again).items())
+    assert made.pieces == small.pieces
+
+
+def test_a_large_encoder_whose_files_changed_is_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("confide.learning.encoder._LARGE", 1)
+    made = modeller(tiny_bert(tmp_path / "encoder"))
+    made.initial(1)
+    other = tiny_bert(tmp_path / "other", initializer_range=0.2)
+    shutil.copytree(other, tmp_path / "encoder", dirs_exist_ok=True)
+    with pytest.raises(DataError, match="changed while it was in use"):
+        made.initial(1)
+
+
+def test_gradients_are_not_held_after_training(bert: Path) -> None:
+    made = modeller(bert)
+    model, _, _ = fitted(made, epochs=1)
+    assert all(parameter.grad is None for parameter in model.parameters())

@@ -99,6 +99,9 @@ class _Writable:
 @contextmanager
 def still(model: nn.Module) -> Iterator[None]:
     """Keep the model in evaluation mode for the duration."""
+    if not any(module.training for module in model.modules()):
+        yield  # to say it to each part of an encoder takes longer than a small step
+        return
     was_training = model.training
     model.eval()
     try:

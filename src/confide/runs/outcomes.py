@@ -69,13 +69,17 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of one federation: the selected state, test counts, and its ledger."""
+    """The outcome of one federation: the selected state, test counts, and its ledger.
+
+    `giving` knows which weights its sites have.
+    """
 
     name: str
     sites: tuple[str, ...]
     trained: Trained
     counts: Mapping[str, Counts]
     ledger: Ledger
+    giving: Giving
 
 
 def open_ledger(folder: RunFolder, name: str) -> Ledger:
@@ -125,7 +129,7 @@ def outcome_of(
     trained = rounds.run()
     counts = rounds.score(trained.state, "test", trained.progress.history[-1]["round"])
     ledger.flush()
-    return Outcome(name, tuple(sites), trained, counts, ledger)
+    return Outcome(name, tuple(sites), trained, counts, ledger, federation.giving)
 
 
 def federation_of(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,10 @@ from confide.flare.run.conducting import Conductor
 from confide.flare.run.home import SiteHome
 from confide.flare.run.joining import Join, wire_digest, wire_of
 from confide.jobs.predict import predict
-from confide.methods import METHODS
+from confide.methods import METHODS, method_of
 from confide.methods.fedavg import Score, Train
 from confide.methods.fedner.steps import Improve
+from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
@@ -404,6 +406,34 @@ def test_the_two_ledgers_agree(tmp_path: Path) -> None:
         assert compared.agree and not compared.again
 
 
+class Forgetful(HomesEngine):
+    """One home was started again before the run ends: its process has no weights any more."""
+
+    def deliver(self, step: str, round: int, **said: Any) -> Generator[Delivery, None, None]:
+        own = self.homes["site-2"]._run
+        if step == "leave" and own is not None and self.asked[-1][1] != "leave":
+            own.host.site.scratch.pop("common")
+        yield from super().deliver(step, round, **said)
+
+
+def test_a_site_that_has_the_model_is_not_sent_it_once_more(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "federation.down=int8")
+    files = write_site_files(tmp_path / "homes", settings)
+    conduct(tmp_path / "server", settings, Forgetful(files))
+    rows = [one for one in read_ledger(tmp_path / "server" / "ledger.jsonl") if one.step == "leave"]
+    sent: dict[str, list[int]] = {name: [] for name in files}
+    for row in rows:
+        if row.field == "weights":
+            sent[row.site].append(row.bytes)
+    whole = max(sent.pop("site-2"))
+    assert whole > 5_000 and all(sum(sizes) < 100 for sizes in sent.values()), sent
+    theirs = RunFolder(tmp_path / "server")
+    for name in files:
+        ours = RunFolder(tmp_path / "homes" / name / "memory/runs/trial")
+        states = [one.trained(method_of(settings))[0] for one in (ours, theirs)]
+        assert encode(states[0]) == encode(states[1])
+
+
 @pytest.mark.parametrize(
     "numbers", [(float("nan"), 0.0), (1.0, float("nan")), (0.0, 0.0), (1.0, 99.0)]
 )
@@ -412,8 +442,8 @@ def test_a_site_refuses_a_calibration_out_of_range(
 ) -> None:
     settings = tiny(tmp_path, "rounds=1")
     files = write_site_files(tmp_path / "homes", settings)
-    made = conducting.Leave
-    monkeypatch.setattr(conducting, "Leave", lambda state, at, *_: made(state, at, *numbers))
+    made = conducting.leaving
+    monkeypatch.setattr(conducting, "leaving", lambda state, at, *_: made(state, at, *numbers))
     with pytest.raises(QuorumError, match=r"step leave.*could not read the ask"):
         conduct(tmp_path / "server", settings, HomesEngine(files))
     assert not list((tmp_path / "homes").rglob("result.json"))

@@ -224,6 +224,7 @@ def _masked(turn: Asking, now: Open, roster: Roster, *, only: Sequence[str] | No
             if _is_laid_out(turn, layout, name, reply, step="mask"):
                 _add(layout, now.lanes, reply.lanes_B)
                 now.masked.append(name)
+            del reply  # not to be held while the next one comes
     turn.answered = set(now.masked)
     now.masked.sort()
     if len(now.masked) < roster.least or (only is not None and now.masked != only):

@@ -14,13 +14,11 @@ from pathlib import Path
 from confide import __version__
 from confide.data.corpus.facts import fingerprint
 from confide.errors import FederationError, QuorumError, SettingsError
-from confide.federation.checkpoints import as_array
 from confide.federation.engine import Engine
 from confide.federation.events import Event, Watcher
 from confide.federation.federation import Federation
 from confide.federation.files import for_the_owner, inside
 from confide.federation.ledger import CLOSED, Ledger
-from confide.federation.messages import encode
 from confide.flare.run.agreements import OUTSIDE
 from confide.flare.run.consenting import ALONE
 from confide.flare.run.joining import (
@@ -30,8 +28,8 @@ from confide.flare.run.joining import (
     Close,
     Join,
     Joined,
-    Leave,
     check_suited,
+    leaving,
     wire_digest,
     wire_of,
 )
@@ -154,6 +152,7 @@ class Conductor:
         method.begin_with(start)
         plan = Plan(settings, method, engine, self._folder, binding, watch, called=self._name)
         outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
+        federation.giving = outcome.giving
         watch(Event("scores", message="the sites keep their models and count their own errors"))
         self._leave(federation, outcome, sites=sorted(joined))
         if self._evidence:
@@ -200,8 +199,7 @@ class Conductor:
         The run succeeds even if no site takes the state because none agrees any more.
         """
         progress = outcome.trained.progress
-        state = as_array(encode(outcome.trained.state))
-        ask = Leave(state, progress.best_round, *progress.calibrator)
+        ask = leaving(outcome.trained.state, progress.best_round, *progress.calibrator)
         last = progress.history[-1]["round"]
         try:
             federation.ask(LEAVE, ask, round=last, sites=sites, at_least=1)

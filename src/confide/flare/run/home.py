@@ -25,7 +25,7 @@ from confide.errors import (
     SettingsError,
     os_errors_as,
 )
-from confide.federation.checkpoints import Checkpoint
+from confide.federation.checkpoints import Checkpoint, as_array
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
 from confide.federation.forms import limits_of
@@ -51,6 +51,7 @@ from confide.flare.run.joining import (
     Leave,
     Left,
     check_suited,
+    state_in,
 )
 from confide.flare.run.peering import member_of
 from confide.methods import answered_in, method_named
@@ -239,10 +240,10 @@ class SiteHome:
         if not calibrator.is_sound:
             raise Refusal("bad-ask")
         method = method_named(run.settings.trained_by)(run.settings)
-        state: object = decode(method.State, ask.state.tobytes())
-        progress = json.dumps({"best_round": ask.round})
+        state = state_in(run.host.site.whole(ask), method.State)
+        progress, encoded = json.dumps({"best_round": ask.round}), as_array(encode(state))
         run.folder.store().save(
-            Checkpoint(ask.round, ask.state, run.gathered.fingerprint, progress, 0), best=ask.round
+            Checkpoint(ask.round, encoded, run.gathered.fingerprint, progress, 0), best=ask.round
         )
         run.host.site.forget()
         spec = run.spec

@@ -11,15 +11,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError, SettingsError
+from confide.federation.checkpoints import as_array
 from confide.federation.files import plain_name
 from confide.federation.guards import MOST, check_mark, check_names
-from confide.federation.messages import carries
+from confide.federation.messages import Arrays, carries, decode, encode
 from confide.federation.secure.exchanges import EXCHANGES, OFFER
 from confide.federation.steps import Check, Step
 from confide.federation.wire import WireRow, wire_table
@@ -55,10 +57,22 @@ class Joined:
 class Leave:
     """The run is over: keep the model."""
 
-    state: NDArray[np.uint8] = carries("the trained state: what the server ends with", legend="B")
+    state: NDArray[np.uint8] = carries("what the server ends with, but its weights", legend="B")
+    weights: Arrays = carries("the common weights of that state")
     round: int = carries("its round")
     temperature: float = carries("of its confidences")
     offset: float = carries("of their log odds")
+
+
+def leaving(state: Any, round: int, temperature: float, offset: float) -> Leave:
+    """The ask to keep this state: the weights by themselves, since sites may have them."""
+    rest = as_array(encode(replace(state, weights={})))
+    return Leave(rest, state.weights, round, temperature, offset)
+
+
+def state_in(ask: Leave, kind: type) -> Any:
+    """The state, of this class, that an ask with whole weights gives. Raises MessageError."""
+    return replace(decode(kind, ask.state.data), weights=ask.weights)
 
 
 @dataclass(frozen=True)
