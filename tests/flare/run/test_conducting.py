@@ -430,7 +430,7 @@ def test_a_site_that_has_the_model_is_not_sent_it_once_more(tmp_path: Path) -> N
     theirs = RunFolder(tmp_path / "server")
     for name in files:
         ours = RunFolder(tmp_path / "homes" / name / "memory/runs/trial")
-        states = [one.trained(method_of(settings))[0] for one in (ours, theirs)]
+        states = [one.trained(method_of(settings), None)[0] for one in (ours, theirs)]
         assert encode(states[0]) == encode(states[1])
 
 
@@ -443,7 +443,7 @@ def test_a_site_refuses_a_calibration_out_of_range(
     settings = tiny(tmp_path, "rounds=1")
     files = write_site_files(tmp_path / "homes", settings)
     made = conducting.leaving
-    monkeypatch.setattr(conducting, "leaving", lambda state, at, *_: made(state, at, *numbers))
+    monkeypatch.setattr(conducting, "leaving", lambda state, at, _: made(state, at, numbers))
     with pytest.raises(QuorumError, match=r"step leave.*could not read the ask"):
         conduct(tmp_path / "server", settings, HomesEngine(files))
     assert not list((tmp_path / "homes").rglob("result.json"))

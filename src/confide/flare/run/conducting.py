@@ -199,7 +199,7 @@ class Conductor:
         The run succeeds even if no site takes the state because none agrees any more.
         """
         progress = outcome.trained.progress
-        ask = leaving(outcome.trained.state, progress.best_round, *progress.calibrator)
+        ask = leaving(outcome.trained.state, progress.best_round, progress.calibrator)
         last = progress.history[-1]["round"]
         try:
             federation.ask(LEAVE, ask, round=last, sites=sites, at_least=1)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -64,10 +64,13 @@ class Leave:
     offset: float = carries("of their log odds")
 
 
-def leaving(state: Any, round: int, temperature: float, offset: float) -> Leave:
-    """The ask to keep this state: the weights by themselves, since sites may have them."""
+def leaving(state: Any, round: int, calibrator: Sequence[float]) -> Leave:
+    """The ask to keep this state: the weights by themselves, since sites may have them.
+
+    `calibrator` is the temperature and the offset of its confidences.
+    """
     rest = as_array(encode(replace(state, weights={})))
-    return Leave(rest, state.weights, round, temperature, offset)
+    return Leave(rest, state.weights, round, *calibrator)
 
 
 def state_in(ask: Leave, kind: type) -> Any:
