@@ -187,7 +187,7 @@ def _arrays(kind: type, header: _Header, data: bytes | memoryview) -> Arrays:
             found[name].flags.writeable = False
         if end != len(behind):
             raise ValueError("more bytes than arrays")
-    except (KeyError, OverflowError, TypeError, ValueError) as error:
+    except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise MessageError(f"the arrays of a {called} cannot be read") from error
     return found
 
