@@ -10,21 +10,14 @@ tenth of the run's time is set against that of the last tenth.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import tempfile
-import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-from kits import Memory, founded
+from kits import Seen, founded, measured
 
 from confide.data.corpus.synthetic import HABITS, documents
-from confide.flare.nvidia import processes
-from confide.flare.nvidia.lead import coordinate
 
 RUN = """
 method = "fedavg"
@@ -36,30 +29,13 @@ word_dim = 32
 bilstm_hidden = 32
 [training]
 local_epochs = 1
-[federation]
-up = "{up}"
-down = "{down}"
 """
 
 
-def measured(kits: list[Any], out: Path, rounds: int, up: str, down: str) -> dict[str, Any]:
-    """One run: megabytes of each process early and late, and how much it grew between."""
-    file = out.with_suffix(".toml")
-    file.write_text(RUN.format(rounds=rounds, up=up, down=down))
-    memory, start = Memory(), time.perf_counter()
-    memory.start()
-    try:
-        coordinate(file, kit=kits[-1].path, out=out)
-    finally:
-        seen = memory.stop()
-    return {
-        "travel": f"{up}, {down}",
-        "rounds": rounds,
-        "seconds": round(time.perf_counter() - start),
-        "processes": {name: grown(sizes) for name, sizes in sorted(seen.items())},
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "date": date.today().isoformat(),
-    }
+def told(result: Any, seen: Seen) -> dict[str, Any]:
+    """Megabytes of each process early and late, and how much it grew between."""
+    processes = {name: grown(sizes) for name, sizes in sorted(seen.items())}
+    return {"rounds": result.rounds, "processes": processes}
 
 
 def grown(sizes: list[tuple[float, int]]) -> dict[str, float]:
@@ -95,19 +71,8 @@ def main() -> None:
         names = [f"site-{number}" for number in range(1, given.sites + 1)]
         bounds = [f"rounds={given.rounds}"]
         kits = founded(folder, parts, sites=names, agreed=["fedavg"], bounds=bounds)
-        try:
-            for kit in kits[:-1]:
-                processes.start(kit, wait=120.0)
-            for number, travel in enumerate(given.travel):
-                up, down = travel.split(", ")
-                line = json.dumps(measured(kits, folder / f"run-{number}", given.rounds, up, down))
-                print(line, flush=True)
-                if given.json:
-                    with given.json.open("a", encoding="utf-8") as out:
-                        out.write(line + "\n")
-        finally:
-            for kit in kits[-2::-1]:
-                processes.stop(kit)
+        settings = RUN.format(rounds=given.rounds)
+        measured(kits, settings, given.travel, told, folder=folder, keep=given.json)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,16 @@
-"""A consortium on loopback, as the programs of this folder need one, and the memory of its runs."""
+"""A consortium on loopback, as the programs of this folder need one, its runs and their memory."""
 
 from __future__ import annotations
 
+import json
+import os
+import platform
 import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +20,7 @@ from confide.data.corpus.partitions import partition
 from confide.federation.keys import new_key
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.founding import init
+from confide.flare.nvidia.lead import coordinate
 from confide.flare.run.sitekit import agree, setup
 from confide.text.document import Document
 from confide.text.formats import write
@@ -57,12 +62,16 @@ def founded(
     return [made.kit("server"), *map(made.kit, sites), made.kit("lead")]
 
 
+Seen = dict[str, list[tuple[float, int]]]
+"""Of each kit's run process, when it was looked at, in seconds, and its resident bytes."""
+
+
 class Memory(threading.Thread):
-    """The resident memory of each kit's run process, in bytes, looked at twice a second."""
+    """The resident memory of each kit's run process, looked at twice a second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
-        self.seen: dict[str, list[tuple[float, int]]] = defaultdict(list)
+        self.seen: Seen = defaultdict(list)
         self._done = threading.Event()
 
     def run(self) -> None:
@@ -76,8 +85,53 @@ class Memory(threading.Thread):
                 except (psutil.Error, KeyError):
                     continue
 
-    def stop(self) -> dict[str, list[tuple[float, int]]]:
-        """All that was seen: of each kit, when and how much."""
+    def stop(self) -> Seen:
+        """All that was seen."""
         self._done.set()
         self.join()
         return dict(self.seen)
+
+
+def measured(
+    kits: Sequence[Any],
+    settings: str,
+    travels: Sequence[str],
+    told: Callable[[Any, Seen], dict[str, Any]],
+    *,
+    folder: Path,
+    keep: Path | None,
+) -> None:
+    """Run these settings once for each "up, down" of `travels`, and print a line for each run.
+
+    `told` says what was measured, of the run's result and its memory. Lines are appended to `keep`.
+    """
+    try:
+        for kit in kits[:-1]:
+            processes.start(kit, wait=120.0)
+        for number, travel in enumerate(travels):
+            up, down = travel.split(", ")
+            file, out = folder / f"run-{number}.toml", folder / f"run-{number}"
+            file.write_text(f'{settings}[federation]\nup = "{up}"\ndown = "{down}"\n')
+            memory, start = Memory(), time.perf_counter()
+            memory.start()
+            try:
+                result = coordinate(file, kit=kits[-1].path, out=out).result
+            finally:
+                seen = memory.stop()
+            line = json.dumps(
+                {
+                    "travel": travel,
+                    "sites": len(kits) - 2,
+                    "seconds": round(time.perf_counter() - start),
+                    **told(result, seen),
+                    "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
+                    "date": date.today().isoformat(),
+                }
+            )
+            print(line, flush=True)
+            if keep:
+                with keep.open("a", encoding="utf-8") as lines:
+                    lines.write(line + "\n")
+    finally:
+        for kit in kits[-2::-1]:
+            processes.stop(kit)

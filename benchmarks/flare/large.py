@@ -14,22 +14,18 @@ Needs 24 GB of memory at its full size.
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import shutil
 import statistics
+import subprocess
+import sys
 import tempfile
-import time
-from datetime import date
 from pathlib import Path
 from typing import Any
 
-from kits import Memory, founded
+from kits import Seen, founded, measured
 
 from confide.data.corpus.synthetic import HABITS, documents
 from confide.flare.nvidia import processes
-from confide.flare.nvidia.lead import coordinate
 
 RUN = """
 method = "fedavg"
@@ -46,9 +42,6 @@ optimiser = "adamw"
 learning_rate = 2e-5
 batch_size = 4
 local_epochs = 1
-[federation]
-up = "{up}"
-down = "{down}"
 """
 
 
@@ -84,31 +77,31 @@ def consortium(folder: Path, model: Path, count: int, sentences: int) -> list[An
     return kits
 
 
-def measured(kits: list[Any], out: Path, up: str, down: str) -> dict[str, Any]:
-    """One run: seconds, bytes of all sites, and peaks over the weights' bytes."""
-    file = out.with_suffix(".toml")
-    file.write_text(RUN.format(up=up, down=down))
-    memory, start = Memory(), time.perf_counter()
-    memory.start()
-    try:
-        result = coordinate(file, kit=kits[-1].path, out=out).result
-    finally:
-        seen = memory.stop()
+def libraries() -> int:
+    """The resident bytes of a process that has imported what a run imports, and nothing else."""
+    code = (
+        "import confide.flare.run.home, confide.learning.tokens, nvflare.apis.controller_spec\n"
+        "import transformers.models.bert.modeling_bert, psutil\n"
+        "print(psutil.Process().memory_info().rss)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    return int(done.stdout)
+
+
+def told(result: Any, seen: Seen) -> dict[str, Any]:
+    """Bytes of all sites, and memory over the weights' bytes: at its peak, and at the middle."""
     assert result.bytes is not None
     model = 4 * result.parameters
-    found = {name: max(size for _, size in sizes) for name, sizes in seen.items()}
-    sites = [size for name, size in found.items() if name != kits[0].name]
+    sizes = {name: [size for _, size in found] for name, found in seen.items()}
+    server = sizes.pop("server")
     return {
-        "travel": f"{up}, {down}",
-        "sites": len(kits) - 2,
         "parameters": result.parameters,
-        "seconds": round(time.perf_counter() - start),
         "GB up": round(sum(result.bytes.up.values()) / 1e9, 2),
         "GB down": round(sum(result.bytes.down.values()) / 1e9, 2),
-        "server, models": round(found.get(kits[0].name, 0) / model, 2),
-        "site, models": round(statistics.median(sites) / model, 2) if sites else None,
-        "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores",
-        "date": date.today().isoformat(),
+        "server, models": round(max(server) / model, 2),
+        "server, models, median of the time": round(statistics.median(server) / model, 2),
+        "site, models": round(statistics.median(map(max, sizes.values())) / model, 2),
+        "libraries, models": round(libraries() / model, 2),
     }
 
 
@@ -124,19 +117,7 @@ def main() -> None:
         folder = Path(name)
         model = encoder(folder / "made" / "large", given.layers)
         kits = consortium(folder, model, given.sites, given.sentences)
-        try:
-            for kit in kits[:-1]:
-                processes.start(kit, wait=120.0)
-            for number, travel in enumerate(given.travel):
-                up, down = travel.split(", ")
-                line = json.dumps(measured(kits, folder / f"run-{number}", up, down))
-                print(line, flush=True)
-                if given.json:
-                    with given.json.open("a", encoding="utf-8") as file:
-                        file.write(line + "\n")
-        finally:
-            for kit in kits[-2::-1]:
-                processes.stop(kit)
+        measured(kits, RUN, given.travel, told, folder=folder, keep=given.json)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from run import ASKED, Bare, opening_of
+from run import SENT, Bare, opening_of
 from vectors import report, run, vector
 
 from confide.federation.messages import carries
@@ -104,7 +104,7 @@ def measure(sites: int, numbers: int, lost: int) -> None:
         ring.counts = False
         tracemalloc.start()
     start = time.process_time()
-    found = Once(asking, SEND, opening, roster, ASKED).sum(list(ring.members), ring.layout)
+    found = Once(asking, SEND, opening, roster, SENT).sum(list(ring.members), ring.layout)
     assert found is not None, "too many were lost"
     lanes, summed = found
     total, odd = ring.layout.total_of(SEND, ring.ask, lanes)

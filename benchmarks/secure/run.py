@@ -35,7 +35,7 @@ from confide.federation.secure.exchanges import GREET, MEET
 from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
 from confide.federation.secure.member import Member
 from confide.federation.secure.messages import Opening
-from confide.federation.secure.once import Asking, Once
+from confide.federation.secure.once import Asking, Once, Sent
 from confide.federation.secure.primitives import fresh_signer
 from confide.federation.secure.repeats import Turns
 from confide.federation.secure.roster import Pinned, Roster
@@ -120,8 +120,8 @@ class Bare:
             yield name, reply
 
 
-ASKED = digest(ASK), lambda: ASK
-"""The ask of a sum, by its digest and as it travels."""
+SENT = Sent(digest(ASK), lambda: ASK)
+"""The same as it is sent."""
 
 
 def opening_of(roster: Roster, sites: int) -> Opening:
@@ -146,7 +146,7 @@ def bare(sites: int, numbers: int, lost: int) -> dict[str, Any]:
     ring.seconds = 0.0
     opening = opening_of(roster, sites)
     start = time.process_time()
-    found = Once(asking, STEP, opening, roster, ASKED).sum(list(ring.members), ring.layout)
+    found = Once(asking, STEP, opening, roster, SENT).sum(list(ring.members), ring.layout)
     spent = time.process_time() - start
     assert found is not None, "too many were lost"
     lanes, summed = found
@@ -169,7 +169,7 @@ def memory(sites: int, numbers: int, lost: int) -> float:
     opening = opening_of(roster, sites)
     ring.counts = False
     tracemalloc.start()
-    found = Once(asking, STEP, opening, roster, ASKED).sum(list(ring.members), ring.layout)
+    found = Once(asking, STEP, opening, roster, SENT).sum(list(ring.members), ring.layout)
     assert found is not None
     views = ring.layout.views(found[0])
     total = views["weights", ""].view("<i4").astype(np.float64)

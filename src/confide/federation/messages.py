@@ -66,10 +66,10 @@ M = TypeVar("M")
 
 _PLAIN = (bool, int, float, str)
 _NUMBERS = {
-    "BOOL": "bool", "I8": "int8", "U8": "uint8", "I16": "<i2", "I32": "<i4", "I64": "<i8",
-    "F16": "<f2", "F32": "<f4", "F64": "<f8",
-}  # fmt: skip
-"""What safetensors calls the types of numbers that can travel."""
+    "BOOL" if one.kind == "b" else f"{one.kind.upper()}{8 * one.itemsize}": one
+    for one in (np.dtype(name).newbyteorder("<") for name in DTYPES)
+}
+"""The types of numbers that can travel, by what safetensors calls them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,7 +176,7 @@ def _arrays(kind: type, header: _Header, data: bytes | memoryview) -> Arrays:
             if said["dtype"] not in _NUMBERS:
                 what = f"{called}.{name[:80]} is an array of a type that cannot travel"
                 raise MessageError(what)
-            number, shape = np.dtype(_NUMBERS[said["dtype"]]), said["shape"]
+            number, shape = _NUMBERS[said["dtype"]], said["shape"]
             start, stop = said["data_offsets"]
             if start != end or any(type(one) is not int or one < 0 for one in (stop, *shape)):
                 raise ValueError("not end to end")

@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -125,12 +125,11 @@ class FrozenEncoder:
         return self._read()
 
     def _read(self) -> Loaded:
-        loaded = _load(self.folder, self.dim)
+        loaded = _load(self.folder, self.dim, again=lambda: self._read().model)
         if digest_of(self.folder, _HOW) != self.digest:
             raise DataError(
                 "the encoder's files changed while it was in use", where=str(self.folder)
             )
-        loaded.again = lambda: self._read().model
         return loaded
 
 
@@ -152,7 +151,7 @@ def load_encoder(name: str) -> FrozenEncoder:
 # --- the model ------------------------------------------------------------------------------
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Loaded:
     """A model and its tokenizer.
 
@@ -162,14 +161,14 @@ class Loaded:
     """
 
     cutter: Cutter
-    held: Any = field(repr=False)
+    held: Any
+    again: Callable[[], Any]
     rows: int
     before: list[int]
     after: list[int]
     room: int
     most: int
     padding: int
-    again: Callable[[], Any] = field(default=lambda: None, repr=False)
 
     @property
     def model(self) -> Any:
@@ -193,7 +192,7 @@ class Loaded:
         return body
 
 
-def _load(folder: Path, dim: int) -> Loaded:
+def _load(folder: Path, dim: int, *, again: Callable[[], Any]) -> Loaded:
     try:
         from transformers import AutoModel
     except ImportError as error:
@@ -227,7 +226,7 @@ def _load(folder: Path, dim: int) -> Loaded:
         )
     model = model.get_encoder() if model.config.is_encoder_decoder else model
     try:
-        loaded = _assembled(tokenizer, model.eval().requires_grad_(False), folder)
+        loaded = _assembled(tokenizer, model.eval().requires_grad_(False), folder, again=again)
         _check_states(loaded, folder, dim=dim)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise SettingsError(
@@ -236,7 +235,7 @@ def _load(folder: Path, dim: int) -> Loaded:
     return loaded
 
 
-def _assembled(tokenizer: Any, model: Any, folder: Path) -> Loaded:
+def _assembled(tokenizer: Any, model: Any, folder: Path, *, again: Callable[[], Any]) -> Loaded:
     rows = model.get_input_embeddings().num_embeddings
     frame = around(tokenizer, rows)
     if frame is None:
@@ -250,7 +249,7 @@ def _assembled(tokenizer: Any, model: Any, folder: Path) -> Loaded:
     if room < 3:
         raise SettingsError("the encoder reads too few pieces at once", where=str(folder))
     padding, cutter = tokenizer.pad_token_id or 0, cutter_of(tokenizer)
-    return Loaded(cutter, model, rows, before, after, room=room, most=most, padding=padding)
+    return Loaded(cutter, model, again, rows, before, after, room=room, most=most, padding=padding)
 
 
 def _check_states(loaded: Loaded, folder: Path, *, dim: int) -> None:

@@ -175,8 +175,8 @@ def blindly(patch: pytest.MonkeyPatch) -> None:
     """The server goes on with whoever is left, whatever the union's own set."""
     real = Once.sum_of
 
-    def any_set(self: Once, opening: Opening, asked: Any, names: Any, **said: Any) -> Any:
-        return real(self, opening, asked, names, layout=said["layout"])
+    def any_set(self: Once, opening: Opening, sent: Any, names: Any, **said: Any) -> Any:
+        return real(self, opening, sent, names, layout=said["layout"])
 
     patch.setattr(once.Once, "sum_of", any_set)
 

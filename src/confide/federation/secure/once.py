@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -91,28 +91,33 @@ class Asking:
         self.unmet |= code in (NOT_MET, MISSING)
 
 
-Asked = tuple[bytes, Callable[[], bytes]]
-"""The digest of the ask of a sum, and what gives the ask as it travels, which is large: it is made
-when it is sent, and not held while sites answer."""
+class Sent(NamedTuple):
+    """The ask of a sum, which may be large: it is encoded when it is sent, and not held for long.
+
+    `digest` is that of the ask with whole weights, however `encoded` gives them.
+    """
+
+    digest: bytes
+    encoded: Callable[[], bytes]
 
 
 @dataclass
 class Once:
     """One attempt at a sum; without a `roster`, of whole numbers in the clear.
 
-    `opening` is without its ask, `asked`. `dropped`: rows were summed, but not their values.
+    `opening` is without its ask, `sent`. `dropped`: rows were summed, but not their values.
     """
 
     asking: Asking
     step: Step
     opening: Opening
     roster: Roster | None
-    asked: Asked
+    sent: Sent
     dropped: bool = False
 
     def sum(self, names: Sequence[str], layout: Layout) -> Added | None:
         """The sum over the sites that answered to the end; None if they were too few."""
-        return self.sum_of(self._opened(ALL), self.asked, names, layout=layout)
+        return self.sum_of(self._opened(ALL), self.sent, names, layout=layout)
 
     def _opened(self, part: str) -> Opening:
         """The opening of a sum of its own, of this part of the reply."""
@@ -121,25 +126,22 @@ class Once:
     def sum_of(
         self,
         opening: Opening,
-        asked: Asked,
+        sent: Sent,
         names: Sequence[str],
         *,
         layout: Layout,
         only: Sequence[str] | None = None,
     ) -> Added | None:
         """The same of an opening; None also if the sites are not `only` these."""
-        ask = asked[1]
-        if self.roster is None:
-            said = _with(opening, ask())
-            return _integers(self.asking, self.step, said, names, layout=layout, only=only)
-        context, step = self._context(opening, asked, layout), self.step
-        offers = _offers(
-            self.asking, step, _with(opening, ask()), names, context=context, of=self.roster
-        )
-        if self.asking.unmet or (only is not None and sorted(offers) != only):
+        asking, step, roster = self.asking, self.step, self.roster
+        if roster is None:
+            return _integers(asking, step, _with(opening, sent), names, layout=layout, only=only)
+        context = self._context(opening, sent, layout)
+        offers = _offers(asking, step, _with(opening, sent), names, context=context, of=roster)
+        if asking.unmet or (only is not None and sorted(offers) != only):
             return None
         now = Open(context, layout, offers, no_lanes(layout, odd=False))
-        return _masked(self.asking, now, self.roster, only=only)
+        return _masked(asking, now, roster, only=only)
 
     def by_rows(self, names: Sequence[str], layout: Layout, tables: Sequence[Part]) -> Added | None:
         """The same sum, but of the rows of tables only those that some site has touched.
@@ -147,20 +149,20 @@ class Once:
         Their values are summed over the very sites whose rows were, or not at all.
         """
         flags, first = layout_of_rows(layout, tables), self._opened(ROWS)
-        found = self.sum_of(first, self.asked, names, layout=flags)
+        found = self.sum_of(first, self.sent, names, layout=flags)
         if found is None:
             return None
         rows, sites = union_of(flags, found[0]), found[1]
-        values = encode(Values(self._context(first, self.asked, flags).hex(), packed(rows)))
-        second = digest(values), lambda: values
+        values = encode(Values(self._context(first, self.sent, flags).hex(), packed(rows)))
+        second = Sent(digest(values), lambda: values)
         of_rows = layout_of_values(layout, rows)
         summed_rows = self.sum_of(self._opened(VALUES), second, sites, layout=of_rows, only=sites)
         self.dropped = summed_rows is None
         return None if summed_rows is None else (spread(layout, summed_rows[0], rows), sites)
 
-    def _context(self, opening: Opening, asked: Asked, layout: Layout) -> bytes:
+    def _context(self, opening: Opening, sent: Sent, layout: Layout) -> bytes:
         return named_by(
-            asked[0],
+            sent.digest,
             self.roster.id if self.roster else b"",
             round=self.asking.round,
             step=self.step.name,
@@ -169,8 +171,8 @@ class Once:
         )
 
 
-def _with(opening: Opening, ask: bytes) -> Opening:
-    return replace(opening, ask_B=np.frombuffer(ask, np.uint8))
+def _with(opening: Opening, sent: Sent) -> Opening:
+    return replace(opening, ask_B=np.frombuffer(sent.encoded(), np.uint8))
 
 
 def _integers(

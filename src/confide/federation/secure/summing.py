@@ -34,7 +34,7 @@ from confide.federation.secure.messages import (
     Opening,
 )
 from confide.federation.secure.narrow import can_be_narrow, largest_of
-from confide.federation.secure.once import Asking, Once
+from confide.federation.secure.once import Asking, Once, Sent
 from confide.federation.secure.roster import Roster, colluders, groups_of, roster_of
 from confide.federation.secure.rows import (
     ALL,
@@ -161,8 +161,8 @@ class Summing:
                 rooms=rooms,
             )
             roster = whole.part(self._group_of(names[0])) if whole and group else whole
-            travels = asked, lambda: encode(asking.packed(ask, there))
-            once = Once(asking, step, opening, roster, travels)
+            sent = Sent(asked, lambda: encode(asking.packed(ask, there)))
+            once = Once(asking, step, opening, roster, sent)
             found = once.by_rows(there, layout, tables) if tables else once.sum(there, layout)
             if found is not None or not asking.unmet:
                 break
