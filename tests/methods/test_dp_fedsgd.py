@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from confide.privacy.clipping import UnitSlopes
 from confide.privacy.purse import Purse
 from confide.privacy.spending import Limit
 from confide.runs.run import run
-from confide.settings import Settings
+from confide.settings import Settings, SplitTable
 from contract.corpus import tiny, write_sites
 from contract.runs import Forging, result, states, use_engine
 
@@ -435,6 +436,7 @@ def test_a_run_ends_when_a_site_has_spent_all_it_allows(tmp_path: Path) -> None:
         ("rounds=61", "more rounds than"),
         ("data.types=[]", "data.types is empty"),
         ("training.outside=0.5", "depends on its text"),
+        ("data.mask_common=0.5", "depends on all others"),
         ("privacy.units=", "privacy.units is missing"),
         ("privacy.epsilon=0.5", "out of reach"),
         ("privacy.noise=0.1", "no bound"),
@@ -452,6 +454,17 @@ def test_settings_that_break_the_promise_are_refused(
         settings = private(tmp_path, override)
     with pytest.raises(SettingsError, match=words):
         method_of(settings)(settings)
+
+
+def test_text_that_is_dealt_so_that_one_document_takes_out_others_is_refused(
+    tmp_path: Path,
+) -> None:
+    settings = private(tmp_path)
+    for apart, refused in (("", False), ("file", True)):
+        split = SplitTable(train=("all.conll",), sites=2, apart=apart)
+        dealt = settings.model_copy(update={"site": (), "split": split})
+        with pytest.raises(SettingsError, match="out of training") if refused else nullcontext():
+            method_of(dealt)(dealt)
 
 
 def test_relations_have_no_sentence_and_are_named(tmp_path: Path) -> None:

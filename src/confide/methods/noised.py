@@ -281,3 +281,15 @@ def _check(settings: RunSettings, budget: Budget) -> None:
             expected="training.outside = 0",
             got=str(settings.training.outside),
         )
+    if settings.data.mask_common:
+        raise SettingsError(
+            "what is hidden of one document depends on all others",
+            expected="data.mask_common = 0",
+            got=str(settings.data.mask_common),
+        )
+    if settings.split is not None and settings.split.apart:
+        raise SettingsError(
+            "one held-out document would take others out of training",
+            expected="split.apart left out",
+            got=repr(settings.split.apart),
+        )

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-
-import numpy as np
 
 from confide.data.batches.bags import Same
 from confide.data.batches.completing import only
@@ -25,7 +23,7 @@ from confide.data.corpus.facts import (
     part_facts,
 )
 from confide.data.corpus.masking import masked
-from confide.data.corpus.pairing import apart, grouped
+from confide.data.corpus.pairing import apart
 from confide.data.corpus.partitions import deal_pairs, group_of, partition
 from confide.errors import DataError, SettingsError
 from confide.federation.guards import Guards
@@ -33,6 +31,7 @@ from confide.federation.inprocess import SiteSpec
 from confide.kinds import KINDS
 from confide.methods import METHODS, method_of
 from confide.runs.canaries import Canaries, dealt
+from confide.runs.holding import PARTS, Parts, held_out, public_share, train_share
 from confide.seeds import derive_seed
 from confide.settings import PublicTable, Settings, SiteTable, SplitTable, splitting_of
 from confide.tasks import TASKS, USUAL
@@ -42,9 +41,6 @@ from confide.text.pairs import stated_pairs
 from confide.text.retag import check_types, retag
 from confide.text.splitting import into_sentences
 from confide.userfiles import Tree
-
-PARTS = ("train", "dev", "test")
-Parts = dict[str, list[Document]]
 
 
 @dataclass(frozen=True)
@@ -114,7 +110,7 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
         public += _public(drawn, settings)
     else:
         held = _read_sites(settings, problems)
-    trained = {name: _shared(parts["train"], settings, name) for name, parts in held.items()}
+    trained = {name: train_share(parts["train"], settings, name) for name, parts in held.items()}
     if settings.data.mask_common:
         seed = derive_seed(settings.seed, "mask")
         trained = masked(trained, settings.data.mask_common, seed=seed)
@@ -199,7 +195,7 @@ def _read_sites(settings: Settings, problems: dict[str, list[Problem]]) -> dict[
     sites = {}
     for site in settings.site:
         found: list[Problem] = []
-        parts = _held_out(_read(site, settings, found), settings, site.name)
+        parts = held_out(_read(site, settings, found), settings, site.name)
         sites[site.name] = _annotated(parts, site, settings)
         problems[site.name] = found
     return sites
@@ -226,9 +222,9 @@ def _dealt(
     found: list[Problem] = []
     same = settings.bags.same
     (whole,), left_out = apart([_read(split, settings, found)], split.apart, same=same)
-    corpus = _held_out(whole, settings, "") if split.hold_out == "corpus" else dict(whole)
+    corpus = held_out(whole, settings, "") if split.hold_out == "corpus" else dict(whole)
     (corpus,), more = apart([corpus], split.apart, same=same, held=("test",))
-    corpus["train"], drawn = _drawn(corpus["train"], settings)
+    corpus["train"], drawn = public_share(corpus["train"], settings)
     _check_groups(whole, corpus, settings)
     sites: dict[str, Parts] = {}
     for part, documents in corpus.items():
@@ -238,7 +234,7 @@ def _dealt(
             sites.setdefault(name, {p: [] for p in PARTS})[part] = share
     given = [part for part in PARTS if corpus[part]]
     for name in sites:
-        sites[name] = _held_out(sites[name], settings, name, given=given)
+        sites[name] = held_out(sites[name], settings, name, given=given)
         problems[name] = found
         found = []
     kept, last = apart(list(sites.values()), split.apart, same=same, held=("test",))
@@ -293,49 +289,6 @@ def _read(
     return {part: list(islice(left, len(found))) for part, found in read_parts.items()}
 
 
-def _held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str] = ()) -> Parts:
-    """The parts of a site (or of a corpus, ""), with dev and test text held out if it lacks files.
-
-    At least one document stays for training; a site of one document holds out nothing. Parts that
-    are `given` stay as they are, even if this site has none of them. For bags, a share of the pairs
-    of entities is held out, each pair with all its documents.
-    """
-    wanted = [
-        (held, share)
-        for held, share in (
-            ("test", settings.data.test_share),
-            ("dev", settings.data.dev_share),
-        )
-        if not parts[held] and held not in given
-    ]
-    if not wanted:
-        return parts
-    train = parts["train"]
-    bags = TASKS[settings.task].bags
-    units = grouped(train, settings.bags.same) if bags else [[document] for document in train]
-    order = np.random.default_rng(derive_seed(settings.seed, "hold out", name))
-    shuffled = [units[place] for place in order.permutation(len(units))]
-    held_out = dict(parts)
-    for held, share in wanted:
-        count = min(int(share * len(units) + 0.5), len(shuffled) - 1)
-        held_out[held] = list(chain.from_iterable(shuffled[:count]))
-        shuffled = shuffled[count:]
-    return {**held_out, "train": list(chain.from_iterable(shuffled))}
-
-
-def _drawn(train: list[Document], settings: Settings) -> tuple[list[Document], list[Document]]:
-    """A corpus's training documents as (those to deal, those in the public set), each in order.
-
-    A larger share contains every smaller one.
-    """
-    share = settings.public.share
-    if not share or len(train) < 2:
-        return train, []
-    order = np.random.default_rng(derive_seed(settings.seed, "public")).permutation(len(train))
-    count = min(max(1, int(share * len(train) + 0.5)), len(train) - 1)
-    return [train[n] for n in sorted(order[count:])], [train[n] for n in sorted(order[:count])]
-
-
 def _public(documents: Sequence[Document], settings: Settings) -> list[Document]:
     """Public documents, without their annotation if the public set is not labelled.
 
@@ -367,19 +320,6 @@ def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:
                 fix='deal by "iid" or another way, or set hold_out = "site" and a smaller public'
                 " set",
             )
-
-
-def _shared(train: list[Document], settings: Settings, name: str) -> list[Document]:
-    """The share of a site's training documents that it trains on: at least one, in order.
-
-    A larger share contains every smaller one.
-    """
-    share = settings.data.train_share
-    if share == 1.0:
-        return train
-    order = np.random.default_rng(derive_seed(settings.seed, "train share", name))
-    count = max(1, int(share * len(train) + 0.5))
-    return [train[place] for place in sorted(order.permutation(len(train))[:count])]
 
 
 def _check_relations(specs: Sequence[SiteSpec], task: str) -> None:
