@@ -23,6 +23,7 @@ from confide.federation.seals import (
     encode_seal,
     fresh_nonce,
     inner_digest,
+    is_signed_by,
     keep_nonce,
     message_digest,
     opens,
@@ -114,3 +115,16 @@ def test_a_digest_in_a_ledger_can_be_opened_with_its_nonce_only(tmp_path: Path) 
     assert digest_there == sealed
     held = bytes.fromhex(nonce_there)
     assert [one for one in guesses if opens(sealed, nonce=held, message=one)] == [message]
+
+
+def test_a_signature_that_was_checked_vouches_for_nothing_else() -> None:
+    one, other = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    key, stranger = (k.public_key().public_bytes_raw() for k in (one, other))
+    signature = one.sign(b"said").hex()
+    for _ in range(2):
+        assert is_signed_by(key, signature, b"said")
+        assert not is_signed_by(key, signature, b"unsaid")
+        assert not is_signed_by(stranger, signature, b"said")
+        assert not is_signed_by(key, other.sign(b"said").hex(), b"said")
+        assert not is_signed_by(key, "no digits", b"said")
+        assert not is_signed_by(b"short", signature, b"said")

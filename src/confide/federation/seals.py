@@ -18,6 +18,7 @@ import hashlib
 import json
 import secrets
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeVar
 
@@ -154,10 +155,21 @@ def verifies(seal: AskSeal | ReplySeal, key: bytes) -> bool:
 
 
 def is_signed_by(key: bytes, signature: str, said: bytes) -> bool:
-    """Whether the owner of this public key (32 bytes) made this signature, as text, over `said`."""
+    """Whether the owner of this public key (32 bytes) made this signature, as text, over `said`.
+
+    What was checked lately is remembered: in process all sites check what each of them says.
+    """
     try:
-        Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(signature), said)
-    except (InvalidSignature, ValueError, TypeError):
+        return _checked(key, bytes.fromhex(signature), said)
+    except (ValueError, TypeError):
+        return False
+
+
+@lru_cache(maxsize=20_000)
+def _checked(key: bytes, signature: bytes, said: bytes) -> bool:
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, said)
+    except InvalidSignature:
         return False
     return True
 

@@ -211,6 +211,34 @@ def test_no_byte_of_a_keystream_is_used_twice(parts: list[tuple[int, int]]) -> N
     assert joined == keystream(ONE, len(joined) // 2, 2).tobytes()
 
 
+@settings(max_examples=60)
+@given(
+    st.lists(st.tuples(st.sampled_from([1, 2, 4, 8]), st.integers(0, 90)), max_size=5),
+    st.integers(1, 5),
+)
+def test_threads_share_the_work_and_nothing_else(parts: list[tuple[int, int]], many: int) -> None:
+    """Each begins within the keystream, at any byte of it, as if it had come there from the start."""
+    keys = [(ONE, 1), (TWO, -1), (bytes(32), 1)]
+    found = []
+    for threads in (1, many):
+        lanes = [(np.zeros(width * count, np.uint8), width) for width, count in parts]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(primitives, "_BLOCK", 40)
+            patch.setattr(primitives, "_WORTH", 1)
+            patch.setattr(primitives, "_THREADS", threads)
+            add_streams(lanes, keys)
+        found.append(b"".join(lane.tobytes() for lane, _ in lanes))
+    assert found[0] == found[1]
+
+
+def test_a_thread_that_fails_is_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(primitives, "_WORTH", 1)
+    monkeypatch.setattr(primitives, "_THREADS", 2)
+    monkeypatch.setattr(primitives, "_BLOCK", 64)
+    with pytest.raises(ValueError, match="key"):
+        add_streams([(np.zeros(400, np.uint8), 4)], [(ONE, 1), (b"short", 1)])
+
+
 def test_many_keystreams_at_once_are_each_of_them_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(primitives, "_BLOCK", 64)
     once, turns = np.zeros(400, np.uint8), np.zeros(400, np.uint8)

@@ -7,15 +7,18 @@ sealed with ChaCha20-Poly1305 (RFC 8439). Known answers: tests/federation/secure
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
@@ -27,8 +30,11 @@ SECRET = 32
 TAG = 16
 """The bytes that a sealed box is longer than what is in it."""
 _NONCE = bytes(12)  # every box key seals one message
-_BLOCK = 2**16
+_BLOCK = 2**17
 """Bytes of keystream at a time: few enough to stay in a core's cache."""
+_WORTH = 100
+"""Blocks of keystream, a few milliseconds of work, that are worth a thread."""
+_THREADS = min(4, os.cpu_count() or 1)
 
 
 def fresh_secret() -> bytes:
@@ -100,21 +106,51 @@ def add_streams(
     """Add keystreams, each laid end to end over parts of different widths, to all of them.
 
     Each key comes with the sign of its stream. A block of lanes takes in all streams before the
-    next one, so that it is fetched from memory once.
+    next one, so that it is fetched from memory once. Many blocks are shared among threads: a
+    counter mode can begin anywhere.
     """
-    streams = [
-        (Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor(), sign) for key, sign in keys
-    ]
-    zeros, buffer = memoryview(bytes(_BLOCK)), bytearray(_BLOCK + 16)
+    streams, blocks = list(keys), _blocks(parts)
+    many = min(_THREADS, len(blocks) * len(streams) // _WORTH) or 1
+    if many == 1:
+        _add(blocks, streams)
+        return
+    size = -(-len(blocks) // many)
+    runs = [blocks[start : start + size] for start in range(0, len(blocks), size)]
+    with ThreadPoolExecutor(len(runs)) as pool:
+        for done in [pool.submit(_add, run, streams) for run in runs]:
+            done.result()
+
+
+def _blocks(parts: Sequence[tuple[NDArray[np.uint8], int]]) -> list[tuple[int, NDArray[Any]]]:
+    """The lanes, block by block, and where in a keystream each begins."""
+    found, offset = [], 0
     for part, width in parts:
-        kind = np.dtype(f"<u{width}")
-        found = np.frombuffer(buffer, kind, count=_BLOCK // width)
         for start in range(0, len(part), _BLOCK):
-            own = part[start : start + _BLOCK].view(kind)
-            nothing, mask = zeros[: own.nbytes], found[: len(own)]
-            for stream, sign in streams:
-                stream.update_into(nothing, buffer)
-                (np.add if sign > 0 else np.subtract)(own, mask, out=own)
+            own = part[start : start + _BLOCK]
+            found.append((offset + start, own.view(f"<u{width}")))
+        offset += len(part)
+    return found
+
+
+def _add(blocks: Sequence[tuple[int, NDArray[Any]]], keys: Sequence[tuple[bytes, int]]) -> None:
+    """Add all streams to these blocks, which follow each other."""
+    if not blocks:
+        return
+    streams = [(_keystream(key, blocks[0][0]), sign) for key, sign in keys]
+    zeros, buffer = memoryview(bytes(_BLOCK)), bytearray(_BLOCK + 16)
+    for _, own in blocks:
+        mask = np.frombuffer(buffer, own.dtype, count=len(own))
+        for stream, sign in streams:
+            stream.update_into(zeros[: own.nbytes], buffer)
+            (np.add if sign > 0 else np.subtract)(own, mask, out=own)
+
+
+def _keystream(key: bytes, offset: int) -> CipherContext:
+    """What turns zeros into the keystream of a key, from this byte on."""
+    counter, rest = divmod(offset, 16)
+    stream = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(16, "big"))).encryptor()
+    stream.update(bytes(rest))
+    return stream
 
 
 def sealed(key: bytes, inside: bytes) -> bytes:

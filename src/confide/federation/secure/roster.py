@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -165,7 +166,7 @@ class Roster:
         """The fewest honest sites in a sum: t less those in league with the server."""
         return self.least - self.colluding
 
-    @property
+    @cached_property
     def names(self) -> tuple[str, ...]:
         """The sites' names."""
         return tuple(peer.name for peer in self.peers)
