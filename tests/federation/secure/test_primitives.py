@@ -217,7 +217,7 @@ def test_no_byte_of_a_keystream_is_used_twice(parts: list[tuple[int, int]]) -> N
     st.integers(1, 5),
 )
 def test_threads_share_the_work_and_nothing_else(parts: list[tuple[int, int]], many: int) -> None:
-    """Each begins within the keystream, at any byte of it, as if it had come there from the start."""
+    """Each begins at any byte of the keystream, as if it had come there from the start."""
     keys = [(ONE, 1), (TWO, -1), (bytes(32), 1)]
     found = []
     for threads in (1, many):
