@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
@@ -23,7 +24,13 @@ from confide.learning.relations import (
     relation_logits,
 )
 from confide.learning.tokens import TokenForm, TokenModeller
-from confide.learning.tuning import MarkedEmbedding, Tuning, layers_of, peft_library
+from confide.learning.tuning import (
+    MarkedEmbedding,
+    Tuning,
+    add_low_rank,
+    layers_of,
+    peft_library,
+)
 from confide.learning.weights import arrays, load, trained
 from learning.encoders import LIMIT, tiny_bert
 from learning.families import tiny
@@ -88,6 +95,26 @@ def test_only_what_is_trained_moves_and_travels(bert: FrozenEncoder, way: str) -
         assert {name.split(".")[-4] for name in inside} == {"query", "value"}
     sizes = sum(value.size for value in learnt.values())
     assert way == "all" or sizes < 0.6 * sum(value.size for value in before.values())
+
+
+def test_an_update_is_nothing_at_the_start_and_then_a_weight_of_low_rank() -> None:
+    """As Hu et al. have it: W + (alpha / rank) B A, with B zero before training."""
+    pytest.importorskip("peft", reason="needs the extra confide[lora]")
+    torch.manual_seed(1)
+    model = nn.ModuleDict({"q_proj": nn.Linear(7, 5), "k_proj": nn.Linear(7, 5)})
+    plain, values = model["q_proj"], torch.randn(3, 4, 7)
+    before = plain(values)
+    add_low_rank(model, ["q_proj"], rank=2, alpha=6)
+    assert type(model["k_proj"]) is nn.Linear
+    updates = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert [name.split(".")[1] for name in updates] == ["lora_A", "lora_B"]
+    torch.testing.assert_close(model["q_proj"](values), before)
+    down_RD, up_HR = updates.values()
+    assert down_RD.abs().min() > 0 and not up_HR.any()
+    nn.init.normal_(up_HR)
+    merged = plain.weight + 3 * up_HR @ down_RD
+    expected = nn.functional.linear(values, merged, plain.bias)
+    torch.testing.assert_close(model["q_proj"](values), expected, atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from confide.learning.tuning import add_low_rank
 from confide.models.bart import Bart, BartSizes, draw
 from confide.models.lightner import NOTHING, Lightner, LightnerSizes, Names, choose_trained
-from confide.models.low_rank import add_low_rank
 
 BART = BartSizes(
     vocabulary=41,
@@ -54,7 +54,7 @@ def lightner(*, seed: int = 1, spread: float = 0.3, **sizes: Any) -> Lightner:
     draw(bart, spread=spread)
     made = LightnerSizes(**{"prompts": 3, "hidden": 5, **sizes})
     if made.tune == "lora":
-        add_low_rank(bart, made.rank, names=("q_proj", "v_proj"))
+        add_low_rank(bart, ["q_proj", "v_proj"], rank=made.rank, alpha=made.rank)
     model = Lightner(bart, NAMES, made)
     if model.prompts is not None:
         for layer in model.prompts.modules():

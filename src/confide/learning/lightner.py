@@ -47,6 +47,7 @@ from confide.learning.measuring import by_example, row_losses
 from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows
+from confide.learning.tuning import add_low_rank
 from confide.learning.weights import Arrays, still
 from confide.learning.windows import FoundSpan, joined
 from confide.models.bart import bart_of
@@ -59,7 +60,6 @@ from confide.models.lightner import (
     choose_trained,
     split_loss,
 )
-from confide.models.low_rank import add_low_rank
 from confide.models.pointing import write
 from confide.models.products import widen
 from confide.seeds import seeded
@@ -172,7 +172,8 @@ class LightnerModeller:
         with seeded(seed):
             if self.form.tune == "lora":
                 side = body if self.form.where == "both" else body.decoder
-                add_low_rank(side, self.form.rank, names=("q_proj", "v_proj"))
+                rank = self.form.rank  # alpha is the rank: the learning rate does the same
+                add_low_rank(side, ["q_proj", "v_proj"], rank=rank, alpha=rank)
             model = Lightner(body, self.names, self.sizes)
         choose_trained(model)
         widen(model)

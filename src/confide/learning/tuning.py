@@ -136,13 +136,17 @@ def _bias(body: Any, tuning: Tuning) -> None:
 
 
 def _lora(body: Any, tuning: Tuning) -> None:
+    add_low_rank(body, updated(body), rank=tuning.rank, alpha=tuning.alpha)
+
+
+def add_low_rank(body: nn.Module, layers: list[str], *, rank: int, alpha: int) -> None:
+    """Give the linear layers of these names an update, drawn by torch's generator; only it trains.
+
+    A name may also be the last part of a layer's. Raises SettingsError if peft is not installed.
+    """
     peft = peft_library()
     config = peft.LoraConfig(
-        r=tuning.rank,
-        lora_alpha=tuning.alpha,
-        lora_dropout=0.0,
-        target_modules=updated(body),
-        bias="none",
+        r=rank, lora_alpha=alpha, lora_dropout=0.0, target_modules=layers, bias="none"
     )
     peft.inject_adapter_in_model(config, body)
 

@@ -250,12 +250,12 @@ def split_loss(
 
 
 def choose_trained(model: Lightner) -> None:
-    """Require gradients for exactly what `sizes.tune` says."""
+    """Require gradients for exactly what `sizes.tune` says; updates of low rank are peft's."""
     model.requires_grad_(model.sizes.tune == "all")
     if model.prompts is not None:
         model.prompts.requires_grad_(True)
     for name, parameter in model.named_parameters():
-        if name.endswith((".down_RD", ".up_HR")):
+        if ".lora_" in name:
             parameter.requires_grad_(True)
 
 
