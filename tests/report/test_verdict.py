@@ -17,7 +17,7 @@ def test_the_weakest_site_and_type_and_the_round_are_named(tmp_path: Path) -> No
     found = verdict(runs_of(tmp_path, result("fedavg", 0.782)))
     assert found is not None and found.score == 0.782 and found.range is None
     assert found.facts == (
-        "Weakest: site cardiology, 75.2; REASON, 63.2 (90 marked).",
+        "The weakest site is cardiology (75.2), the weakest type REASON (63.2; 90 marked).",
         "The model of round 11 of 12 was kept.",
     )
 
@@ -40,7 +40,7 @@ def test_a_type_that_is_marked_nowhere_is_not_the_weakest(tmp_path: Path) -> Non
     types = own["scores"]["overall"]["strict"]["types"]
     types["(other)"] = {**next(iter(types.values())), "f1": 0.0, "support": 0}
     found = verdict(runs_of(tmp_path, own))
-    assert found is not None and "REASON, 63.2" in found.facts[0]
+    assert found is not None and "REASON (63.2" in found.facts[0]
 
 
 def test_what_sites_gain_over_training_alone(tmp_path: Path) -> None:

@@ -129,13 +129,14 @@ def _weakest(run: FinishedRun) -> Iterator[str]:
     parts = []
     if len(sites) > 1:
         site = min(sites, key=sites.__getitem__)
-        parts.append(f"site {site}, {words.points(sites[site])}")
+        parts.append(f"site is {site} ({words.points(sites[site])})")
     if len(types) > 1:
         type = min(types, key=lambda name: (types[name]["f1"], name))
         marked = words.count(types[type].get("support"))
-        parts.append(f"{type}, {words.points(types[type]['f1'])} ({marked} marked)")
+        verb = "" if parts else "is "
+        parts.append(f"type {verb}{type} ({words.points(types[type]['f1'])}; {marked} marked)")
     if parts:
-        yield f"Weakest: {'; '.join(parts)}."
+        yield f"The weakest {', the weakest '.join(parts)}."
 
 
 def _kept(run: FinishedRun) -> Iterator[str]:

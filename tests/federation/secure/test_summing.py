@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from confide.errors import QuorumError
+from confide.errors import FederationError, QuorumError
+from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
+from confide.federation.messages import encode
 from confide.federation.secure.lanes import layout_of
 from confide.federation.secure.roster import threshold
 from confide.federation.steps import Step
@@ -62,6 +64,23 @@ def test_a_sum_is_exact(step: Step, sums: str, tmp_path: Path) -> None:
         total = federation_of(engine, summing).sum(step, ask(), round=round)
         replies = [SENT[round, step.name, site] for site in engine.sites]
         assert same(total, by_hand(step, ask(), replies, whole=whole_of(step, engine)))
+
+
+def test_where_too_few_agree_to_the_roster_the_error_says_who_did_and_why_others_did_not(
+    tmp_path: Path,
+) -> None:
+    codes = {"site-01": "older-account", "site-02": "other-roster", "site-03": "other-roster"}
+
+    def change(site: str, step: str, reply: bytes) -> bytes:
+        failed = step == "meet" and site in codes
+        return encode(Failure(codes[site], "", "", "")) if failed else reply
+
+    engine = sites_of(5, tmp_path)
+    engine.change = change
+    with pytest.raises(FederationError) as caught:
+        federation_of(engine, summing_of(engine)).sum(COUNT, ask(), round=1)
+    said = str(caught.value)
+    assert "got site-04, site-05; others failed with older-account, other-roster" in said
 
 
 def test_counts_by_label_are_exact_and_show_no_other_label(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ Added = tuple[Lanes, list[str]]
 
 
 class Asking:
-    """Asks in one round, and remembers whether a site must be met again, and who answered last.
+    """Asks in one round; remembers who answered last, how others failed, and who must be met again.
 
     `exchange` asks; `refuse` is told of sites that fail in a way which only sums can see.
     """
@@ -64,6 +64,7 @@ class Asking:
         self.round = round
         self.unmet = False
         self.answered: set[str] = set()
+        self.failed: list[str] = []  # by the codes of failures
         self.opening: Callable[[list[str]], None] = lambda masked: None  # told of each set first
         self.packed = packed
         self._exchange = exchange
@@ -78,7 +79,7 @@ class Asking:
     ) -> Generator[tuple[str, Any], None, None]:
         """The good replies, as they come."""
         asks = ask if isinstance(ask, Mapping) else dict.fromkeys(names, ask)
-        self.answered = set()
+        self.answered, self.failed = set(), []
         for site, reply in self._exchange(step, asks, round=self.round, failed=self._saw):
             self.answered.add(site)
             yield site, reply
@@ -89,6 +90,7 @@ class Asking:
 
     def _saw(self, code: str) -> None:
         self.unmet |= code in (NOT_MET, MISSING)
+        self.failed.append(code)
 
 
 class Sent(NamedTuple):

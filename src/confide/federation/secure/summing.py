@@ -227,12 +227,13 @@ class Summing:
         for name in odd:
             turn.blame(name, MEET.name, "it means another roster")
         if len(met) - len(odd) < roster.least:
+            agreed = ", ".join(sorted(set(met) - set(odd))) or "none"
+            failed = ", ".join(sorted(set(turn.failed)))
             raise FederationError(
                 "too few sites agreed to the roster, so nothing can be summed under masks",
                 expected=f"at least {roster.least} of {len(self.sites)}",
-                got=", ".join(sorted(set(met) - set(odd))) or "none",
-                fix="look at the failures of the others in the history; at each site its own log"
-                " says more",
+                got=f"{agreed}; others failed with {failed}" if failed else agreed,
+                fix="look the codes up in docs/deployment.md; at each site its own log says more",
             )
         self._roster = roster
         return roster
