@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.errors import MessageError
+from confide.federation import seals
 from confide.federation.digests import digest, statement
 from confide.federation.seals import (
     LARGEST,
@@ -128,3 +129,12 @@ def test_a_signature_that_was_checked_vouches_for_nothing_else() -> None:
         assert not is_signed_by(key, other.sign(b"said").hex(), b"said")
         assert not is_signed_by(key, "no digits", b"said")
         assert not is_signed_by(b"short", signature, b"said")
+
+
+def test_nothing_of_another_size_is_remembered() -> None:
+    """A site that signs with megabytes takes none of the server's memory."""
+    key = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
+    seals._checked.cache_clear()
+    assert not is_signed_by(key, "ab" * 100_000, b"said")
+    assert not is_signed_by(bytes(100_000), "ab" * 64, b"said")
+    assert seals._checked.cache_info().currsize == 0

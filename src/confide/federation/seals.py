@@ -36,6 +36,8 @@ LARGEST = 65536
 NONCES = "nonces.txt"
 """Beside a ledger: the nonce of each message, by its digest. Not to be shown with the ledger."""
 _ROUNDS = 2**31
+_SIGNATURE = 64
+"""The bytes of a signature: nothing longer is remembered."""
 
 S = TypeVar("S", "AskSeal", "ReplySeal")
 
@@ -160,7 +162,8 @@ def is_signed_by(key: bytes, signature: str, said: bytes) -> bool:
     What was checked lately is remembered: in process all sites check what each of them says.
     """
     try:
-        return _checked(key, bytes.fromhex(signature), said)
+        made = bytes.fromhex(signature)
+        return len(made) == _SIGNATURE and _checked(key, made, said)
     except (ValueError, TypeError):
         return False
 
