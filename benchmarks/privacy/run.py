@@ -176,12 +176,16 @@ def table(lines: list[dict]) -> None:
     print("|---" * (2 + len(epsilons)) + "|")
     for (cell, how, own), by in groups.items():
         values = [
-            f"{statistics.mean(by[one]):.1f} ± {statistics.pstdev(by[one]):.1f} ({len(by[one])})"
+            f"{statistics.mean(by[one]):.1f}{spread(by[one])} ({len(by[one])})"
             if one in by
             else "–"
             for one in epsilons
         ]
         print(f"| {cell} {own} | {how} | " + " | ".join(values) + " |")
+
+
+def spread(values: list[float]) -> str:
+    return f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else ""
 
 
 if __name__ == "__main__":
