@@ -54,6 +54,12 @@ def test_under_noise_a_document_less_moves_no_other(place: int) -> None:
         assert before, "something is drawn"
 
 
+def test_a_text_of_one_document_is_drawn_as_one_of_two_is() -> None:
+    settings = settings_of()
+    for one, other in zip(letters(40), letters(41)[1:], strict=True):
+        assert moved(public_share([one], settings)[1], public_share([one, other], settings)[1]) <= 1
+
+
 def test_without_noise_shares_are_exact_and_a_document_less_deals_them_anew() -> None:
     settings = settings_of(privacy=False, train_share=0.5)
     before, after = drawn(settings, letters(200)), drawn(settings, letters(199))

@@ -70,11 +70,13 @@ def public_share(
     A larger share contains every smaller one. Raises DataError as `_by_unit`.
     """
     share = settings.public.share
-    if not share or len(train) < 2:
+    if not share:
         return train, []
     if settings.privacy is not None:
         public, rest = _by_unit(train, (share,), settings, "public")
         return rest, public
+    if len(train) < 2:
+        return train, []
     order = np.random.default_rng(derive_seed(settings.seed, "public")).permutation(len(train))
     count = min(max(1, int(share * len(train) + 0.5)), len(train) - 1)
     return [train[n] for n in sorted(order[count:])], [train[n] for n in sorted(order[:count])]
