@@ -321,21 +321,22 @@ def viterbi(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tens
     the path, for the whole batch at once.
     """
     length = emissions_BLY.shape[1]
-    from_YY1 = scores.moves_YY[:, :, None]
+    from_YY1 = scores.moves_YY.unsqueeze(2)
     emissions = emissions_BLY.permute(1, 2, 0).contiguous().unbind()
-    best_LYB = [scores.starts_Y[:, None] + emissions[0]]
+    best_LYB = [scores.starts_Y.unsqueeze(1) + emissions[0]]
     for emissions_YB in emissions[1:]:
-        best_LYB.append((best_LYB[-1][:, None, :] + from_YY1).amax(0).add_(emissions_YB))
+        best_LYB.append((best_LYB[-1].unsqueeze(1) + from_YY1).amax(0).add_(emissions_YB))
     best_LBY = torch.stack(best_LYB).transpose(1, 2).contiguous()
     best, into_YY = best_LBY.unbind(), scores.moves_YY.T.contiguous()
 
     last_B = lengths_B - 1
     shortest = int(last_B.min())
+    before_last = _mask(last_B, length).T.unbind()
     tags_B = (best_LBY[last_B, torch.arange(len(last_B))] + scores.ends_Y).argmax(1)
     path = [tags_B]
     for t in range(length - 2, -1, -1):
-        before_B = (best[t] + into_YY.index_select(0, tags_B)).argmax(1)
-        tags_B = before_B if t < shortest else torch.where(t < last_B, before_B, tags_B)
+        before_B = into_YY.index_select(0, tags_B).add_(best[t]).argmax(1)
+        tags_B = before_B if t < shortest else torch.where(before_last[t], before_B, tags_B)
         path.append(tags_B)
     return torch.stack(path[::-1], 1).masked_fill(~_mask(lengths_B, length), 0)
 
