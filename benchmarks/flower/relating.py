@@ -90,7 +90,7 @@ def new_model(longest: int) -> RelationClassifier:
 def here() -> tuple[Text, RelationClassifier]:
     """This process's text and model."""
     written = Path(os.environ["PEER_TEXT"]).read_bytes()
-    text: Text = pickle.loads(written)  # noqa: S301: peer.py wrote it
+    text: Text = pickle.loads(written)  # noqa: S301  # peer.py wrote it
     return text, new_model(text.longest)
 
 

@@ -74,7 +74,7 @@ def prepared(settings: Settings, gathered: Gathered) -> Text:
 def here() -> tuple[Text, PlainTagger]:
     """This process's text and model."""
     written = Path(os.environ["PEER_TEXT"]).read_bytes()
-    text: Text = pickle.loads(written)  # noqa: S301: peer.py wrote it
+    text: Text = pickle.loads(written)  # noqa: S301  # peer.py wrote it
     return text, PlainTagger(text.sizes)
 
 
