@@ -19,6 +19,7 @@ from confide.jobs.export import ABOUT, export
 from confide.jobs.export.graphs import graph_of
 from confide.jobs.export.onnx_file import MODEL
 from confide.learning.relations import probabilities, relation_logits
+from confide.runs.card import CARD
 from confide.runs.opening import opened
 from confide.runs.release import release
 from confide.runs.run import run
@@ -132,7 +133,9 @@ def batches_of(model: Any) -> Any:
         yield inputs, ours, real
 
 
-def test_int8_is_smaller_and_near(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_int8_is_smaller_and_near(
+    runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("onnxruntime", reason="needs the extra confide[onnx]")
     files = {}
     for int8 in (False, True):
@@ -144,7 +147,10 @@ def test_int8_is_smaller_and_near(runs: dict[str, Path], tmp_path: Path) -> None
 
     kinds = {n: {node.op_type for node in onnx.load(file).graph.node} for n, file in files.items()}
     assert "DynamicQuantizeLinear" in kinds[True] - kinds[False]
-    assert not (tmp_path / "True" / "wide.onnx").exists()
+    assert {one.name for one in files[True].parent.iterdir()} == {MODEL, ABOUT, CARD}
+    scales = [one for one in onnx.load(files[True]).graph.initializer if "_scale" in one.name]
+    assert any(one.dims[0] > 1 for one in scales if one.dims), "a scale for each column"
+    assert not capsys.readouterr().out
 
 
 def test_transformers_loads_an_encoder_that_tags(runs: dict[str, Path], tmp_path: Path) -> None:

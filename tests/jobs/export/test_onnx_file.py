@@ -12,7 +12,7 @@ pytest.importorskip("onnxruntime", reason="needs the extra confide[onnx]")
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import SettingsError
-from confide.jobs.export import Copy
+from confide.jobs.export import Copy, onnx_file
 from confide.jobs.export.onnx_file import MODEL, write_onnx
 from confide.learning.encoder import load_encoder
 from confide.learning.relations import RelationForm, RelationModeller
@@ -42,6 +42,26 @@ def written(family: str, place: Path) -> list[float]:
 @pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {UNWRITTEN}))
 def test_every_family_gives_the_same_numbers(family: str, tmp_path: Path) -> None:
     assert max(written(family, tmp_path)) < 1e-5
+
+
+def test_int8_leaves_no_wide_weights_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The exporter that large models need writes weights beside the file."""
+    real = onnx_file._write
+
+    def modern(graph: Any, file: Path, *, modern: bool) -> None:
+        real(graph, file, modern=True)
+        assert len(list(file.parent.iterdir())) == 2
+
+    monkeypatch.setattr(onnx_file, "_write", modern)
+    encoder = load_encoder(str(tiny("bert", tmp_path / "encoder")))
+    made = TokenModeller(encoder, TokenForm(("drug",), longest=24))
+    out = tmp_path / "out"
+    out.mkdir()
+    extractor = SimpleNamespace(modeller=made, model=made.initial(1))
+    about = write_onnx(Copy(out, extractor, out, int8=True))
+    assert [one.name for one in out.iterdir()] == [MODEL] and about["largest_difference"] < 0.1
 
 
 @pytest.mark.slow

@@ -79,6 +79,7 @@ def _write(graph: Graph, file: Path, *, modern: bool) -> None:
         input_names=names,
         output_names=[graph.output],
         dynamo=modern,
+        verbose=False,
         **sizes,
     )
 
@@ -115,13 +116,14 @@ def distance(graph: Graph, file: Path) -> float:
 
 
 def _narrow(file: Path) -> None:
+    """Write linear layers' weights in int8, with a scale for each column, in place of the file."""
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    beside = file.with_name("wide.onnx")
-    file.rename(beside)
+    narrow = file.with_name("narrow.onnx")
     with _silent():
-        quantize_dynamic(str(beside), str(file), weight_type=QuantType.QInt8)
-    beside.unlink()
+        quantize_dynamic(str(file), str(narrow), weight_type=QuantType.QInt8, per_channel=True)
+    file.with_name(f"{file.name}.data").unlink(missing_ok=True)  # of large models: the weights
+    narrow.rename(file)
 
 
 @contextmanager
