@@ -5,9 +5,9 @@
 
 FedED: three sites, a frozen MiniLM with a head; 30 % of the training text is the public set,
 without its labels, so all that is learnt comes from the sites. FedNER: ten sites under masks, of
-which three may collude; low-rank parts of MiniLM are shared, each site's head is private. `inf` is
-`feded` and `fedner` themselves. δ = 1e-5. Finished cells are lines of measured.jsonl and are not
-run again.
+which three may collude; low-rank parts of MiniLM are shared, each site's head is private, or words
+and a CNN over the states of a frozen one, and each site's BiLSTM-CRF is private. `inf` is `feded`
+and `fedner` themselves. δ = 1e-5. Finished cells are lines of measured.jsonl and are not run again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import time
 from datetime import date
 from pathlib import Path
 
-from run import HEAD, HERE, LOW_RANK, UNITS
+from run import HEAD, HERE, LOW_RANK, TAGGER, UNITS
 
 from confide.runs.run import run
 
@@ -31,10 +31,14 @@ FEDED = (
     "options.distil_batch_size=32", "options.distil_learning_rate=0.005",
 )  # fmt: skip
 FEDNER = (*LOW_RANK, "split.sites=10", "rounds=100", "select.every=100")
+FEDNER_TAGGER = (
+    *TAGGER, "model.cnn_filters=32", "split.sites=10", "rounds=100", "select.every=100",
+)  # fmt: skip
 CELLS: dict[str, tuple[str, str, tuple[str, ...]]] = {
     "NCBI-disease, feded": ("ncbi", "feded", FEDED),
     "GAD, feded": ("gad", "feded", FEDED),
     "NCBI-disease, fedner": ("ncbi", "fedner", FEDNER),
+    "NCBI-disease, fedner of a tagger": ("ncbi", "fedner", FEDNER_TAGGER),
 }
 PLAIN: dict[str, tuple[str, ...]] = {
     "feded": (
