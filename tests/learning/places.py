@@ -34,7 +34,9 @@ from confide.learning.relations import (
     relation_logits,
 )
 from confide.learning.tokens import TokenForm, TokenModeller
+from learning.barts import bart_folder
 from learning.corpora import tiny as corpus
+from learning.encoders import tiny_bert
 from learning.test_crf_modelling import made_of
 
 ADAM = Optimiser("adamw", learning_rate=5e-3, clip=1.0)
@@ -49,6 +51,13 @@ class Trained:
     fit: Callable[[], Any]
     find: Callable[[], Any]
     others: tuple[Callable[[], Any], ...] = ()
+
+
+def models_in(place: Path) -> Path:
+    """The folder with a tiny encoder, `bert`, and a tiny `bart`."""
+    tiny_bert(place / "bert", initializer_range=0.1)
+    bart_folder(place / "bart")
+    return place
 
 
 def pairs(count: int = 12) -> list[RelationExample]:

@@ -24,17 +24,12 @@ from confide.learning.devices import (
     where_is,
 )
 from confide.learning.weights import arrays, load
-from learning.barts import bart_folder
-from learning.encoders import tiny_bert
-from learning.places import KINDS, an_encoder, on_meta
+from learning.places import KINDS, an_encoder, models_in, on_meta
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("models")
-    tiny_bert(place / "bert", initializer_range=0.1)
-    bart_folder(place / "bart")
-    return place
+    return models_in(tmp_path_factory.mktemp("models"))
 
 
 def test_names() -> None:

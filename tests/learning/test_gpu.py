@@ -14,9 +14,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.errors import DeviceError
 from confide.learning.devices import computing_at, place_of, where_is
 from confide.learning.weights import arrays
-from learning.barts import bart_folder
-from learning.encoders import tiny_bert
-from learning.places import KINDS, an_encoder
+from learning.places import KINDS, an_encoder, models_in
 
 pytestmark = [
     pytest.mark.gpu,
@@ -27,10 +25,7 @@ GPU = "cuda"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    place = tmp_path_factory.mktemp("models")
-    tiny_bert(place / "bert", initializer_range=0.1)
-    bart_folder(place / "bart")
-    return place
+    return models_in(tmp_path_factory.mktemp("models"))
 
 
 def trained(kind: str, folder: Path, device: str, precision: str = "float32") -> Any:
