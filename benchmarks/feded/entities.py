@@ -89,12 +89,13 @@ def table(lines: list[dict]) -> None:
     for cell, own in places:
         found = [one for one in lines if (one["cell"], tuple(one["set"])) == (cell, own)]
         best = [max(one["dev"].values()) for one in found]
+        alone = cell.endswith(("alone", "pooled"))  # nothing travels
         row(
             " ".join([cell, *own]),
             len(found),
             spread([one["f1"] for one in found]),
             spread(best),
-            f"{statistics.mean(one['up'] for one in found) / 1000:,.1f}",
+            "" if alone else f"{statistics.mean(one['up'] for one in found) / 1000:,.0f}",
             f"{statistics.median(one['processor_seconds'] for one in found):.0f}",
         )
 
