@@ -60,6 +60,15 @@ def models_in(place: Path) -> Path:
     return place
 
 
+def without_dropout(model: Any) -> None:
+    """Turn off what is drawn in training."""
+    for module in model.modules():
+        if hasattr(module, "rate"):
+            module.rate = 0.0
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+
+
 def pairs(count: int = 12) -> list[RelationExample]:
     """The word before the tail decides."""
     found = []

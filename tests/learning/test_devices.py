@@ -24,7 +24,7 @@ from confide.learning.devices import (
     where_is,
 )
 from confide.learning.weights import arrays, load
-from learning.places import KINDS, an_encoder, models_in, on_meta
+from learning.places import KINDS, an_encoder, models_in, on_meta, without_dropout
 
 
 @pytest.fixture(scope="module")
@@ -96,11 +96,7 @@ def test_parts_of_a_batch_add_up_to_it(kind: str, folder: Path) -> None:
     for at_once in (0, 3):
         with computing_at(Place(at_once=at_once)):
             own = KINDS[kind](folder)
-            for module in own.model.modules():  # drawn anew for each part
-                if hasattr(module, "rate"):
-                    module.rate = 0.0
-                if isinstance(module, torch.nn.Dropout):
-                    module.p = 0.0
+            without_dropout(own.model)  # it is drawn anew for each part
             assert where_is(own.model).at_once == at_once
             report = own.fit()
             found[at_once] = arrays(own.model), report

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.errors import DeviceError
 from confide.learning.devices import computing_at, place_of, where_is
 from confide.learning.weights import arrays
-from learning.places import KINDS, an_encoder, models_in
+from learning.places import KINDS, an_encoder, models_in, without_dropout
 
 pytestmark = [
     pytest.mark.gpu,
@@ -32,11 +32,7 @@ def trained(kind: str, folder: Path, device: str, precision: str = "float32") ->
     """Weights after training without dropout, its loss, and the device."""
     with computing_at(place_of(device, precision)):
         own = KINDS[kind](folder)
-        for module in own.model.modules():
-            if hasattr(module, "rate"):
-                module.rate = 0.0
-            if isinstance(module, torch.nn.Dropout):
-                module.p = 0.0
+        without_dropout(own.model)
         report = own.fit()
         own.find()
         for other in own.others:
