@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import threading
 import weakref
@@ -30,12 +31,14 @@ from confide.federation.comparing import compare_ledgers
 from confide.federation.events import unwatched
 from confide.federation.failures import Failure
 from confide.federation.messages import decode
+from confide.flare.nvidia import parts as parts_module
 from confide.flare.nvidia import quiet
 from confide.flare.nvidia.controller import ConfideController
 from confide.flare.nvidia.engine import FlareEngine
 from confide.flare.nvidia.envelope import ask_of, opened, replied, reply_of
 from confide.flare.nvidia.executor import ConfideExecutor
 from confide.flare.nvidia.freeing import free
+from confide.flare.nvidia.parts import Outbox
 from confide.flare.run.conducting import Conductor
 from confide.flare.run.signing import Evidence
 from confide.runs.run import run
@@ -90,13 +93,38 @@ def without_kits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("confide.flare.nvidia.executor.place_of", lambda at: place_in(at, at.name))
 
 
-def executor_in(kit: Path) -> ConfideExecutor:
+class Lines:
+    """Plays FLARE's engines: the parts of whoever has a name here are fetched, as bytes."""
+
+    def __init__(self) -> None:
+        self.answers: dict[str, Callable[..., Shareable]] = {}
+        self.asked: list[tuple[str, int]] = []
+
+    def engine(self, name: str, kit: Path | None = None) -> Any:
+        def ask(
+            targets: list[str], topic: str, request: Shareable, timeout: float, fl_ctx: Any
+        ) -> dict[str, Shareable]:
+            [target] = targets
+            asked = fobs.loads(fobs.dumps(request))
+            self.asked.append((target, asked["at"]))
+            reply = self.answers[target](topic=topic, request=asked, fl_ctx=fl_ctx)
+            return {target: fobs.loads(fobs.dumps(reply))}
+
+        def register(topic: str, message_handle_func: Callable[..., Shareable]) -> None:
+            self.answers[name] = message_handle_func
+
+        return SimpleNamespace(
+            get_workspace=lambda: SimpleNamespace(get_site_config_dir=lambda: str(kit)),
+            new_context=lambda: contextlib.nullcontext(FLContext()),
+            register_aux_message_handler=register,
+            send_aux_request=ask,
+        )
+
+
+def executor_in(kit: Path, lines: Lines | None = None, name: str = "site") -> ConfideExecutor:
     """An executor in a kit whose `local` folder is this one."""
-    made, context = ConfideExecutor(), FLContext()
-    workspace = SimpleNamespace(get_site_config_dir=lambda: str(kit))
-    engine = SimpleNamespace(get_workspace=lambda: workspace)
+    made, engine = ConfideExecutor(), (lines or Lines()).engine(name, kit)
     made.handle_event(EventType.START_RUN, SimpleNamespace(get_engine=lambda: engine))
-    assert context is not None
     return made
 
 
@@ -105,16 +133,48 @@ def answering(executor: ConfideExecutor) -> Answer:
 
 
 def engine_of(
-    answer: dict[str, Answer], *, stop: Signal | None = None, gone: Any = None
+    answer: dict[str, Answer],
+    *,
+    stop: Signal | None = None,
+    gone: Any = None,
+    lines: Lines | None = None,
 ) -> FlareEngine:
     wire: Any = Wire(answer)
+    outbox, server = Outbox(), (lines or Lines()).engine("server")
+    outbox.open(server)
+    context: Any = SimpleNamespace(get_engine=lambda: server)
     return FlareEngine(
-        wire, FLContext(), stop or Signal(), sites=list(answer), gone=gone or (lambda site: False)
+        wire,
+        context,
+        stop or Signal(),
+        outbox=outbox,
+        sites=list(answer),
+        gone=gone or (lambda site: False),
     )
+
+
+@pytest.fixture
+def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Messages of more than 3,000 bytes are large, and have parts of 2,500."""
+    monkeypatch.setattr(parts_module, "WHOLE", 3000)
+    monkeypatch.setattr(parts_module, "PART", 2500)
+    monkeypatch.setattr(parts_module, "_PAUSE", 0.01)
 
 
 @pytest.mark.parametrize("method", sorted(ENTRIES))
 def test_a_run_through_the_components_gives_the_same_numbers(tmp_path: Path, method: str) -> None:
+    through_the_components(tmp_path, method)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedner-encoder"])
+def test_a_run_in_parts_gives_the_same_numbers(tmp_path: Path, method: str, in_parts: None) -> None:
+    lines = through_the_components(tmp_path, method)
+    asked = {name for name, at in lines.asked if at > 0}
+    assert asked == {"server", "site-1", "site-2", "site-3"}, "large messages went both ways"
+
+
+def through_the_components(tmp_path: Path, method: str) -> Lines:
+    lines = Lines()
     settings = tiny(tmp_path, f"method={method}")
     run(settings, out=tmp_path / "one")
     files = write_site_files(tmp_path / "homes", settings)
@@ -122,9 +182,11 @@ def test_a_run_through_the_components_gives_the_same_numbers(tmp_path: Path, met
         (path.parent / "local").mkdir()
         for file in (path, *path.parent.glob("consent*")):
             file.rename(path.parent / "local" / file.name)
-    engine = engine_of(
-        {name: answering(executor_in(p.parent / "local")) for name, p in files.items()}
-    )
+    executors = {
+        name: executor_in(path.parent / "local", lines, name) for name, path in files.items()
+    }
+    answers = {name: answering(executor) for name, executor in executors.items()}
+    engine = engine_of(answers, lines=lines)
     lead = place_in(tmp_path / "lead", "lead", "lead")
     order = ordered(as_toml(settings), engine.sites, lead, run="run-1")
     conductor = Conductor(
@@ -144,6 +206,7 @@ def test_a_run_through_the_components_gives_the_same_numbers(tmp_path: Path, met
         assert found.agree and found.verified > 0, found
     assert not list(differences(numbers(tmp_path / "one"), numbers(tmp_path / "server")))
     assert not list(differences(states(tmp_path / "one"), states(tmp_path / "server")))
+    return lines
 
 
 def heard(engine: FlareEngine, timeout: float | None = None) -> dict[str, str]:

@@ -57,7 +57,7 @@ class CheckpointStore:
         digest = hashlib.sha256(data).hexdigest().encode()
         path = self.path(checkpoint.round)
         try:
-            write_atomically(path, _MARK + digest + b"\n" + data)
+            write_atomically(path, _MARK, digest, b"\n", data)
         except OSError as error:
             there = self.rounds()
             kept = f"; that of round {there[-1]} is safe" if there else ""
@@ -94,8 +94,9 @@ class CheckpointStore:
                 expected=f"one of the rounds that have one: {rounds}",
                 where=str(path),
             ) from error
-        digest, _, data = raw[len(_MARK) :].partition(b"\n")
-        if not raw.startswith(_MARK) or hashlib.sha256(data).hexdigest().encode() != digest:
+        end = raw.find(b"\n", len(_MARK))
+        digest, data = raw[len(_MARK) : end], memoryview(raw)[end + 1 :]
+        if end < 0 or not raw.startswith(_MARK) or hashlib.sha256(data).hexdigest().encode() != digest:
             raise CheckpointError(
                 "the checkpoint is damaged or was changed after it was written",
                 where=str(path),

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,6 +56,13 @@ class Coder:
     coding: Coding
     share: float = 0.01
 
+    def together(self, names: Iterable[str]) -> list[list[str]]:
+        """Arrays in groups: the codes of one group do not depend on the others.
+
+        So a large model's change need not be held whole, but for the largest numbers of all of it.
+        """
+        return [sorted(names)] if self.coding == "top" else [[name] for name in sorted(names)]
+
     @property
     def loses_much(self) -> bool:
         """Whether what is left out must be kept, or little would be learnt."""
@@ -66,12 +73,17 @@ class Coder:
 class Coded:
     """A change in codes.
 
-    `sent` is what travels, `change` what it stands for, `left` the rest of the change.
+    `sent` is what travels, `change` what it stands for, and `of` the change itself.
     """
 
     sent: Arrays
     change: Arrays
-    left: Arrays
+    of: Arrays
+
+    @property
+    def left(self) -> Arrays:
+        """The rest of the change, which is not held."""
+        return {name: array - self.change[name] for name, array in self.of.items()}
 
 
 def coded(
@@ -93,8 +105,7 @@ def coded(
     if norm > most:
         sent = _shrunk(sent, most / norm)
         stands = decoded(sent, shapes)
-    left = {name: array - stands[name] for name, array in change.items()}
-    return Coded(sent, stands, left)
+    return Coded(sent, stands, change)
 
 
 def decoded(sent: Arrays, shapes: Mapping[str, tuple[int, ...]]) -> Arrays:

@@ -70,13 +70,13 @@ def write_of_run(path: Path, data: bytes) -> None:
         write_atomically(path, data)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write beside `path`, flush to disk, rename. If that fails, the old file is untouched."""
+def write_atomically(path: Path, *parts: bytes) -> None:
+    """Write all parts beside `path`, flush to disk, rename. If that fails, the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(path.name + ".tmp")
     try:
         with open(beside, "wb") as file:
-            file.write(data)
+            file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())
         beside.replace(path)

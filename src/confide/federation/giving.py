@@ -61,12 +61,19 @@ class Given:
     codes: Arrays | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Later:
+    """An ask without common weights that is made when it travels: a large one is not held."""
+
+    make: Callable[[], object]
+
+
 def digest_of(weights: Arrays) -> bytes:
     """The digest of arrays: of their names, shapes, number types and bytes."""
-    parts = []
+    parts: list[bytes | memoryview] = []
     for name, array in sorted(weights.items()):
         parts += [name.encode(), f"{array.dtype.str} {array.shape}".encode()]
-        parts.append(array.tobytes())
+        parts.append(array.reshape(-1).view(np.uint8).data)
     return digest(*parts)
 
 
@@ -119,7 +126,7 @@ class Giving:
 
     def go_on(self, weights: Arrays, *, left: Arrays | None = None) -> None:
         """Go on from these common weights; `left` is what rounding has left out until now."""
-        self.left = left or {}
+        self.left = dict(left or {})
         self._whole = weights
         if self.saves:
             self._now = Given(weights, digest_of(weights))
@@ -136,12 +143,16 @@ class Giving:
         if self._now is None or not _same(self._now.weights, before):
             self.go_on(before)
         assert self._now is not None, "it goes on from the weights before"
-        wanted = {name: array + self.left.get(name, np.float32(0)) for name, array in after.items()}
-        change = {name: array - before[name] for name, array in wanted.items()}
-        found = coded(change, self._coder)
-        weights = plus(before, found.change)
-        self.left = {name: array - weights[name] for name, array in wanted.items()}
-        self._now = Given(weights, digest_of(weights), self._now.digest, found.sent)
+        sent: Arrays = {}
+        weights: Arrays = {}
+        for names in self._coder.together(after):
+            wanted = {name: after[name] + self.left.pop(name, np.float32(0)) for name in names}
+            found = coded({name: wanted[name] - before[name] for name in names}, self._coder)
+            sent |= found.sent
+            weights |= plus({name: before[name] for name in names}, found.change)
+            self.left |= {name: wanted[name] - weights[name] for name in names}
+        weights = {name: weights[name] for name in after}
+        self._now = Given(weights, digest_of(weights), self._now.digest, sent)
         self._whole = weights
         return weights
 
@@ -205,8 +216,9 @@ class Giving:
         done: dict[tuple[int, bytes, bytes], tuple[bytes, list[FieldSize]]] = {}
         for site, ask in asks.items():
             alike = id(ask), self._has.get(site, b""), self._keeps.get(site, b"")
-            packed = self.packed(ask, [site])
+            packed = None if isinstance(ask, Later) else self.packed(ask, [site])
             if alike not in done:
+                packed = ask.make() if isinstance(ask, Later) else packed
                 data = encode(packed)
                 check_size(data, limits_of(step.ask))
                 done[alike] = data, sizes(packed, len(data))

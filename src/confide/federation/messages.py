@@ -106,7 +106,7 @@ def decode(kind: type[M], data: bytes | memoryview, *, limits: Limits = OWN) -> 
     return decode_one_of((kind,), data, limits=limits)
 
 
-def decode_file(kind: type[M], data: bytes) -> M:
+def decode_file(kind: type[M], data: bytes | memoryview) -> M:
     """As `decode`, for a file that this place wrote, perhaps in format 2, the previous one.
 
     In format 2 messages did not nest, and some fields had other names. A field that format 2 did

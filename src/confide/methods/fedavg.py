@@ -236,9 +236,13 @@ def bounded_trained(ask: Train, reply: Trained, most: float) -> Trained:
 
 
 def mean_of(total: Trained, before: Arrays) -> Arrays:
-    """The weighted mean of the sites' weights; a row that no site has seen stays as it was."""
+    """The weighted mean of the sites' weights; a row that no site has seen stays as it was.
+
+    It takes the total's weights apart: of a large model, sums and means are not held together.
+    """
     mean = {}
-    for name, sums in total.weights.items():
+    for name in list(total.weights):
+        sums = total.weights.pop(name)
         if name in total.seen:
             seen_V = each_row(total.seen[name], sums.ndim)
             sums = np.where(seen_V > 0, sums / np.maximum(seen_V, 1e-9), before[name])

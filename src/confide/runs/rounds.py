@@ -122,42 +122,50 @@ class Rounds:
         self._before = Progress()
         self._mean = RunningMean(settings.select.average)
         self._spent = False
-        self._good: Any = None
+        self._state: Any = None
+        self._good: Any = None  # held only where a round may be undone
 
     def run(self) -> Trained:
         """Run all remaining rounds; gives the state of the best round by development counts."""
-        settings, progress = self._settings, Progress()
-        rounds = self._store.rounds()
-        if rounds:
-            checkpoint, kept, progress = self._restore(rounds[-1])
-            last, state = checkpoint.round, kept
-            if checkpoint.next.size:
-                state = self._decoded(checkpoint, checkpoint.next)
-                self._mean.go_on(kept.weights, rounds=last)
-            self._good = state
-            self._federation.giving.go_on(state.weights, left=checkpoint.left)
-            self._spent = self._no_more(last)
-            self._store.prune(last, best=progress.best_round)
-            differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
-            self._federation.go_on_without([*differ, *progress.gone])
-            if self._federation.summing is not None:
-                self._federation.summing.examples = progress.examples
-                self._federation.summing.rooms = progress.rooms
-            self._tell(progress, progress.history[-1])  # listeners may have missed its end
-        else:
-            state, last = self._method.start(self._federation), 0
-            faults = self._federation.take_faults()
-            seed = getattr(self._method, "drawn_from", None)  # a method of others may lack it
-            state = _with(state, self._federation.giving.begin(state.weights, seed=seed))
-            progress.left_out = {fault.site: fault.code for fault in faults}
+        settings, rounds = self._settings, self._store.rounds()
+        last = rounds[-1] if rounds else 0
+        progress = self._go_on(last) if rounds else self._begin()
         self._before = Progress(seconds=progress.seconds, compute_seconds=progress.compute_seconds)
         for number in range(last + 1, settings.rounds + 1):
             if self._spent or self._is_over(progress, number):
                 break
-            state = self._round(state, progress, number)
+            self._round(progress, number)
         if progress.best_round in (0, self._store.rounds()[-1]):
-            return Trained(self._mean.of(state), progress)
+            return Trained(self._mean.of(self._state), progress)
+        self._state = None
         return Trained(self._restore(progress.best_round)[1], progress)
+
+    def _begin(self) -> Progress:
+        """Agree on the state before round 1."""
+        state = self._method.start(self._federation)
+        faults = self._federation.take_faults()
+        seed = getattr(self._method, "drawn_from", None)  # a method of others may lack it
+        self._state = _with(state, self._federation.giving.begin(state.weights, seed=seed))
+        return Progress(left_out={fault.site: fault.code for fault in faults})
+
+    def _go_on(self, last: int) -> Progress:
+        """Go on from the checkpoint of round `last`."""
+        checkpoint, kept, progress = self._restore(last)
+        self._state = kept
+        if checkpoint.next.size:
+            self._state = self._decoded(checkpoint, checkpoint.next)
+            self._mean.go_on(kept.weights, rounds=last)
+        self._note_good()
+        self._federation.giving.go_on(self._state.weights, left=checkpoint.left)
+        self._spent = self._no_more(last)
+        self._store.prune(last, best=progress.best_round)
+        differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
+        self._federation.go_on_without([*differ, *progress.gone])
+        if self._federation.summing is not None:
+            self._federation.summing.examples = progress.examples
+            self._federation.summing.rooms = progress.rooms
+        self._tell(progress, progress.history[-1])  # listeners may have missed its end
+        return progress
 
     def score(self, state: object, part: str, round: int) -> Mapping[str, Counts]:
         """Every site's counts on its own held-out text."""
@@ -194,15 +202,16 @@ class Rounds:
             )
         return over and scored
 
-    def _round(self, state: Any, progress: Progress, number: int) -> object:
+    def _round(self, progress: Progress, number: int) -> None:
         start, computed = time.perf_counter(), self._federation.compute_seconds
         worked = dict(self._federation.seconds_by_site)
         sent = {way: sum(sites.values()) for way, sites in self._ledger.totals.items()}
         self._federation.took_part.clear()
-        before = state
-        state, facts = self._method.round(before, self._federation, number)
+        state, facts = self._method.round(self._state, self._federation, number)
         self._check(state, number)
-        state = _with(state, self._federation.giving.rounded(before.weights, state.weights))
+        before = self._state.weights
+        self._state = state = _with(state, self._federation.giving.rounded(before, state.weights))
+        del before
         self._mean.add(state.weights)
         trained = time.perf_counter() - start
         record: Tree = {"round": number, **facts, "train_seconds": trained}
@@ -210,9 +219,9 @@ class Rounds:
         self._spent = self._no_more(number)
         scored = number % settings.select.every == 0 or number == settings.rounds
         if scored and self._develop(self._mean.of(state), progress, record, number):
-            state = self._undone(state, record)
+            self._state = state = self._undone(state, record)
         if scored:
-            self._good = state
+            self._note_good()
         if progress.best_round == number:
             self._federation.giving.keep(state.weights)
         faults = self._federation.take_faults()
@@ -235,7 +244,10 @@ class Rounds:
         self._tell(progress, record)
         if scored:
             self._save(state, progress, number)
-        return state
+
+    def _note_good(self) -> None:
+        if self._settings.federation.roll_back > 0:
+            self._good = self._state
 
     def _check(self, state: object, number: int) -> None:
         """Raise FederationError, before the state is saved, if no site could train from it."""

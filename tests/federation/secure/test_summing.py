@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from confide.errors import FederationError, QuorumError
 from confide.federation.failures import Failure
-from confide.federation.federation import Delivery
 from confide.federation.messages import encode
-from confide.federation.secure.lanes import layout_of
 from confide.federation.secure.roster import threshold
 from confide.federation.steps import Step
 from federation.secure.plays import named
@@ -201,38 +199,6 @@ def test_every_kind_of_loss_among_more_sites(count: int, tmp_path: Path) -> None
     summing = summing_of(engine)
     came = [check_lost(engine, summing, lost, n) for n, lost in enumerate(each_kind(count))]
     assert len(came) > sum(came) >= (1 if count == 4 else 5)
-
-
-@pytest.mark.parametrize("replies", [1, 2, 3])
-@pytest.mark.parametrize("exchange", EXCHANGES)
-def test_masked_numbers_come_in_waves(
-    replies: int, exchange: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server need not hold those of all sites at once; the sum and who is lost stay the same."""
-    found = []
-    for most in (10**9, 1):
-        engine = sites_of(6, tmp_path / str(most))
-        engine.lost = [Lost("site-02", exchange), Lost("site-05", exchange, late=True)]
-        asked: list[int] = []
-        deliver = engine.deliver
-
-        def counted(step: str, round: int, *, asks: Any, timeout: Any) -> Iterator[Delivery]:
-            if step == "mask":
-                asked.append(len(asks))  # noqa: B023
-            return deliver(step, round, asks=asks, timeout=timeout)  # noqa: B023
-
-        engine.deliver = counted  # type: ignore[method-assign]
-        size = layout_of(MOVE, ask(), sites=6, examples=240.0).length
-        monkeypatch.setattr("confide.federation.secure.once.AT_ONCE", min(most, replies) * size)
-        federation = federation_of(engine, summing_of(engine))
-        total = federation.sum(MOVE, ask(), round=1)
-        found.append((total, [(one.site, one.code) for one in federation.faults]))
-        assert max(asked) <= max(replies, most)
-        assert len(asked) > 1 or most > 1
-    (whole, faults), (waved, same_faults) = found
-    assert faults == same_faults
-    for name in whole.weights:
-        assert np.array_equal(whole.weights[name], waved.weights[name])
 
 
 @pytest.mark.slow

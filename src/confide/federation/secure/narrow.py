@@ -12,8 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from confide.federation.changes import can_be_coded
 from confide.federation.steps import Step, plain_lanes
 
@@ -48,7 +46,7 @@ def largest_of(layout: Layout, step: Step, lanes: Lanes) -> dict[str, float]:
     """The largest change that summed lanes come to, by array, times all sites' shares."""
     views, learnt = layout.views(lanes), step.learnt
     return {
-        part.name: float(np.abs(view.astype(np.int64)).max(initial=0)) / part.scale
+        part.name: float(max(int(view.max(initial=0)), -int(view.min(initial=0)))) / part.scale
         for part in layout.parts
         if learnt is not None and part.field == learnt.field
         for view in [views[part.field, part.name].view(f"<i{part.width}")]

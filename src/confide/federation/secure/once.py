@@ -12,7 +12,7 @@ import numpy as np
 from confide.errors import SiteFault
 from confide.federation.digests import digest
 from confide.federation.failures import refused
-from confide.federation.giving import MISSING
+from confide.federation.giving import MISSING, Later
 from confide.federation.messages import encode
 from confide.federation.seals import is_signed_by
 from confide.federation.secure.exchanges import AGREE, in_lanes, masking, offered, unmasking
@@ -39,8 +39,6 @@ Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
 Packed = Callable[[Any, Sequence[str]], Any]
 """`packed(ask, sites)` is the ask as it travels to these sites (`Giving.packed`)."""
 NOT_MET = "not-met"
-AT_ONCE = 1 << 28
-"""Bytes of masked replies that are asked for at once: a server holds each until it is added."""
 
 
 Added = tuple[Lanes, list[str]]
@@ -173,14 +171,14 @@ class Once:
         )
 
 
-def _with(opening: Opening, sent: Sent) -> Opening:
-    return replace(opening, ask_B=np.frombuffer(sent.encoded(), np.uint8))
+def _with(opening: Opening, sent: Sent) -> Later:
+    return Later(lambda: replace(opening, ask_B=np.frombuffer(sent.encoded(), np.uint8)))
 
 
 def _integers(
     turn: Asking,
     step: Step,
-    opening: Opening,
+    opening: Later,
     names: Sequence[str],
     *,
     layout: Layout,
@@ -205,7 +203,7 @@ def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step
 
 
 def _offers(
-    turn: Asking, step: Step, opening: Opening, names: Sequence[str], *, context: bytes, of: Roster
+    turn: Asking, step: Step, opening: Later, names: Sequence[str], *, context: bytes, of: Roster
 ) -> dict[str, Any]:
     """The good offers to a sum, by site."""
     offers = turn.ask(offered(step, sites=len(of.names)), opening, names)
@@ -220,15 +218,12 @@ def _masked(turn: Asking, now: Open, roster: Roster, *, only: Sequence[str] | No
     if len(now.offers) < roster.least:
         return None
     layout = now.layout
-    asks, names = asks_to_mask(now, roster), list(now.offers)
-    most = max(1, AT_ONCE // max(1, layout.length))
-    for start in range(0, len(names), most):
-        some = {name: asks[name] for name in names[start : start + most]}
-        for name, reply in turn.each(masking(layout), some, list(some)):
-            if _is_laid_out(turn, layout, name, reply, step="mask"):
-                _add(layout, now.lanes, reply.lanes_B)
-                now.masked.append(name)
-            del reply  # not to be held while the next one comes
+    asks = asks_to_mask(now, roster)
+    for name, reply in turn.each(masking(layout), asks, list(asks)):
+        if _is_laid_out(turn, layout, name, reply, step="mask"):
+            _add(layout, now.lanes, reply.lanes_B)
+            now.masked.append(name)
+        del reply  # not to be held while the next one comes
     turn.answered = set(now.masked)
     now.masked.sort()
     if len(now.masked) < roster.least or (only is not None and now.masked != only):

@@ -23,6 +23,7 @@ from confide.federation.files import inside, private_folder
 from confide.flare.kits.naming import check_order
 from confide.flare.kits.startup import open_kit
 from confide.flare.nvidia.engine import FlareEngine
+from confide.flare.nvidia.parts import Outbox
 from confide.flare.run.collecting import collect
 from confide.flare.run.conducting import Conductor
 from confide.flare.run.events import OUTCOME, TOPIC, Bulletin
@@ -66,6 +67,7 @@ class ConfideController(Controller):  # type: ignore[misc]
             "run": run, "settings": settings, "sites": sites, "version": version, "lead": lead
         }  # fmt: skip
         self._bulletin = Bulletin()
+        self._outbox = Outbox()
         self._heard: dict[str, float] = {}
 
     def set_communicator(self, communicator: WFCommServer) -> None:
@@ -87,8 +89,10 @@ class ConfideController(Controller):  # type: ignore[misc]
         communicator.client_is_active = heard
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Let the lead ask for the progress of the run."""
-        fl_ctx.get_engine().register_app_command(TOPIC, self._told)
+        """Let the lead ask for the progress of the run, and sites for parts of what they get."""
+        engine = fl_ctx.get_engine()
+        engine.register_app_command(TOPIC, self._told)
+        self._outbox.open(engine)
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
         """Run it from its last checkpoint to the end, then collect the files that travel."""
@@ -113,7 +117,9 @@ class ConfideController(Controller):  # type: ignore[misc]
         """Whether the run succeeded or failed for good; if not, the lead submits it again."""
         sites = self._order["sites"]
         self._heard = dict.fromkeys(sites, time.monotonic())
-        engine = FlareEngine(self, fl_ctx, abort_signal, sites=sites, gone=self._is_silent)
+        engine = FlareEngine(
+            self, fl_ctx, abort_signal, outbox=self._outbox, sites=sites, gone=self._is_silent
+        )
         (folder / OUTCOME).unlink(missing_ok=True)
         there = {one.name for one in fl_ctx.get_engine().get_clients()}
         if not set(sites) <= there:

@@ -6,6 +6,7 @@ empty one.
 
 from __future__ import annotations
 
+import io
 import time
 from pathlib import Path
 
@@ -16,13 +17,16 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from confide.errors import EngineError
 from confide.federation.failures import failure_from
 from confide.federation.messages import encode
+from confide.flare.kits.naming import SERVER
 from confide.flare.kits.peers import place_of
 from confide.flare.kits.startup import open_kit
 from confide.flare.nvidia import quiet
 from confide.flare.nvidia.envelope import opened, reply_of
 from confide.flare.nvidia.freeing import free
+from confide.flare.nvidia.parts import Outbox, Talking, Ticket, parts
 from confide.flare.run.agreements import SITE_FILE
 from confide.flare.run.answering import SignedHome
 from confide.flare.run.home import SiteHome
@@ -35,13 +39,16 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         super().__init__()
         self._home: SignedHome | None = None
         self._folder: Path | None = None
+        self._outbox = Outbox()
+        self._engine: Talking | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """At the start of a run, restrict FLARE's commands, and note where the kit is."""
         if event_type == EventType.START_RUN:
             quiet.seal_run()
-            workspace = fl_ctx.get_engine().get_workspace()
-            self._folder = Path(workspace.get_site_config_dir())
+            self._engine = engine = fl_ctx.get_engine()
+            self._folder = Path(engine.get_workspace().get_site_config_dir())
+            self._outbox.open(engine)
 
     def execute(
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
@@ -51,7 +58,13 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         if asked is None:
             return make_reply(ReturnCode.BAD_TASK_DATA)
         round, data, seal = asked
+        self._outbox.empty()  # who asks anew has the last reply, or has given it up
         free()
+        if isinstance(data, Ticket):
+            try:
+                data = self._whole(data, abort_signal)
+            except EngineError:
+                return make_reply(ReturnCode.TASK_ABORTED)
         start = time.perf_counter()
         try:
             if self._home is None:
@@ -61,4 +74,13 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
             reply, sealed = self._home.answer(task_name, round, data, seal=seal)
         except Exception as error:
             reply, sealed = encode(failure_from(error)), b""
-        return reply_of(reply, time.perf_counter() - start, seal=sealed)
+        seconds = time.perf_counter() - start
+        return reply_of(self._outbox.put(reply), seconds, seal=sealed)
+
+    def _whole(self, ticket: Ticket, stop: Signal) -> bytes:
+        """A large ask, fetched from the server. Raises EngineError."""
+        assert self._engine is not None, "START_RUN comes before the first task"
+        data = io.BytesIO()
+        for part in parts(ticket, self._engine, SERVER, over=lambda: stop.triggered):
+            data.write(part)
+        return data.getvalue()
