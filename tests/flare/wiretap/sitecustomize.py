@@ -17,6 +17,10 @@ asked from that round on, for as long as the file is there. And a file KIT.kill 
 step, a round and who: when the site is asked that, its process kills itself with -9, once, and
 before that its resident one if who is "site". SILENCE are the seconds after which a silent process
 counts as lost.
+
+With PARTS messages of more than that many bytes are fetched in parts of half as many. KIT.parts in
+GATES then has a line for each part that the kit was asked for; and where there is a file
+KIT.part-kill, the kit's process kills itself with -9 when it is next asked for one, once.
 """
 
 from __future__ import annotations
@@ -124,6 +128,23 @@ def _lose_patience_sooner() -> None:
     controller.SILENCE = float(os.environ["SILENCE"])
 
 
+def _in_parts() -> None:
+    from confide.flare.nvidia import parts
+
+    parts.WHOLE = int(os.environ["PARTS"])
+    parts.PART = parts.WHOLE // 2
+    _before(parts.Outbox, "answer", _asked_for_a_part)
+
+
+def _asked_for_a_part(*_: Any) -> None:
+    with _lock, open(GATES / f"{KIT}.parts", "a") as file:
+        file.write("asked\n")
+    fatal = GATES / f"{KIT}.part-kill"
+    if fatal.exists():
+        fatal.unlink()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
 def _shut_from() -> float:
     try:
         return float((GATES / f"{KIT}.shut").read_text())
@@ -142,5 +163,9 @@ if "CONFIDE_KIT" in os.environ:
     if "GATES" in os.environ and job:
         GATES = Path(os.environ["GATES"])
         _wait_when_told()
-    if "SILENCE" in os.environ and any("runner_process" in word for word in sys.orig_argv):
+    runner = any("runner_process" in word for word in sys.orig_argv)
+    if "SILENCE" in os.environ and runner:
         _lose_patience_sooner()
+    if "PARTS" in os.environ and (job or runner):
+        GATES = Path(os.environ["GATES"])
+        _in_parts()
