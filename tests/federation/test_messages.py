@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -361,3 +362,37 @@ def test_mutated_bytes_give_a_message_or_a_message_error(changes: list[tuple[int
         return
     assert isinstance(back, Everything)
     encode(back)
+
+
+@dataclass(frozen=True)
+class Loose:
+    """Arrays of any names and types, and a text."""
+
+    arrays: Arrays = carries("whatever there is")
+    one: np.ndarray = carries("one more")
+    text: str = carries("a text")
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=5)
+
+
+@given(
+    st.dictionaries(NAMES, ARRAYS, max_size=6),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+)
+def test_what_is_written_is_what_safetensors_writes(arrays: Arrays, text: str) -> None:
+    message = Loose(arrays, np.arange(3.0, dtype=np.float32), text)
+    header = json.dumps([FORMAT, "Loose", {"text": text}], separators=(",", ":"))
+    named = {f"arrays/{name}": array for name, array in arrays.items()} | {"one": message.one}
+    assert encode(message) == safetensors.numpy.save(named, {"confide": header})
+
+
+def test_a_large_message_is_written_with_one_copy_of_it() -> None:
+    array = np.zeros(4_000_000, np.float32)
+    tracemalloc.start()
+    try:
+        data = encode(Loose({}, array, ""))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert array.nbytes < len(data) <= peak < 1.1 * array.nbytes

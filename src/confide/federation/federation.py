@@ -337,6 +337,7 @@ class Federation:
                 loss = getattr(reply, "loss", None) if not step.summed else None
                 self._watch(Event("reply", round, site=site, step=step.name, loss=loss))
                 yield site, reply
+                del data, reply  # not to be held while the next one comes
         if again:
             yield from self._replies(step, again, round=round, timeout=timeout, failed=failed)
 

@@ -25,7 +25,6 @@ import typing
 from typing import Any, TypedDict, TypeVar
 
 import numpy as np
-import safetensors.numpy
 
 from confide.errors import MessageError
 from confide.federation.forms import (
@@ -70,6 +69,9 @@ _NUMBERS = {
     for one in (np.dtype(name).newbyteorder("<") for name in DTYPES)
 }
 """The types of numbers that can travel, by what safetensors calls them."""
+_TYPES = {one: name for name, one in _NUMBERS.items()}
+_ORDER = ("BOOL", "U8", "I8", "I16", "F16", "I32", "F32", "F64", "I64")
+"""The same types in the order of that library, which writes the last ones first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,8 +95,27 @@ def encode(message: object) -> bytes:
                 tensors[place] = _array(array, f"{called}.{place}")
         else:
             plain[name] = _plain(value, f"{called}.{name}")
-    header = _json([FORMAT, called, plain])
-    return safetensors.numpy.save(tensors, {"confide": header})
+    return _written(tensors, _json([FORMAT, called, plain]))
+
+
+def _written(tensors: Arrays, said: str) -> bytes:
+    """Arrays and a text as a safetensors file, bit for bit what that library writes.
+
+    It would hold two copies while it writes; here is one, which a model of gigabytes needs.
+    """
+    kinds = {name: _TYPES[array.dtype.newbyteorder("<")] for name, array in tensors.items()}
+    order = sorted(tensors, key=lambda name: (-_ORDER.index(kinds[name]), name))
+    header: dict[str, object] = {"__metadata__": {"confide": said}}
+    end = 0
+    for name in order:
+        begin, end = end, end + tensors[name].nbytes
+        shape = list(tensors[name].shape)
+        header[name] = {"dtype": kinds[name], "shape": shape, "data_offsets": [begin, end]}
+    text = _raw_json(header).encode()
+    text += b" " * (-len(text) % 8)
+    little = (tensors[name].astype(_NUMBERS[kinds[name]], copy=False) for name in order)
+    arrays = (array.reshape(-1).view(np.uint8).data for array in little)
+    return b"".join([len(text).to_bytes(8, "little"), text, *arrays])
 
 
 def decode(kind: type[M], data: bytes | memoryview, *, limits: Limits = OWN) -> M:
@@ -306,6 +327,9 @@ def sizes(message: object, encoded: int) -> list[FieldSize]:
 
 
 _json = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would build one per call
+
+
+_raw_json = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def _array(value: object, place: str) -> np.ndarray:

@@ -10,9 +10,10 @@ if TYPE_CHECKING:
 
 
 def as_they_come(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, Delivery]]:
-    """Deliveries with the names of their sites."""
+    """Deliveries with the names of their sites; none is held while the next one comes."""
     for delivery in deliveries:
         yield delivery.site, delivery
+        del delivery
 
 
 def in_order(

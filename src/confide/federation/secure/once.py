@@ -81,6 +81,7 @@ class Asking:
         for site, reply in self._exchange(step, asks, round=self.round, failed=self._saw):
             self.answered.add(site)
             yield site, reply
+            del reply  # not to be held while the next one comes
 
     def blame(self, site: str, step: str, why: str, *, code: str = "refused") -> None:
         """Note that a site's reply was of no use."""

@@ -152,6 +152,7 @@ class SignedEngine:
         with closing(deliveries):
             for delivery in deliveries:
                 yield self._looked_at(delivery, sealed[delivery.site])
+                del delivery  # not to be held while the next one comes
 
     def _sealed(self, step: str, round: int, asks: Mapping[str, bytes]) -> dict[str, AskSeal]:
         """A seal for each ask. Sites that get the same bytes share one digest, computed once."""
