@@ -67,10 +67,11 @@ Seen = dict[str, list[tuple[float, int]]]
 
 
 class Memory(threading.Thread):
-    """The resident memory of each kit's run process, looked at twice a second."""
+    """The resident memory of each of these kits' run process, looked at twice a second."""
 
-    def __init__(self) -> None:
+    def __init__(self, kits: Sequence[Any]) -> None:
         super().__init__(daemon=True)
+        self._places = {Path(kit.path) for kit in kits}
         self.seen: Seen = defaultdict(list)
         self._done = threading.Event()
 
@@ -79,9 +80,10 @@ class Memory(threading.Thread):
             for process in psutil.process_iter():
                 try:
                     if any(name in processes.RUN for name in process.cmdline()):
-                        kit = Path(process.environ()[processes.MARK]).name
+                        kit = Path(process.environ()[processes.MARK])
                         now = time.perf_counter(), process.memory_info().rss
-                        self.seen[kit].append(now)
+                        if kit in self._places:  # others may have runs on this machine
+                            self.seen[kit.name].append(now)
                 except (psutil.Error, KeyError):
                     continue
 
@@ -112,7 +114,7 @@ def measured(
             up, down = travel.split(", ")
             file, out = folder / f"run-{number}.toml", folder / f"run-{number}"
             file.write_text(f'{settings}[federation]\nup = "{up}"\ndown = "{down}"\n')
-            memory, start = Memory(), time.perf_counter()
+            memory, start = Memory(kits), time.perf_counter()
             memory.start()
             try:
                 result = coordinate(file, kit=kits[-1].path, out=out).result

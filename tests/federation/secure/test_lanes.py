@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from dataclasses import replace
 from typing import Any
 
@@ -12,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confide.errors import GuardError
-from confide.federation.secure import lanes, packing
+from confide.federation.secure import lanes, packing, restoring
 from confide.federation.secure.lanes import ODD, Layout, layout_of, no_lanes
+from confide.federation.secure.restoring import Summed
 from confide.federation.steps import Step
 from federation.secure.plays import named, plus
 from federation.secure.summed import (
@@ -306,12 +308,13 @@ def test_what_is_restored_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPa
     layout = layout_of(MOVE, asked, sites=4, examples=40.0)
     draw = np.random.default_rng(2)
     total = draw.integers(0, 3, layout.length, np.uint8)
-    whole, _ = layout.total_of(MOVE, asked, total)
-    monkeypatch.setattr(lanes, "_BLOCK", 2)
+    whole = dict(layout.total_of(MOVE, asked, total)[0]["weights"])
+    monkeypatch.setattr(restoring, "_BLOCK", 2)
     monkeypatch.setattr("confide.federation.combining.BLOCK", 2)
     blocks, _ = layout.total_of(MOVE, asked, total)
-    for name in whole["weights"]:
-        assert np.array_equal(whole["weights"][name], blocks["weights"][name])
+    assert whole.keys() == blocks["weights"].keys()
+    for name in whole:
+        assert np.array_equal(whole[name], blocks["weights"][name])
 
 
 @settings(max_examples=30)
@@ -323,3 +326,47 @@ def test_wide_lanes_hold_a_gradient_to_its_last_bits(values: list[float]) -> Non
     total, _ = layout.total_of(SLOPE, asked, plus(layout, found))
     assert abs(total["slope_N"][0] - math.fsum(values)) <= len(values) * 2.0**-25
     assert len(named(3)) == 3
+
+
+def test_the_sum_of_a_large_model_is_held_one_array_at_a_time() -> None:
+    like = {str(number): np.ones(50_000, np.float32) for number in range(20)}
+    asked = replace(ask(), weights=like)
+    layout = layout_of(MOVE, asked, sites=4, examples=40.0)
+    summed = no_lanes(layout, odd=False)
+    tracemalloc.start()
+    try:
+        total, _ = layout.total_of(MOVE, asked, summed)
+        for name, array in total["weights"].items():
+            assert array.shape == like[name].shape
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 8 * 50_000 <= peak < 5 * 8 * 50_000
+
+
+def test_arrays_that_are_made_later_are_those_of_a_dict_however_they_are_read() -> None:
+    made: list[str] = []
+
+    def one(name: str) -> Any:
+        return lambda: made.append(name) or np.full(2, len(name))
+
+    there = Summed({name: one(name) for name in ("a", "bb")})
+    assert made == []
+    assert (len(there), "bb" in there, list(there), set(there.keys())) == (
+        2, True, ["a", "bb"], {"a", "bb"},
+    )  # fmt: skip
+    for found in (dict(there), {**there}, {} | there, dict(there.items()), there.copy()):
+        assert {name: array.tolist() for name, array in found.items()} == {
+            "a": [1, 1], "bb": [2, 2],
+        }  # fmt: skip
+    assert [array.tolist() for array in there.values()] == [[1, 1], [2, 2]]
+    there["a"] = np.zeros(1)
+    assert there["a"].tolist() == there.get("a").tolist() == [0]
+    assert there.get("c") is None and there.pop("c", None) is None
+    assert there.pop("bb").tolist() == [2, 2]
+    assert list(there) == ["a"] and len(there) == 1
+    for missing in (lambda: there["bb"], lambda: there.pop("bb")):
+        with pytest.raises(KeyError):
+            missing()
+    with pytest.raises(TypeError, match="array by array"):
+        assert there == {}

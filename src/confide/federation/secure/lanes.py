@@ -16,28 +16,27 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError
-from confide.federation.adding import Total, blocks
+from confide.federation.adding import Total
 from confide.federation.coding import Rounding, cut_off
 from confide.federation.combining import changes
 from confide.federation.digests import digest
-from confide.federation.forms import by_name, forms_of, made_of, values_of
-from confide.federation.messages import Arrays
+from confide.federation.forms import by_name, forms_of, values_of
 from confide.federation.secure import packing
 from confide.federation.secure.narrow import Narrow, narrowed
+from confide.federation.secure.restoring import Finish, Summed, finishing
 from confide.federation.steps import Learnt, Step
 
 NUMBERS = 2.0**24
 """The scale of numbers such as a loss."""
-_BLOCK = 2**18
-"""Numbers that are restored at a time."""
 _SLACK = 1 + 1e-6
 """How many times the largest change a change may be, by rounding."""
 _NARROW = 2**10
@@ -71,6 +70,11 @@ class Part:
     def size(self) -> int:
         """How many numbers it has."""
         return math.prod(self.shape)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether its lanes hold changes times a site's share."""
+        return self.width in SHARED
 
     @property
     def length(self) -> int:
@@ -151,10 +155,14 @@ class Layout:
         return lanes
 
     def total_of(self, step: Step, ask: object, lanes: Lanes) -> tuple[Total, int]:
-        """What summed lanes come to, field by field as in `Federation.sum`; and the odd sites."""
+        """What summed lanes come to, field by field as in `Federation.sum`; and the odd sites.
+
+        Arrays of what was learnt are worked out when they are asked for (`Summed`).
+        """
         views = self.views(lanes)
         total: Total = {}
-        forms = forms_of(step.reply)
+        forms, learnt = forms_of(step.reply), step.learnt
+        later: dict[str, Callable[[], np.ndarray]] = {}
         for part in self.parts:
             if part.field == ODD:
                 continue
@@ -163,22 +171,47 @@ class Layout:
             if not form.holds_arrays:
                 whole = int(view[0])
                 total[part.field] = whole if form.hint is int else whole / part.scale
-                continue
-            floats = not form.dtypes or any(np.dtype(name).kind == "f" for name in form.dtypes)
-            floats |= step.learnt is not None and part.field == step.learnt.field
-            if part.base:
-                view = packing.taken(view, part.size, base=part.base)
-            summed = view.reshape(part.shape).astype(np.float64 if floats else np.int64)
-            if form.kind == "array":
-                total[part.field] = summed
+            elif learnt is not None and part.field == learnt.field:
+                later[part.name] = partial(_array, part, view, np.dtype(np.float64))
             else:
-                total.setdefault(part.field, {})[part.name] = summed
+                floats = not form.dtypes or any(np.dtype(name).kind == "f" for name in form.dtypes)
+                summed = _array(part, view, np.dtype(np.float64 if floats else np.int64))
+                if form.kind == "array":
+                    total[part.field] = summed
+                else:
+                    total.setdefault(part.field, {})[part.name] = summed
         for field, form in forms.items():
             if form.kind == "arrays":
                 total.setdefault(field, {})
-        if step.learnt is not None:
-            _restore(self, step, step.learnt, ask, total)
+        if learnt is not None:
+            self._learnt(step, learnt, ask, later, total)
         return total, int(views[ODD, ""][0])
+
+    def _learnt(
+        self,
+        step: Step,
+        learnt: Learnt,
+        ask: object,
+        later: Mapping[str, Callable[[], np.ndarray]],
+        total: Total,
+    ) -> None:
+        """Put the sum of what was learnt beside the other fields."""
+        parts = {part.name: part for part in self.parts if part.field == learnt.field}
+        single = forms_of(step.reply)[learnt.field].kind == "array"
+        finish = finishing(self, step, learnt, ask, {learnt.field: {}, **total})
+        made = {name: partial(_finished, finish, parts[name], made) for name, made in later.items()}
+        total[learnt.field] = made[""]() if single else Summed(made)
+
+
+def _array(part: Part, view: NDArray[Any], kind: np.dtype[Any]) -> np.ndarray:
+    """The numbers of a part's summed lanes."""
+    if part.base:
+        view = packing.taken(view, part.size, base=part.base)
+    return view.reshape(part.shape).astype(kind)
+
+
+def _finished(finish: Finish, part: Part, made: Callable[[], np.ndarray]) -> np.ndarray:
+    return finish(part, made())
 
 
 def layout_of(
@@ -286,7 +319,7 @@ def _put_changes(
     rounding = Rounding(seed)
     for part in parts:  # both in the order of their names
         view, done = views[part.field, part.name].view(f"<i{part.width}"), 0
-        shared = _is_shared(part) and (learnt.weight or learnt.shared)
+        shared = part.is_shared and (learnt.weight or learnt.shared)
         factor = part.scale * (share if shared else 1.0)
         room = {2: math.inf, 4: 2.0**30}.get(part.width, 0) if shared else layout.room(part.width)
         while done < part.size:
@@ -313,11 +346,6 @@ def _put_changes(
             done += block.size
 
 
-def _is_shared(part: Part) -> bool:
-    """Whether its lanes hold changes times a site's share."""
-    return part.width in SHARED
-
-
 def _whole(values: np.ndarray, most: float, field: str, *, exact: bool = False) -> np.ndarray:
     """Values as whole numbers, to the nearest. Raises GuardError if one is larger than `most`."""
     found = np.rint(values) if values.dtype.kind == "f" else values
@@ -328,30 +356,6 @@ def _whole(values: np.ndarray, most: float, field: str, *, exact: bool = False) 
     if found.size and max(float(found.max()), -float(found.min())) > most:
         raise GuardError(f"{field} does not fit its lane")
     return found.astype(np.int64)
-
-
-def _restore(layout: Layout, step: Step, learnt: Learnt, ask: object, total: Total) -> None:
-    """Turn the sum of changes into the sum of what sites would have sent without lanes."""
-    start = by_name(getattr(ask, learnt.start)) if learnt.start else {}
-    summed: Arrays = by_name(total[learnt.field])
-    rest = made_of(step.reply, total)
-    weight = getattr(rest, learnt.weight) if learnt.weight else 1.0
-    for part in layout.parts:
-        if part.field != learnt.field:
-            continue
-        array = summed[part.name]
-        array *= (layout.whole if _is_shared(part) and learnt.weight else 1.0) / part.scale
-        if part.name in start:
-            has = learnt.has(rest, part.name, array.ndim) if learnt.has else None
-            _add_times(array, start[part.name], weight if has is None else has)
-
-
-def _add_times(array: np.ndarray, start: np.ndarray, times: Any) -> None:
-    """Add `start` times weights to float64, in place, a block of rows at a time."""
-    rows, begun = np.atleast_1d(array), np.atleast_1d(start)
-    times = np.broadcast_to(times, rows.shape)
-    for part in blocks(rows, most=_BLOCK):
-        rows[part] += begun[part].astype(np.float64) * times[part]
 
 
 def with_shapes(step: Step, shapes: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Step:
