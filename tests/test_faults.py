@@ -223,12 +223,12 @@ def filling_up(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> None:
     seen: list[Path] = []
     real = files.write_atomically
 
-    def write(path: Path, data: bytes) -> None:
+    def write(path: Path, *parts: bytes) -> None:
         if name in str(path):
             seen.append(path)
             if len(seen) > after:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(path, data)
+        real(path, *parts)
 
     for module in (checkpoints, files, memory):
         monkeypatch.setattr(module, "write_atomically", write)

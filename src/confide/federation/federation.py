@@ -44,8 +44,7 @@ class Federation:
         seed: the run's seed.
         ledger: where every message is noted.
         at_least: how many sites must answer an ask; 0 means all that were asked.
-        timeout: seconds that a site may take; None means no limit. The sequential engine cannot
-            interrupt itself and ignores it.
+        timeout: seconds that a site may take; None: no limit. The sequential engine ignores it.
         sites: some of the engine's sites; None means all.
         watch: is told of every ask and reply.
         combining: how summed replies become one, and which are too far off to count.
@@ -337,7 +336,7 @@ class Federation:
                 loss = getattr(reply, "loss", None) if not step.summed else None
                 self._watch(Event("reply", round, site=site, step=step.name, loss=loss))
                 yield site, reply
-                del data, reply  # not to be held while the next one comes
+                del data, reply  # no reply is held while the next one comes
         if again:
             yield from self._replies(step, again, round=round, timeout=timeout, failed=failed)
 

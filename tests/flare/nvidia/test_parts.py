@@ -45,7 +45,7 @@ def talking(answer: Callable[..., Any]) -> Any:
     """An engine whose one peer answers so."""
 
     def ask(targets: list[str], topic: str, request: Shareable, *more: Any) -> dict[str, Any]:
-        return {targets[0]: answer(topic, request, FLContext())}
+        return {targets[0]: answer(topic=topic, request=request, fl_ctx=FLContext())}
 
     return SimpleNamespace(
         new_context=lambda: contextlib.nullcontext(FLContext()),
@@ -88,16 +88,19 @@ def test_a_message_is_given_to_nobody_without_its_ticket_and_not_for_ever() -> N
         fetched(ticket, outbox.answer)
 
 
+def code_of(outbox: Outbox, request: Shareable) -> str:
+    return str(outbox.answer("", FLContext(), request=request).get_return_code())
+
+
 @pytest.mark.parametrize("at", [-1, len(LARGE), True, "0", None, 0.0])
 def test_a_part_from_nowhere_is_refused(at: object) -> None:
     outbox, ticket = put(LARGE)
     request = Shareable()
     request["name"], request["at"] = ticket.name, at
-    assert outbox.answer("", request, FLContext()).get_return_code() == ReturnCode.BAD_REQUEST_DATA
+    assert code_of(outbox, request) == ReturnCode.BAD_REQUEST_DATA
     for name in (None, [ticket.name], ticket.name[:-1]):
         request["name"], request["at"] = name, 0
-        said = outbox.answer("", request, FLContext())
-        assert said.get_return_code() == ReturnCode.BAD_REQUEST_DATA
+        assert code_of(outbox, request) == ReturnCode.BAD_REQUEST_DATA
 
 
 TICKETS = [
@@ -112,7 +115,7 @@ def test_a_ticket_of_another_form_is_no_message(name: object, size: object) -> N
     assert replied(reply_of(forged, 1.0)) is None
     assert opened(ask_of(1, forged)) is None
     with pytest.raises(EngineError, match="does not write"):
-        fetched(forged, lambda *_: pytest.fail("nothing is asked for"))
+        fetched(forged, lambda **_: pytest.fail("nothing is asked for"))
 
 
 def test_a_ticket_travels_in_place_of_the_bytes() -> None:
@@ -130,18 +133,18 @@ def part_of(value: object, code: str = ReturnCode.OK) -> Shareable:
 @pytest.mark.parametrize("value", [b"", b"x" * 699, b"x" * 701, "x" * 700, bytearray(700), None])
 def test_a_part_of_another_length_or_kind_ends_it(value: object) -> None:
     with pytest.raises(EngineError, match="did not come"):
-        fetched(Ticket(NAME, 1400), lambda *_: part_of(value))
+        fetched(Ticket(NAME, 1400), lambda **_: part_of(value))
 
 
 def test_a_part_that_did_not_come_is_asked_for_again() -> None:
     outbox, ticket = put(LARGE)
     failing = iter([None, make_reply(ReturnCode.TIMEOUT), make_reply(ReturnCode.ERROR)] * 3)
 
-    def answer(topic: str, request: Shareable, context: FLContext) -> Shareable | None:
+    def answer(request: Shareable, **more: Any) -> Shareable | None:
         if request["at"] == 2100:
             for failure in failing:
                 return failure
-        return outbox.answer(topic, request, context)
+        return outbox.answer(request=request, **more)
 
     assert fetched(ticket, answer) == LARGE
     assert next(failing, "all were told") == "all were told"
@@ -150,9 +153,9 @@ def test_a_part_that_did_not_come_is_asked_for_again() -> None:
 def test_patience_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts_module, "_PATIENCE", 0.05)
     with pytest.raises(EngineError, match="did not come"):
-        fetched(Ticket(NAME, 1400), lambda *_: None)
+        fetched(Ticket(NAME, 1400), lambda **_: None)
     with pytest.raises(EngineError, match="did not come"):
-        fetched(Ticket(NAME, 1400), lambda *_: pytest.fail("asked after the end"), over=True)
+        fetched(Ticket(NAME, 1400), lambda **_: pytest.fail("asked after the end"), over=True)
 
 
 class Wire:
@@ -231,7 +234,7 @@ def test_a_site_that_announces_what_it_does_not_give_is_lost_alone() -> None:
 def test_a_site_that_goes_while_its_reply_is_fetched_is_lost() -> None:
     left = threading.Event()
 
-    def answer(topic: str, request: Shareable, context: FLContext) -> None:
+    def answer(request: Shareable, **more: Any) -> None:
         left.set()
 
     engine, _, _ = asking(
@@ -243,7 +246,7 @@ def test_a_site_that_goes_while_its_reply_is_fetched_is_lost() -> None:
 def test_a_run_that_ends_fetches_no_more() -> None:
     stop, asked = Signal(), []
 
-    def answer(topic: str, request: Shareable, context: FLContext) -> None:
+    def answer(request: Shareable, **more: Any) -> None:
         asked.append(request["at"])
         stop.trigger(True)
 

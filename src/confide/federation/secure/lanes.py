@@ -198,7 +198,7 @@ class Layout:
         """Put the sum of what was learnt beside the other fields."""
         parts = {part.name: part for part in self.parts if part.field == learnt.field}
         single = forms_of(step.reply)[learnt.field].kind == "array"
-        finish = finishing(self, step, learnt, ask, {learnt.field: {}, **total})
+        finish = finishing(self, step, ask=ask, total={learnt.field: {}, **total})
         made = {name: partial(_finished, finish, parts[name], made) for name, made in later.items()}
         total[learnt.field] = made[""]() if single else Summed(made)
 

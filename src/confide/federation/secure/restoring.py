@@ -13,7 +13,7 @@ import numpy as np
 
 from confide.federation.adding import Total, blocks
 from confide.federation.forms import by_name, made_of
-from confide.federation.steps import Learnt, Step
+from confide.federation.steps import Step
 
 if TYPE_CHECKING:
     from confide.federation.secure.lanes import Layout, Part
@@ -62,11 +62,13 @@ class Summed(dict[str, np.ndarray]):
         return ValuesView(self)
 
 
-def finishing(layout: Layout, step: Step, learnt: Learnt, ask: object, total: Total) -> Finish:
+def finishing(layout: Layout, step: Step, *, ask: object, total: Total) -> Finish:
     """How a part of the sum of changes becomes that of what sites would have sent, in place.
 
     `total` has the other fields of the sum.
     """
+    learnt = step.learnt
+    assert learnt is not None, "nothing else is restored"
     start = by_name(getattr(ask, learnt.start)) if learnt.start else {}
     rest = made_of(step.reply, total)
     weight = getattr(rest, learnt.weight) if learnt.weight else 1.0

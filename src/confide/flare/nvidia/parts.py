@@ -13,9 +13,8 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
@@ -52,22 +51,8 @@ class Ticket:
         return named and type(self.size) is int and 0 < self.size <= LARGEST
 
 
-class Talking(Protocol):
-    """FLARE's engine in a process of a run, as far as parts need it."""
-
-    def new_context(self) -> AbstractContextManager[FLContext]:
-        """A context for one request."""
-        ...
-
-    def register_aux_message_handler(self, topic: str, message_handle_func: Any) -> None:
-        """Have messages of a topic answered."""
-        ...
-
-    def send_aux_request(
-        self, targets: list[str], topic: str, request: Shareable, timeout: float, fl_ctx: FLContext
-    ) -> dict[str, Shareable] | None:
-        """Each target's answer."""
-        ...
+Talking = Any
+"""NVIDIA FLARE's engine in a process of a run, which carries questions to other places."""
 
 
 class Outbox:
@@ -95,9 +80,10 @@ class Outbox:
         with self._lock:
             self._held.clear()
 
-    def answer(self, topic: str, request: Shareable, fl_ctx: FLContext) -> Shareable:
+    def answer(self, topic: str, fl_ctx: FLContext, **asked: Shareable) -> Shareable:
         """One part of a message that is here."""
-        name, at = request.get(_NAME), request.get(_AT)
+        ask = asked["request"]  # as FLARE calls it
+        name, at = ask.get(_NAME), ask.get(_AT)
         with self._lock:
             data = self._held.get(name) if type(name) is str else None
         if data is None or type(at) is not int or not 0 <= at < len(data):
@@ -129,10 +115,10 @@ def _part(
 ) -> bytes:
     give_up = time.monotonic() + _PATIENCE
     while not over():
-        request = Shareable()
-        request[_NAME], request[_AT] = name, at
+        ask = Shareable()
+        ask[_NAME], ask[_AT] = name, at
         with engine.new_context() as context:
-            found = engine.send_aux_request([sender], TOPIC, request, _EACH, context)
+            found = engine.send_aux_request([sender], TOPIC, ask, _EACH, context)
         reply = found.get(sender) if found else None
         if reply is not None and reply.get_return_code() == ReturnCode.OK:
             part = reply.get(_BYTES)
