@@ -311,3 +311,16 @@ def test_a_site_that_refuses_whole_weights_is_not_asked_for_ever(tmp_path: Path)
     now = fed.giving.rounded(now, weights(1))
     fed.sum(MULTIPLY, ask(now), round=2)
     assert [(one.site, one.code) for one in fed.faults] == [("site-2", MISSING)]
+
+
+def test_the_largest_changes_are_those_of_all_arrays_together() -> None:
+    """Arrays are rounded one by one only where the codes of one do not depend on the others."""
+    before = {"b": np.zeros(100, np.float32), "a": np.zeros(100, np.float32)}
+    after = {"b": np.full(100, 5.0, np.float32), "a": np.full(100, 1.0, np.float32)}
+    giving = Giving("top", share=0.5)
+    giving.go_on(before)
+    found = giving.rounded(before, after)
+    assert list(found) == ["b", "a"]
+    assert found["b"].all()
+    assert not found["a"].any()
+    assert np.array_equal(giving.left["a"], after["a"])

@@ -130,7 +130,7 @@ class FlareEngine:
             worked = min(worked, seconds)
             if isinstance(data, Ticket):
                 fetching = _Fetched(site, data, worked, seal, self._context.get_engine())
-                given = (heard, lambda: over.is_set() or self._stop.triggered or self._gone(site))
+                given = heard, over.is_set
                 threading.Thread(target=fetching.fetch, args=given, daemon=True).start()
             else:
                 heard.put((site, lambda: Delivery(site, data, worked, seal)))
