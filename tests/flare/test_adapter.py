@@ -38,7 +38,7 @@ from confide.flare.nvidia.engine import FlareEngine
 from confide.flare.nvidia.envelope import ask_of, opened, replied, reply_of
 from confide.flare.nvidia.executor import ConfideExecutor
 from confide.flare.nvidia.freeing import free
-from confide.flare.nvidia.parts import Outbox
+from confide.flare.nvidia.parts import Outbox, Ticket
 from confide.flare.run.conducting import Conductor
 from confide.flare.run.signing import Evidence
 from confide.runs.run import run
@@ -280,6 +280,15 @@ def test_an_executor_refuses_what_is_not_ours_and_says_no_word_of_an_error(tmp_p
     assert reply is not None
     assert decode(Failure, reply[0]).code == "bad-signature"
     assert b"secret-ward" not in reply[0]
+
+
+def test_an_executor_that_cannot_fetch_its_ask_says_so_and_nothing_else(tmp_path: Path) -> None:
+    """Nobody answers here for the server, which is an error of any kind."""
+    executor = executor_in(tmp_path)
+    asked = ask_of(1, Ticket("0" * 32, 5000))
+    said = executor.execute("train", asked, FLContext(), Signal())
+    assert said.get_return_code() == ReturnCode.TASK_ABORTED
+    assert replied(said) is None
 
 
 class Ring:

@@ -243,6 +243,21 @@ def test_a_site_that_goes_while_its_reply_is_fetched_is_lost() -> None:
     assert {code(reply) for reply in delivered(engine).values()} == {"lost"}
 
 
+def test_an_error_of_the_engine_while_a_reply_is_fetched_loses_that_site_only() -> None:
+    there, ticket = put(LARGE)
+    tickets = {"one": ticket, "two": Ticket(NAME, 5000)}
+
+    def answer(request: Shareable, **more: Any) -> Shareable:
+        if request["name"] == NAME:
+            raise ValueError("a bug of the engine")
+        return there.answer(request=request, **more)
+
+    engine, _, _ = asking(lambda site: reply_of(tickets[site], 1.0), answer)
+    found = delivered(engine)
+    assert found["one"] == LARGE
+    assert code(found["two"]) == "lost"
+
+
 def test_a_run_that_ends_fetches_no_more() -> None:
     stop, asked = Signal(), []
 

@@ -167,12 +167,12 @@ class _Fetched:
         try:
             for part in parts(self._ticket, self._engine, self._site, over=over):
                 self._spool.put(part)
-        except EngineError:
-            self._spool.close()
-            heard.put((self._site, lambda: _failed(self._site, "lost", self._worked)))
         except RunError as error:
             self._spool.close()
             heard.put((self._site, functools.partial(_raise, error)))
+        except Exception:  # whatever it is: nobody else hears of it in this thread
+            self._spool.close()
+            heard.put((self._site, lambda: _failed(self._site, "lost", self._worked)))
         else:
             heard.put((self._site, self._read))
 

@@ -17,7 +17,6 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
-from confide.errors import EngineError
 from confide.federation.failures import failure_from
 from confide.federation.messages import encode
 from confide.flare.kits.naming import SERVER
@@ -63,7 +62,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         if isinstance(data, Ticket):
             try:
                 data = self._whole(data, abort_signal)
-            except EngineError:
+            except Exception:
                 return make_reply(ReturnCode.TASK_ABORTED)
         start = time.perf_counter()
         try:
