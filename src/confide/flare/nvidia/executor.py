@@ -77,7 +77,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         return reply_of(self._outbox.put(reply), seconds, seal=sealed)
 
     def _whole(self, ticket: Ticket, stop: Signal) -> bytes:
-        """A large ask, fetched from the server. Raises EngineError."""
+        """A large ask, fetched from the server. Raises EngineError if it does not come."""
         assert self._engine is not None, "START_RUN comes before the first task"
         data = io.BytesIO()
         for part in parts(ticket, self._engine, SERVER, over=lambda: stop.triggered):
