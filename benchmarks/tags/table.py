@@ -8,8 +8,9 @@ of the types that their site annotates, and of the others; how much more the sam
 distillation and weighting; bytes up of a site and round, the share of the model that travels, and
 seconds of a run. Gains: what distillation adds to FedAvg, weighting to that, and both, by draw,
 with the mean and its 95% interval (Student's t, over draws). Sites: F1 of the types that each
-annotates, and of the others. `--keep` adds what the finished runs came to, a line each, to a file
-that can stand in the place of the folder.
+annotates, and of the others. Where all sites annotate all types (complete), a site's own types are
+those that the draw would have left to it. `--keep` adds what the finished runs came to, a line
+each, to a file that can stand in the place of the folder.
 """
 
 import argparse
@@ -22,10 +23,12 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from run import COMPLETE, KINDS, OPENED, RIVALS, SWEEPS, VARIANTS
+from run import COMPLETE, KINDS, OPENED, RIVALS, SWEEPS, VARIANTS, annotated, drawn
 from scipy import stats
 
+from confide.recipes import recipe_path
 from confide.runs.folder import RunFolder
+from confide.settings import read_tree
 
 Record = dict[str, Any]
 EVERY = "all"
@@ -140,7 +143,10 @@ def record(path: Path) -> Record:
     """What a run came to. The day is that on which it ended."""
     result = json.loads(path.read_text())
     variant, _, draw = path.parent.name.rpartition("-")
-    knows = {site.name: site.knows for site in RunFolder(path.parent).settings().site}
+    corpora = path.parents[2].name
+    knows = {site.name: list(site.knows) for site in RunFolder(path.parent).settings().site}
+    if variant == COMPLETE:  # the types that the draw would have left to each site
+        knows = drawn(annotated(read_tree(recipe_path(f"tags-{corpora}"))), int(draw))
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
     for site, scores in result["scores"]["sites"].items():
         for kind, one in scores["strict"]["types"].items():
@@ -149,7 +155,7 @@ def record(path: Path) -> Record:
                 counts[place].update({what: one[what] for what in ("true", "predicted", "support")})
     last = result["history"][-1]
     return {
-        "corpora": path.parents[2].name,
+        "corpora": corpora,
         "kind": path.parents[1].name,
         "variant": variant,
         "draw": int(draw),
