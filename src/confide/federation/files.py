@@ -6,16 +6,20 @@ checks the name, and `inside` makes the path.
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import re
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 from confide.errors import GuardError, RunError, os_errors_as
 
 LONGEST_NAME = 100
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _PLAIN = re.compile(rf"[A-Za-z0-9][A-Za-z0-9._-]{{0,{LONGEST_NAME - 1}}}")
 
 
@@ -83,6 +87,29 @@ def write_atomically(path: Path, *parts: bytes) -> None:
     except BaseException:
         beside.unlink(missing_ok=True)
         raise
+
+
+def lock(path: Path, *, needed: bool = True) -> IO[str] | None:
+    """A file, made if there is none and locked while it is open; None if another has locked it.
+
+    The lock ends with the process that holds it, however that ends. Unless it is `needed`, a file
+    system without locks is none. Raises OSError if the file cannot be made or locked.
+    """
+    file = open(path, "a", opener=_private)  # noqa: SIM115 - open means locked
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if not needed and error.errno in _NO_LOCKS:
+            return file
+        file.close()
+        if isinstance(error, BlockingIOError):
+            return None
+        raise
+    return file
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 @contextmanager

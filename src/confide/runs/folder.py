@@ -4,6 +4,7 @@ settings.toml     the settings, resolved
 environment.json  versions, seeds, machine, fingerprint of the data
 result.json       scores, history, bytes, seconds (docs/result.md)
 ledger.jsonl      what crossed the wall
+run.lock          the number of the process that runs here; empty once it has ended
 lost.json         the sites that sums under masks have lost, each with the round and the step
 checkpoints/      the server's state, by round
 alone/NAME/       ledger and checkpoints of each site, if the method is "alone"
@@ -16,15 +17,17 @@ from __future__ import annotations
 import json
 import os
 import platform
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from confide import __version__
-from confide.errors import MessageError, RunError, SettingsError, os_errors_as
+from confide.errors import MessageError, RunError, SettingsError, os_errors_as, printable
 from confide.federation.checkpoints import CheckpointStore
-from confide.federation.files import inside, plain_name, private_folder, write_of_run
+from confide.federation.files import inside, lock, plain_name, private_folder, write_of_run
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode_file
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-CHECKPOINTS, ALONE, LOST = "checkpoints", "alone", "lost.json"
+CHECKPOINTS, ALONE, LOST, LOCK = "checkpoints", "alone", "lost.json", "run.lock"
 RUNS = "runs"
 """The folder of run folders in a real site's memory folder."""
 
@@ -119,6 +122,33 @@ class RunFolder:
             fix="choose another folder with --out",
         ):
             private_folder(self.path)
+
+    @contextmanager
+    def writing(self, settings: Settings, *, resume: bool) -> Iterator[None]:
+        """Make the folder, and let no other process run in it before the block ends.
+
+        Raises RunError if one does now, and as `check` does. A file system without locks lets every
+        process in.
+        """
+        self.close()
+        with os_errors_as(RunError, "the run's folder cannot be locked", where=self.path):
+            file = lock(self.path / LOCK, needed=False)
+        if file is None:
+            raise RunError(
+                "a run is under way in this folder",
+                where=str(self.path),
+                got=f"process {printable(self._text(LOCK)) or 'unknown'}",
+                fix="wait until it has ended, or choose another folder with --out",
+            )
+        with file:
+            self.check(settings, resume=resume)  # a run may have begun and ended since
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+            try:
+                yield
+            finally:
+                file.truncate(0)
 
     def _same(self, settings: Settings) -> None:
         """Raise RunError if the run has other settings, or was written by a newer confide."""

@@ -30,6 +30,7 @@ from confide.runs.sitereport import Home, site_reports
 from confide.runs.starting import start_of
 from confide.runs.telling import ended, started
 from confide.settings import SIMULATED, Settings, anchored, load
+from confide.tasks import Counts
 
 __all__ = ["Event", "RunResult", "run"]
 
@@ -91,26 +92,21 @@ def run(
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     own_keys = (spec.key_file for spec in gathered.specs if spec.key_file)
     unlock(own_keys, ask=chosen.workers == 1)  # a worker cannot ask for a passphrase
-    folder.begin(chosen)
-    folder.write("environment.json", environment(chosen, gathered.fingerprint))
     method = kind(chosen, gathered.public)
     method.begin_with(start)
-    parts = _parts(chosen, gathered, folder)
-    with computing_at(place, threads=chosen.threads):
-        outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
-        watch(Event("scores", message="the sites examine their own errors"))
-        whole = list(zip(parts, outcomes, strict=True))
-        left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
-        there = [spec for spec in gathered.specs if spec.name not in left_out]
-        by_site = site_reports(method, (_at_home(spec, whole, method) for spec in there))
-    result = result_of(
-        chosen,
-        outcomes,
-        name=name,
-        data=gathered.facts(),
-        counts=by_site if chosen.method in ONE_SITE else None,
-    )
-    result.write(folder.path)
+    with folder.writing(chosen, resume=resume):
+        folder.begin(chosen)
+        folder.write("environment.json", environment(chosen, gathered.fingerprint))
+        with computing_at(place, threads=chosen.threads):
+            outcomes, by_site = _carried_out(chosen, method, folder, gathered=gathered, watch=watch)
+        result = result_of(
+            chosen,
+            outcomes,
+            name=name,
+            data=gathered.facts(),
+            counts=by_site if chosen.method in ONE_SITE else None,
+        )
+        result.write(folder.path)
     watch(ended(result, folder.path))
     return RunResult(folder.path, result)
 
@@ -127,6 +123,19 @@ def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> list[Pa
     if settings.method == "alone":
         return [Part(spec.name, (spec,)) for spec in gathered.specs]
     return [Part(ONE_AND_ALL, gathered.specs)]
+
+
+def _carried_out(
+    settings: Settings, method: Method, folder: RunFolder, *, gathered: Gathered, watch: Watcher
+) -> tuple[list[Outcome], dict[str, Counts]]:
+    """Train all federations of the run, then let the sites examine their own errors."""
+    parts = _parts(settings, gathered, folder)
+    outcomes = _train(settings, method, folder, parts=parts, gathered=gathered, watch=watch)
+    watch(Event("scores", message="the sites examine their own errors"))
+    whole = list(zip(parts, outcomes, strict=True))
+    left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
+    there = [spec for spec in gathered.specs if spec.name not in left_out]
+    return outcomes, site_reports(method, (_at_home(spec, whole, method) for spec in there))
 
 
 def _train(

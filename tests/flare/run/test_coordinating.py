@@ -12,7 +12,7 @@ import pytest
 from confide.errors import ConfideError, EngineError, RunError
 from confide.federation.events import Event
 from confide.flare.run.agreements import CONSENT_FILE
-from confide.flare.run.collecting import bring_home
+from confide.flare.run.collecting import bring_home, carried
 from confide.flare.run.conducting import Conductor
 from confide.flare.run.coordinating import ATTEMPTS, LOST, follow
 from confide.flare.run.ending import end_run
@@ -108,6 +108,26 @@ def engines(files: dict[str, Path], *dies: int) -> Iterator[HomesEngine]:
     yield from (Stops(files, asks) for asks in dies)
     while True:
         yield HomesEngine(files)
+
+
+def test_a_second_lead_cannot_follow_into_the_same_folder(tmp_path: Path, quick: None) -> None:
+    """Neither anew nor with --resume: the server would get the run a second time."""
+    settings, files = setting(tmp_path)
+    server, out = Server(tmp_path / "server", engines(files)), tmp_path / "lead"
+    refused: list[str] = []
+
+    def also(event: Event) -> None:
+        if event.kind == "round" and not refused:
+            for resume in (True, False):
+                with pytest.raises(RunError) as caught:
+                    lead(server, settings, out, resume=resume)
+                refused.append(caught.value.what)
+
+    lead(server, settings, out, on_event=also)
+    assert refused == [
+        "a run is under way in this folder", "there is already a run in this folder"
+    ]  # fmt: skip
+    assert len(server.jobs) == 1 and (out / "result.json").exists()
 
 
 def test_the_lead_gets_the_runs_folder_and_hears_every_round(tmp_path: Path, quick: None) -> None:
@@ -225,9 +245,9 @@ def test_a_lead_that_dies_while_it_brings_the_run_home_is_resumed(
     settings, files = setting(tmp_path)
     server = Server(tmp_path / "server", engines(files))
     lead(server, settings, tmp_path / "whole")
-    files_of_a_run = sum(path.is_file() for path in (tmp_path / "whole").rglob("*"))
+    files_of_a_run = len(list(carried(tmp_path / "whole")))
     server = Server(tmp_path / "server-2", engines(files))
-    for copied in (0, 1, files_of_a_run // 2, files_of_a_run - 3):
+    for copied in (0, 1, files_of_a_run // 2, files_of_a_run - 1):
         with monkeypatch.context() as dying:
             dying.setattr("confide.flare.run.collecting.shutil.copyfile", Torn(copied))
             with pytest.raises(KeyboardInterrupt):

@@ -7,7 +7,6 @@ background; with `--foreground` it does not, and Ctrl-C stops it too.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import signal
 import subprocess
@@ -16,6 +15,9 @@ import time
 from pathlib import Path
 from types import FrameType
 from typing import IO
+
+from confide.errors import KitError, os_errors_as
+from confide.federation import files
 
 RESIDENT = "confide.flare.nvidia.resident"
 LOCK, NOTES, STATE = (Path("run") / name for name in ("lock", "restarts.txt", "state.json"))
@@ -31,19 +33,15 @@ CONSOLE_BYTES = 1_000_000
 
 
 def lock(kit: Path) -> IO[str] | None:
-    """The kit's lock, held while the file is open; None if another process holds it."""
-    (kit / LOCK).parent.mkdir(mode=0o700, exist_ok=True)
-    file = open(kit / LOCK, "a", opener=_private)  # noqa: SIM115 - open means held
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        return None
-    return file
+    """The kit's lock, held while the file is open; None if another process holds it.
 
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
+    Raises KitError if the kit's disk has no locks, or no room.
+    """
+    with os_errors_as(
+        KitError, "the kit cannot be locked", where=kit, fix="keep the kit on a local disk"
+    ):
+        (kit / LOCK).parent.mkdir(mode=0o700, exist_ok=True)
+        return files.lock(kit / LOCK)
 
 
 class Supervisor:

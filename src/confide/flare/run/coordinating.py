@@ -118,13 +118,14 @@ def follow(
     try:
         settings = with_sums(settings, len(sites or session.connected()))
         folder.check(settings, resume=resume)
-        if resume:
-            folder.close()
-            notes = read(folder)
-            unmark(folder)
-        else:
-            notes = _begin(settings, name, folder, session, sites=sites)
-        return _Following(settings, folder, notes, session, watch, place).to_its_end()
+        there = None if resume else _sites(session, sites)
+        with folder.writing(settings, resume=resume):
+            if there is None:
+                notes = read(folder)
+                unmark(folder)
+            else:
+                notes = _begin(settings, name, folder, there)
+            return _Following(settings, folder, notes, session, watch, place).to_its_end()
     finally:
         session.close()
 
@@ -151,10 +152,8 @@ def with_sums(settings: Settings, sites: int) -> Settings:
     return settings.model_copy(update={"federation": masked})
 
 
-def _begin(
-    settings: Settings, name: str, folder: RunFolder, session: Session, *, sites: Sequence[str]
-) -> Notes:
-    """Check that the sites are connected, and write the lead's notes of the run."""
+def _sites(session: Session, sites: Sequence[str]) -> list[str]:
+    """The sites of a new run: those named, or all. Raises EngineError if one is missing."""
     there = session.connected()
     missing = sorted(set(sites) - set(there))
     if missing or not there:
@@ -164,11 +163,15 @@ def _begin(
             got=", ".join(there) or "none",
             fix="at the site, `confide site status` says why; `confide site start` starts it",
         )
+    return sorted(sites) or there
+
+
+def _begin(settings: Settings, name: str, folder: RunFolder, sites: list[str]) -> Notes:
+    """Write the lead's notes of a new run."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
     plain = plain.lstrip("-_.")[:40] or "run"
     run = f"{plain}-{settings.method}-{settings.seed}-{secrets.token_hex(3)}"
-    notes = Notes(run, sorted(sites) or there, [])
-    folder.close()
+    notes = Notes(run, sites, [])
     write(folder, notes)  # the settings come last: with them the folder is taken
     folder.write("settings.toml", dump(settings))
     return notes
