@@ -39,6 +39,9 @@ REMEDIES: dict[str, dict[str, tuple[str, ...]]] = {
         "both": (),
         "both-past": ("options.past=0.5",),
         "more": (*HALVES, 'options.distil_on="rest"', 'options.wire_dtype="int8"'),
+        "half": ("options.label_share=0.5", 'options.distil_on="rest"'),
+        "decay": ("options.label_decay=0.7",),
+        "held-out": ("options.hold_out=0.1", "options.distil_epochs=3"),
     },
     "unlabelled": {
         "both": (),
@@ -47,6 +50,17 @@ REMEDIES: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 """Distillation that does not shrink the model, or forget, or learn by heart."""
+
+GENTLE = ("options.distil_batch_size=16", "options.distil_learning_rate=2e-5")
+CORPORA: dict[str, tuple[str, ...]] = {
+    "both": (),
+    "gentle": GENTLE,
+    "more": (
+        *GENTLE, "public.share=0.4", "options.label_share=0.5", 'options.distil_on="rest"',
+        'options.wire_dtype="int8"',
+    ),
+}  # fmt: skip
+"""The same on GAD and ChemProt; "more" has as many labels, and takes its other text from the sites."""
 
 
 def skewed(alpha: str) -> tuple[str, ...]:
@@ -100,6 +114,12 @@ EXPERIMENTS: dict[str, Experiment] = {
             for name, overrides in REMEDIES[kind].items()
         ),
         ("more", SMALL, ("fedavg",), MORE),
+        ("feddf", SMALL, ("feddf",), ("public.labelled=false",)),
+    ],
+    "corpora": [
+        (f"labelled-{corpus}-{name}", f"feded-{corpus}", ("feded",), overrides)
+        for corpus in ("gad", "chemprot")
+        for name, overrides in CORPORA.items()
     ],
     "steady": [
         (f"steady-{name}", "feded-gad", ("feded",), overrides)
