@@ -60,7 +60,7 @@ CORPORA: dict[str, tuple[str, ...]] = {
         'options.wire_dtype="int8"',
     ),
 }  # fmt: skip
-"""The same on GAD and ChemProt; "more" has as many labels, and takes its other text from the sites."""
+"""On GAD and ChemProt: "more" has as many labels, and takes its other text from the sites."""
 
 
 def skewed(alpha: str) -> tuple[str, ...]:
