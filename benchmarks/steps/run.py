@@ -27,7 +27,11 @@ from confide.runs.result import Result
 from confide.runs.run import run
 
 HERE = Path(__file__).parent
-CORPORA = ("ncbi-iid10", "bc5cdr-iid10", "wnut-iid10", "crossner-domains")
+CORPORA = {
+    "ncbi-iid10": "ncbi-iid10", "bc5cdr-iid10": "bc5cdr-iid10", "wnut-iid10": "wnut-iid10",
+    "crossner-domains": "crossner-domains", "encoder": str(HERE / "encoder.toml"),
+}  # fmt: skip
+"""The recipe or file of each."""
 ADAM = (
     "training.optimiser=sgd", "training.momentum=0", "training.learning_rate=1",
     "training.decay=1", "training.local_steps=1", "options.server=adam",
@@ -68,6 +72,11 @@ CELLS: dict[str, tuple[str, ...]] = {
     "1 of 8, server, long": (
         *ADAM, "training.batch_size=8", "rounds=3000", "options.server_rate=0.003",
         "options.server_decay=0.9995", *scored(100, 150),
+    ),
+    "4 of 8, encoder": steps(4, 48, 1e-4, 1.0, *KEPT, *scored(6, 6)),
+    "1 of 4, encoder": (
+        *ADAM, "training.batch_size=4", "rounds=352", "options.server_rate=0.0001",
+        *scored(44, 44),
     ),
 }  # fmt: skip
 """The settings of each cell; "mean" is that of the last rounds (`select.average`)."""
@@ -112,7 +121,7 @@ def measured(corpus: str, cell: str, seed: int, out: Path) -> dict[str, object]:
     else:
         overrides = (f"seed={seed}", *CELLS[cell])
         resume = RunFolder(folder).is_taken()
-        result = run(corpus, overrides=overrides, out=folder, resume=resume).result
+        result = run(CORPORA[corpus], overrides=overrides, out=folder, resume=resume).result
         cpu = None if resume else round(time.process_time() - began)
     return {
         "corpus": corpus,
