@@ -83,6 +83,17 @@ def test_a_disk_without_locks_can_hold_runs(
         files.lock(tmp_path / "lock")
 
 
+def test_a_lock_is_its_owners_and_ends_with_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first = files.lock(path)
+    assert first is not None and files.lock(path) is None
+    assert path.stat().st_mode & 0o777 == 0o600
+    first.close()
+    again = files.lock(path)
+    assert again is not None
+    again.close()
+
+
 def test_a_link_in_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
     out.mkdir()
