@@ -6,9 +6,10 @@ Every run is a `confide run RECIPE --set …`. Finished runs are kept, unfinishe
 the command can be stopped and given again; several may work on different experiments of one folder.
 `corpora.py` makes the corpora of `scattered` and `cdr` first; `table.py` turns the folder into
 tables. In a round of `scattered` and `cdr-all` all sites take part, of the others half of them, but
-for `fraction` and `few`, where two of ten do. `lazy-mil` is the paper's, with one winner of a bag
-and no warm rounds; `lazy-mil-warm` has one winner after six; `lazy-mil-adaptive` is the default:
-several winners, after four.
+for `fraction` and `few`, where two of ten do. `denoisers` has a chain of sites and all text in one
+place with every way to denoise, beside the rows of `half-50`. `lazy-mil` is the paper's, with one
+winner of a bag and no warm rounds; `lazy-mil-warm` has one winner after six; `lazy-mil-adaptive` is
+the default: several winners, after four.
 """
 
 import argparse
@@ -29,9 +30,9 @@ FEDERATED = {
     "lazy-mil-adaptive": ("options.factor=adaptive", "options.warm_rounds=4"),
 } | {f"fedavg-{one}": ("method=fedavg", f"bags.denoise={one}") for one in DENOISERS}
 OTHERS = {
-    "chain-att": ("method=chain", "bags.denoise=att"),
-    "pooled-one": ("method=pooled", "base=fedavg", "bags.denoise=one"),
-    "pooled-att": ("method=pooled", "base=fedavg", "bags.denoise=att"),
+    f"{method}-{one}": (f"method={method}", *base, f"bags.denoise={one}")
+    for method, base in {"chain": (), "pooled": ("base=fedavg",)}.items()
+    for one in DENOISERS
 }
 SHARES = ("0", "25", "50", "75")
 ALL, HALF = "federation.fraction=1.0", "federation.fraction=0.5"
@@ -41,6 +42,14 @@ SWEPT = {"fraction": ("federation.fraction", ("0.2",)), "sites": ("split.sites",
 """Settings of `half-50` that are changed; all sites of a round are `scattered-50`."""
 FEW = {"few-25": "25", "few-75": "75"}
 """As `fraction`, with other shares of wrong sentences."""
+LOCAL = [(epochs, batch) for batch in (16, 32) for epochs in (1, 3, 5)]
+"""Local epochs and sentences of a batch of each row of `local`; 50 % wrong, C = 0.5."""
+READER = (
+    "bags.reader=encoder", "encoder.tune=top", "encoder.layers=2", "rounds=8",
+    "training.optimiser=adamw", "training.learning_rate=2e-4", "training.local_epochs=1",
+    "training.decay=1.0",
+)  # fmt: skip
+"""MiniLM in the place of the PCNN, its two last layers tuned, with 50 % wrong and C = 0.5."""
 Row = tuple[str, str, str, tuple[str, ...]]
 """(label, recipe, name of the method, overrides) of each run, but for its seed."""
 
@@ -62,6 +71,20 @@ def rows(only: str, corpora: Path) -> Iterator[Row]:
             if share != "0":
                 right = f"right-{share}"
                 yield scattered(only, corpora, right, "fedavg-none", FEDERATED["fedavg-none"])
+    elif only == "denoisers":
+        for name, own in OTHERS.items():
+            yield scattered("half", corpora, "50", name, own)
+    elif only in ("local", "reader"):
+        cells = {"reader-50": READER} if only == "reader" else {
+            f"local-e{epochs}-b{batch}": (
+                f"training.local_epochs={epochs}", f"training.batch_size={batch}"
+            )
+            for epochs, batch in LOCAL
+        }  # fmt: skip
+        for label, more in cells.items():
+            for name, own in FEDERATED.items():
+                _, recipe, _, overrides = scattered("half", corpora, "50", name, own)
+                yield label, recipe, name, (*overrides, *more)
     elif only in FEW:
         for name, own in FEDERATED.items():
             _, recipe, _, overrides = scattered("half", corpora, FEW[only], name, own)
@@ -81,7 +104,9 @@ def scattered(only: str, corpora: Path, share: str, name: str, own: tuple[str, .
     return f"{only}-{share}", str(HERE / "scattered.toml"), name, (*files, *own)
 
 
-EXPERIMENTS = ("pgr", "gids", "cdr", "cdr-all", *TAKING_PART, *SWEPT, *FEW)
+EXPERIMENTS = (
+    "pgr", "gids", "cdr", "cdr-all", *TAKING_PART, *SWEPT, *FEW, "denoisers", "local", "reader"
+)  # fmt: skip
 
 
 def main() -> None:
