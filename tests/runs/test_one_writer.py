@@ -83,6 +83,19 @@ def test_a_disk_without_locks_can_hold_runs(
         files.lock(tmp_path / "lock")
 
 
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = tiny(tmp_path, "rounds=1")
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("confide.runs.folder.os.write", full)
+        with pytest.raises(RunError, match="free some disk space"):
+            run(settings, out=tmp_path / "out")
+    assert run(settings, out=tmp_path / "out").result.rounds == 1
+
+
 def test_a_lock_is_its_owners_and_ends_with_the_file(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     first = files.lock(path)

@@ -142,9 +142,14 @@ class RunFolder:
             )
         with file:
             self.check(settings, resume=resume)  # a run may have begun and ended since
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            with os_errors_as(
+                RunError,
+                f"{LOCK} could not be written",
+                where=self.path,
+                fix="free some disk space",
+            ):
+                file.truncate(0)
+                os.write(file.fileno(), str(os.getpid()).encode())
             try:
                 yield
             finally:
