@@ -31,19 +31,22 @@ KINDS: dict[str, tuple[str, ...]] = {
     "lightner": ("model.kind=lightner",),
 }
 OFF = "options.instance_weights=false"
+PLAIN = ("options.distil=false", OFF)
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "plain": ("options.distil=false", OFF),  # without distillation and weighting
+    "plain": PLAIN,  # without distillation and weighting
     "distil": (OFF,),  # without weighting
     "whole": (),
 }
 OPEN = "training.outside=1"
 SURE = (OPEN, OFF, "options.confidence=0.95", "options.warmup_rounds=6")
 OPENED: dict[str, tuple[str, ...]] = {
-    "open": (OPEN, "options.distil=false", OFF),  # other types are possible outside the own
-    **{f"prior-{w}": (f"training.outside={w}", "options.distil=false", OFF) for w in (0.1, 0.3)},
+    "open": (OPEN, *PLAIN),  # other types are possible outside the own
+    **{f"prior-{w}": (f"training.outside={w}", *PLAIN) for w in (0.1, 0.3, 0.9)},
+    "open-seen": (OPEN, *PLAIN, "options.rows=seen"),
+    "open-weights": (OPEN, "options.distil=false"),  # and sentences are weighed
     "open-often": (
-        OPEN, "options.distil=false", OFF, "training.moments=kept", "training.local_epochs=1",
-        "training.local_steps=12", "select.average=12",
+        OPEN, *PLAIN, "training.moments=kept", "training.local_epochs=1", "training.local_steps=12",
+        "select.average=12",
     ),  # the same, in shorter rounds
     "open-distil": SURE,  # and what the model is sure of is taken
 }  # fmt: skip
@@ -97,7 +100,7 @@ def main() -> None:
         print(f"draw {draw}: {knows}", file=sys.stderr)
         for kind in given.kinds:
             variants = VARIANTS | (RIVALS if kind == "lightner" else {})
-            everything = variants | OPENED | SWEEPS | {COMPLETE: VARIANTS["plain"]}
+            everything = variants | OPENED | SWEEPS | {COMPLETE: PLAIN}
             for name in given.variants or variants:
                 overrides = [*KINDS[kind], f"seed={draw}", *everything[name]]
                 tree = read_tree(recipe)
