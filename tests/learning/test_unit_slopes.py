@@ -29,7 +29,12 @@ class Small(nn.Module):
     """A table, places of a text, a norm, two layers that share nothing, and one used twice."""
 
     def __init__(
-        self, last: type[nn.Linear] = nn.Linear, *, tied: bool = False, over: bool = False
+        self,
+        last: type[nn.Linear] = nn.Linear,
+        *,
+        tied: bool = False,
+        over: bool = False,
+        repeated: bool = False,
     ) -> None:
         super().__init__()
         self.table = nn.Embedding(7, 6, padding_idx=0)
@@ -37,12 +42,15 @@ class Small(nn.Module):
         self.norm = nn.LayerNorm(6)
         self.twice = nn.Linear(6, 6)
         self.last = last(6, 3)
-        self.tied, self.over = tied, over
+        self.tied, self.over, self.repeated = tied, over, repeated
         self.dropout = nn.Dropout(0.5)
 
     def forward(self, ids_BL: Tensor) -> Tensor:
         values = self.table(ids_BL) + self.places(torch.arange(PLACES)[None])
         values = self.norm(self.twice(torch.tanh(self.twice(values))))
+        if self.repeated:  # what is the same for all rows, by the model itself, as DeBERTa does
+            same = self.twice(self.places(torch.arange(PLACES)[None]).mean(0, keepdim=True))
+            values = values + same.repeat(len(values), 1, 1)
         if self.tied:  # a weight that is read where no layer shows it
             values = values @ self.twice.weight
         read = self.dropout(values).clone()
@@ -89,9 +97,9 @@ def test_units_of_one_row_each_are_multiplied_at_once(monkeypatch: pytest.Monkey
     check(*made())
 
 
-@pytest.mark.parametrize("changes", [{"last": Own}, {"tied": True}])
+@pytest.mark.parametrize("changes", [{"last": Own}, {"tied": True}, {"repeated": True}])
 def test_what_is_not_known_is_gone_through_unit_by_unit(changes: dict[str, Any]) -> None:
-    """A layer of another type, and a weight that is read outside its layer."""
+    """A layer of another type, a weight read outside its layer, and rows that are repeated."""
     model, losses = made(**changes)
     check(model, losses)
     assert not unit_slopes._KNOWN.get(model, False)

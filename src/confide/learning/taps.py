@@ -68,10 +68,14 @@ Terms = dict[str, list[Term]]
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One pass of so many rows through a model; `terms` fill up in the backward pass."""
+    """One pass of so many rows through a model; `terms` fill up in the backward pass.
+
+    `widened` holds the layers whose one output for all rows was given to the model row by row.
+    """
 
     rows: int
     terms: Terms = field(default_factory=dict)
+    widened: set[nn.Module] = field(default_factory=set)
 
     def note(self, name: str, term: Term) -> None:
         """Add a term of a parameter's gradients."""
@@ -150,6 +154,7 @@ def _hooked(noted: Noted, layer: Layer, here: Pass) -> Callable[[], None]:
         if read.dim() < 2 or read.shape[0] not in (1, here.rows):
             raise UnknownError
         if read.shape[0] != here.rows:  # the same for all rows, as places in a text are
+            here.widened.add(module)
             read = read.expand(here.rows, *read.shape[1:])
             output = output.expand(here.rows, *output.shape[1:])
         version = read._version

@@ -228,7 +228,12 @@ def _together(
     here = Pass(len(rows_B))
     if len(rows_B):
         with still(model), enough_memory(where_is(model)), watched(layers, here):
-            loss_B = losses(rows_B)
+            try:
+                loss_B = losses(rows_B)
+            except RuntimeError as error:  # some models repeat what is the same for all rows
+                if not here.widened or isinstance(error, torch.OutOfMemoryError):
+                    raise
+                raise UnknownError from error
             note_scores(layers, here, loss_B)
             loss_B.sum().backward()  # type: ignore[no-untyped-call]
     return _Found(here.terms, parameters, from_U1)
