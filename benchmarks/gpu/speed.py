@@ -187,6 +187,7 @@ class Plain:
             self.model = torch.compile(self.model)
         self.ids_SP = torch.from_numpy(rows.astype(np.int64)).to(self.device)
         self.labels_SP = torch.zeros_like(self.ids_SP)
+        self.mask_BP = torch.ones_like(self.ids_SP[: self.size])
         self.optimiser = torch.optim.AdamW(self.model.parameters(), RATE, fused=True)
 
     def batches(self) -> Any:
@@ -196,7 +197,7 @@ class Plain:
         self.model.train()
         for ids_BP, labels_BP in self.batches():
             with torch.autocast(self.device.type, torch.bfloat16):
-                loss = self.model(input_ids=ids_BP, labels=labels_BP).loss
+                loss = self.model(ids_BP, self.mask_BP, labels=labels_BP).loss
             self.optimiser.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
@@ -206,7 +207,7 @@ class Plain:
         self.model.eval()
         with torch.inference_mode(), torch.autocast(self.device.type, torch.bfloat16):
             for ids_BP, _ in self.batches():
-                self.model(input_ids=ids_BP).logits.argmax(2).cpu()
+                self.model(ids_BP, self.mask_BP).logits.argmax(2).cpu()
 
 
 def trainer(
@@ -214,7 +215,10 @@ def trainer(
 ) -> Callable[[], object]:
     """transformers' Trainer over the same sentences."""
     model = transformers.AutoModelForTokenClassification.from_pretrained(folder, num_labels=9)
-    data = [{"input_ids": row, "labels": [0] * len(row)} for row in rows.tolist()]
+    data = [
+        {"input_ids": row, "attention_mask": [1] * len(row), "labels": [0] * len(row)}
+        for row in rows.tolist()
+    ]
     own = transformers.TrainingArguments(
         str(work / "trainer"), per_device_train_batch_size=given.batch_size, num_train_epochs=1,
         learning_rate=RATE, weight_decay=0.0, max_grad_norm=1.0, optim="adamw_torch_fused",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import time
 import tracemalloc
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, make_dataclass, replace
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
 import safetensors.numpy
 from numpy.typing import NDArray
+from typing_extensions import TypeAliasType
 
 from confide.errors import MessageError
 from confide.federation import messages
@@ -116,6 +117,29 @@ def test_a_step_whose_message_leaves_an_array_open_is_refused() -> None:
     say.__annotations__ |= {"ask": Open, "return": tuple[Open, object]}
     with pytest.raises(MessageError, match=r"Open\.numbers does not declare its array"):
         Step.of(say)
+
+
+def test_an_array_under_an_alias_is_declared_as_without() -> None:
+    """From numpy 2.5 on, `NDArray` is such an alias."""
+    number = TypeVar("number", bound=np.generic)
+    array = np.ndarray[Any, np.dtype[number]]
+    Named = TypeAliasType("Named", array, type_params=(number,))
+
+    @dataclass(frozen=True)
+    class Plain:
+        one_N: NDArray[np.uint8 | np.float32]
+        many: dict[str, NDArray[np.float32]]
+
+    own = {
+        "one_N": Named[np.uint8 | np.float32],
+        "many": dict[str, Named[np.float32]],
+    }
+    found = forms_of(make_dataclass("Aliased", list(own.items()), frozen=True))
+    plain = forms_of(Plain)
+    assert found.keys() == plain.keys()
+    for name, form in found.items():
+        assert replace(form, hint=None) == replace(plain[name], hint=None)
+        assert form.kind == ("arrays" if name == "many" else "array") and form.dtypes
 
 
 def test_what_is_as_declared_comes_through() -> None:

@@ -63,6 +63,11 @@ def test_two_runs_are_the_same(folder: Path) -> None:
     assert all(np.allclose(value, two[name], atol=1e-5) for name, value in one.items())
 
 
+def test_attention_is_not_planned_anew_for_each_shape(folder: Path) -> None:
+    trained("encoder", folder, GPU)
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
 def test_what_runs_out_of_memory_leaves_the_gpu_usable(folder: Path) -> None:
     with computing_at(place_of(GPU)):
         own = an_encoder(folder)

@@ -167,7 +167,19 @@ def _declared(kind: type) -> tuple[tuple[dataclasses.Field[object], object], ...
     known = dict(zip(getattr(own, "__parameters__", ()), typing.get_args(kind), strict=False))
     hints = typing.get_type_hints(own)
     fields = dataclasses.fields(own)
-    return tuple((field, known.get(hints[field.name], hints[field.name])) for field in fields)
+    own_hints = [known.get(hints[field.name], hints[field.name]) for field in fields]
+    return tuple(zip(fields, map(_spelt_out, own_hints), strict=True))
+
+
+def _spelt_out(hint: Any) -> Any:
+    """The annotation without named aliases, as `NDArray` is from numpy 2.5 on."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if not arguments:
+        return hint
+    spelt = tuple(map(_spelt_out, arguments))
+    if (value := getattr(origin, "__value__", None)) is not None:
+        return value[spelt]
+    return hint if spelt == arguments else origin[spelt]
 
 
 def values_of(message: object) -> Iterator[tuple[str, Form, Any]]:

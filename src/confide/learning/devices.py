@@ -164,6 +164,9 @@ _PLACES: WeakKeyDictionary[nn.Module, Place] = WeakKeyDictionary()
 def placed(model: M, place: Place | None = None) -> M:
     """The model, moved to where this process computes (or to `place`). Raises DeviceError."""
     where = place or here()
+    if where.device.type == "cuda":
+        # cuDNN plans its attention anew for each shape of a batch, which takes longer than a step
+        torch.backends.cuda.enable_cudnn_sdp(False)
     with enough_memory(where):
         model.to(where.device)
     for module in model.modules():

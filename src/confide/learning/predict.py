@@ -151,8 +151,8 @@ def paths_of(
     """
     paths = [tags.path(name, end - start + grown) for _, (start, end, name) in spans]
     lengths_N = torch.tensor([len(path) for path in paths])
-    tags_NK = torch.zeros(len(paths), int(lengths_N.max()), dtype=torch.int64)
-    for row_K, path in zip(tags_NK, paths, strict=True):
-        row_K[: len(path)] = torch.tensor(path)
+    steps_K = torch.arange(int(lengths_N.max()))
+    tags_NK = torch.zeros(len(paths), len(steps_K), dtype=torch.int64)
+    tags_NK[steps_K < lengths_N[:, None]] = torch.tensor([tag for path in paths for tag in path])
     at_2N = torch.tensor([[place for place, _ in spans], [span[0] for _, span in spans]])
     return at_2N, tags_NK, lengths_N

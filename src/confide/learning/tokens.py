@@ -259,9 +259,10 @@ def _batch_spans(
     at_2N, tags_NK, lengths_N = paths_of(tags, spans)
     likely_BLY = logits_BLY.double().softmax(2)
     chances_N = path_probabilities(likely_BLY, at_2N, tags_NK=tags_NK, lengths_N=lengths_N)
+    likely = likely_BLY.numpy()
     for (row, span), chance in zip(spans, chances_N.tolist(), strict=True):
         more = tags.continuation(span[2])
         if more is not None and span[1] < lengths_B[row]:
-            chance *= 1.0 - float(likely_BLY[row, span[1], more])
+            chance *= 1.0 - float(likely[row, span[1], more])
         by_row[row].append(FoundSpan(*span, chance))
     return by_row
