@@ -69,6 +69,10 @@ CELLS: dict[str, tuple[str, ...]] = {
         *ADAM, "training.batch_size=4", "rounds=1360", "options.server_rate=0.002",
         "options.server_decay=0.999", *scored(68, 100),
     ),
+    "1 of 4, server, long": (
+        *ADAM, "training.batch_size=4", "rounds=2720", "options.server_rate=0.002",
+        "options.server_decay=0.9995", *scored(68, 100),
+    ),
     "1 of 8, server, long": (
         *ADAM, "training.batch_size=8", "rounds=3000", "options.server_rate=0.003",
         "options.server_decay=0.9995", *scored(100, 150),

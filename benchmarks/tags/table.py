@@ -122,10 +122,13 @@ def differences(less: dict[int, Record], more: dict[int, Record]) -> list[float]
     return [100 * (more[one][EVERY] - less[one][EVERY]) for one in sorted(less) if one in more]
 
 
-def place(one: tuple[str, str, str, int]) -> tuple[int, int, int]:
-    """Where a run of this kind, variant and draw stands in the tables of its corpora."""
+def place(one: tuple[str, str, str, int]) -> tuple[int, int, str, int]:
+    """Where a run of this kind, variant and draw stands in the tables of its corpora.
+
+    A line of a file may say more after a comma ("complete, gpu") and then follows its variant.
+    """
     _, kind, variant, draw = one
-    return ORDER.index(kind), ORDER.index(variant), draw
+    return ORDER.index(kind), ORDER.index(variant.partition(",")[0]), variant, draw
 
 
 def key(record: Record) -> tuple[str, str, str, int]:
