@@ -116,12 +116,19 @@ def distance(graph: Graph, file: Path) -> float:
 
 
 def _narrow(file: Path) -> None:
-    """Write linear layers' weights in int8, with a scale for each column, in place of the file."""
+    """Write linear layers' weights in int8, with a scale for each column, in place of the file.
+
+    The weights take seven of the eight bits: without VNNI, processors add two products of bytes in
+    16 bits and saturate above 2 × 255 × 64, so eight bits would give other numbers there.
+    """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     narrow = file.with_name("narrow.onnx")
     with _silent():
-        quantize_dynamic(str(file), str(narrow), weight_type=QuantType.QInt8, per_channel=True)
+        quantize_dynamic(
+            str(file), str(narrow),
+            weight_type=QuantType.QInt8, per_channel=True, reduce_range=True,
+        )  # fmt: skip
     file.with_name(f"{file.name}.data").unlink(missing_ok=True)  # of large models: the weights
     narrow.rename(file)
 
