@@ -15,6 +15,7 @@ from confide.errors import MissingDataError, SettingsError
 from confide.methods import METHODS, method_named, method_of
 from confide.recipes import recipe_path
 from confide.recipes import recipes as known_recipes
+from confide.recipes import recipe_path
 from confide.settings import (
     OLD_NAMES,
     Settings,
@@ -31,16 +32,30 @@ SITE = {"name": "north", "train": "n.conll"}
 SHORT: dict[str, Any] = {"site": [SITE]}
 
 
-def test_a_short_file_has_the_papers_defaults() -> None:
+def test_a_short_file_trains_a_tagger_by_averaging() -> None:
     found = parse(SHORT)
     assert (found.method, found.kind, found.trained_by) == ("fedavg", "tagger", "fedavg-tagger")
-    assert (found.seed, found.rounds) == (1, 20)
-    assert (found.training.learning_rate, found.training.momentum) == (0.015, 0.9)
-    assert (found.training.decay, found.training.clip) == (0.95, 5.0)
-    assert found.training.local_epochs == 10
-    assert (found.model.bilstm_hidden, found.model.character_filters) == (200, 30)
+    assert (found.seed, found.training.optimiser) == (1, "adam")
     assert found.site[0].train == ("n.conll",)
     assert found.federation.at_least == 0
+
+
+@pytest.mark.parametrize("name", ["ncbi-iid10-paper", "conll2003-iid10"])
+def test_the_papers_settings_stand_in_their_recipes(name: str) -> None:
+    """Luboshnikov & Makarov 2020, section 4, with the sizes of Ma & Hovy 2016."""
+    found = load(recipe_path(name))
+    training = found.training
+    assert (training.optimiser, training.learning_rate, training.momentum) == ("sgd", 0.015, 0.9)
+    assert (training.decay, training.batch_size, training.local_epochs) == (0.95, 10, 10)
+    assert (found.model.bilstm_hidden, found.model.character_filters) == (200, 30)
+
+
+@pytest.mark.parametrize("method", ["fedner", "dp-fedsgd", "dp-fedner", "feded"])
+def test_methods_with_settings_of_their_own_keep_them(method: str) -> None:
+    """Those of averaging by whole passes are not for them."""
+    found = parse({**SHORT, "method": method})
+    assert found.model.bilstm_hidden == 200
+    assert found.training.word_dropout == 0.05
 
 
 @pytest.mark.parametrize(("given", "most"), [("", None), ("inf", None), ("2", 2.0), ("0.5", 0.5)])
@@ -278,7 +293,8 @@ def test_a_mistake_names_its_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "optimiser"), [({}, "sgd"), ({"kind": "encoder"}, "adamw"), ({"dropout": 0.1}, "sgd")]
+    ("model", "optimiser"),
+    [({}, "adam"), ({"kind": "encoder"}, "adamw"), ({"dropout": 0.1}, "adam")],
 )
 def test_a_kind_of_model_has_defaults_of_its_own(model: dict[str, Any], optimiser: str) -> None:
     found = parse({"method": "pseudo-complete", "model": model})

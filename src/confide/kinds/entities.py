@@ -310,16 +310,20 @@ class EntityExtractor:
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with the entities that the model finds, each with a confidence."""
+        return self._found(documents, keep=False)
+
+    def _found(self, documents: Sequence[Document], *, keep: bool) -> list[Document]:
+        """`keep`: the encoder's states are read from the cache, or written there."""
         found = read(self.modeller, documents)
         if self.encoder is not None:
-            text = with_cached(found.text, found.examples, self.encoder, keep=False)
+            text = with_cached(found.text, found.examples, self.encoder, keep=keep)
             found = replace(found, text=text)
         made = annotate_with(self.modeller, self.model, found)
         return calibrated(made, self.calibrator, of="entities")
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """What the model gets right and wrong, without types that nobody looked for."""
-        predicted = self(documents)
+        predicted = self._found(documents, keep=True)  # a site's own text: scoring kept its states
         if looked_for is not None:
             predicted = among(predicted, documents, looked_for)
         return entity_report(documents, predicted)

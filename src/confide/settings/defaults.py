@@ -18,11 +18,20 @@ _FEDED_TAGGER: Tree = {  # the server's tagger learns from few sentences, once a
     "learning_rate": 0.002,
     "decay": 1.0,
     "local_epochs": 3,
+    "batch_size": 10,
+    "word_dropout": 0.05,
 }
+_DESCENT: Tree = {"optimiser": "sgd", "batch_size": 10, "local_epochs": 10, "word_dropout": 0.05}
+_LARGE: Tree = {"bilstm_hidden": 200}  # Ma & Hovy 2016
 OF_PAIRS: dict[str, Tree] = {
-    "pseudo-complete-tagger": {"training": {"local_epochs": 2}},
-    "feded-tagger": {"training": _FEDED_TAGGER},
-    "dp-feded-tagger": {"training": _FEDED_TAGGER},
+    "fedner-tagger": {"training": {"local_epochs": 10}},
+    "dp-fedsgd-tagger": {"training": _DESCENT, "model": _LARGE},
+    "dp-fedner-tagger": {
+        "training": _DESCENT | {"learning_rate": 0.015, "decay": 0.95},
+        "model": _LARGE,
+    },
+    "feded-tagger": {"training": _FEDED_TAGGER, "model": _LARGE},
+    "dp-feded-tagger": {"training": _FEDED_TAGGER, "model": _LARGE},
     "fedner-encoder": {"training": {"learning_rate": 5e-5}},
     "fedner-spans": {"training": {"learning_rate": 5e-5}},
     "fedner-lightner": {"training": {"learning_rate": 3e-5}},
@@ -31,8 +40,15 @@ OF_PAIRS: dict[str, Tree] = {
 OF_METHODS: dict[str, Tree] = {
     "fedner": {  # Ge et al. 2020, 4.1; a round is one mini-batch
         "rounds": 3000,
-        "training": {"optimiser": "adam", "learning_rate": 0.001, "decay": 1.0, "batch_size": 64},
+        "training": {
+            "optimiser": "adam",
+            "learning_rate": 0.001,
+            "decay": 1.0,
+            "batch_size": 64,
+            "word_dropout": 0.05,
+        },
         "model": {
+            "bilstm_hidden": 200,
             "character_dim": 100,
             "character_filters": 200,
             "cnn_filters": 200,
@@ -45,6 +61,17 @@ OF_METHODS: dict[str, Tree] = {
     "pseudo-complete": {"rounds": 25},  # Wang et al. 2023, App. C
 }
 OF_KINDS: dict[str, Tree] = {
+    "tagger": {  # benchmarks/defaults; the paper's settings stand in its recipes
+        "training": {
+            "optimiser": "adam",
+            "learning_rate": 0.005,
+            "decay": 1.0,
+            "batch_size": 4,
+            "local_epochs": 2,
+            "word_dropout": 0.25,
+        },
+        "model": {"bilstm_hidden": 100},
+    },
     "encoder": {"training": _ENCODER | {"learning_rate": 5e-5, "local_epochs": 1}},
     "spans": {"training": _ENCODER | {"learning_rate": 5e-5, "local_epochs": 1}},
     "lightner": {  # Wang et al. 2023, App. C

@@ -118,7 +118,8 @@ def parse(
     _rename(plain)
     for tree in defaults(*_chosen(plain)):
         for key, value in leaves(tree):
-            _put(plain, key, value, unless_there=True)
+            if isinstance(plain.get(key[0], {}), dict) or len(key) == 1:  # else it is refused below
+                _put(plain, key, value, unless_there=True)
     try:
         settings = Settings.model_validate(plain)
     except ValidationError as error:

@@ -1,0 +1,184 @@
+"""What `confide init` should write: models and their settings by corpus and size, beside peers.
+
+    python benchmarks/defaults/run.py --out runs/defaults [--corpora NAME...] [--sizes N...] \
+        [--rows NAME...] [--seeds N...]
+    python benchmarks/defaults/run.py --table
+
+A row is a set of settings, `init` (whatever `confide init` writes, unchanged), or a peer. Each
+finished cell is a line of measured.jsonl and is not run again. Seconds are those of one core for the
+whole command, in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from datetime import date
+from pathlib import Path
+
+from cells import CORPORA, SITES, SIZES, cells, written
+
+HERE = Path(__file__).parent
+FROZEN = (
+    "model.context=minilm", "model.word_dim=50", "model.bilstm_hidden=64",
+    "training.optimiser=adam", "training.learning_rate=0.008", "training.decay=1.0",
+    "training.batch_size=8", "training.word_dropout=0.25", "options.rows=seen",
+)  # fmt: skip
+SCRATCH = (
+    "model.bilstm_hidden=100", "training.optimiser=adam", "training.learning_rate=0.005",
+    "training.decay=1.0", "training.batch_size=4", "training.word_dropout=0.25",
+    "options.rows=seen",
+)  # fmt: skip
+
+
+def passes(size: int, budget: int, least: int, most: int) -> tuple[str, ...]:
+    """So many passes over each site's text, two between two means if there are enough."""
+    count = max(least, min(most, round(budget / size)))
+    local = 2 if count >= 10 else 1
+    return (f"training.local_epochs={local}", f"rounds={max(1, round(count / local))}")
+
+
+ROWS = {
+    "frozen": lambda size: (*FROZEN, *passes(size, 12_000, 6, 20)),
+    "scratch": lambda size: (*SCRATCH, *passes(size, 15_000, 10, 40)),
+}
+"""Settings by the number of training sentences."""
+PEERS = ("crf", "spacy")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", type=Path, default=Path("runs/defaults"))
+    parser.add_argument("--keep", type=Path, default=HERE / "measured.jsonl")
+    parser.add_argument("--corpora", nargs="+", default=list(CORPORA), choices=CORPORA)
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--rows", nargs="+", default=["init"], choices=[*ROWS, "init", *PEERS])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1])
+    parser.add_argument(
+        "--peer-python", default=sys.executable, help="a Python that has sklearn-crfsuite"
+    )
+    parser.add_argument("--table", action="store_true", help="print what was measured")
+    given = parser.parse_args()
+    kept = given.keep.read_text().splitlines() if given.keep.exists() else []
+    lines = [json.loads(line) for line in kept]
+    if given.table:
+        table(lines)
+        return
+    done = {(one["corpus"], one["size"], one["row"], one["seed"]) for one in lines}
+    for seed in given.seeds:
+        for corpus, size in cells(given.corpora, given.sizes):
+            folder = written(corpus, size, given.out)
+            for row in given.rows:
+                if (corpus, size, row, seed) in done:
+                    continue
+                line = {"corpus": corpus, "size": size, "row": row, "seed": seed}
+                line |= (
+                    peer(row, folder, given.peer_python)
+                    if row in PEERS
+                    else ours(row, size, seed, folder)
+                )
+                line["date"] = date.today().isoformat()
+                line["machine"] = (
+                    f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+                )
+                print(json.dumps(line)[:300], file=sys.stderr, flush=True)
+                with open(given.keep, "a", encoding="utf-8") as file:
+                    file.write(json.dumps(line) + "\n")
+
+
+def timed(command: list[str], log: Path) -> float:
+    """Run a command on one thread; its seconds of processor, those of its children included."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    with open(log, "w", encoding="utf-8") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=out, env=environment)
+        _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} ended with {process.returncode}: see {log}")
+    return round(used.ru_utime + used.ru_stime, 1)
+
+
+def ours(row: str, size: int, seed: int, folder: Path) -> dict[str, object]:
+    """A federated run of a cell: strict F1 on development and test text, seconds, megabytes."""
+    settings = folder / f"{row}.toml"
+    confide = [sys.executable, "-m", "confide"]
+    if row == "init":
+        files = [str(folder / f"site{site + 1}") for site in range(SITES)]
+        timed([*confide, "init", *sorted(map(str, folder.glob("site*/*.conll"))), "--out",
+               str(settings), "--force"], folder / "init.log")  # fmt: skip
+        assert files
+        settled: tuple[str, ...] = ()
+    else:
+        settings.write_text(plain(folder), encoding="utf-8")
+        settled = ROWS[row](size)
+    out = folder / f"{row}-{seed}"
+    overrides = [word for one in (*settled, f"seed={seed}") for word in ("--set", one)]
+    began = time.time()
+    seconds = timed([*confide, "run", str(settings), "--out", str(out), *overrides],
+                    folder / f"{row}-{seed}.log")  # fmt: skip
+    result = json.loads((out / "result.json").read_text(encoding="utf-8"))
+    curve = [
+        (one["round"], percent(one["dev"]["strict"])) for one in result["history"] if one["dev"]
+    ]
+    best = max(curve, key=lambda point: point[1], default=(0, 0.0))
+    return {
+        "test": percent(result["scores"]["overall"]["strict"]["f1"]),
+        "dev": best[1],
+        "best_round": best[0],
+        "rounds": result["rounds"],
+        "curve": [score for _, score in curve],
+        "cpu": seconds,
+        "wall": round(time.time() - began, 1),
+        "mb": round(sum(result["bytes"]["up"].values()) / SITES / 1e6, 2),
+    }
+
+
+def percent(value: float | None) -> float:
+    return round(100 * (value or 0.0), 2)
+
+
+def plain(folder: Path) -> str:
+    """A cell's sites, trained by FedAvg with the defaults of settings."""
+    sites = "".join(
+        f'\n[[site]]\nname = "site{site}"\n'
+        + "".join(f'{part} = "site{site}/{part}.conll"\n' for part in ("train", "dev", "test"))
+        for site in range(1, SITES + 1)
+    )
+    return (
+        f'schema = 1\nname = "{folder.name}"\n\n[data]\nformat = "conll"\nscheme = "iob2"\n{sites}'
+    )
+
+
+def peer(row: str, folder: Path, python: str) -> dict[str, object]:
+    """A peer on the pooled text of a cell, in a process of its own."""
+    found = folder / f"{row}.json"
+    command = [python if row == "crf" else sys.executable, str(HERE / f"peer_{row}.py")]
+    seconds = timed([*command, str(folder), str(found)], folder / f"{row}.log")
+    return json.loads(found.read_text(encoding="utf-8")) | {"cpu": seconds}
+
+
+def table(lines: list[dict]) -> None:
+    """A line for each cell, a column for each row."""
+    rows = sorted({one["row"] for one in lines})
+    print("| corpus | sentences | " + " | ".join(rows) + " |")
+    print("|---" * (2 + len(rows)) + "|")
+    for corpus, size in sorted({(one["corpus"], one["size"]) for one in lines}):
+        shown = []
+        for row in rows:
+            own = [one for one in lines if (one["corpus"], one["size"], one["row"]) == (corpus, size, row)]  # fmt: skip
+            if own:
+                mean = sum(one["test"] for one in own) / len(own)
+                cpu = sum(one["cpu"] for one in own) / len(own)
+                shown.append(f"{mean:.1f} ({cpu:.0f} s)")
+            else:
+                shown.append("")
+        print(f"| {corpus} | {size:,} | " + " | ".join(shown) + " |")
+
+
+if __name__ == "__main__":
+    main()
