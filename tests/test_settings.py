@@ -15,7 +15,6 @@ from confide.errors import MissingDataError, SettingsError
 from confide.methods import METHODS, method_named, method_of
 from confide.recipes import recipe_path
 from confide.recipes import recipes as known_recipes
-from confide.recipes import recipe_path
 from confide.settings import (
     OLD_NAMES,
     Settings,

@@ -1,7 +1,7 @@
 """Relations by n-grams and logistic regression (scikit-learn) on pooled text.
 
-Words and pairs of words: of the whole sentence, and, apart, between the two entities. C is chosen on
-development text.
+Words, pairs and triples of words: of the whole sentence, and, apart, between the two entities. C is
+chosen on development text.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Cells of relations: one corpus at a number of training pairs, which `confide init` deals to sites.
+"""Cells of relations: one corpus at a number of training pairs, which `init` deals to sites.
 
-Lines are those of the published files. Pairs of one sentence stay beside each other: text is taken in
-blocks of ten pairs. Development text: up to 300 pairs, from blocks of training text that no cell
+Lines are those of the published files. Pairs of one sentence stay beside each other: text is taken
+in blocks of ten pairs. Development text: up to 300 pairs, from blocks of training text that no cell
 trains on. Test text: up to 1,000 pairs.
 """
 

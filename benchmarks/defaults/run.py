@@ -5,8 +5,8 @@
     python benchmarks/defaults/run.py --table
 
 A row is a set of settings, `init` (whatever `confide init` writes, unchanged), or a peer. Each
-finished cell is a line of measured.jsonl and is not run again. Seconds are those of one core for the
-whole command, in a process of its own.
+finished cell is a line of measured.jsonl and is not run again. Seconds are those of one core for
+the whole command, in a process of its own.
 """
 
 from __future__ import annotations
@@ -170,7 +170,8 @@ def table(lines: list[dict]) -> None:
     for corpus, size in sorted({(one["corpus"], one["size"]) for one in lines}):
         shown = []
         for row in rows:
-            own = [one for one in lines if (one["corpus"], one["size"], one["row"]) == (corpus, size, row)]  # fmt: skip
+            cell = (corpus, size, row)
+            own = [one for one in lines if (one["corpus"], one["size"], one["row"]) == cell]
             if own:
                 mean = sum(one["test"] for one in own) / len(own)
                 cpu = sum(one["cpu"] for one in own) / len(own)
