@@ -51,8 +51,9 @@ def test_one_file_is_dealt_to_three_sites(in_tmp):
     settings = plain(report.path)
     assert settings["split"] == {"sites": 3, "by": "iid", "train": "notes/all.conll"}
     assert settings["data"] == {"format": "conll", "scheme": "iob2"}
-    for words in ("CoNLL columns", "scheme iob2", "12 sentences", "AE 8, Drug 8", "3 simulated"):
+    for words in ("CoNLL columns", "scheme iob2", "12 sentences", "AE 8, Drug 8"):
         assert words in report.found
+    assert "3 simulated" in report.why
     assert report.problems == []
     assert load(report.path).split.train == (str(in_tmp / "notes" / "all.conll"),)
 
@@ -304,12 +305,12 @@ def test_files_without_annotation_are_refused_before_settings_are_written(in_tmp
 
 def test_the_report_says_why(in_tmp):
     one, two = put("a.conll", conll()), put("b.conll", conll())
-    found = init([one, two]).found
+    found = init([one, two]).why
     assert "proposes fedavg, because all sites annotate the same types" in found
-    assert "a, b: fewer than 300 sentences; `confide capacity`" in found
+    assert "a, b: fewer than 300 training sentences; `confide capacity`" in found
     assert "`confide home RUN`" in found
     big = put("c.conll", conll(times=200))
-    assert "fewer than" not in init([big], force=True).found
+    assert "fewer than" not in init([big], force=True).why
 
 
 def test_public_text_keeps_weights_at_home(in_tmp):
@@ -318,7 +319,7 @@ def test_public_text_keeps_weights_at_home(in_tmp):
     settings = load(found.path)
     assert settings.method == "feded"
     assert [Path(one).name for one in settings.public.files] == ["public.conll"]
-    assert "sites send predictions on it, and no weights" in found.found
+    assert "sites send predictions on it, and no weights" in found.why
 
 
 def test_sites_may_keep_their_own_types(in_tmp):
@@ -334,7 +335,7 @@ def test_a_budget_is_kept_to(in_tmp):
     one, two = put("a.conll", conll()), put("b.conll", conll())
     found = init([one, two], wishes=Wishes(megabytes=40))
     assert load(found.path).federation.megabytes == 40
-    assert "confide budget RUN --megabytes N" in found.found
+    assert "confide budget RUN --megabytes N" in found.why
 
 
 def test_wishes_that_contradict_each_other_are_refused(in_tmp):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
@@ -21,8 +21,8 @@ _NO_TAGS = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class How:
-    """What was said about reading; `format` is apart, since it says which reader."""
+class SettingsHow:
+    """What may be said about reading files that settings can say too; `format` says which reader."""
 
     format: Format = None
     scheme: Scheme = None
@@ -40,6 +40,25 @@ class How:
     ] = None
     language: Language = "auto"
     skip_broken: SkipBroken = False
+
+    def options(self) -> Options:
+        """The same for the readers. Raises SettingsError for columns of another form."""
+        from confide.text.formats import Options
+
+        return Options(
+            scheme=self.scheme,
+            encoding=self.encoding,
+            columns=columns_named(self.columns),
+            annotators=self.annotators,
+            skip_broken=self.skip_broken,
+            language=self.language,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class How(SettingsHow):
+    """All that may be said about reading."""
+
     types: Annotated[
         list[str] | None,
         typer.Option("--type", metavar="TYPE", help="An allowed type; repeat for more."),
@@ -50,17 +69,10 @@ class How:
 
     def options(self) -> Options:
         """The same for the readers. Raises SettingsError for columns of another form."""
-        from confide.text.formats import Options
-
-        return Options(
-            self.scheme,
-            self.encoding,
-            columns_named(self.columns),
-            self.bare_type,
-            None if self.types is None else frozenset(self.types),
-            self.annotators,
-            self.skip_broken,
-            self.language,
+        return replace(
+            SettingsHow.options(self),
+            types=None if self.types is None else frozenset(self.types),
+            bare_type=self.bare_type,
         )
 
 
@@ -129,14 +141,14 @@ def reads(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def reads_as(
-    form: type[How] | type[NotesHow],
+    form: type[SettingsHow] | type[NotesHow],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """What gives a verb the options of `form`; its own parameter `how` gets what was said."""
     return partial(_with_options, form)
 
 
 def _with_options(
-    form: type[How] | type[NotesHow], verb: Callable[..., None]
+    form: type[SettingsHow] | type[NotesHow], verb: Callable[..., None]
 ) -> Callable[..., None]:
     own = [one for one in inspect.signature(verb, eval_str=True).parameters.values()
            if one.name != "how"]  # fmt: skip
@@ -144,7 +156,7 @@ def _with_options(
         inspect.Parameter(
             name, inspect.Parameter.KEYWORD_ONLY, default=getattr(form(), name), annotation=kind
         )
-        for name, kind in inspect.get_annotations(form, eval_str=True).items()
+        for name, kind in get_type_hints(form, include_extras=True).items()
     ]
 
     @wraps(verb)

@@ -55,6 +55,13 @@ def say(message: str, *, style: str | None = None) -> None:
     console(sys.stderr).print(message, style=style, markup=False, soft_wrap=True)
 
 
+def agreed(question: str) -> bool:
+    """The answer to a question whose default is yes; yes where nobody sits at a terminal."""
+    import typer
+
+    return not sys.stdin.isatty() or typer.confirm(question, default=True, err=True)
+
+
 def put_json(value: object) -> None:
     """Print a value as JSON to stdout; dataclasses become objects, paths become strings."""
     sys.stdout.write(json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
+from rich.markup import escape
 from rich.table import Table
 
 from confide.report.words import count, points, size
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from confide.federation.comparing import LedgerDifference
     from confide.federation.ledger import LedgerRow
     from confide.federation.wire import WireRow
+    from confide.jobs.initialise.maps import Match
     from confide.jobs.comparison import Compared, RunComparison, SideScore
     from confide.runs.result import Result
     from confide.scoring.scores import Scored
@@ -57,6 +59,26 @@ def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) ->
         table.caption += f"\ntotal: {size(sizes['up'])} up, {size(sizes['down'])} down"
     if again:
         table.caption += "\nagain: sent again in rounds repeated after a crash"
+    return table
+
+
+def named_alike(maps: Sequence[Match], *, most: int = 3) -> Table:
+    """Types that sites name differently, each with its common name and what says so."""
+    table = titled(
+        "One thing under two names",
+        caption="alike: of the words of both texts that either site marks so, the share that both"
+        " mark; next: that of the best other pair\nwritten as `tags` of the site: change or delete"
+        " them there; --no-map writes none",
+    )
+    for name in ("site", "its name", "common name", "marked by both", "alike", "next"):
+        right = name in ("alike", "next")
+        table.add_column(name, justify="right" if right else "left", overflow="fold")
+    for match in maps:
+        shown = ", ".join(match.shared[:most])
+        further = len(match.shared) - most
+        told = f"{shown} and {further} more" if further > 0 else shown or "(the same name)"
+        shares = [f"{share:.0%}" for share in (match.agreement, match.next_best) if match.shared]
+        table.add_row(*map(escape, (match.site, match.name, match.common, told)), *shares)
     return table
 
 

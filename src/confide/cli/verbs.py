@@ -6,8 +6,9 @@ Nothing heavy is imported before a verb runs, so `confide --help` answers at onc
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from typer.core import TyperGroup
@@ -24,7 +25,7 @@ from confide.cli.kit_verbs import consortium, server, site
 from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
 from confide.cli.privacy_verbs import privacy
-from confide.cli.reading import NotesHow, reads_as
+from confide.cli.reading import NotesHow, SettingsHow, reads_as
 from confide.cli.report_verbs import report
 from confide.cli.serve_verbs import serve
 from confide.cli.site_verbs import ResumesOrEnds, coordinate
@@ -51,6 +52,9 @@ from confide.cli.words import (
     with_canaries,
 )
 from confide.errors import ConfideError
+
+if TYPE_CHECKING:
+    from confide.jobs.initialise import Match
 
 
 class Verbs(TyperGroup):
@@ -318,14 +322,22 @@ def ledger(
 # --- look before you leap -----------------------------------------------------------------
 
 
-@app.command(rich_help_panel=_LOOK)
+@app.command(rich_help_panel=_LOOK, cls=ReadsFiles)
+@reads_as(SettingsHow)
 def init(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Your annotated files.")],
     *,
+    how: SettingsHow,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The settings file to write.")] = Path(
         "confide.toml"
     ),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    names: Annotated[
+        bool,
+        typer.Option(
+            "--map/--no-map", help="Propose common names where sites name one thing differently."
+        ),
+    ] = True,
     public: Annotated[
         list[Path] | None,
         typer.Option(metavar="FILE", help="Public text on which sites predict: no weights leave."),
@@ -339,14 +351,29 @@ def init(
 ) -> None:
     """Look at your files, say what is in them and write settings that work.
 
-    It proposes a method, and says why.
+    It proposes common names where sites name one thing differently, and a method, and says why.
     """
     from confide import api
+    from confide.cli import tables
 
-    wishes = api.Wishes(tuple(public or ()), own_types, megabytes)
-    found = api.init(files, out=out, force=force, wishes=wishes)
-    typer.echo(found.found)
-    screen.say(f"\nwrote {found.path}; train with: confide run {found.path}", style="bold")
+    def accept(found: str, maps: Sequence[Match]) -> bool:
+        typer.echo(found)
+        if not names or not maps:
+            return False
+        screen.show(tables.named_alike(maps))
+        return screen.agreed("Write these common names into the settings?")
+
+    report = api.init(
+        files,
+        out=out,
+        force=force,
+        wishes=api.Wishes(tuple(public or ()), own_types, megabytes),
+        format=how.format,
+        options=how.options(),
+        accept=accept,
+    )
+    typer.echo(report.why)
+    screen.say(f"\nwrote {report.path}; train with: confide run {report.path}", style="bold")
 
 
 @app.command(rich_help_panel=_LOOK)

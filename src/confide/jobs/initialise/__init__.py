@@ -2,26 +2,36 @@
 
 One corpus is dealt to simulated sites; several files or folders are one site each. Files whose
 names say train, dev or test and otherwise agree belong to one site. Formats that serve relations
-only give settings for a relation extractor.
+only give settings for a relation extractor. All files are read on this machine, so names that
+sites have for one thing can be told from the text that they mark (`maps`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from confide.errors import DataError, SettingsError
-from confide.jobs.initialise.draft import draft, finds_apart
-from confide.jobs.initialise.files import SiteFiles, look, verdict
-from confide.jobs.initialise.proposal import Wishes, advice, propose
+from confide.jobs.initialise.draft import draft
+from confide.jobs.initialise.files import SiteFiles, lacking, look, verdict
+from confide.jobs.initialise.maps import Match, matches
+from confide.jobs.initialise.proposal import Wishes, advice, of_bags, propose
 from confide.settings import load
 from confide.text.document import Problem
+from confide.text.formats import Options
 from confide.text.parts import grouped
 
-__all__ = ["InitReport", "Wishes", "init"]
+__all__ = ["InitReport", "Match", "Wishes", "init"]
 
 NO_WISHES = Wishes()
+DETECTED = Options()
+
+Accept = Callable[[str, Sequence[Match]], bool]
+
+
+def _always(found: str, maps: Sequence[Match]) -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,12 +40,16 @@ class InitReport:
 
     Attributes:
         found: for people: each file's format, scheme, types and counts, and what does not fit.
+        maps: what sites call by another name than a site before them, written as their `tags`.
+        why: for people: what is proposed for these sites, and why.
         problems: every annotation that was lost, changed or doubtful, and what else to look at.
         settings: the text of the settings file.
         path: the settings file.
     """
 
     found: str
+    maps: list[Match]
+    why: str
     problems: list[Problem]
     settings: str
     path: Path
@@ -47,6 +61,9 @@ def init(
     out: Path | str = Path("confide.toml"),
     force: bool = False,
     wishes: Wishes = NO_WISHES,
+    format: str | None = None,
+    options: Options = DETECTED,
+    accept: Accept = _always,
 ) -> InitReport:
     """Look at annotated files, and write a short commented settings file that works.
 
@@ -56,6 +73,11 @@ def init(
         out: the settings file.
         force: overwrite the settings file.
         wishes: what only the user knows, and which method is proposed depends on.
+        format: the files' format; None: detect it from the content.
+        options: how to read the files, which the settings then say too; `bare_type` and `types`
+            they cannot say.
+        accept: decides whether the common names are written, given what was found in the files, in
+            words, and the names, which may be none.
 
     Raises:
         SettingsError: no file is named, `out` exists, or a wish does not go with the files.
@@ -69,38 +91,44 @@ def init(
             where=str(out),
             fix="choose another name with --out, or overwrite it with --force",
         )
-    sites = _sites([Path(path) for path in files])
+    if options.columns is not None and options.columns[1] is None:
+        raise SettingsError("text without a column of tags teaches nothing", expected="TOKEN,TAG")
+    parts = grouped([Path(path) for path in files])
+    if not parts:
+        raise SettingsError("no file was named", expected="at least one file or folder")
+    sites = [SiteFiles(name, own, format, options) for name, own in parts.items()]
     problems: list[Problem] = []
-    lines: list[str] = []
-    for site in sites:
-        lines += look(site, problems)
+    found = "\n".join(line for site in sites for line in look(site, problems))
     _must_teach(sites)
-    lines += verdict(sites, problems)
-    proposal = propose(sites, wishes, apart=finds_apart(sites))
+    maps = [] if of_bags(sites) or wishes.own_types else matches(sites)
+    if not accept(found, maps):
+        maps = []
+    for site in sites:
+        site.names = {one.name: one.common for one in maps if one.site == site.name}
+    lines = [_told(site) for site in sites if site.names] + verdict(sites, problems)
+    apart = not of_bags(sites) and any(any(lacking(site, sites).values()) for site in sites)
+    proposal = propose(sites, wishes, apart=apart)
     lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
     lines += advice(sites, wishes)
     text = draft(sites, out, proposal=proposal, wishes=wishes)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     load(out)
-    return InitReport("\n".join(lines), problems, text, out)
+    return InitReport(found, maps, "\n".join(lines), problems, text, out)
+
+
+def _told(site: SiteFiles) -> str:
+    names = ", ".join(f"{kind} as {name}" for kind, name in site.names.items())
+    return f"site {site.name} is read with common names: {names}"
 
 
 def _must_teach(sites: Sequence[SiteFiles]) -> None:
     """Raise DataError if there is nothing to learn, before settings are written."""
     if not any(site.types for site in sites):
-        named = [path for site in sites for _, path in site.files()]
+        named = [path for site in sites for path in site.parts["train"]]
         raise DataError(
             "nothing is annotated in these files, so nothing can be learnt from them",
-            expected="at least one entity or relation",
+            expected="at least one entity or relation in training text",
             where=str(named[0]) if len(named) == 1 else None,
             fix="look at how they were read: confide data check FILE",
         )
-
-
-def _sites(paths: Sequence[Path]) -> list[SiteFiles]:
-    """The files grouped into sites, in the order in which they were given."""
-    found = grouped(paths)
-    if not found:
-        raise SettingsError("no file was named", expected="at least one file or folder")
-    return [SiteFiles(name, parts) for name, parts in found.items()]

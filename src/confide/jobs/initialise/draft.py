@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -12,7 +11,9 @@ import tomli_w
 
 from confide.jobs.initialise.files import SiteFiles, shares
 from confide.jobs.initialise.proposal import Proposal, Wishes, of_bags
-from confide.text.formats import FORMATS
+from confide.settings.tables import SiteTable
+from confide.text.formats import FORMATS, Options
+from confide.text.languages import AUTO
 
 _LINES = 32
 
@@ -31,10 +32,11 @@ def draft(sites: Sequence[SiteFiles], out: Path, *, proposal: Proposal, wishes: 
         f"name = {_quoted(re.sub(r'[^A-Za-z0-9_.-]+', '-', out.stem))}",
         *proposal.lines,
         "seed = 1",
-        "rounds = 20",
+        f"rounds = {proposal.rounds}",
     ]
     common = {key: _common(sites, key) for key in ("format", "scheme", "encoding")}
     data = [f"{key} = {_quoted(value)}" for key, value in common.items() if value]
+    data += _stated(sites[0].options)
     data = [*(["", "[data]", *data] if data else []), *_pairs(sites)]
     tail = ["", "[training]", "local_epochs = 2     # passes over a site's text in a round"]
     if proposal.outside:
@@ -50,22 +52,17 @@ def draft(sites: Sequence[SiteFiles], out: Path, *, proposal: Proposal, wishes: 
         dealt = sites[0].about_relations and not of_bags(sites) and not wishes.public
         public = _PUBLIC if dealt else []
         return _joined([*head, *data, "", *_split(sites[0], out), *public, *tail])
-    tables: list[str] = []
-    for site in sites:
-        pairs, note = _table(site, sites, common, out)
-        tables += ["", "[[site]]", *(f"{key} = {value}" for key, value in pairs), *note]
-    whole = [*head, *data, *tables, *tail]
-    if len(whole) <= _LINES:
-        return _joined(whole)
-    rows, notes = [], []
-    for site in sites:
-        pairs, note = _table(site, sites, common, out)
-        rows.append(f"  {{ {', '.join(f'{key} = {value}' for key, value in pairs)} }},")
-        notes += [
-            f"# {site.name}: {line[2:]}" for line in note if line.startswith(("# tags", "# rel"))
-        ]
-    whole = [*head, "", "site = [", *rows, "]", *data, *tail]
-    return _joined([*whole, *notes[: max(0, _LINES - len(whole))]])
+    tables = [
+        ([*_table(site, common, out), *(_wanted(site) if proposal.outside else [])],
+         _only_here(site, sites))
+        for site in sites
+    ]  # fmt: skip
+    written = [["", "[[site]]", *pairs, *note] for pairs, note in tables]
+    whole = [*head, *data, *(line for lines in written for line in lines), *tail]
+    if len(whole) > _LINES:
+        rows = [f"  {{ {', '.join(pairs)} }}," for pairs, _ in tables]
+        whole = [*head, "", "site = [", *rows, "]", *data, *tail]
+    return _joined(whole)
 
 
 _PUBLIC = [
@@ -77,7 +74,7 @@ _PUBLIC = [
 
 def _pairs(sites: Sequence[SiteFiles]) -> list[str]:
     """The table [pairs], if the order of a pair means nothing in this format."""
-    if not any(report.format == "ddi" for site in sites for report in site.reports):
+    if not any("ddi" in site.formats for site in sites):
         return []
     return ["", "[pairs]", 'direction = "undirected"     # a before b is the same as b before a']
 
@@ -95,7 +92,8 @@ def _common(sites: Sequence[SiteFiles], key: str) -> str | None:
 def _own(site: SiteFiles, key: str) -> str | None:
     """The format, scheme or encoding of a site's files, if they agree on one."""
     if key == "encoding":
-        return next(iter(site.encodings)) or None if len(site.encodings) == 1 else None
+        found = {site.options.encoding} if site.options.encoding else site.encodings
+        return next(iter(found)) or None if len(found) == 1 else None
     value = site.agreed(key)
     return value if key == "scheme" or value in FORMATS else None
 
@@ -134,56 +132,49 @@ def _split(site: SiteFiles, out: Path) -> list[str]:
     return lines
 
 
-def _table(
-    site: SiteFiles, sites: Sequence[SiteFiles], common: dict[str, str | None], out: Path
-) -> tuple[list[tuple[str, str]], list[str]]:
-    """The keys of one site's table, and a commented tag map where its types are its own."""
-    pairs = [("name", _quoted(site.name))]
-    pairs += [(part, _paths(paths, out)) for part, paths in site.parts.items() if paths]
+def _table(site: SiteFiles, common: dict[str, str | None], out: Path) -> list[str]:
+    """The lines of one site's table."""
+    lines = [f"name = {_quoted(site.name)}"]
+    lines += [f"{part} = {_paths(paths, out)}" for part, paths in site.parts.items() if paths]
     for key in ("format", "scheme", "encoding"):
         own = _own(site, key)
         if own and not common[key]:
-            pairs.append((key, _quoted(own)))
-    return pairs, _tag_map(site, sites)
+            lines.append(f"{key} = {_quoted(own)}")
+    if site.names:
+        named = ", ".join(f"{_key(kind)} = {_quoted(name)}" for kind, name in site.names.items())
+        lines.append(f"{'relations' if site.about_relations else 'tags'} = {{ {named} }}")
+    return lines
 
 
-def _tag_map(site: SiteFiles, sites: Sequence[SiteFiles]) -> list[str]:
-    """A comment on the types that only this site has, with a map to the names before it."""
+def _wanted(site: SiteFiles) -> list[str]:
+    """The line with the types that a site wants among those of all sites: what it annotates."""
+    if "types" not in SiteTable.model_fields:
+        return []
+    return [f"types = [{', '.join(_quoted(kind) for kind in sorted(site.common))}]"]
+
+
+def _only_here(site: SiteFiles, sites: Sequence[SiteFiles]) -> list[str]:
+    """A comment on the types that only this site has."""
+    others = {kind for other in sites if other is not site for kind in other.common}
+    own = sorted(site.common.keys() - others)
     table = "relations" if site.about_relations else "tags"
-    own, near = _own_types(site, sites)
-    if near:
-        tags = ", ".join(f"{_key(kind)} = {_quoted(name)}" for kind, name in near.items())
-        return [f"# {table} = {{ {tags} }}    # other sites' names for the same?"]
     few = ", ".join(own[:4]) + (", ..." if len(own) > 4 else "")
     return [f'# only here: {few}; {table} = {{ theirs = "ours" }} renames, "" drops'] if own else []
 
 
-def _own_types(site: SiteFiles, sites: Sequence[SiteFiles]) -> tuple[list[str], dict[str, str]]:
-    """The types that only this site has, and similar names at the sites before it."""
-    elsewhere = {kind for other in sites if other is not site for kind in other.types}
-    before = {kind for other in sites[: sites.index(site)] for kind in other.types} - site.types
-    own = sorted(site.types - elsewhere)
-    return own, {kind: name for kind in own if (name := _nearest(kind, before))}
-
-
-def finds_apart(sites: Sequence[SiteFiles]) -> bool:
-    """Whether sites annotate different types or relations, even if similar names mean one."""
-    if of_bags(sites):
-        return False
-    found = set()
-    for site in (one for one in sites if one.types):
-        _, near = _own_types(site, sites)
-        found.add(frozenset(near.get(kind, kind) for kind in site.types))
-    return len(found) > 1
+def _stated(options: Options) -> list[str]:
+    """The lines of [data] on what was stated of reading, apart from format, scheme, encoding."""
+    lines = []
+    if options.columns is not None:
+        columns = ", ".join(str(c) if isinstance(c, int) else _quoted(c) for c in options.columns)
+        lines.append(f"columns = [{columns}]")
+    if options.annotators is not None:
+        lines.append(f"annotators = {_quoted(options.annotators)}")
+    if options.language != AUTO:
+        lines.append(f"language = {_quoted(options.language)}")
+    return [*lines, *(["skip_broken = true"] if options.skip_broken else [])]
 
 
 def _key(name: str) -> str:
     """A key in TOML."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
-
-
-def _nearest(kind: str, others: Iterable[str]) -> str | None:
-    """The name at other sites that looks like a type's, if any."""
-    by_lower = {other.lower(): other for other in sorted(others)}
-    near = difflib.get_close_matches(kind.lower(), list(by_lower), n=1, cutoff=0.65)
-    return by_lower[near[0]] if near else None

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 from confide.errors import DataError
 from confide.text.checking import CheckReport, check
-from confide.text.document import Problem
+from confide.text.document import Document, Problem
 from confide.text.files import likely_encoding, read_bytes
-from confide.text.formats import detect
+from confide.text.formats import Options, detect
+from confide.text.languages import AUTO, language_of
 from confide.text.parts import BRAT, PARTS
 
 SITES = 3
 """The most simulated sites that one corpus is dealt to."""
+RARE = 0.01
+"""The share of entities or relations below which a type is rare."""
+BY_CHANCE = 0.01
+"""The probability below which a site does not lack a type by chance."""
+FEW_DOCUMENTS = 10
+"""So few documents tell too little of chance; then mentions are counted."""
 OF_BAGS = frozenset(("nyt10", "opennre", "pgr"))
-_OF_RELATIONS = OF_BAGS | {"biobert", "chemprot", "ddi", "semeval"}
+_OF_RELATIONS = OF_BAGS | {
+    "biobert", "chemprot", "ddi", "fewrel", "semeval", "table", "tacred",
+}  # fmt: skip
 """Formats published for learning relations; from all others, entities are learnt by default."""
 _OF_TAGGERS = frozenset((
     "crosses-sentence", "discontinuous", "nested", "no-token", "not-on-token-border", "overlapping",
@@ -26,67 +36,137 @@ _OF_TAGGERS = frozenset((
 """Problems that concern a flat tagger but not a relation extractor."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
+class Read:
+    """A file or folder: the part it is, what `check` says of it, and the encoding it needs."""
+
+    part: str
+    path: Path
+    report: CheckReport
+    encoding: str = ""
+
+
+@dataclass
 class SiteFiles:
-    """The files of one site by part, and what `check` says of each."""
+    """The files of one site, what they hold, and common names of its types where they differ.
+
+    What a site annotates is what its training text holds: `types`, `sentences`, `documents`.
+    `format` and `options` are what was stated about reading.
+    """
 
     name: str
     parts: dict[str, list[Path]] = field(default_factory=lambda: {part: [] for part in PARTS})
-    reports: list[CheckReport] = field(default_factory=list)
-    encodings: set[str] = field(default_factory=set)
+    format: str | None = None
+    options: Options = field(default_factory=Options)
+    read: list[Read] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
 
-    def files(self) -> Iterator[tuple[str, Path]]:
-        """Every file with its part."""
-        for part, paths in self.parts.items():
-            for path in paths:
-                yield part, path
+    @cached_property
+    def training(self) -> list[CheckReport]:
+        """What `check` says of each training file."""
+        return [one.report for one in self.read if one.part == "train"]
 
-    @property
-    def types(self) -> set[str]:
-        """The types in all parts: of relations if these are learnt, otherwise of entities."""
-        every = [r.relations if self.about_relations else r.types for r in self.reports]
-        return {kind for types in every for kind in types}
-
-    @property
+    @cached_property
     def about_relations(self) -> bool:
         """Whether relations are what these files are for."""
-        return all(report.format in _OF_RELATIONS for report in self.reports)
+        return all(one.report.format in _OF_RELATIONS for one in self.read)
+
+    @cached_property
+    def documents(self) -> list[Document]:
+        """The training documents."""
+        return [document for report in self.training for document in report.documents]
+
+    @cached_property
+    def sentences(self) -> int:
+        """The number of training sentences."""
+        return sum(report.counts["sentences"] for report in self.training)
+
+    @cached_property
+    def language(self) -> str:
+        """The language of the training text: stated, or found ("" if it cannot be told)."""
+        if self.options.language != AUTO:
+            return self.options.language
+        return language_of(document.text for document in self.documents)
+
+    @cached_property
+    def formats(self) -> set[str]:
+        """The formats of all files."""
+        return {one.report.format for one in self.read}
+
+    @cached_property
+    def encodings(self) -> set[str]:
+        """The encodings that must be stated; "" stands for UTF-8."""
+        return {one.encoding for one in self.read}
+
+    @cached_property
+    def types(self) -> Counter[str]:
+        """How often each type occurs in training text: of relations, if these are learnt."""
+        return sum((self._held(report) for report in self.training), Counter[str]())
+
+    @property
+    def common(self) -> Counter[str]:
+        """`types` under their common names."""
+        found = Counter[str]()
+        for kind, count in self.types.items():
+            found[self.names.get(kind, kind)] += count
+        return found
+
+    @property
+    def in_documents(self) -> Counter[str]:
+        """In how many training documents each type occurs, by common name."""
+        found = Counter[str]()
+        for document in self.documents:
+            held = document.relations if self.about_relations else document.entities
+            found.update({self.names.get(one.type, one.type) for one in held})
+        return found
+
+    @cached_property
+    def only_held_out(self) -> list[str]:
+        """The types of dev and test text that no training text of this site has."""
+        held = sum((self._held(one.report) for one in self.read), Counter[str]())
+        return sorted(held.keys() - self.types)
+
+    def _held(self, report: CheckReport) -> Counter[str]:
+        return Counter(report.relations if self.about_relations else report.types)
 
     def agreed(self, key: str) -> str | None:
         """The format or scheme of all files with entities, if they share it."""
-        seen = {
-            report.format if key == "format" else _scheme(report)
-            for report in self.reports
-            if key == "format" or report.types
-        }
+        reports = [one.report for one in self.read]
+        if key == "format":
+            seen: set[str | None] = {report.format for report in reports}
+        else:
+            seen = {_scheme(report) for report in reports if report.types}
         return seen.pop() if len(seen) == 1 else None
 
 
 def look(site: SiteFiles, problems: list[Problem]) -> list[str]:
     """Check every file of a site; a line about each."""
     lines = []
-    for _, path in site.files():
-        if detect(path, _encoding(path)) == "text":
+    every = [(part, path) for part, paths in site.parts.items() for path in paths]
+    encodings = {path: None if site.options.encoding else _encoding(path) for _, path in every}
+    for _, path in every:
+        if (site.format or detect(path, site.options.encoding or encodings[path])) == "text":
             raise DataError(
                 "raw text without annotation: nothing can be learnt from it",
                 expected="annotated text: CoNLL columns, brat, JSON Lines or PubTator",
                 where=str(path),
             )
-    for part, path in site.files():
-        encoding = _encoding(path)
-        report = check(path, encoding=encoding)
+    for part, path in every:
+        encoding = encodings[path]
+        how = replace(site.options, encoding=encoding) if encoding else site.options
+        report = check(path, format=site.format, options=how)
         if report.format in _OF_RELATIONS:
             report.problems[:] = [one for one in report.problems if one.kind not in _OF_TAGGERS]
-        site.reports.append(report)
-        site.encodings.add(encoding or "")
+        site.read.append(Read(part, path, report, encoding or ""))
         if encoding:
             what = f"not UTF-8; read as {encoding}: look at its accents"
             report.problems.insert(0, Problem("encoding-guessed", str(path), what))
         if not report.types:
             report.problems.insert(0, Problem("no-entity", str(path), "there is no entity in it"))
         problems += report.problems
-        lines.append(f"{site.name}, {part}: {path}")
-        lines += [f"  {line}" for line in _described(report, site)]
+    for one in site.read:
+        lines.append(f"{site.name}, {one.part}: {one.path}")
+        lines += [f"  {line}" for line in _described(one.report, site)]
     return lines
 
 
@@ -97,8 +177,6 @@ def _encoding(path: Path) -> str | None:
         files = sorted(file for file in path.rglob("*") if file.suffix in (*BRAT, ".txt"))
     found = [likely_encoding(read_bytes(file)) for file in files if file.is_file()]
     return next((name for name in found if name), None)
-
-
 def _counted(types: dict[str, int]) -> str:
     """`: type count, ...` of the first types; nothing where there is none."""
     text = ", ".join(f"{kind} {count:,}" for kind, count in list(types.items())[:12])
@@ -132,17 +210,60 @@ def _scheme(report: CheckReport) -> str | None:
     return found.group(1) if found else None
 
 
+def lacking(site: SiteFiles, sites: Sequence[SiteFiles]) -> dict[str, bool]:
+    """The types that others annotate and a site lacks, by common name; True: not by chance.
+
+    A site may lack a type by chance if the type is rare (`RARE`) at the sites that have it, or if
+    text like theirs, as much as this site has, would be without it with a probability of at least
+    `BY_CHANCE`.
+    """
+    found = {}
+    for kind in dict.fromkeys(kind for other in sites for kind in other.common):
+        others = [other for other in sites if kind in other.common]
+        if site not in others:
+            every = sum(other.common.total() for other in others)
+            frequent = sum(other.common[kind] for other in others) >= RARE * every
+            found[kind] = frequent and _by_chance(kind, site, others) < BY_CHANCE
+    return found
+
+
+def _by_chance(kind: str, site: SiteFiles, others: Sequence[SiteFiles]) -> float:
+    """How probably this site's text would be without a type, if it were like the others'.
+
+    Mentions gather in documents, so documents are drawn; where these are few, mentions.
+    """
+    documents = sum(len(other.documents) for other in others)
+    if min(documents, len(site.documents)) >= FEW_DOCUMENTS:
+        have, every, drawn = sum(o.in_documents[kind] for o in others), documents, len(site.documents)
+    else:
+        have, every = sum(o.common[kind] for o in others), sum(o.common.total() for o in others)
+        drawn = site.common.total()
+    return (1 - have / (every + 1)) ** drawn
+
+
 def verdict(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
-    """What follows for the settings, line by line; tag names that differ become problems."""
+    """What follows for the settings, line by line; types that only some annotate become problems."""
     lines = []
-    everywhere = set.intersection(*(site.types for site in sites))
+    lack = {site.name: lacking(site, sites) for site in sites}
+    apart = {kind for found in lack.values() for kind, told in found.items() if told}
     for site in sites:
-        if site.types - everywhere:
-            only = ", ".join(sorted(site.types - everywhere))
-            kind = "relations" if site.about_relations else "types"
-            what = f"site {site.name} has {kind} that not every site has: {only}"
-            problems.append(Problem("types-differ", str(next(site.files())[1]), what))
-            lines.append(what)
+        what = "relations" if site.about_relations else "types"
+        path = str(site.read[0].path)
+        if only := sorted(apart & site.common.keys()):
+            line = f"site {site.name} has {what} that not every site annotates: {', '.join(only)}"
+            problems.append(Problem("types-differ", path, line))
+            lines.append(line)
+        if chance := sorted(kind for kind, told in lack[site.name].items() if not told):
+            lines.append(
+                f"site {site.name} has no {', '.join(chance)}: taken for chance, as others have few"
+            )
+        if site.only_held_out:
+            line = (
+                f"site {site.name} has {what} in its dev or test text alone, of which its training"
+                f" text teaches nothing: {', '.join(site.only_held_out)}"
+            )
+            problems.append(Problem("types-untrained", path, line))
+            lines.append(line)
     if len(sites) == 1:
         share = shares(sites[0])
         lines.append(f"one corpus: dealt to {share} simulated site{'s' * (share > 1)} at random")
@@ -153,8 +274,7 @@ def verdict(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
 
 def shares(site: SiteFiles) -> int:
     """How many sites one corpus can be dealt to."""
-    parts = [part for part, _ in site.files()]
     counts = Counter[str]()
-    for part, report in zip(parts, site.reports, strict=True):
-        counts[part] += report.counts["documents"]
+    for one in site.read:
+        counts[one.part] += one.report.counts["documents"]
     return max(1, min(SITES, *counts.values())) if counts else 1

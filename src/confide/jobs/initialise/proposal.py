@@ -12,6 +12,7 @@ from pathlib import Path
 
 from confide.errors import SettingsError
 from confide.jobs.initialise.files import OF_BAGS, SiteFiles
+from confide.settings.defaults import OF_METHODS
 
 FEW = 300
 """Sentences of training text below which a site is told to ask whether more text would help."""
@@ -40,6 +41,7 @@ class Proposal:
     lines: tuple[str, ...]
     why: tuple[str, ...]
     outside: str = ""
+    rounds: str = "20"
 
 
 def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Proposal:
@@ -54,7 +56,7 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
         )  # fmt: skip
     relations = all(site.about_relations for site in sites)
     what = "relations" if relations else "types"
-    linked = any(report.counts["relations"] for site in sites for report in site.reports)
+    linked = any(one.report.counts["relations"] for site in sites for one in site.read)
     task = ['task = "re"'] if relations else []
     if linked and not relations:
         task = ['task = "ner"         # entities; "re": the relations between them']
@@ -106,17 +108,18 @@ def _wished(wishes: Wishes, task: Sequence[str], what: str, *, apart: bool) -> P
         return Proposal(
             (*task, 'method = "fedner"    # each its own; "pseudo-complete": one model of all'),
             ("fedner, because each site shall keep its own types: the parts that tag never leave",),
+            rounds=f"{OF_METHODS['fedner']['rounds']}        # of one mini-batch each",
         )  # fmt: skip
     return None
 
 
 def advice(sites: Sequence[SiteFiles], wishes: Wishes) -> list[str]:
     """What else the page of choosing asks, for files like these."""
-    small = [site.name for site in sites if 0 < _sentences(site) < FEW]
+    small = [site.name for site in sites if 0 < site.sentences < FEW]
     return [
         *_if(bool(wishes.megabytes), "stops before a site uploads more; after a first run,"
              " `confide budget RUN --megabytes N` says how often to talk for that"),
-        *_if(bool(small) and len(sites) > 1, f"{', '.join(small)}: fewer than {FEW} sentences;"
+        *_if(bool(small) and len(sites) > 1, f"{', '.join(small)}: fewer than {FEW} training sentences;"
              " `confide capacity` tells whether more text, or taking part, would help"),
         *_if(len(sites) > 1, "after the run, `confide home RUN` keeps for each site whichever model"
              " is best on its own development text"),
@@ -125,12 +128,7 @@ def advice(sites: Sequence[SiteFiles], wishes: Wishes) -> list[str]:
 
 def of_bags(sites: Sequence[SiteFiles]) -> bool:
     """Whether the files are of corpora whose relations hold of bags."""
-    formats = (report.format for site in sites for report in site.reports)
-    return all(site.about_relations for site in sites) and OF_BAGS.issuperset(formats)
-
-
-def _sentences(site: SiteFiles) -> int:
-    return sum(report.counts["sentences"] for report in site.reports)
+    return all(site.about_relations and site.formats <= OF_BAGS for site in sites)
 
 
 def _must_not(wishes: Wishes, what: str, *, public: bool = False, own_types: bool = False) -> None:
