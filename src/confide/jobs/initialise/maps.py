@@ -24,6 +24,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 
 from confide.jobs.initialise.files import SiteFiles
 from confide.text.document import Document
@@ -33,8 +34,8 @@ LEAST = 0.15
 """The least agreement of two types that are one."""
 SURFACES = 2
 """The fewest surfaces that both sites mark."""
-TOKENS = 50_000
-"""The most tokens of a site that are looked at, in documents spread over its text."""
+TOKENS = 30_000
+"""How many tokens of a site are looked at, about: those of documents from all over its text."""
 _WINDOW = 3
 _CONTEXT = 0.5
 """The weight of what a neighbour says: neighbours depend on each other."""
@@ -184,7 +185,7 @@ def _words(
             gold, guessed = (other, one) if swapped else (one, other)
             if kind:
                 gold[kind] += weight
-            for guess, share in said.items():
+            for guess, share in said:
                 if guess:
                     guessed[guess] += weight * share
                     if kind:
@@ -208,14 +209,15 @@ class _Text:
             self._add(document)
         self.by_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
         self._by_neighbour: defaultdict[tuple[int, str], Counter[str]] = defaultdict(Counter)
-        self._kinds: Counter[str] = Counter()
+        kinds: Counter[str] = Counter()
         for place, (word, kind) in enumerate(zip(self.words, self.kinds, strict=True)):
             if word != _PAD:
-                self._kinds[kind] += 1
+                kinds[kind] += 1
                 self.by_word[word][kind] += 1
                 for neighbour in self.neighbours(place):
                     self._by_neighbour[neighbour][kind] += 1
-        self._all = self._kinds.total()
+        self._priors = {kind: count / kinds.total() for kind, count in kinds.items()}
+        self._evidences: dict[tuple[int, str], list[float]] = {}
 
     def _add(self, document: Document) -> None:
         """The words of a document, and some padding."""
@@ -255,24 +257,30 @@ class _Text:
         kinds = self.by_word[word]
         return kinds[_UNMARKED] < kinds.total()
 
-    def said(self, word: str, neighbours: Iterable[tuple[int, str]]) -> dict[str, float]:
-        """How probable each type is for a word with these neighbours, by naive Bayes."""
+    def said(self, word: str, neighbours: Iterable[tuple[int, str]]) -> Iterator[tuple[str, float]]:
+        """Each type and how probable it is for a word with these neighbours, by naive Bayes."""
         counts = self.by_word[word]
-        logs = {
-            kind: math.log((counts[kind] + prior / self._all) / (counts.total() + 1))
-            for kind, prior in self._kinds.items()
-        }
+        whole = counts.total() + 1
+        logs = [math.log((counts[kind] + prior) / whole) for kind, prior in self._priors.items()]
         for neighbour in neighbours:
-            seen = self._by_neighbour.get(neighbour)
-            if seen:
-                total = seen.total() + 1
-                for kind, prior in self._kinds.items():
-                    share = prior / self._all
-                    logs[kind] += _CONTEXT * math.log((seen[kind] + share) / total / share)
-        most = max(logs.values())
-        odds = {kind: math.exp(log - most) for kind, log in logs.items()}
-        whole = sum(odds.values())
-        return {kind: value / whole for kind, value in odds.items()}
+            if neighbour in self._by_neighbour:
+                logs = list(map(add, logs, self._evidence(neighbour)))
+        most = max(logs)
+        odds = [math.exp(log - most) for log in logs]
+        whole = sum(odds)
+        return zip(self._priors, (value / whole for value in odds), strict=True)
+
+    def _evidence(self, neighbour: tuple[int, str]) -> list[float]:
+        """What a neighbour adds to the logarithm of each type's probability."""
+        found = self._evidences.get(neighbour)
+        if found is None:
+            seen = self._by_neighbour[neighbour]
+            total = seen.total() + 1
+            found = self._evidences[neighbour] = [
+                _CONTEXT * math.log((seen[kind] + prior) / total / prior)
+                for kind, prior in self._priors.items()
+            ]
+        return found
 
     def occurrences(self, surfaces: Collection[Surface]) -> dict[Surface, Counter[str]]:
         """What each surface that occurs is marked with, apart from parts of other mentions."""
@@ -291,7 +299,7 @@ class _Text:
 
 
 def _spread(documents: Sequence[Document]) -> Iterator[Document]:
-    """Documents from all over a text, up to `TOKENS` (of six characters) in all."""
+    """Documents from all over a text, of `TOKENS` in all if a token is six characters."""
     size = sum(len(document.text) for document in documents)
     step = max(1, math.ceil(size / (6 * TOKENS)))
     for document in documents[::step]:
