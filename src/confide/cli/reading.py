@@ -22,7 +22,7 @@ _NO_TAGS = "none"
 
 @dataclass(frozen=True, slots=True)
 class SettingsHow:
-    """What may be said about reading files that settings can say too; `format` says which reader."""
+    """What may be said about reading files and written into settings; `format` names the reader."""
 
     format: Format = None
     scheme: Scheme = None

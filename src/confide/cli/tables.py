@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from confide.federation.comparing import LedgerDifference
     from confide.federation.ledger import LedgerRow
     from confide.federation.wire import WireRow
-    from confide.jobs.initialise.maps import Match
     from confide.jobs.comparison import Compared, RunComparison, SideScore
+    from confide.jobs.initialise.maps import Match
     from confide.runs.result import Result
     from confide.scoring.scores import Scored
     from confide.text.checking import CheckReport

@@ -103,22 +103,21 @@ class SiteFiles:
         """How often each type occurs in training text: of relations, if these are learnt."""
         return sum((self._held(report) for report in self.training), Counter[str]())
 
-    @property
-    def common(self) -> Counter[str]:
-        """`types` under their common names."""
-        found = Counter[str]()
-        for kind, count in self.types.items():
-            found[self.names.get(kind, kind)] += count
-        return found
+    @cached_property
+    def documents_with(self) -> Counter[str]:
+        """In how many training documents each type occurs."""
+        return Counter(
+            kind
+            for one in self.documents
+            for kind in {
+                held.type for held in (one.relations if self.about_relations else one.entities)
+            }
+        )
 
     @property
-    def in_documents(self) -> Counter[str]:
-        """In how many training documents each type occurs, by common name."""
-        found = Counter[str]()
-        for document in self.documents:
-            held = document.relations if self.about_relations else document.entities
-            found.update({self.names.get(one.type, one.type) for one in held})
-        return found
+    def common(self) -> dict[str, str]:
+        """Each common name of the site's types, with the site's own."""
+        return {self.names.get(kind, kind): kind for kind in self.types}
 
     @cached_property
     def only_held_out(self) -> list[str]:
@@ -177,6 +176,8 @@ def _encoding(path: Path) -> str | None:
         files = sorted(file for file in path.rglob("*") if file.suffix in (*BRAT, ".txt"))
     found = [likely_encoding(read_bytes(file)) for file in files if file.is_file()]
     return next((name for name in found if name), None)
+
+
 def _counted(types: dict[str, int]) -> str:
     """`: type count, ...` of the first types; nothing where there is none."""
     text = ", ".join(f"{kind} {count:,}" for kind, count in list(types.items())[:12])
@@ -215,34 +216,27 @@ def lacking(site: SiteFiles, sites: Sequence[SiteFiles]) -> dict[str, bool]:
 
     A site may lack a type by chance if the type is rare (`RARE`) at the sites that have it, or if
     text like theirs, as much as this site has, would be without it with a probability of at least
-    `BY_CHANCE`.
+    `BY_CHANCE`. Mentions gather in documents, so documents count; where these are few, mentions.
     """
     found = {}
     for kind in dict.fromkeys(kind for other in sites for kind in other.common):
         others = [other for other in sites if kind in other.common]
-        if site not in others:
-            every = sum(other.common.total() for other in others)
-            frequent = sum(other.common[kind] for other in others) >= RARE * every
-            found[kind] = frequent and _by_chance(kind, site, others) < BY_CHANCE
+        if site in others:
+            continue
+        mentions = sum(other.types[other.common[kind]] for other in others)
+        every = sum(other.types.total() for other in others)
+        frequent = mentions >= RARE * every
+        drawn = site.types.total()
+        documents = sum(len(other.documents) for other in others)
+        if min(documents, len(site.documents)) >= FEW_DOCUMENTS:
+            mentions = sum(other.documents_with[other.common[kind]] for other in others)
+            every, drawn = documents, len(site.documents)
+        found[kind] = frequent and (1 - mentions / (every + 1)) ** drawn < BY_CHANCE
     return found
 
 
-def _by_chance(kind: str, site: SiteFiles, others: Sequence[SiteFiles]) -> float:
-    """How probably this site's text would be without a type, if it were like the others'.
-
-    Mentions gather in documents, so documents are drawn; where these are few, mentions.
-    """
-    documents = sum(len(other.documents) for other in others)
-    if min(documents, len(site.documents)) >= FEW_DOCUMENTS:
-        have, every, drawn = sum(o.in_documents[kind] for o in others), documents, len(site.documents)
-    else:
-        have, every = sum(o.common[kind] for o in others), sum(o.common.total() for o in others)
-        drawn = site.common.total()
-    return (1 - have / (every + 1)) ** drawn
-
-
 def verdict(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
-    """What follows for the settings, line by line; types that only some annotate become problems."""
+    """What follows for the settings, line by line; types that differ become problems."""
     lines = []
     lack = {site.name: lacking(site, sites) for site in sites}
     apart = {kind for found in lack.values() for kind, told in found.items() if told}
@@ -255,7 +249,8 @@ def verdict(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
             lines.append(line)
         if chance := sorted(kind for kind, told in lack[site.name].items() if not told):
             lines.append(
-                f"site {site.name} has no {', '.join(chance)}: taken for chance, as others have few"
+                f"site {site.name} has no {', '.join(chance)}, which may be chance: there are few"
+                " elsewhere, or this site has little text"
             )
         if site.only_held_out:
             line = (

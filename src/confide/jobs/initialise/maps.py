@@ -126,9 +126,7 @@ def _by_text(
             )
         ):
             best = max((agreement[one] for one in rivals), default=0.0)
-            found.append(
-                Match(site, kind, theirs[other], agreement[pair], best, shared[pair])
-            )
+            found.append(Match(site, kind, theirs[other], agreement[pair], best, shared[pair]))
     return found
 
 
@@ -158,10 +156,13 @@ def _surfaces(
                 if kind and other_kind:
                     seen = min(count, other_count), here.surfaces[surface]
                     shared[kind, other_kind].append(seen)
-    named = defaultdict(tuple, {
-        pair: tuple(words for _, words in sorted(found, key=lambda one: (-one[0], one[1])))
-        for pair, found in shared.items()
-    })
+    named = defaultdict(
+        tuple,
+        {
+            pair: tuple(words for _, words in sorted(found, key=lambda one: (-one[0], one[1])))
+            for pair, found in shared.items()
+        },
+    )
     left = tuple(
         defaultdict(float, {kind: alone[side][kind] / total[side][kind] for kind in total[side]})
         for side in (0, 1)
@@ -298,9 +299,7 @@ class _Text:
         return found
 
 
-def _spread(documents: Sequence[Document]) -> Iterator[Document]:
+def _spread(documents: Sequence[Document]) -> Sequence[Document]:
     """Documents from all over a text, of `TOKENS` in all if a token is six characters."""
     size = sum(len(document.text) for document in documents)
-    step = max(1, math.ceil(size / (6 * TOKENS)))
-    for document in documents[::step]:
-        yield document
+    return documents[:: max(1, math.ceil(size / (6 * TOKENS)))]

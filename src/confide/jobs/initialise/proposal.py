@@ -119,8 +119,8 @@ def advice(sites: Sequence[SiteFiles], wishes: Wishes) -> list[str]:
     return [
         *_if(bool(wishes.megabytes), "stops before a site uploads more; after a first run,"
              " `confide budget RUN --megabytes N` says how often to talk for that"),
-        *_if(bool(small) and len(sites) > 1, f"{', '.join(small)}: fewer than {FEW} training sentences;"
-             " `confide capacity` tells whether more text, or taking part, would help"),
+        *_if(bool(small) and len(sites) > 1, f"{', '.join(small)}: fewer than {FEW} training"
+             " sentences; `confide capacity` tells whether more text, or taking part, would help"),
         *_if(len(sites) > 1, "after the run, `confide home RUN` keeps for each site whichever model"
              " is best on its own development text"),
     ]  # fmt: skip
