@@ -16,10 +16,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confide.errors import DataError, FormatError
+from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.files import LONGEST_JSON, lines_of, read_text, write_text
+from confide.text.files import lines_of, write_text
 from confide.text.formats.base import Options, Reading, shown, unheld, whole_text
+from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.jsonl import rows_of
 from confide.text.formats.one_pair import End, Line, document_of, find_names, map_problems
 from confide.text.formats.placing import Effort
@@ -52,16 +53,15 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line is neither JSON nor a Python dict, or a part of it is not of its form.
         DataError: there is no line, or a type was not declared.
     """
-    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
-    reader = _Reader(options, Effort(str(path)))
-    documents = [reader.document(*row) for row in _rows(text, path)]
-    if not documents:
-        raise DataError("the file is empty", where=str(path))
+    source = opened(path, options)
+    reader = _Reader(source, Effort(str(path)))
+    reading = gathered(source, _rows(source.text, path), reader.document, format="opennre")
     if reader.bare:
-        what = f"{len(reader.bare)} of {len(documents)} lines have no relation: read without one"
-        reader.problems.append(Problem("no-label", reader.bare[0], what))
-    problems = [*reader.problems, *map_problems(path, reader.labels)]
-    return Reading(documents, problems, "opennre", {"encoding": encoding})
+        count = f"{len(reader.bare)} of {len(reading.documents)}"
+        what = f"{count} lines have no relation: read without one"
+        source.problems.append(Problem("no-label", reader.bare[0], what))
+    source.problems.extend(map_problems(path, reader.labels))
+    return reading
 
 
 def is_opennre(lines: Sequence[str]) -> bool:
@@ -80,15 +80,14 @@ def _is_row(line: str) -> bool:
     return isinstance(row.get("h"), dict) and isinstance(row.get("t"), dict)
 
 
-def _rows(text: str, path: Path) -> Iterator[tuple[Tree, str, str]]:
-    """Every object of a file, where it stands, and a name for it."""
+def _rows(text: str, path: Path) -> Iterator[tuple[str, str, Tree | str]]:
+    """Every object or line of a file, where it stands, and a name for it."""
     if text.lstrip()[:1] == "[":
-        yield from ((row, where, name) for where, name, row in rows_of(text, path))
+        yield from rows_of(text, path)
         return
     for number, line in enumerate(lines_of(text), 1):
         if line.strip():
-            where = f"{path}:{number}"
-            yield _load(line.strip(), where), where, f"{path.stem}:{number}"
+            yield f"{path}:{number}", f"{path.stem}:{number}", line.strip()
 
 
 def _load(line: str, where: str) -> Tree:
@@ -122,15 +121,15 @@ def _literal(line: str, where: str) -> object:
 class _Reader:
     """Makes documents of the objects of one file."""
 
-    def __init__(self, options: Options, effort: Effort) -> None:
-        self.options, self.effort = options, effort
-        self.problems: list[Problem] = []
+    def __init__(self, source: Source, effort: Effort) -> None:
+        self.options, self.problems, self.effort = source.options, source.problems, effort
         self.labels: list[tuple[str, str]] = []
         self.bare: list[str] = []
         self._ignored: set[str] = set()
 
-    def document(self, row: Tree, where: str, name: str) -> Document:
+    def document(self, source: Source, where: str, name: str, given: Tree | str) -> Document:
         """One document; `name` stands in where the object has no id."""
+        row = _load(given, where) if isinstance(given, str) else given
         text, tokens = self._text(row, where)
         ends = self._ends(row, text, tokens, where=where)
         label = row.get("relation")
@@ -141,9 +140,9 @@ class _Reader:
         else:
             label = clean(label.strip())
             self.labels.append((label, where))
-        given = row.get("id")
+        own = row.get("id")
         line = Line(
-            clean(str(given)) if isinstance(given, str | int) else name,
+            clean(str(own)) if isinstance(own, str | int) else name,
             where,
             text,
             ends,
