@@ -33,6 +33,7 @@ _ENDS = (("entity1", "entity2"), ("role1", "role2"))
 _NO_CONCEPT = frozenset(("", "-", "-1"))
 _NOT_AN_END = frozenset(("type", "relation", "novel", "score"))
 
+
 def read(path: Path, options: Options) -> Reading:
     """Read a BioC collection, XML or JSON (or JSON Lines of documents).
 

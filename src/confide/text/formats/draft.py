@@ -149,7 +149,7 @@ class Draft:
             return
         waiting, self._waiting = self._waiting, []
         ruler, doubt = fitting(self.text, [one.mention for one in waiting], self.units)
-        if ruler.way != Way():
+        if ruler.way != Way(self.units[0]):
             self.note("offsets-counted", str(ruler.way), lost=False)
         if doubt:
             self.note("offsets-doubtful", f"{doubt}; read as {ruler.way.unit}")
@@ -178,11 +178,12 @@ class Draft:
         if given and given in self._names:
             what = f"another entity is called {given}"
             self.note("duplicate-id", what, lost=False, where=one.where)
-        name = given if self.keep and given else entity_id(len(self.entities) + 1)
+        name = entity_id(len(self.entities) + 1)
+        if self.keep:  # a file that names some by their ids names the rest by their order
+            name = given or entity_id(int(one.key[1:]))
         name = free_id(name, self.entities, self._tried[0])
         self._names[one.key] = name
-        if given:
-            self._names.setdefault(given, name)
+        self._names.setdefault(given or name, name)
         self.entities[name] = replace(one.entity, id=name, fragments=fragments)
 
     def relation(

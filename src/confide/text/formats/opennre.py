@@ -7,10 +7,7 @@ exclusive. Lines that are Python's dicts, in single quotes, are read, too, and n
 
 from __future__ import annotations
 
-import ast
 import json
-import re
-import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,19 +24,13 @@ from confide.text.formats.placing import Effort
 from confide.text.formats.records import clean
 from confide.text.pairs import NO_RELATION, PAIR, stated_pairs
 from confide.text.segment import segmented
-from confide.userfiles import Tree, json_of
+from confide.userfiles import Tree
 
 NOTHING = "NA"
 """What a pair without a relation is labelled when it is written."""
 _KNOWN = frozenset(("id", "text", "token", "h", "t", "relation"))
 _OF_END = frozenset(("name", "id", "pos", "type"))
 _SAMPLE = 5
-_LITERAL = re.compile(
-    r"""(?:[uU]?'(?:[^'\\]|\\.)*+'|[uU]?"(?:[^"\\]|\\.)*+"|[\s\[\]{}(),:]|True|False|None
-    |[-+]?[0-9.]++(?:[eE][-+]?[0-9]++)?)*+""",
-    re.VERBOSE | re.DOTALL,
-)
-"""What a dict of strings, numbers and lists is written with: no other strings, no operators."""
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -93,29 +84,17 @@ def _rows(text: str, path: Path) -> Iterator[tuple[str, str, Tree | str]]:
 def _load(line: str, where: str) -> Tree:
     """A line as a dict, from JSON or else from a Python literal."""
     try:
-        row = json_of(line)
-    except ValueError:
-        row = _literal(line, where)
-    if not isinstance(row, dict):
-        raise FormatError("not an object", expected='{"text": ...}', where=where)
-    return row
-
-
-def _literal(line: str, where: str) -> object:
-    try:
-        if not _LITERAL.fullmatch(line):  # Python's parser takes hours for some that are none
-            raise ValueError("not a literal")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a backslash in a text that escapes nothing
-            found: object = ast.literal_eval(line)
-            return found
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        row = value_of(line)
+    except ValueError as error:
         raise FormatError(
             "a line that is neither JSON nor a Python dict",
             expected='{"text": ..., "h": {...}, "t": {...}, "relation": ...}',
             got=shown(line),
             where=where,
         ) from error
+    if not isinstance(row, dict):
+        raise FormatError("not an object", expected='{"text": ...}', where=where)
+    return row
 
 
 class _Reader:
