@@ -44,9 +44,12 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: it is neither XML nor JSON, or a part is not of BioC's form.
         DataError: there is no document, or a type was not declared.
     """
-    rows, encoding = _rows(path, options)
-    source = Source(path, options, "", encoding)
-    named = ((f"{path}#{row.get('id', n)}", "", row) for n, row in enumerate(rows, 1))
+    source = Source(path, options, "", "")
+    rows, source.encoding = _rows(path, options, source.problems)
+    named = (
+        (f"{path}#{row.get('id', n) if isinstance(row, dict) else n}", "", row)
+        for n, row in enumerate(rows, 1)
+    )
     return gathered(source, named, _document, format="bioc")
 
 
@@ -62,7 +65,7 @@ def begins_bioc(text: str) -> bool:
     return _PASSAGES.search(text) is not None
 
 
-def _rows(path: Path, options: Options) -> tuple[list[Tree], str]:
+def _rows(path: Path, options: Options, problems: list[Problem]) -> tuple[list[Tree], str]:
     """The documents as BioC's JSON has them."""
     if root_name(read_bytes(path)):
         root, encoding = parse(path, options.encoding)
@@ -71,11 +74,12 @@ def _rows(path: Path, options: Options) -> tuple[list[Tree], str]:
         return [_from_xml(item) for item in root.findall("document")], encoding
     text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     rows: list[Tree] = []
-    for where, _, row in rows_of(text, path):
-        if not is_bioc(row):
-            raise _odd("neither a BioC collection nor a document", '"documents"', where)
-        key = next((key for key in _COLLECTIONS if key in row), "")
-        rows += [row] if "passages" in row else _list(row, key, where)
+    for where, _, row in rows_of(text, path, options=options, problems=problems):
+        with options.document(problems, where):
+            if not is_bioc(row):
+                raise _odd("neither a BioC collection nor a document", '"documents"', where)
+            key = next((key for key in _COLLECTIONS if key in row), "")
+            rows += [row] if "passages" in row else row[key]
     return rows, encoding
 
 
@@ -125,6 +129,8 @@ def _infons(row: Tree) -> dict[str, str]:
 
 
 def _document(source: Source, where: str, name: str, row: Tree) -> Document:
+    if not isinstance(row, dict):
+        raise _odd("a document", "an object", where)
     passages = _list(row, "passages", where)
     groups = [list(_blocks(passage, where, source.problems)) for passage in passages]
     cut = [one for passage in passages for one in _list(passage, "sentences", where)]

@@ -68,10 +68,10 @@ def read(path: Path, options: Options) -> Reading:
                 fix="state the columns of the id and the text",
             )
         if cells[held].strip():
-            name = (
-                cells.pop(own).strip() if own else ""
-            ) or f"{path.stem}:{where.rpartition(':')[2]}"
-            full.append((where, name, cells.pop(held), cells))
+            name = cells[own].strip() if own else ""
+            rest = {key: cell for key, cell in cells.items() if key not in (own, held)}
+            number = where.rpartition(":")[2]
+            full.append((where, name or f"{path.stem}:{number}", cells[held], rest))
     if len(full) < len(rows):
         what = f"{len(rows) - len(full)} rows without a text are left out"
         source.problems.append(Problem("empty-document", str(path), what))

@@ -15,10 +15,11 @@ from typing import Any
 
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.files import lines_of, write_text
+from confide.text.files import write_text
 from confide.text.formats.base import Options, Reading, shown, unheld, whole_text
 from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.jsonl import rows_of
+from confide.text.formats.literals import value_of
 from confide.text.formats.one_pair import End, Line, document_of, find_names, map_problems
 from confide.text.formats.placing import Effort
 from confide.text.formats.records import clean
@@ -46,7 +47,7 @@ def read(path: Path, options: Options) -> Reading:
     """
     source = opened(path, options)
     reader = _Reader(source, Effort(str(path)))
-    reading = gathered(source, _rows(source.text, path), reader.document, format="opennre")
+    reading = gathered(source, _rows(source), reader.document, format="opennre")
     if reader.bare:
         count = f"{len(reader.bare)} of {len(reading.documents)}"
         what = f"{count} lines have no relation: read without one"
@@ -71,14 +72,14 @@ def _is_row(line: str) -> bool:
     return isinstance(row.get("h"), dict) and isinstance(row.get("t"), dict)
 
 
-def _rows(text: str, path: Path) -> Iterator[tuple[str, str, Tree | str]]:
+def _rows(source: Source) -> Iterator[tuple[str, str, Tree | str]]:
     """Every object or line of a file, where it stands, and a name for it."""
-    if text.lstrip()[:1] == "[":
-        yield from rows_of(text, path)
+    if source.text.lstrip()[:1] == "[":
+        yield from rows_of(
+            source.text, source.path, options=source.options, problems=source.problems
+        )
         return
-    for number, line in enumerate(lines_of(text), 1):
-        if line.strip():
-            yield f"{path}:{number}", f"{path.stem}:{number}", line.strip()
+    yield from ((where, name, line.strip()) for where, name, line in source.lines())
 
 
 def _load(line: str, where: str) -> Tree:

@@ -149,7 +149,7 @@ def read_fewrel(path: Path, options: Options) -> Reading:
 
     rows = (
         (f"{path}#{clean(label)}:{number}", clean(label), row)
-        for where, _, tree in rows_of(source.text, path)
+        for where, _, tree in rows_of(source.text, path, options=options, problems=source.problems)
         for label in tree
         for number, row in enumerate(Row(tree, where).rows(label), 1)
     )

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from confide.errors import FormatError
 from confide.text.document import Document, Problem, Span
-from confide.text.files import LONGEST_LINE, lines_of, write_text
+from confide.text.files import LONGEST_LINE, write_text
 from confide.text.formats.base import Options, Reading, shown, unheld
 from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.pair_json import marked_pairs
@@ -52,7 +52,7 @@ def read(path: Path, options: Options) -> Reading:
         DataError: there is no sentence, or the type was not declared.
     """
     source = opened(path, options, longest=LONGEST_LINE)
-    items = list(_items(lines_of(source.text), path))
+    items = list(_items(source))
     bare = [item for item in items if item.label is None]
     if bare:
         what = (
@@ -70,10 +70,10 @@ def is_semeval(lines: Sequence[str]) -> bool:
     return match is not None and "<e1>" in match[2] and "<e2>" in match[2]
 
 
-def _items(lines: Sequence[str], path: Path) -> Iterator[_Item]:
+def _items(source: Source) -> Iterator[_Item]:
     item: _Item | None = None
-    for number, line in enumerate(lines, 1):
-        where, line = f"{path}:{number}", line.strip()
+    for where, _, line in source.lines():
+        line = line.strip()
         match = _SENTENCE.fullmatch(line)
         if match:
             if item is not None:
@@ -83,12 +83,14 @@ def _items(lines: Sequence[str], path: Path) -> Iterator[_Item]:
             item.comment = line.removeprefix(_COMMENT).strip()
         elif item is not None and item.label is None and _LABEL.fullmatch(line):
             item.label = line
-        elif line:
-            raise FormatError(
-                f"a line that is no sentence, label or comment: {shown(line)}",
-                expected='number TAB "text", then Relation(e1,e2) or Other, then Comment:',
-                where=where,
-            )
+        else:
+            with source.options.document(source.problems, where):
+                raise FormatError(
+                    f"a line that is no sentence, label or comment: {shown(line)}",
+                    expected='number TAB "text", then Relation(e1,e2) or Other, then Comment:',
+                    where=where,
+                )
+            item = None
     if item is not None:
         yield item
 
