@@ -13,7 +13,7 @@ from itertools import accumulate, groupby
 from operator import attrgetter
 from pathlib import Path
 
-from confide.errors import DataError, FormatError, SchemeError, SettingsError
+from confide.errors import DataError, FormatError, SchemeError
 from confide.text.document import Document, Entity, Problem, Sentence
 from confide.text.files import read_text, with_plain_ends
 from confide.text.formats.base import Columns, Options, Reading, entity_id
@@ -273,12 +273,12 @@ def read(path: Path, options: Options) -> Reading:
 
 
 def _numbered(columns: Columns | None, where: str) -> tuple[int, int | None] | None:
-    """The stated columns, which have numbers here. Raises SettingsError for names."""
+    """The stated columns, which have numbers here. Raises FormatError for names."""
     if columns is None:
         return None
     token, tag = columns
     if not isinstance(token, int) or isinstance(tag, str):
-        raise SettingsError(
+        raise FormatError(
             "the columns of a CoNLL file have no names",
             expected="numbers from 0, or from -1 at the end, such as 0,3 or 0,-1",
             got=f"{token},{tag}",

@@ -171,9 +171,10 @@ _NOT_MEANT = ("deleted", "killed", "irrelevant")
 
 def _is_medcat(row: Tree) -> bool:
     listed = row.get("annotations")
-    if not isinstance(listed, list) or "text" not in row:
-        return False
-    return "last_modified" in row or any("cui" in one for one in listed if isinstance(one, dict))
+    held = listed if isinstance(listed, list) else []
+    known = not {"project", "last_modified"}.isdisjoint(row)
+    known = known or any("cui" in one for one in held if isinstance(one, dict))
+    return known and "text" in row and "annotations" in row
 
 
 def _medcat(row: Tree, notes: Notes) -> Iterator[Taken]:

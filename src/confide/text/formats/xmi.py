@@ -16,7 +16,7 @@ from pathlib import Path
 from confide.errors import FormatError
 from confide.text.archives import exists
 from confide.text.document import Problem, Sentence, Span
-from confide.text.formats.base import Options, Reading, is_number
+from confide.text.formats.base import Options, Reading, whole
 from confide.text.formats.draft import Draft
 from confide.text.formats.layers import Units, called, is_linguistic, short
 from confide.text.formats.markup import Element, parse
@@ -137,9 +137,10 @@ def _layer(tag: str) -> str:
 
 def _span(features: dict[str, str], units: Units, cas: _Cas, layer: str) -> Span | None:
     ends = [features[key] for key in ("begin", "end")]
-    if not all(map(is_number, ends)):
+    begin, behind = map(whole, ends)
+    if begin is None or behind is None:
         raise FormatError("begin and end", expected="whole numbers", where=cas.where)
-    start, end = (units(int(one)) for one in ends)
+    start, end = units(begin), units(behind)
     if start is None or end is None or start > end:
         if not is_linguistic(layer):
             cas.lost("beyond-text", f"{short(layer)} {'-'.join(ends)} points nowhere")
