@@ -8,9 +8,9 @@ out in one way. `gathered` is the loop that readers of many documents share.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from confide.errors import DataError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
@@ -67,15 +67,15 @@ def head_first(roles: Sequence[str], known: dict[frozenset[str], str]) -> bool:
     return first == second or known.setdefault(frozenset((first, second)), first) == first
 
 
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A mention that has no place yet, and how its problems call it and say where it is."""
+class _Waiting(NamedTuple):
+    """A mention that has no place yet: its key, what the file calls it, and what it says of it."""
 
     key: str
     given: str
-    mention: Given
-    entity: Entity
+    kind: str
     where: str
+    mention: Given
+    rest: tuple[float | None, tuple[str, ...], Pairs]
 
 
 @dataclass(slots=True)
@@ -133,8 +133,8 @@ class Draft:
         self._count += 1
         key = f"\0{self._count}"
         mention = Given(spans, surface if isinstance(surface, str) else "", self.within)
-        entity = Entity(key, kind, (), confidence, concepts, attributes)
-        self._waiting.append(_Waiting(key, given, mention, entity, where or self.where))
+        rest = confidence, concepts, attributes
+        self._waiting.append(_Waiting(key, given, kind, where or self.where, mention, rest))
         return key
 
     @property
@@ -148,7 +148,8 @@ class Draft:
         if not self._waiting:
             return
         waiting, self._waiting = self._waiting, []
-        ruler, doubt = fitting(self.text, [one.mention for one in waiting], self.units)
+        given = [one.mention for one in waiting]
+        ruler, doubt = fitting(self.text, given, self.units)
         if ruler.way != Way(self.units[0]):
             self.note("offsets-counted", str(ruler.way), lost=False)
         if doubt:
@@ -158,7 +159,7 @@ class Draft:
 
     def _place(self, one: _Waiting, ruler: Ruler) -> None:
         """Give a mention its place in the text, or write down that it has none."""
-        kind, given, (spans, surface, within) = one.entity.type, one.given, one.mention
+        kind, given, (spans, surface, within) = one.kind, one.given, one.mention
         called = f"{kind} {given}" if given else kind
         placed = [ruler(span, within) for span in spans]
         if not placed or NOWHERE in placed:
@@ -168,7 +169,7 @@ class Draft:
             slug = "empty-span" if start >= end and (start, end) != NOWHERE else "beyond-text"
             self.note(slug, what, where=one.where)
             return
-        fragments = merged_fragments(placed)
+        fragments = merged_fragments(placed) if len(placed) > 1 else tuple(placed)
         if len(fragments) != len(placed):
             what = f"fragments of {called} touch or overlap: made one"
             self.note("fragments-merged", what, lost=False, where=one.where)
@@ -184,7 +185,7 @@ class Draft:
         name = free_id(name, self.entities, self._tried[0])
         self._names[one.key] = name
         self._names.setdefault(given or name, name)
-        self.entities[name] = replace(one.entity, id=name, fragments=fragments)
+        self.entities[name] = Entity(name, kind, fragments, *one.rest)
 
     def relation(
         self,
@@ -200,7 +201,7 @@ class Draft:
     ) -> None:
         """Add a relation between two entities by their names, or between two `concepts`."""
         if not concepts:
-            if not {head, tail} <= self.names.keys():
+            if head not in self.names or tail not in self._names:
                 what = f"{kind} from {head} to {tail}: no such entity".replace("\0", "")
                 self.note("dangling-relation", what, where=where)
                 return

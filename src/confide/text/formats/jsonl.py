@@ -52,23 +52,29 @@ def annotated(source: Source, values: Iterable[Value], *, format: str) -> Readin
     reader, left = RecordReader(options, problems), LeftOut()
     versions: list[Version] = []
     tools: set[str] = set()
+
+    def add(value: object, name: str, where: str) -> None:
+        if value is None:
+            left.count("cancelled", where)
+            return
+        tool, found = taken(value, Notes(where, problems, left, options.bare_type))
+        tools.add(tool)
+        for who, record, units in found:
+            versions.append(Version(who, reader.document(record, name, where, units=units)))
+
     for where, name, given in values:
-        with options.document(problems, where):
-            parts = parts_of(_load(given, where) if isinstance(given, str) else given)
-            for number, part in enumerate(parts, 1):
-                at, called = where, name
-                if len(parts) > 1:
-                    at, called = f"{where}#{number}", f"{name}:{number}"
-                if part is None:
-                    left.count("cancelled", at)
-                    continue
-                with options.document(problems, at):
-                    notes = Notes(at, problems, left, options.bare_type)
-                    tool, found = taken(part, notes)
-                    tools.add(tool)
-                    for who, record, units in found:
-                        document = reader.document(record, called, at, units=units)
-                        versions.append(Version(who, document))
+        try:
+            value = _load(given, where) if isinstance(given, str) else given
+            parts = parts_of(value)
+            if len(parts) == 1:
+                add(parts[0], name, where)
+                continue
+        except (DataError, FormatError) as error:
+            options.skip(error, problems, where)
+            continue
+        for number, part in enumerate(parts, 1):
+            with options.document(problems, f"{where}#{number}"):
+                add(part, f"{name}:{number}", f"{where}#{number}")
     problems += left.problems()
     if not versions:
         raise _nothing(left, source.path)

@@ -62,12 +62,14 @@ class Ruler:
     """Turns offsets that were counted in one way into characters of a text."""
 
     def __init__(self, text: str, way: Way) -> None:
-        self.way, self._length = way, len(text)
+        self.way, self._length, self._plain = way, len(text), way == Way()
         self._marks = None if way[:2] == (CHARACTERS, "") else _marks(text, way)
 
     def __call__(self, span: Span, within: Sequence[Stretch] = ()) -> Span:
         """The characters of a stretch, or `NOWHERE`."""
         if not within:
+            if self._plain:
+                return span if 0 <= span[0] < span[1] <= self._length else NOWHERE
             within = (Stretch(0, self._length),)
         last = bisect_right(within, span[0] - self.way.first, key=_OFFSET) or 1
         for start, end, offset in reversed(within[max(0, last - _TRIED) : last]):
@@ -135,9 +137,13 @@ def fitting(text: str, given: Sequence[Given], units: Sequence[str]) -> tuple[Ru
             count = _misses(ruler, text, said)
             if count < fewest:
                 best, fewest = ruler, count
-    differ = [way.unit for way in _ways(text) if way.unit in units or not unsaid]
-    if fewest < len(said) or len(set(differ)) < 2:
+    if fewest < len(said) or text.isascii():
         return best, ""
+    wide = max(text) > "\uffff"
+    possible = units if unsaid else (units[0], CHARACTERS, UTF16, BYTES)
+    differ = [unit for unit in possible if wide or unit != UTF16]
+    if len(differ) < 2:
+        return own, ""
     readings: dict[tuple[Span, ...], Ruler] = {}
     for ruler in (own, *(Ruler(text, Way(unit)) for unit in dict.fromkeys(differ))):
         spans = [ruler(span, one.within) for one in unsaid or said for span in one.spans]

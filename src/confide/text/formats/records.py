@@ -134,6 +134,8 @@ class RecordReader:
         return [self._span(pair, what) for pair in value]
 
     def _span(self, pair: object, what: str) -> Span:
+        if type(pair) is list and len(pair) == 2 and type(pair[0]) is type(pair[1]) is int:
+            return pair[0], pair[1]  # as nearly always
         ends = [whole(end) for end in pair] if isinstance(pair, list) else []
         if len(ends) != 2 or ends[0] is None or ends[1] is None:
             raise self._odd(what, "whole numbers, a start and an end", pair)
