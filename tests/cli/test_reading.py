@@ -82,7 +82,12 @@ def test_strict_ends_with_1_for_every_kind_of_loss(tmp_path):
         "numbers": ("a.jsonl", row(text="Rash", label=[[0, 1.5, "A"]]), [], 2),
         "broken": ("a.jsonl", row(text="Rash") + "{\n", ["--skip-broken"], 0),
         "broken, not skipped": ("a.jsonl", row(text="Rash") + "{\n", [], 2),
-        "relation": ("a.jsonl", row(text="a", relations=[dict(type="R", head=1, tail=2)]), [], 0),
+        "relation": (
+            "a.jsonl",
+            row(text="a", relations=[{"type": "R", "head": 1, "tail": 2}]),
+            [],
+            0,
+        ),
         "medcattrainer": ("a.json", json.dumps(export), [], 0),
         "spacy": ("a.json", json.dumps([["Rash", {"entities": [[0, 99, "A"]]}]]), [], 0),
         "ner-annotator": (
