@@ -61,3 +61,47 @@ def test_review_writes_a_page(tmp_path):
     path = put(tmp_path, "a.conll", "Rash\tB-A\n")
     run("review", tmp_path / "r.html", path)
     assert "<!doctype html>" in (tmp_path / "r.html").read_text()
+
+
+def test_strict_ends_with_1_for_every_kind_of_loss(tmp_path):
+    """Without it, what can be read is read, and an error in a file is code 2."""
+
+    def row(**more):
+        return json.dumps(more) + "\n"
+
+    far = [{"start": 0, "end": 4, "type": "A", "text": "pain"}]
+    export = {"projects": [{"documents": [{"id": 1, "text": "Rash", "annotations": [
+        {"start": 0, "end": 99, "cui": "1"}]}]}]}  # fmt: skip
+    cells = 'id,text,label\n1,Rash,"[{""start"": 0, ""end"": 99, ""label"": ""A""}]"\n'
+    kinds = {
+        "columns": ("a.conll", "a\tO\nb\tB-X\n", ["--columns", "0,7"], 2),
+        "names of columns": ("a.csv", "id,text\n1,Rash\n", ["--columns", "id,note"], 2),
+        "cells": ("a.csv", cells, [], 0),
+        "offsets": ("a.jsonl", row(text="😀 abcd", label=[[3, 5, "A"]]), [], 0),
+        "mismatch": ("a.jsonl", row(text="Rash", entities=far), [], 0),
+        "numbers": ("a.jsonl", row(text="Rash", label=[[0, 1.5, "A"]]), [], 2),
+        "broken": ("a.jsonl", row(text="Rash") + "{\n", ["--skip-broken"], 0),
+        "broken, not skipped": ("a.jsonl", row(text="Rash") + "{\n", [], 2),
+        "relation": (
+            "a.jsonl",
+            row(text="a", relations=[{"type": "R", "head": 1, "tail": 2}]),
+            [],
+            0,
+        ),
+        "medcattrainer": ("a.json", json.dumps(export), [], 0),
+        "spacy": ("a.json", json.dumps([["Rash", {"entities": [[0, 99, "A"]]}]]), [], 0),
+        "ner-annotator": (
+            "a.json",
+            json.dumps({"classes": [], "annotations": [["Rash", {"entities": [[0, 99, "A"]]}]]}),
+            [],
+            0,
+        ),
+    }
+    for kind, (name, content, options, code) in kinds.items():
+        path = put(tmp_path / kind, name, content)
+        run("check", path, *options, code=code)
+        run("check", path, *options, "--strict", code=1)
+        out = tmp_path / kind / "out.jsonl"
+        run("convert", path, *options, "--to", "jsonl", "--out", out, "--strict", code=1)
+    good = put(tmp_path, "b.json", json.dumps([["Rash", {"entities": [[0, 4, "A"]]}]]))
+    run("check", good, "--strict")

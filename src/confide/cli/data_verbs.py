@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,6 +13,7 @@ from confide.cli import screen
 from confide.cli.putting import crossing_lines, problem_lines, say_problems
 from confide.cli.reading import How, reads
 from confide.cli.words import Format, Json, Language, ReadsFiles, Scheme
+from confide.errors import DataError, FormatError
 
 if TYPE_CHECKING:
     from confide.text.document import Problem
@@ -20,6 +22,9 @@ data = typer.Typer(no_args_is_help=True, help="Check, review, convert, split, co
 
 By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
 Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Annotated files.")]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="End with exit code 1 if anything is lost or doubtful.")
+]
 
 
 @data.command("check", cls=ReadsFiles)
@@ -31,16 +36,15 @@ def check(
     every: Annotated[
         bool, typer.Option("--all", help="List every problem, not just a few.")
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="End with exit code 1 if anything is lost.")
-    ] = False,
+    strict: Strict = False,
     as_json: Json = False,
 ) -> None:
     """Report every annotation lost or changed in reading: file, line or offset, and why."""
     from confide import api
     from confide.cli import tables
 
-    found = api.check(files, format=how.format, options=how.options())
+    with _unreadable_is_lost(strict=strict):
+        found = api.check(files, format=how.format, options=how.options())
     if as_json:
         names = ("format", "details", "counts", "types", "relations", "crossings", "problems")
         screen.put_json({name: getattr(found, name) for name in names})
@@ -63,16 +67,15 @@ def convert(
     to_scheme: Annotated[
         str, typer.Option(metavar="SCHEME", help="The tag scheme to write, for CoNLL.")
     ] = "iob2",
-    strict: Annotated[
-        bool, typer.Option("--strict", help="End with exit code 1 if anything is lost.")
-    ] = False,
+    strict: Strict = False,
 ) -> None:
     """Convert files to another format and report what it cannot hold."""
     from confide import api
 
-    done = api.convert(
-        files, to, out, format=how.format, to_scheme=to_scheme, options=how.options()
-    )
+    with _unreadable_is_lost(strict=strict):
+        done = api.convert(
+            files, to, out, format=how.format, to_scheme=to_scheme, options=how.options()
+        )
     say_problems(done.problems)
     for path in done.paths:
         typer.echo(str(path))
@@ -99,11 +102,23 @@ def review(
 
 
 def _end_if_lost(problems: Sequence[Problem], *, strict: bool) -> None:
-    """End with exit code 1 if anything was lost and that is not wanted."""
-    lost = sum(problem.lost for problem in problems)
+    """End with exit code 1 if anything was lost, or is not what the file says, under `strict`."""
+    lost = sum(problem.lost or problem.kind == "text-mismatch" for problem in problems)
     if strict and lost:
-        screen.say(f"{lost} lost: --strict ends with exit code 1")
+        screen.say(f"{lost} lost or doubtful: --strict ends with exit code 1")
         raise typer.Exit(1)
+
+
+@contextmanager
+def _unreadable_is_lost(*, strict: bool) -> Iterator[None]:
+    """Under `strict`, an error in a file ends with the message and exit code 1, as a loss does."""
+    try:
+        yield
+    except (DataError, FormatError) as error:
+        if not strict:
+            raise
+        screen.fail(error)
+        raise typer.Exit(1) from error
 
 
 @data.command("split", cls=ReadsFiles)

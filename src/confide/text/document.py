@@ -93,7 +93,7 @@ class Document:
 class Problem:
     """An annotation or line that was lost, changed or doubtful: a kind (slug), where, and why.
 
-    `lost` is true if something in the file is missing from the documents.
+    `lost` is true if something in the file is missing from the documents, or may be so.
     """
 
     kind: str

@@ -80,7 +80,7 @@ def test_subjects_that_are_not_there(tmp_path):
     assert reading.documents[0].relations == ()
     assert kinds(reading.problems) == ["beyond-text"]
     with pytest.raises(FormatError, match="a whole number"):
-        read(put(tmp_path, "a.json", json.dumps([row | {"obj_end": "4"}])))
+        read(put(tmp_path, "a.json", json.dumps([row | {"obj_end": "four"}])))
     wrong = {"r": [{"tokens": ["a"], "h": ["a", "Q1", []], "t": ["a", "Q1", [[0]]]}]}
     with pytest.raises(FormatError, match="places"):
         read(put(tmp_path, "a.json", json.dumps(wrong)), "fewrel")

@@ -93,7 +93,7 @@ def test_round_trip(tmp_path_factory, documents):
     [
         ("12\t0\t99\tAspirin\tChemical\tD001", "beyond-text", True),
         ("12\t5\t5\t\tChemical\tD001", "empty-span", True),
-        ("12\t1\t8\tAspirin\tChemical\tD001", "text-mismatch", False),
+        ("12\t0\t7\tAspirine\tChemical\tD001", "text-mismatch", False),
     ],
 )
 def test_offsets_that_do_not_fit_are_named(tmp_path, line, kind, lost):

@@ -103,7 +103,7 @@ def test_mentions_of_tokens_that_are_not_there_are_lost_with_their_links(tmp_pat
 
 @pytest.mark.parametrize("row", [
     {"tokenized_text": "a", "ner": []},
-    {"tokenized_text": ["a"], "ner": [[0, "1", "X"]]},
+    {"tokenized_text": ["a"], "ner": [[0, "one", "X"]]},
     {"tokenized_text": ["a"], "ner": [[0]]},
     {"tokenized_text": ["a"], "ner": [[0, 0, ""]]},
     {"tokenized_text": ["a"], "ner": [[True, 0, "X"]]},

@@ -25,7 +25,7 @@ from confide.errors import DataError, FormatError
 from confide.text.archives import inside
 from confide.text.document import Document, Problem
 from confide.text.files import LONGEST_LINE, lines_of, read_text, write_text
-from confide.text.formats.biobert import is_negative
+from confide.text.formats.draft import is_negative
 from confide.text.unpacking import GZIP, Meter, Metered
 from confide.userfiles import opened
 

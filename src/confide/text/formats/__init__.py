@@ -79,6 +79,9 @@ FORMATS: dict[str, Format] = {
             "labelstudio-min", "Label Studio's JSON-MIN", ".json", jsonl.read,
             span_json.writer(span_json.LABEL_STUDIO_MIN),
         ),
+        Format("medcattrainer", "MedCATtrainer's JSON", ".json", jsonl.read, None),
+        Format("spacy", "spaCy's training data as JSON", ".json", jsonl.read, None),
+        Format("ner-annotator", "NER Annotator's JSON", ".json", jsonl.read, None),
         Format(
             "pubannotation", "PubAnnotation's JSON", ".json", jsonl.read,
             span_json.writer(span_json.PUBANNOTATION),

@@ -107,13 +107,21 @@ def _reading(path: Path, options: Options, name: str) -> Reading:
         if not lines:
             raise DataError("the file is empty", where=str(file))
         if part == NEGATIVES:
-            _add_negatives(lines, abstracts, problems)
-        else:
-            _add_rows(lines, _TYPES[part], abstracts, options)
+            for where, line in lines:
+                with options.document(problems, where):
+                    _add_negative(where, line, abstracts, problems)
+            continue
+        for where, line in lines:
+            with options.document(problems, where):
+                options.require("Drug", where)
+                options.require(_TYPES[part], where)
+                _add_row(where, line, _TYPES[part], abstracts)
     if list(files) == [NEGATIVES] and _beside(path.parent).keys() & _TYPES.keys():
         what = f"the files beside it hold other sentences of the same abstracts: read {path.parent}"
         problems.append(Problem("abstracts-divided", str(path), what))
     documents = [_document(id, abstract, problems) for id, abstract in abstracts.items()]
+    if not documents:
+        raise DataError("no line is left", where=str(path))
     details = {"files": ", ".join(files), "encoding": encodings[0]}
     return Reading(documents, problems, name, details)
 
@@ -192,53 +200,42 @@ def _columns(line: str) -> list[str] | None:
     return columns if all(is_number(columns[place]) for place in (3, 4, 6, 7)) else None
 
 
-def _add_rows(
-    lines: Sequence[tuple[str, str]],
-    type: str,
-    abstracts: dict[str, _Abstract],
-    options: Options,
-) -> None:
-    """Put the lines of a `.rel` file to their abstracts."""
-    for where, line in lines:
-        columns = _columns(line)
-        if columns is None:
-            raise FormatError(
-                "not a relation of the ADE corpus",
-                expected="PubMed id|sentence|effect or dose|begin|end|drug|begin|end",
-                where=where,
-            )
-        options.require(type, where)
-        options.require("Drug", where)
-        id, sentence, surface, begin, end, drug, drug_begin, drug_end = columns
-        other = _Mention(type, surface, int(begin), int(end))
-        row = _Row(
-            where, id, sentence, other, _Mention("Drug", drug, int(drug_begin), int(drug_end))
+def _add_row(where: str, line: str, type: str, abstracts: dict[str, _Abstract]) -> None:
+    """Put a line of a `.rel` file to its abstract."""
+    columns = _columns(line)
+    if columns is None:
+        raise FormatError(
+            "not a relation of the ADE corpus",
+            expected="PubMed id|sentence|effect or dose|begin|end|drug|begin|end",
+            where=where,
         )
-        abstract = abstracts.setdefault(id, _Abstract(where))
-        abstract.positive.setdefault(sentence, []).append(row)
+    id, sentence, surface, begin, end, drug, drug_begin, drug_end = columns
+    other = _Mention(type, surface, int(begin), int(end))
+    row = _Row(where, id, sentence, other, _Mention("Drug", drug, int(drug_begin), int(drug_end)))
+    abstract = abstracts.setdefault(id, _Abstract(where))
+    abstract.positive.setdefault(sentence, []).append(row)
 
 
-def _add_negatives(
-    lines: Sequence[tuple[str, str]], abstracts: dict[str, _Abstract], problems: list[Problem]
+def _add_negative(
+    where: str, line: str, abstracts: dict[str, _Abstract], problems: list[Problem]
 ) -> None:
-    """Put the sentences of `ADE-NEG.txt` to their abstracts, each once."""
-    for where, line in lines:
-        match = _NEGATIVE.fullmatch(line)
-        if match is None:
-            raise FormatError(
-                "not a negative sentence of the ADE corpus",
-                expected="PubMed id, NEG and a sentence, with one blank between them",
-                where=where,
-            )
-        abstract = abstracts.setdefault(match[1], _Abstract(where))
-        if match[2] in abstract.positive:
-            what = f"the sentence has an adverse effect in {abstract.positive[match[2]][0].where}"
-            problems.append(Problem("negative-and-positive", where, what))
-        elif match[2] in abstract.negative:
-            what = f"the sentence stands already in {abstract.negative[match[2]]}"
-            problems.append(Problem("duplicate-sentence", where, what))
-        else:
-            abstract.negative[match[2]] = where
+    """Put a sentence of `ADE-NEG.txt` to its abstract, once."""
+    match = _NEGATIVE.fullmatch(line)
+    if match is None:
+        raise FormatError(
+            "not a negative sentence of the ADE corpus",
+            expected="PubMed id, NEG and a sentence, with one blank between them",
+            where=where,
+        )
+    abstract = abstracts.setdefault(match[1], _Abstract(where))
+    if match[2] in abstract.positive:
+        what = f"the sentence has an adverse effect in {abstract.positive[match[2]][0].where}"
+        problems.append(Problem("negative-and-positive", where, what))
+    elif match[2] in abstract.negative:
+        what = f"the sentence stands already in {abstract.negative[match[2]]}"
+        problems.append(Problem("duplicate-sentence", where, what))
+    else:
+        abstract.negative[match[2]] = where
 
 
 # --- from abstracts to documents ----------------------------------------------------------

@@ -30,6 +30,20 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 16
 
 
+def whole(value: object) -> int | None:
+    """A whole number, which a file may write as 6, 6.0 or "6"; None for anything else.
+
+    >>> [whole(value) for value in (6, 6.0, "6", " 6.0", 6.5, "6.5", True, None, float("inf"))]
+    [6, 6, 6, 6, None, None, None, None, None]
+    """
+    if isinstance(value, str):
+        number, _, rest = value.strip().partition(".")
+        return int(number) if is_number(number) and not rest.strip("0") else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if isinstance(value, int) or value.is_integer() else None
+
+
 Columns = tuple[int | str, int | str | None]
 """The columns of the token and the tag, or of the id and the text of notes."""
 

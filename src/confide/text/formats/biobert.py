@@ -10,17 +10,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from confide.errors import DataError, FormatError
-from confide.text.document import Document, Entity, Problem, Relation
-from confide.text.files import lines_of, read_text
+from confide.errors import FormatError
+from confide.text.document import Document
+from confide.text.files import LONGEST_LINE
 from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.sentences import one_sentence
-from confide.text.pairs import pair_attributes
 
 HEADER = ["index", "sentence", "label"]
 POSITIVE, RELATED = "1", "related"
-NEGATIVE = frozenset(("0", "false", "none", "na", "other", "no_relation", "no-relation"))
-"""Labels, in lower case, that mean no relation; so does any label that ends in ``-false``."""
 _BLINDED = re.compile(r"@([A-Za-z][\w-]*)\$")
 _SAMPLE = 50
 
@@ -35,22 +33,14 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line's columns differ from those of the first, or a label is empty.
         DataError: there is no sentence, or a type was not declared.
     """
-    text, encoding = read_text(path, options.encoding)
-    problems: list[Problem] = []
-    lines = [(number, line) for number, line in enumerate(lines_of(text), 1) if line.strip()]
-    headed = bool(lines) and lines[0][1].split("\t") == HEADER
-    documents = []
-    file, stem = str(path), path.stem
-    for number, line in lines[headed:]:
-        where = f"{file}:{number}"
-        sentence, label = _columns(line, where, headed=headed)
-        blinded = _entities(sentence, options, where) if "@" in sentence else []
-        name = f"{stem}:{number}"
-        documents.append(_document(name, where, (sentence, label, blinded), problems))
-    if not documents:
-        raise DataError("the file is empty", where=str(path))
-    details = {"encoding": encoding, "header": "yes" if headed else "no"}
-    return Reading(documents, problems, "biobert", details)
+    source = opened(path, options, longest=LONGEST_LINE)
+    rows = list(source.lines())
+    headed = bool(rows) and rows[0][2].split("\t") == HEADER
+
+    def one(source: Source, where: str, name: str, line: str) -> Document:
+        return _document(source, where, name, _columns(line, where, headed=headed))
+
+    return gathered(source, rows[headed:], one, format="biobert", header="yes" if headed else "no")
 
 
 def is_biobert(lines: Sequence[str]) -> bool:
@@ -78,46 +68,16 @@ def _columns(line: str, where: str, *, headed: bool) -> tuple[str, str]:
     return columns[-2], columns[-1].strip()
 
 
-def _entities(sentence: str, options: Options, where: str) -> list[Entity]:
-    found = []
-    for number, match in enumerate(_BLINDED.finditer(sentence), 1):
-        options.require(match[1], where)
-        found.append(Entity(f"T{number}", match[1], (match.span(),)))
-    return found
-
-
-def _document(
-    name: str, where: str, row: tuple[str, str, list[Entity]], problems: list[Problem]
-) -> Document:
+def _document(source: Source, where: str, name: str, row: tuple[str, str]) -> Document:
     """A line as a document. Unless it has two entities, its label belongs to no pair."""
-    sentence, label, entities = row
-    kind = RELATED if label == POSITIVE else label
-    relations: tuple[Relation, ...] = ()
-    pairs = []
-    if len(entities) == 2:
-        head, tail = (entity.id for entity in entities)
-        pairs = [(head, tail)]
-        if not is_negative(label):
-            relations = (Relation("R1", kind, head, tail),)
+    sentence, label = row
+    draft = source.draft(name, sentence, where)
+    draft.sentences = one_sentence(sentence)
+    found = [draft.entity(match[1], [match.span()]) for match in _BLINDED.finditer(sentence)]
+    if len(found) == 2:
+        draft.pair(found[0], found[1], RELATED if label == POSITIVE else label)
     else:
-        what = f"the label {shown(label)} of a sentence with {len(entities)} blinded entities"
-        problems.append(Problem("not-one-pair", where, what, lost=True))
-    return Document(
-        name,
-        sentence,
-        entities=tuple(entities),
-        relations=relations,
-        sentences=one_sentence(sentence),
-        attributes=pair_attributes(pairs),
-        source=where,
-    )
-
-
-def is_negative(label: str) -> bool:
-    """Whether a label says that nothing holds between the two.
-
-    >>> [label for label in ("0", "1", "CPR:4", "DDI-false", "False") if is_negative(label)]
-    ['0', 'DDI-false', 'False']
-    """
-    label = label.lower()
-    return label in NEGATIVE or label.endswith("-false")
+        draft.pair("", "", None)
+        what = f"the label {shown(label)} of a sentence with {len(found)} blinded entities"
+        draft.note("not-one-pair", what)
+    return draft.document()

@@ -11,20 +11,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from confide.errors import DataError, FormatError, MissingDataError
-from confide.text.document import Document, Entity, Problem, Relation, Span
+from confide.errors import FormatError, MissingDataError
+from confide.text.document import Document, Span
 from confide.text.files import lines_of, read_text
-from confide.text.formats.base import (
-    Options,
-    Reading,
-    free_id,
-    is_number,
-    merged_fragments,
-    reads,
-    shown,
-    shown_at,
-)
+from confide.text.formats.base import Options, Reading, shown, whole
 from confide.text.formats.brat_write import CONFIDENCE, write
+from confide.text.formats.draft import Draft, Source, gathered, head_first
 
 __all__ = ["ENDINGS", "read", "write"]
 
@@ -38,9 +30,7 @@ Line = tuple[str, list[str], str]
 def read(path: Path, options: Options) -> Reading:
     """Read a folder of brat files (with all folders in it), or one document of it.
 
-    Documents are named by their path in the folder. Offsets count the characters of the text as it
-    is in the file. If the annotations fit better without its byte order mark, or with each line end
-    counted as one character, they are read that way, which is reported.
+    Documents are named by their path in the folder.
 
     Raises:
         MissingDataError: the text of an annotation file is missing, or nothing is there.
@@ -48,26 +38,22 @@ def read(path: Path, options: Options) -> Reading:
         DataError: a type was not declared.
     """
     if not path.is_dir():
-        documents, problems = _document(path.with_suffix(""), path.stem, options)
-        return Reading([documents], problems, "brat", {"encoding": options.encoding or "utf-8"})
+        source = Source(path, options, "", options.encoding or "utf-8")
+        rows = [(str(path), path.stem, path.with_suffix(""))]
+        return gathered(source, rows, _document, format="brat")
     stems = {file.with_suffix("") for file in path.rglob("*") if file.suffix in (*ENDINGS, ".txt")}
     if not stems:
         raise MissingDataError(
             "the folder holds no brat file", expected=".txt and .ann files", where=str(path)
         )
-    reading = Reading([], [], "brat", {"encoding": options.encoding or "utf-8"})
-    for stem in sorted(stems):
-        with options.document(reading.problems, stem):
-            document, problems = _document(stem, stem.relative_to(path).as_posix(), options)
-            reading.documents.append(document)
-            reading.problems.extend(problems)
-    if not reading.documents:
-        raise DataError("no document is left", where=str(path))
-    return reading
+    source = Source(path, options, "", options.encoding or "utf-8")
+    rows = ((str(stem), stem.relative_to(path).as_posix(), stem) for stem in sorted(stems))
+    return gathered(source, rows, _document, format="brat")
 
 
-def _document(stem: Path, name: str, options: Options) -> tuple[Document, list[Problem]]:
+def _document(source: Source, where: str, name: str, stem: Path) -> Document:
     """One document: `stem` is its path without an ending."""
+    options = source.options
     parts = [stem.parent / f"{stem.name}{ending}" for ending in ENDINGS]
     parts = [part for part in parts if part.is_file()]
     text_file = stem.parent / f"{stem.name}.txt"
@@ -85,43 +71,35 @@ def _document(stem: Path, name: str, options: Options) -> tuple[Document, list[P
             if line.strip():
                 columns = line.split("\t")
                 lines.append((f"{part}:{number}", columns, columns[0].strip()))
-    source = str(parts[0] if parts else text_file)
-    reader = _Reader(Document(name, text, source=source), options)
+    draft = source.draft(name, text, str(parts[0] if parts else text_file))
+    draft.keep = True
     if not parts:
-        reader.note("no-annotation-file", str(text_file), "no .ann file beside it", lost=False)
-    return reader.run(lines), reader.problems
+        draft.note("no-annotation-file", "no .ann file beside it", lost=False)
+    return _Reader(draft, source.roles).run(lines)
 
 
 class _Reader:
     """Turns the lines of one document into entities and relations."""
 
-    def __init__(self, document: Document, options: Options) -> None:
-        self.document, self.options = document, options
-        self.problems: list[Problem] = []
-        self.entities: dict[str, Entity] = {}
-        self.relations: dict[str, Relation] = {}
+    def __init__(self, draft: Draft, roles: dict[frozenset[str], str]) -> None:
+        self.draft, self.roles = draft, roles
+        self.entities, self.relations = draft.entities, draft.relations
         self.triggers: dict[str, str] = {}
         self.said: dict[str, list[tuple[str, str]]] = {}
         self.concepts: dict[str, list[str]] = {}
-        self.tried: dict[str, int] = {}
-        self.tried_of_relations: dict[str, int] = {}
         self.groups = 0
 
     def note(self, kind: str, where: str, what: str, *, lost: bool = True) -> None:
         """Add a problem."""
-        self.problems.append(Problem(kind, where, what, lost))
+        self.draft.note(kind, what, lost=lost, where=where)
 
     def run(self, lines: list[Line]) -> Document:
         """The document with everything that the lines say; a line may point to a later one."""
-        mentions = [
-            (where, name, *_mention(columns, where))
-            for where, columns, name in lines
-            if name[:1] == "T"
-        ]
-        text = self._fitting_text([(spans, surface) for *_, spans, surface in mentions])
-        self.document = replace(self.document, text=text)
-        for where, name, kind, spans, surface in mentions:
-            self._entity(where, name, (kind, spans, surface))
+        for where, columns, name in lines:
+            if name[:1] == "T":
+                kind, spans, surface = _mention(columns, where)
+                self.draft.entity(kind, spans, given=name, surface=surface, where=where)
+        self.draft.place()
         events = [line for line in lines if line[2][:1] == "E"]
         for where, columns, name in events:
             self._trigger(where, name, _words(columns, where, 1))
@@ -134,59 +112,15 @@ class _Reader:
                 self._equivalence(where, _words(columns, where, 3))
         for where, columns, name in lines:
             self._property(where, columns, name)
-        entities = (
-            replace(
-                entity,
-                concepts=tuple(self.concepts.get(name, ())),
-                attributes=(*entity.attributes, *self.said.get(name, ())),
-            )
-            if name in self.said or name in self.concepts
-            else entity
-            for name, entity in self.entities.items()
-        )
-        relations = (
-            relation
-            if name in self.entities or name not in self.said  # an entity comes before a relation
-            else replace(relation, attributes=(*relation.attributes, *self.said.get(name, ())))
-            for name, relation in self.relations.items()
-        )
-        return replace(self.document, entities=tuple(entities), relations=tuple(relations))
-
-    def _fitting_text(self, mentions: list[tuple[list[Span], str]]) -> str:
-        """The text as the annotations count it: with or without a mark, CRLF as two or one."""
-        text = self.document.text
-        best, fewest = text, _misses(text, mentions)
-        for variant, what in (
-            (text.replace("\r\n", "\n"), "line ends counted as one character"),
-            ("\ufeff" + text, "a byte order mark counted"),
-        ):
-            if fewest and variant != text and (count := _misses(variant, mentions)) < fewest:
-                best, fewest, said = variant, count, what
-        if best is not text:
-            self.note("offsets-counted", self.document.source, said, lost=False)
-        return best
-
-    def _entity(self, where: str, name: str, mention: tuple[str, list[Span], str]) -> None:
-        kind, spans, surface = mention
-        self.options.require(kind, where)
-        text = self.document.text
-        for start, end in spans:
-            if not start < end <= len(text):
-                slug = "empty-span" if start >= end else "beyond-text"
-                what = f"{kind} {name} {start}-{end} points nowhere in {len(text)} characters"
-                self.note(slug, where, what)
-                return
-        fragments = merged_fragments(spans)
-        if len(fragments) != len(spans):
-            what = f"fragments of {kind} {name} touch or overlap: made one"
-            self.note("fragments-merged", where, what, lost=False)
-        if not _same(text, spans, surface):
-            what = f"{kind} {name} is {shown(surface)} but {shown_at(text, spans)} in the text"
-            self.note("text-mismatch", where, what, lost=False)
-        if name in self.entities:
-            self.note("duplicate-id", where, f"another entity is called {name}", lost=False)
-            name = free_id(name, self.entities, self.tried)
-        self.entities[name] = Entity(name, kind, fragments)
+        for name, concepts in self.concepts.items():
+            self.entities[name] = replace(self.entities[name], concepts=tuple(concepts))
+        for name, said in self.said.items():
+            if name in self.entities:  # an entity comes before a relation
+                self.entities[name] = replace(self.entities[name], attributes=tuple(said))
+            else:
+                more = (*self.relations[name].attributes, *said)
+                self.relations[name] = replace(self.relations[name], attributes=more)
+        return self.draft.document()
 
     def _trigger(self, where: str, name: str, words: list[str]) -> None:
         """An event's first word, Type:T1."""
@@ -207,32 +141,19 @@ class _Reader:
             return
         for number, word in enumerate(words, 1):
             role, _, target = word.partition(":")
-            tail = self.triggers.get(target, target)
-            if tail not in self.entities:
-                self.note("dangling-relation", where, f"{role} of event {event}: no {target}")
-                continue
-            attributes = [("event", event)]
-            attributes += [("argument", target)] if tail != target else []
-            self._add(
-                Relation(
-                    f"{event}.{number}",
-                    role,
-                    self.triggers[event],
-                    tail,
-                    attributes=tuple(attributes),
-                ),
-                where,
-            )
+            ends = self.triggers[event], self.triggers.get(target, target)
+            said = [("event", event), *([("argument", target)] if ends[1] != target else [])]
+            name = f"{event}.{number}"
+            self.draft.relation(role, *ends, given=name, where=where, attributes=tuple(said))
 
     def _relation(self, where: str, name: str, words: list[str]) -> None:
-        """Type Arg1:T1 Arg2:T2; other names of arguments are kept."""
+        """Type Arg1:T1 Arg2:T2, in whichever order; other names of arguments are kept."""
         roles, ends = zip(*(word.rpartition(":")[::2] for word in words[1:3]), strict=True)
-        if any(end not in self.entities and end not in self.triggers for end in ends):
-            self.note("dangling-relation", where, f"{words[0]} {name}: no {' or '.join(ends)}")
-            return
-        attributes = () if roles == ("Arg1", "Arg2") else (("roles", " ".join(roles)),)
-        head, tail = (self.triggers.get(end, end) for end in ends)
-        self._add(Relation(name, words[0], head, tail, attributes=attributes), where)
+        if not head_first(roles, self.roles):
+            roles, ends = roles[::-1], ends[::-1]
+        said = () if roles == ("Arg1", "Arg2") else (("roles", " ".join(roles)),)
+        ends = [self.triggers.get(end, end) for end in ends]
+        self.draft.relation(words[0], *ends, given=name, where=where, attributes=said)
 
     def _equivalence(self, where: str, words: list[str]) -> None:
         """Equiv T1 T2 T3: a chain of relations that share the attribute "equivalence"."""
@@ -243,18 +164,9 @@ class _Reader:
             self.note("dangling-relation", where, f"{words[0]}: a member is missing")
         number = self.groups + 1
         for place, (head, tail) in enumerate(zip(known, known[1:], strict=False), 1):
-            group = (("equivalence", f"*{number}"),)
-            self._add(Relation(f"*{number}.{place}", words[0], head, tail, attributes=group), where)
+            said, name = (("equivalence", f"*{number}"),), f"*{number}.{place}"
+            self.draft.relation(words[0], head, tail, given=name, where=where, attributes=said)
             self.groups += 1
-
-    def _add(self, relation: Relation, where: str) -> None:
-        if relation.id in self.relations:
-            self.note(
-                "duplicate-id", where, f"another relation is called {relation.id}", lost=False
-            )
-            name = free_id(relation.id, self.relations, self.tried_of_relations)
-            relation = replace(relation, id=name)
-        self.relations[relation.id] = relation
 
     def _property(self, where: str, columns: list[str], name: str) -> None:
         """A, M, N and # lines: what is said about an entity or a relation."""
@@ -319,26 +231,16 @@ def _mention(columns: list[str], where: str) -> tuple[str, list[Span], str]:
     offsets = " ".join(words[1:])
     spans: list[Span] = []
     for part in offsets.split(";"):
-        ends = part.split(" ")
-        if len(ends) != 2 or not all(map(is_number, ends)):
+        ends = [whole(end) for end in part.split(" ")]
+        if len(ends) != 2 or ends[0] is None or ends[1] is None:
             raise FormatError(
                 "offsets of an entity",
                 expected="start end, or start end;start end",
                 got=shown(offsets),
                 where=where,
             )
-        spans.append((int(ends[0]), int(ends[1])))
+        spans.append((ends[0], ends[1]))
     return words[0], spans, "\t".join(columns[2:])
-
-
-def _same(text: str, spans: list[Span], surface: str) -> bool:
-    """Whether a surface equals the text apart from white space, which brat writes as a blank."""
-    return not surface or reads(text, spans, surface)
-
-
-def _misses(text: str, mentions: list[tuple[list[Span], str]]) -> int:
-    """How many mentions are not what the text has at their place."""
-    return sum(not _same(text, spans, surface) for spans, surface in mentions)
 
 
 def _is_fraction(value: str) -> bool:

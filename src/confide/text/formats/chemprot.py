@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from confide.errors import DataError, FormatError
-from confide.text.document import Document, Entity, Problem, Relation, Span
-from confide.text.files import LONGEST_JSON, read_text
+from confide.errors import FormatError
+from confide.text.document import Document, Span
 from confide.text.formats.base import Options, Reading, shown, whole_text
+from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.jsonl import rows_of
 from confide.text.formats.records import clean
-from confide.text.formats.sentences import joined
-from confide.text.pairs import pair_attributes
+from confide.text.formats.sentences import one_sentence
 from confide.userfiles import Tree, json_of
 
 _SAMPLE = 20
@@ -41,15 +40,9 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line is not JSON, has no text or label, or does not mark two arguments.
         DataError: there is no line, or the type was not declared.
     """
-    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
-    problems: list[Problem] = []
-    documents = []
-    for where, name, row in rows_of(text, path):
-        options.require(options.bare_type, where)
-        documents.append(_document(row, name, (where, options.bare_type), problems))
-    if not documents:
-        raise DataError("the file is empty", where=str(path))
-    return Reading(documents, problems, "chemprot", {"encoding": encoding})
+    source = opened(path, options)
+    rows = rows_of(source.text, path, options=options, problems=source.problems)
+    return gathered(source, rows, _document, format="chemprot")
 
 
 def is_chemprot(lines: Sequence[str]) -> bool:
@@ -105,31 +98,24 @@ def _between(text: str, opens: str, closes: str, *, start: int) -> Span | None:
     return (begin, end) if end > 0 else None
 
 
-def _document(row: Tree, name: str, place: tuple[str, str], problems: list[Problem]) -> Document:
-    """A line as a document; `place` is its place in the file and the type of its entities."""
-    where, kind = place
+def _document(source: Source, where: str, name: str, row: Tree) -> Document:
     text, label = row.get("text"), row.get("label")
     if not isinstance(text, str) or not isinstance(label, str) or not label.strip():
         raise FormatError(
             "a line without text or label", expected='"text" and "label", strings', where=where
         )
-    found = unmarked(whole_text(text, where, problems))
+    found = unmarked(whole_text(text, where, source.problems))
     if found is None:
         raise FormatError(
             "the text does not mark two arguments",
             expected="<< a >> and after it [[ b ]], with blanks",
             where=where,
         )
+    draft = source.draft(name, found.text, where)
+    draft.sentences = one_sentence(found.text)
     for key in sorted(row.keys() - {"text", "label"}):
         if row[key]:
-            problems.append(Problem("key-ignored", where, f"{shown(key)} is not read", lost=True))
-    whole = joined([found.text])
-    return Document(
-        name,
-        whole.text,
-        entities=(Entity("T1", kind, (found.first,)), Entity("T2", kind, (found.second,))),
-        relations=(Relation("R1", clean(label.strip()), "T1", "T2"),),
-        sentences=whole.sentences,
-        attributes=pair_attributes([("T1", "T2")]),
-        source=where,
-    )
+            draft.note("key-ignored", f"{shown(key)} is not read")
+    ends = [draft.entity(source.options.bare_type, [span]) for span in found[1:]]
+    draft.pair(ends[0], ends[1], clean(label.strip()))
+    return draft.document()

@@ -153,7 +153,7 @@ def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, whe
     even = 2 * usual >= len(rows) and width <= _WIDEST
     rows = [row for row in rows if len(row) == width]
     if stated is not None:
-        return _stated(stated, tabs, width, where)
+        return _stated(stated, tabs, width, f"{where}:{content[0][0]}")
     columns = [[row[index] for row in rows] for index in range(width)] if even else []
     tag, doubt = _tag_column(columns)
     if tag is None:
@@ -169,15 +169,15 @@ def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, whe
 
 
 def _stated(stated: tuple[int, int | None], tabs: bool, width: int, where: str) -> Layout:
-    token, tag = (
-        None if column is None else column % width if -width <= column else width
-        for column in stated
-    )
-    if token is None or token >= width or (tag is not None and (tag >= width or tag == token)):
+    token, tag = (None if column is None else column + width * (column < 0) for column in stated)
+    if token is None or not 0 <= token < width or tag == token or not (
+        tag is None or 0 <= tag < width
+    ):  # fmt: skip
         raise FormatError(
             "the stated columns do not exist, or are the same",
             expected=f"columns from 0 to {width - 1}",
-            got=f"token {stated[0]}, tag {stated[1]}",
+            got=f"token {stated[0]}, tag {stated[1]}; the lines have {width} "
+            f"column{'s' * (width != 1)}",
             where=where,
         )
     return Layout(tabs, width, token, tag)

@@ -13,7 +13,7 @@ from itertools import accumulate, groupby
 from operator import attrgetter
 from pathlib import Path
 
-from confide.errors import DataError, FormatError, SchemeError, SettingsError
+from confide.errors import DataError, FormatError, SchemeError
 from confide.text.document import Document, Entity, Problem, Sentence
 from confide.text.files import read_text, with_plain_ends
 from confide.text.formats.base import Columns, Options, Reading, entity_id
@@ -76,12 +76,13 @@ class _Mark:
 class _Scan:
     """One pass over the text of a file."""
 
-    def __init__(self, path: Path, layout: Layout) -> None:
-        self.path, self.layout = path, layout
+    def __init__(self, path: Path, layout: Layout, options: Options) -> None:
+        self.path, self.layout, self.options = path, layout, options
         self.file, self.stem = str(path), path.stem
         self.sentences: list[_Rows] = []
         self.marks: list[_Mark] = []
         self.problems: list[Problem] = []
+        self._broken: set[int] = set()
         self._names: dict[str, str] = {}
         self._attributes: list[tuple[str, str]] = []
         self._begin()
@@ -91,6 +92,7 @@ class _Scan:
         self._tokens: list[str] = []
         self._tags: list[str] = []
         self._lines: list[int] = []
+        self._left_out = False
 
     def run(self, text: str) -> None:
         """Sort everything into rows, marks and comments.
@@ -115,6 +117,17 @@ class _Scan:
                     self._line(line, line_number)
                 self._close()
             number += lines + 2
+
+    def skip(self, error: FormatError, document: int) -> None:
+        """Leave out the document (by its mark) of a broken sentence, or raise its error again."""
+        self.options.skip(error, self.problems, error.where)
+        self._broken.add(document)
+
+    def whole(self) -> list[_Rows]:
+        """The sentences of all documents that are not broken; each is one if there are no marks."""
+        if not self._broken or not self.marks:
+            return self.sentences
+        return [rows for rows in self.sentences if rows.document not in self._broken]
 
     def _block(self, values: list[str], number: int) -> None:
         """Take the values of all columns of a plain sentence."""
@@ -146,11 +159,17 @@ class _Scan:
             self._mark(named.group(1).strip() if named else "", number)
         elif line[0] == "#" and looks_like_comment(line) and not self._is_row(line):
             self._comment(line, number)
-        else:
-            self._row(line, number)
+        elif not self._left_out:
+            try:
+                self._row(line, number)
+            except FormatError as error:
+                self.skip(error, len(self.marks) - 1)
+                self._begin()
+                self._left_out = True
 
     def _close(self) -> None:
         if not self._tokens:
+            self._left_out = False
             return
         spans = None
         if any(" " in token for token in self._tokens):
@@ -235,28 +254,31 @@ def read(path: Path, options: Options) -> Reading:
     if not text or text.isspace():
         raise DataError("the file is empty", where=str(path))
     layout = find_layout(sampled(text), _numbered(options.columns, str(path)), str(path))
-    scan = _Scan(path, layout)
+    scan = _Scan(path, layout, options)
     scan.run(text)
     del text
-    if not scan.sentences:
-        raise DataError("the file holds no token", where=str(path))
     problems = scan.problems
     if layout.doubt:
         problems.append(Problem("doubtful-columns", str(path), layout.doubt))
-    guess = _scheme(scan.sentences, options, path, problems)
+    guess = _scheme(scan, path)
+    scan.sentences = scan.whole()
+    if not scan.sentences:
+        raise DataError("the file holds no token", where=str(path))
     details = {"scheme": guess.scheme, "encoding": encoding, "columns": layout.describe()}
     details["evidence"] = ", ".join(f"{key} {count}" for key, count in guess.evidence.items())
-    documents = _documents(scan, guess.scheme, options)
+    documents = _documents(scan, guess.scheme)
+    if not documents:
+        raise DataError("no document is left", where=str(path))
     return Reading(documents, problems, "conll", details)
 
 
 def _numbered(columns: Columns | None, where: str) -> tuple[int, int | None] | None:
-    """The stated columns, which have numbers here. Raises SettingsError for names."""
+    """The stated columns, which have numbers here. Raises FormatError for names."""
     if columns is None:
         return None
     token, tag = columns
     if not isinstance(token, int) or isinstance(tag, str):
-        raise SettingsError(
+        raise FormatError(
             "the columns of a CoNLL file have no names",
             expected="numbers from 0, or from -1 at the end, such as 0,3 or 0,-1",
             got=f"{token},{tag}",
@@ -265,14 +287,16 @@ def _numbered(columns: Columns | None, where: str) -> tuple[int, int | None] | N
     return token, tag
 
 
-def _scheme(
-    sentences: Sequence[_Rows], options: Options, path: Path, problems: list[Problem]
-) -> SchemeGuess:
+def _scheme(scan: _Scan, path: Path) -> SchemeGuess:
     """The scheme, stated or detected; values that are not tags, and contradictions, are errors."""
-    tagged = [rows for rows in sentences if rows.tags]
+    options = scan.options
+    tagged = [rows for rows in scan.sentences if rows.tags]
+    guess = detect_scheme([rows.tags for rows in tagged])
+    wrong_ones = _refuse_untaglike(scan, tagged, guess)
+    if wrong_ones:
+        scan.sentences = [rows for rows in scan.sentences if id(rows) not in wrong_ones]
+        tagged = [rows for rows in tagged if id(rows) not in wrong_ones]
     sequences = [rows.tags for rows in tagged]
-    guess = detect_scheme(sequences)
-    _refuse_untaglike(tagged, guess, path)
     if options.scheme is not None:
         stated = scheme_named(options.scheme)
         wrong = contradiction(sequences, stated)
@@ -288,25 +312,32 @@ def _scheme(
             )
         return SchemeGuess(stated, guess.evidence, True)
     if not guess.certain and any(key != "breaks iob2" for key in guess.evidence):
-        problems.append(Problem("doubtful-scheme", str(path), _doubt(guess)))
+        scan.problems.append(Problem("doubtful-scheme", str(path), _doubt(guess)))
     return guess
 
 
-def _refuse_untaglike(sentences: Sequence[_Rows], guess: SchemeGuess, path: Path) -> None:
-    """Raise SchemeError for the first value that is not a tag: empty, or lacking a prefix."""
+def _refuse_untaglike(scan: _Scan, sentences: Sequence[_Rows], guess: SchemeGuess) -> set[int]:
+    """Raise SchemeError for the first value that is not a tag: empty, or lacking a prefix.
+
+    Where broken documents are left out, those are the sentences with such a value, by `id`.
+    """
+    left_out: set[int] = set()
     prefixed = bool(guess.evidence.keys() & set("BIESLUMW"))
     distinct = {tag for rows in sentences for tag in rows.tags}
     wrong = {tag for tag in distinct if not parse_tag(tag)[0] and (prefixed or is_affixed(tag))}
     for rows in sentences if wrong else ():
-        for place, tag in enumerate(rows.tags):
-            if tag in wrong:
-                raise SchemeError(
-                    "not a tag",
-                    expected="O, or a prefix and a type as in B-Disease",
-                    got=repr(tag),
-                    where=f"{path}:{rows.line_of(place)}",
-                    fix="repair the line, or state the columns",
-                )
+        place = next((place for place, tag in enumerate(rows.tags) if tag in wrong), None)
+        if place is not None:
+            error = SchemeError(
+                "not a tag",
+                expected="O, or a prefix and a type as in B-Disease",
+                got=repr(rows.tags[place]),
+                where=f"{scan.path}:{rows.line_of(place)}",
+                fix="repair the line, or state the columns",
+            )
+            scan.skip(error, rows.document)
+            left_out.add(id(rows))
+    return left_out
 
 
 def _doubt(guess: SchemeGuess) -> str:
@@ -321,11 +352,17 @@ def _doubt(guess: SchemeGuess) -> str:
     )
 
 
-def _documents(scan: _Scan, scheme: str, options: Options) -> list[Document]:
+def _documents(scan: _Scan, scheme: str) -> list[Document]:
     """Group sentences under their marks; without marks, each is one document."""
-    if not scan.marks:
+    options = scan.options
+    if not scan.marks and options.types is None:  # nothing can be wrong with one any more
         return [_alone(scan, rows, scheme, options) for rows in scan.sentences]
-    documents = []
+    documents: list[Document] = []
+    if not scan.marks:
+        for rows in scan.sentences:
+            with options.document(scan.problems, f"{scan.file}:{rows.line}"):
+                documents.append(_alone(scan, rows, scheme, options))
+        return documents
     for number, grouped in groupby(scan.sentences, key=attrgetter("document")):
         group = list(grouped)
         name = f"{scan.stem}:{group[0].line}"
@@ -333,7 +370,8 @@ def _documents(scan: _Scan, scheme: str, options: Options) -> list[Document]:
         if number >= 0:
             mark = scan.marks[number]
             name, attributes = mark.id, [*mark.attributes, *attributes]
-        documents.append(_document(scan, group, (name, tuple(attributes)), scheme, options))
+        with options.document(scan.problems, f"{scan.file}:{group[0].line}"):
+            documents.append(_document(scan, group, (name, tuple(attributes)), scheme, options))
     return documents
 
 

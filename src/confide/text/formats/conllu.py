@@ -50,6 +50,8 @@ class _Sentence:
     """The last word that the range before covers."""
     untagged: bool = False
     """Whether a word of that range has no tag."""
+    broken: bool = False
+    """Whether one of its lines cannot be read, so that its document is left out."""
 
 
 def is_conllu(lines: Sequence[str]) -> bool:
@@ -73,7 +75,8 @@ def read(path: Path, options: Options) -> Reading:
     """
     text, encoding = read_text(path, options.encoding)
     problems: list[Problem] = []
-    sentences = [one for one in _sentences(lines_of(text), path, problems) if one.tokens]
+    lines = _sentences(lines_of(text), path, options, problems)
+    sentences = [one for one in lines if one.tokens or one.broken]
     if not sentences:
         raise DataError("the file holds no word", where=str(path))
     tagged = [one.tags for one in sentences if any(tag != "O" for tag in one.tags)]
@@ -82,15 +85,21 @@ def read(path: Path, options: Options) -> Reading:
     if not tagged and not bracketed:
         what = "no entities in MISC: expected NER=B-TYPE, or Entity=(1-type ... 1)"
         problems.append(Problem("no-tags", str(path), what))
-    documents = [
-        _document(group, f"{path.stem}:{number}", (scheme, options), problems)
-        for number, group in enumerate(_grouped(sentences), 1)
-    ]
+    documents: list[Document] = []
+    for number, group in enumerate(_grouped(sentences), 1):
+        with options.document(problems, group[0].where):
+            if not any(one.broken for one in group):
+                name = f"{path.stem}:{number}"
+                documents.append(_document(group, name, (scheme, options), problems))
+    if not documents:
+        raise DataError("no document is left", where=str(path))
     details = {"encoding": encoding} if bracketed else {"scheme": scheme, "encoding": encoding}
     return Reading(documents, problems, "conllu", details)
 
 
-def _sentences(lines: Sequence[str], path: Path, problems: list[Problem]) -> Iterator[_Sentence]:
+def _sentences(
+    lines: Sequence[str], path: Path, options: Options, problems: list[Problem]
+) -> Iterator[_Sentence]:
     now = _Sentence(f"{path}:1")
     waiting: str | None = None
     for number, line in enumerate(lines, 1):
@@ -103,10 +112,14 @@ def _sentences(lines: Sequence[str], path: Path, problems: list[Problem]) -> Ite
             if new is not None:
                 waiting = (new[1] or "").strip() or f"{path.stem}:{number}"
         else:
-            if not now.tokens:
+            if not now.tokens and not now.broken:
                 now.where = where
                 now.new, waiting = waiting, None
-            _word(now, line.split("\t"), where, problems)
+            try:
+                _word(now, line.split("\t"), where, problems)
+            except FormatError as error:
+                now.broken = True
+                options.skip(error, problems, where)
     yield now
 
 

@@ -8,40 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.archives import files_below, inside, is_folder
-from confide.text.document import Document, Entity, Problem, Relation, Span
-from confide.text.formats.base import (
-    Options,
-    Reading,
-    free_id,
-    merged_fragments,
-    reads,
-    shown,
-    shown_at,
-)
+from confide.text.document import Document, Span
+from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.draft import Draft, Source, gathered
 from confide.text.formats.markup import Element, parse
-from confide.text.formats.sentences import Joined, joined
+from confide.text.formats.offsets import Stretch
+from confide.text.formats.sentences import joined
 from confide.text.pairs import pair_attributes
 
 ROOT = "document"
 _OFFSETS = re.compile(r"(\d{1,15})-(\d{1,15})", re.ASCII)
-
-
-@dataclass(slots=True)
-class _Draft:
-    """A document in the making; `borders` has where each sentence's text begins and ends."""
-
-    where: str
-    whole: Joined
-    borders: list[Span]
-    entities: dict[str, Entity] = field(default_factory=dict)
-    relations: list[Relation] = field(default_factory=list)
-    pairs: list[tuple[str, str]] = field(default_factory=list)
-    tried: dict[str, int] = field(default_factory=dict)
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -61,13 +42,10 @@ def read(path: Path, options: Options) -> Reading:
     files = xml_files(path) if is_folder(path) else [path]
     if not files:
         raise MissingDataError("the folder holds no .xml file", where=str(path))
-    problems: list[Problem] = []
-    documents = []
-    encoding = ""
-    for file in files:
-        root, encoding = parse(file, options.encoding)
-        documents.append(_document(root, file, options, problems))
-    return Reading(documents, problems, "ddi", {"files": str(len(files)), "encoding": encoding})
+    source = Source(path, options, "", "")
+    reading = gathered(source, ((str(f), f.stem, f) for f in files), _document, format="ddi")
+    encoding = source.encoding
+    return replace(reading, details={"files": str(len(files)), "encoding": encoding})
 
 
 def xml_files(folder: Path) -> list[Path]:
@@ -85,73 +63,49 @@ def xml_files(folder: Path) -> list[Path]:
         raise DataError(f"the folder cannot be read ({error})", where=str(folder)) from error
 
 
-def _document(root: Element, path: Path, options: Options, problems: list[Problem]) -> Document:
+def _document(source: Source, where: str, name: str, path: Path) -> Document:
+    root, source.encoding = parse(path, source.options.encoding)
     if root.tag != ROOT or root.find("passage") is not None:
         raise FormatError(
             "not a document of the DDI corpus",
             expected="<document> with <sentence> in it",
             got=f"<{shown(root.tag)}>",
-            where=str(path),
+            where=where,
         )
     sentences = root.findall("sentence")
     texts = [sentence.get("text", "") for sentence in sentences]
     whole = joined(texts)
-    lengths = zip(whole.starts, texts, strict=True)
-    draft = _Draft(str(path), whole, [(start, start + len(text)) for start, text in lengths])
+    called = "_".join(root.get("id", name).split()) or name
+    draft = source.draft(called, whole.text, where)
+    draft.sentences, draft.keep = whole.sentences, True
+    keys: list[dict[str, str]] = []
+    places = [f"{path}#{one.get('id', f's{number}')}" for number, one in enumerate(sentences)]
+    for start, text, sentence, place in zip(whole.starts, texts, sentences, places, strict=True):
+        draft.within = (Stretch(start, start + len(text)),)
+        keys.append({})
+        for item in sentence.findall("entity"):
+            name, key = _entity(draft, item, place)
+            keys[-1].setdefault(name, key)
+    pairs: list[tuple[str, str]] = []
     complete = True
-    for number, sentence in enumerate(sentences):
-        where = f"{path}#{sentence.get('id', f's{number}')}"
-        names = dict(_entities(draft, number, sentence, (where, options, problems)))
-        stated = set(_pairs(draft, names, sentence, (where, problems)))
+    for sentence, place, own in zip(sentences, places, keys, strict=True):
+        known = {name: key for name, key in own.items() if key in draft.names}
+        stated = list(_pairs(draft, sentence, known, place))
+        pairs += stated
         different = {tuple(sorted(pair)) for pair in stated}
         complete = complete and all(head != tail for head, tail in stated)
-        complete = complete and 2 * len(different) == len(names) * (len(names) - 1)
-    return Document(
-        "_".join(root.get("id", path.stem).split()) or path.stem,
-        whole.text,
-        entities=tuple(draft.entities.values()),
-        relations=tuple(draft.relations),
-        sentences=whole.sentences,
-        attributes=() if complete else pair_attributes(draft.pairs),
-        source=str(path),
-    )
+        complete = complete and 2 * len(different) == len(known) * (len(known) - 1)
+    draft.attributes = () if complete else pair_attributes(pairs)
+    return draft.document()
 
 
-def _entities(
-    draft: _Draft, number: int, sentence: Element, context: tuple[str, Options, list[Problem]]
-) -> Iterator[tuple[str, str]]:
-    """Add a sentence's entities, and map the ids in the file to the new ones."""
-    where, options, problems = context
-    start, end = draft.borders[number]
-    text = draft.whole.text[start:end]
-    for item in sentence.findall("entity"):
-        kind, given = item.get("type", ""), item.get("id", "")
-        if not kind or not given.strip():
-            raise FormatError("an entity without id or type", expected="both", where=where)
-        options.require(kind, where)
-        name = "_".join(given.split())
-        if name in draft.entities:
-            problems.append(Problem("duplicate-id", where, f"another entity is called {name}"))
-            name = free_id(name, draft.entities, draft.tried)
-        spans = _spans(item.get("charOffset", ""), where)
-        if any(not low < high <= len(text) for low, high in spans):
-            what = (
-                f"{kind} {given} {item.get('charOffset')} points nowhere in {len(text)} characters"
-            )
-            slug = "empty-span" if any(low >= high for low, high in spans) else "beyond-text"
-            problems.append(Problem(slug, where, what, lost=True))
-            continue
-        fragments = merged_fragments(spans)
-        if len(fragments) != len(spans):
-            what = f"fragments of {kind} {given} touch or overlap: made one"
-            problems.append(Problem("fragments-merged", where, what))
-        surface = item.get("text")
-        if surface is not None and not reads(text, spans, surface):
-            what = f"{kind} {given} is {shown(surface)} but {shown_at(text, spans)} in the text"
-            problems.append(Problem("text-mismatch", where, what))
-        moved = tuple((low + start, high + start) for low, high in fragments)
-        draft.entities[name] = Entity(name, kind, moved)
-        yield given, name
+def _entity(draft: Draft, item: Element, where: str) -> tuple[str, str]:
+    """Take an entity; its name in the file, and its key."""
+    kind, given = item.get("type", ""), item.get("id", "")
+    if not kind or not given.strip():
+        raise FormatError("an entity without id or type", expected="both", where=where)
+    name, spans = "_".join(given.split()), _spans(item.get("charOffset", ""), where)
+    return name, draft.entity(kind, spans, given=name, surface=item.get("text"), where=where)
 
 
 def _spans(offsets: str, where: str) -> list[Span]:
@@ -165,15 +119,10 @@ def _spans(offsets: str, where: str) -> list[Span]:
 
 
 def _pairs(
-    draft: _Draft,
-    names: dict[str, str],
-    sentence: Element,
-    context: tuple[str, list[Problem]],
+    draft: Draft, sentence: Element, known: dict[str, str], where: str
 ) -> Iterator[tuple[str, str]]:
     """Add a sentence's relations, and every pair that it asks about."""
-    where, problems = context
     for item in sentence.findall("pair"):
-        ends = item.get("e1", ""), item.get("e2", "")
         kind, answer = item.get("type", ""), item.get("ddi", "").lower()
         if answer not in ("true", "false"):
             raise FormatError(
@@ -182,17 +131,12 @@ def _pairs(
                 got=shown(answer),
                 where=where,
             )
-        if ends[0] not in names or ends[1] not in names:
-            what = f"pair {item.get('id')}: no {' or '.join(ends)} in the sentence"
-            problems.append(Problem("dangling-relation", where, what, lost=True))
-            continue
+        head, tail = ("_".join(item.get(end, "").split()) for end in ("e1", "e2"))
         if answer == "true" and not kind:
             what = f"pair {item.get('id')} interacts, but how is not said: the pair is left out"
-            problems.append(Problem("relation-without-type", where, what, lost=True))
-            continue
-        head, tail = names[ends[0]], names[ends[1]]
-        draft.pairs.append((head, tail))
-        if answer == "true":
-            name = f"R{len(draft.relations) + 1}"
-            draft.relations.append(Relation(name, kind, head, tail))
-        yield head, tail
+            draft.note("relation-without-type", what, where=where)
+        elif answer == "true" or not {head, tail} <= known.keys():
+            ends = known.get(head, f"\0{head}"), known.get(tail, f"\0{tail}")
+            draft.relation(kind or "pair", *ends, where=where)
+        if {head, tail} <= known.keys() and (answer == "false" or kind):
+            yield draft.names[known[head]], draft.names[known[tail]]

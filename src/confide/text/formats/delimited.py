@@ -91,7 +91,7 @@ def column(
         return stated
     raise FormatError(
         f"the stated column of the {what} does not exist",
-        expected=f"one of {', '.join(header)[:200]}",
+        expected=f"one of the {len(header)} columns {', '.join(header)[:200]}",
         got=str(stated)[:60],
         where=where,
     )

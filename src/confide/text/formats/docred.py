@@ -10,10 +10,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from confide.errors import DataError
 from confide.text.document import Document, Problem
-from confide.text.files import LONGEST_JSON, read_text, write_text
+from confide.text.files import write_text
 from confide.text.formats.base import Options, Reading, unheld
+from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.jsonl import rows_of
 from confide.text.formats.keeping import Keeps, cut_down
 from confide.text.formats.marked import (
@@ -43,20 +43,20 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a record does not have DocRED's form.
         DataError: there is no record, or a type was not declared.
     """
-    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
-    problems: list[Problem] = []
-    documents: list[Document] = []
+    source = opened(path, options)
     bare = 0
-    for where, name, tree in rows_of(text, path, options=options, problems=problems):
-        with options.document(problems, where):
-            documents.append(document_of(_marked(Row(tree, where), name), options, problems))
-            bare += "labels" not in tree
-    if not documents:
-        raise DataError("there is no document", where=str(path))
+
+    def one(source: Source, where: str, name: str, tree: Tree) -> Document:
+        nonlocal bare
+        bare += "labels" not in tree
+        return document_of(_marked(Row(tree, where), name), options, source.problems)
+
+    rows = rows_of(source.text, path, options=options, problems=source.problems)
+    reading = gathered(source, rows, one, format="docred")
     if bare:
-        what = f"{bare} of {len(documents)} documents have no relations: read without"
-        problems.append(Problem("no-label", str(path), what))
-    return Reading(documents, problems, "docred", {"encoding": encoding})
+        what = f"{bare} of {len(reading.documents)} documents have no relations: read without"
+        source.problems.append(Problem("no-label", str(path), what))
+    return reading
 
 
 def _marked(row: Row, name: str) -> Marked:

@@ -16,7 +16,7 @@ from confide.errors import ConfideError, DataError, FormatError
 from confide.text.align import entities_from_spans
 from confide.text.document import Document, Problem, Sentence
 from confide.text.files import LONGEST_JSON, read_bytes, read_text
-from confide.text.formats.base import Options, Reading, shown, whole_text
+from confide.text.formats.base import Options, Reading, shown, whole, whole_text
 from confide.text.formats.delimited import rows_of_table
 from confide.text.formats.folders import saved_split
 from confide.text.formats.jsonl import rows_of
@@ -101,7 +101,8 @@ class _Table:
         names = self.names.get(column) or self.names.get("")
         found: list[str] = []
         for tag in tags:
-            if isinstance(tag, int) and not isinstance(tag, bool):
+            number = whole(tag)
+            if number is not None:
                 if names is None:
                     raise DataError(
                         "the tags are numbers, and nothing names them",
@@ -110,10 +111,10 @@ class _Table:
                         where=row.where,
                         fix="export names, or write the dataset with save_to_disk or to_parquet",
                     )
-                if not 0 <= tag < len(names):
+                if not 0 <= number < len(names):
                     what, most = "the number of a tag", f"from 0 to {len(names) - 1}"
                     raise FormatError(what, expected=most, got=str(tag)[:40], where=row.where)
-                found.append(names[tag])
+                found.append(names[number])
             elif isinstance(tag, str) and parse_tag(tag.strip())[0]:
                 found.append(tag.strip())
             elif isinstance(tag, str) and tag.strip():
@@ -163,7 +164,7 @@ def _layout(row: Row, name: str, words: Sequence[str], problems: list[Problem]) 
     text, places = row.tree.get("text"), row.tree.get("offsets")
     if isinstance(text, str) and fitting(text, places, words):
         text = whole_text(text, row.where, problems)
-        spans = tuple((a, b) for a, b in places)  # type: ignore[union-attr]
+        spans = tuple((int(a), int(b)) for a, b in places)  # type: ignore[union-attr]
     else:
         text, (spans,) = laid_out([words], row.where, problems)
     attributes = tuple(
@@ -181,10 +182,10 @@ def fitting(text: str, places: object, words: Sequence[str]) -> bool:
         return False
     last = 0
     for place, word in zip(places, words, strict=True):
-        pair = isinstance(place, list | tuple) and len(place) == 2
-        if not pair or not all(type(offset) is int for offset in place):
+        ends = [whole(offset) for offset in place] if isinstance(place, list | tuple) else []
+        if len(ends) != 2 or ends[0] is None or ends[1] is None:
             return False
-        start, end = place
+        start, end = ends[0], ends[1]
         if start < last or not word or text[start:end] != word or end - start != len(word):
             return False
         last = end

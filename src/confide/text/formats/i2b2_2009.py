@@ -87,7 +87,7 @@ def _data(file: Path) -> bool:
 def _entries(file: Path, options: Options) -> list[str] | None:
     text, _ = read_text(file, options.encoding)
     lines = lines_of(text)
-    return lines if is_entries(lines) else None
+    return lines if any(_ENTRY.match(line.strip()) for line in lines) else None
 
 
 def _stem(name: str) -> str:

@@ -11,9 +11,10 @@ from pathlib import Path
 from xml.sax.saxutils import escape, quoteattr
 
 from confide.errors import FormatError
-from confide.text.document import Document, Entity, Problem, Relation
+from confide.text.document import Document, Problem
 from confide.text.files import write_text
-from confide.text.formats.base import Options, Reading, file_name, is_number, reads, shown, shown_at
+from confide.text.formats.base import Options, Reading, file_name, shown, whole
+from confide.text.formats.draft import Draft
 from confide.text.formats.keeping import Keeps, cut_down
 from confide.text.formats.markup import Element, parse
 from confide.text.formats.records import clean
@@ -22,7 +23,6 @@ from confide.text.formats.xmi_write import NOT_IN_XML
 _HEAD = 1 << 20
 _KNOWN = frozenset(("id", "start", "end", "text", "TYPE", "fromID", "toID", "fromText", "toText"))
 _LINKS = {"TLINK": "type", "LINK": "TYPE"}
-_SHIFTS = (0, -1, 1)
 _KEEPS = Keeps(relations=True, said=True)
 
 
@@ -34,9 +34,6 @@ def is_i2b2_xml(raw: bytes) -> bool:
 
 def read(path: Path, options: Options) -> Reading:
     """Read a file as one document, called as the file.
-
-    If the tags' own texts fit better one character to the left or the right, or with line ends as
-    two characters, they are read there, which is reported.
 
     Raises:
         FormatError: there is no TEXT, or a tag points nowhere because it has no numbers.
@@ -52,118 +49,57 @@ def read(path: Path, options: Options) -> Reading:
     if len(held):
         what = "elements inside the text are not read"
         problems.append(Problem("key-ignored", str(path), what, lost=True))
-    text, shift = _fitting(text, list(tags), str(path), problems)
-    entities: dict[str, Entity] = {}
+    name = path.name.partition(".")[0] or path.name
+    draft = Draft(name, text, str(path), options, problems)
     links: list[Element] = []
     bare = 0
     for tag in tags:
         if "fromID" in tag.attrib and "toID" in tag.attrib:
             links.append(tag)
         elif "start" in tag.attrib and "end" in tag.attrib:
-            entity = _entity(tag, text, shift, str(path), problems=problems)
-            if entity is not None:
-                options.require(entity.type, str(path))
-                name = tag.get("id") or f"#{len(entities)}"
-                entities[name if name not in entities else f"#{len(entities)}"] = entity
+            _entity(draft, tag)
         else:
             bare += 1
     if bare:
-        what = f"{bare} tags about the whole document are not read"
-        problems.append(Problem("tags-without-place", str(path), what, lost=True))
-    named = list(entities.values())
-    renamed = {key: f"T{number}" for number, key in enumerate(entities, 1)}
-    document = Document(
-        path.name.partition(".")[0] or path.name,
-        text,
-        tuple(_called(entity, f"T{number}") for number, entity in enumerate(named, 1)),
-        tuple(_relations(links, renamed, str(path), problems)),
-        source=str(path),
-    )
-    return Reading([document], problems, "i2b2-xml", {"encoding": encoding})
-
-
-def _called(entity: Entity, name: str) -> Entity:
-    return Entity(name, entity.type, entity.fragments, attributes=entity.attributes)
-
-
-def _fitting(
-    text: str, tags: Sequence[Element], where: str, problems: list[Problem]
-) -> tuple[str, int]:
-    """The text and the shift of all offsets with which most tags' texts are the text there."""
-    ways = [(text, shift) for shift in _SHIFTS]
-    if "\n" in text and "\r" not in text:
-        ways.append((text.replace("\n", "\r\n"), 0))
-    held = [tag for tag in tags if tag.get("text") and "start" in tag.attrib][:2000]
-    counts = [sum(not _fits(tag, one, shift) for tag in held) for one, shift in ways]
-    best = counts.index(min(counts))
-    if best:
-        said = f"offsets counted from {-ways[best][1]}" if best < len(_SHIFTS) else (
-            "line ends counted as two characters"
-        )  # fmt: skip
-        problems.append(Problem("offsets-counted", where, said))
-    return ways[best]
-
-
-def _fits(tag: Element, text: str, shift: int) -> bool:
-    ends = [tag.get(key, "") for key in ("start", "end")]
-    if not all(map(is_number, ends)):
-        return False
-    start, end = (int(one) + shift for one in ends)
-    return 0 <= start < end and reads(text, [(start, end)], tag.get("text", ""))
-
-
-def _entity(
-    tag: Element, text: str, shift: int, where: str, *, problems: list[Problem]
-) -> Entity | None:
-    named = next((key for key in ("TYPE", "type") if tag.get(key, "").strip()), "")
-    kind = clean(tag.get(named, "").strip() or tag.tag)
-    ends = [tag.get(key, "") for key in ("start", "end")]
-    if not all(map(is_number, ends)):
-        raise FormatError(
-            "a tag's start and end",
-            expected="whole numbers",
-            got=shown(" ".join(ends)),
-            where=where,
-        )
-    start, end = (int(one) + shift for one in ends)
-    if not 0 <= start < end <= len(text):
-        slug = "empty-span" if start >= end else "beyond-text"
-        what = f"{kind} {start}-{end} points nowhere in {len(text)} characters"
-        problems.append(Problem(slug, where, what, lost=True))
-        return None
-    surface = tag.get("text", "")
-    if surface and not reads(text, [(start, end)], surface):
-        what = f"{kind} is {shown(surface)} but {shown_at(text, [(start, end)])} in the text"
-        problems.append(Problem("text-mismatch", where, what))
-    said = [
-        (clean(key), clean(value))
-        for key, value in tag.attrib.items()
-        if key not in (*_KNOWN, named) and value
-    ]
-    if tag.tag not in ("TAG", kind):
-        said.insert(0, ("tag", clean(tag.tag)))
-    return Entity("", kind, ((start, end),), attributes=tuple(said))
-
-
-def _relations(
-    links: Sequence[Element], names: dict[str, str], where: str, problems: list[Problem]
-) -> Iterator[Relation]:
-    number = 0
+        draft.note("tags-without-place", f"{bare} tags about the whole document are not read")
     for tag in links:
         key = _LINKS.get(tag.tag, "type")
         kind = clean(tag.get(key, "").strip() or tag.tag)
-        ends = names.get(tag.get("fromID", "")), names.get(tag.get("toID", ""))
-        if ends[0] is None or ends[1] is None:
-            what = f"{kind} from {tag.get('fromID')} to {tag.get('toID')}: no such tag"
-            problems.append(Problem("dangling-relation", where, clean(what), lost=True))
-            continue
-        number += 1
-        said = tuple(
-            (clean(name), clean(value))
-            for name, value in tag.attrib.items()
-            if name not in (*_KNOWN, key) and value
+        ends = clean(tag.get("fromID", "")), clean(tag.get("toID", ""))
+        draft.relation(kind, *ends, attributes=_said(tag, key))
+    return Reading([draft.document()], problems, "i2b2-xml", {"encoding": encoding})
+
+
+def _said(tag: Element, named: str) -> tuple[tuple[str, str], ...]:
+    """The attributes of a tag that are no place and not its type."""
+    return tuple(
+        (clean(key), clean(value))
+        for key, value in tag.attrib.items()
+        if key not in (*_KNOWN, named) and value
+    )
+
+
+def _entity(draft: Draft, tag: Element) -> None:
+    named = next((key for key in ("TYPE", "type") if tag.get(key, "").strip()), "")
+    kind = clean(tag.get(named, "").strip() or tag.tag)
+    start, end = (whole(tag.get(key)) for key in ("start", "end"))
+    if start is None or end is None:
+        raise FormatError(
+            "a tag's start and end",
+            expected="whole numbers",
+            got=shown(f"{tag.get('start')} {tag.get('end')}"),
+            where=draft.where,
         )
-        yield Relation(f"R{number}", kind, ends[0], ends[1], attributes=said)
+    said = _said(tag, named)
+    if tag.tag not in ("TAG", kind):
+        said = (("tag", clean(tag.tag)), *said)
+    draft.entity(
+        kind,
+        [(start, end)],
+        given=clean(tag.get("id", "")),
+        surface=tag.get("text"),
+        attributes=said,
+    )
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:

@@ -15,20 +15,18 @@ from pathlib import Path
 from confide.errors import DataError, FormatError
 from confide.text.annotators import Version, settled
 from confide.text.document import Document, Problem
-from confide.text.files import (
-    LONGEST_JSON,
-    each_line,
-    read_text,
-    with_plain_ends,
-    write_parts,
-)
+from confide.text.files import each_line, with_plain_ends, write_parts
 from confide.text.formats.base import Options, Reading
+from confide.text.formats.draft import Source, opened
 from confide.text.formats.records import RecordReader
-from confide.text.formats.tools import LeftOut, Notes, is_own, taken
+from confide.text.formats.tools import LeftOut, Notes, parts_of, taken
 from confide.userfiles import Tree, json_of
 
 _BLANK = re.compile(r"\s*")
 _OPEN = re.compile(r"\{[^\S\n]*(?:\n|\Z)")
+_PAIR = re.compile(r'\[\s*"')
+Value = tuple[str, str, object]
+"""A line, or a value of a list: its place, a name for its document, and itself."""
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -38,33 +36,55 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line is not JSON or not a document (no text, an offset that is not a number).
         DataError: there is no document, or a type was not declared.
     """
-    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
-    problems: list[Problem] = []
+    source = opened(path, options)
+    text, source.text = source.text, ""
+    return annotated(source, _values(text, path), format="jsonl")
+
+
+def annotated(source: Source, values: Iterable[Value], *, format: str) -> Reading:
+    """The documents of JSON values, in our own form or in those of tools, and whose they are.
+
+    Raises:
+        FormatError: a value is not a document.
+        DataError: there is no document, or a type was not declared.
+    """
+    options, problems = source.options, source.problems
     reader, left = RecordReader(options, problems), LeftOut()
     versions: list[Version] = []
     tools: set[str] = set()
-    rows = rows_of(text, path, options=options, problems=problems)
-    del text
-    for where, name, record in rows:
+
+    def add(value: object, name: str, where: str) -> None:
+        if value is None:
+            left.count("cancelled", where)
+            return
+        tool, found = taken(value, Notes(where, problems, left, options.bare_type))
+        tools.add(tool)
+        for who, record, units in found:
+            versions.append(Version(who, reader.document(record, name, where, units=units)))
+
+    for where, name, given in values:
         try:
-            if is_own(record):
-                versions.append(Version("", reader.document(record, name, where)))
+            value = _load(given, where) if isinstance(given, str) else given
+            parts = parts_of(value)
+            if len(parts) == 1:
+                add(parts[0], name, where)
                 continue
-            tool, found = taken(record, Notes(where, problems, left))
-            tools.add(tool)
-            versions += [Version(who, reader.document(one, name, where)) for who, one in found]
         except (DataError, FormatError) as error:
             options.skip(error, problems, where)
+            continue
+        for number, part in enumerate(parts, 1):
+            with options.document(problems, f"{where}#{number}"):
+                add(part, f"{name}:{number}", f"{where}#{number}")
     problems += left.problems()
     if not versions:
-        raise _nothing(left, path)
+        raise _nothing(left, source.path)
     if "Prodigy" in tools:  # its records have no ids: the text says which belong together
         versions = _named_alike(versions)
-    chosen = settled(versions, options.annotators, where=str(path), problems=problems)
-    details = {"encoding": encoding, **chosen.details}
+    chosen = settled(versions, options.annotators, where=str(source.path), problems=problems)
+    details = {"encoding": source.encoding, **chosen.details}
     if any(tools):
         details["written by"] = " and ".join(sorted(tools - {""}))
-    return Reading(chosen.documents, problems, "jsonl", details, chosen.versions)
+    return Reading(chosen.documents, problems, format, details, chosen.versions)
 
 
 def _nothing(left: LeftOut, path: Path) -> DataError:
@@ -100,46 +120,39 @@ def rows_of(
     JSON or not an object.
     """
     options, problems = options or Options(), problems if problems is not None else []
+    for where, name, given in _values(text, path):
+        with options.document(problems, where):
+            row = _load(given, where) if isinstance(given, str) else given
+            if not isinstance(row, dict):
+                raise FormatError(
+                    "not a document",
+                    expected='a JSON object with "text"',
+                    got=type(row).__name__,
+                    where=where,
+                )
+            yield where, name, row
+
+
+def _values(text: str, path: Path) -> Iterator[Value]:
+    """Every line of a file, or the values of the one list that it is; strings are not parsed."""
     file, stem, text = str(path), path.stem, with_plain_ends(text)
     found = _BLANK.match(text)
     start = found.end() if found else 0
-    if text.startswith("[", start):
+    if text.startswith("[", start) and not _PAIR.match(text, start):
         listed = _load(text, file)
         assert isinstance(listed, list), "a JSON text that begins with [ is a list"
         listed.reverse()
         for number in range(1, len(listed) + 1):
-            where = f"{file}#{number}"
-            row = _object_of(listed.pop(), where, options, problems)
-            if row is not None:
-                yield where, f"{stem}:{number}", row
+            value = listed.pop()
+            line = json.dumps(value) if isinstance(value, str) else value
+            yield f"{file}#{number}", f"{stem}:{number}", line
         return
     lines: Iterable[tuple[int, str]] = enumerate(each_line(text), 1)
     if _OPEN.match(text, start):  # one object over several lines
         lines = [(text.count("\n", 0, start) + 1, text)]
     for number, line in lines:
-        if not line or line.isspace():
-            continue
-        where = f"{file}:{number}"
-        row = _object_of(line, where, options, problems)
-        if row is not None:
-            yield where, f"{stem}:{number}", row
-
-
-def _object_of(given: object, where: str, options: Options, problems: list[Problem]) -> Tree | None:
-    """A JSON object, or a line with one; None if it is broken and left out."""
-    try:
-        row = _load(given, where) if isinstance(given, str) else given
-        if isinstance(row, dict):
-            return row
-        raise FormatError(
-            "not a document",
-            expected='a JSON object with "text"',
-            got=type(row).__name__,
-            where=where,
-        )
-    except FormatError as error:
-        options.skip(error, problems, where)
-    return None
+        if line and not line.isspace():
+            yield f"{file}:{number}", f"{stem}:{number}", line
 
 
 def _load(text: str, where: str) -> object:

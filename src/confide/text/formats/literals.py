@@ -1,18 +1,48 @@
-"""Lists in the cells of a table: JSON's, Python's, and NumPy's, which have no commas."""
+"""Values in lines and in the cells of a table: JSON's, Python's, and NumPy's lists."""
 
 from __future__ import annotations
 
 import ast
 import re
+import warnings
 
 from confide.errors import FormatError
 from confide.text.formats.base import shown
+from confide.userfiles import json_of
 
 _ITEM = re.compile(
-    r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")|(?P<number>-?[0-9]{1,9}))
+    r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")|(?P<number>-?[0-9]{1,9})(?:\.0*)?)
     (?=[\s,\]])\s*,?""",
     re.VERBOSE | re.DOTALL,
 )
+
+
+_LITERAL = re.compile(
+    r"""(?:[uU]?'(?:[^'\\]|\\.)*+'|[uU]?"(?:[^"\\]|\\.)*+"|[\s\[\]{}(),:]|True|False|None
+    |[-+]?[0-9.]++(?:[eE][-+]?[0-9]++)?)*+""",
+    re.VERBOSE | re.DOTALL,
+)
+"""What a value of strings, numbers, lists and dicts is written with: no names, no operators."""
+
+
+def value_of(text: str) -> object:
+    """A value that is written as JSON, or as Python writes it. Raises ValueError.
+
+    >>> value_of("[(6, 15, 'DRUG')]"), value_of('{"a": null}')
+    ([(6, 15, 'DRUG')], {'a': None})
+    """
+    try:
+        return json_of(text)
+    except ValueError:
+        if not _LITERAL.fullmatch(text):  # Python's parser takes hours for some that are none
+            raise
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a backslash in a text that escapes nothing
+            found: object = ast.literal_eval(text)
+            return found
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError("neither JSON nor a Python value") from error
 
 
 def list_of(cell: str, where: str) -> list[object]:
@@ -23,7 +53,7 @@ def list_of(cell: str, where: str) -> list[object]:
 
     >>> list_of("['EU' 'its']", "")
     ['EU', 'its']
-    >>> list_of('["EU", "said"]', ""), list_of("[0 3]", ""), list_of("O B-X", "")
+    >>> list_of('["EU", "said"]', ""), list_of("[0. 3.]", ""), list_of("O B-X", "")
     (['EU', 'said'], [0, 3], ['O', 'B-X'])
     """
     inside = cell.strip()

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confide.errors import DataError
-from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
+from confide.text.document import Document, Problem, Sentence, Span
 from confide.text.formats.base import Options, place, unheld, whole_text
+from confide.text.formats.draft import Draft
+from confide.text.formats.offsets import NOWHERE
 from confide.text.segment import segmented
 
 PLACEHOLDER = "\ufffd"
@@ -95,48 +97,21 @@ def document_of(marked: Marked, options: Options, problems: list[Problem]) -> Do
     if not spans:
         raise DataError("a document without a token", where=marked.where)
     tokens = list(chain.from_iterable(spans))
-    entities: list[Entity] = []
-    names: dict[int, str] = {}
-    for number, mention in enumerate(marked.mentions):
-        options.require(mention.type, marked.where)
-        if not 0 <= mention.start < mention.end <= len(tokens):
-            slug = "empty-span" if mention.start >= mention.end else "beyond-text"
-            what = f"{mention.type} {mention.start}-{mention.end} is not among {len(tokens)} tokens"
-            problems.append(Problem(slug, marked.where, what, lost=True))
-            continue
-        names[number] = f"T{len(entities) + 1}"
-        fragment = tokens[mention.start][0], tokens[mention.end - 1][1]
-        concepts = (mention.concept,) if mention.concept else ()
-        entities.append(Entity(names[number], mention.type, (fragment,), concepts=concepts))
-    return Document(
-        marked.id,
-        text,
-        tuple(entities),
-        _relations(marked, names, problems),
-        sentences=tuple(Sentence(row[0][0], row[-1][1], row) for row in spans),
-        attributes=marked.attributes,
-        source=marked.where,
-    )
-
-
-def _relations(
-    marked: Marked, names: dict[int, str], problems: list[Problem]
-) -> tuple[Relation, ...]:
-    relations: list[Relation] = []
-    for link in marked.links:
-        name = f"R{len(relations) + 1}"
-        if isinstance(link.head, str) and isinstance(link.tail, str):
-            relations.append(
-                Relation(name, link.type, link.head, link.tail, "concept", None, link.attributes)
-            )
-            continue
-        ends = [names.get(end) if isinstance(end, int) else None for end in link[1:3]]
-        if ends[0] is None or ends[1] is None:
-            what = f"{link.type} from {link.head} to {link.tail}: no such entity"
-            problems.append(Problem("dangling-relation", marked.where, what, lost=True))
-            continue
-        relations.append(Relation(name, link.type, ends[0], ends[1], attributes=link.attributes))
-    return tuple(relations)
+    sentences = tuple(Sentence(row[0][0], row[-1][1], row) for row in spans)
+    draft = Draft(marked.id, text, marked.where, options, problems, sentences, marked.attributes)
+    keys: list[str] = []
+    for start, end, kind, concept in marked.mentions:
+        fits = 0 <= start < end <= len(tokens)
+        span = (tokens[start][0], tokens[end - 1][1]) if fits else (start, end)
+        if not fits and start < end:
+            span = NOWHERE
+        keys.append(draft.entity(kind, [span], concepts=(concept,) if concept else ()))
+    names: dict[int | str, str] = dict(enumerate(keys))
+    for kind, head, tail, said in marked.links:
+        concepts = isinstance(head, str) and isinstance(tail, str)
+        ends = (names.get(end, str(end)) for end in (head, tail))
+        draft.relation(kind, *ends, concepts=concepts, attributes=said)
+    return draft.document()
 
 
 # --- documents to tokens ------------------------------------------------------------------

@@ -1,21 +1,38 @@
-"""Tables of notes, CSV or TSV: a row for a text, with its id and other columns as attributes."""
+"""Tables of notes, CSV or TSV: a row for a text, with its id and other columns as attributes.
+
+Tools export tables too, with the annotation of a text as JSON in a cell. Such a table is read as
+the JSON of its rows (`jsonl`).
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Problem
-from confide.text.files import read_text, write_text
-from confide.text.formats.base import Options, Reading
-from confide.text.formats.delimited import column, rows_of_table
+from confide.text.files import LONGEST_LINE, write_text
+from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.delimited import Cells, column, rows_of_table
+from confide.text.formats.draft import Source, opened
+from confide.text.formats.jsonl import Value, annotated
 from confide.text.formats.keeping import Keeps, cut_down
+from confide.text.formats.literals import value_of
+from confide.userfiles import Tree
 
 TEXTS = ("text", "note_text", "note", "report_text", "report", "document_text", "notes", "body")
 IDS = ("id", "note_id", "document_id", "doc_id", "row_id", "report_id", "identifier", "name")
+_ANNOTATION = re.compile(
+    r"""\s*(?:\[\s*)?(?:\{[^{}\[\]]{0,200}["'](?:start|begin|start_offset|entities|spans|labels?)["']\s*:
+    |[\[(]\s*"?\d+(?:\.0)?"?\s*,\s*"?\d+(?:\.0)?"?\s*,\s*["'])""",
+    re.VERBOSE,
+)
+"""How a cell begins that holds spans: objects with a start, or lists of start, end and label."""
 
 
 def is_notes(header: Sequence[str], path: Path) -> bool:
@@ -34,12 +51,11 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: there is no column of texts, or a row does not fit the header.
         DataError: there is no text.
     """
-    text, encoding = read_text(path, options.encoding)
-    problems: list[Problem] = []
-    documents: list[Document] = []
-    empty = 0
+    source = opened(path, options, longest=LONGEST_LINE)
+    rows = list(rows_of_table(source.text, path, options=options, problems=source.problems))
     stated = options.columns or (None, None)
-    for where, cells in rows_of_table(text, path, options=options, problems=problems):
+    full: list[tuple[str, str, str, Cells]] = []
+    for where, cells in rows:
         header = list(cells)
         own = column(header, stated[0], IDS, where=where, what="id")
         held = column(header, stated[1], TEXTS, where=where, what="text")
@@ -51,21 +67,61 @@ def read(path: Path, options: Options) -> Reading:
                 where=where,
                 fix="state the columns of the id and the text",
             )
-        if not cells[held].strip():
-            empty += 1
-            continue
-        number = where.rpartition(":")[2]
-        name = (cells[own].strip() if own else "") or f"{path.stem}:{number}"
-        attributes = tuple(
-            (key, value) for key, value in cells.items() if key not in (own, held) and value
-        )
-        documents.append(Document(name, cells[held], attributes=attributes, source=where))
-    if empty:
-        what = f"{empty} rows without a text are left out"
-        problems.append(Problem("empty-document", str(path), what))
-    if not documents:
+        if cells[held].strip():
+            name = cells[own].strip() if own else ""
+            rest = {key: cell for key, cell in cells.items() if key not in (own, held)}
+            number = where.rpartition(":")[2]
+            full.append((where, name or f"{path.stem}:{number}", cells[held], rest))
+    if len(full) < len(rows):
+        what = f"{len(rows) - len(full)} rows without a text are left out"
+        source.problems.append(Problem("empty-document", str(path), what))
+    if not full:
         raise DataError("there is no text in the table", where=str(path))
-    return Reading(documents, problems, "notes", {"encoding": encoding})
+    marked = {key for *_, cells in full for key, cell in cells.items() if _ANNOTATION.match(cell)}
+    if marked:
+        return _annotated(source, full, marked)
+    documents = [
+        Document(name, text, attributes=tuple(pair for pair in cells.items() if pair[1]), source=at)
+        for at, name, text, cells in full
+    ]
+    return Reading(documents, source.problems, "notes", {"encoding": source.encoding})
+
+
+def _annotated(
+    source: Source, rows: Sequence[tuple[str, str, str, Cells]], marked: Collection[str]
+) -> Reading:
+    """The rows as JSON, with what is in the cells of some columns; they must all hold JSON."""
+
+    def values() -> Iterator[Value]:
+        for where, name, text, cells in rows:
+            row: Tree = {key: cell for key, cell in cells.items() if cell and key not in marked}
+            with source.options.document(source.problems, where):
+                held = {key: _value(cells[key], where) for key in marked if cells[key].strip()}
+                items = [one for value in held.values() if isinstance(value, list) for one in value]
+                if any(isinstance(one, dict) and "labels" in one for one in items):
+                    row |= {"annotation_id": None, **held}  # as Label Studio's JSON-MIN
+                else:
+                    row["entities"] = items
+                    for value in held.values():
+                        row |= value if isinstance(value, dict) else {}
+                yield where, name, row | {"id": name, "text": text}
+
+    reading = annotated(source, values(), format="notes")
+    return replace(reading, details={**reading.details, "annotation": ", ".join(sorted(marked))})
+
+
+def _value(cell: str, where: str) -> object:
+    """The value of a cell with annotation, its tuples as lists. Raises FormatError."""
+    try:
+        return json.loads(json.dumps(value_of(cell)))
+    except (ValueError, TypeError) as error:
+        raise FormatError(
+            "a cell of a column with annotation that is no JSON",
+            expected='[{"start": 0, "end": 4, "label": "Drug"}, ...]',
+            got=shown(cell),
+            where=where,
+            fix="export it again, as JSON if the tool can",
+        ) from error
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from confide.errors import DataError, FormatError
-from confide.text.document import Problem, Span
-from confide.text.files import lines_of, read_text
+from confide.errors import FormatError
+from confide.text.document import Document, Problem, Span
+from confide.text.files import LONGEST_LINE
 from confide.text.formats.base import Options, Reading
+from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.one_pair import (
     End,
     Line,
@@ -39,34 +40,29 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line does not have six or seven columns, or one is empty.
         DataError: there is no line, or the type was not declared.
     """
-    text, encoding = read_text(path, options.encoding)
-    problems: list[Problem] = []
-    documents, labels = [], []
-    open_ended = []
-    effort = Effort(str(path))
-    file, stem = str(path), path.stem
-    for number, row in enumerate(lines_of(text), 1):
-        if not row or row.isspace():
-            continue
-        where = f"{file}:{number}"
+    source, effort = opened(path, options, longest=LONGEST_LINE), Effort(str(path))
+    labels: list[tuple[str, str]] = []
+    open_ended: list[str] = []
+
+    def one(source: Source, where: str, name: str, row: str) -> Document:
         *ends, label, sentence = _columns(row, where)
-        if not _ended(row):
-            open_ended.append(where)
-        sentence, places = _placed(ends[2:], sentence, (where, effort), problems)
+        open_ended.extend([] if _ended(row) else [where])
+        sentence, places = _placed(ends[2:], sentence, (where, effort), source.problems)
         labels.append((label, where))
         head, tail = (
             End(name, options.bare_type, clean(concept), place)
             for name, concept, place in zip(ends[2:], ends, places, strict=False)
         )
-        line = Line(f"{stem}:{number}", where, sentence, (head, tail), clean(label))
-        documents.append(document_of(line, options, problems))
-    if not documents:
-        raise DataError("the file is empty", where=str(path))
+        line = Line(name, where, sentence, (head, tail), clean(label))
+        return document_of(line, options, source.problems)
+
+    reading = gathered(source, source.lines(), one, format="nyt10")
     if open_ended:
-        what = f"{len(open_ended)} of {len(documents)} lines do not end with {END}: are they whole?"
-        problems.append(Problem("no-end", open_ended[0], what))
-    problems += map_problems(path, labels)
-    return Reading(documents, problems, "nyt10", {"encoding": encoding})
+        count = f"{len(open_ended)} of {len(reading.documents)}"
+        what = f"{count} lines do not end with {END}: are they whole?"
+        source.problems.append(Problem("no-end", open_ended[0], what))
+    source.problems.extend(map_problems(path, labels))
+    return reading
 
 
 def is_nyt10(lines: Sequence[str]) -> bool:

@@ -11,13 +11,12 @@ from pathlib import Path
 
 from confide.errors import ConfideError
 from confide.text.archives import inside
-from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
+from confide.text.document import Document, Problem, Sentence, Span
 from confide.text.files import lines_of, read_text
 from confide.text.formats.base import Options, shown
-from confide.text.formats.biobert import is_negative
+from confide.text.formats.draft import Draft
 from confide.text.formats.placing import LONGEST_NAME, WAYS, Effort, place_mentions
 from confide.text.formats.sentences import one_sentence
-from confide.text.pairs import pair_attributes
 from confide.userfiles import json_of
 
 MAPS = re.compile(r"relation2id\.txt|(.*_)?rel2id\.json")
@@ -64,25 +63,16 @@ def document_of(line: Line, options: Options, problems: list[Problem]) -> Docume
 
     Raises DataError if a type was not declared.
     """
-    entities = []
+    sentences = line.sentences or one_sentence(line.text)
+    draft = Draft(line.id, line.text, line.where, options, problems, sentences, line.attributes)
+    draft.keep = True
     for name, end in zip(("T1", "T2"), line.ends, strict=True):
         options.require(end.type, line.where)
+        concepts = (end.concept,) if end.concept else ()
         if end.fragments is not None:
-            concepts = (end.concept,) if end.concept else ()
-            entities.append(Entity(name, end.type, end.fragments, concepts=concepts))
-    pairs = [("T1", "T2")] if line.paired and len(entities) == 2 else []
-    relations: tuple[Relation, ...] = ()
-    if pairs and line.label is not None and not is_negative(line.label):
-        relations = (Relation("R1", line.label, "T1", "T2"),)
-    return Document(
-        line.id,
-        line.text,
-        entities=tuple(entities),
-        relations=relations,
-        sentences=line.sentences or one_sentence(line.text),
-        attributes=(*pair_attributes(pairs), *line.attributes),
-        source=line.where,
-    )
+            draft.entity(end.type, end.fragments, given=name, concepts=concepts)
+    draft.pair("T1", "T2" if line.paired else "", line.label)
+    return draft.document()
 
 
 # --- where two names stand ----------------------------------------------------------------

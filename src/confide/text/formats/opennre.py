@@ -7,38 +7,31 @@ exclusive. Lines that are Python's dicts, in single quotes, are read, too, and n
 
 from __future__ import annotations
 
-import ast
 import json
-import re
-import warnings
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from confide.errors import DataError, FormatError
+from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.files import LONGEST_JSON, lines_of, read_text, write_text
+from confide.text.files import write_text
 from confide.text.formats.base import Options, Reading, shown, unheld, whole_text
+from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.jsonl import rows_of
+from confide.text.formats.literals import value_of
 from confide.text.formats.one_pair import End, Line, document_of, find_names, map_problems
 from confide.text.formats.placing import Effort
 from confide.text.formats.records import clean
 from confide.text.pairs import NO_RELATION, PAIR, stated_pairs
 from confide.text.segment import segmented
-from confide.userfiles import Tree, json_of
+from confide.userfiles import Tree
 
 NOTHING = "NA"
 """What a pair without a relation is labelled when it is written."""
 _KNOWN = frozenset(("id", "text", "token", "h", "t", "relation"))
 _OF_END = frozenset(("name", "id", "pos", "type"))
 _SAMPLE = 5
-_LITERAL = re.compile(
-    r"""(?:[uU]?'(?:[^'\\]|\\.)*+'|[uU]?"(?:[^"\\]|\\.)*+"|[\s\[\]{}(),:]|True|False|None
-    |[-+]?[0-9.]++(?:[eE][-+]?[0-9]++)?)*+""",
-    re.VERBOSE | re.DOTALL,
-)
-"""What a dict of strings, numbers and lists is written with: no other strings, no operators."""
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -52,16 +45,15 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line is neither JSON nor a Python dict, or a part of it is not of its form.
         DataError: there is no line, or a type was not declared.
     """
-    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
-    reader = _Reader(options, Effort(str(path)))
-    documents = [reader.document(*row) for row in _rows(text, path)]
-    if not documents:
-        raise DataError("the file is empty", where=str(path))
+    source = opened(path, options)
+    reader = _Reader(source, Effort(str(path)))
+    reading = gathered(source, _rows(source), reader.document, format="opennre")
     if reader.bare:
-        what = f"{len(reader.bare)} of {len(documents)} lines have no relation: read without one"
-        reader.problems.append(Problem("no-label", reader.bare[0], what))
-    problems = [*reader.problems, *map_problems(path, reader.labels)]
-    return Reading(documents, problems, "opennre", {"encoding": encoding})
+        count = f"{len(reader.bare)} of {len(reading.documents)}"
+        what = f"{count} lines have no relation: read without one"
+        source.problems.append(Problem("no-label", reader.bare[0], what))
+    source.problems.extend(map_problems(path, reader.labels))
+    return reading
 
 
 def is_opennre(lines: Sequence[str]) -> bool:
@@ -80,57 +72,44 @@ def _is_row(line: str) -> bool:
     return isinstance(row.get("h"), dict) and isinstance(row.get("t"), dict)
 
 
-def _rows(text: str, path: Path) -> Iterator[tuple[Tree, str, str]]:
-    """Every object of a file, where it stands, and a name for it."""
-    if text.lstrip()[:1] == "[":
-        yield from ((row, where, name) for where, name, row in rows_of(text, path))
+def _rows(source: Source) -> Iterator[tuple[str, str, Tree | str]]:
+    """Every object or line of a file, where it stands, and a name for it."""
+    if source.text.lstrip()[:1] == "[":
+        yield from rows_of(
+            source.text, source.path, options=source.options, problems=source.problems
+        )
         return
-    for number, line in enumerate(lines_of(text), 1):
-        if line.strip():
-            where = f"{path}:{number}"
-            yield _load(line.strip(), where), where, f"{path.stem}:{number}"
+    yield from ((where, name, line.strip()) for where, name, line in source.lines())
 
 
 def _load(line: str, where: str) -> Tree:
     """A line as a dict, from JSON or else from a Python literal."""
     try:
-        row = json_of(line)
-    except ValueError:
-        row = _literal(line, where)
-    if not isinstance(row, dict):
-        raise FormatError("not an object", expected='{"text": ...}', where=where)
-    return row
-
-
-def _literal(line: str, where: str) -> object:
-    try:
-        if not _LITERAL.fullmatch(line):  # Python's parser takes hours for some that are none
-            raise ValueError("not a literal")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a backslash in a text that escapes nothing
-            found: object = ast.literal_eval(line)
-            return found
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        row = value_of(line)
+    except ValueError as error:
         raise FormatError(
             "a line that is neither JSON nor a Python dict",
             expected='{"text": ..., "h": {...}, "t": {...}, "relation": ...}',
             got=shown(line),
             where=where,
         ) from error
+    if not isinstance(row, dict):
+        raise FormatError("not an object", expected='{"text": ...}', where=where)
+    return row
 
 
 class _Reader:
     """Makes documents of the objects of one file."""
 
-    def __init__(self, options: Options, effort: Effort) -> None:
-        self.options, self.effort = options, effort
-        self.problems: list[Problem] = []
+    def __init__(self, source: Source, effort: Effort) -> None:
+        self.options, self.problems, self.effort = source.options, source.problems, effort
         self.labels: list[tuple[str, str]] = []
         self.bare: list[str] = []
         self._ignored: set[str] = set()
 
-    def document(self, row: Tree, where: str, name: str) -> Document:
+    def document(self, source: Source, where: str, name: str, given: Tree | str) -> Document:
         """One document; `name` stands in where the object has no id."""
+        row = _load(given, where) if isinstance(given, str) else given
         text, tokens = self._text(row, where)
         ends = self._ends(row, text, tokens, where=where)
         label = row.get("relation")
@@ -141,9 +120,9 @@ class _Reader:
         else:
             label = clean(label.strip())
             self.labels.append((label, where))
-        given = row.get("id")
+        own = row.get("id")
         line = Line(
-            clean(str(given)) if isinstance(given, str | int) else name,
+            clean(str(own)) if isinstance(own, str | int) else name,
             where,
             text,
             ends,

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from confide.errors import DataError
 from confide.text.document import Document, Problem, Relation, Sentence, Span
-from confide.text.files import LONGEST_JSON, read_text, write_text
+from confide.text.files import write_text
 from confide.text.formats.base import Options, Reading, merged_fragments, unheld
+from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.jsonl import rows_of
 from confide.text.formats.keeping import Keeps, cut_down
 from confide.text.formats.marked import Marked, by_sentence, laid_out, marked_of, respaced
@@ -50,18 +51,13 @@ def read_tacred(path: Path, options: Options) -> Reading:
         FormatError: a record does not have TACRED's form.
         DataError: there is no record, or a type was not declared.
     """
-    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
-    problems: list[Problem] = []
-    documents: list[Document] = []
-    for where, name, tree in rows_of(text, path, options=options, problems=problems):
-        with options.document(problems, where):
-            documents.append(_tacred(Row(tree, where), name, options, problems))
-    if not documents:
-        raise DataError("there is no document", where=str(path))
-    return Reading(documents, problems, "tacred", {"encoding": encoding})
+    source = opened(path, options)
+    rows = rows_of(source.text, path, options=options, problems=source.problems)
+    return gathered(source, rows, _tacred, format="tacred")
 
 
-def _tacred(row: Row, name: str, options: Options, problems: list[Problem]) -> Document:
+def _tacred(source: Source, where: str, name: str, tree: Tree) -> Document:
+    row, options, problems = Row(tree, where), source.options, source.problems
     text, spans = _sentence(row, "token", problems)
     ends = []
     for side in ("subj", "obj"):
@@ -143,24 +139,26 @@ def read_fewrel(path: Path, options: Options) -> Reading:
         FormatError: the file or an instance does not have FewRel's form.
         DataError: there is no instance, or the type was not declared.
     """
-    text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
-    problems: list[Problem] = []
-    documents: list[Document] = []
-    more = 0
-    for where, _, tree in rows_of(text, path):
-        for label in tree:
-            for number, row in enumerate(Row(tree, where).rows(label), 1):
-                row = Row(row.tree, f"{path}#{clean(label)}:{number}")
-                with options.document(problems, row.where):
-                    document, places = _fewrel(row, clean(label), options, problems)
-                    documents.append(document)
-                    more += places
-    if not documents:
-        raise DataError("there is no instance", where=str(path))
+    source, more = opened(path, options), 0
+
+    def one(source: Source, where: str, label: str, row: Row) -> Document:
+        nonlocal more
+        document, places = _fewrel(row, label, options, source.problems)
+        more += places
+        return document
+
+    rows = (
+        (f"{path}#{clean(label)}:{number}", clean(label), row)
+        for where, _, tree in rows_of(source.text, path, options=options, problems=source.problems)
+        for label in tree
+        for number, row in enumerate(Row(tree, where).rows(label), 1)
+    )
+    named = ((where, label, Row(row.tree, where)) for where, label, row in rows)
+    reading = gathered(source, named, one, format="fewrel")
     if more:
         what = f"{more} entities stand at several places: the first is read"
-        problems.append(Problem("ambiguous-mention", str(path), what))
-    return Reading(documents, problems, "fewrel", {"encoding": encoding})
+        source.problems.append(Problem("ambiguous-mention", str(path), what))
+    return reading
 
 
 def _fewrel(

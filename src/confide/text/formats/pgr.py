@@ -14,9 +14,10 @@ from html.entities import html5
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
-from confide.text.document import Problem, Span
-from confide.text.files import lines_of, read_text
-from confide.text.formats.base import Options, Reading, shown
+from confide.text.document import Document, Problem, Span
+from confide.text.files import LONGEST_LINE
+from confide.text.formats.base import Options, Reading, shown, whole
+from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.one_pair import End, Line, document_of, find_names
 from confide.text.formats.placing import Effort
 from confide.text.formats.records import clean
@@ -50,21 +51,19 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a column is missing, a row has other columns, or a value is invalid.
         DataError: there is no row, or a type was not declared.
     """
-    text, encoding = read_text(path, options.encoding)
-    lines = [(number, line) for number, line in enumerate(lines_of(text), 1) if line.strip()]
+    source, effort = opened(path, options, longest=LONGEST_LINE), Effort(str(path))
+    lines = list(source.lines())
     if len(lines) < 2:
         raise DataError("the table has no rows", where=str(path))
-    header = _header(lines[0][1], f"{path}:{lines[0][0]}")
-    problems: list[Problem] = []
-    documents = []
-    effort = Effort(str(path))
-    for number, line in lines[1:]:
-        where = f"{path}:{number}"
+    header = _header(lines[0][2], lines[0][0])
+
+    def one(source: Source, where: str, name: str, line: str) -> Document:
         row = _row(header, line, where)
-        found = _line(row, f"{path.stem}:{number}", where, problems, effort=effort)
-        documents.append(document_of(found, options, problems))
+        found = _line(row, name, where, source.problems, effort=effort)
+        return document_of(found, options, source.problems)
+
     curated = "yes" if _CONFIRMATION in header else "no"
-    return Reading(documents, problems, "pgr", {"encoding": encoding, "curated": curated})
+    return gathered(source, lines[1:], one, format="pgr", curated=curated)
 
 
 def is_pgr(lines: Sequence[str]) -> bool:
@@ -153,12 +152,11 @@ def _label(row: dict[str, str], where: str) -> bool | None:
 
 
 def _offset(row: dict[str, str], column: str, where: str) -> int:
-    value = row[column].strip()
-    if not value.isdecimal() or not value.isascii() or len(value) > 9:
-        raise FormatError(
-            f"{column} is no offset", expected="a whole number", got=shown(value), where=where
-        )
-    return int(value)
+    value = whole(row[column])
+    if value is None:
+        got = shown(row[column])
+        raise FormatError(f"{column} is no offset", expected="a whole number", got=got, where=where)
+    return value
 
 
 def unescaped(text: str) -> tuple[str, list[tuple[int, int]]]:

@@ -7,38 +7,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
-from confide.errors import DataError, FormatError
+from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation
-from confide.text.files import lines_of, read_text, write_text
-from confide.text.formats.base import Options, Reading, is_number, place, shown, shown_at, unheld
+from confide.text.files import LONGEST_LINE, lines_of, write_text
+from confide.text.formats.base import Options, Reading, place, shown, unheld, whole
+from confide.text.formats.draft import Draft, Source, gathered, opened
 
 _HEAD = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 _NO_CONCEPT = frozenset(("", "-", "-1"))
-_BLANKS = re.compile(r"\s")
-
-
-@dataclass(slots=True)
-class _Block:
-    """The lines of one document; `text` is made when all of it has been read."""
-
-    id: str
-    line: int
-    title: str = ""
-    abstract: str | None = None
-    entities: list[Entity] = field(default_factory=list)
-    relations: list[Relation] = field(default_factory=list)
-    _text: str | None = None
-
-    @property
-    def text(self) -> str:
-        """Title, newline, abstract; the title alone if there is no abstract line."""
-        if self._text is None:
-            whole = self.title if self.abstract is None else f"{self.title}\n{self.abstract}"
-            self._text = whole
-        return self._text
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -52,107 +30,71 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line is not one of PubTator's, or belongs to another document.
         DataError: there is no document, or a type was not declared.
     """
-    text, encoding = read_text(path, options.encoding)
-    problems: list[Problem] = []
-    documents = [
-        Document(
-            block.id,
-            block.text,
-            entities=tuple(block.entities),
-            relations=tuple(block.relations),
-            source=f"{path}:{block.line}",
-        )
-        for block in _blocks(lines_of(text), path, options, problems)
-    ]
-    if not documents:
-        raise DataError("the file is empty", where=str(path))
-    return Reading(documents, problems, "pubtator", {"encoding": encoding})
+    source = opened(path, options, longest=LONGEST_LINE)
+    return gathered(source, _blocks(source), _document, format="pubtator")
 
 
-def _blocks(
-    lines: Sequence[str], path: Path, options: Options, problems: list[Problem]
-) -> Iterator[_Block]:
-    block: _Block | None = None
-    for number, line in enumerate(lines, 1):
-        where = f"{path}:{number}"
-        if not line.strip():
-            if block is not None:
-                yield block
-            block = None
-            continue
+_Lines = list[tuple[str, str]]
+
+
+def _blocks(source: Source) -> Iterator[tuple[str, str, _Lines]]:
+    """The lines of each document, with their places: up to a blank line, or the next title."""
+    block: _Lines = []
+    for number, line in enumerate([*lines_of(source.text), ""], 1):
         head = _HEAD.match(line)
-        if head and head.group(2) == "t":
-            if block is not None:
-                yield block
-            block = _Block(head.group(1), number, head.group(3))
-            continue
-        if block is None:
-            raise _odd("a line before any title", where, "id|t|title")
-        if head:
-            if head.group(1) != block.id or block.abstract is not None or block.entities:
-                raise _odd("an abstract without its title", where, f"one abstract of {block.id}")
-            block.abstract, block._text = head.group(3), None
+        if block and (not line.strip() or (head and head[2] == "t")):
+            yield block[0][0], "", block
+            block = []
+        if line.strip():
+            block.append((f"{source.path}:{number}", line))
+
+
+def _document(source: Source, where: str, name: str, block: _Lines) -> Document:
+    title = _HEAD.match(block[0][1])
+    if title is None or title[2] != "t":
+        raise _odd("a line before any title", where, "id|t|title")
+    name, rest = title[1], block[1:]
+    draft = source.draft(name, title[3], where)
+    if rest and (head := _HEAD.match(rest[0][1])) and head[1] == name:
+        draft.text += f"\n{head[3]}"
+        rest = rest[1:]
+    for at, line in rest:
+        if _HEAD.match(line):
+            raise _odd("an abstract without its title", at, f"one abstract of {name}")
+        fields = line.split("\t")
+        if fields[0] != name:
+            raise _odd("a line of another document", at, f"the id {name!r} first")
+        if len(fields) >= 5 and whole(fields[1]) is not None and whole(fields[2]) is not None:
+            _mention(draft, fields, at)
+        elif len(fields) in (4, 5) and fields[1]:
+            novelty = (("novelty", fields[4]),) if len(fields) == 5 else ()
+            draft.relation(*fields[1:4], concepts=True, attributes=novelty)
         else:
-            _annotation(block, line.split("\t"), where, options, problems)
-    if block is not None:
-        yield block
+            raise _odd(
+                f"a line of {len(fields)} columns that is neither a mention nor a relation",
+                at,
+                "id, start, end, text, type, concept; or id, type, concept, concept; cut by tabs",
+            )
+    return draft.document()
 
 
 def _odd(what: str, where: str, expected: str) -> FormatError:
     return FormatError(what, where=where, expected=expected)
 
 
-def _annotation(
-    block: _Block, fields: list[str], where: str, options: Options, problems: list[Problem]
-) -> None:
-    """Add the mention or the relation of a line to its document."""
-    if fields[0] != block.id:
-        raise _odd("a line of another document", where, f"the id {block.id!r} first")
-    if len(fields) >= 5 and is_number(fields[1]) and is_number(fields[2]):
-        options.require(fields[4], where)
-        entity = _mention(block, fields, where, problems)
-        if entity is not None:
-            block.entities.append(entity)
-    elif len(fields) in (4, 5) and fields[1]:
-        novelty = (("novelty", fields[4]),) if len(fields) == 5 else ()
-        name = f"R{len(block.relations) + 1}"
-        relation = Relation(
-            name, fields[1], fields[2], fields[3], level="concept", attributes=novelty
-        )
-        block.relations.append(relation)
-    else:
-        raise _odd(
-            f"a line of {len(fields)} columns that is neither a mention nor a relation",
-            where,
-            "id, start, end, text, type, concept; or id, type, concept, concept; cut by tabs",
-        )
-
-
-def _mention(
-    block: _Block, fields: list[str], where: str, problems: list[Problem]
-) -> Entity | None:
-    """The entity of a line; None if its offsets point nowhere."""
-    start, end, surface, kind = int(fields[1]), int(fields[2]), fields[3], fields[4]
-    text = block.text
+def _mention(draft: Draft, fields: list[str], where: str) -> None:
+    start, end, surface, kind, raw, parts, *_ = *fields[1:], "", ""
     if not kind:
         raise _odd("a mention without a type", where, "a type in the fifth column")
-    if not start < end <= len(text):
-        slug = "empty-span" if start >= end else "beyond-text"
-        what = f"{kind} {start}-{end} points nowhere in a text of {len(text)} characters"
-        problems.append(Problem(slug, where, what, lost=True))
-        return None
-    same = end - start == len(surface)
-    if not same or _BLANKS.sub(" ", text[start:end]) != _BLANKS.sub(" ", surface):
-        found = shown_at(text, [(start, end)])
-        what = f"{kind} {start}-{end} is {shown(surface)} in the line but {found} in the text"
-        problems.append(Problem("text-mismatch", where, what))
-    raw = fields[5] if len(fields) > 5 else ""
-    parts = fields[6] if len(fields) > 6 else ""
     cut = "|" if parts and raw.count("|") == parts.count("|") else ","
-    concepts = () if raw in _NO_CONCEPT else tuple(part for part in raw.split(cut) if part)
-    attributes = (("parts", parts),) if parts else ()
-    name = f"T{len(block.entities) + 1}"
-    return Entity(name, kind, ((start, end),), concepts=concepts, attributes=attributes)
+    draft.entity(
+        kind,
+        [(whole(start) or 0, whole(end) or 0)],
+        surface=surface,
+        where=where,
+        concepts=() if raw in _NO_CONCEPT else tuple(part for part in raw.split(cut) if part),
+        attributes=(("parts", parts),) if parts else (),
+    )
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:

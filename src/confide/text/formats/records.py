@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, TypeGuard
+from typing import Any
 
 from confide.errors import FormatError
-from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.formats.base import (
-    Options,
-    entity_id,
-    merged_fragments,
-    reads,
-    shown,
-    shown_at,
-    whole_text,
-)
+from confide.text.document import Document, Problem, Sentence, Span
+from confide.text.formats.base import Options, shown, whole, whole_text
+from confide.text.formats.draft import Draft
+from confide.text.formats.offsets import CHARACTERS, UTF16
 from confide.text.pairs import PAIR
 from confide.text.tokens import packed
 from confide.userfiles import Tree
@@ -44,13 +38,16 @@ class RecordReader:
         self._ignored: set[str] = set()
         self._where = ""
 
-    def document(self, row: Tree, name: str, where: str) -> Document:
+    def document(
+        self, row: Tree, name: str, where: str, *, units: tuple[str, ...] = (CHARACTERS, UTF16)
+    ) -> Document:
         """One document.
 
         Args:
             row: the object.
             name: the document's id if the object has no "id".
             where: "file:line", for problems and errors.
+            units: how its offsets may be counted if nothing in it tells, its own rule first.
 
         Raises:
             FormatError: there is no text, or a part has the wrong form.
@@ -70,16 +67,13 @@ class RecordReader:
             raise self._odd('"text"', "a string", text)
         text = whole_text(text, where, self.problems)
         given = row.get("id")
-        entities = self._entities(row, text)
-        return Document(
-            clean(str(given)) if isinstance(given, str | int) else name,
-            text,
-            tuple(entities.values()),
-            self._relations(row, entities) if "relations" in row else (),
-            self._sentences(row, text) if "sentences" in row else (),
-            self._attributes(row),
-            where,
-        )
+        called = clean(str(given)) if isinstance(given, str | int) else name
+        draft = Draft(called, text, where, self.options, self.problems, units=units, keep=True)
+        self._entities(row, draft)
+        self._relations(row, draft)
+        draft.sentences = self._sentences(row, text)
+        draft.attributes = self._attributes(row)
+        return draft.document()
 
     def _odd(self, what: str, expected: str, got: object) -> FormatError:
         shape = "nothing" if got is None else type(got).__name__
@@ -90,46 +84,14 @@ class RecordReader:
 
     # --- entities ---------------------------------------------------------------------
 
-    def _entities(self, row: Tree, text: str) -> dict[str, Entity]:
-        """The entities by the id that the file gives them (or that they get), in order."""
+    def _entities(self, row: Tree, draft: Draft) -> None:
         items = [item for key in _ENTITIES if key in row for item in self._list(row, key)]
-        if not items:
-            return {}
-        items = self._counted_in_characters(items, text)
-        taken = {str(item["id"]) for item in items if isinstance(item, dict) and "id" in item}
-        found: dict[str, Entity] = {}
-        for number, item in enumerate(items, 1):
+        for item in items:
             if isinstance(item, list) and len(item) >= 3:
                 item = {"start": item[0], "end": item[1], "type": item[2]}
             if not isinstance(item, dict):
                 raise self._odd("an entity", "[start, end, type] or an object", item)
-            given = item.get("id")
-            name = str(given) if isinstance(given, str | int) else entity_id(number)
-            if given is None or name in found:
-                if given is not None:
-                    self._note("duplicate-id", f"two entities are called {name}", lost=False)
-                name = _free(entity_id(number), taken)
-            taken.add(name)
-            entity = self._entity(item, clean(name), text)
-            if entity is not None:
-                found[name] = entity
-        return found
-
-    def _counted_in_characters(self, items: list[Any], text: str) -> list[Any]:
-        """The items with offsets in characters, where a browser's tool counted UTF-16 units.
-
-        That is so if their own texts say it: they fit better with a character beyond U+FFFF as two.
-        """
-        if text.isascii() or len(text.encode("utf-16-le")) == 2 * len(text):
-            return items
-        places = [0]
-        for number, character in enumerate(text):
-            places += [number + 1] * (1 + (character > "\uffff"))
-        moved = [_moved(item, places) for item in items]
-        if _misses(moved, text) >= _misses(items, text):
-            return items
-        self._note("offsets-counted", "offsets counted in UTF-16 units", lost=False)
-        return moved
+            self._entity(item, draft)
 
     def _list(self, row: Tree, key: str) -> list[Any]:
         value = row.get(key)
@@ -139,48 +101,32 @@ class RecordReader:
             raise self._odd(f'"{key}"', "a list", value)
         return value
 
-    def _entity(self, item: Tree, name: str, text: str) -> Entity | None:
+    def _entity(self, item: Tree, draft: Draft) -> None:
         kind = first_of(item, _TYPE)
         if not isinstance(kind, str) or not kind:
             raise self._odd("an entity's type", "a string that is not empty", kind)
         kind = clean(kind)
-        self.options.require(kind, self._where)
         given = first_of(item, ("fragments", "offsets"))
         if given is None:
             given = [[first_of(item, _START), first_of(item, _END)]]
+        else:
+            draft.units = (CHARACTERS,)  # our own form, and that of Python's libraries
         spans = self._spans(given, f"the offsets of {kind}")
         if not spans:
             raise self._odd(f"the offsets of {kind}", "at least one fragment", None)
-        for start, end in spans:
-            if not 0 <= start < end <= len(text):
-                slug = "empty-span" if start >= end else "beyond-text"
-                what = f"{kind} {start}-{end} points nowhere in {len(text)} characters"
-                self._note(slug, what)
-                return None
-        fragments = merged_fragments(spans)
-        if len(fragments) != len(spans):
-            self._note(
-                "fragments-merged", f"fragments of {kind} {name} touch or overlap", lost=False
-            )
-        entity = Entity(
-            name,
+        surface = item.get("text")
+        if isinstance(surface, list):
+            surface = " ".join(map(str, surface))
+        name = item.get("id")
+        draft.entity(
             kind,
-            fragments,
+            spans,
+            given=clean(str(name)) if isinstance(name, str | int) else "",
+            surface=surface,
             confidence=self._confidence(item),
             concepts=tuple(self._strings(item, "concepts")),
             attributes=self._pairs(item.get("attributes")),
         )
-        self._compare(item.get("text"), entity, text)
-        return entity
-
-    def _compare(self, surface: object, entity: Entity, text: str) -> None:
-        """Report an entity whose own text differs from the text at its offsets."""
-        if isinstance(surface, list):
-            surface = " ".join(map(str, surface))
-        if isinstance(surface, str) and not reads(text, entity.fragments, surface):
-            found = shown_at(text, entity.fragments)
-            what = f"{entity.type} {entity.id} is {shown(surface)} but {found} in the text"
-            self._note("text-mismatch", what, lost=False)
 
     def _spans(self, value: object, what: str) -> list[Span]:
         if not isinstance(value, list):
@@ -188,9 +134,12 @@ class RecordReader:
         return [self._span(pair, what) for pair in value]
 
     def _span(self, pair: object, what: str) -> Span:
-        if not isinstance(pair, list) or len(pair) != 2 or not all(map(_is_count, pair)):
+        if type(pair) is list and len(pair) == 2 and type(pair[0]) is type(pair[1]) is int:
+            return pair[0], pair[1]  # as nearly always
+        ends = [whole(end) for end in pair] if isinstance(pair, list) else []
+        if len(ends) != 2 or ends[0] is None or ends[1] is None:
             raise self._odd(what, "whole numbers, a start and an end", pair)
-        return pair[0], pair[1]
+        return ends[0], ends[1]
 
     def _confidence(self, item: Tree) -> float | None:
         value = first_of(item, ("confidence", "score"))
@@ -221,9 +170,7 @@ class RecordReader:
 
     # --- everything else --------------------------------------------------------------
 
-    def _relations(self, row: Tree, entities: dict[str, Entity]) -> tuple[Relation, ...]:
-        names = {key: entity.id for key, entity in entities.items()}
-        relations = []
+    def _relations(self, row: Tree, draft: Draft) -> None:
         for number, item in enumerate(self._list(row, "relations"), 1):
             if not isinstance(item, dict):
                 raise self._odd("a relation", "an object", item)
@@ -231,27 +178,16 @@ class RecordReader:
             ends = [first_of(item, keys) for keys in (_HEAD, _TAIL)]
             if not isinstance(kind, str) or not all(isinstance(end, str | int) for end in ends):
                 raise self._odd("a relation", '"type", "head" and "tail"', item)
-            head, tail = map(str, ends)
-            level: Literal["entity", "concept"] = "entity"
-            if item.get("level") == "concept":
-                level = "concept"
-            elif head in names and tail in names:
-                head, tail = names[head], names[tail]
-            else:
-                self._note("dangling-relation", f"{kind} from {head} to {tail}: no such entity")
-                continue
-            relations.append(
-                Relation(
-                    clean(str(item.get("id", f"R{number}"))),
-                    clean(kind),
-                    clean(head),
-                    clean(tail),
-                    level=level,
-                    confidence=self._confidence(item),
-                    attributes=self._pairs(item.get("attributes")),
-                )
+            head, tail = (clean(str(end)) for end in ends)
+            draft.relation(
+                clean(kind),
+                head,
+                tail,
+                given=clean(str(item.get("id", f"R{number}"))),
+                concepts=item.get("level") == "concept",
+                confidence=self._confidence(item),
+                attributes=self._pairs(item.get("attributes")),
             )
-        return tuple(relations)
 
     def _sentences(self, row: Tree, text: str) -> tuple[Sentence, ...]:
         sentences = []
@@ -296,41 +232,6 @@ class RecordReader:
         return tuple(pairs)
 
 
-def _moved(item: object, places: list[int]) -> object:
-    """An object with a start and an end, in other units; anything else as it is."""
-    if not isinstance(item, dict):
-        return item
-    moved = dict(item)
-    for key in (*_START, *_END):
-        if _is_count(item.get(key)) and 0 <= item[key] < len(places):
-            moved[key] = places[item[key]]
-    return moved
-
-
-def _misses(items: list[Any], text: str) -> int:
-    """How many objects with a text of their own are not what the text has at their place."""
-    count = 0
-    for item in items:
-        surface = item.get("text") if isinstance(item, dict) else None
-        if isinstance(surface, str):
-            span = first_of(item, _START), first_of(item, _END)
-            count += not all(map(_is_count, span)) or not reads(text, [span], surface)
-    return count
-
-
 def clean(text: str) -> str:
     """Text without lone surrogates, which no file can hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _free(name: str, taken: set[str]) -> str:
-    """`name`, or the first of name-2, name-3, ... that is not taken."""
-    number, wanted = 2, name
-    while wanted in taken:
-        wanted = f"{name}-{number}"
-        number += 1
-    return wanted

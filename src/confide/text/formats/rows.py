@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from confide.errors import FormatError
+from confide.text.formats.base import whole
 from confide.text.formats.records import clean
 from confide.userfiles import Tree
 
@@ -48,9 +49,10 @@ class Row:
 
     def whole(self, value: object, what: str) -> int:
         """A value of this object that must be a whole number."""
-        if not isinstance(value, int) or isinstance(value, bool):
+        number = whole(value)
+        if number is None:
             raise self.odd(what, "a whole number", value)
-        return value
+        return number
 
     def words(self, key: str) -> list[str]:
         """A list of strings."""

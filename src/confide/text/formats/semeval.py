@@ -13,14 +13,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confide.errors import DataError, FormatError
-from confide.text.document import Document, Entity, Problem, Relation, Span
-from confide.text.files import lines_of, read_text, write_text
+from confide.errors import FormatError
+from confide.text.document import Document, Problem, Span
+from confide.text.files import LONGEST_LINE, write_text
 from confide.text.formats.base import Options, Reading, shown, unheld
-from confide.text.formats.biobert import is_negative
+from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.pair_json import marked_pairs
-from confide.text.formats.sentences import joined
-from confide.text.pairs import NO_RELATION, pair_attributes
+from confide.text.formats.sentences import one_sentence
+from confide.text.pairs import NO_RELATION
 
 OTHER = "Other"
 _SENTENCE = re.compile(r"(\d+)\t(.*\S.*)", re.DOTALL | re.ASCII)
@@ -51,20 +51,16 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line is not of this format, or a sentence does not mark e1 and e2 once each.
         DataError: there is no sentence, or the type was not declared.
     """
-    text, encoding = read_text(path, options.encoding)
-    items = list(_items(lines_of(text), path))
-    if not items:
-        raise DataError("the file is empty", where=str(path))
-    options.require(options.bare_type, items[0].where)
-    documents = [_document(item, options.bare_type) for item in items]
+    source = opened(path, options, longest=LONGEST_LINE)
+    items = list(_items(source))
     bare = [item for item in items if item.label is None]
-    problems = []
     if bare:
         what = (
             f"{len(bare)} of {len(items)} sentences have no label: they are read without relation"
         )
-        problems.append(Problem("no-label", bare[0].where, what))
-    return Reading(documents, problems, "semeval", {"encoding": encoding})
+        source.problems.append(Problem("no-label", bare[0].where, what))
+    rows = ((item.where, item.number, item) for item in items)
+    return gathered(source, rows, _document, format="semeval")
 
 
 def is_semeval(lines: Sequence[str]) -> bool:
@@ -74,10 +70,10 @@ def is_semeval(lines: Sequence[str]) -> bool:
     return match is not None and "<e1>" in match[2] and "<e2>" in match[2]
 
 
-def _items(lines: Sequence[str], path: Path) -> Iterator[_Item]:
+def _items(source: Source) -> Iterator[_Item]:
     item: _Item | None = None
-    for number, line in enumerate(lines, 1):
-        where, line = f"{path}:{number}", line.strip()
+    for where, _, line in source.lines():
+        line = line.strip()
         match = _SENTENCE.fullmatch(line)
         if match:
             if item is not None:
@@ -87,35 +83,29 @@ def _items(lines: Sequence[str], path: Path) -> Iterator[_Item]:
             item.comment = line.removeprefix(_COMMENT).strip()
         elif item is not None and item.label is None and _LABEL.fullmatch(line):
             item.label = line
-        elif line:
-            raise FormatError(
-                f"a line that is no sentence, label or comment: {shown(line)}",
-                expected='number TAB "text", then Relation(e1,e2) or Other, then Comment:',
-                where=where,
-            )
+        else:
+            with source.options.document(source.problems, where):
+                raise FormatError(
+                    f"a line that is no sentence, label or comment: {shown(line)}",
+                    expected='number TAB "text", then Relation(e1,e2) or Other, then Comment:',
+                    where=where,
+                )
+            item = None
     if item is not None:
         yield item
 
 
-def _document(item: _Item, kind: str) -> Document:
+def _document(source: Source, where: str, name: str, item: _Item) -> Document:
     marked = item.marked.strip()
     if len(marked) > 1 and marked[0] == marked[-1] == '"':
         marked = marked[1:-1].strip()
-    text, spans = _unmarked(marked, item.where)
-    whole = joined([text])
-    relations: tuple[Relation, ...] = ()
-    if item.label is not None and not is_negative(item.label):
-        relations = (Relation("R1", item.label, "T1", "T2"),)
+    text, spans = _unmarked(marked, where)
     comment = (("comment", item.comment),) if item.comment else ()
-    return Document(
-        item.number,
-        whole.text,
-        entities=tuple(Entity(f"T{n}", kind, (span,)) for n, span in enumerate(spans, 1)),
-        relations=relations,
-        sentences=whole.sentences,
-        attributes=(*pair_attributes([("T1", "T2")]), *comment),
-        source=item.where,
-    )
+    draft = source.draft(name, text, where, attributes=comment)
+    draft.sentences = one_sentence(text)
+    ends = [draft.entity(source.options.bare_type, [span]) for span in spans]
+    draft.pair(ends[0], ends[1], item.label)
+    return draft.document()
 
 
 def _unmarked(marked: str, where: str) -> tuple[str, tuple[Span, Span]]:

@@ -38,7 +38,10 @@ from confide.text.looks import text_looks_like, zip_of
 _SAMPLE = 1 << 18
 BRAT = frozenset((".ann", ".a1", ".a2"))
 _BIONLP = re.compile(rb"(?:[TREMNA#]\d+|\*)\t")
-_JSON = re.compile(r'(\[\s*)?\{\s*("[^"\t]*"\s*:|\}[ ,\]]*(\n|$)|$)|\[\s*\]\s*$')  # no tagged "[]"
+_JSON = re.compile(  # no tagged "[]"
+    r'(\[\s*)?\{\s*("[^"\t]*"\s*:|\}[ ,\]]*(\n|$)|$)|\[\s*\]\s*$'
+    r'|(\[\s*){1,2}"(?:[^"\\\n]|\\.)*+("\s*,\s*\{\s*["}]|$)'  # a text and what is said of it
+)
 _PUBTATOR = re.compile(r"[^|\t\n]+\|[ta]\|")
 _ARROW = (b"PAR1", b"ARROW1", b"\xff\xff\xff\xff")
 _BY_BYTES: dict[str, Callable[[bytes], bool]] = {

@@ -75,6 +75,9 @@ def _doccano(document: Document) -> Tree:
         {"id": number, "label": one.type, "start_offset": one.start, "end_offset": one.end}
         for number, one in enumerate(document.entities, 1)
     ]
+    if max(document.text, default="") > "\uffff":  # a browser would count otherwise: say the text
+        for entity, item in zip(document.entities, record["entities"], strict=True):
+            item["text"] = document.surface(entity)
     record["relations"] = [
         {"id": number, "from_id": numbers[one.head], "to_id": numbers[one.tail], "type": one.type}
         for number, one in enumerate(document.relations, 1)

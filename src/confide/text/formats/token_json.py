@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from confide.errors import DataError
 from confide.text.document import Document, Problem
-from confide.text.files import LONGEST_JSON, read_text, write_text
+from confide.text.files import write_text
 from confide.text.formats.base import Options, Reading
+from confide.text.formats.draft import Source, gathered, opened
 from confide.text.formats.jsonl import rows_of
 from confide.text.formats.keeping import Keeps, cut_down
 from confide.text.formats.marked import (
@@ -87,21 +87,20 @@ def reader(shape: Shape) -> Callable[[Path, Options], Reading]:
     """The reader of a form. It raises FormatError and DataError (docs/formats/tokens.md)."""
 
     def read(path: Path, options: Options) -> Reading:
-        text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
-        problems: list[Problem] = []
-        documents: list[Document] = []
         ignored: set[str] = set()
-        for where, name, tree in rows_of(text, path, options=options, problems=problems):
-            with options.document(problems, where):
-                marked = _marked(shape, Row(tree, where), name)
-                if not any(marked.sentences):
-                    problems.append(Problem("empty-document", where, "a record without a token"))
-                    continue
-                _note_keys(shape, tree, ignored, where=where, problems=problems)
-                documents.append(document_of(marked, options, problems))
-        if not documents:
-            raise DataError("there is no document", where=str(path))
-        return Reading(documents, problems, shape.name, {"encoding": encoding})
+
+        def one(source: Source, where: str, name: str, tree: Tree) -> Document | None:
+            marked = _marked(shape, Row(tree, where), name)
+            if not any(marked.sentences):
+                what = "a record without a token"
+                source.problems.append(Problem("empty-document", where, what))
+                return None
+            _note_keys(shape, tree, ignored, where=where, problems=source.problems)
+            return document_of(marked, options, source.problems)
+
+        source = opened(path, options)
+        rows = rows_of(source.text, path, options=options, problems=source.problems)
+        return gathered(source, rows, one, format=shape.name)
 
     return read
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 from confide.errors import FormatError
 from confide.text.document import Problem
-from confide.text.formats.base import shown
+from confide.text.formats.base import shown, whole
+from confide.text.formats.offsets import CHARACTERS, UTF16
 from confide.userfiles import Tree
 
 _MOST_LABELS = 100  # of one region of Label Studio
@@ -25,10 +26,11 @@ _PUB_KEYS = frozenset(
 
 
 class Taken(NamedTuple):
-    """What one annotator made of a text, as a record of our own."""
+    """What one annotator made of a text, as a record of our own, and how its offsets may count."""
 
     annotator: str
     record: Tree
+    units: tuple[str, ...] = (CHARACTERS, UTF16)
 
 
 @dataclass(slots=True)
@@ -64,6 +66,7 @@ class Notes:
     where: str
     problems: list[Problem]
     left: LeftOut
+    bare_type: str = "entity"
 
     def lost(self, kind: str, what: str) -> None:
         """Write down a loss."""
@@ -93,25 +96,105 @@ class Notes:
 
 _MARKS = frozenset((
     "data", "annotation_id", "annotator", "answer", "_input_hash", "_task_hash", "denotations",
-    "sourcedb", "tracks",
+    "sourcedb", "tracks", "annotations", "classes",
 ))  # fmt: skip
 
 
-def is_own(row: Tree) -> bool:
-    """Whether a record has none of the keys by which tools are known: it is one of our own form."""
-    return _MARKS.isdisjoint(row)
+def parts_of(value: object) -> list[object]:
+    """The records of a value of a file: of an export of one object those in it, else itself."""
+    if not isinstance(value, dict) or "text" in value:
+        return [value]
+    if isinstance(value.get("classes"), list) and isinstance(value.get("annotations"), list):
+        pairs = value["annotations"]
+        return [
+            {**one[1], "text": one[0], "classes": []} if _is_pair(one) else one for one in pairs
+        ]
+    if not isinstance(value.get("projects"), list):
+        return [value]
+    parts: list[object] = []
+    for project in value["projects"]:
+        documents = project.get("documents") if isinstance(project, dict) else None
+        for one in documents if isinstance(documents, list) else [project]:
+            named = isinstance(one, dict) and one is not project
+            parts.append({**one, "project": project.get("name")} if named else one)
+    return parts
 
 
-def taken(row: Tree, notes: Notes) -> tuple[str, list[Taken]]:
+def taken(value: object, notes: Notes) -> tuple[str, list[Taken]]:
     """The tool that wrote a record ("" for our own form), and each annotator's version of it.
 
     Raises:
-        FormatError: a part does not have the tool's form.
+        FormatError: the value is no record, or a part of it does not have the tool's form.
     """
-    for tool, belongs, turned in _TOOLS:
-        if belongs(row):
-            return tool, list(turned(row, notes))
-    return "", [Taken("", row)]
+    if _is_pair(value):
+        return "spaCy", [_pair(*value)]
+    if not isinstance(value, dict):
+        raise notes.odd("not a document", 'a JSON object with "text"', value)
+    if not _MARKS.isdisjoint(value):
+        for tool, belongs, turned in _TOOLS:
+            if belongs(value):
+                return tool, list(turned(value, notes))
+    return "", [Taken("", value)]
+
+
+# --- spaCy's training data, and NER Annotator's -------------------------------------------
+
+
+def _is_pair(value: object) -> TypeGuard[list[Any]]:
+    whole = isinstance(value, list) and len(value) == 2
+    return whole and isinstance(value[0], str) and isinstance(value[1], dict)
+
+
+def _pair(text: str, said: Tree) -> Taken:
+    """A text and what is said of it: spans are in groups, and whole texts in categories."""
+    spans, cats = said.get("spans"), said.get("cats")
+    record: Tree = {**said, "text": text}
+    if isinstance(spans, dict) and all(isinstance(group, list) for group in spans.values()):
+        record["spans"] = [one for group in spans.values() for one in group]
+    if isinstance(cats, dict):
+        record["meta"] = record.pop("cats")
+    return Taken("", record, (CHARACTERS,))
+
+
+def _is_ner_annotator(row: Tree) -> bool:
+    return "classes" in row and "text" in row
+
+
+def _ner_annotator(row: Tree, notes: Notes) -> Iterator[Taken]:
+    yield Taken("", {key: row[key] for key in row if key != "classes"}, (UTF16, CHARACTERS))
+
+
+# --- MedCATtrainer ------------------------------------------------------------------------
+
+_NOT_MEANT = ("deleted", "killed", "irrelevant")
+
+
+def _is_medcat(row: Tree) -> bool:
+    listed = row.get("annotations")
+    held = listed if isinstance(listed, list) else []
+    known = not {"project", "last_modified"}.isdisjoint(row)
+    known = known or any("cui" in one for one in held if isinstance(one, dict))
+    return known and "text" in row and "annotations" in row
+
+
+def _medcat(row: Tree, notes: Notes) -> Iterator[Taken]:
+    """Annotations by concept; what was deleted, killed or called irrelevant is left out."""
+    entities: list[Tree] = []
+    for one in notes.rows(row, "annotations"):
+        if any(one.get(key) for key in _NOT_MEANT) or one.get("validated") is False:
+            notes.left.count("rejected" if one.get("validated") else "ignored", notes.where)
+            continue
+        meta = one.get("meta_anns")
+        said = [m for m in (meta.values() if isinstance(meta, dict) else ()) if isinstance(m, dict)]
+        entity = {key: one.get(key) for key in ("start", "end")}
+        entity |= {"type": notes.bare_type, "text": one.get("value"), "concepts": [one.get("cui")]}
+        entity["attributes"] = [[str(m.get("name")), str(m.get("value"))] for m in said]
+        entities.append(entity)
+    about = {key: row[key] for key in ("project", "name") if isinstance(row.get(key), str)}
+    record: Tree = {"text": row["text"], "entities": entities, "meta": about}
+    if row.get("id") is not None:
+        record["id"] = row["id"]
+    yield Taken(about.get("project", ""), record, (CHARACTERS,))
 
 
 # --- Label Studio -------------------------------------------------------------------------
@@ -159,6 +242,8 @@ def _results(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
         value = item.get("value") if isinstance(item, dict) else None
         if isinstance(item, dict) and item.get("type") == "relation":
             ends = {"from_id": item.get("from_id"), "to_id": item.get("to_id")}
+            if item.get("direction") == "left":  # the arrow points to where it was drawn from
+                ends = {"from_id": item.get("to_id"), "to_id": item.get("from_id")}
             labels: Sequence[object] = item.get("labels") or ["relation"]
             relations += [{**ends, "type": label} for label in labels]
         elif isinstance(value, dict) and isinstance(value.get("labels"), list):
@@ -232,8 +317,8 @@ def _prodigy(row: Tree, notes: Notes) -> Iterator[Taken]:
         name = f"T{number}"
         at.setdefault(_place(span), name)
         at.setdefault(_place(span)[:2], name)
-        for token in (span.get("token_start"), span.get("token_end")):
-            if isinstance(token, int):
+        for token in (_offset(span, "token_start"), _offset(span, "token_end")):
+            if token is not None:
                 at.setdefault(token, name)
         part = {key: span.get(key) for key in ("start", "end", "label", "score")}
         entities.append({"id": name, **part})
@@ -249,7 +334,7 @@ def _prodigy(row: Tree, notes: Notes) -> Iterator[Taken]:
               if key not in _KEPT_BY_PRODIGY and not key.startswith("_")}  # fmt: skip
     record |= {"text": row["text"], "entities": entities, "relations": relations}
     person = row.get("_annotator_id") or row.get("_session_id") or ""
-    yield Taken(person if isinstance(person, str) else "", record)
+    yield Taken(person if isinstance(person, str) else "", record, (CHARACTERS,))
 
 
 def _place(span: Tree) -> tuple[int | None, int | None, str]:
@@ -257,8 +342,7 @@ def _place(span: Tree) -> tuple[int | None, int | None, str]:
 
 
 def _offset(row: Tree, key: str) -> int | None:
-    value = row.get(key)
-    return value if isinstance(value, int) else None
+    return whole(row.get(key))
 
 
 def _end(relation: Tree, side: str, at: dict[object, str]) -> str:
@@ -343,5 +427,7 @@ _TOOLS: tuple[tuple[str, Callable[[Tree], bool], Callable[[Tree, Notes], Iterato
     ("Label Studio", _is_label_studio, _label_studio),
     ("Label Studio, JSON-MIN", _is_label_studio_min, _label_studio_min),
     ("Prodigy", _is_prodigy, _prodigy),
+    ("MedCATtrainer", _is_medcat, _medcat),
+    ("NER Annotator", _is_ner_annotator, _ner_annotator),
     ("PubAnnotation", _is_pubannotation, _pubannotation),
 )

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
-from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
+from confide.text.document import Document, Problem, Sentence, Span
 from confide.text.files import lines_of, read_text
 from confide.text.formats.base import Options, Reading, shown
+from confide.text.formats.draft import Draft
 from confide.text.formats.layers import called, is_linguistic, short
 from confide.text.formats.records import clean
 
@@ -253,22 +254,17 @@ def _relation_stack(cell: str) -> Iterator[tuple[str, str]]:
 
 def _document(page: _Page, options: Options) -> Document:
     text, places, sentences = _laid_out(page)
-    entities: dict[tuple[str, str, str], Entity] = {}
+    name = page.path.name.partition(".")[0] or page.path.name
+    draft = Draft(name, text, str(page.path), options, page.problems, sentences)
     for key, span in page.spans.items():
         kind, concepts, attributes = called(span.layer.name, span.features)
-        options.require(kind, str(page.path))
-        fragment = places.get(span.start), places.get(span.end)
-        if fragment[0] is None or fragment[1] is None or fragment[0] >= fragment[1]:
-            what = f"{kind} {span.start}-{span.end} covers no character of a token"
-            page.problems.append(Problem("empty-span", str(page.path), what, lost=True))
-            continue
-        entities[key] = Entity(
-            f"T{len(entities) + 1}",
-            kind,
-            ((fragment[0], fragment[1]),),
-            concepts=concepts,
-            attributes=attributes,
-        )
+        fragment = places.get(span.start, 0), places.get(span.end, 0)
+        name = "\0".join(key)
+        draft.entity(kind, [fragment], given=name, concepts=concepts, attributes=attributes)
+    for layer, source, target, numbers, features in page.links:
+        ends = _link_ends(page, layer, source, target, numbers=numbers)
+        kind, _, attributes = called(layer.name, features)
+        draft.relation(kind, *map("\0".join, ends), attributes=attributes)
     quiet = sorted(short(name) for name in page.ignored if is_linguistic(name))
     if quiet:
         what = f"layers of the text's analysis are not read: {', '.join(quiet)}"
@@ -276,14 +272,7 @@ def _document(page: _Page, options: Options) -> Document:
     for name in sorted(name for name in page.ignored if not is_linguistic(name)):
         what = f"the chains of {short(name)} are not read"
         page.problems.append(Problem("layer-ignored", str(page.path), what, lost=True))
-    return Document(
-        page.path.name.partition(".")[0] or page.path.name,
-        text,
-        tuple(entities.values()),
-        tuple(_relations(page, entities)),
-        sentences=sentences,
-        source=str(page.path),
-    )
+    return draft.document()
 
 
 def _laid_out(page: _Page) -> tuple[str, dict[int, int], tuple[Sentence, ...]]:
@@ -324,20 +313,6 @@ def _laid_out(page: _Page) -> tuple[str, dict[int, int], tuple[Sentence, ...]]:
 
 
 _MOST_BLANKS = 100_000
-
-
-def _relations(page: _Page, entities: dict[tuple[str, str, str], Entity]) -> Iterator[Relation]:
-    number = 0
-    for layer, source, target, numbers, features in page.links:
-        ends = _link_ends(page, layer, source, target, numbers=numbers)
-        kind, _, attributes = called(layer.name, features)
-        if ends[0] not in entities or ends[1] not in entities:
-            what = f"{kind}: an end is no entity"
-            page.problems.append(Problem("dangling-relation", str(page.path), what, lost=True))
-            continue
-        number += 1
-        pair = entities[ends[0]].id, entities[ends[1]].id
-        yield Relation(f"R{number}", kind, *pair, attributes=attributes)
 
 
 _Key = tuple[str, str, str]

@@ -15,8 +15,9 @@ from pathlib import Path
 
 from confide.errors import FormatError
 from confide.text.archives import exists
-from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.formats.base import Options, Reading, is_number
+from confide.text.document import Problem, Sentence, Span
+from confide.text.formats.base import Options, Reading, whole
+from confide.text.formats.draft import Draft
 from confide.text.formats.layers import Units, called, is_linguistic, short
 from confide.text.formats.markup import Element, parse
 from confide.text.formats.records import clean
@@ -79,25 +80,19 @@ def read(path: Path, options: Options) -> Reading:
         raise FormatError("not XMI", expected="<xmi:XMI>", got=root.tag[:60], where=str(path))
     problems: list[Problem] = []
     cas = _opened(root, path, problems)
-    entities = _entities(cas, options)
-    relations = _relations(cas, entities)
     name = next(
         (item.features.get("documentId") or item.features.get("documentTitle") or ""
          for item in cas.items.values() if short(item.layer) == "DocumentMetaData"), "",
     )  # fmt: skip
-    document = Document(
-        clean(name.strip()) or path.name.partition(".")[0] or path.name,
-        cas.text,
-        tuple(entities.values()),
-        tuple(relations),
-        sentences=_sentences(cas),
-        source=str(path),
-    )
+    called = clean(name.strip()) or path.name.partition(".")[0] or path.name
+    draft = Draft(called, cas.text, str(path), options, problems, _sentences(cas))
+    _add_entities(cas, draft)
+    _add_relations(cas, draft)
     if cas.ignored:
         layers = ", ".join(f"{layer} {count}" for layer, count in cas.ignored.most_common(8))
         what = f"layers of the text's analysis are not read: {layers}"
         problems.append(Problem("layer-ignored", str(path), what))
-    return Reading([document], problems, "xmi", {"encoding": encoding})
+    return Reading([draft.document()], problems, "xmi", {"encoding": encoding})
 
 
 def _opened(root: Element, path: Path, problems: list[Problem]) -> _Cas:
@@ -142,9 +137,10 @@ def _layer(tag: str) -> str:
 
 def _span(features: dict[str, str], units: Units, cas: _Cas, layer: str) -> Span | None:
     ends = [features[key] for key in ("begin", "end")]
-    if not all(map(is_number, ends)):
+    begin, behind = map(whole, ends)
+    if begin is None or behind is None:
         raise FormatError("begin and end", expected="whole numbers", where=cas.where)
-    start, end = (units(int(one)) for one in ends)
+    start, end = units(begin), units(behind)
     if start is None or end is None or start > end:
         if not is_linguistic(layer):
             cas.lost("beyond-text", f"{short(layer)} {'-'.join(ends)} points nowhere")
@@ -182,26 +178,17 @@ def _plain(item: _Item, cas: _Cas) -> dict[str, str]:
     }
 
 
-def _entities(cas: _Cas, options: Options) -> dict[str, Entity]:
+def _add_entities(cas: _Cas, draft: Draft) -> None:
     """The entities by the ids of their items."""
-    found: dict[str, Entity] = {}
     for name, item in cas.items.items():
-        ends = _two_ends(item)
-        if item.span is None or ends is not None:
+        if item.span is None or _two_ends(item) is not None:
             continue
         if is_linguistic(item.layer):
             if not item.layer.startswith((_CORE, *_QUIET)) and "metadata" not in item.layer:
                 cas.ignored[short(item.layer)] += 1
             continue
         kind, concepts, attributes = called(item.layer, _plain(item, cas))
-        options.require(kind, cas.where)
-        if item.span[0] == item.span[1]:
-            cas.lost("empty-span", f"{kind} at {item.span[0]} covers no character")
-            continue
-        found[name] = Entity(
-            f"T{len(found) + 1}", kind, (item.span,), concepts=concepts, attributes=attributes
-        )
-    return found
+        draft.entity(kind, [item.span], given=name, concepts=concepts, attributes=attributes)
 
 
 def _two_ends(item: _Item) -> tuple[str, str] | None:
@@ -211,10 +198,8 @@ def _two_ends(item: _Item) -> tuple[str, str] | None:
     return None
 
 
-def _relations(cas: _Cas, entities: dict[str, Entity]) -> Iterator[Relation]:
+def _add_relations(cas: _Cas, draft: Draft) -> None:
     """Items with two ends, and links with a role that an entity holds."""
-    number = 0
-    linked: list[tuple[str, str, str, tuple[tuple[str, str], ...]]] = []
     for name, item in cas.items.items():
         ends = _two_ends(item)
         if ends is not None and is_linguistic(item.layer):
@@ -223,30 +208,22 @@ def _relations(cas: _Cas, entities: dict[str, Entity]) -> Iterator[Relation]:
             features = {key: value for key, value in item.features.items()
                         if key not in _NOTHING and value not in ends}  # fmt: skip
             kind, _, attributes = called(item.layer, features)
-            linked.append((kind, *ends, attributes))
-        elif name in entities:
+            draft.relation(kind, *ends, attributes=attributes)
+        elif name in draft.names:
             for key in item.features:
-                linked += _links(cas, name, key)
-    for kind, head, tail, attributes in linked:
-        if head not in entities or tail not in entities:
-            cas.lost("dangling-relation", f"{kind}: an end is no entity")
-            continue
-        number += 1
-        pair = entities[head].id, entities[tail].id
-        yield Relation(f"R{number}", kind, *pair, attributes=attributes)
+                for kind, head, tail in _links(cas, name, key):
+                    draft.relation(kind, head, tail)
 
 
-def _links(
-    cas: _Cas, host: str, key: str
-) -> Iterator[tuple[str, str, str, tuple[tuple[str, str], ...]]]:
+def _links(cas: _Cas, host: str, key: str) -> Iterator[tuple[str, str, str]]:
     """What a feature links an entity to: by links with roles, or by an item itself."""
     for one in cas.refers(cas.items[host], key):
         item = cas.items[one]
         target = item.features.get("target")
         if item.span is None and target is not None:
-            yield item.features.get("role") or key, host, target, ()
+            yield item.features.get("role") or key, host, target
         elif item.span is not None and one != host:
-            yield key, host, one, ()
+            yield key, host, one
 
 
 def _sentences(cas: _Cas) -> tuple[Sentence, ...]:
