@@ -72,11 +72,11 @@ def held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str
     return {**found_parts, "train": list(chain.from_iterable(shuffled))}
 
 
-def blocks(documents: Sequence[Document], *, share: float) -> list[list[Document]]:
+def blocks(documents: Sequence[Document], *, share: float | None = None) -> list[list[Document]]:
     """Documents one by one, sentences of unknown documents in blocks of neighbours, all in order.
 
-    A block is of one file, and of about the same length as all others there: a fifth of the share
-    that is to be drawn of the file, but from 10 to 20 sentences, and no more than the share.
+    A block is of one file, and of about the same length as all others there: 10 sentences, or, if
+    a `share` of the file is to be drawn, a fifth of that, but from 10 to 20 and no more than it.
 
     >>> one = [Document(str(n), "", source=f"a.conll:{n}", unmarked=True) for n in range(100)]
     >>> [len(block) for block in blocks(one, share=0.2)]
@@ -87,8 +87,8 @@ def blocks(documents: Sequence[Document], *, share: float) -> list[list[Document
     found: list[list[Document]] = []
     for file, neighbours in groupby(documents, key=_file_of):
         run = list(neighbours)
-        longest = 1
-        if file is not None:
+        longest = 1 if file is None else SHORTEST_BLOCK
+        if file is not None and share is not None:
             drawn = ceil(share * len(run))
             longest = max(1, min(LONGEST_BLOCK, max(SHORTEST_BLOCK, drawn // BLOCKS), drawn))
         count = ceil(len(run) / longest)
