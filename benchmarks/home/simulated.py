@@ -2,11 +2,11 @@
 
     python benchmarks/home/simulated.py [--sites N]
 
-Documents have about six entities, of which the run's model finds a share with an F1 of about 60, and
-its precision is its recall. Each document is easier or harder for both models alike, and suits one of
-them by chance. The other model is truly `gap` points better (or worse), and is the best of ten passes
-that differ by chance, chosen on the same development text. Two rules: any greater score, and the
-randomisation test of `confide home`.
+Documents have about six entities, of which the run's model finds a share, so that its F1 is about
+60. Each document is easier or harder for both models alike, and suits one of them by chance. The
+other model is truly so many points better (or worse), and is the best of ten passes that differ by
+chance, chosen on the same development text. Two rules: any greater score, and the randomisation
+test of `confide home`.
 """
 
 from __future__ import annotations
@@ -70,9 +70,7 @@ def main() -> None:
                 gold_D = documents(draw, entities)
                 hard_D = draw.normal(0, HARD, len(gold_D))
                 first_D3 = results(draw, gold_D, hard_D, F1)
-                passes = np.stack(
-                    [results(draw, gold_D, hard_D, F1 + gap) for _ in range(PASSES)]
-                )
+                passes = np.stack([results(draw, gold_D, hard_D, F1 + gap) for _ in range(PASSES)])
                 best_D3 = passes[f1s(passes).argmax()]
                 better = f1(best_D3) > f1(first_D3)
                 greater += better

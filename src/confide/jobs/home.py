@@ -64,7 +64,6 @@ from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.tasks import TASKS, Counts
 
-
 LEVEL = 0.01
 """The most that a gain may be luck, for each of the two other models."""
 LEAST = 50
@@ -93,7 +92,7 @@ def home(
     key: Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, AtHome]:
-    """Let sites compare the run's model with what they can train at home, and keep the best.
+    """Let sites compare the run's model with what they can train at home, and keep what is better.
 
     Args:
         run: the folder of a finished run: on one machine, or a real site's own (`runs/RUN` in its
@@ -173,7 +172,7 @@ class _Bench:
         self._by = TASKS[settings.task].kinds[0] if by == "last" else by
 
     def kept(self, *, passes: int, alone: bool, say: Callable[[str], None]) -> AtHome:
-        """Make and compare the candidates, and keep the best."""
+        """Make and compare the candidates, and keep one."""
         found = {FEDERATED: _Found(self._weights, self._score(self._weights, "dev"))}
         last = self._settings.rounds
         if found[FEDERATED].dev is not None and self._spec.train:
@@ -208,7 +207,8 @@ class _Bench:
     def _decided(self, found: Mapping[str, _Found]) -> tuple[str, str, bool]:
         """The model to keep, why, and whether another looked better but may be so by luck."""
         if found[FEDERATED].dev is None or not self._spec.train:
-            return FEDERATED, "it has no development text to compare models on, or no training text", False
+            why = "it has no development text to compare models on, or no training text"
+            return FEDERATED, why, False
         ahead = [name for name in found if _better(found[name].dev, found[FEDERATED].dev)]
         if not ahead:
             return FEDERATED, "no other is better on its development text", False
@@ -253,9 +253,7 @@ class _Bench:
             for first in range(0, len(units), together)
         ]
         known = {place: made for place, made in self._site.cache.items() if place != "desk"}
-        return [
-            self._form.at(replace(self._site, dev=part, cache=dict(known))) for part in parts
-        ]
+        return [self._form.at(replace(self._site, dev=part, cache=dict(known))) for part in parts]
 
     def _trained(self, name: str, start: Arrays, hows: Sequence[How], *, patience: int) -> _Found:
         """The best weights on the way, by development text.
@@ -293,8 +291,9 @@ class _Bench:
         """What calibrates these weights' confidences; with few finds, nearly as the run's."""
         if not self._settings.select.calibrate:
             return AS_IS
-        prior = self._run_calibrator
-        return fitted(self._counts(self._desk, weights, "dev").sure, prior=prior if prior != AS_IS else USUAL)
+        runs = self._run_calibrator
+        counts = self._counts(self._desk, weights, "dev")
+        return fitted(counts.sure, prior=USUAL if runs == AS_IS else runs)
 
     def _write(self, made: AtHome, weights: Arrays) -> None:
         private_folder(self._store)
