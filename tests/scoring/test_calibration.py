@@ -10,6 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from confide.scoring.calibration import (
+    ALIKE,
     AS_IS,
     BINS,
     COLDEST,
@@ -77,8 +78,8 @@ def surprise(sure: dict, found: Calibrator, prior: Calibrator) -> float:
     total /= 2
     for (_, place), (right, count) in sure.items():
         odds_ = slope * (-FARTHEST + (place + 0.5) * WIDTH) + found.offset
-        total += right * math.log1p(math.exp(-odds_))
-        total += (count - right) * math.log1p(math.exp(odds_))
+        total += right / ALIKE * math.log1p(math.exp(-odds_))
+        total += (count - right) / ALIKE * math.log1p(math.exp(odds_))
     return total
 
 
