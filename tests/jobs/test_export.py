@@ -65,7 +65,7 @@ def test_what_it_tells_is_said_before_it_is_written(runs: dict[str, Path], tmp_p
     assert "## Privacy" in card and str(tmp_path) not in card
     about = json.loads((out / ABOUT).read_text())
     assert about["labels"][0] == "O" and "aspirin" in about["words"]
-    assert about["calibration"].keys() == {"temperature", "offset"}
+    assert about["calibration"].keys() == {"temperature", "offset", "finds"}
 
 
 @pytest.mark.parametrize(

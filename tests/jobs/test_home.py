@@ -1,4 +1,4 @@
-"""Each site keeps the best of three models, and that is what it predicts with."""
+"""Each site keeps the best of three models that its development text can tell, and uses it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from confide.runs.folder import RunFolder
 from confide.runs.release import release
 from confide.runs.run import run
 from confide.settings import dump
-from contract.corpus import tiny
+from contract.corpus import sentences, tiny, write_conll
 from contract.entries import OPEN
 
 FEW = ("rounds=2", "select.every=1")
@@ -34,7 +34,10 @@ def made(tmp_path: Path, method: str, *overrides: str, **tree: Any) -> Path:
 
 
 @pytest.mark.parametrize("method", OPEN)
-def test_every_pair_can_be_compared_at_home(method: str, tmp_path: Path) -> None:
+def test_every_pair_can_be_compared_at_home(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs_home, "LEAST", 0)
     folder = made(tmp_path, method)
     found = home(folder, site="site-1", passes=1)
     assert found.keys() == {"site-1"}
@@ -42,7 +45,8 @@ def test_every_pair_can_be_compared_at_home(method: str, tmp_path: Path) -> None
     assert list(candidates) == ["federated", "tuned", "alone"]
     scores = [one.dev for one in candidates.values()]
     assert None not in scores
-    assert candidates[found["site-1"].kept].dev == max(scores)
+    assert found["site-1"].kept == "federated", "six documents are too few to tell"
+    assert found["site-1"].undecided == (max(scores) > scores[0])
     whole = RunFolder(folder).result()
     assert candidates["federated"].test == pytest.approx(
         _score(whole.scores.sites["site-1"], whole.task)
@@ -59,10 +63,12 @@ def _score(scores: Any, task: str) -> float | None:
 
 
 def best_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *overrides: str, dev: int = 90
 ) -> tuple[Path, Any]:
-    """A run that learnt next to nothing, so that a site does better by itself."""
-    folder = made(tmp_path, "fedavg", "training.learning_rate=0.0001", *overrides)
+    """A run that learnt next to nothing, so that a site with `dev` sentences does better alone."""
+    settings = tiny(tmp_path, "method=fedavg", *FEW, "training.learning_rate=0.0001", *overrides)
+    write_conll(Path(settings.site[0].dev[0]), sentences("site-1", "dev", dev))
+    folder = run(settings, out=tmp_path / "run").folder
     settings = RunFolder(folder).settings()
     table = settings.training.model_copy(update={"learning_rate": 0.02, "local_epochs": 15})
     monkeypatch.setattr(
@@ -75,8 +81,9 @@ def test_a_site_that_is_better_alone_keeps_its_own_and_predicts_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, found = best_alone(tmp_path, monkeypatch)
-    assert found.kept == "alone"
+    assert (found.kept, found.undecided) == ("alone", False)
     assert found.candidates["alone"].dev > found.candidates["federated"].dev + 0.3
+    assert "better on " in found.why and "(p = 0.002)" in found.why
     assert list(found.candidates) == ["federated", "alone"]
     text = RunFolder(folder).settings().site[0].test[0]
     own, common = (evaluate(folder, [text], site=name) for name in ("site-1", "site-2"))
@@ -87,10 +94,27 @@ def test_a_site_that_is_better_alone_keeps_its_own_and_predicts_with_it(
     assert evaluate(copy, [text])["strict"]["f1"] == own["strict"]["f1"]
 
 
+@pytest.mark.parametrize(
+    ("dev", "why"), [(18, "at least 50 needed"), (60, "by luck with p = 0.016, at most 0.01")]
+)
+def test_with_little_development_text_a_site_keeps_the_runs_model_however_much_better_another_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: int, why: str
+) -> None:
+    """Six blocks of ten sentences cannot tell: 1 of 2 ** 6 exchanges is the gain itself."""
+    folder, found = best_alone(tmp_path, monkeypatch, dev=dev)
+    assert found.candidates["alone"].dev > found.candidates["federated"].dev + 0.3
+    assert (found.kept, found.undecided) == ("federated", True)
+    assert found.why.startswith("too little to tell: ") and why in found.why
+    assert not (RunFolder(folder).home("site-1") / KEPT).exists()
+    assert "too little to tell" in report([folder]).read_text()
+
+
 def test_what_is_kept_is_the_best_on_the_way_and_passes_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Development scores rise and fall: the second pass is kept, the fifth is the last."""
+    monkeypatch.setattr(jobs_home, "LEAST", 0)
+    monkeypatch.setattr(jobs_home, "exchange_test", lambda *_, **__: 0.0)
     folder = made(tmp_path, "fedavg")
     says = iter([0.5, 0.5, 0.6, 0.7, 0.7, 0.2, 0.65, 0.1, 0.1])
     monkeypatch.setattr(

@@ -6,9 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from confide.cli.verbs import app
 from confide.errors import RunError
-from confide.jobs.predict import predict
+from confide.federation.messages import decode_file, encode
+from confide.jobs.predict import evaluate, predict
+from confide.report import report
+from confide.runs.athome import KeptAtHome
 from confide.runs.folder import RunFolder
 from confide.runs.release import CALIBRATION, release
 from confide.scoring.calibration import AS_IS, Calibrator
@@ -53,17 +58,58 @@ def test_a_calibration_out_of_range_is_refused(folder: Path, tmp_path: Path) -> 
         "{}",
         "[]",
         '{"temperature": 1, "offset": NaN}',
+        '{"temperature": 1, "offset": 0, "finds": -7}',
+        '{"temperature": 1, "offset": 0, "finds": 1e400}',
     ):
         (copy / CALIBRATION).write_text(wrong)
         with pytest.raises(RunError, match="calibration of this release cannot be read"):
             predict(copy, [text])
+    with_calibrator(folder, temperature=1.0, offset=0.0, finds=-2)
+    with pytest.raises(RunError, match="finds"):
+        predict(folder, [text])
     with_calibrator(folder, temperature=100.0, offset=0.0)
     with pytest.raises(RunError, match="temperature"):
         predict(folder, [text])
     with_calibrator(folder, temperature=1.0, offset=0.0)
 
 
-def test_few_finds_are_not_calibrated_and_calibrating_can_be_left_out(tmp_path: Path) -> None:
+def test_few_finds_in_development_text_are_said_wherever_confidences_are(
+    folder: Path, tmp_path: Path
+) -> None:
+    text = folder.parent / "data" / "site-1" / "test.conll"
+    with_calibrator(folder, temperature=2.0, offset=-0.3, finds=17)
+    said = "calibrated on 17 finds in development text, fewer than 300"
+    few = release(folder, out=tmp_path / "few", site="site-1")
+    for model in (folder, few):
+        assert said in evaluate(model, [text])["confidences"]
+    assert said in (few / "README.md").read_text() and said in report([folder]).read_text()
+    done = CliRunner().invoke(app, ["evaluate", str(folder), str(text)])
+    assert said in " ".join(done.output.split())
+    with_calibrator(folder, temperature=2.0, offset=-0.3, finds=300)
+    many = release(folder, out=tmp_path / "many", site="site-1")
+    assert "confidences" not in {**evaluate(folder, [text]), **evaluate(many, [text])}
+    assert "fewer than" not in (many / "README.md").read_text() + report([folder]).read_text()
+    with_calibrator(folder, temperature=2.0, offset=-0.3)
+    assert "confidences" not in evaluate(folder, [text]), "an older run does not say"
+    (many / CALIBRATION).write_text('{"temperature": 2.0, "offset": -0.3}')
+    assert confidences(many, text) == pytest.approx(confidences(few, text))
+
+
+def test_a_kept_model_of_before_does_not_say_how_many_finds_calibrate_it() -> None:
+    """Files of the version before have no `finds`."""
+    data = encode(KeptAtHome("alone", 1, {}, 2.0, -0.3, 120))
+    size = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + size])
+    told = json.loads(header["__metadata__"]["confide"])
+    assert told[2].pop("finds") == 120
+    header["__metadata__"]["confide"] = json.dumps(told)
+    old = json.dumps(header).encode()
+    old += b" " * (-len(old) % 8)
+    kept = decode_file(KeptAtHome, len(old).to_bytes(8, "little") + old + data[8 + size :])
+    assert kept.calibrator == Calibrator(2.0, -0.3) and not kept.calibrator.doubt
+
+
+def test_calibrating_can_be_left_out(tmp_path: Path) -> None:
     folder = learned(tmp_path, "select.calibrate=false")
     assert RunFolder(folder).calibrator(None) == AS_IS
     found = RunFolder(folder).result().calibration

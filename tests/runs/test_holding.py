@@ -10,9 +10,10 @@ import pytest
 
 from confide.errors import DataError
 from confide.runs.gathering import gather
-from confide.runs.holding import PARTS, held_out, public_share, train_share
+from confide.runs.holding import PARTS, blocks, held_out, public_share, train_share
 from confide.settings import Settings, parse
 from confide.text.document import Document, Sentence
+from confide.text.formats import read
 
 
 def settings_of(*, unit: str = "document", privacy: bool = True, **data: Any) -> Settings:
@@ -139,3 +140,63 @@ def test_a_site_trains_on_one_document_less_if_its_files_have_one_less(tmp_path:
         trained.append(list(found.specs[0].train))
     assert moved(*trained) <= 1
     assert 60 < len(trained[0]) < 110
+
+
+def columns(folder: Path, count: int, *, marks: int = 0, name: str = "a") -> Path:
+    """A file of sentences, with a mark before each of so many documents of equal length."""
+    lines = ""
+    for n in range(count):
+        if marks and n % (count // marks) == 0:
+            lines += "-DOCSTART- O\n\n"
+        lines += f"word{name}{n} O\nhere O\n\n"
+    (folder / f"{name}.conll").write_text(lines, encoding="utf-8")
+    return folder / f"{name}.conll"
+
+
+def places(documents: list[Document]) -> list[int]:
+    """The lines of sentences, counted by sentence."""
+    return sorted(int(one.source.rpartition(":")[2]) // 3 for one in documents)
+
+
+def runs_of(numbers: list[int]) -> list[int]:
+    """How long the runs of consecutive numbers are."""
+    starts = [n for n in numbers if n - 1 not in numbers]
+    ends = [n for n in numbers if n + 1 not in numbers]
+    return [end - start + 1 for start, end in zip(starts, ends, strict=True)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 10, 18, 60, 240, 700, 3000])
+def test_sentences_of_unknown_documents_are_held_out_in_runs(tmp_path: Path, count: int) -> None:
+    train = read(columns(tmp_path, count)).documents
+    settings = settings_of(privacy=False, dev_share=0.1, test_share=0.2)
+    held = held_out(parts_of(train), settings, "north")
+    assert Counter(d.id for part in held.values() for d in part) == Counter(d.id for d in train)
+    for part, share in (("dev", 0.1), ("test", 0.2)):
+        wanted = share * count
+        assert len(held[part]) == pytest.approx(wanted, abs=max(1.5, 0.5 * min(20, wanted)))
+        least = min(9, int(0.1 * count))  # a block may be a sentence shorter than another
+        assert all(length >= least for length in runs_of(places(held[part])))
+    if count >= 500:
+        assert len(runs_of(places(held["dev"]))) >= 3
+    again = held_out(parts_of(train), settings, "north")
+    assert again == held
+    if count > 200:
+        assert held_out(parts_of(train), settings, "south") != held
+
+
+def test_a_document_with_a_mark_is_held_out_whole_and_two_files_share_no_block(
+    tmp_path: Path,
+) -> None:
+    settings = settings_of(privacy=False, dev_share=0.2, test_share=0.2)
+    marked = read(columns(tmp_path, 100, marks=10)).documents
+    held = held_out(parts_of(marked), settings, "north")
+    assert [len(held[part]) for part in PARTS] == [6, 2, 2]
+    assert all(len(one.sentences) == 10 for part in PARTS for one in held[part])
+    two = [read(columns(tmp_path, 15, name=name)).documents for name in "bc"]
+    for block in blocks([*two[0], *marked, *two[1]], share=0.2):
+        assert len({one.source.rpartition(":")[0] for one in block}) == 1
+        assert block[0].unmarked or len(block) == 1
+
+
+def test_other_formats_and_bare_documents_are_held_out_one_by_one() -> None:
+    assert [len(one) for one in blocks(letters(50), share=0.3)] == [1] * 50

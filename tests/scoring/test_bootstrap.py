@@ -11,7 +11,7 @@ from confide.scoring import (
     scores,
     sentence_counts,
 )
-from confide.scoring.bootstrap import _resampled
+from confide.scoring.bootstrap import _resampled, exchange_test
 from scoring.cases import corpora, document, sentences
 
 
@@ -105,3 +105,34 @@ class TestPaired:
     def test_other_sentences_are_refused(self):
         with pytest.raises(DataError, match="not scored on the same sentences"):
             paired_bootstrap(table((1, 1, 1)), table((1, 1, 2)))
+
+
+def test_exchanges_are_counted_exactly_where_there_are_few_units():
+    """By hand, of 8: only the sides as they are give 3; with equal units, both sides of each do."""
+    assert exchange_test([0, 0, 0], [1, 1, 1], sum) == 1 / 8
+    assert exchange_test([0, 0, 5], [1, 1, 5], sum) == 2 / 8
+    assert exchange_test([0, 0, 2], [1, 1, 1], sum) == 4 / 8
+    assert exchange_test([], [], sum) == exchange_test([1, 2], [1, 2], sum) == 1
+    assert exchange_test([1, 1, 1], [0, 0, 0], sum) == 1
+
+
+def test_drawn_exchanges_agree_with_all_of_them_and_with_the_seed():
+    draw = np.random.default_rng(3)
+    first = draw.normal(0, 1, 11).tolist()
+    second = (np.array(first) + draw.normal(0.4, 1, 11)).tolist()
+    exact = exchange_test(first, second, sum, samples=4096)
+    few = exchange_test(first, second, sum, samples=2000)
+    assert 0.01 < exact < 0.99 and few == pytest.approx(exact, abs=4 * 0.5 / 2000**0.5)
+    assert few == exchange_test(first, second, sum, samples=2000)
+
+
+def test_where_nothing_differs_the_test_is_as_often_wrong_as_its_level():
+    draw, wrong = np.random.default_rng(0), 0
+    for _ in range(300):
+        wrong += exchange_test(*draw.normal(0, 1, (2, 8)).tolist(), sum) <= 0.1
+    assert 300 * 0.1 * 0.5 < wrong < 300 * 0.1 * 1.5
+
+
+def test_systems_on_other_units_are_refused():
+    with pytest.raises(DataError, match="same units"):
+        exchange_test([1, 2], [1], sum)

@@ -6,15 +6,21 @@ import math
 import random
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from confide.scoring.calibration import (
+    ALIKE,
     AS_IS,
     BINS,
     COLDEST,
     FARTHEST,
+    FEW,
     HOTTEST,
-    LEAST,
     MOST_OFFSET,
+    SPREAD,
+    USUAL,
+    WIDTH,
     Bin,
     Calibrator,
     Right,
@@ -55,6 +61,60 @@ def test_calibrating_mends_the_error() -> None:
     assert after < 0.02 < 0.05 < before
 
 
+HISTOGRAMS = st.dictionaries(
+    st.tuples(st.sampled_from("AB"), st.integers(0, BINS - 1)),
+    st.integers(0, 10**6).flatmap(
+        lambda found: st.builds(Right, st.integers(0, found), st.just(found))
+    ),
+    max_size=12,
+)
+PRIORS = st.builds(Calibrator, st.floats(COLDEST, HOTTEST), st.floats(-MOST_OFFSET, MOST_OFFSET))
+
+
+def surprise(sure: dict, found: Calibrator, prior: Calibrator) -> float:
+    """What `fitted` makes least: the negative log likelihood of counts and of the prior."""
+    slope, usual = 1 / found.temperature, 1 / prior.temperature
+    total = ((slope - usual) / SPREAD[0]) ** 2 + ((found.offset - prior.offset) / SPREAD[1]) ** 2
+    total /= 2
+    for (_, place), (right, count) in sure.items():
+        odds_ = slope * (-FARTHEST + (place + 0.5) * WIDTH) + found.offset
+        total += right / ALIKE * math.log1p(math.exp(-odds_))
+        total += (count - right) / ALIKE * math.log1p(math.exp(odds_))
+    return total
+
+
+@settings(deadline=None, max_examples=300)
+@given(HISTOGRAMS, PRIORS)
+@example({("D", 13): Right(87, 117), ("D", 14): Right(62, 228)}, USUAL)
+@example({("A", 0): Right(10**6, 10**6), ("A", BINS - 1): Right(0, 10**6)}, USUAL)
+def test_any_counts_give_a_sound_calibrator_that_keeps_the_order(
+    sure: dict, prior: Calibrator
+) -> None:
+    found = fitted(sure, prior=prior)
+    assert found.is_sound
+    assert found.finds == sum(count for _, count in sure.values())
+    confidences = [found.of(n / 200) for n in range(201)]
+    assert all(0 <= one <= 1 for one in confidences)
+    assert confidences == sorted(confidences)
+    error = calibration_error(reliability([(sure, found)]))
+    assert error is None if not found.finds else 0 <= error <= 1
+
+
+@settings(deadline=None, max_examples=200)
+@given(HISTOGRAMS, PRIORS)
+def test_no_calibrator_nearby_is_likelier(sure: dict, prior: Calibrator) -> None:
+    """Up to the rounding to four places, wherever the best is within the range."""
+    found = fitted(sure, prior=prior)
+    slope, offset = 1 / found.temperature, found.offset
+    if not (0.21 < slope < 4.9 and abs(offset) < MOST_OFFSET):
+        return
+    best = surprise(sure, found, prior)
+    slack = 1e-3 * (1 + best)
+    for by in (0.05, -0.05):
+        assert best <= surprise(sure, Calibrator(1 / (slope + by), offset), prior) + slack
+        assert best <= surprise(sure, Calibrator(1 / slope, offset + by), prior) + slack
+
+
 @pytest.mark.parametrize("right", [0, 300])
 def test_finds_that_are_all_right_or_all_wrong_keep_the_numbers_in_range(right: int) -> None:
     found = fitted({("X", bin_of(c)): Right(right and 300, 300) for c in (0.2, 0.6, 0.99)})
@@ -62,17 +122,36 @@ def test_finds_that_are_all_right_or_all_wrong_keep_the_numbers_in_range(right: 
     assert (found.of(0.6) > 0.9) == bool(right)
 
 
-def test_few_finds_change_nothing() -> None:
-    few = {("X", 40): Right(1, LEAST - 1)}
-    assert fitted(few) == AS_IS
-    assert fitted(few, otherwise=Calibrator(2.0)) == Calibrator(2.0)
-    assert fitted({("X", 40): Right(1, LEAST)}) != AS_IS
+def test_few_finds_stay_near_the_prior_and_many_do_not() -> None:
+    """Ten finds that are all wrong at 0.97: a lone fit would call the next one impossible."""
+    assert fitted({}) == (*USUAL[:2], 0)
+    assert fitted({}, prior=Calibrator(1.5, 0.1)) == Calibrator(1.5, 0.1, 0)
+    places = [fitted({("X", bin_of(0.97)): Right(0, n)}).of(0.97) for n in (0, 1, 10, 100, 10_000)]
+    assert places == sorted(places, reverse=True)
+    assert places[0] - places[1] < 0.1 and places[2] > 0.4 and places[4] < 0.15
+    assert all(fitted({("X", 40): Right(1, n)}).doubt for n in (1, FEW - 1))
+    assert "299 finds" in fitted({("X", 40): Right(1, FEW - 1)}).doubt
+    assert not fitted({("X", 40): Right(1, FEW)}).doubt and not AS_IS.doubt
+
+
+def test_shrinking_is_better_than_either_end_on_few_finds() -> None:
+    """Over models that differ as much as the prior says: mean error on much other text."""
+    draw, errors = random.Random(1), [0.0, 0.0, 0.0]
+    for n in range(30):
+        slope = max(0.25, draw.gauss(1 / USUAL.temperature, SPREAD[0]))
+        true = {"temperature": 1 / slope, "offset": draw.gauss(USUAL.offset, SPREAD[1])}
+        few, many = (drawn(k, **true, seed=2 * n + (k > 80)) for k in (80, 4000))
+        for place, one in enumerate((AS_IS, USUAL, fitted(few))):
+            errors[place] += (calibration_error(reliability([(many, one)])) or 0) / 30
+    assert errors[2] < errors[1] < errors[0]
+    assert errors[2] < 0.06
 
 
 @pytest.mark.parametrize(
     "wrong",
     [Calibrator(math.nan), Calibrator(1.0, math.nan), Calibrator(COLDEST / 2),
-     Calibrator(HOTTEST * 2), Calibrator(1.0, MOST_OFFSET + 1), Calibrator(-1.0)],
+     Calibrator(HOTTEST * 2), Calibrator(1.0, MOST_OFFSET + 1), Calibrator(-1.0),
+     Calibrator(1.0, 0.0, -2)],
 )  # fmt: skip
 def test_a_calibrator_out_of_range_is_not_sound(wrong: Calibrator) -> None:
     assert not wrong.is_sound

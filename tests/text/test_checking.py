@@ -39,6 +39,20 @@ def test_check_counts(tmp_path):
     assert [document.id for document in report.documents] == ["a:1", "a:5", "1"]
 
 
+def test_check_says_how_text_would_be_held_out(tmp_path):
+    marked = put(tmp_path, "m.conll", f"-DOCSTART- O\n\n{CONLL}\n-DOCSTART- O\n\n{CONLL}")
+    bare, spoken = put(tmp_path, "a.conll", CONLL), put(tmp_path, "b.pubtator", PUBTATOR)
+    blocks = "no document marks: cut by blocks of neighbouring sentences (2 sentences)"
+    assert check([marked, spoken]).held_out == "by document (3 documents)"
+    assert check(bare).held_out == blocks
+    assert check([marked, bare]).held_out == f"by document (2 documents); {blocks}"
+    words = "1\tMild\t_\t_\t_\t_\t_\t_\t_\tNER=O\n\n"
+    plain = put(tmp_path, "a.conllu", words * 2)
+    assert check(plain).held_out == blocks
+    new = put(tmp_path, "b.conllu", f"# newdoc id = x\n{words}{words}")
+    assert check(new).held_out == "by document (1 documents)"
+
+
 def test_check_names_what_a_flat_tagger_must_leave_out(tmp_path):
     put(tmp_path, "n/a.txt", "Pain in chest and arm. It began\n\nin May.")
     path = put(

@@ -46,11 +46,12 @@ def check(
     with _unreadable_is_lost(strict=strict):
         found = api.check(files, format=how.format, options=how.options())
     if as_json:
-        names = ("format", "details", "counts", "types", "relations", "crossings", "problems")
-        screen.put_json({name: getattr(found, name) for name in names})
+        names = ("format", "details", "counts", "types", "relations", "held_out", "crossings")
+        screen.put_json({name: getattr(found, name) for name in (*names, "problems")})
     else:
         lines = problem_lines(found.problems, most=None if every else 3)
-        screen.show(*tables.checked(found), *lines, *crossing_lines(found.crossings))
+        cut = f"held out where no dev or test files are named: {found.held_out}"
+        screen.show(*tables.checked(found), cut, *lines, *crossing_lines(found.crossings))
     _end_if_lost(found.problems, strict=strict)
 
 

@@ -67,7 +67,8 @@ def table_of(found: Mapping[str, AtHome], *, first: str = "site") -> Table:
             else "-"
             for name in CANDIDATES
         ]
-        table.add_row(title, *cells, one.kept)
+        told = " (too little to tell)" if one.undecided else ""
+        table.add_row(title, *cells, one.kept + told)
     return table
 
 

@@ -160,6 +160,8 @@ def put_scores(found: Scored, *, as_json: bool) -> None:
         who = "the relation model" if chained else "the model"
         so = "" if chained else ", so it counts as not found; a site's `tags` map names of types"
         screen.say(f"{who} does not know the type {' or '.join(unknown)}{so}")
+    if doubt := found.get("confidences"):
+        screen.say(doubt)
     if as_json:
         screen.put_json(found)
         return

@@ -66,7 +66,7 @@ As = Annotated[
 ]
 DemoOut = Annotated[Path, typer.Option(metavar="DIR", help="Folder for the demo's files.")]
 Home = Annotated[
-    bool, typer.Option("--home", help="Then let each site keep the best model: `confide home`.")
+    bool, typer.Option("--home", help="Then let each site keep a better model: `confide home`.")
 ]
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")

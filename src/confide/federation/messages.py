@@ -146,8 +146,12 @@ def decode_file(kind: type[M], data: bytes | memoryview) -> M:
 
 
 def _late(kind: type) -> dict[str, object]:
-    """The fields that older files of this format lack, empty."""
-    return {name: "" for name, form in forms_of(kind).items() if form.added}
+    """The fields that older files of this format lack: empty texts, and numbers as they say."""
+    return {
+        name: "" if form.kind == "text" else form.before
+        for name, form in forms_of(kind).items()
+        if form.added
+    }
 
 
 def _renamed(

@@ -1,4 +1,4 @@
-"""No site worse off: each site keeps the best of three models, by its own development text.
+"""No site worse off: each site keeps the best of three models that its development text can tell.
 
 A common model can be worse for a site than what the site could have trained by itself: its text
 differs from the others', or it has enough of its own. So after a run each site compares, on its
@@ -8,8 +8,15 @@ own development text,
     tuned       that model, trained on at home for a few passes
     alone       a model of the same form, trained at home from its first weights
 
-and keeps the best; between equals, the first. Passes over the training text stop when development
-text has not improved for a while. Test text is scored for all three and decides nothing.
+and keeps the best. But of several models one always scores best on a little development text, and
+the best pass of each is chosen on it too. So the model of the run stays unless another is better by
+more than luck: there are at least `LEAST` entities (or relations, ...) in the development text, and
+a randomisation test over its documents gives the gain a chance of at most `LEVEL`. Units of the
+test are documents (of bags, pairs of entities), or blocks of ten neighbouring sentences where
+documents are unknown. `benchmarks/home` says what this does to models that are worse and better.
+
+Passes over the training text stop when development text has not improved for a while. Test text is
+scored for all three and decides nothing.
 
 Nothing here is sent: it happens where the site's text lies, with the run's folder of that place,
 and what is kept lies in the folder that the site owns.
@@ -22,16 +29,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
+from confide.data.corpus.pairing import grouped
 from confide.errors import RunError
 from confide.federation.files import for_the_owner, private_folder, write_of_run
 from confide.federation.inprocess import SiteSpec, site_of
 from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch
 from confide.kinds.how import How
+from confide.kinds.protocol import Desk
 from confide.learning.devices import computing_at, place_of
 from confide.methods import Method, method_of
 from confide.runs.athome import (
@@ -47,10 +57,19 @@ from confide.runs.athome import (
 )
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
-from confide.scoring.calibration import AS_IS, Calibrator, fitted
+from confide.runs.holding import blocks
+from confide.scoring.bootstrap import exchange_test
+from confide.scoring.calibration import AS_IS, USUAL, Calibrator, fitted
 from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.tasks import TASKS, Counts
+
+LEVEL = 0.01
+"""The most that a gain may be luck, for each of the two other models."""
+LEAST = 50
+"""So many annotated entities, relations, facts or pieces must be in the development text."""
+MOST_UNITS = 32
+"""Neighbouring documents are tested together if there are more of them."""
 
 
 @dataclass
@@ -73,7 +92,7 @@ def home(
     key: Path | None = None,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, AtHome]:
-    """Let sites compare the run's model with what they can train at home, and keep the best.
+    """Let sites compare the run's model with what they can train at home, and keep what is better.
 
     Args:
         run: the folder of a finished run: on one machine, or a real site's own (`runs/RUN` in its
@@ -144,7 +163,8 @@ class _Bench:
         self._made = method(settings)
         own = spec.name if method.personal or "" not in folder.result().best_rounds else None
         self._form, self._weights = self._made.model(*folder.trained(method, own))
-        self._desk = self._form.at(site_of(spec, scratch))
+        self._site = site_of(spec, scratch)
+        self._desk: Desk = self._form.at(self._site)
         self._store = folder.home(spec.name)
         self._round = round_of(folder, spec.name)
         self._run_calibrator = folder.calibrator(spec.name)
@@ -152,7 +172,7 @@ class _Bench:
         self._by = TASKS[settings.task].kinds[0] if by == "last" else by
 
     def kept(self, *, passes: int, alone: bool, say: Callable[[str], None]) -> AtHome:
-        """Make and compare the candidates, and keep the best."""
+        """Make and compare the candidates, and keep one."""
         found = {FEDERATED: _Found(self._weights, self._score(self._weights, "dev"))}
         last = self._settings.rounds
         if found[FEDERATED].dev is not None and self._spec.train:
@@ -170,23 +190,70 @@ class _Bench:
                 passes=one.passes, dev=one.dev, test=test, seconds=one.seconds
             )
             say(f"{self._spec.name}: {_said(name, candidates[name])}")
-        best = FEDERATED
-        for name, one in found.items():
-            best = name if _better(one.dev, found[best].dev) else best
-        why = f"best on its development text ({len(self._spec.dev)} documents)"
-        if found[FEDERATED].dev is None or not self._spec.train:
-            why = "it has no development text to compare models on, or no training text"
+        best, why, undecided = self._decided(found)
         made = AtHome(
             site=self._spec.name,
             kept=best,
             by=self._by,
             why=why,
+            undecided=undecided,
             round=self._round,
             candidates=candidates,
         )
         self._write(made, found[best].weights)
-        say(f"{self._spec.name}: keeps {best}, {why}")
+        say(f"{self._spec.name}: keeps {best}: {why}")
         return made
+
+    def _decided(self, found: Mapping[str, _Found]) -> tuple[str, str, bool]:
+        """The model to keep, why, and whether another looked better but may be so by luck."""
+        if found[FEDERATED].dev is None or not self._spec.train:
+            why = "it has no development text to compare models on, or no training text"
+            return FEDERATED, why, False
+        ahead = [name for name in found if _better(found[name].dev, found[FEDERATED].dev)]
+        if not ahead:
+            return FEDERATED, "no other is better on its development text", False
+        ahead.sort(key=lambda name: -(found[name].dev or 0.0))
+        task, desks = TASKS[self._settings.task], self._units()
+        counts = {
+            name: [self._counts(desk, found[name].weights, "dev") for desk in desks]
+            for name in (FEDERATED, *ahead)
+        }
+
+        def value(units: Sequence[Counts]) -> float:
+            return task.value(task.scores(task.sum(units)), self._by) or 0.0
+
+        scored = task.scores(task.sum(counts[FEDERATED]))
+        rates = [scored.get(kind) for kind in (*task.kinds, *task.typed)]
+        support = [one.get("support", 0) for one in rates if isinstance(one, Mapping)]
+        many = max(support, default=scored[task.unit])
+        held = f"{many:,} {task.words.found} in {len(desks)} parts of its development text"
+        if many < LEAST:
+            return FEDERATED, f"too little to tell: {held}, at least {LEAST} needed", True
+        lucky = {
+            name: exchange_test(counts[FEDERATED], counts[name], value, seed=self._settings.seed)
+            for name in ahead
+        }
+        for name in ahead:
+            if lucky[name] <= LEVEL:
+                return name, f"better on {held} (p = {lucky[name]:.3f})", False
+        name = min(ahead, key=lambda one: lucky[one])
+        why = f"too little to tell: {name} is better on {held}, by luck with p = {lucky[name]:.3f}"
+        return FEDERATED, f"{why}, at most {LEVEL} needed", True
+
+    def _units(self) -> list[Desk]:
+        """Desks of the site with a part of its development text each, none of which shares a text.
+
+        They score one after another with the one model of the process.
+        """
+        dev, bags = self._spec.dev, TASKS[self._settings.task].bags
+        units = grouped(dev, self._settings.bags.same) if bags else blocks(dev)
+        together = math.ceil(len(units) / MOST_UNITS)
+        parts = [
+            list(chain.from_iterable(units[first : first + together]))
+            for first in range(0, len(units), together)
+        ]
+        known = {place: made for place, made in self._site.cache.items() if place != "desk"}
+        return [self._form.at(replace(self._site, dev=part, cache=dict(known))) for part in parts]
 
     def _trained(self, name: str, start: Arrays, hows: Sequence[How], *, patience: int) -> _Found:
         """The best weights on the way, by development text.
@@ -212,19 +279,21 @@ class _Bench:
         if not getattr(self._spec, part):
             return None
         task = TASKS[self._settings.task]
-        return task.value(task.scores(self._counted(weights, part)), self._by)
+        return task.value(task.scores(self._counts(self._desk, weights, part)), self._by)
 
-    def _counted(self, weights: Arrays, part: str) -> Counts:
-        """Counts of a part of the held-out text."""
+    def _counts(self, desk: Desk, weights: Arrays, part: str) -> Counts:
+        """Counts of a part of the desk's held-out text."""
         apart = {"apart": True} if self._method.apart else {}
-        counts: Counts = self._method.kind.counts(self._desk.scored(weights, part, **apart))
+        counts: Counts = self._method.kind.counts(desk.scored(weights, part, **apart))
         return counts
 
     def _calibrator(self, weights: Arrays) -> Calibrator:
-        """What calibrates these weights' confidences; the run's if there is too little text."""
+        """What calibrates these weights' confidences; with few finds, nearly as the run's."""
         if not self._settings.select.calibrate:
             return AS_IS
-        return fitted(self._counted(weights, "dev").sure, otherwise=self._run_calibrator)
+        runs = self._run_calibrator
+        counts = self._counts(self._desk, weights, "dev")
+        return fitted(counts.sure, prior=USUAL if runs == AS_IS else runs)
 
     def _write(self, made: AtHome, weights: Arrays) -> None:
         private_folder(self._store)

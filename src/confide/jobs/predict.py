@@ -103,6 +103,8 @@ def evaluate(
     If sites annotate different types, a found type that neither occurs in the files nor is
     annotated at `site` does not count, because nobody looked for it there.
 
+    "confidences" says so if they were calibrated on little development text.
+
     If the settings map the types and relations of `site`, the maps are applied to the files. `mode`
     is how entities are matched. Raises as `predict` does, and DataError if the files hold no entity
     or no relation.
@@ -111,6 +113,16 @@ def evaluate(
     check_options(models, types)
     files = models.split(documents_of(data, format=format, scheme=scheme))
     gold, _ = retag(files, models.tags, relations=models.relation_names)
+    found = _evaluated(models, gold, mode=mode, types=types)
+    parts = [one for one in (models.entities, models.relations) if one is not None]
+    doubt = next((one.calibrator.doubt for one in parts if one.calibrator.doubt), "")
+    return {**found, "confidences": doubt} if doubt else found
+
+
+def _evaluated(
+    models: Models, gold: Sequence[Document], *, mode: Mode, types: Mapping[str, str] | None
+) -> Scored:
+    """The scores of models on documents under their common names."""
     if models.relations is None:
         _must_hold(gold, "entity")
         scored = scores(count_entities(gold, _looked_for(models, gold), mode=mode))

@@ -117,7 +117,7 @@ def calibrated(
     documents: Sequence[Document], calibrator: Calibrator, *, of: Literal["entities", "relations"]
 ) -> list[Document]:
     """The documents with the confidences of their entities or relations calibrated."""
-    if calibrator == AS_IS:
+    if calibrator[:2] == AS_IS[:2]:
         return list(documents)
     if of == "entities":
         return [

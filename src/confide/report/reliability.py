@@ -10,6 +10,7 @@ from markupsafe import Markup
 from confide.report import plots, words
 from confide.report.folder import FinishedRun
 from confide.runs.result import Calibration, SureBin
+from confide.scoring.calibration import AS_IS
 
 ALL = "all"
 MOST_TYPES = 12
@@ -42,7 +43,8 @@ class SureView:
     """One run: a drawing of confidences as users see them, calibrated; how many finds; the errors.
 
     `calibrated`: whether they differ from the model's own. `types` are the types with the most
-    finds, if there are several; `more` is how many others there are.
+    finds, if there are several; `more` is how many others there are. `doubt` says so if they were
+    calibrated on little development text, at the site with the least.
     """
 
     plot: Markup
@@ -51,6 +53,7 @@ class SureView:
     rows: tuple[SureRow, ...]
     types: tuple[TypeView, ...] = ()
     more: int = 0
+    doubt: str = ""
 
 
 def reliability(run: FinishedRun, *, id: str) -> SureView | None:
@@ -68,7 +71,12 @@ def reliability(run: FinishedRun, *, id: str) -> SureView | None:
     rows += [SureRow(n, told.before.types.get(n), told.after.types.get(n)) for n in names]
     types = list(_types(told, id=id))
     more = len([row for row in rows[1:] if row.after is not None]) - len(types) if types else 0
-    return SureView(Markup(plot), found, before != points, tuple(rows), tuple(types), more)
+    doubts = (told.of(site) for site in told.calibrators)
+    least = min(doubts, key=lambda one: (not one.doubt, one.finds), default=AS_IS)
+    calibrated = before != points
+    return SureView(
+        Markup(plot), found, calibrated, tuple(rows), tuple(types), more, doubt=least.doubt
+    )
 
 
 def _types(told: Calibration, *, id: str) -> Iterator[TypeView]:

@@ -41,6 +41,8 @@ class Candidate(_Record):
 class AtHome(_Record):
     """What a site came to keep: `federated`, `tuned` or `alone`. `why` says what decided.
 
+    `undecided`: another scored better, but there was too little development text to tell.
+
     `by` is the kind of score, `round` that of the run's model.
     """
 
@@ -48,6 +50,7 @@ class AtHome(_Record):
     kept: str
     by: str
     why: str
+    undecided: bool = False
     round: int
     candidates: dict[str, Candidate]
 
@@ -61,11 +64,12 @@ class KeptAtHome:
     weights: Arrays = carries("the weights that are best on the site's development text")
     temperature: float = carries("of its confidences, from the site's development text")
     offset: float = carries("of their log odds, from the same")
+    finds: int = carries("how many finds made both", added=True, before=-1)
 
     @property
     def calibrator(self) -> Calibrator:
         """What calibrates its confidences."""
-        return Calibrator(self.temperature, self.offset)
+        return Calibrator(self.temperature, self.offset, self.finds)
 
 
 def kept_at_home(folder: RunFolder, site: str | None) -> KeptAtHome | None:

@@ -23,6 +23,7 @@ from confide.runs.audited import audited, told_epsilon, told_of, told_smallest
 from confide.runs.folder import RunFolder
 from confide.runs.result import Private, Result
 from confide.runs.shareable import shareable
+from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Task
 
@@ -43,13 +44,15 @@ T = TypeVar("T")
 class Copied:
     """What a release is a copy of: the run's folder, and the site whose own model it is, if any.
 
-    `tells` says what the copy reveals to whoever has it; `at_home`: the site trained it further.
+    `tells` says what the copy reveals to whoever has it; `at_home`: the site trained it further;
+    `calibrator` is that of its confidences.
     """
 
     run: Path
     site: str | None
     tells: str
     at_home: bool = False
+    calibrator: Calibrator = AS_IS
 
 
 def write_card(out: Path, copied: Copied) -> Path:
@@ -195,7 +198,8 @@ def _scores(result: Result, task: Task, copied: Copied) -> str:
         ]
         head = (task.words.type, f"F1, {typed}", "precision", "recall")
         text += "\n\n" + _table(head, of_types)
-    return text
+    doubt = copied.calibrator.doubt
+    return f"{text}\n\n{doubt}" if doubt else text
 
 
 def _training(settings: Settings) -> str:

@@ -3,13 +3,19 @@
 Without noise exact shares are drawn. Under noise (`[privacy]`) each document's own unit decides by
 itself, so that a unit more or less moves no other: where shares are cut from a permutation, one
 document more deals all of them anew, and far more than one unit of the training text changes.
+
+Where a file does not say where its documents begin, each of its sentences is a document
+(`Document.unmarked`), and the next one is often of the same text and names the same things. Held
+out one by one, they would be scored by a model that has read their neighbours, so shares of them
+are drawn in blocks of neighbours. Under noise a sentence still decides by itself.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import accumulate, chain, groupby, pairwise
+from math import ceil
 
 import numpy as np
 
@@ -24,6 +30,9 @@ from confide.text.document import Document
 from confide.text.segment import segmented
 
 PARTS = ("train", "dev", "test")
+LONGEST_BLOCK, SHORTEST_BLOCK, BLOCKS = 20, 10, 5
+"""Neighbouring sentences in a block at most, and at least where the share has so many; and the
+number of blocks that the smallest share gets, if they are no shorter than that."""
 Parts = dict[str, list[Document]]
 
 
@@ -32,8 +41,8 @@ def held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str
 
     Without noise at least one document stays for training; a site of one document holds out
     nothing. Parts that are `given` stay as they are, even if this site has none of them. For bags,
-    a share of the pairs of entities is held out, each pair with all its documents. Raises DataError
-    as `_by_unit`.
+    a share of the pairs of entities is held out, each pair with all its documents. Sentences of
+    unknown documents are held out by `blocks`. Raises DataError as `_by_unit`.
     """
     wanted = [
         (held, share)
@@ -51,7 +60,8 @@ def held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str
         found = _by_unit(train, shares, settings, "hold out", name)
         return {**parts, **dict(zip((*names, "train"), found, strict=True))}
     bags = TASKS[settings.task].bags
-    units = grouped(train, settings.bags.same) if bags else [[document] for document in train]
+    smallest = min((share for _, share in wanted if share), default=0.0)
+    units = grouped(train, settings.bags.same) if bags else blocks(train, share=smallest)
     order = np.random.default_rng(derive_seed(settings.seed, "hold out", name))
     shuffled = [units[place] for place in order.permutation(len(units))]
     found_parts = dict(parts)
@@ -60,6 +70,36 @@ def held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str
         found_parts[held] = list(chain.from_iterable(shuffled[:count]))
         shuffled = shuffled[count:]
     return {**found_parts, "train": list(chain.from_iterable(shuffled))}
+
+
+def blocks(documents: Sequence[Document], *, share: float | None = None) -> list[list[Document]]:
+    """Documents one by one, sentences of unknown documents in blocks of neighbours, all in order.
+
+    A block is of one file, and of about the same length as all others there: 10 sentences, or, if
+    a `share` of the file is to be drawn, a fifth of that, but from 10 to 20 and no more than it.
+
+    >>> one = [Document(str(n), "", source=f"a.conll:{n}", unmarked=True) for n in range(100)]
+    >>> [len(block) for block in blocks(one, share=0.2)]
+    [10, 10, 10, 10, 10, 10, 10, 10, 10, 10]
+    >>> [len(block) for block in blocks([*one[:9], Document("letter", "")], share=0.2)]
+    [1, 2, 2, 2, 2, 1]
+    """
+    found: list[list[Document]] = []
+    for file, neighbours in groupby(documents, key=_file_of):
+        run = list(neighbours)
+        longest = 1 if file is None else SHORTEST_BLOCK
+        if file is not None and share is not None:
+            drawn = ceil(share * len(run))
+            longest = max(1, min(LONGEST_BLOCK, max(SHORTEST_BLOCK, drawn // BLOCKS), drawn))
+        count = ceil(len(run) / longest)
+        edges = [place * len(run) // count for place in range(count + 1)]
+        found += [run[a:b] for a, b in pairwise(edges)]
+    return found
+
+
+def _file_of(document: Document) -> str | None:
+    """The file of a sentence whose document is unknown; None for any other document."""
+    return document.source.rpartition(":")[0] if document.unmarked else None
 
 
 def public_share(

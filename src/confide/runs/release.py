@@ -82,7 +82,8 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     splitting = common_splitting(settings, settings.split or own)
     if splitting != Splitting():
         write_of_run(out / READING, json.dumps(asdict(splitting)).encode())
-    write_card(out, Copied(run, site, method.kind.release_tells, at_home=kept is not None))
+    tells = method.kind.release_tells
+    write_card(out, Copied(run, site, tells, at_home=kept is not None, calibrator=calibrator))
     return out
 
 
@@ -120,8 +121,9 @@ def released_calibrator(folder: Path) -> Calibrator:
         return AS_IS
     try:
         found = json_of(text_of(file, MOST_JSON))
-        made = Calibrator(float(found["temperature"]), float(found["offset"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        finds = int(found.get("finds", -1))
+        made = Calibrator(float(found["temperature"]), float(found["offset"]), finds)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
         made = Calibrator(math.nan)
     if not made.is_sound:
         raise RunError(

@@ -253,10 +253,11 @@ class Reliability(Part):
 
 
 class Scale(Part):
-    """A `Calibrator`: confidences' log odds / temperature + offset."""
+    """A `Calibrator`: confidences' log odds / temperature + offset, and how many finds made it."""
 
     temperature: Annotated[Number, Field(ge=COLDEST, le=HOTTEST)] = 1.0
     offset: Annotated[Number, Field(ge=-MOST_OFFSET, le=MOST_OFFSET)] = 0.0
+    finds: Annotated[int, Field(ge=-1)] = -1
 
 
 class Calibration(Part):
@@ -272,7 +273,7 @@ class Calibration(Part):
     def of(self, site: str | None) -> Calibrator:
         """What calibrates a site's model."""
         found = self.calibrators.get(site or "") or self.calibrators.get("")
-        return AS_IS if found is None else Calibrator(found.temperature, found.offset)
+        return AS_IS if found is None else Calibrator(found.temperature, found.offset, found.finds)
 
 
 class Result(Part):

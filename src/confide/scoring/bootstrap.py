@@ -1,13 +1,14 @@
-"""How certain an F1 is: the bootstrap over sentences, for one system or a pair of systems.
+"""How certain a score is: the bootstrap over sentences, and a randomisation test of two systems.
 
 Legend: `counts_N3` holds, for N sentences, (true, predicted, gold).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import product
+from typing import Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from confide.scoring.units import by_sentence
 from confide.text.document import Document
 
 Table = NDArray[np.int64]
+C = TypeVar("C")
 CHUNK = 1 << 20  # drawn numbers held in memory at once
 
 
@@ -103,6 +105,45 @@ def paired_bootstrap(
         level,
         float(min(1.0, 2 * (tail + 1) / (samples + 1))),
     )
+
+
+def exchange_test(
+    first: Sequence[C],
+    second: Sequence[C],
+    value: Callable[[Sequence[C]], float],
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+) -> float:
+    """How likely the second system scores so much better if each unit's two results are exchanged.
+
+    A one-sided randomisation test (Noreen 1989; Yeh, COLING 2000). If neither system is better, it
+    is chance which of the two a result came from; the answer is the share of exchanges that give
+    the second at least its gain. `value` scores the results of all units. All exchanges are tried
+    if there are at most `samples`; then the answer is exact, and never below 1 / 2 ** units.
+
+    >>> exchange_test([3, 5, 2, 4], [4, 6, 3, 5], sum), exchange_test([1], [9], sum)
+    (0.0625, 0.5)
+    """
+    if len(first) != len(second):
+        raise DataError(
+            "the two systems were not scored on the same units",
+            expected=f"{len(first)} units",
+            got=str(len(second)),
+        )
+    size = len(first)
+    gain = value(second) - value(first)
+
+    def is_as_large(exchanged: Sequence[bool]) -> bool:
+        triples = list(zip(first, second, exchanged, strict=True))
+        ours = [b if swap else a for a, b, swap in triples]
+        theirs = [a if swap else b for a, b, swap in triples]
+        return value(theirs) - value(ours) >= gain - 1e-12
+
+    if 2**size <= samples:
+        return sum(map(is_as_large, product((False, True), repeat=size))) / 2**size
+    drawn_DU = np.random.default_rng(seed).integers(0, 2, size=(samples, size)).astype(bool)
+    return (1 + sum(map(is_as_large, drawn_DU.tolist()))) / (1 + samples)
 
 
 def _resampled(tables: Sequence[Table], samples: int, seed: int) -> Iterator[list[Table]]:

@@ -56,6 +56,15 @@ class CheckReport:
         """How many problems there are of each kind, the most frequent first."""
         return dict(Counter(problem.kind for problem in self.problems).most_common())
 
+    @property
+    def held_out(self) -> str:
+        """How text is cut if a site holds some of it out because it names no files for that."""
+        loose = sum(document.unmarked for document in self.documents)
+        marked = len(self.documents) - loose
+        blocks = f"no document marks: cut by blocks of neighbouring sentences ({loose:,} sentences)"
+        whole = f"by document ({marked:,} documents)"
+        return "; ".join([whole] * (marked > 0 or not loose) + [blocks] * (loose > 0))
+
 
 @dataclass(frozen=True, slots=True)
 class ConvertReport:

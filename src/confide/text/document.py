@@ -6,7 +6,7 @@ All offsets are characters (Python string positions) from the start of `Document
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from confide.text.tokens import Span, Words
@@ -66,7 +66,8 @@ class Document:
     """Text and its annotations. `sentences` is empty if the text has not been segmented.
 
     `source` says where the document came from ("file:line"); it serves messages to the owner of the
-    text and never travels.
+    text and never travels. `unmarked`: it is a sentence of a file that does not say where documents
+    begin, so its neighbours in the file may belong to the same text.
     """
 
     id: str
@@ -76,6 +77,7 @@ class Document:
     sentences: tuple[Sentence, ...] = ()
     attributes: tuple[tuple[str, str], ...] = ()
     source: str = ""
+    unmarked: bool = field(default=False, compare=False)
 
     def surface(self, entity: Entity) -> str:
         """The characters of an entity, its fragments joined by one space."""

@@ -236,7 +236,7 @@ class SiteHome:
 
     def _leave(self, run: _Run, ask: Leave) -> Left:
         """Keep the trained state beside the site's memory, and count the site's own errors."""
-        calibrator = Calibrator(ask.temperature, ask.offset)
+        calibrator = Calibrator(ask.temperature, ask.offset, ask.finds)
         if not calibrator.is_sound:
             raise Refusal("bad-ask")
         method = method_named(run.settings.trained_by)(run.settings)

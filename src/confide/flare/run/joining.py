@@ -27,6 +27,7 @@ from confide.federation.steps import Check, Step
 from confide.federation.wire import WireRow, wire_table
 from confide.learning.encoder_files import is_encoder_name
 from confide.methods import method_named
+from confide.scoring.calibration import Calibrator
 from confide.settings import Settings
 
 
@@ -62,15 +63,16 @@ class Leave:
     round: int = carries("its round")
     temperature: float = carries("of its confidences")
     offset: float = carries("of their log odds")
+    finds: int = carries("how many finds in development text made both")
 
 
 def leaving(state: Any, round: int, calibrator: Sequence[float]) -> Leave:
     """The ask to keep this state: the weights by themselves, since sites may have them.
 
-    `calibrator` is the temperature and the offset of its confidences.
+    `calibrator` is the temperature and the offset of its confidences, and how many finds made them.
     """
     rest = as_array(encode(replace(state, weights={})))
-    return Leave(rest, state.weights, round, *calibrator)
+    return Leave(rest, state.weights, round, *Calibrator(*calibrator))
 
 
 def state_in(ask: Leave, kind: type) -> Any:

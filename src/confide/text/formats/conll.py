@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -380,12 +380,14 @@ def _alone(scan: _Scan, rows: _Rows, scheme: str, options: Options) -> Document:
     text, line, attributes = rows.text, rows.line, tuple(rows.attributes)
     name = f"{scan.stem}:{line}"
     if rows.spans is not None:
-        return _document(scan, (rows,), (name, attributes), scheme, options)
+        made = _document(scan, (rows,), (name, attributes), scheme, options)
+        return replace(made, unmarked=True)
     end = len(text)
     words = Words(text, 0, end)
     entities = tuple(_entities(scan, rows, words, scheme, options)) if rows.tags else ()
     sentences = (Sentence(0, end, words),)
-    return Document(name, text, entities, (), sentences, attributes, f"{scan.file}:{line}")
+    source = f"{scan.file}:{line}"
+    return Document(name, text, entities, (), sentences, attributes, source, unmarked=True)
 
 
 def _document(

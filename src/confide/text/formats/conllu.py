@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
@@ -93,6 +93,8 @@ def read(path: Path, options: Options) -> Reading:
                 documents.append(_document(group, name, (scheme, options), problems))
     if not documents:
         raise DataError("no document is left", where=str(path))
+    if not any(one.new is not None for one in sentences):
+        documents = [replace(document, unmarked=True) for document in documents]
     details = {"encoding": encoding} if bracketed else {"scheme": scheme, "encoding": encoding}
     return Reading(documents, problems, "conllu", details)
 
