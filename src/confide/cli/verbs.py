@@ -51,7 +51,6 @@ from confide.cli.words import (
 )
 from confide.errors import ConfideError
 
-
 PANELS = {
     "Start here": ("demo", "init", "run", "predict", "evaluate", "serve"),
     "Inspect and plan": (

@@ -13,7 +13,8 @@ Site = Annotated[
     typer.Option(metavar="NAME", help="Use this site's model, if it has or keeps its own."),
 ]
 Format = Annotated[
-    str | None, typer.Option(
+    str | None,
+    typer.Option(
         metavar="FORMAT", help="The files' format; detected by default. See `confide data formats`."
     ),
 ]

@@ -137,9 +137,7 @@ PARTS = (
 )
 
 
-def entities(
-    settings: Path, out: Path, *, of: int = 1, on_event: Watcher | None = None
-) -> Part:
+def entities(settings: Path, out: Path, *, of: int = 1, on_event: Watcher | None = None) -> Part:
     """Run the first part, of so many: its runs stand beside the corpus, its report beside them."""
     runs = {}
     for name, method in RUNS.items():
