@@ -106,5 +106,5 @@ def test_options_of_a_method_are_told_the_same_way() -> None:
     class Own(Table):
         weight: float = 1.0
 
-    with pytest.raises(SettingsError, match="^weight is wrong; expected a number; got 'heavy'$"):
+    with pytest.raises(SettingsError, match=r"^weight is wrong; expected a number; got 'heavy'$"):
         own_settings(Own, {"weight": "heavy"})

@@ -1,4 +1,4 @@
-"""What is wrong with a value, in our words: pydantic checks values, and speaks of Python's types."""
+"""What is wrong with a value, in our words: pydantic checks it, and speaks of Python's types."""
 
 from __future__ import annotations
 
