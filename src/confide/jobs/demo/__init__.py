@@ -21,8 +21,12 @@ from confide.federation.events import Watcher
 from confide.jobs.demo.examples import Example, Mark, example
 from confide.jobs.demo.page import write_page
 from confide.jobs.demo.parts import PARTS, RUNS, Part, entities, further
+from confide.jobs.demo.picture import write_picture
 from confide.report.folder import load_run
 from confide.runs.result import AllScores, Traffic
+
+PICTURE = "demo.svg"
+"""The first part in one picture."""
 
 __all__ = ["RUNS", "DemoResult", "Example", "Mark", "Part", "demo"]
 
@@ -75,6 +79,7 @@ def demo(
         example(habit, out / "federated", out / "corpus" / habit.path("test"), seed=seed)
         for habit in HABITS
     )
+    write_picture(out / PICTURE, first, examples)
     parts = (first, *(further(out, seed=seed, on_event=on_event) if every else ()))
     results = {name: load_run(path).result for name, path in first.runs.items()}
     seconds = time.perf_counter() - started
