@@ -27,7 +27,7 @@ help:       ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
 
 demo: $(VENV)/.installed  ## install into .venv, then train one model for three made-up sites (three minutes)
-	$(BIN)/confide demo
+	PYTHONDONTWRITEBYTECODE= $(BIN)/confide demo
 
 test: $(VENV)/.installed-dev  ## every test but the slow ones (a quarter of an hour on two cores)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
@@ -94,17 +94,19 @@ audit: $(TOOLS)/.installed  ## look all locked packages up among known vulnerabi
 clean:      ## remove the environment and all caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
+# pip compiles every file on one core; Python compiles what a demo imports when it is imported.
 # The stamps are older than pyproject.toml or constraints.txt only when something must be installed anew.
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "confide needs Python 3.11 or newer: make PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable .
+	$(PIP) install --quiet --no-compile --constraint constraints.txt --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(PIP) install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
+	-@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-browser: pyproject.toml constraints.txt | $(VENV)/.installed-dev
