@@ -85,9 +85,9 @@ SITE = {"name": "north", "train": "x"}
         ({"training": {"clip": math.nan}}, "training.clip is wrong; expected more than 0; got nan"),
         ({"select": {"calibrate": "maybe"}}, "select.calibrate is wrong; expected true or false;"
          " got 'maybe'"),
-        ({"site": [{"name": "north"}]}, "site.0.train is missing; to fix it, add it"),
+        ({"site": [{"name": "north"}]}, "site.0.train is missing"),
         ({"site": 3}, "site is wrong; expected a list; got 3"),
-        ({"data": {"columns": [0]}}, "data.columns.1 is missing; to fix it, add it"),
+        ({"data": {"columns": [0]}}, "data.columns.1 is missing"),
         ({"data": {"columns": [0, True]}}, "data.columns.1 is wrong: a column is a number, from 0,"
          " or a name; got True"),
         ({"site": [{**SITE, "tags": {"a\x1b[2J": 3}}]}, "site.0.tags.a?[2J is wrong; expected text;"

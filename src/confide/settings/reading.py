@@ -272,7 +272,7 @@ def _wrong(
     if ours is not None:
         return SettingsError(f"{place} is wrong: {ours}", got=got) if place else SettingsError(ours)
     if first["type"] == "missing":
-        return SettingsError(f"{place} is missing", fix="add it")
+        return SettingsError(f"{place} is missing")
     return SettingsError(f"{place or 'this'} is wrong", expected=expected(first), got=got)
 
 
