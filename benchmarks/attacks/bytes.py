@@ -159,7 +159,7 @@ def named(
 
 
 def pieces(given: argparse.Namespace, sums: str) -> list[dict[str, Any]]:
-    """Relations in GAD with the public encoder of the extra `minilm`, 60 sentences a site."""
+    """Relations in GAD with the public encoder `minilm`, 60 sentences a site."""
     from confide.learning.cutting import tokenizer_of
     from confide.learning.encoder import load_encoder
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import stat
 import subprocess
 import sys
@@ -13,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 from confide import __version__, api
 from confide.cli.screen import STOPPED
-from confide.cli.verbs import app
+from confide.cli.verbs import PANELS, app
 from confide.errors import DataError, RunError
 from confide.federation.events import Event
 from confide.federation.ledger import LedgerRow
@@ -114,6 +116,43 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "predict" in done.stdout
+
+
+def commands(command: Any) -> Any:
+    yield command
+    for below in getattr(command, "commands", {}).values():
+        yield from commands(below)
+
+
+def test_every_verb_stands_in_one_of_five_panels() -> None:
+    program = typer.main.get_command(app)
+    named = [name for names in PANELS.values() for name in names]
+    assert sorted(named) == sorted(program.commands) and len(PANELS) == 5
+    lines = call("--help").output.splitlines()
+    places = [next(n for n, line in enumerate(lines) if f" {panel} " in line) for panel in PANELS]
+    assert places == sorted(places) and next(iter(PANELS)) == "Start here"
+    verbs = [match[1] for line in lines if (match := re.match(r"│ ([a-z]+)  +[A-Z]", line))]
+    assert verbs == named
+
+
+def test_no_help_speaks_of_types_of_python_or_lists_all_formats() -> None:
+    found = list(commands(typer.main.get_command(app)))
+    assert len(found) > 50
+    for command in found:
+        with typer.Context(command) as ctx:
+            said = re.sub(r"\s+", " ", ctx.get_help())
+        assert not re.search(r"<bool>|list\[|<Path>|<str>", said), (command.name, said)
+        assert "pubannotation" not in said, command.name
+
+
+def test_formats_are_listed_by_a_verb() -> None:
+    from confide.text.formats import FORMATS
+
+    lines = call("data", "formats").stdout.splitlines()
+    rows = {line.split()[0]: line.rstrip().endswith(" yes") for line in lines if line.strip()}
+    assert {name: one.write is not None for name, one in FORMATS.items()}.items() <= rows.items()
+    listed = json.loads(call("data", "formats", "--json").stdout)
+    assert [one["name"] for one in listed] == list(FORMATS)
 
 
 def test_every_public_function_says_where_it_lives() -> None:
@@ -383,11 +422,8 @@ def test_evaluate_names_types_that_the_model_cannot_find(put: Any) -> None:
 
 
 @pytest.mark.parametrize("words", [("data", "check"), ("data", "convert"), ("predict",)])
-def test_help_lists_the_formats(words: tuple[str, ...]) -> None:
-    from confide.text.formats import FORMATS
-
-    shown = call(*words, "--help").stdout
-    assert all(name in shown for name in FORMATS)
+def test_help_says_where_the_formats_are_listed(words: tuple[str, ...]) -> None:
+    assert "confide data formats" in re.sub(r"[\s│]+", " ", call(*words, "--help").stdout)
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -551,7 +587,6 @@ def part(
     method: str,
     scores: dict[str, float] | None = None,
     bytes: dict[str, int] | None = None,
-    skipped: str = "",
 ) -> Part:
     return Part(
         name=method,
@@ -565,8 +600,7 @@ def part(
         score="micro F1",
         left=(),
         bytes=bytes or {},
-        report=None,
-        skipped=skipped,
+        report=Path("report.html"),
     )
 
 
@@ -584,13 +618,13 @@ def test_the_demo_ends_with_scores_examples_and_what_left(
             Example(
                 "practice",
                 "rash [after] sprofen",
-                (Mark("rash", "ADE", "REASON", 0.5), Mark("sprofen", "DRUG", "", None)),
+                (Mark("rash", "ADE", "REASON", 0.5, 0), Mark("sprofen", "DRUG", "", None, 13)),
             ),
         ),
         report=tmp_path / "report.html",
         parts=(
             part(method="feded", scores={"alone": 0.5, "feded": 0.75}, bytes={"practice": 4000}),
-            part(method="lazy-mil", skipped="no encoder"),
+            part(method="lazy-mil", scores={"lazy-mil": 0.5}, bytes={"practice": 7}),
         ),
         page=tmp_path / "index.html",
         seconds=61.0,
@@ -598,13 +632,15 @@ def test_the_demo_ends_with_scores_examples_and_what_left(
     verb = put("demo", shown)
     done = call("demo", "--out", "d", "--seed", "3")
     assert done.exit_code == 0, done.output
-    assert verb.options.pop("on_event") and verb.options == {"out": Path("d"), "seed": 3}
+    assert verb.options.pop("on_event")
+    assert verb.options == {"out": Path("d"), "seed": 3, "every": False}
     assert "SYNTHETIC" in done.stdout and "cardiology" in done.stdout
     assert "rash [after] sprofen" in done.stdout and "not found" in done.stdout
     assert "word_digests_W16" in done.stdout and "index.html" in done.stdout
     (row,) = (line for line in done.stdout.splitlines() if "feded" in line)
     assert "50.0" in row and "75.0" in row and "4.0 kB" in row
-    assert any("lazy-mil" in line and "no encoder" in line for line in done.stdout.splitlines())
+    call("demo", "--all")
+    assert verb.options["every"] is True
 
 
 def test_canaries_are_a_setting_like_others() -> None:

@@ -7,14 +7,16 @@ import tomllib
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
 from confide.data.corpus.synthetic import HABITS, write_corpus
 from confide.errors import DataError
 from confide.jobs import demo as demo_module
-from confide.jobs.demo import RUNS, DemoResult, demo, parts
+from confide.jobs.demo import RUNS, DemoResult, Example, Mark, demo, parts
 from confide.jobs.demo.parts import PARTS
+from confide.jobs.demo.picture import WIDEST, lines
 from confide.methods import wire
 from confide.report.folder import load_run
 from confide.settings import load
@@ -27,7 +29,7 @@ SITES = {habit.site for habit in HABITS}
 def small() -> Callable[[Path], DemoResult]:
     """The demonstration with little text, small models and one or two rounds."""
 
-    def make(out: Path, **options: int) -> DemoResult:
+    def make(out: Path, *, every: bool = True) -> DemoResult:
         quick = {
             "demo-own": ("options.local_steps=1", "model.bilstm_hidden=8", "model.word_dim=8"),
             "demo-relations": (f"classifier.encoder={encoder()}", "classifier.longest=32"),
@@ -46,7 +48,7 @@ def small() -> Callable[[Path], DemoResult]:
             patch.setattr(parts, "_RELATION_SENTENCES", 16)
             patch.setattr(parts, "_BAG_SENTENCES", 40)
             patch.setattr(demo_module, "write_corpus", partial(write_corpus, sentences=16))
-            return demo(out=out, **options)
+            return demo(out=out, every=every)
 
     return make
 
@@ -95,8 +97,7 @@ def test_every_part_has_its_runs_its_report_and_what_left(shown: DemoResult) -> 
         "distant",
     ]
     for part in shown.parts:
-        assert not part.skipped
-        assert part.report is not None and part.report.exists()
+        assert part.report.exists()
         trained = load_run(part.runs[part.federated])
         assert trained.method == part.method
         assert part.bytes == trained.traffic.up and set(part.bytes) == SITES
@@ -136,20 +137,6 @@ def test_the_page_shows_every_part_and_loads_nothing(shown: DemoResult) -> None:
         assert example.site in page
 
 
-def test_without_an_encoder_the_other_parts_still_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, small: Callable[[Path], DemoResult]
-) -> None:
-    real = parts.importlib.util.find_spec
-    monkeypatch.setattr(
-        parts.importlib.util, "find_spec", lambda name: name != "transformers" and real(name)
-    )
-    shown = small(tmp_path / "demo-run")
-    left_out = [part for part in shown.parts if part.skipped]
-    assert [part.name for part in left_out] == ["relations"]
-    assert "confide[minilm]" in left_out[0].skipped and left_out[0].report is None
-    assert "This part was left out" in shown.page.read_text(encoding="utf-8")
-
-
 def test_settings_of_a_part_can_be_run_again(shown: DemoResult) -> None:
     for plan in PARTS:
         settings = load(shown.folder / plan.name / "settings.toml")
@@ -163,10 +150,60 @@ def test_other_files_are_not_touched(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 
+def test_the_picture_shows_scores_examples_and_what_left(shown: DemoResult) -> None:
+    drawn = ElementTree.parse(
+        shown.folder / "demo.svg"
+    ).getroot()  # it is XML, whatever the text holds
+    words = [one.text or "" for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    for score in shown.parts[0].scores.values():
+        assert f"{100 * score:.1f}" in words
+    for example in shown.examples:
+        assert example.site in words
+        said = " ".join(line.text for line in lines(example))
+        assert said.split() == example.text.split() and set(said.split()) <= set(
+            " ".join(words).split()
+        )
+
+
+def test_marks_are_where_their_words_are() -> None:
+    text = "a " * WIDEST + "rash since sprofen 5mg"
+    at = text.index("rash")
+    example = Example("north", text, (
+        Mark("rash", "ADE", "ADE", 0.5, at),
+        Mark("sprofen", "DRUG", "", None, at + 11),
+        Mark("sprofen 5mg", "", "DOSE", 0.63, at + 11),
+    ))  # fmt: skip
+    found = [(line.text[m.at : m.at + m.length], m.said, m.right)
+             for line in lines(example) for m in line.marks]  # fmt: skip
+    assert found == [("rash", "ADE 50", True), ("sprofen 5mg", "DOSE 63", False)]
+    assert all(len(line.text) <= WIDEST for line in lines(example))
+
+
+def test_a_mark_may_go_over_the_end_of_a_line() -> None:
+    text = "b" * (WIDEST - 6) + " chest pain"
+    example = Example("north", text, (Mark("chest pain", "ADE", "", None, WIDEST - 5),))
+    first, second = lines(example)
+    assert [(first.text[m.at :], m.said) for m in first.marks] == [("chest", "not found")]
+    assert [(second.text[: m.length], m.said) for m in second.marks] == [("pain", "")]
+
+
+def test_one_federation_is_shown_unless_all_are_asked_for(
+    tmp_path: Path, small: Callable[..., DemoResult]
+) -> None:
+    one = small(tmp_path / "demo-run", every=False)
+    assert [part.name for part in one.parts] == ["entities"]
+    page = one.page.read_text(encoding="utf-8")
+    assert "demo --all" in page and '<section id="own">' not in page
+    assert not [name for name in ("own", "types", "relations", "distant")
+                if (one.folder / name).exists()]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_training_together_helps(tmp_path: Path) -> None:
     told: list[str] = []
-    shown = demo(out=tmp_path / "demo-run", on_event=lambda event: told.append(event.kind))
+    shown = demo(
+        out=tmp_path / "demo-run", every=True, on_event=lambda event: told.append(event.kind)
+    )
     everyone = {name: scores["all"] for name, scores in shown.f1.items()}
     assert everyone["alone"] + 0.05 < everyone["federated"] <= everyone["pooled"] + 0.01
     for site in SITES:

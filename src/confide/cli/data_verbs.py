@@ -12,7 +12,7 @@ import typer
 from confide.cli import screen
 from confide.cli.putting import crossing_lines, problem_lines, say_problems
 from confide.cli.reading import How, reads
-from confide.cli.words import Format, Json, Language, ReadsFiles, Scheme
+from confide.cli.words import Format, Json, Language, Scheme
 from confide.errors import DataError, FormatError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ Strict = Annotated[
 ]
 
 
-@data.command("check", cls=ReadsFiles)
+@data.command("check")
 @reads
 def check(
     files: Files,
@@ -55,7 +55,7 @@ def check(
     _end_if_lost(found.problems, strict=strict)
 
 
-@data.command("convert", cls=ReadsFiles)
+@data.command("convert")
 @reads
 def convert(
     files: Files,
@@ -83,7 +83,7 @@ def convert(
     _end_if_lost(done.problems, strict=strict)
 
 
-@data.command("review", cls=ReadsFiles)
+@data.command("review")
 @reads
 def review(
     out: Annotated[Path, typer.Argument(metavar="OUT.html", help="The page to write.")],
@@ -122,7 +122,7 @@ def _unreadable_is_lost(*, strict: bool) -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
-@data.command("split", cls=ReadsFiles)
+@data.command("split")
 def split(
     files: Files,
     *,
@@ -148,7 +148,7 @@ def split(
     screen.say(f"written to {out}, described in {out / 'split.json'}")
 
 
-@data.command("stats", cls=ReadsFiles)
+@data.command("stats")
 def stats(
     files: Files,
     *,
@@ -163,6 +163,19 @@ def stats(
 
     found = api.stats(files, format=format, scheme=scheme, language=language)
     screen.answer(found.to_json(), *tables.statistics(found), as_json=as_json)
+
+
+@data.command("formats")
+def formats(*, as_json: Json = False) -> None:
+    """List the formats that confide reads and writes."""
+    from confide.cli import tables
+    from confide.text.formats import FORMATS
+
+    found = tuple(FORMATS.values())
+    if as_json:
+        screen.put_json([{"name": one.name, "title": one.title} for one in found])
+    else:
+        screen.show(tables.formats(found))
 
 
 @data.command("label")

@@ -25,7 +25,8 @@ def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
     yield results(runs, title="Does training together help?")
     yield found(shown.examples)
     yield left(runs["federated"], title="What left the sites in the federated run")
-    yield methods(shown.parts)
+    if len(shown.parts) > 1:
+        yield methods(shown.parts)
     yield Text.assemble(
         f"\nDone in {duration(shown.seconds)}. Open ",
         (str(shown.page), "bold"),
@@ -33,6 +34,7 @@ def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
         f"  confide predict {shown.runs['federated']} FILE.txt\n",
         f"  confide ledger {shown.runs['federated']}\n",
         "  confide init YOUR_FILES\n",
+        "" if len(shown.parts) > 1 else "  confide demo --all     # the methods of five papers\n",
     )
 
 
@@ -42,9 +44,6 @@ def methods(parts: tuple[Part, ...]) -> Table:
     for name in ("method", "shows", "score", "alone", "together", "left the sites"):
         table.add_column(name, justify="left" if name in ("method", "shows", "score") else "right")
     for part in parts:
-        if part.skipped:
-            table.add_row(part.method, part.title, Text(part.skipped, style="dim"), "", "", "")
-            continue
         alone, together = part.scores.get("alone"), part.scores[part.federated]
         bytes = size(sum(part.bytes.values()))
         table.add_row(part.method, part.title, part.score, points(alone), points(together), bytes)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from confide.runs.result import Result
     from confide.scoring.scores import Scored
     from confide.text.checking import CheckReport
+    from confide.text.formats.base import Format
 
 _RIGHT = {"bytes", "again", "count", "sites", "rounds", "sentences", "support"}
 
@@ -236,6 +237,16 @@ def checked(found: CheckReport) -> list[Table]:
     if found.relations:
         tables.append(mapping(found.relations, columns=("relation", "relations")))
     return tables
+
+
+def formats(known: Sequence[Format]) -> Table:
+    """The file formats: the name that --format takes, what it is, and whether it is written."""
+    table = titled("file formats, found from a file's content unless --format names one")
+    for name in ("format", "what", "written"):
+        table.add_column(name)
+    for one in known:
+        table.add_row(one.name, one.title, "yes" if one.write else "")
+    return table
 
 
 def shares(dealt: SplitReport) -> Table:

@@ -41,7 +41,6 @@ from confide.cli.words import (
     Log,
     Overrides,
     Quiet,
-    ReadsFiles,
     Resume,
     RunAndFiles,
     RunFolder,
@@ -55,10 +54,38 @@ from confide.errors import ConfideError
 
 if TYPE_CHECKING:
     from confide.jobs.initialise import Match
+PANELS = {
+    "Start here": ("demo", "init", "run", "predict", "evaluate", "serve"),
+    "Inspect and plan": (
+        "wire", "ledger", "report", "compare", "audit", "home", "capacity", "budget", "privacy",
+        "recipes",
+    ),
+    "Data": ("data", "export", "pretrain"),
+    "Real sites": ("consortium", "server", "site", "peers", "coordinate"),
+    "Keys": ("key", "release"),
+}  # fmt: skip
+"""The panels of `confide --help`, and the verbs of each, in this order."""
 
 
 class Verbs(TyperGroup):
     """All verbs; the one place where errors become messages."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        for panel, names in PANELS.items():
+            for name in names:
+                self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]
+        for command in self.commands.values():
+            _without_types(command)
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """The program's own options."""
+        return _untyped(super().get_params(ctx))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The verbs in the order of the help."""
+        order = [name for names in PANELS.values() for name in names]
+        return list(dict.fromkeys((*order, *self.commands)))
 
     def invoke(self, ctx: Any) -> Any:
         """Run the verb. Our own errors end in a message and code 2; others keep their trace."""
@@ -72,29 +99,37 @@ class Verbs(TyperGroup):
             raise typer.Exit(screen.STOPPED) from None
 
 
+def _without_types(command: Any) -> None:
+    """Leave Python's types, such as <bool>, out of the help of a command and all below it."""
+    _untyped(command.get_params(typer.Context(command)))
+    for below in getattr(command, "commands", {}).values():
+        _without_types(below)
+
+
+def _untyped(params: list[Any]) -> list[Any]:
+    """The same, of which flags and arguments show no type in the help."""
+    for one in params:
+        if one.param_type_name == "argument" or one.is_flag:
+            vars(one)["display_type_rich"] = lambda ctx: None
+    return params
+
+
 app = typer.Typer(
     cls=Verbs,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     help="Train information extraction across organisations whose text may not leave them.",
 )
-app.add_typer(data, name="data", rich_help_panel="Data and keys")
-app.add_typer(keys, name="key", rich_help_panel="Data and keys")
-_TRAIN, _USE, _LOOK = "Train", "Use a run", "Look before you leap"
-_REAL = "Real sites"
-app.add_typer(pretrain, name="pretrain", rich_help_panel=_TRAIN)
-app.command(rich_help_panel=_USE)(audit)
-app.command(rich_help_panel=_USE)(export)
-app.command(rich_help_panel=_USE)(home)
-app.command(rich_help_panel=_USE)(report)
-app.command(rich_help_panel=_USE)(serve)
-app.command(rich_help_panel=_LOOK)(budget)
-app.add_typer(privacy, name="privacy", rich_help_panel=_LOOK)
-app.command(rich_help_panel=_REAL, cls=ResumesOrEnds)(coordinate)
-app.add_typer(consortium, name="consortium", rich_help_panel=_REAL)
-app.add_typer(site, name="site", rich_help_panel=_REAL)
-app.add_typer(server, name="server", rich_help_panel=_REAL)
-app.command(rich_help_panel=_REAL)(peers)
+app.add_typer(data, name="data")
+app.add_typer(keys, name="key")
+app.add_typer(pretrain, name="pretrain")
+app.add_typer(privacy, name="privacy")
+app.add_typer(consortium, name="consortium")
+app.add_typer(site, name="site")
+app.add_typer(server, name="server")
+app.command(cls=ResumesOrEnds)(coordinate)
+for verb in (audit, budget, export, home, peers, report, serve):
+    app.command()(verb)
 
 
 def main() -> None:
@@ -123,7 +158,7 @@ def _options(
 # --- train ------------------------------------------------------------------------------
 
 
-@app.command(rich_help_panel=_TRAIN)
+@app.command()
 def run(
     settings: SettingsName,
     *,
@@ -161,11 +196,14 @@ def run(
     screen.say(f"run folder: {done.folder}")
 
 
-@app.command(rich_help_panel=_TRAIN)
+@app.command()
 def demo(
     *,
     out: DemoOut = Path("demo-run"),
     seed: Annotated[int, typer.Option(help="Seed of the corpus.")] = 1,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show the methods of five papers, not one.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Train on a small made-up corpus of three sites and show the results."""
@@ -174,11 +212,11 @@ def demo(
     from confide.cli.showing import demonstration
 
     with Progress(quiet=quiet) as progress:
-        shown = api.demo(out=out, seed=seed, on_event=progress)
+        shown = api.demo(out=out, seed=seed, every=every, on_event=progress)
     screen.show(*demonstration(shown))
 
 
-@app.command(rich_help_panel=_TRAIN)
+@app.command()
 def recipes(*, as_json: Json = False) -> None:
     """List the built-in settings for published experiments."""
     from confide import api
@@ -191,7 +229,7 @@ def recipes(*, as_json: Json = False) -> None:
 # --- use a run --------------------------------------------------------------------------
 
 
-@app.command(rich_help_panel=_USE, cls=ReadsFiles)
+@app.command()
 @reads_as(NotesHow)
 def predict(
     words: RunAndFiles,
@@ -221,7 +259,7 @@ def predict(
     put(found(run, how.read(files), **given), out, format=to)
 
 
-@app.command(rich_help_panel=_USE, cls=ReadsFiles)
+@app.command()
 def evaluate(
     words: RunAndFiles,
     *,
@@ -247,7 +285,7 @@ def evaluate(
     put_scores(found, as_json=as_json)
 
 
-@app.command(rich_help_panel=_USE)
+@app.command()
 def compare(
     runs: Annotated[
         list[Path],
@@ -277,7 +315,7 @@ def compare(
     screen.answer(found, tables.compared(found), as_json=as_json)
 
 
-@app.command(rich_help_panel=_USE)
+@app.command()
 def release(
     run: RunFolder,
     *,
@@ -292,7 +330,7 @@ def release(
     say_released(api.release(run, out=out, site=site, key=key))
 
 
-@app.command(rich_help_panel=_USE)
+@app.command()
 def ledger(
     run: RunFolder,
     *,
@@ -322,7 +360,7 @@ def ledger(
 # --- look before you leap -----------------------------------------------------------------
 
 
-@app.command(rich_help_panel=_LOOK, cls=ReadsFiles)
+@app.command()
 @reads_as(SettingsHow)
 def init(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Your annotated files.")],
@@ -376,7 +414,7 @@ def init(
     screen.say(f"\nwrote {report.path}; train with: confide run {report.path}", style="bold")
 
 
-@app.command(rich_help_panel=_LOOK)
+@app.command()
 def wire(
     method: Annotated[str, typer.Argument(help="A method's name, such as fedavg.")],
     *,
@@ -392,7 +430,7 @@ def wire(
     screen.answer(fields, table, as_json=as_json)
 
 
-@app.command(rich_help_panel=_LOOK)
+@app.command()
 def capacity(
     settings: SettingsName,
     *,

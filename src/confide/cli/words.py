@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperCommand
-
-
-class ReadsFiles(TyperCommand):
-    """A verb whose help ends with the formats that it reads, looked up only when asked for."""
-
-    def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Write the help, with the formats at its end."""
-        from confide.text.formats import FORMATS
-
-        named = ", ".join(sorted(FORMATS))
-        written = ", ".join(sorted(name for name, one in FORMATS.items() if one.write))
-        self.epilog = f"Formats: {named}. Written: {written}."
-        super().format_help(ctx, formatter)
-
 
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.")]
 Site = Annotated[
@@ -28,7 +13,10 @@ Site = Annotated[
     typer.Option(metavar="NAME", help="Use this site's model, if it has or keeps its own."),
 ]
 Format = Annotated[
-    str | None, typer.Option(metavar="FORMAT", help="The files' format; detected by default.")
+    str | None,
+    typer.Option(
+        metavar="FORMAT", help="The files' format; detected by default. See `confide data formats`."
+    ),
 ]
 Scheme = Annotated[
     str | None, typer.Option(metavar="SCHEME", help="The tag scheme; detected by default.")

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError, SettingsError
-from confide.learning.encoder_files import first_line, no_transformers
+from confide.learning.encoder_files import first_line
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -178,12 +178,10 @@ def tokenizer_of(folder: Path, *, fast: bool = True) -> Any:
     """The folder's tokenizer, as transformers loads it; nothing in the folder runs.
 
     Raises DataError if it cannot be loaded, and SettingsError if it is not a fast one where one is
-    needed, or transformers is missing.
+    needed.
     """
-    try:
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise no_transformers(error) from error
+    from transformers import AutoTokenizer
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(
             folder, local_files_only=True, trust_remote_code=False, add_prefix_space=True

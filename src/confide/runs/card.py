@@ -33,6 +33,22 @@ CARD, OTHER_CARD = "README.md", "MODEL_CARD.md"
 _MARKS = re.compile(r"([\\`*_\[\]|~])")
 _PLAIN = re.compile(r"[\w.]+", re.ASCII)
 _PIPELINES = {"entities": "token-classification", "relations": "text-classification"}
+_OF_ALL = ("training", "select", "options", "privacy")
+_OF_KINDS = {
+    "tagger": ("model", "vocabulary"),
+    "encoder": ("classifier", "encoder"),
+    "spans": ("classifier", "encoder"),
+    "lightner": ("lightner",),
+    "relations": ("classifier", "encoder", "pairs"),
+    "bags": ("bags", "pairs"),
+    "text": ("denoising",),
+}
+_OF_READERS = {"pcnn": {"pcnn", "vocabulary"}, "encoder": {"classifier", "encoder"}}
+"""Tables of settings that make a model what it is: any model, a kind, a reader of bags."""
+_KEYS = {
+    "task", "method", "seed", "rounds", "precision", "model.kind", "federation.fraction",
+    "federation.combine", "federation.up", "federation.down",
+}  # fmt: skip
 MOST_NAMES = 200
 """Types that a card lists."""
 
@@ -203,12 +219,24 @@ def _scores(result: Result, task: Task, copied: Copied) -> str:
 
 
 def _training(settings: Settings) -> str:
-    rows = [(f"`{key}`", safe(value)) for key, value in sorted(shareable(settings).items())]
+    rows = [(f"`{key}`", safe(value)) for key, value in sorted(_of_the_model(settings).items())]
     return (
         "## Training\n\n<details><summary>Settings</summary>\n\n"
         + _table(("setting", "value"), rows)
         + "\n\n</details>"
     )
+
+
+def _of_the_model(settings: Settings) -> dict[str, str]:
+    """The settings that made this model: of its kind, its training and its federation."""
+    tables = {*_OF_ALL, *_OF_KINDS.get(settings.kind, ())}
+    tables |= _OF_READERS[settings.bags.reader] if settings.kind == "bags" else set()
+    alone = {"base"} if settings.method in REFERENCES else set[str]()
+    return {
+        key: value
+        for key, value in shareable(settings).items()
+        if key.partition(".")[0] in tables or key in {*_KEYS, *alone}
+    }
 
 
 def _privacy(settings: Settings, copied: Copied, spent: Private | None) -> str:

@@ -29,6 +29,7 @@ from confide.errors import RunError, printable
 from confide.federation.files import write_of_run
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.scoring.scores import Scored
+from confide.settings.wording import expected, own_words
 from confide.tasks import TASKS, USUAL, TaskName
 from confide.userfiles import MOST_JSON, Tree, json_of, text_of
 
@@ -367,28 +368,15 @@ def _check(tree: object, file: Path) -> None:
         )
 
 
-_EXPECTED = {
-    "missing": "a value",
-    "model_type": "an object",
-    "dict_type": "an object",
-    "list_type": "a list",
-    "too_short": "more items",
-    "too_long": "fewer items",
-    "greater_than_equal": "a larger number",
-    "less_than": "a smaller number",
-}
-"""By kind of error, where pydantic would speak of Python's types."""
-
-
 def first_wrong(
     error: ValidationError, what: str, file: Path, *, fix: str | None = None
 ) -> RunError:
     """An error that names the first wrong value: what was expected, where it is, what came."""
-    first = error.errors(include_url=False, include_context=False)[0]
+    first = error.errors(include_url=False)[0]
     place = "".join(f"[{at}]" if isinstance(at, int) else f".{at}" for at in first["loc"])
     came, missing = first["input"], first["type"] == "missing"
     kinds: dict[object, str] = {dict: "an object", list: "a list"}
-    wanted = _EXPECTED.get(first["type"]) or first["msg"].removeprefix("Input should be ")
+    wanted = own_words(first) or expected(first, table="an object")
     return RunError(
         what,
         expected=wanted + (f" at {printable(place.removeprefix('.'))}" if place else ""),

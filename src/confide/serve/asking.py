@@ -13,6 +13,7 @@ from confide.errors import GuardError
 from confide.federation.files import plain_name
 from confide.serve.gate import Refused
 from confide.serve.limits import Limits
+from confide.settings.wording import expected, own_words
 from confide.text.document import Document, Entity
 from confide.text.languages import CODES
 from confide.text.splitting import Splitting, into_sentences
@@ -72,9 +73,10 @@ async def body_of(ask: Request, form: type[T]) -> T:
     try:
         return form.model_validate(tree)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False, include_input=False)[0]
+        first = error.errors(include_url=False, include_input=False)[0]
         place = ".".join(str(part) for part in first["loc"] if _known(part, form))
-        what = f"the body is not what was asked for ({first['type']})"
+        wanted = own_words(first) or expected(first, table="an object")
+        what = "the body is not what was asked for: expected " + wanted
         raise Refused(422, "wrong-body", what + (f" at {place}" if place else "")) from None
 
 

@@ -39,6 +39,12 @@ def _language(code: str) -> str:
     return code
 
 
+def _column(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError("a column is a number, from 0, or a name")
+    return value
+
+
 Paths = Annotated[
     tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
 ]
@@ -51,7 +57,8 @@ Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
 Norm = Annotated[float, Field(gt=0, allow_inf_nan=True), AfterValidator(_none_if_inf)]
 Encoding = Annotated[str, AfterValidator(_encoding)]
 Language = Annotated[str, AfterValidator(_language)]
-Columns = tuple[int | str, int | str]
+Column = Annotated[int | str, BeforeValidator(_column)]
+Columns = tuple[Column, Column]
 """Two columns, each by number or by name."""
 TagScheme = Literal["iobes", "iob2"]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$")]

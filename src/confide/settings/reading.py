@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 
@@ -29,7 +29,11 @@ from confide.settings.tables import (
     kind_of,
 )
 from confide.settings.tomlfile import DEEPEST, LONGEST_KEY, located, parse_toml, read_toml
+from confide.settings.wording import expected, own_words, place_of
 from confide.userfiles import Tree
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 T = TypeVar("T", bound=Table)
 D = TypeVar("D", bound=Table)
@@ -252,16 +256,24 @@ def explained(
     tables: Mapping[str, type[Table]] = MappingProxyType(TABLES),
 ) -> SettingsError:
     """Pydantic's first complaint about a `kind` with these tables, in our words."""
-    first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
+    return _wrong(error.errors(include_url=False)[0], kind, tables)
+
+
+def _wrong(
+    first: ErrorDetails, kind: type[Table], tables: Mapping[str, type[Table]]
+) -> SettingsError:
+    """One complaint in our words: where, what was expected, what came."""
+    place = place_of(first)
     if first["type"] == "extra_forbidden":
         table = tables.get(str(first["loc"][0]), kind) if len(first["loc"]) > 1 else kind
         known = [field.alias or name for name, field in table.model_fields.items()]
         return SettingsError(f"unknown key {place!r}", fix=nearest(str(first["loc"][-1]), known))
-    message = first["msg"].removeprefix("Value error, ")
-    if not place:
-        return SettingsError(message)
-    return SettingsError(f"{place} is wrong: {message}", got=printable(repr(first.get("input"))))
+    ours, got = own_words(first), printable(repr(first["input"]))
+    if ours is not None:
+        return SettingsError(f"{place} is wrong: {ours}", got=got) if place else SettingsError(ours)
+    if first["type"] == "missing":
+        return SettingsError(f"{place} is missing")
+    return SettingsError(f"{place or 'this'} is wrong", expected=expected(first), got=got)
 
 
 def anchored(settings: Settings, folder: Path) -> Settings:

@@ -286,14 +286,21 @@ rounds = {rounds}
 workers = 2
 key = "shared.key"
 model = {{ word_dim = 50, bilstm_hidden = 64, dropout = 0.3 }}
-training = {{ optimiser = "adam", learning_rate = 0.005, local_epochs = 3 }}
+training = {training}
 
 {sites}"""
 
 
+_TRAINING = (
+    '{ optimiser = "adam", learning_rate = 0.005, decay = 0.95, batch_size = 10,'
+    " local_epochs = 3, word_dropout = 0.05 }"
+)
+
+
 def settings_text(*, seed: int = 1, rounds: int = 12) -> str:
     """The TOML that trains on a corpus folder it lies in."""
-    return _SETTINGS.format(seed=seed, rounds=rounds, sites="\n".join(map(_site_table, HABITS)))
+    sites = "\n".join(map(_site_table, HABITS))
+    return _SETTINGS.format(seed=seed, rounds=rounds, training=_TRAINING, sites=sites)
 
 
 def _site_table(habit: Habit) -> str:

