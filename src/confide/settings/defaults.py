@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from confide.tasks import TASKS
 from confide.userfiles import Tree
 
@@ -55,6 +57,19 @@ OF_KINDS: dict[str, Tree] = {
             "batch_size": 8,
             "local_epochs": 1,
             "clip": 1.0,
+        },
+    },
+    "linear": {
+        "rounds": 8,
+        "training": {
+            "optimiser": "adagrad",
+            "learning_rate": 0.3,
+            "decay": 0.85,
+            "batch_size": 10,
+            "local_epochs": 1,
+            "clip": inf,
+            "weight_decay": 0.0013,
+            "moments": "kept",
         },
     },
     "relations": {"training": _ENCODER},
