@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import nn
 
 from confide.data.batches.encoding import Encoded
 from confide.data.batches.examples import Example
 from confide.data.batches.features import Marks, with_features
+from confide.data.batches.tagger import predict_batches
 from confide.learning.crf_modelling import CrfModeller, EncodedSplit
-from confide.learning.devices import at_home, on
+from confide.learning.devices import at_home, beside
 from confide.learning.fit import FitReport
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows
@@ -60,7 +60,9 @@ class LinearModeller(CrfModeller):
 
 
 def rows_read(model: LinearTagger, text: Encoded) -> NDArray[np.int64]:
-    """The rows of the model's table that the features of this text read, each once."""
-    marks_N = torch.from_numpy(np.unique(text.characters_M).astype(np.int64))
-    found: NDArray[np.int64] = at_home(model.rows(on(marks_N, model.table.weight)))
+    """The rows of the model's table that this text reads, each once."""
+    seen_V = np.zeros(len(model.table.weight), np.bool_)
+    for batch in predict_batches(text):
+        seen_V[at_home(model.rows(beside(batch, model)))] = True
+    found: NDArray[np.int64] = np.flatnonzero(seen_V)
     return found

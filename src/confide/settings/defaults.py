@@ -29,6 +29,9 @@ OF_PAIRS: dict[str, Tree] = {
     "fedner-spans": {"training": {"learning_rate": 5e-5}},
     "fedner-lightner": {"training": {"learning_rate": 3e-5}},
     "fedner-relations": {"training": {"learning_rate": 5e-5}},
+    "fedner-linear": {
+        "training": {"learning_rate": 0.01, "weight_decay": 0.0, "moments": "fresh"},
+    },
 }
 OF_METHODS: dict[str, Tree] = {
     "fedner": {  # Ge et al. 2020, 4.1; a round is one mini-batch
@@ -60,7 +63,7 @@ OF_KINDS: dict[str, Tree] = {
         },
     },
     "linear": {
-        "rounds": 8,
+        "rounds": 10,
         "training": {
             "optimiser": "adagrad",
             "learning_rate": 0.3,
@@ -68,7 +71,7 @@ OF_KINDS: dict[str, Tree] = {
             "batch_size": 10,
             "local_epochs": 1,
             "clip": inf,
-            "weight_decay": 0.0013,
+            "weight_decay": 3e-4,
             "moments": "kept",
         },
     },
