@@ -77,6 +77,7 @@ LEARNS: dict[str, tuple[tuple[str, ...], float]] = {
         0.9,
     ),
     "lightner": (("rounds=8", "training.local_epochs=3", "training.batch_size=4"), 0.8),
+    "linear": (("rounds=6", "training.optimiser=adagrad", "training.learning_rate=0.3"), 0.9),
     "relations": (("rounds=9", "training.local_epochs=3", "training.batch_size=4"), 0.9),
     "bags": (
         (
@@ -104,6 +105,13 @@ ENTRIES: dict[str, Entry] = {
         variants=(
             ("options.weighting=sentences", "options.rows=seen"),
             ("model.character=bilstm",),
+        ),
+    ),
+    "fedavg-linear": entry(
+        "linear",
+        variants=(
+            ("options.rows=seen", "options.weighting=equal", "model.tag_scheme=iob2"),
+            ("linear.bits=10", "federation.fraction=0.7"),
         ),
     ),
     "fedner-tagger": Entry(
@@ -279,6 +287,10 @@ _CROSSED: dict[str, dict[str, Any]] = {
     "fedatt-lightner": {"learning": _CALMER},
     "chain-lightner": {"learning": _CALMER},
     "fedner-encoder": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
+    "fedner-linear": {
+        "learning": ("rounds=60", "select.every=20", "training.batch_size=18"),
+        "variants": (("options.sparse=true", "options.types=common", "options.private=[]"),),
+    },
     "fedner-spans": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-lightner": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "feded-spans": {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from confide.kinds.bags import BagKind
 from confide.kinds.encoder import EncoderKind
 from confide.kinds.lightner import LightnerKind
+from confide.kinds.linear import LinearKind
 from confide.kinds.protocol import Kind
 from confide.kinds.relations import RelationKind
 from confide.kinds.spans import SpanKind
@@ -19,6 +20,7 @@ KINDS: dict[str, Kind] = {
         EncoderKind(),
         LightnerKind(),
         SpanKind(),
+        LinearKind(),
         RelationKind(),
         BagKind(),
         TextKind(),

@@ -44,9 +44,10 @@ from confide.learning.windows import FoundSpan
 from confide.models import tagger
 from confide.models.chain_rule import token_losses
 from confide.models.crf import negative_log_likelihood
+from confide.models.linear import LinearSizes
 from confide.models.marginals import log_marginals
 from confide.models.partial import allowed_tags, partial_loss, weights_outside
-from confide.models.tagger import Tagger, TaggerSizes
+from confide.models.tagger import CrfTagger, TaggerSizes
 from confide.models.tokens import parted
 from confide.privacy.clipping import UnitSlopes
 
@@ -78,7 +79,7 @@ class CrfModeller:
     0, what is learnt is the likelihood of all paths that the annotation allows (`models.partial`).
     """
 
-    sizes: TaggerSizes
+    sizes: TaggerSizes | LinearSizes
     tags: TagSet
     words: Vocabulary
     characters: Vocabulary | None
@@ -93,7 +94,7 @@ class CrfModeller:
         """The complete tag set, in order."""
         return self.tags.types
 
-    def initial(self, seed: int) -> Tagger:
+    def initial(self, seed: int) -> CrfTagger:
         """A new tagger; all of it is trained."""
         return initial(self.sizes, seed, rules=self.tags.rules)
 
@@ -249,7 +250,7 @@ class CrfModeller:
         )
         return by_example(losses_S, text)
 
-    def _loss(self, model: Tagger, batch: TaggerBatch, encoded: EncodedSplit) -> Tensor:
+    def _loss(self, model: CrfTagger, batch: TaggerBatch, encoded: EncodedSplit) -> Tensor:
         """loss_B of a batch's rows, each counting once."""
         if not self._opened(encoded):
             return tagger.loss(model, batch)
@@ -258,7 +259,7 @@ class CrfModeller:
         return _partial(model(batch), model, batch, allowed_BLY, torch.zeros_like(allowed_BLY))
 
     def split_loss(
-        self, emissions_BLY: Tensor, model: Tagger, batch: TaggerBatch, *, encoded: EncodedSplit
+        self, emissions_BLY: Tensor, model: CrfTagger, batch: TaggerBatch, *, encoded: EncodedSplit
     ) -> tuple[Tensor, Tensor]:
         """source_B and target_B: each row's loss, of its source tokens and of its target tokens.
 
@@ -282,7 +283,7 @@ class CrfModeller:
         )
 
     def _batch_slopes(
-        self, model: Tagger, batch: TaggerBatch, encoded: EncodedSplit
+        self, model: CrfTagger, batch: TaggerBatch, encoded: EncodedSplit
     ) -> tuple[Tensor, Tensor]:
         def losses(emissions_BLY: Tensor) -> tuple[Tensor, Tensor]:
             return self.split_loss(emissions_BLY, model, batch, encoded=encoded)
@@ -295,7 +296,7 @@ class CrfModeller:
 
 
 def _partial(
-    emissions_BLY: Tensor, model: Tagger, batch: TaggerBatch, inner_BLY: Tensor, outer_BLY: Tensor
+    emissions_BLY: Tensor, model: CrfTagger, batch: TaggerBatch, inner_BLY: Tensor, outer_BLY: Tensor
 ) -> Tensor:
     return partial_loss(
         emissions_BLY,
@@ -306,10 +307,10 @@ def _partial(
     )
 
 
-def _marginals(model: Tagger, batch: TaggerBatch, emissions_BLY: Tensor) -> Tensor:
+def _marginals(model: CrfTagger, batch: TaggerBatch, emissions_BLY: Tensor) -> Tensor:
     return log_marginals(emissions_BLY, model.crf.scores(), lengths_B=batch.lengths_B)
 
 
-def _tagger(model: nn.Module) -> Tagger:
-    assert isinstance(model, Tagger), type(model).__name__
+def _tagger(model: nn.Module) -> CrfTagger:
+    assert isinstance(model, CrfTagger), type(model).__name__
     return model

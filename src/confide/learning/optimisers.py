@@ -150,6 +150,12 @@ def _adamw(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.O
     )
 
 
+def _adagrad(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.Optimizer:
+    return torch.optim.Adagrad(
+        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
+
+
 def each_adamw(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.Optimizer:
     """AdamW that steps the parameters one by one.
 
@@ -164,6 +170,7 @@ OPTIMISERS: dict[str, Callable[[list[nn.Parameter], Optimiser], torch.optim.Opti
     "sgd": _sgd,
     "adam": _adam,
     "adamw": _adamw,
+    "adagrad": _adagrad,
 }
 
 

@@ -22,14 +22,14 @@ from confide.learning.devices import beside, home, predicting
 from confide.learning.windows import FoundSpan, joined
 from confide.models import tagger
 from confide.models.crf import Posterior, Scores, span_probabilities
-from confide.models.tagger import Tagger
+from confide.models.tagger import CrfTagger
 from confide.text.align import entities_from_spans
 from confide.text.document import Document
 from confide.text.segment import segmented
 
 
 def predict_spans(
-    model: Tagger, encoded: Encoded, *, tokens_per_batch: int = 4096
+    model: CrfTagger, encoded: Encoded, *, tokens_per_batch: int = 4096
 ) -> list[list[FoundSpan]]:
     """The spans of each example, in order; windows of one example are joined.
 
@@ -76,7 +76,7 @@ def prepare(
     return Prepared(bare, examples, encoded)
 
 
-def annotate(model: Tagger, prepared: Prepared) -> list[Document]:
+def annotate(model: CrfTagger, prepared: Prepared) -> list[Document]:
     """The documents, segmented, with only the entities that the model finds."""
     found = predict_spans(model, prepared.encoded)
     return with_entities(prepared.documents, prepared.examples, found)
@@ -104,7 +104,7 @@ def with_entities(
 
 
 def _batch_spans(
-    model: Tagger, batch: TaggerBatch, tags: TagSet
+    model: CrfTagger, batch: TaggerBatch, tags: TagSet
 ) -> list[tuple[int, list[FoundSpan]]]:
     """The spans of the batch's rows that have an entity."""
     emissions_BLY = home(model(beside(batch, model)))

@@ -15,15 +15,18 @@ from confide.data.batches.encoding import TagRules
 from confide.data.batches.vectors import VectorFile
 from confide.errors import DataError
 from confide.learning.devices import at_home, on, placed
-from confide.models.tagger import Tagger, TaggerSizes
+from confide.models.linear import LinearSizes, LinearTagger
+from confide.models.tagger import CrfTagger, Tagger, TaggerSizes
 from confide.seeds import seeded
 
 Arrays = dict[str, NDArray[np.float32]]
 """A model's parameters, or what is computed for each of them, by name."""
 
 
-def initial(sizes: TaggerSizes, seed: int, *, rules: TagRules | None = None) -> Tagger:
-    """A new tagger whose weights depend only on its sizes and the seed.
+def initial(
+    sizes: TaggerSizes | LinearSizes, seed: int, *, rules: TagRules | None = None
+) -> CrfTagger:
+    """A new tagger, or a linear one, whose weights depend only on its sizes and the seed.
 
     `rules` (of `TagSet.rules`) constrain its CRF; without them every move between tags is allowed.
     """
@@ -32,7 +35,11 @@ def initial(sizes: TaggerSizes, seed: int, *, rules: TagRules | None = None) -> 
         moves, starts, ends = (torch.from_numpy(part) for part in rules)
         allowed = (moves, starts, ends)
     with seeded(seed):
-        model = Tagger(sizes, allowed)
+        model: CrfTagger = (
+            Tagger(sizes, allowed)
+            if isinstance(sizes, TaggerSizes)
+            else LinearTagger(sizes, allowed)
+        )
     return placed(model)
 
 

@@ -90,7 +90,13 @@ class TaggerSizes:
     dropout: float = 0.5
 
 
-class Tagger(nn.Module):
+class CrfTagger(nn.Module):
+    """Any model whose `forward` gives the emissions_BLY of a `TaggerInput`, and its CRF."""
+
+    crf: CRF
+
+
+class Tagger(CrfTagger):
     """The model of one tag set; a part that it lacks is None.
 
     Without `rules` every move between tags is allowed.
@@ -153,7 +159,7 @@ def _character_part(sizes: TaggerSizes) -> CharacterCNN | CharacterBiLSTM | None
     return None
 
 
-def loss(model: Tagger, batch: TaggerInput) -> Tensor:
+def loss(model: CrfTagger, batch: TaggerInput) -> Tensor:
     """loss_B: the negative log-likelihood of each sentence's tags."""
     return negative_log_likelihood(
         model(batch), model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import inf
+
 from confide.tasks import TASKS
 from confide.userfiles import Tree
 
@@ -36,6 +38,9 @@ OF_PAIRS: dict[str, Tree] = {
     "fedner-spans": {"training": {"learning_rate": 5e-5}},
     "fedner-lightner": {"training": {"learning_rate": 3e-5}},
     "fedner-relations": {"training": {"learning_rate": 5e-5}},
+    "fedner-linear": {
+        "training": {"learning_rate": 0.01, "weight_decay": 0.0, "moments": "fresh"},
+    },
 }
 OF_METHODS: dict[str, Tree] = {
     "fedner": {  # Ge et al. 2020, 4.1; a round is one mini-batch
@@ -82,6 +87,19 @@ OF_KINDS: dict[str, Tree] = {
             "batch_size": 8,
             "local_epochs": 1,
             "clip": 1.0,
+        },
+    },
+    "linear": {
+        "rounds": 10,
+        "training": {
+            "optimiser": "adagrad",
+            "learning_rate": 0.3,
+            "decay": 0.85,
+            "batch_size": 10,
+            "local_epochs": 1,
+            "clip": inf,
+            "weight_decay": 3e-4,
+            "moments": "kept",
         },
     },
     "relations": {"training": _ENCODER},

@@ -13,13 +13,14 @@ class ModelTable(Table):
     """The model that finds entities: by default BiLSTM-CNNs-CRF with the sizes of Ma & Hovy (2016).
 
     `kind` chooses that tagger, an `encoder` (`[classifier]`) with a layer that tags its words,
-    `spans` (`[classifier]`), which finds entities in one another as well, or `lightner`. `context`
+    `spans` (`[classifier]`), which finds entities in one another as well, `lightner`, or a `linear`
+    CRF on hashed features (`[linear]`), which has none of this table's sizes. `context`
     names a frozen encoder whose states are appended to the words; `cnn_filters` is the number of
     filters for each of the word CNN's `cnn_widths` (0: no CNN); `bilstm_layers = 0` leaves the
     BiLSTM out.
     """
 
-    kind: Literal["tagger", "encoder", "lightner", "spans"] = "tagger"
+    kind: Literal["tagger", "encoder", "lightner", "spans", "linear"] = "tagger"
     word_dim: Positive = 100
     character: Literal["cnn", "bilstm", "none"] = "cnn"
     character_dim: Positive = 30
@@ -88,6 +89,12 @@ class LightnerTable(Table):
     longest: Annotated[int, Field(ge=16)] = 256
     adversary: Literal["none", "dann", "fada", "fade"] = "none"
     reversal: Annotated[float, Field(ge=0)] = 1.0
+
+
+class LinearTable(Table):
+    """A linear CRF on hashed features: its table has 2 to the power of `bits` rows."""
+
+    bits: Annotated[int, Field(ge=8, le=22)] = 16
 
 
 class DenoisingTable(Table):

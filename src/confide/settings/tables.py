@@ -31,6 +31,7 @@ from confide.settings.models import (
     DenoisingTable,
     EncoderTable,
     LightnerTable,
+    LinearTable,
     ModelTable,
     PcnnTable,
 )
@@ -201,7 +202,7 @@ class TrainingTable(Table):
     at a site that annotates only some relations, except that 0 compares only those.
     """
 
-    optimiser: Literal["sgd", "adam", "adamw"] = "sgd"
+    optimiser: Literal["sgd", "adam", "adamw", "adagrad"] = "sgd"
     learning_rate: Annotated[float, Field(gt=0)] = 0.015
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
     decay: Annotated[float, Field(gt=0, le=1)] = 0.95
@@ -299,6 +300,7 @@ class Settings(Table):
     encoder: EncoderTable = EncoderTable()
     classifier: ClassifierTable = ClassifierTable()
     lightner: LightnerTable = LightnerTable()
+    linear: LinearTable = LinearTable()
     denoising: DenoisingTable = DenoisingTable()
     bags: BagsTable = BagsTable()
     pcnn: PcnnTable = PcnnTable()
@@ -372,6 +374,7 @@ TABLES: dict[str, type[Table]] = {
     "encoder": EncoderTable,
     "classifier": ClassifierTable,
     "lightner": LightnerTable,
+    "linear": LinearTable,
     "denoising": DenoisingTable,
     "bags": BagsTable,
     "pcnn": PcnnTable,
