@@ -129,6 +129,15 @@ def named_types(given: Sequence[str] | None) -> dict[str, str]:
     return names
 
 
+def wanted_types(given: str | None) -> list[str] | None:
+    """The types given by `--types`, without spaces around them.
+
+    >>> wanted_types("Drug, Age")
+    ['Drug', 'Age']
+    """
+    return None if given is None else [one.strip() for one in given.split(",")]
+
+
 FACTS = ("facts", "facts-jsonl")
 """What `predict` can write besides documents: a table of facts, or one JSON object for each."""
 

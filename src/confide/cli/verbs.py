@@ -6,6 +6,9 @@ Nothing heavy is imported before a verb runs, so `confide --help` answers at onc
 from __future__ import annotations
 
 import sys
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -48,24 +51,42 @@ from confide.cli.words import (
     Scheme,
     SettingsName,
     Site,
+    Types,
     with_canaries,
 )
-from confide.errors import ConfideError
+from confide.errors import ConfideError, Note
 
 
 class Verbs(TyperGroup):
     """All verbs; the one place where errors become messages."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb. Our own errors end in a message and code 2; others keep their trace."""
+        """Run the verb. Our own errors end in a message and code 2; others keep their trace.
+
+        Notes about a result are printed, each once.
+        """
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", Note)
+                show = warnings.showwarning
+                warnings.showwarning = partial(_shown, show)
+                return super().invoke(ctx)
         except ConfideError as error:
             screen.fail(error)
             raise typer.Exit(2) from error
         except KeyboardInterrupt:
             screen.say("stopped")
             raise typer.Exit(screen.STOPPED) from None
+
+
+def _shown(
+    show: Callable[..., None], message: Warning | str, kind: type[Warning], *rest: Any
+) -> None:
+    """Print a note; let other warnings look as ever."""
+    if issubclass(kind, Note):
+        screen.say(str(message))
+    else:
+        show(message, kind, *rest)
 
 
 app = typer.Typer(
@@ -201,18 +222,26 @@ def predict(
     ] = None,
     site: Site = None,
     key: Key = None,
-    types: As = None,
+    types: Types = None,
+    names: As = None,
     threshold: Annotated[
         float, typer.Option(metavar="P", help="Drop relations less likely than P.")
     ] = 0.0,
 ) -> None:
     """Annotate text with entities, relations or both, each with a confidence."""
     from confide import api
-    from confide.cli.putting import FACTS, named_types, put_documents, put_facts, run_and_files
+    from confide.cli.putting import (
+        FACTS,
+        named_types,
+        put_documents,
+        put_facts,
+        run_and_files,
+        wanted_types,
+    )
 
     run, files = run_and_files(words)
-    given: dict[str, Any] = {"site": site, "format": how.format, "key": key, "say": screen.say}
-    given |= {"threshold": threshold, "types": named_types(types)}
+    given: dict[str, Any] = {"site": site, "format": how.format, "key": key}
+    given |= {"types": wanted_types(types), "names": named_types(names), "threshold": threshold}
     put, found = cast(Any, (put_facts, api.facts) if to in FACTS else (put_documents, api.predict))
     put(found(run, how.read(files), **given), out, format=to)
 
@@ -228,18 +257,24 @@ def evaluate(
     mode: Annotated[
         Literal["default", "n2c2"], typer.Option(help="How to match spans.")
     ] = "default",
-    types: As = None,
+    types: Types = None,
+    names: As = None,
     as_json: Json = False,
 ) -> None:
     """Score a run's model, or a chain of two, on annotated files: by type and by relation."""
     from confide import api
-    from confide.cli.putting import named_types, put_scores, run_and_files
+    from confide.cli.putting import named_types, put_scores, run_and_files, wanted_types
 
     run, files = run_and_files(words)
-    names = named_types(types)
-    found = api.evaluate(
-        run, files, site=site, format=format, scheme=scheme, key=key, mode=mode, types=names
-    )
+    given: dict[str, Any] = {"site": site, "format": format, "key": key, "mode": mode}
+    given |= {"types": wanted_types(types), "names": named_types(names)}
+    data: Sequence[Any] = files
+    if scheme is not None:
+        from confide.jobs.predict import documents_of
+        from confide.text.formats import Options
+
+        data = documents_of(files, format=format, options=Options(scheme))
+    found = api.evaluate(run, data, **given)
     put_scores(found, as_json=as_json)
 
 

@@ -98,8 +98,10 @@ class SiteTable(Table):
     `tags` maps the site's entity types to the common ones ("" drops a type), `relations` does the
     same for relations. `knows` lists the common types or relations that the site annotates, if not
     all; entities of other types are dropped from its text. `test_knows` lists further types that
-    its test text annotates. `context` is where this site has the encoder, and `tag_scheme` is the
-    scheme of its own tagger, if the method gives each site one. `canaries` as in `[data]`.
+    its test text annotates. `types` lists the common types that the site wants, if not all: in its
+    held-out text and with its name in `predict` the model decides among these alone. `context` is
+    where this site has the encoder, and `tag_scheme` is the scheme of its own tagger, if the method
+    gives each site one. `canaries` as in `[data]`.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -119,6 +121,7 @@ class SiteTable(Table):
     relations: dict[str, str] = {}
     knows: tuple[str, ...] = ()
     test_knows: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
     tag_scheme: TagScheme | None = None
     context: str | None = None
     vectors: str | None = None
