@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from confide.errors import DataError, KeyFileError, MissingDataError, RunError, SettingsError
+from confide.errors import DataError, KeyFileError, MissingDataError, Note, RunError, SettingsError
 from confide.federation.keys import new_key
 from confide.jobs.loading import load
 from confide.jobs.predict import evaluate, predict
@@ -140,6 +140,30 @@ def test_a_site_that_wants_what_nobody_annotates_takes_no_part(tmp_path: Path) -
     sites[0]["types"] = ["Drug", "Pain"]
     done = run(tiny(tmp_path, "federation.at_least=3", site=sites), out=tmp_path / "run")
     assert done.result.left_out == {"site-1": "type-unknown"}
+
+
+def test_a_model_of_file_tokens_warns_of_raw_text_that_has_others(
+    tmp_path: Path, note: Path
+) -> None:
+    """A compound is one word in columns, and three in raw text."""
+    sites = write_sites(tmp_path / "data")
+    for site in sites:
+        path = Path(site["train"])
+        path.write_text(path.read_text().replace("aspirin\t", "aspirin-like\t"))
+    old = run(tiny(tmp_path, 'data.train_on="file tokens"', site=sites), out=tmp_path / "old")
+    counts = [one.words_cut for one in old.result.data.sites.values()]
+    words, cut = (sum(one[name] for one in counts) for name in ("words", "cut"))
+    assert 0.02 < cut / words < 1
+    with pytest.warns(Note, match=f"{100 * cut / words:.0f} % of the words"):
+        predict(old.folder, [note])
+    columns = Path(sites[0]["train"])
+    predict(old.folder, [columns])  # has the tokens that the model learnt; a warning is an error
+    new = run(tiny(tmp_path, site=sites), out=tmp_path / "new")
+    assert all(one.words_cut["cut"] == 0 for one in new.result.data.sites.values())
+    predict(new.folder, [note])
+    came = read(columns, "conll").documents
+    predicted = predict(new.folder, [columns])
+    assert [one.sentences for one in predicted] == [one.sentences for one in came]
 
 
 def test_what_is_not_there_is_said(model: Path, tmp_path: Path) -> None:

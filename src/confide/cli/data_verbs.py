@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from confide.cli import screen
-from confide.cli.putting import crossing_lines, problem_lines, say_problems
+from confide.cli.putting import crossing_lines, cut_lines, problem_lines, say_problems
 from confide.cli.reading import How, reads
 from confide.cli.words import Format, Json, Language, ReadsFiles, Scheme
 
@@ -42,10 +42,12 @@ def check(
 
     found = api.check(files, format=how.format, options=how.options())
     if as_json:
-        names = ("format", "details", "counts", "types", "relations", "crossings", "problems")
+        names = ("format", "details", "counts", "types", "relations", "crossings", "problems",
+                 "words_cut")  # fmt: skip
         screen.put_json({name: getattr(found, name) for name in names})
     else:
         lines = problem_lines(found.problems, most=None if every else 3)
+        lines += cut_lines(found.words_cut)
         screen.show(*tables.checked(found), *lines, *crossing_lines(found.crossings))
     _end_if_lost(found.problems, strict=strict)
 

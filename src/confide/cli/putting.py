@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from confide.jobs.facts import StatedFact
     from confide.scoring.scores import Scored
     from confide.text.document import Document, Problem
+    from confide.text.segment import Cut
     from confide.text.splitting import Crossing
 
 
@@ -101,6 +102,19 @@ def crossing_lines(crossings: Mapping[str, Crossing]) -> list[Text]:
             )
         )
     return lines
+
+
+def cut_lines(found: Cut) -> list[Text]:
+    """How many words in entities raw text has otherwise, if there are any, and what it means."""
+    from rich.text import Text
+
+    if not found.cut:
+        return []
+    what = (
+        f": raw text has {found.cut} of {found.words} ({100 * found.share:.1f} %) words in entities"
+        ' otherwise than these files; data.train_on = "own tokens" learns what raw text has'
+    )
+    return [Text.assemble(("tokens", "bold yellow"), what)]
 
 
 def run_and_files(words: Sequence[str]) -> tuple[Path, list[str]]:

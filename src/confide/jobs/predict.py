@@ -77,6 +77,7 @@ def predict(
     models = opened(run, site=site, key=key, types=types)
     check_options(models, names, threshold=threshold)
     documents = documents_of(sources, format=format)
+    note_cut(models, documents)
     if models.relations is None:
         return models.found(documents)
     common = common_names(models, documents, names, say=note)
@@ -114,7 +115,9 @@ def evaluate(
     """
     models = opened(run, site=site, key=key, types=types)
     check_options(models, names)
-    files = models.split(documents_of(data, format=format))
+    documents = documents_of(data, format=format)
+    note_cut(models, documents)
+    files = models.split(documents)
     gold, _ = retag(files, models.tags, relations=models.relation_names)
     gold = models.asked(gold)
     if models.relations is None:
@@ -156,6 +159,20 @@ def _looked_for(models: Models, gold: Sequence[Document]) -> list[Document]:
 def note(text: str) -> None:
     """Warn the caller of a public function."""
     warnings.warn(text, Note, stacklevel=3)
+
+
+MUCH = 0.02
+"""The share of words in entities that are cut otherwise from which on a model should be told."""
+
+
+def note_cut(models: Models, documents: Sequence[Document]) -> None:
+    """Warn if the recogniser learnt other tokens than these documents' raw text will have."""
+    share = models.words_cut.share
+    if share > MUCH and not all(one.sentences for one in documents):
+        note(
+            f"the model learnt from the tokens of files, and raw text has {100 * share:.0f} % of"
+            ' the words in their entities otherwise; data.train_on = "own tokens" trains on those'
+        )
 
 
 def check_options(

@@ -287,7 +287,7 @@ def _read(
             documents += reading.documents
             problems += reading.problems
     found = [one for documents in read_parts.values() for one in documents]
-    everything = into_sentences(found, splitting_of(table, settings.data))
+    everything = into_sentences(found, splitting_of(table, settings))
     renamed, changed = retag(everything, table.tags, relations=table.relations)
     if settings.data.types:
         check_types(renamed, settings.data.types)

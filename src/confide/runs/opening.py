@@ -29,6 +29,7 @@ from confide.settings import Settings, SiteTable, SplitTable, common_splitting
 from confide.tasks import TASKS
 from confide.text.document import Document
 from confide.text.pairs import PAIR
+from confide.text.segment import Cut
 from confide.text.splitting import Splitting, into_sentences
 
 Runs = Path | str | Sequence[Path | str]
@@ -48,7 +49,7 @@ class Models:
     model comes from sites that annotate different entity types, `annotated` has those of the chosen
     site; None means that every site annotates all types. `wanted` are the labels among which the
     models decide; None: all. `splitting` is how the text was cut that
-    the model learnt from.
+    the model learnt from; `words_cut` counts the words in its entities that raw text has otherwise.
     """
 
     entities: FindsEntities | None
@@ -58,6 +59,7 @@ class Models:
     annotated: frozenset[str] | None = None
     splitting: Splitting = field(default_factory=Splitting)
     wanted: frozenset[str] | None = None
+    words_cut: Cut = field(default_factory=Cut)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -104,11 +106,17 @@ class Models:
         return into_sentences(documents, self.splitting)
 
     def found(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents with the entities that the recogniser finds, or else their own."""
+        """The documents with the entities that the recogniser finds, or else their own.
+
+        A document that came with sentences and tokens keeps them, whatever the model reads.
+        """
         given = self.split(documents)
         if self.entities is None:
             return given
-        return [_unpaired(document) for document in self.entities(given)]
+        return [
+            replace(_unpaired(found), sentences=came.sentences or found.sentences)
+            for found, came in zip(self.entities(given), documents, strict=True)
+        ]
 
     def types(self, documents: Sequence[Document]) -> set[str]:
         """The entity types that the recogniser can find, or else those in the documents."""
@@ -134,12 +142,13 @@ def opened(
     relations: FindsRelations | FindsFacts | None = None
     annotated: frozenset[str] | None = None
     tables: list[SiteTable | SplitTable] = []
-    splitting = Splitting()
+    splitting, words_cut = Splitting(), Cut()
     for task in filter(folders.__contains__, TASKS):
         others = [folder for other, folder in folders.items() if other != task]
         model, table, own_types = _opened(folders[task], site=site, key=key, others=others)
         if model.finds == "entities":
             entities, annotated = model, own_types
+            words_cut = _words_cut(folders[task])
         else:
             relations = model
         tables += [] if table is None else [table]
@@ -154,6 +163,7 @@ def opened(
         relation_names=tables[-1].relations if tables else {},
         annotated=annotated,
         splitting=splitting,
+        words_cut=words_cut,
     )
     if types is not None:
         return models.only(types)
@@ -252,6 +262,14 @@ def _opened(
     model = _calibrated(calibrator, cast(Finds, model))
     own_types = _annotated(settings, folder, own, site)
     return model, settings.split or own, own_types
+
+
+def _words_cut(folder: HeldFolder) -> Cut:
+    """The words in entities of all training text, and how many of them raw text has otherwise."""
+    if release_task(folder.path):
+        return Cut()
+    counts = [one.words_cut for one in folder.result().data.sites.values()]
+    return Cut(*(sum(one.get(name, 0) for one in counts) for name in ("words", "cut")))
 
 
 def _calibrated(calibrator: Calibrator, model: Finds) -> Finds:

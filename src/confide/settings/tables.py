@@ -37,7 +37,7 @@ from confide.settings.models import (
 from confide.settings.privacy import PrivacyTable
 from confide.tasks import TASKS, TaskName
 from confide.text.languages import AUTO
-from confide.text.splitting import Sentences
+from confide.text.splitting import Sentences, TrainOn
 from confide.userfiles import Tree
 
 SCHEMA = 1
@@ -71,7 +71,8 @@ class DataTable(Table):
     is the share of the entities found at several sites whose letters are hidden in training text.
     So many training documents of each site are `canaries`: half of them are left out by coins.
     `language`, `sentences` and `abbreviations` say how text that comes without sentences is cut
-    into them (docs/languages.md).
+    into them (docs/languages.md). Entities are learnt on the tokens that raw text will have ("own
+    tokens") or on those of files that have tokens ("file tokens"), as `train_on` says.
     """
 
     format: str | None = None
@@ -88,6 +89,7 @@ class DataTable(Table):
     dev_share: Share = 0.1
     test_share: Share = 0.2
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    train_on: TrainOn = "own tokens"
     mask_common: Annotated[float, Field(ge=0, le=1)] = 0.0
     canaries: NotNegative = 0
 
@@ -122,6 +124,7 @@ class SiteTable(Table):
     knows: tuple[str, ...] = ()
     test_knows: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
+    train_on: TrainOn | None = None
     tag_scheme: TagScheme | None = None
     context: str | None = None
     vectors: str | None = None
