@@ -27,7 +27,8 @@ Language = Annotated[str | None, Field(pattern=r"^[a-z]{2}$")]
 """The language that the caller's texts are in; None: as the model learnt, or as they tell."""
 
 
-Types = Annotated[list[Type] | None, Field(min_length=1, max_length=1000)]
+Label = Annotated[str, Field(min_length=1, max_length=200)]
+Types = Annotated[list[Label] | None, Field(min_length=1, max_length=1000)]
 """The labels among which the model decides; None: all, or what its site wants."""
 
 
