@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -27,7 +27,7 @@ from confide.cli.kit_verbs import consortium, server, site
 from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
 from confide.cli.privacy_verbs import privacy
-from confide.cli.reading import NotesHow, reads_as
+from confide.cli.reading import GoldHow, NotesHow, reads_as
 from confide.cli.report_verbs import report
 from confide.cli.serve_verbs import serve
 from confide.cli.site_verbs import ResumesOrEnds, coordinate
@@ -36,7 +36,6 @@ from confide.cli.words import (
     Both,
     Canaries,
     DemoOut,
-    Format,
     Home,
     Json,
     Key,
@@ -48,10 +47,8 @@ from confide.cli.words import (
     RunAndFiles,
     RunFolder,
     RunOut,
-    Scheme,
     SettingsName,
     Site,
-    Types,
     with_canaries,
 )
 from confide.errors import ConfideError, Note
@@ -222,7 +219,6 @@ def predict(
     ] = None,
     site: Site = None,
     key: Key = None,
-    types: Types = None,
     names: As = None,
     threshold: Annotated[
         float, typer.Option(metavar="P", help="Drop relations less likely than P.")
@@ -241,23 +237,22 @@ def predict(
 
     run, files = run_and_files(words)
     given: dict[str, Any] = {"site": site, "format": how.format, "key": key}
-    given |= {"types": wanted_types(types), "names": named_types(names), "threshold": threshold}
+    given |= {"types": wanted_types(how.types), "names": named_types(names), "threshold": threshold}
     put, found = cast(Any, (put_facts, api.facts) if to in FACTS else (put_documents, api.predict))
     put(found(run, how.read(files), **given), out, format=to)
 
 
 @app.command(rich_help_panel=_USE, cls=ReadsFiles)
+@reads_as(GoldHow)
 def evaluate(
     words: RunAndFiles,
     *,
+    how: GoldHow,
     site: Site = None,
-    format: Format = None,
-    scheme: Scheme = None,
     key: Key = None,
     mode: Annotated[
         Literal["default", "n2c2"], typer.Option(help="How to match spans.")
     ] = "default",
-    types: Types = None,
     names: As = None,
     as_json: Json = False,
 ) -> None:
@@ -266,15 +261,9 @@ def evaluate(
     from confide.cli.putting import named_types, put_scores, run_and_files, wanted_types
 
     run, files = run_and_files(words)
-    given: dict[str, Any] = {"site": site, "format": format, "key": key, "mode": mode}
-    given |= {"types": wanted_types(types), "names": named_types(names)}
-    data: Sequence[Any] = files
-    if scheme is not None:
-        from confide.jobs.predict import documents_of
-        from confide.text.formats import Options
-
-        data = documents_of(files, format=format, options=Options(scheme))
-    found = api.evaluate(run, data, **given)
+    given: dict[str, Any] = {"site": site, "format": how.format, "key": key, "mode": mode}
+    given |= {"types": wanted_types(how.types), "names": named_types(names)}
+    found = api.evaluate(run, how.read(files), **given)
     put_scores(found, as_json=as_json)
 
 
