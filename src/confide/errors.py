@@ -64,6 +64,10 @@ def os_errors_as(
         raise kind(f"{what} ({error.strerror})", where=str(where), fix=fix) from error
 
 
+class Note(UserWarning):
+    """Something that a caller should know about a result; the command line prints it."""
+
+
 # --- what a user hands in ---------------------------------------------------------------
 
 

@@ -115,9 +115,9 @@ def test_entities_may_be_those_that_a_recogniser_finds(
 ) -> None:
     entities = learned(tmp_path / "ner")
     chain = [done.folder, entities]
-    assert isinstance(facts(chain, files, types={"Effect": "Pain"}), list)
+    assert isinstance(facts(chain, files, names={"Effect": "Pain"}), list)
     with pytest.raises(SettingsError, match="between annotated entities"):
-        evaluate(chain, files, types={"Effect": "Pain"})
+        evaluate(chain, files, names={"Effect": "Pain"})
     with pytest.raises(RunError, match="finds no facts"):
         facts(entities, files)
 

@@ -132,18 +132,18 @@ class Namer:
 
 
 def test_a_chain_is_one_object() -> None:
-    nlp = LoadedModel(Models(Namer(), Linker(), {}, {}), types={}, threshold=0.0)  # type: ignore[arg-type]
+    nlp = LoadedModel(Models(Namer(), Linker(), {}, {}), names={}, threshold=0.0)  # type: ignore[arg-type]
     assert nlp.finds == ("entities", "relations")
     (relation,) = nlp("aspirin gave a rash").relations
     assert (relation.type, relation.head.text, relation.tail.text) == ("causes", "aspirin", "rash")
     assert relation.head.type == "Drug"  # the recogniser's name, not the relation model's
     assert nlp("nothing here").relations == ()
-    sure = LoadedModel(nlp.models, types={}, threshold=0.8)
+    sure = LoadedModel(nlp.models, names={}, threshold=0.8)
     assert sure("aspirin gave a rash").relations == ()
 
 
 def test_a_relation_model_needs_entities() -> None:
-    nlp = LoadedModel(Models(None, Linker(), {}, {}), types={}, threshold=0.0)  # type: ignore[arg-type]
+    nlp = LoadedModel(Models(None, Linker(), {}, {}), names={}, threshold=0.0)  # type: ignore[arg-type]
     with pytest.raises(DataError, match=r"the text marks none.*ENTITIES\+RELATIONS"):
         nlp("aspirin gave a rash")
     (document,) = Namer()([Document("x", "aspirin gave a rash")])

@@ -8,17 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from confide.errors import DataError, KeyFileError, MissingDataError, RunError
+from confide.errors import DataError, KeyFileError, MissingDataError, Note, RunError, SettingsError
 from confide.federation.keys import new_key
+from confide.jobs.loading import load
 from confide.jobs.predict import evaluate, predict
 from confide.runs import folder
 from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
 from confide.runs.release import release
 from confide.runs.result import Result
+from confide.runs.run import run
 from confide.text.document import Document
 from confide.text.formats import read
-from contract.learned import learned
+from contract.corpus import tiny, write_sites
+from contract.learned import LEARNING, learned
 
 TEXT = "The patient took aspirin and then had severe joint pain .\nCodeine was given again today ."
 
@@ -92,6 +95,75 @@ def test_evaluation_is_that_of_the_run(model: Path) -> None:
     with pytest.raises(DataError, match="nothing to score against"):
         (model.parent / "bare.txt").write_text("nothing here .")
         evaluate(model, [model.parent / "bare.txt"])
+
+
+def test_only_what_is_wanted_is_labelled_and_scored(model: Path, note: Path) -> None:
+    site = model.parent / "data" / "site-2" / "test.conll"
+    assert {type for _, type in found(predict(model, [note]))} == {"Drug", "Effect"}
+    assert {type for _, type in found(predict(model, [note], types=["Effect"]))} == {"Effect"}
+    every = evaluate(model, [site], types=["Effect", "Drug"])
+    assert every == evaluate(model, [site])
+    scored = evaluate(model, [site], types=["Drug"])
+    assert scored["strict"]["types"].keys() == {"Drug"}
+    drug, same = (one["strict"]["types"]["Drug"]["support"] for one in (scored, every))
+    assert drug == same
+    nlp = load(model)
+    assert nlp.only(["Drug"]).entity_types == load(model, types=["Drug"]).entity_types == ("Drug",)
+    assert found([nlp.only(["Drug"])(TEXT).document]) == found(
+        predict(model, [note], types=["Drug"])
+    )
+    for wrong in (["Drug", "Pain"], []):
+        with pytest.raises(SettingsError, match="expected Drug, Effect"):
+            predict(model, [note], types=wrong)
+
+
+def test_a_site_may_want_some_types_alone(tmp_path: Path) -> None:
+    sites = write_sites(tmp_path / "data")
+    sites[0]["types"] = ["Drug"]
+    done = run(tiny(tmp_path, *LEARNING, site=sites), out=tmp_path / "run")
+    scores = done.result.scores
+    assert scores.sites["site-1"]["strict"]["types"].keys() == {"Drug"}
+    assert scores.sites["site-2"]["strict"]["types"].keys() == {"Drug", "Effect"}
+    file = tmp_path / "data" / "site-1" / "test.conll"
+    assert (
+        evaluate(done.folder, [file], site="site-1")["strict"] == scores.sites["site-1"]["strict"]
+    )
+    predicted = found(predict(done.folder, [file], site="site-1"))
+    assert {type for _, type in predicted} == {"Drug"}
+    assert {type for _, type in found(predict(done.folder, [file]))} == {"Drug", "Effect"}
+    both = predict(done.folder, [file], site="site-1", types=["Drug", "Effect"])
+    assert {type for _, type in found(both)} == {"Drug", "Effect"}
+
+
+def test_a_site_that_wants_what_nobody_annotates_takes_no_part(tmp_path: Path) -> None:
+    sites = write_sites(tmp_path / "data", 4)
+    sites[0]["types"] = ["Drug", "Pain"]
+    done = run(tiny(tmp_path, "federation.at_least=3", site=sites), out=tmp_path / "run")
+    assert done.result.left_out == {"site-1": "type-unknown"}
+
+
+def test_a_model_of_file_tokens_warns_of_raw_text_that_has_others(
+    tmp_path: Path, note: Path
+) -> None:
+    """A compound is one word in columns, and three in raw text."""
+    sites = write_sites(tmp_path / "data")
+    for site in sites:
+        path = Path(site["train"])
+        path.write_text(path.read_text().replace("aspirin\t", "aspirin-like\t"))
+    old = run(tiny(tmp_path, 'data.train_on="file tokens"', site=sites), out=tmp_path / "old")
+    counts = [one.words_cut for one in old.result.data.sites.values()]
+    words, cut = (sum(one[name] for one in counts) for name in ("words", "cut"))
+    assert 0.02 < cut / words < 1
+    with pytest.warns(Note, match=f"{100 * cut / words:.0f} % of the words"):
+        predict(old.folder, [note])
+    columns = Path(sites[0]["train"])
+    predict(old.folder, [columns])  # has the tokens that the model learnt; a warning is an error
+    new = run(tiny(tmp_path, site=sites), out=tmp_path / "new")
+    assert all(one.words_cut["cut"] == 0 for one in new.result.data.sites.values())
+    predict(new.folder, [note])
+    came = read(columns, "conll").documents
+    predicted = predict(new.folder, [columns])
+    assert [one.sentences for one in predicted] == [one.sentences for one in came]
 
 
 def test_what_is_not_there_is_said(model: Path, tmp_path: Path) -> None:

@@ -77,6 +77,43 @@ def test_of_iob2_an_entity_that_could_go_on_is_not_counted_with_the_longer_one()
     assert found.end == 4
 
 
+@pytest.mark.parametrize("scheme", ["iobes", "iob2"])
+@pytest.mark.parametrize("wanted", ["Drug", "Effect"])
+def test_wanted_types_are_all_that_is_decided_between(scheme: str, wanted: str) -> None:
+    """Against all paths without the other type: the best one, and its chances among these."""
+    corpus, model = learnt(scheme)
+    encoded = corpus.encode([tokens_of("took aspirin severe rash")])
+    tags = corpus.tags
+    (found,) = predict_spans(model, encoded, wanted=[wanted])
+    paths = [
+        path
+        for path in itertools.product(range(len(tags)), repeat=4)
+        if all(tags.tags[tag].removeprefix("O") in ("", f"{tags.tags[tag][0]}-{wanted}")
+               for tag in path)
+    ]  # fmt: skip
+    with torch.no_grad():
+        emissions = model.eval()(batch_of(encoded, np.array([0]))).double()
+        losses = tagger.negative_log_likelihood(
+            emissions.expand(len(paths), -1, -1),
+            model.crf.scores(),
+            tags_BL=torch.tensor(paths),
+            lengths_B=torch.full((len(paths),), 4),
+        )
+    spans = [tags.spans(np.array(path)) for path in paths]
+    assert [span[:3] for span in found] == spans[int(losses.argmin())] != []
+    chances = (-losses).softmax(0)
+    for span in found:
+        same = torch.tensor([span[:3] in some for some in spans])
+        assert span.confidence == pytest.approx(chances[same].sum().item(), abs=1e-6)
+
+
+def test_all_types_wanted_are_no_restriction_and_none_finds_nothing() -> None:
+    corpus, model = learnt()
+    encoded = corpus.encode()
+    assert predict_spans(model, encoded, wanted=["Effect", "Drug"]) == predict_spans(model, encoded)
+    assert not any(predict_spans(model, encoded, wanted=[]))
+
+
 def test_prediction_does_not_depend_on_batches() -> None:
     corpus, model = learnt()
     encoded = corpus.encode()

@@ -57,6 +57,8 @@ def test_it_learns_spans_that_share_words_and_types_that_share_a_span(modeller):
     (found,) = modeller.find(model, text)
     assert sorted(span[:3] for span in found) == sorted(SPANS)
     assert all(span.confidence > 0.5 for span in found)
+    (some,) = modeller.find(model, text, wanted=["Site", "Finding"])
+    assert some == [one for one in found if one[2] != "Disease"] != []
 
 
 def test_the_loss_is_that_of_every_span_by_itself(modeller):

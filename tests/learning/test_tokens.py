@@ -156,6 +156,31 @@ def test_confidences_are_products_of_softmaxes(bert: Path) -> None:
             assert span.confidence == pytest.approx(chance, rel=1e-5)
 
 
+@pytest.mark.parametrize("scheme", ["iobes", "iob2"])
+def test_wanted_types_are_found_as_by_a_model_that_has_no_others(
+    scheme: TagScheme, bert: Path
+) -> None:
+    made = modeller(bert, tag_scheme=scheme)
+    model, _, _ = learnt(made)
+    few = modeller(bert, tag_scheme=scheme, types=("effect",))
+    small = few.initial(1)
+    weights = {name: value.clone() for name, value in model.state_dict().items()}
+    for name in ("tag.weight", "tag.bias"):
+        each = len(made.tags.prefixes)
+        weights[name] = torch.cat((weights[name][:1], weights[name][1 + each :]))
+    small.load_state_dict(weights)
+    text = made.prepared(EXAMPLES)
+    found = made.find(model, text, wanted=["effect"])
+    expected = few.find(small, few.prepared(EXAMPLES))
+    assert [[one[:3] for one in row] for row in found] == [
+        [one[:3] for one in row] for row in expected
+    ]
+    sure, same = ([one[3] for row in side for one in row] for side in (found, expected))
+    assert sure == pytest.approx(same, rel=1e-5) and len(sure) > 20
+    every = made.find(model, text, wanted=made.types)
+    assert every == made.find(model, text)
+
+
 def test_long_sentences_are_found_across_windows(bert: Path) -> None:
     made = modeller(bert)
     model, _, _ = learnt(made)

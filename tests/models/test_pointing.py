@@ -66,6 +66,39 @@ def test_it_writes_what_reading_everything_again_does(
             )
 
 
+@pytest.mark.parametrize(
+    ("start", "types", "label", "chance"),
+    [
+        (0.9, (0.1, 0.7), 1, 0.7),  # .9 * .8 * .1 = .072 < .1: more likely no entity; it stays
+        (0.9, (0.3, 0.5), 0, 0.3 / (1 - 0.9 * 0.8 * 0.5)),  # .216 > .1
+        (0.2, (0.6, 0.3), 0, 0.6 / (1 - 0.2 * 0.8 * 0.3)),  # the likeliest label is wanted
+    ],
+)
+def test_a_label_is_a_wanted_one_if_it_beats_no_entity(
+    start: float, types: tuple[float, float], label: int, chance: float
+) -> None:
+    """Two types, of which the first is wanted; the end has a probability of 0.8."""
+    wanted_Y = torch.tensor([True, False])
+    writing = pointing._Writing(2, torch.tensor([4]), wanted_Y=wanted_Y)
+    rest = (1 - sum(types)) / 5
+    steps = [[0, 0, 1 - start, start, 0, 0, 0], [0, 0, 0.2, 0, 0.8, 0, 0], [*types, *[rest] * 5]]
+    for row, chosen in zip(steps, (3, 4, int(types[1] > types[0])), strict=True):
+        given = torch.tensor([row]).log()
+        writing.add(torch.tensor([0]), torch.tensor([chosen]), log_probs_BV=given)
+    found = writing.result()
+    assert found.symbols_BT[0].tolist() == [3, 4, label]
+    assert found.log_probs_BT[0].exp().tolist() == pytest.approx([start, 0.8, chance])
+
+
+def test_all_types_wanted_are_no_restriction() -> None:
+    model, given = lightner(), batch(WORDS)
+    with torch.inference_mode():
+        plain = write(model, given)
+        found = write(model, given, wanted_Y=torch.ones(TYPES, dtype=torch.bool))
+    assert torch.equal(found.symbols_BT, plain.symbols_BT)
+    assert torch.equal(found.log_probs_BT, plain.log_probs_BT)
+
+
 def test_these_models_write_something() -> None:
     """So that the comparison above is of more than a stop."""
     lengths = set()

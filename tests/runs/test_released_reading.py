@@ -11,7 +11,7 @@ import pytest
 from confide.errors import RunError
 from confide.runs.opening import opened
 from confide.runs.release import READING, release
-from confide.text.document import Document
+from confide.text.document import Document, Sentence
 from confide.text.splitting import Splitting
 from contract.learned import learned
 
@@ -54,5 +54,12 @@ WRONG = ({"language": "xx"}, {"language": 1}, {"sentences": "words"}, {"abbrevia
 def test_settings_that_say_nothing_leave_no_file(folder: Path, tmp_path: Path) -> None:
     settings = opened(folder).splitting
     assert settings != replace(settings, language="auto", abbreviations=())
-    plain = learned(tmp_path)
+    plain = learned(tmp_path / "plain", 'data.train_on="file tokens"')
     assert not (release(plain, out=tmp_path / "copy") / READING).exists()
+
+
+def test_the_tokens_that_a_model_learnt_go_with_a_copy(folder: Path, tmp_path: Path) -> None:
+    own = release(folder, out=tmp_path / "own")
+    assert opened(own).splitting.tokens == "own tokens"
+    told = Document("n", "x-y", sentences=(Sentence(0, 3, ((0, 3),)),))
+    assert opened(own).split([told])[0].sentences[0].tokens == ((0, 1), (1, 2), (2, 3))

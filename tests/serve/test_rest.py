@@ -6,17 +6,19 @@ import asyncio
 import json
 import random
 import time
+from collections.abc import Sequence
 from threading import Event
 
 import pytest
 
+from confide.errors import SettingsError
 from confide.serve.app import Shown
 from confide.serve.gate import Refused
 from confide.serve.limits import Limits
 from confide.serve.models import Served, named, padded
 from confide.serve.openapi import openapi
 from confide.text.document import Document
-from serve.served import QUICK, annotate, browser, models
+from serve.served import ORIGIN, QUICK, annotate, browser, models
 
 JSON = {"content-type": "application/json"}
 
@@ -40,6 +42,32 @@ def test_a_threshold_drops_what_is_less_likely(threshold: float, count: int) -> 
     body = {"texts": ["drug0 drug3 drug9"], "threshold": threshold}
     (found,) = browser().post("/v1/predict", json=body).json()["documents"]
     assert len(found["entities"]) == count
+
+
+def wanting(documents: Sequence[Document], *, types: Sequence[str] | None = None) -> list[Document]:
+    """Marks as `annotate`, if drugs are wanted; no other type is known."""
+    if types is not None and set(types) != {"DRUG"}:
+        raise SettingsError("the model does not find every wanted type")
+    return annotate(documents) if types is None or "DRUG" in types else list(documents)
+
+
+def test_types_that_are_wanted_reach_the_model_by_rest_and_on_the_page() -> None:
+    there = browser(Shown({"ours": Served("ours", "entities", ("DRUG",), wanting, QUICK)}))
+    assert (
+        there.post("/v1/predict", json={"texts": ["drug9"], "types": ["DRUG"]}).status_code == 200
+    )
+    for types in (["PAIN"], ["DRUG", "PAIN"]):
+        found = there.post("/v1/predict", json={"texts": ["drug9"], "types": types})
+        assert found.status_code == 422 and "wanted type" in found.text and "PAIN" not in found.text
+    for wrong in ([], "DRUG", [""], [1]):
+        found = there.post("/v1/predict", json={"texts": ["drug9"], "types": wrong})
+        assert found.status_code == 422
+    asked = {"texts": [{"text": "drug9"}], "models": ["ours"]}
+    headers = {"origin": ORIGIN}
+    found = there.post("/pages/read", json={**asked, "types": ["DRUG"]}, headers=headers)
+    assert found.json()["texts"][0]["found"]["ours"]["entities"]
+    found = there.post("/pages/read", json={**asked, "types": ["PAIN"]}, headers=headers)
+    assert found.status_code == 422
 
 
 def test_lines_come_one_by_one() -> None:

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.errors import SettingsError
+from confide.text.align import flat_spans
 from confide.text.checking import check, convert
-from confide.text.document import Document, Entity
+from confide.text.document import Document, Entity, Sentence
 from confide.text.formats import Options, read
-from confide.text.segment import RuleSegmenter, line_segmenter, segmented
+from confide.text.segment import (
+    Cut,
+    RuleSegmenter,
+    line_segmenter,
+    segmented,
+    tokens_of,
+    words_cut,
+)
 from confide.text.splitting import Crossing, Crossings, Splitting, into_sentences
 
 SPANISH = (
@@ -144,3 +154,35 @@ def test_check_warns_and_the_right_language_mends_it(tmp_path):
 
 def test_lines_split_at_any_line_end():
     assert [one.start for one in line_segmenter("a\r\nb\rc\n")] == [0, 3, 5]
+
+
+def test_own_tokens_are_those_of_raw_text(tmp_path: Path) -> None:
+    """What a column file says is learnt as it would be read: borders of entities stay borders."""
+    path = tmp_path / "a.conll"
+    path.write_text("am O\n25. B-Day\nMai-Juni I-Day\n, O\nvom O\nOLG B-Court\n", "utf-8")
+    (columns,) = read(path, "conll").documents
+    own, kept = (
+        into_sentences([columns], Splitting(tokens=one))[0] for one in ("own tokens", "file tokens")
+    )
+    assert kept == columns
+    assert own == replace(columns, sentences=own.sentences)
+    words = [own.text[start:end] for start, end in own.sentences[0].tokens]
+    assert words == ["am", "25", ".", "Mai", "-", "Juni", ",", "vom", "OLG"]
+    raw = "am 25. Mai-Juni, vom OLG"
+    assert words == [raw[start:end] for start, end in tokens_of(raw)]
+    assert flat_spans(own) == ([[(1, 6, "Day"), (8, 9, "Court")]], [])
+    assert words_cut([columns]) == Cut(3, 2)  # "25." and "Mai-Juni", but not "OLG"
+    assert words_cut([own]).cut == 0
+    assert words_cut([replace(columns, sentences=())]) == Cut()
+
+
+def test_an_entity_within_an_own_token_is_widened_and_counted() -> None:
+    text = "Nonsmoker"
+    told = Document(
+        "d", text, (Entity("T1", "Habit", ((3, 9),)),), (), (Sentence(0, 9, ((0, 3), (3, 9))),)
+    )
+    assert words_cut([told]) == Cut(1, 1)
+    (own,) = into_sentences([told], Splitting(tokens="own tokens"))
+    spans, (problem,) = flat_spans(own)
+    assert spans == [[(0, 1, "Habit")]]
+    assert problem.kind == "not-on-token-border" and not problem.lost

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from confide.cli import screen
-from confide.cli.putting import crossing_lines, problem_lines, say_problems
+from confide.cli.putting import crossing_lines, cut_lines, problem_lines, say_problems
 from confide.cli.reading import How, reads
 from confide.cli.words import Format, Json, Language, Scheme
 from confide.errors import DataError, FormatError
@@ -46,12 +46,14 @@ def check(
     with _unreadable_is_lost(strict=strict):
         found = api.check(files, format=how.format, options=how.options())
     if as_json:
-        names = ("format", "details", "counts", "types", "relations", "held_out", "crossings")
-        screen.put_json({name: getattr(found, name) for name in (*names, "problems")})
+        names = ("format", "details", "counts", "types", "relations", "held_out", "crossings",
+                 "words_cut", "problems")  # fmt: skip
+        screen.put_json({name: getattr(found, name) for name in names})
     else:
         lines = problem_lines(found.problems, most=None if every else 3)
-        cut = f"held out where no dev or test files are named: {found.held_out}"
-        screen.show(*tables.checked(found), cut, *lines, *crossing_lines(found.crossings))
+        lines += cut_lines(found.words_cut)
+        held = f"held out where no dev or test files are named: {found.held_out}"
+        screen.show(*tables.checked(found), held, *lines, *crossing_lines(found.crossings))
     _end_if_lost(found.problems, strict=strict)
 
 

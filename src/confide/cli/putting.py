@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from confide.jobs.facts import StatedFact
     from confide.scoring.scores import Scored
     from confide.text.document import Document, Problem
+    from confide.text.segment import Cut
     from confide.text.splitting import Crossing
 
 
@@ -103,6 +104,19 @@ def crossing_lines(crossings: Mapping[str, Crossing]) -> list[Text]:
     return lines
 
 
+def cut_lines(found: Cut) -> list[Text]:
+    """How many words in entities raw text has otherwise, if there are any, and what it means."""
+    from rich.text import Text
+
+    if not found.cut:
+        return []
+    what = (
+        f": raw text has {found.cut} of {found.words} ({100 * found.share:.1f} %) words in entities"
+        ' otherwise than these files; data.train_on = "own tokens" learns what raw text has'
+    )
+    return [Text.assemble(("tokens", "bold yellow"), what)]
+
+
 def run_and_files(words: Sequence[str]) -> tuple[Path, list[str]]:
     """The run, which comes first, and the files. Raises SettingsError if there is no file."""
     first, *others = words
@@ -127,6 +141,15 @@ def named_types(given: Sequence[str] | None) -> dict[str, str]:
         if names.setdefault(found, known) != known:
             raise SettingsError(f"--as gives {found!r} two names", got=f"{names[found]}, {known}")
     return names
+
+
+def wanted_types(given: str | None) -> list[str] | None:
+    """The types given by `--types`, without spaces around them.
+
+    >>> wanted_types("Drug, Age")
+    ['Drug', 'Age']
+    """
+    return None if given is None else [one.strip() for one in given.split(",")]
 
 
 FACTS = ("facts", "facts-jsonl")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
-from confide.cli.words import Encoding, Format, Language, Scheme, SkipBroken
+from confide.cli.words import Encoding, Format, Language, Scheme, SkipBroken, Types
 from confide.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class NotesHow:
         ),
     ] = None
     skip_broken: SkipBroken = False
+    types: Types = None
 
     def read(self, files: Sequence[str]) -> Sequence[str | Document]:
         """The files themselves or, if more than their format was said, their documents.
@@ -112,6 +113,24 @@ class NotesHow:
         found = documents_of(files, format=self.format, options=options, problems=problems)
         say_problems([one for one in problems if one.kind == "broken-document"])
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class GoldHow:
+    """What may be said about annotated text that a model is scored on."""
+
+    format: Format = None
+    scheme: Scheme = None
+    types: Types = None
+
+    def read(self, files: Sequence[str]) -> Sequence[str | Document]:
+        """The files themselves or, if a scheme was said, their documents. Raises as `read` does."""
+        if self.scheme is None:
+            return files
+        from confide.jobs.predict import documents_of
+        from confide.text.formats import Options
+
+        return documents_of(files, format=self.format, options=Options(self.scheme))
 
 
 def columns_named(given: str | None) -> Columns | None:
@@ -141,14 +160,14 @@ def reads(verb: Callable[..., None]) -> Callable[..., None]:
 
 
 def reads_as(
-    form: type[SettingsHow] | type[NotesHow],
+    form: type[SettingsHow] | type[NotesHow] | type[GoldHow],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """What gives a verb the options of `form`; its own parameter `how` gets what was said."""
     return partial(_with_options, form)
 
 
 def _with_options(
-    form: type[SettingsHow] | type[NotesHow], verb: Callable[..., None]
+    form: type[SettingsHow] | type[NotesHow] | type[GoldHow], verb: Callable[..., None]
 ) -> Callable[..., None]:
     own = [one for one in inspect.signature(verb, eval_str=True).parameters.values()
            if one.name != "how"]  # fmt: skip

@@ -6,7 +6,9 @@ Nothing heavy is imported before a verb runs, so `confide --help` answers at onc
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -25,7 +27,7 @@ from confide.cli.kit_verbs import consortium, server, site
 from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
 from confide.cli.privacy_verbs import privacy
-from confide.cli.reading import NotesHow, SettingsHow, reads_as
+from confide.cli.reading import GoldHow, NotesHow, SettingsHow, reads_as
 from confide.cli.report_verbs import report
 from confide.cli.serve_verbs import serve
 from confide.cli.site_verbs import ResumesOrEnds, coordinate
@@ -34,7 +36,6 @@ from confide.cli.words import (
     Both,
     Canaries,
     DemoOut,
-    Format,
     Home,
     Json,
     Key,
@@ -45,12 +46,11 @@ from confide.cli.words import (
     RunAndFiles,
     RunFolder,
     RunOut,
-    Scheme,
     SettingsName,
     Site,
     with_canaries,
 )
-from confide.errors import ConfideError
+from confide.errors import ConfideError, Note
 
 if TYPE_CHECKING:
     from confide.jobs.initialise import Match
@@ -88,9 +88,16 @@ class Verbs(TyperGroup):
         return list(dict.fromkeys((*order, *self.commands)))
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb. Our own errors end in a message and code 2; others keep their trace."""
+        """Run the verb. Our own errors end in a message and code 2; others keep their trace.
+
+        Notes about a result are printed, each once.
+        """
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("always", Note)
+                show = warnings.showwarning
+                warnings.showwarning = partial(_shown, show)
+                return super().invoke(ctx)
         except ConfideError as error:
             screen.fail(error)
             raise typer.Exit(2) from error
@@ -112,6 +119,16 @@ def _untyped(params: list[Any]) -> list[Any]:
         if one.param_type_name == "argument" or one.is_flag:
             vars(one)["display_type_rich"] = lambda ctx: None
     return params
+
+
+def _shown(
+    show: Callable[..., None], message: Warning | str, kind: type[Warning], *rest: Any
+) -> None:
+    """Print a note; let other warnings look as ever."""
+    if issubclass(kind, Note):
+        screen.say(str(message))
+    else:
+        show(message, kind, *rest)
 
 
 app = typer.Typer(
@@ -243,45 +260,51 @@ def predict(
     ] = None,
     site: Site = None,
     key: Key = None,
-    types: As = None,
+    names: As = None,
     threshold: Annotated[
         float, typer.Option(metavar="P", help="Drop relations less likely than P.")
     ] = 0.0,
 ) -> None:
     """Annotate text with entities, relations or both, each with a confidence."""
     from confide import api
-    from confide.cli.putting import FACTS, named_types, put_documents, put_facts, run_and_files
+    from confide.cli.putting import (
+        FACTS,
+        named_types,
+        put_documents,
+        put_facts,
+        run_and_files,
+        wanted_types,
+    )
 
     run, files = run_and_files(words)
-    given: dict[str, Any] = {"site": site, "format": how.format, "key": key, "say": screen.say}
-    given |= {"threshold": threshold, "types": named_types(types)}
+    given: dict[str, Any] = {"site": site, "format": how.format, "key": key}
+    given |= {"types": wanted_types(how.types), "names": named_types(names), "threshold": threshold}
     put, found = cast(Any, (put_facts, api.facts) if to in FACTS else (put_documents, api.predict))
     put(found(run, how.read(files), **given), out, format=to)
 
 
 @app.command()
+@reads_as(GoldHow)
 def evaluate(
     words: RunAndFiles,
     *,
+    how: GoldHow,
     site: Site = None,
-    format: Format = None,
-    scheme: Scheme = None,
     key: Key = None,
     mode: Annotated[
         Literal["default", "n2c2"], typer.Option(help="How to match spans.")
     ] = "default",
-    types: As = None,
+    names: As = None,
     as_json: Json = False,
 ) -> None:
     """Score a run's model, or a chain of two, on annotated files: by type and by relation."""
     from confide import api
-    from confide.cli.putting import named_types, put_scores, run_and_files
+    from confide.cli.putting import named_types, put_scores, run_and_files, wanted_types
 
     run, files = run_and_files(words)
-    names = named_types(types)
-    found = api.evaluate(
-        run, files, site=site, format=format, scheme=scheme, key=key, mode=mode, types=names
-    )
+    given: dict[str, Any] = {"site": site, "format": how.format, "key": key, "mode": mode}
+    given |= {"types": wanted_types(how.types), "names": named_types(names)}
+    found = api.evaluate(run, how.read(files), **given)
     put_scores(found, as_json=as_json)
 
 

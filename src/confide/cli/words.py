@@ -52,6 +52,12 @@ As = Annotated[
         "--as", metavar="FOUND=KNOWN", help="Rename an entity type for the relation model."
     ),
 ]
+Types = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE,...", help="What is wanted: label entities or relations of these types alone."
+    ),
+]
 DemoOut = Annotated[Path, typer.Option(metavar="DIR", help="Folder for the demo's files.")]
 Home = Annotated[
     bool, typer.Option("--home", help="Then let each site keep a better model: `confide home`.")

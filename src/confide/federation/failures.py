@@ -73,6 +73,7 @@ CODES = {
     " confide",
     "guard": "the site's own guard held back its reply",
     "tag-outside-set": "the site's text has an entity type outside the declared `types`",
+    "type-unknown": "the site wants an entity type (`types` in its table) that no site annotates",
     "vectors-missing": "the site cannot read its file of word vectors",
     "vectors-dimension": "the dimension of the site's word vectors is not `word_dim`",
     "tag-scheme": "the site's own `tag_scheme` is not the common one, but the CRF is shared",

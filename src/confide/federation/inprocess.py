@@ -43,6 +43,7 @@ class SiteSpec:
     tag_scheme: str | None = None
     knows: tuple[str, ...] = ()
     test_knows: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
     guards: Guards = Guards()
     remote: bool = False
 

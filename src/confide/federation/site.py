@@ -43,6 +43,7 @@ class Site:
         tag_scheme: its own tag scheme, if it has chosen one.
         knows: the relations or entity types that it annotates; empty means all.
         test_knows: those that are annotated only in its test text.
+        types: the entity types that it wants in its text; empty means all.
         guards: its own limits.
         member: the site's side of sums that the server cannot open; None where it sums otherwise.
         draws: gives the first weights of the model at hand, by seed.
@@ -63,6 +64,7 @@ class Site:
     tag_scheme: str | None = None
     knows: tuple[str, ...] = ()
     test_knows: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
     guards: Guards = Guards()
     remote: bool = False
     member: Any = None

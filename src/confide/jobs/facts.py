@@ -6,13 +6,13 @@ sentences are those that name both, so facts hold text of whoever owns the files
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from confide.data.batches.relations import candidates
 from confide.errors import RunError
-from confide.jobs.predict import check_options, common_names, documents_of
+from confide.jobs.predict import check_options, common_names, documents_of, note
 from confide.runs.opening import Runs, opened
 from confide.text.document import Document
 from confide.text.retag import retag
@@ -70,9 +70,9 @@ def facts(
     site: str | None = None,
     format: str | None = None,
     key: Path | None = None,
-    types: Mapping[str, str] | None = None,
+    types: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
     threshold: float = 0.0,
-    say: Callable[[str], None] | None = None,
 ) -> list[StatedFact]:
     """The facts in files or standard input (`-`), the likeliest first.
 
@@ -84,14 +84,14 @@ def facts(
         site: the site whose names of types and relations, and whose key, are used.
         format: the format of the sources.
         key: the sites' shared key file.
-        types: what the model calls the entity types.
-        say: called with one sentence about what is not looked at.
+        types: the entity types that a recogniser in a chain decides among; all by default.
+        names: what the model calls the entity types.
         threshold: 0 gives each pair its likeliest relation, unless that is none; more gives every
             relation that is at least this likely.
 
     Raises as `predict` does, and RunError if the run finds no facts.
     """
-    models = opened(run, site=site, key=key)
+    models = opened(run, site=site, key=key, types=types)
     extract = models.relations
     if extract is None or extract.finds != "facts":
         raise RunError(
@@ -100,10 +100,10 @@ def facts(
             expected='a run of task = "bags"',
             fix="write its output with --to jsonl, brat or another format",
         )
-    check_options(models, types, threshold=threshold)
+    check_options(models, names, threshold=threshold)
     documents = documents_of(sources, format=format)
-    names = common_names(models, documents, types, say=say)
-    read = retag(models.found(documents), names)[0]
+    called = common_names(models, documents, names, say=note)
+    read = retag(models.found(documents), called)[0]
     texts = {(one.document, one.pair): one.text for one in candidates(read, extract.rules).examples}
     return [
         StatedFact(

@@ -7,6 +7,7 @@ which finds relations between the entities that the first one found.
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Literal
 from confide.data.batches.entity_types import alike, as_known
 from confide.data.batches.relations import Candidates, candidates, predicted_labels
 from confide.data.corpus.corpora import locate
-from confide.errors import DataError, SettingsError
+from confide.errors import DataError, Note, SettingsError
 from confide.kinds.entities import among
 from confide.kinds.trained import Extractor, FindsFacts
 from confide.runs.opening import Models, Runs, opened, types_of
@@ -44,9 +45,9 @@ def predict(
     site: str | None = None,
     format: str | None = None,
     key: Path | None = None,
-    types: Mapping[str, str] | None = None,
+    types: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
     threshold: float = 0.0,
-    say: Callable[[str], None] | None = None,
 ) -> list[Document]:
     """Annotate files or standard input (`-`) with the models of runs or releases.
 
@@ -58,40 +59,44 @@ def predict(
         site: the site whose model to use, if every site has its own.
         format: the format of the sources; by default each is detected.
         key: the sites' shared key file; by default the one that the run's settings name.
-        types: what the relation model calls the entity types, where names differ by more than case;
+        types: the entity types or relations that are wanted: the model decides among these alone.
+            By default those that the settings say that `site` wants, or else all.
+        names: what the relation model calls the entity types, where names differ by more than case;
             "" leaves a type out. The documents keep their own names.
         threshold: drop relations with a lower confidence.
-        say: called with one sentence about what is not looked at.
+
+    Warns (`Note`) of what is not looked at.
 
     Raises:
         KeyFileError: the model's vocabulary is keyed, and the key is missing or another one.
         MissingDataError, FormatError: a source cannot be read.
         RunError: a folder holds no model, or two models have the same task.
         DataError: no relation is possible between the entity types at hand.
-        SettingsError: `types` or `threshold` is out of range.
+        SettingsError: `types`, `names` or `threshold` is out of range.
     """
-    models = opened(run, site=site, key=key)
-    check_options(models, types, threshold=threshold)
+    models = opened(run, site=site, key=key, types=types)
+    check_options(models, names, threshold=threshold)
     documents = documents_of(sources, format=format)
+    note_cut(models, documents)
     if models.relations is None:
         return models.found(documents)
-    names = common_names(models, documents, types, say=say)
-    found = related(models.relations, models.found(documents), names)
+    common = common_names(models, documents, names, say=note)
+    found = related(models.relations, models.found(documents), common)
     return [sure(document, threshold) for document in found]
 
 
 def evaluate(
     run: Runs,
-    data: Sequence[str | Path],
+    data: Sequence[str | Path | Document],
     *,
     site: str | None = None,
     format: str | None = None,
-    scheme: str | None = None,
     key: Path | None = None,
     mode: Mode = "default",
-    types: Mapping[str, str] | None = None,
+    types: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> Scored:
-    """Score the models of runs on annotated files.
+    """Score the models of runs on annotated files, or on documents.
 
     The result has the form of `scoring.scores` for entities, of `scoring.relation_scores` for
     relations between annotated entities, and of `scoring.bag_scores` for bags of annotated
@@ -105,22 +110,25 @@ def evaluate(
 
     "confidences" says so if they were calibrated on little development text.
 
-    If the settings map the types and relations of `site`, the maps are applied to the files. `mode`
-    is how entities are matched. Raises as `predict` does, and DataError if the files hold no entity
+    If the settings map the types and relations of `site`, the maps are applied to the files. If
+    `types` says what is wanted (see `predict`), nothing else is found or sought. `mode` is how
+    entities are matched. Raises as `predict` does, and DataError if the files hold no entity
     or no relation.
     """
-    models = opened(run, site=site, key=key)
-    check_options(models, types)
-    files = models.split(documents_of(data, format=format, scheme=scheme))
+    models = opened(run, site=site, key=key, types=types)
+    check_options(models, names)
+    documents = documents_of(data, format=format)
+    note_cut(models, documents)
+    files = models.split(documents)
     gold, _ = retag(files, models.tags, relations=models.relation_names)
-    found = _evaluated(models, gold, mode=mode, types=types)
+    found = _evaluated(models, models.asked(gold), mode=mode, names=names)
     parts = [one for one in (models.entities, models.relations) if one is not None]
     doubt = next((one.calibrator.doubt for one in parts if one.calibrator.doubt), "")
     return {**found, "confidences": doubt} if doubt else found
 
 
 def _evaluated(
-    models: Models, gold: Sequence[Document], *, mode: Mode, types: Mapping[str, str] | None
+    models: Models, gold: Sequence[Document], *, mode: Mode, names: Mapping[str, str] | None
 ) -> Scored:
     """The scores of models on documents under their common names."""
     if models.relations is None:
@@ -129,13 +137,13 @@ def _evaluated(
         never = sorted(set(types_of(gold)) - set(models.entities.types if models.entities else ()))
         return {**scored, "unknown": never} if never else scored
     _must_hold(gold, "relation")
-    names = common_names(models, gold, types)
+    called = common_names(models, gold, names)
     if models.relations.finds == "facts":
-        ranked = _bags_scored(models, models.relations, gold, names=names)
-        return {**ranked, "unknown": _unknown(names, types)}
-    predicted = related(models.relations, _looked_for(models, gold), names)
+        ranked = _bags_scored(models, models.relations, gold, names=called)
+        return {**ranked, "unknown": _unknown(called, names)}
+    predicted = related(models.relations, _looked_for(models, gold), called)
     common = {name: alike(name, models.relations.types) or name for name in types_of(gold)}
-    common |= {name: known or name for name, known in names.items()}
+    common |= {name: known or name for name, known in called.items()}
     gold, predicted = (retag(side, common)[0] for side in (gold, predicted))
     looked = candidates(gold, models.relations.rules)
     if models.entities is None:
@@ -147,7 +155,7 @@ def _evaluated(
             "entities": scores(count_entities(gold, predicted, mode=mode)),
             "relations": _end_to_end(gold, predicted, looked),
         }
-    return {**result, "unknown": _unknown(names, types)}
+    return {**result, "unknown": _unknown(called, names)}
 
 
 def _looked_for(models: Models, gold: Sequence[Document]) -> list[Document]:
@@ -159,17 +167,36 @@ def _looked_for(models: Models, gold: Sequence[Document]) -> list[Document]:
 # --- types of entities, and relations between them ----------------------------------------------
 
 
+def note(text: str) -> None:
+    """Warn the caller of a public function."""
+    warnings.warn(text, Note, stacklevel=3)
+
+
+MUCH = 0.02
+"""The share of words in entities that are cut otherwise from which on a model should be told."""
+
+
+def note_cut(models: Models, documents: Sequence[Document]) -> None:
+    """Warn if the recogniser learnt other tokens than these documents' raw text will have."""
+    share = models.words_cut.share
+    if share > MUCH and not all(one.sentences for one in documents):
+        note(
+            f"the model learnt from the tokens of files, and raw text has {100 * share:.0f} % of"
+            ' the words in their entities otherwise; data.train_on = "own tokens" trains on those'
+        )
+
+
 def check_options(
-    models: Models, types: Mapping[str, str] | None, *, threshold: float = 0.0
+    models: Models, names: Mapping[str, str] | None, *, threshold: float = 0.0
 ) -> None:
     """Raise SettingsError if an option is out of range or has no relation model to act on."""
     if not 0 <= threshold <= 1:
         raise SettingsError(
             "the threshold is not a probability", expected="from 0 to 1", got=f"{threshold:g}"
         )
-    if models.relations is None and (types or threshold):
+    if models.relations is None and (names or threshold):
         raise SettingsError(
-            f"{'--as' if types else '--threshold'} is for relations, but this run finds entities",
+            f"{'--as' if names else '--threshold'} is for relations, but this run finds entities",
             fix="name a relation run after it: NER_RUN+RE_RUN",
         )
 
@@ -281,7 +308,6 @@ def documents_of(
     sources: Sequence[str | Path | Document],
     *,
     format: str | None,
-    scheme: str | None = None,
     options: Options | None = None,
     problems: list[Problem] | None = None,
 ) -> list[Document]:
@@ -299,7 +325,7 @@ def documents_of(
         if str(source) == STANDARD_INPUT:
             documents.append(Document("stdin", sys.stdin.read(), source="stdin"))
             continue
-        reading = read(locate(source), format, scheme=scheme, options=options)
+        reading = read(locate(source), format, options=options)
         documents += reading.documents
         found += reading.problems
     if not documents:

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from confide.data.batches.completing import completed
+from confide.data.batches.completing import completed, only
 from confide.data.batches.examples import Example, Span, examples_from, left_out_of
 from confide.data.batches.flat import Rows
 from confide.errors import SettingsError
@@ -100,9 +100,11 @@ class EntityDesk(Generic[E]):
         return len(training_examples(self.site))
 
     def check(self) -> None:
-        """Raise Refusal if the site annotates a type that the form lacks."""
+        """Raise Refusal if the site annotates or wants a type that the form lacks."""
         if not own_types(self.site) <= set(self.form.types):
             raise Refusal("tag-outside-set")
+        if not {*self.site.types} <= set(self.form.types):
+            raise Refusal("type-unknown")
         self.form.bench(self.site)
 
     def vectors(self) -> str:
@@ -257,16 +259,19 @@ class EntityDesk(Generic[E]):
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> Scored:
         """Counts on a part of the held-out text.
 
-        If the site says what it annotates, other types are not counted: a find may be right. With
-        `apart`, they are not counted even if it does not say so.
+        If the site says which types it wants, only these are labelled and counted. If it says what
+        it annotates, other types are not counted: a find may be right. With `apart`, they are not
+        counted even if it does not say so.
         """
-        gold = self.site.documents(part)
+        gold, wanted = self.site.documents(part), frozenset(self.site.types) or None
+        if wanted is not None:
+            gold = only(gold, wanted)
         if part not in self._held_out:
             found = read(self.modeller, gold)
             text = self.featured(found.text, found.examples)
             self._held_out[part] = replace(found, text=text)
         model = self.model(weights, lent=True)
-        predicted = annotate_with(self.modeller, model, self._held_out[part])
+        predicted = annotate_with(self.modeller, model, self._held_out[part], wanted=wanted)
         if self.site.knows or apart:
             test = self.site.test_knows if part == "test" else ()
             predicted = among(predicted, gold, {*own_types(self.site), *test})
@@ -289,7 +294,7 @@ def among(
 
 @dataclass(frozen=True)
 class EntityExtractor:
-    """A trained model that finds entities of all types.
+    """A trained model that finds entities of all types, or only of `wanted` ones.
 
     `encoder` is the frozen one of a tagger with contextual features. `apart`: its sites annotated
     different types, so perhaps nobody looked for all of them in a text.
@@ -302,11 +307,22 @@ class EntityExtractor:
     encoder: FrozenEncoder | None = None
     apart: bool = False
     calibrator: Calibrator = AS_IS
+    wanted: frozenset[str] | None = None
 
     @property
     def types(self) -> tuple[str, ...]:
         """The entity types that it finds."""
+        every = self.modeller.types
+        return every if self.wanted is None else tuple(one for one in every if one in self.wanted)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What it can be restricted to: all entity types of the model."""
         return self.modeller.types
+
+    def only(self, labels: Collection[str]) -> EntityExtractor:
+        """The same model, which labels entities of these types alone."""
+        return replace(self, wanted=frozenset(labels))
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with the entities that the model finds, each with a confidence."""
@@ -318,11 +334,13 @@ class EntityExtractor:
         if self.encoder is not None:
             text = with_cached(found.text, found.examples, self.encoder, keep=keep)
             found = replace(found, text=text)
-        made = annotate_with(self.modeller, self.model, found)
+        made = annotate_with(self.modeller, self.model, found, wanted=self.wanted)
         return calibrated(made, self.calibrator, of="entities")
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """What the model gets right and wrong, without types that nobody looked for."""
+        if self.wanted is not None:
+            documents = only(documents, self.wanted)
         predicted = self._found(documents, keep=True)  # a site's own text: scoring kept its states
         if looked_for is not None:
             predicted = among(predicted, documents, looked_for)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeVar
 
 from confide.data.batches.relations import Rules
 from confide.scoring.calibration import AS_IS, Calibrator
@@ -41,6 +41,15 @@ class Report:
 
 class Trained(Protocol):
     """What a form's `extractor` gives."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The entity types or relations among which the model decides."""
+        ...
+
+    def only(self, labels: Collection[str]) -> Self:
+        """The same model, which decides among these labels alone."""
+        ...
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """What the model gets right and wrong on annotated documents.

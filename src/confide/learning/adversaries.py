@@ -9,7 +9,7 @@ of 1).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from contextlib import nullcontext
 from dataclasses import dataclass
 
@@ -122,9 +122,11 @@ class AdversarialModeller:
         """The text with these spans of each example; types in `source` are the site's own."""
         return self.lightner.annotated(text, spans, source=source)
 
-    def find(self, model: nn.Module, text: LightnerText) -> list[list[FoundSpan]]:
+    def find(
+        self, model: nn.Module, text: LightnerText, *, wanted: Collection[str] | None = None
+    ) -> list[list[FoundSpan]]:
         """The spans of each example, as LightNER finds them."""
-        return self.lightner.find(_opposed(model).model, text)
+        return self.lightner.find(_opposed(model).model, text, wanted=wanted)
 
     def gradient(
         self, model: nn.Module, encoded: EncodedLightner, *, size: int, clip: float, seed: int

@@ -9,7 +9,7 @@ tokens.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -122,9 +122,11 @@ class CrfModeller:
         )
         return EncodedSplit(replace(text, tags_N=found.tags_N), found.source_N, found.open_Y)
 
-    def find(self, model: nn.Module, text: Encoded) -> list[list[FoundSpan]]:
+    def find(
+        self, model: nn.Module, text: Encoded, *, wanted: Collection[str] | None = None
+    ) -> list[list[FoundSpan]]:
         """The spans of each example; a confidence is the CRF's exact probability of the span."""
-        return predict_spans(_tagger(model), text, tokens_per_batch=_PER_BATCH)
+        return predict_spans(_tagger(model), text, wanted=wanted, tokens_per_batch=_PER_BATCH)
 
     def fit(
         self,
@@ -296,7 +298,11 @@ class CrfModeller:
 
 
 def _partial(
-    emissions_BLY: Tensor, model: CrfTagger, batch: TaggerBatch, inner_BLY: Tensor, outer_BLY: Tensor
+    emissions_BLY: Tensor,
+    model: CrfTagger,
+    batch: TaggerBatch,
+    inner_BLY: Tensor,
+    outer_BLY: Tensor,
 ) -> Tensor:
     return partial_loss(
         emissions_BLY,

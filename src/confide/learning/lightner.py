@@ -14,7 +14,7 @@ pieces, D numbers of a state, Q prompts, G = Q · D.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -195,24 +195,34 @@ class LightnerModeller:
         written = pointers(text.pieces, spans, types=self.types, source=source, most=most)
         return EncodedLightner(text, written)
 
-    def find(self, model: nn.Module, text: LightnerText) -> list[list[FoundSpan]]:
+    def find(
+        self, model: nn.Module, text: LightnerText, *, wanted: Collection[str] | None = None
+    ) -> list[list[FoundSpan]]:
         """The spans of each example, in order of start, as the model writes them greedily.
 
         A span's confidence is the product of the probabilities of its start, end and type, each
-        among all symbols, given what was written before.
+        among all symbols, given what was written before; with `wanted` as `models.pointing` says.
         """
         assert isinstance(model, Lightner)
+        types = self.types if wanted is None else wanted
+        if not {*types} & {*self.types}:
+            return [[] for _ in range(text.pieces.examples)]
+        chosen_Y = torch.tensor([one in types for one in self.types])
+        wanted_Y = None if wanted is None else beside(chosen_Y, model)
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
         with still(model):
             self._keep(model, text)
             with predicting(model):
                 for plain in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
                     batch = beside(self._with_states(plain, text), model)
-                    found = write(model, batch, constrained=self.form.constrained)
+                    how = self.form.constrained
+                    found = write(model, batch, constrained=how, wanted_Y=wanted_Y)
                     rows = zip(*(home(part).tolist() for part in found), strict=True)
                     for row, (symbols, log_probs) in zip(batch.rows_B.tolist(), rows, strict=True):
                         spans, _ = spelled(symbols, log_probs, types=self.types)
-                        by_window[row] = [FoundSpan(*span, chance) for span, chance in spans]
+                        by_window[row] = [
+                            FoundSpan(*span, chance) for span, chance in spans if span[2] in types
+                        ]
         return joined(by_window, text.pieces.windows, examples=text.pieces.examples)
 
     def batches(

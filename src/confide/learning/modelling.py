@@ -9,7 +9,7 @@ Shapes: S rows, that is sentences or windows of long ones; G numbers of the shar
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
@@ -61,8 +61,13 @@ class EntityModeller(Protocol[T, E]):
         """The text with these spans of each example; types in `source` are the site's own."""
         ...
 
-    def find(self, model: nn.Module, text: T) -> list[list[FoundSpan]]:
-        """The spans of each example, in order of start, without overlaps."""
+    def find(
+        self, model: nn.Module, text: T, *, wanted: Collection[str] | None = None
+    ) -> list[list[FoundSpan]]:
+        """The spans of each example, in order of start, without overlaps.
+
+        With `wanted`, the model chooses among these types and "no entity" alone.
+        """
         ...
 
     def fit(
@@ -113,7 +118,12 @@ def read(modeller: EntityModeller[T, E], documents: Sequence[Document]) -> Read[
 
 
 def annotate_with(
-    modeller: EntityModeller[T, E], model: nn.Module, found: Read[T]
+    modeller: EntityModeller[T, E],
+    model: nn.Module,
+    found: Read[T],
+    *,
+    wanted: Collection[str] | None = None,
 ) -> list[Document]:
-    """The documents, segmented, with only the entities that the model finds."""
-    return with_entities(found.documents, found.examples, modeller.find(model, found.text))
+    """The documents, segmented, with only the entities that the model finds, of `wanted` types."""
+    spans = modeller.find(model, found.text, wanted=wanted)
+    return with_entities(found.documents, found.examples, spans)

@@ -5,7 +5,7 @@ Shapes: B sentences, L tokens, N spans, K tokens of a span.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,17 +29,23 @@ from confide.text.segment import segmented
 
 
 def predict_spans(
-    model: CrfTagger, encoded: Encoded, *, tokens_per_batch: int = 4096
+    model: CrfTagger,
+    encoded: Encoded,
+    *,
+    wanted: Collection[str] | None = None,
+    tokens_per_batch: int = 4096,
 ) -> list[list[FoundSpan]]:
     """The spans of each example, in order; windows of one example are joined.
 
-    The confidence of a span is the CRF's probability that its tokens are exactly this entity. If
-    windows overlap, an entity belongs to the window that owns its first token.
+    The confidence of a span is the CRF's probability that its tokens are exactly this entity. With
+    `wanted`, the CRF has only the tags of these types: it gives the best path without the others,
+    and confidences given that nothing else is there. If windows overlap, an entity belongs to the
+    window that owns its first token.
     """
     by_window: list[list[FoundSpan]] = [[] for _ in range(len(encoded))]
     with predicting(model):
         for batch in predict_batches(encoded, tokens_per_batch=tokens_per_batch):
-            for row, spans in _batch_spans(model, batch, encoded.tags):
+            for row, spans in _batch_spans(model, batch, encoded.tags, wanted=wanted):
                 by_window[int(batch.windows_B[row])] = spans
     return joined(by_window, encoded.windows, examples=encoded.examples)
 
@@ -104,11 +110,14 @@ def with_entities(
 
 
 def _batch_spans(
-    model: CrfTagger, batch: TaggerBatch, tags: TagSet
+    model: CrfTagger, batch: TaggerBatch, tags: TagSet, *, wanted: Collection[str] | None
 ) -> list[tuple[int, list[FoundSpan]]]:
     """The spans of the batch's rows that have an entity."""
     emissions_BLY = home(model(beside(batch, model)))
     scores = Scores(*map(home, model.crf.scores()))
+    if wanted is not None:
+        tags, kept = tags.only(wanted)
+        emissions_BLY, scores = emissions_BLY[:, :, kept], scores.only(kept)
     tags_BL, rows_R, found = tagger.decode_with_posterior(
         emissions_BLY, scores, lengths_B=batch.lengths_B
     )

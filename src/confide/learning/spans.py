@@ -8,7 +8,7 @@ Shapes: S rows (sentences, or windows of long ones), B rows of a batch, N spans 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -133,17 +133,24 @@ class SpanModeller(PieceModeller[EncodedSpans]):
         how = Epochs(epochs, batch_size, optimiser, seed)
         return self.train_on(model, encoded, loss, how=how)
 
-    def find(self, model: nn.Module, text: TokenText) -> list[list[FoundSpan]]:
-        """The spans of each example that are likelier than not, which may share words."""
+    def find(
+        self, model: nn.Module, text: TokenText, *, wanted: Collection[str] | None = None
+    ) -> list[list[FoundSpan]]:
+        """The spans of each example that are likelier than not, which may share words.
+
+        Each type is a question of its own, so the `wanted` ones are answered as among all.
+        """
+        types = self.types if wanted is None else [one for one in self.types if one in wanted]
+        kept = [self.types.index(one) for one in types]
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
         with predicting(model):
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
-                likely_BNY = home(model(beside(batch, model))).sigmoid()
+                likely_BNY = home(model(beside(batch, model)))[:, :, kept].sigmoid()
                 likely_BNY = likely_BNY * self._inside(batch)[:, :, None]
                 for row, place, type in (likely_BNY > 0.5).nonzero().tolist():
                     first, wider = divmod(place, self.form.width)
                     chance = float(likely_BNY[row, place, type])
-                    span = FoundSpan(first, first + wider + 1, self.types[type], chance)
+                    span = FoundSpan(first, first + wider + 1, types[type], chance)
                     by_window[int(batch.rows_B[row])].append(span)
         return joined(by_window, text.windows, examples=text.examples, flat=False)
 

@@ -10,7 +10,7 @@ of the last layer's weight.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Collection, Iterator, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -144,17 +144,26 @@ class TokenModeller(PieceModeller[EncodedTokens]):
         """The text with these spans of each example; types in `source` are the site's own."""
         return annotated_tokens(text, spans, tags=self.tags, source=source)
 
-    def find(self, model: nn.Module, text: TokenText) -> list[list[FoundSpan]]:
+    def find(
+        self, model: nn.Module, text: TokenText, *, wanted: Collection[str] | None = None
+    ) -> list[list[FoundSpan]]:
         """The spans of each example on its likeliest path that the scheme allows.
 
         A span's confidence is the product of the probabilities of its words' tags and, if the
-        scheme does not mark an entity's end (IOB2), of the next word not continuing it.
+        scheme does not mark an entity's end (IOB2), of the next word not continuing it. With
+        `wanted`, words are classified among the tags of these types alone.
         """
+        tags, scores, kept = self.tags, self._scores, None
+        if wanted is not None:
+            tags, kept = self.tags.only(wanted)
+            scores = scores.only(kept)
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
         with predicting(model):
             for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
                 logits_BLY = home(model(beside(batch, model)))
-                found = _batch_spans(logits_BLY, batch, tags=self.tags, scores=self._scores)
+                if kept is not None:
+                    logits_BLY = logits_BLY[:, :, kept]
+                found = _batch_spans(logits_BLY, batch, tags=tags, scores=scores)
                 for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
                     by_window[row] = spans
         return joined(by_window, text.windows, examples=text.examples)

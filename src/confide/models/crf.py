@@ -17,7 +17,7 @@ N spans, K tokens of a span. Rows of a batch are padded at their end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, cast
 
 import torch
@@ -39,6 +39,11 @@ class Scores(NamedTuple):
     moves_YY: Tensor
     starts_Y: Tensor
     ends_Y: Tensor
+
+    def only(self, tags: Sequence[int]) -> Scores:
+        """The scores of paths that have only these tags."""
+        kept = torch.tensor(tags)
+        return Scores(self.moves_YY[kept][:, kept], self.starts_Y[kept], self.ends_Y[kept])
 
     def double(self) -> Scores:
         """The scores in float64, detached from the graph."""

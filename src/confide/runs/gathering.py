@@ -184,6 +184,7 @@ def _spec(
         tag_scheme=own.tag_scheme if own else None,
         knows=own.knows if own else (),
         test_knows=own.test_knows if own else (),
+        types=own.types if own else (),
         guards=Guards(**settings.guards.model_dump()),
     )
 
@@ -194,6 +195,12 @@ def _spec(
 def _read_sites(settings: Settings, problems: dict[str, list[Problem]]) -> dict[str, Parts]:
     sites = {}
     for site in settings.site:
+        if site.types and TASKS[settings.task].learns != "entities":
+            raise SettingsError(
+                "a site's `types` are entity types, and this task learns relations",
+                where=f"site {site.name}",
+                fix="leave them out; `confide predict --types` takes the relations that are wanted",
+            )
         found: list[Problem] = []
         parts = held_out(_read(site, settings, found), settings, site.name)
         sites[site.name] = _annotated(parts, site, settings)
@@ -280,7 +287,7 @@ def _read(
             documents += reading.documents
             problems += reading.problems
     found = [one for documents in read_parts.values() for one in documents]
-    everything = into_sentences(found, splitting_of(table, settings.data))
+    everything = into_sentences(found, splitting_of(table, settings))
     renamed, changed = retag(everything, table.tags, relations=table.relations)
     if settings.data.types:
         check_types(renamed, settings.data.types)

@@ -10,8 +10,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
-from confide.errors import KeyFileError, LockedKeyError, RunError
+from confide.data.batches.completing import only
+from confide.errors import KeyFileError, LockedKeyError, RunError, SettingsError
 from confide.federation.keys import read_key
+from confide.kinds.relations.completing import among
 from confide.kinds.trained import FindsEntities, FindsFacts, FindsRelations
 from confide.methods import method_of
 from confide.runs.athome import kept_at_home
@@ -27,6 +29,7 @@ from confide.settings import Settings, SiteTable, SplitTable, common_splitting
 from confide.tasks import TASKS
 from confide.text.document import Document
 from confide.text.pairs import PAIR
+from confide.text.segment import Cut
 from confide.text.splitting import Splitting, into_sentences
 
 Runs = Path | str | Sequence[Path | str]
@@ -44,8 +47,9 @@ class Models:
 
     `tags` and `relation_names` map the names in the chosen site's files to the common ones. If the
     model comes from sites that annotate different entity types, `annotated` has those of the chosen
-    site; None means that every site annotates all types. `splitting` is how the text was cut that
-    the model learnt from.
+    site; None means that every site annotates all types. `wanted` are the labels among which the
+    models decide; None: all. `splitting` is how the text was cut that
+    the model learnt from; `words_cut` counts the words in its entities that raw text has otherwise.
     """
 
     entities: FindsEntities | None
@@ -54,17 +58,65 @@ class Models:
     relation_names: Mapping[str, str]
     annotated: frozenset[str] | None = None
     splitting: Splitting = field(default_factory=Splitting)
+    wanted: frozenset[str] | None = None
+    words_cut: Cut = field(default_factory=Cut)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The entity types and relations among which the models decide."""
+        return tuple(
+            name
+            for model in (self.entities, self.relations)
+            if model is not None
+            for name in model.labels
+        )
+
+    def only(self, wanted: Sequence[str]) -> Models:
+        """The same models, each deciding among the wanted labels alone if one of them is its own.
+
+        Raises SettingsError if neither model has one of the names.
+        """
+        wanted = [wanted] if isinstance(wanted, str) else list(wanted)
+        for name in wanted or [""]:
+            if name not in self.labels:
+                raise SettingsError(
+                    "the model does not find every wanted type",
+                    expected=", ".join(self.labels) or "none: this model cannot be restricted",
+                    got=repr(name),
+                )
+        entities, relations = self.entities, self.relations
+        if entities is not None and {*wanted} & {*entities.labels}:
+            entities = entities.only(wanted)
+        if relations is not None and {*wanted} & {*relations.labels}:
+            relations = relations.only(wanted)
+        return replace(self, entities=entities, relations=relations, wanted=frozenset(wanted))
+
+    def asked(self, gold: Sequence[Document]) -> list[Document]:
+        """Annotated documents with only what is wanted; relations go with their entities."""
+        if (wanted := self.wanted) is None:
+            return list(gold)
+        if self.entities is not None and (types := wanted & {*self.entities.labels}):
+            gold = only(gold, types)
+        if self.relations is not None and (names := wanted & {*self.relations.labels}):
+            gold = among(gold, [], names)
+        return list(gold)
 
     def split(self, documents: Sequence[Document]) -> list[Document]:
         """The documents, cut into sentences as those were that the model learnt from."""
         return into_sentences(documents, self.splitting)
 
     def found(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents with the entities that the recogniser finds, or else their own."""
+        """The documents with the entities that the recogniser finds, or else their own.
+
+        A document that came with sentences and tokens keeps them, whatever the model reads.
+        """
         given = self.split(documents)
         if self.entities is None:
             return given
-        return [_unpaired(document) for document in self.entities(given)]
+        return [
+            replace(_unpaired(found), sentences=came.sentences or found.sentences)
+            for found, came in zip(self.entities(given), documents, strict=True)
+        ]
 
     def types(self, documents: Sequence[Document]) -> set[str]:
         """The entity types that the recogniser can find, or else those in the documents."""
@@ -73,19 +125,30 @@ class Models:
         return types_of(documents)
 
 
-def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Models:
-    """Open runs at their selected rounds, or releases. Raises as `predict` does."""
+def opened(
+    run: Runs,
+    *,
+    site: str | None = None,
+    key: Path | None = None,
+    types: Sequence[str] | None = None,
+) -> Models:
+    """Open runs at their selected rounds, or releases. Raises as `predict` does.
+
+    `types` are the entity types and relations that are wanted; by default those that the settings
+    say that `site` wants.
+    """
     folders = _by_task(_paths(run))
     entities: FindsEntities | None = None
     relations: FindsRelations | FindsFacts | None = None
     annotated: frozenset[str] | None = None
     tables: list[SiteTable | SplitTable] = []
-    splitting = Splitting()
+    splitting, words_cut = Splitting(), Cut()
     for task in filter(folders.__contains__, TASKS):
         others = [folder for other, folder in folders.items() if other != task]
         model, table, own_types = _opened(folders[task], site=site, key=key, others=others)
         if model.finds == "entities":
             entities, annotated = model, own_types
+            words_cut = _words_cut(folders[task])
         else:
             relations = model
         tables += [] if table is None else [table]
@@ -93,14 +156,19 @@ def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Mo
             splitting = released_splitting(folders[task].path)
         else:
             splitting = common_splitting(folders[task].settings(), table)
-    return Models(
+    models = Models(
         entities,
         relations,
         tags=tables[0].tags if tables else {},
         relation_names=tables[-1].relations if tables else {},
         annotated=annotated,
         splitting=splitting,
+        words_cut=words_cut,
     )
+    if types is not None:
+        return models.only(types)
+    usual = {name for table in tables if isinstance(table, SiteTable) for name in table.types}
+    return models.only([one for one in models.labels if one in usual]) if usual else models
 
 
 def _paths(run: Runs) -> list[Path]:
@@ -194,6 +262,14 @@ def _opened(
     model = _calibrated(calibrator, cast(Finds, model))
     own_types = _annotated(settings, folder, own, site)
     return model, settings.split or own, own_types
+
+
+def _words_cut(folder: HeldFolder) -> Cut:
+    """The words in entities of all training text, and how many of them raw text has otherwise."""
+    if release_task(folder.path):
+        return Cut()
+    counts = [one.words_cut for one in folder.result().data.sites.values()]
+    return Cut(*(sum(one.get(name, 0) for one in counts) for name in ("words", "cut")))
 
 
 def _calibrated(calibrator: Calibrator, model: Finds) -> Finds:

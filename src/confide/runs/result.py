@@ -194,12 +194,16 @@ class Turn(Part):
 
 
 class SiteData(Part):
-    """A site's text in numbers; `entities` are those of its training text."""
+    """A site's text in numbers; `entities` are those of its training text.
+
+    `words_cut`: the words in these entities, and how many of them raw text has otherwise.
+    """
 
     train: Whole = 0
     dev: Whole = 0
     test: Whole = 0
     entities: dict[str, Whole] = {}
+    words_cut: dict[str, Whole] = {}
     pairs: dict[str, Whole] = {}
     relations: dict[str, Whole] = {}
     problems: dict[str, Whole] = {}

@@ -55,7 +55,8 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
             made = (home.state, home.memory, key)
         some = spec.knows or method.apart
         looked_for = annotated_at(spec, TASKS[method.task].learns) if some else None
-        report = extract.report(spec.test, looked_for)
+        own = extract.only(spec.types) if spec.types else extract
+        report = own.report(spec.test, looked_for)
         counts[spec.name] = report.counts
         keep(spec, report, task=method.task)
         _keep_weights(method, extract, spec)

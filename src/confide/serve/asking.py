@@ -28,6 +28,11 @@ Language = Annotated[str | None, Field(pattern=r"^[a-z]{2}$")]
 """The language that the caller's texts are in; None: as the model learnt, or as they tell."""
 
 
+Label = Annotated[str, Field(min_length=1, max_length=200)]
+Types = Annotated[list[Label] | None, Field(min_length=1, max_length=1000)]
+"""The labels among which the model decides; None: all, or what its site wants."""
+
+
 class Given(BaseModel):
     """A body of JSON: unknown keys and loose types are refused."""
 
@@ -58,6 +63,7 @@ class Predict(Given):
     model: Id | None = None
     threshold: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
     language: Language = None
+    types: Types = None
 
 
 async def body_of(ask: Request, form: type[T]) -> T:

@@ -16,6 +16,7 @@ import math
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -34,8 +35,10 @@ PACE = 500
 class Annotates(Protocol):
     """A model that is loaded."""
 
-    def __call__(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents, annotated."""
+    def __call__(
+        self, documents: Sequence[Document], *, types: Sequence[str] | None = None
+    ) -> list[Document]:
+        """The documents, annotated; `types` are the labels among which to decide."""
         ...
 
 
@@ -53,21 +56,29 @@ class Served:
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="model")
     )
 
-    async def found(self, documents: Sequence[Document]) -> list[Document]:
+    async def found(
+        self, documents: Sequence[Document], *, types: Sequence[str] | None = None
+    ) -> list[Document]:
         """The documents, annotated. Raises Refused if too many asks are waiting."""
-        return [one async for piece in self.pieces(documents) for one in piece]
+        return [one async for piece in self.pieces(documents, types=types) for one in piece]
 
-    async def pieces(self, documents: Sequence[Document]) -> AsyncIterator[list[Document]]:
-        """The documents in order, annotated, a few at a time, each few at its padded time."""
+    async def pieces(
+        self, documents: Sequence[Document], *, types: Sequence[str] | None = None
+    ) -> AsyncIterator[list[Document]]:
+        """The documents in order, annotated, a few at a time, each few at its padded time.
+
+        With `types`, the model decides among these alone. Raises Refused if it has not all of them.
+        """
         if self.waiting >= self.limits.waiting:
             raise Refused(503, "busy", "too many asks are waiting for this model; try again")
         loop = asyncio.get_running_loop()
+        work = self.annotate if types is None else partial(self.annotate, types=types)
         self.waiting += 1
         start = loop.time()
         try:
             for piece in _pieces(documents):
                 try:
-                    found = await loop.run_in_executor(self.thread, self.annotate, piece)
+                    found = await loop.run_in_executor(self.thread, work, piece)
                 except ConfideError as error:
                     raise Refused(422, "data", printable(error.what)) from None
                 size = sum(len(one.text) for one in piece)
@@ -141,8 +152,11 @@ def serve_models(
 def served(name: str, model: LoadedModel, *, limits: Limits = USUAL) -> Served:
     """A loaded model, warm: the first ask takes no longer than the others."""
 
-    def annotate(documents: Sequence[Document]) -> list[Document]:
-        return [one.document for one in model.pipe(documents)]
+    def annotate(
+        documents: Sequence[Document], *, types: Sequence[str] | None = None
+    ) -> list[Document]:
+        used = model if types is None else model.only(types)
+        return [one.document for one in used.pipe(documents)]
 
     if model.entity_types:
         annotate([Document("warm", "One sentence.")])

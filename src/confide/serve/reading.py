@@ -15,7 +15,16 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from confide.errors import ConfideError, printable
-from confide.serve.asking import Given, GivenText, Id, Language, body_of, cut, document_of
+from confide.serve.asking import (
+    Given,
+    GivenText,
+    Id,
+    Language,
+    Types,
+    body_of,
+    cut,
+    document_of,
+)
 from confide.serve.gate import Refused
 from confide.serve.limits import Limits
 from confide.serve.models import Served
@@ -36,6 +45,7 @@ class Reads(Given):
     texts: list[GivenText]
     models: Annotated[list[Id], Field(min_length=1, max_length=8)]
     language: Language = None
+    types: Types = None
 
 
 def routes(models: Mapping[str, Served], limits: Limits, pages: Pages) -> list[Route]:
@@ -53,7 +63,9 @@ def routes(models: Mapping[str, Served], limits: Limits, pages: Pages) -> list[R
         texts = cut(given, asked.language)
         names = list(dict.fromkeys(asked.models))
         used = [chosen(models, name) for name in names]
-        found = await asyncio.gather(*(model.found(texts) for model in used))
+        found = await asyncio.gather(
+            *(model.found(texts, types=types_for(model, asked.types)) for model in used)
+        )
         sides = dict(zip(names, found, strict=True))
         if any(text.entities for text in texts):
             sides[MARKED] = texts
@@ -70,6 +82,11 @@ def routes(models: Mapping[str, Served], limits: Limits, pages: Pages) -> list[R
         Route("/pages/read", find, methods=["POST"]),
         Route("/pages/open", open_file, methods=["POST"]),
     ]
+
+
+def types_for(model: Served, types: Sequence[str] | None) -> Sequence[str] | None:
+    """Those of the wanted types that this model has or, if it has none, all: it refuses them."""
+    return types and ([one for one in types if one in model.types] or types)
 
 
 def side_by_side(number: int, text: Document, sides: Mapping[str, Sequence[Document]]) -> Tree:

@@ -34,10 +34,11 @@ def routes(
         model = chosen(models, asked.model)
         documents = texts_of(asked, limits)
         if LINES in ask.headers.get("accept", ""):
-            pieces = model.pieces(documents)
+            pieces = model.pieces(documents, types=asked.types)
             first = await anext(pieces)  # refused before the answer begins, not within it
             return StreamingResponse(_lines(first, pieces, asked.threshold), media_type=LINES)
-        found = [answered(one, asked.threshold) for one in await model.found(documents)]
+        given = await model.found(documents, types=asked.types)
+        found = [answered(one, asked.threshold) for one in given]
         return JSONResponse({"model": model.name, "documents": found})
 
     async def list_models(ask: Request) -> Response:

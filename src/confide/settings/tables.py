@@ -38,7 +38,7 @@ from confide.settings.models import (
 from confide.settings.privacy import PrivacyTable
 from confide.tasks import TASKS, TaskName
 from confide.text.languages import AUTO
-from confide.text.splitting import Sentences
+from confide.text.splitting import Sentences, TrainOn
 from confide.userfiles import Tree
 
 SCHEMA = 1
@@ -72,7 +72,8 @@ class DataTable(Table):
     is the share of the entities found at several sites whose letters are hidden in training text.
     So many training documents of each site are `canaries`: half of them are left out by coins.
     `language`, `sentences` and `abbreviations` say how text that comes without sentences is cut
-    into them (docs/languages.md).
+    into them (docs/languages.md). Entities are learnt on the tokens that raw text will have ("own
+    tokens") or on those of files that have tokens ("file tokens"), as `train_on` says.
     """
 
     format: str | None = None
@@ -89,6 +90,7 @@ class DataTable(Table):
     dev_share: Share = 0.1
     test_share: Share = 0.2
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    train_on: TrainOn = "own tokens"
     mask_common: Annotated[float, Field(ge=0, le=1)] = 0.0
     canaries: NotNegative = 0
 
@@ -99,8 +101,10 @@ class SiteTable(Table):
     `tags` maps the site's entity types to the common ones ("" drops a type), `relations` does the
     same for relations. `knows` lists the common types or relations that the site annotates, if not
     all; entities of other types are dropped from its text. `test_knows` lists further types that
-    its test text annotates. `context` is where this site has the encoder, and `tag_scheme` is the
-    scheme of its own tagger, if the method gives each site one. `canaries` as in `[data]`.
+    its test text annotates. `types` lists the common types that the site wants, if not all: in its
+    held-out text and with its name in `predict` the model decides among these alone. `context` is
+    where this site has the encoder, and `tag_scheme` is the scheme of its own tagger, if the method
+    gives each site one. `canaries` as in `[data]`.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -120,6 +124,8 @@ class SiteTable(Table):
     relations: dict[str, str] = {}
     knows: tuple[str, ...] = ()
     test_knows: tuple[str, ...] = ()
+    types: tuple[str, ...] = ()
+    train_on: TrainOn | None = None
     tag_scheme: TagScheme | None = None
     context: str | None = None
     vectors: str | None = None

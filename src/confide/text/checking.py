@@ -16,7 +16,7 @@ from confide.text.align import flat_spans
 from confide.text.annotators import Version
 from confide.text.document import Document, Problem
 from confide.text.formats import Options, Reading, format_named, read, write
-from confide.text.segment import segmented
+from confide.text.segment import Cut, segmented, words_cut
 from confide.text.splitting import Crossing, Crossings, Splitting, into_sentences
 from confide.text.uncollected import uncollected
 
@@ -38,6 +38,7 @@ class CheckReport:
         types: entities of each type, the most frequent first.
         relations: relations of each type, the most frequent first.
         crossings: the types of which more than 1 % cross the end of a sentence.
+        words_cut: the words in entities as the files cut them, and how many raw text has otherwise.
         versions: what each annotator made of the documents that several annotated.
     """
 
@@ -50,6 +51,7 @@ class CheckReport:
     relations: dict[str, int] = field(default_factory=dict)
     crossings: dict[str, Crossing] = field(default_factory=dict)
     versions: list[Version] = field(default_factory=list)
+    words_cut: Cut = field(default_factory=Cut)
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -152,6 +154,7 @@ def _report(readings: Mapping[str, Reading], splitting: Splitting) -> CheckRepor
         dict(links.most_common()),
         crossing.by_type(),
         [version for reading in readings.values() for version in reading.versions],
+        words_cut(documents),
     )
 
 

@@ -14,7 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
+from itertools import accumulate, chain
 from typing import Protocol
 
 from confide.text.document import Document, Sentence, Span
@@ -136,6 +136,60 @@ def cut_at(text: str, cuts: Iterable[int]) -> tuple[Sentence, ...]:
 def tokens_of(text: str) -> list[Span]:
     """The tokens of a text, the same that `RuleSegmenter` finds, without its sentences."""
     return list(map(re.Match.span, _TOKEN.finditer(text)))
+
+
+def with_own_tokens(document: Document) -> Document:
+    """The document with its own sentences, and the tokens that `tokens_of` finds in each.
+
+    >>> told = Document("d", "Art. 25. gilt", sentences=(Sentence(0, 13, ((0, 4), (5, 8))),))
+    >>> with_own_tokens(told).sentences[0].tokens
+    ((0, 3), (3, 4), (5, 7), (7, 8), (9, 13))
+    """
+    return replace(document, sentences=tuple(_own(document.text, s) for s in document.sentences))
+
+
+def _own(text: str, sentence: Sentence) -> Sentence:
+    found = map(re.Match.span, _TOKEN.finditer(text, sentence.start, sentence.end))
+    tokens = Packed(array("I", chain.from_iterable(found)))
+    return sentence if tokens == sentence.tokens else replace(sentence, tokens=tokens)
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The words in entities as a file cuts them, and how many of them `tokens_of` cuts otherwise.
+
+    Only sentences that came with tokens are counted.
+    """
+
+    words: int = 0
+    cut: int = 0
+
+    @property
+    def share(self) -> float:
+        """The share that is cut otherwise; 0 without a word."""
+        return self.cut / self.words if self.words else 0.0
+
+
+def words_cut(documents: Iterable[Document]) -> Cut:
+    """How the tokens of files differ, in entities, from those of raw text.
+
+    A model that learnt from the former does not know the latter.
+    """
+    words = cut = 0
+    for document in documents:
+        inside = sorted(part for one in document.entities for part in one.fragments)
+        if not inside or not document.sentences:
+            continue
+        own = {span for s in with_own_tokens(document).sentences for span in s.tokens}
+        ends = list(accumulate((end for _, end in inside), max))
+        starts = [start for start, _ in inside]
+        for sentence in document.sentences:
+            for start, end in sentence.tokens:
+                place = bisect_left(starts, end)  # fragments that begin before the token ends
+                if place and ends[place - 1] > start:
+                    words += 1
+                    cut += (start, end) not in own
+    return Cut(words, cut)
 
 
 def _cuts(text: str, stops: Stops) -> Iterator[int]:

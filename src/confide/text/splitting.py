@@ -9,25 +9,35 @@ from typing import Literal
 
 from confide.text.document import Document, Entity
 from confide.text.languages import AUTO, check_language, language_of
-from confide.text.segment import RuleSegmenter, Segmenter, line_segmenter, segmented
+from confide.text.segment import (
+    RuleSegmenter,
+    Segmenter,
+    line_segmenter,
+    segmented,
+    with_own_tokens,
+)
 
 Sentences = Literal["rules", "lines"]
+TrainOn = Literal["own tokens", "file tokens"]
+"""The tokens of text that comes with tokens: those that raw text has, or those of the file."""
 _PLAIN = ("", "en")
 _SHARE, _COMMONEST = 0.01, 10
 
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """How to cut text that comes without sentences.
+    """How to cut text into sentences and tokens.
 
     `language` is two letters of ISO 639-1, or `auto`: that of all documents together. Text that is
     English, or does not tell, then keeps the rules of English prose. With `lines`, every line is a
-    sentence. `abbreviations` are further ones that end no sentence.
+    sentence. `abbreviations` are further ones that end no sentence. Text that comes with sentences
+    keeps them; `tokens` says which tokens they have.
     """
 
     language: str = AUTO
     sentences: Sentences = "rules"
     abbreviations: tuple[str, ...] = ()
+    tokens: TrainOn = "file tokens"
 
     def __post_init__(self) -> None:
         """Raise SettingsError for a language that is not known."""
@@ -48,7 +58,9 @@ class Splitting:
 
 
 def into_sentences(documents: Sequence[Document], splitting: Splitting) -> list[Document]:
-    """The documents with sentences; those that have some are returned as they are."""
+    """The documents with sentences; those that have some keep them."""
+    if splitting.tokens == "own tokens":
+        documents = [with_own_tokens(one) if one.sentences else one for one in documents]
     if all(one.sentences for one in documents):
         return list(documents)
     segmenter = splitting.segmenter(splitting.language_for(documents))

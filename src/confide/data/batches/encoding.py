@@ -6,7 +6,7 @@ all forms, T tokens of all examples, X contextual features, Y tags.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
@@ -86,6 +86,12 @@ class TagSet:
     def continuation(self, type: str) -> int | None:
         """The tag that would continue an entity, if the scheme does not mark ends."""
         return self._first_tag[type] + 1 if self.scheme == "iob2" else None
+
+    def only(self, types: Collection[str]) -> tuple[TagSet, list[int]]:
+        """The tag set of only these types, in the order of this one, and its tags' ids here."""
+        kept = TagSet(tuple(name for name in self.types if name in types), self.scheme)
+        each = range(len(self.prefixes))
+        return kept, [OUTSIDE, *(self._first_tag[name] + n for name in kept.types for n in each)]
 
     def encode(self, length: int, spans: Sequence[Span]) -> Ints:
         """The tag of each of `length` tokens."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 
 from confide.data.batches.bags import Same
 from confide.data.corpus.pairing import pairs_of
 from confide.text.document import Document, Problem
 from confide.text.pairs import NO_RELATION, stated_pairs
-from confide.text.segment import segmented
+from confide.text.segment import segmented, words_cut
 from confide.userfiles import Tree
 
 TRAIN = "train"
@@ -25,6 +26,8 @@ def part_facts(
 ) -> Tree:
     """Sentences of each part, entities of the training text by type, and problems by kind.
 
+    `words_cut`: the words in these entities, and how many of them raw text has otherwise.
+
     With `relations`, also the training text's relations by type. With `bags` (what makes two
     mentions one entity), also how many pairs of entities each part has (several in one document
     count as one).
@@ -33,6 +36,7 @@ def part_facts(
     types = Counter(entity.type for document in train for entity in document.entities)
     facts: Tree = {part: _sentences(documents) for part, documents in parts.items()}
     facts["entities"] = dict(sorted(types.items()))
+    facts["words_cut"] = asdict(words_cut(train))
     if bags is not None:
         facts["pairs"] = {part: len(set(pairs_of(of, bags))) for part, of in parts.items()}
     if relations:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from itertools import islice
 from pathlib import Path
 from typing import overload
@@ -33,7 +34,8 @@ def load(
     *,
     site: str | None = None,
     key: Path | None = None,
-    types: Mapping[str, str] | None = None,
+    types: Sequence[str] | None = None,
+    names: Mapping[str, str] | None = None,
     threshold: float = 0.0,
 ) -> LoadedModel:
     """Load the model of a run or release, or a chain of two, to annotate text with.
@@ -44,13 +46,13 @@ def load(
         KeyFileError: the model's vocabulary is keyed, and the key is missing or another one.
         RunError: a folder holds no model, or two models have the same task.
         DataError: no relation is possible between the entity types that the recogniser finds.
-        SettingsError: `types` or `threshold` is out of range.
+        SettingsError: `types`, `names` or `threshold` is out of range.
     """
-    models = opened(run, site=site, key=key)
-    check_options(models, types, threshold=threshold)
+    models = opened(run, site=site, key=key, types=types)
+    check_options(models, names, threshold=threshold)
     if models.entities is not None and models.relations is not None:
-        common_names(models, [], types)
-    return LoadedModel(models, types=types or {}, threshold=threshold)
+        common_names(models, [], names)
+    return LoadedModel(models, names=names or {}, threshold=threshold)
 
 
 class LoadedModel:
@@ -59,10 +61,10 @@ class LoadedModel:
     It may be used from many threads; they take turns.
     """
 
-    def __init__(self, models: Models, *, types: Mapping[str, str], threshold: float) -> None:
+    def __init__(self, models: Models, *, names: Mapping[str, str], threshold: float) -> None:
         self.models = models
         self.threshold = threshold
-        self._types = types
+        self._names = names
         self._turn = threading.Lock()
 
     @property
@@ -75,6 +77,15 @@ class LoadedModel:
         """What it finds: "entities", "relations", "facts"."""
         some = (self.models.entities, self.models.relations)
         return tuple(one.finds for one in some if one is not None)
+
+    def only(self, types: Sequence[str]) -> LoadedModel:
+        """The same model, which decides among these entity types or relations alone.
+
+        The two share their weights. Raises SettingsError if the model has not all of them.
+        """
+        found = copy(self)
+        found.models = self.models.only(types)
+        return found
 
     @overload
     def __call__(self, text: str | Document) -> Annotated: ...
@@ -120,7 +131,7 @@ class LoadedModel:
                     fix='load a chain, confide.load("ENTITIES+RELATIONS"), or give documents with'
                     " entities",
                 )
-            given = {name: known for name, known in self._types.items() if name in types}
+            given = {name: known for name, known in self._names.items() if name in types}
             names = common_names(self.models, found, given)
             linked = related(self.models.relations, found, names)
             return [sure(one, self.threshold) for one in linked]

@@ -111,14 +111,16 @@ def make_released(*, nlp: Language, name: str) -> Released:
 
 
 @Language.factory(
-    "confide", default_config={"run": "", "site": None, "key": None, "threshold": 0.0},
+    "confide",
+    default_config={"run": "", "site": None, "key": None, "types": None, "threshold": 0.0},
     assigns=["doc.ents", "doc.spans"],
 )  # fmt: skip
 def make(
     *, nlp: Language, name: str, run: str | list[str], site: str | None, key: str | None,
-    threshold: float,
+    types: list[str] | None, threshold: float,
 ) -> Component:  # fmt: skip
     """The component of a run or release, or of a chain; options as in `confide.load`."""
     if not run:
         raise ValueError('name a run: nlp.add_pipe("confide", config={"run": "runs/ours"})')
-    return Component(load(run, site=site, key=Path(key) if key else None, threshold=threshold))
+    where = Path(key) if key else None
+    return Component(load(run, site=site, key=where, types=types, threshold=threshold))

@@ -115,6 +115,15 @@ class BagExtractor:
             own.append(Relation(f"R{len(own) + 1}", relation, *example.pair, confidence=score))
         return [replace(one, relations=tuple(found.get(n, ()))) for n, one in enumerate(documents)]
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Empty: a bag is scored by each relation alone, so there is nothing to restrict."""
+        return ()
+
+    def only(self, labels: Collection[str]) -> BagExtractor:
+        """The same model."""
+        return self
+
     def facts(self, documents: Sequence[Document], *, least: float | None = None) -> list[Fact]:
         """The facts of the documents, the likeliest first.
 

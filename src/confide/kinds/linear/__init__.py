@@ -255,9 +255,7 @@ class LinearKind(EntityKind):
             {site: told[site].types for site in sites},
         )
 
-    def release(
-        self, form: LinearForm, weights: Arrays, out: Path, *, holders: Holders
-    ) -> None:
+    def release(self, form: LinearForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
         """Write the model with the key of this run's features. Raises KeyFileError."""
         key = common_key(holders.secret(), nonce=form.nonce, check=form.check)
         message = ReleasedLinear(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.data.batches.relations import (
+    NO_RELATION,
     RelationExample,
     Rules,
     candidates,
@@ -32,7 +33,10 @@ from confide.text.document import Document
 
 @dataclass(frozen=True)
 class RelationExtractor:
-    """A trained relation classifier, and the pairs it considers."""
+    """A trained relation classifier, and the pairs it considers.
+
+    With `wanted`, it decides between these relations and none alone.
+    """
 
     finds: ClassVar[Literal["relations"]] = "relations"
 
@@ -41,6 +45,16 @@ class RelationExtractor:
     rules: Rules
     types: tuple[str, ...]
     calibrator: Calibrator = AS_IS
+    wanted: frozenset[str] | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What it can be restricted to: all relations of the model."""
+        return tuple(name for name in self.relations if name != NO_RELATION)
+
+    def only(self, labels: Collection[str]) -> RelationExtractor:
+        """The same model, which finds these relations alone."""
+        return replace(self, wanted=frozenset(labels))
 
     @property
     def relations(self) -> tuple[str, ...]:
@@ -58,6 +72,8 @@ class RelationExtractor:
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """What the model gets right and wrong, without relations that nobody looked for."""
+        if self.wanted is not None:
+            documents = among(documents, [], self.wanted)
         predicted = self(documents)
         if looked_for is not None:
             predicted = among(predicted, documents, looked_for)
@@ -76,9 +92,12 @@ class RelationExtractor:
         }
 
     def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
-        """For each example, the probability of every class."""
+        """For each example, the probability of every class, given that it is a wanted one."""
         plain = with_labels(examples, set())
         logits_SR = relation_logits(self.model, self.modeller.encoded(plain))
+        if self.wanted is not None:
+            sought = [one == NO_RELATION or one in self.wanted for one in self.relations]
+            logits_SR[:, ~np.array(sought)] = -np.inf
         rows = probabilities(logits_SR).tolist()
         return [dict(zip(self.relations, row, strict=True)) for row in rows]
 

@@ -5,6 +5,7 @@ let sent = [];
 let last = { sides: [], texts: [] };
 
 const language = () => byId("language").value || null;
+const types = () => byId("types").value.split(",").map((one) => one.trim()).filter(Boolean);
 
 const find = async (files) => {
   const models = [...document.querySelectorAll("[name=model]:checked")].map((box) => box.value);
@@ -21,7 +22,8 @@ const find = async (files) => {
       said.textContent = "Paste text or choose a file.";
       return;
     }
-    last = await post("/pages/read", { texts, models, language: language() });
+    const wanted = types();
+    last = await post("/pages/read", { texts, models, language: language(), types: wanted.length ? wanted : null });
     sent = texts;
   } catch (error) {
     said.textContent = error.message;
