@@ -89,7 +89,7 @@ def test_a_site_that_names_no_bound_or_an_endless_one_has_none(given: str, most:
         ({"task": "parsing"}, "task is wrong"),
         ({"site": [{"name": "a/b", "train": "x"}]}, "site.0.name is wrong"),
         ({"site": [{"name": "..", "train": "x"}]}, "site.0.name is wrong"),
-        ({"site": [{"name": "north"}]}, "site.0.train is wrong"),
+        ({"site": [{"name": "north"}]}, "site.0.train is missing"),
         ({"site": [SITE, SITE]}, "two sites are called 'north'"),
         (
             {"site": [SITE], "split": {"sites": 2, "train": "x"}},
@@ -342,3 +342,26 @@ def test_the_two_ends_of_outside_have_names() -> None:
     for wrong in ("ajar", 1.5, -0.1, ["open"]):
         with pytest.raises(SettingsError, match=r"training\.outside"):
             parse({"method": "fedavg", "training": {"outside": wrong}})
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    """Single values, missing ones, unknown keys, and what does not go together."""
+    tree = {
+        "rouns": 3,
+        "rounds": 0,
+        "privacy": {"epsilon": 8},
+        "split": {"sites": 3},
+        "public": {"files": ["p.txt"], "share": 0.2},
+    }
+    with pytest.raises(SettingsError) as caught:
+        parse(tree)
+    said = str(caught.value)
+    for words in (
+        "rounds is wrong", "did you mean 'rounds'", "split.train is missing", "privacy.unit is missing",
+        "--set privacy.unit=document", "either public.files or public.share", "federation.sums",
+    ):  # fmt: skip
+        assert words in said, words
+    assert len(caught.value.parts) == 6 and said.isprintable()
+    many = {f"odd{n}": n for n in range(50)}
+    with pytest.raises(SettingsError, match="and 42 more"):
+        parse(many)

@@ -21,6 +21,7 @@ from confide.cli.export_verbs import export
 from confide.cli.home_verbs import home
 from confide.cli.key_verbs import keys
 from confide.cli.kit_verbs import consortium, server, site
+from confide.cli.missing import all_missing
 from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
 from confide.cli.privacy_verbs import privacy
@@ -59,7 +60,13 @@ class Verbs(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         """Run the verb. Our own errors end in a message and code 2; others keep their trace."""
         try:
-            return super().invoke(ctx)
+            with screen.saying_warnings():
+                return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if (found := all_missing(error)) is None:
+                raise
+            screen.fail(found)
+            raise typer.Exit(2) from error
         except ConfideError as error:
             screen.fail(error)
             raise typer.Exit(2) from error
@@ -133,15 +140,16 @@ def run(
 ) -> None:
     """Train a model across the sites that a settings file names."""
     from confide import api
-    from confide.cli import home_verbs, tables
+    from confide.cli import afterwards, home_verbs, tables
     from confide.cli.progress import Progress
     from confide.federation.events import to_all
 
+    changes = with_canaries(overrides, canaries)
     try:
         with Progress(quiet=quiet) as progress, api.Logs(log or (), say=screen.say) as logs:
             done = api.run(
                 settings,
-                overrides=with_canaries(overrides, canaries),
+                overrides=changes,
                 out=out,
                 resume=resume,
                 on_event=to_all(progress, logs),
@@ -155,6 +163,8 @@ def run(
     if home:
         home_verbs.home(done.folder, quiet=quiet)
     screen.say(f"run folder: {done.folder}")
+    afterwards.say_advice(done.folder, done.result, command=(settings, changes, out))
+    afterwards.say_next(afterwards.next_commands(done.folder, done.result))
 
 
 @app.command(rich_help_panel=_TRAIN)

@@ -60,9 +60,7 @@ RunAndFiles = Annotated[
 ]
 As = Annotated[
     list[str] | None,
-    typer.Option(
-        "--as", metavar="FOUND=KNOWN", help="Rename an entity type for the relation model."
-    ),
+    typer.Option("--as", metavar="FOUND=KNOWN", help="Rename an entity type to the model's name."),
 ]
 DemoOut = Annotated[Path, typer.Option(metavar="DIR", help="Folder for the demo's files.")]
 Home = Annotated[

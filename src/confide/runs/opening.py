@@ -22,6 +22,7 @@ from confide.runs.release import (
     released_calibrator,
     released_splitting,
 )
+from confide.runs.standing import so_far
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, SiteTable, SplitTable, common_splitting
 from confide.tasks import TASKS
@@ -74,7 +75,10 @@ class Models:
 
 
 def opened(run: Runs, *, site: str | None = None, key: Path | None = None) -> Models:
-    """Open runs at their selected rounds, or releases. Raises as `predict` does."""
+    """Open runs at their selected rounds, or releases. Raises as `predict` does.
+
+    A run that is not finished is opened at the best checkpoint so far, with an UnfinishedWarning.
+    """
     folders = _by_task(_paths(run))
     entities: FindsEntities | None = None
     relations: FindsRelations | FindsFacts | None = None
@@ -127,7 +131,7 @@ def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
     """Each model's folder by its task. Raises RunError if two have the same."""
     found: dict[str, HeldFolder] = {}
     for path in paths:
-        folder = HeldFolder(path)
+        folder = HeldFolder(path, so_far=so_far)
         task = TASKS[release_task(path) or folder.settings().task]
         if not task.learns:
             raise RunError(

@@ -324,5 +324,5 @@ def test_a_file_of_a_newer_confide_is_refused() -> None:
 def test_a_line_that_is_missing_is_not_made_up() -> None:
     for name in AGREED:
         tree = {key: value for key, value in AGREED.items() if key != name}
-        with pytest.raises(SettingsError, match=f"method.fedavg-tagger.{name} is wrong"):
+        with pytest.raises(SettingsError, match=f"method.fedavg-tagger.{name} is missing"):
             parse_consent({"site": "a", "method": {"fedavg-tagger": tree}})
