@@ -140,8 +140,8 @@ def overlaid(tree: Mapping[str, object], overrides: Sequence[str] = ()) -> Tree:
 def _crossed(plain: Tree, error: ValidationError) -> list[str]:
     """What would still be wrong between the settings if each single one were right.
 
-    Pydantic looks at that only once each is: so wrong values are left out, and a missing one of a
-    few known values is filled in.
+    Pydantic looks at that only once each is: so wrong values are left out, and missing ones are
+    filled in: one of the known values, or a word.
     """
     repaired = deepcopy(plain)
     for one in error.errors():
@@ -154,8 +154,8 @@ def _crossed(plain: Tree, error: ValidationError) -> list[str]:
             node = (node.get(part) if isinstance(node, dict) else node[part]) if fits else None
         if isinstance(node, dict) and one["type"] != "missing":
             node.pop(key, None)
-        elif isinstance(node, dict) and (known := _choices(_field(one["loc"], Settings, TABLES))):
-            node[key] = known[0]
+        elif isinstance(node, dict):
+            node[key] = next(iter(_choices(_field(one["loc"], Settings, TABLES))), "a word")
     try:
         Settings.model_validate(repaired)
     except ValidationError as other:
