@@ -357,9 +357,14 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         parse(tree)
     said = str(caught.value)
     for words in (
-        "rounds is wrong", "did you mean 'rounds'", "split.train is missing",
-        "privacy.unit is missing", "--set privacy.unit=document", "either public.files or public.share", "federation.sums",
-    ):  # fmt: skip
+        "rounds is wrong",
+        "did you mean 'rounds'",
+        "split.train is missing",
+        "privacy.unit is missing",
+        "--set privacy.unit=document",
+        "either public.files or public.share",
+        "federation.sums",
+    ):
         assert words in said, words
     assert len(caught.value.parts) == 6 and said.isprintable()
     many = {f"odd{n}": n for n in range(50)}

@@ -15,7 +15,7 @@ from confide.methods import METHODS
 from confide.methods.noised import NEUTRAL
 from confide.settings import put
 from confide.settings.tables import Settings, kind_of
-from confide.tasks import TASKS
+from confide.tasks import TASKS, USUAL
 from confide.userfiles import Tree
 
 ENOUGH = 10_000
@@ -180,7 +180,7 @@ def _privacy(found: Proposal, method: str) -> None:
 
 def _model(found: Proposal, method: str) -> None:
     """What reads text without counting its words, with few numbers: each of them gets noise."""
-    task = str(found.has("task") or "ner")
+    task = str(found.has("task") or USUAL)
     kind = kind_of(task, str(found.has("model.kind") or ""))
     open_ = not kind and found.has("model.context") in (None, "none")
     if open_:
@@ -216,7 +216,7 @@ def _names(found: Proposal) -> None:
         [one for one in sites if isinstance(one, Mapping)] if isinstance(sites, Sequence) else []
     )
     known = [one.get("knows") for one in tables]
-    task = TASKS.get(str(found.has("task") or "ner"), TASKS["ner"])
+    task = TASKS.get(str(found.has("task") or USUAL), TASKS[USUAL])
     silent = "no site may tell which occur in its text"
     if task.learns == "relations":
         found.ask("data.types", ["Drug", "Disease"], f"all entity types: {silent}")
