@@ -342,3 +342,31 @@ def test_the_two_ends_of_outside_have_names() -> None:
     for wrong in ("ajar", 1.5, -0.1, ["open"]):
         with pytest.raises(SettingsError, match=r"training\.outside"):
             parse({"method": "fedavg", "training": {"outside": wrong}})
+
+
+def test_everything_that_is_wrong_is_said_at_once() -> None:
+    """Single values, missing ones, unknown keys, and what does not go together."""
+    tree = {
+        "rouns": 3,
+        "rounds": 0,
+        "privacy": {"epsilon": 8},
+        "split": {"sites": 3},
+        "public": {"files": ["p.txt"], "share": 0.2},
+    }
+    with pytest.raises(SettingsError) as caught:
+        parse(tree)
+    said = str(caught.value)
+    for words in (
+        "rounds is wrong",
+        "did you mean 'rounds'",
+        "split.train is missing",
+        "privacy.unit is missing",
+        "--set privacy.unit=document",
+        "either public.files or public.share",
+        "federation.sums",
+    ):
+        assert words in said, words
+    assert len(caught.value.parts) == 6 and said.isprintable()
+    many = {f"odd{n}": n for n in range(50)}
+    with pytest.raises(SettingsError, match="and 42 more"):
+        parse(many)

@@ -6,7 +6,7 @@ Errors that travel between a site and the server (`SiteFault`) carry codes and n
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
@@ -72,7 +72,24 @@ class Note(UserWarning):
 
 
 class SettingsError(ConfideError):
-    """A settings file, a `--set` or an argument is wrong."""
+    """A settings file, a `--set` or an argument is wrong. `parts` are the faults, if several."""
+
+    parts: tuple[str, ...] = ()
+
+
+def together(errors: Sequence[SettingsError]) -> SettingsError:
+    """One error that says all of these and what to do about each; they are its `parts`.
+
+    >>> str(together([SettingsError("no site"), SettingsError("no key", fix="make one")]))
+    '2 things are missing or wrong: (1) no site; (2) no key; to fix it, make one'
+    """
+    if len(errors) == 1:
+        return errors[0]
+    said = tuple(str(error) for error in errors)
+    listed = "; ".join(f"({n}) {one}" for n, one in enumerate(said, start=1))
+    found = SettingsError(f"{len(said)} things are missing or wrong: {listed}")
+    found.parts = said
+    return found
 
 
 class FormatError(ConfideError):

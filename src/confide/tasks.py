@@ -97,6 +97,12 @@ class Task:
         rates = (one for one in found.values() if isinstance(one, Mapping))
         return found.get(self.unit) == 0 and not any(one.get("support") for one in rates)
 
+    def marked(self, found: Scored) -> int:
+        """How many answers were marked in the text that was scored: entities, relations, facts."""
+        first = found.get(self.kinds[0])
+        own = first.get("support") if isinstance(first, Mapping) else found.get("facts")
+        return int(own or 0)
+
     def values(self, found: Scored) -> dict[str, float]:
         """The number that stands for each kind. Raises KeyError if one is missing."""
         each = {kind: found[kind] for kind in self.kinds}

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import re
+import shlex
 import stat
 import subprocess
 import sys
@@ -26,6 +27,7 @@ from confide.federation.ledger import LedgerRow
 from confide.jobs.comparison import Compared, RunComparison, SideScore
 from confide.jobs.demo import DemoResult, Example, Mark, Part
 from confide.runs import result as results
+from confide.settings import dump, parse
 from confide.text.document import Document, Entity
 
 RATES = {
@@ -208,8 +210,16 @@ def test_an_unknown_verb_is_refused_with_a_near_one() -> None:
 # --- train ------------------------------------------------------------------------------
 
 
+def ran(folder: Path, result: results.Result, **tree: Any) -> Done:
+    """What a run gives; its folder has settings."""
+    settings = parse({"site": [{"name": "north", "train": "a.conll"}], **tree})
+    folder.mkdir(parents=True)
+    (folder / "settings.toml").write_text(dump(settings))
+    return Done(folder, result)
+
+
 def test_run_hands_everything_on(put: Any, tmp_path: Path) -> None:
-    verb = put("run", Done(tmp_path / "run", RESULT))
+    verb = put("run", ran(tmp_path / "run", RESULT))
     done = call("run", "a.toml", "--set", "seed=2", "--set", "rounds=3", "--out", "x", "--resume")
     assert done.exit_code == 0, done.output
     assert verb.args == ("a.toml",)
@@ -220,6 +230,57 @@ def test_run_hands_everything_on(put: Any, tmp_path: Path) -> None:
     assert str(tmp_path / "run") in done.stderr
 
 
+def said_next(shown: str) -> list[list[str]]:
+    """The words of the commands that come next, as a shell takes them apart."""
+    lines = shown[shown.index("\nnext:\n") :].splitlines()[2:]
+    return [shlex.split(line) for line in lines]
+
+
+def test_run_ends_with_the_next_three_commands(put: Any, tmp_path: Path) -> None:
+    """Names with blanks and quotes come through a shell; the file is read as the run read it."""
+    folder, test = tmp_path / "it's a run", tmp_path / "my notes" / "test.conll"
+    site = {"name": "north", "train": "a", "test": str(test), "scheme": "iob2"}
+    plain = put("run", ran(folder, RESULT, site=[site]))
+    evaluate, predict, report = said_next(call("run", "a.toml").stderr)
+    assert evaluate == ["confide", "evaluate", str(folder), str(test), "--scheme", "iob2"]
+    assert predict[0] == "echo" and predict[2:] == ["|", "confide", "predict", str(folder), "-"]
+    assert report == ["confide", "report", str(folder)]
+    assert plain.args == ("a.toml",)
+
+    own = RESULT.model_copy(
+        update={"personal": True, "data": results.Data(sites={"north": results.SiteData()})}
+    )
+    put("run", ran(tmp_path / "fedner", own, method="fedner"))
+    predict, report, home = said_next(call("run", "a.toml").stderr)  # no test text to score
+    assert predict[-3:] == ["-", "--site", "north"]
+    assert (report[1], home[1:]) == ("report", ["home", str(tmp_path / "fedner")])
+
+    pairs = RESULT.model_copy(update={"task": "re"})
+    put("run", ran(tmp_path / "re", pairs, task="re", site=[{**site, "relations": {"a": "b"}}]))
+    evaluate, predict, _ = said_next(call("run", "a.toml").stderr)
+    assert evaluate[3:6] == predict[3:6] == [str(test), "--site", "north"]
+
+
+def test_run_says_that_it_was_still_learning_and_how_to_train_on(put: Any, tmp_path: Path) -> None:
+    turns = [results.Turn(round=n, dev={"strict": 0.2 * n}) for n in range(1, 4)]
+    put("run", ran(tmp_path / "run", RESULT.model_copy(update={"history": turns})))
+    words = ("run", "my settings.toml", "--set", "rounds=3", "--set", "seed=2", "--out", "my run")
+    shown = call(*words).stderr
+    assert "still learning" in shown
+    (line,) = [one for one in shown.splitlines() if one.startswith("to train on: ")]
+    again = ["--set", "seed=2", "--set", "rounds=6", "--out", "my run", "--resume"]
+    assert shlex.split(line.removeprefix("to train on: ")) == ["confide", *words[:2], *again]
+
+
+def test_all_that_a_command_lacks_is_said_with_a_line_to_paste() -> None:
+    done = call("consortium", "init", "my hospitals", "--port", "80")
+    assert done.exit_code == 2 and "--site and --host are missing" in done.stderr
+    assert "confide consortium init 'my hospitals' --site NAME --host HOST --port 80" in done.stderr
+    assert "RUN FILE is missing" in call("evaluate").stderr
+    wrong = call("server", "start", "kit", "--wait", "no")
+    assert wrong.exit_code == 2 and "Invalid value for '--wait'" in wrong.stderr
+
+
 def test_run_that_is_stopped_says_how_to_go_on(put: Any) -> None:
     put("run", raises=KeyboardInterrupt())
     done = call("run", "a.toml")
@@ -228,17 +289,26 @@ def test_run_that_is_stopped_says_how_to_go_on(put: Any) -> None:
 
 
 def test_progress_degrades_to_plain_lines(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    made = iter(ran(tmp_path / name, RESULT) for name in ("loud", "quiet"))
+
     def run(settings: str, *, on_event: Any, **_: Any) -> Done:
         on_event(Event("start", rounds=2))
         on_event(Event("ask", round=1, rounds=2, site="north", step="train"))
         on_event(
             Event(
-                "round", round=1, loss=3.25, dev_f1=0.5, bytes_up=2_000, bytes_down=10, seconds=1.0
+                "round",
+                round=1,
+                loss=3.25,
+                dev_f1=0.5,
+                best_f1=0.5,
+                bytes_up=2_000,
+                bytes_down=10,
+                seconds=1.0,
             )
         )
         on_event(Event("failed", round=2, site="south", message="site south: not-finite"))
-        on_event(Event("round", round=2, loss=2.5, dev_f1=0.25, seconds_left=61))
-        return Done(tmp_path, RESULT)
+        on_event(Event("round", round=2, loss=2.5, dev_f1=0.25, best_f1=0.5, seconds_left=61))
+        return next(made)
 
     monkeypatch.setitem(vars(api), "run", run)
     assert call("run", "a.toml").stderr.splitlines()[:3] == [
@@ -247,7 +317,7 @@ def test_progress_degrades_to_plain_lines(monkeypatch: pytest.MonkeyPatch, tmp_p
         "round 2/2 · loss 2.5 · dev F1 25.0 (best 50.0) · up 2.0 kB, down 10 B · 1:01 left",
     ]
     quiet = call("run", "a.toml", "--quiet").stderr.splitlines()
-    assert quiet[0] == "site south: not-finite" and len(quiet) == 2
+    assert quiet[0] == "site south: not-finite" and quiet[1].startswith("run folder: ")
 
 
 def test_progress_on_a_terminal_names_site_and_time() -> None:

@@ -303,3 +303,23 @@ def test_types_that_the_model_cannot_find_are_named(model: Path, tmp_path: Path)
     other.write_text("Took\tO\naspirin\tB-Medicine\nagain\tB-Drug\n")
     assert "unknown" not in evaluate(model, [known])
     assert evaluate(model, [other])["unknown"] == ["Medicine"]
+
+
+def test_files_without_a_type_of_the_model_are_refused_and_can_be_renamed(
+    model: Path, tmp_path: Path
+) -> None:
+    """It printed a table of zeros."""
+    known, other = tmp_path / "known.conll", tmp_path / "other.conll"
+    known.write_text("Took\tO\naspirin\tB-Drug\nagain\tO\n")
+    other.write_text("Took\tO\naspirin\tB-DRUG\nagain\tB-Time\n")
+    with pytest.raises(DataError) as caught:
+        evaluate(model, [other])
+    said = str(caught.value)
+    for words in ("Drug, Effect", "in the files: DRUG, Time", "--as DRUG=Drug", "--site"):
+        assert words in said
+    renamed = evaluate(model, [other], types={"DRUG": "Drug", "Time": ""})
+    assert renamed == evaluate(model, [known])
+    with pytest.raises(SettingsError, match=r"does not know the type 'Medicine'.*Drug, Effect"):
+        evaluate(model, [other], types={"DRUG": "Medicine"})
+    with pytest.raises(SettingsError, match="no entity has the type 'Drag'"):
+        evaluate(model, [other], types={"Drag": "Drug"})

@@ -434,6 +434,18 @@ def test_end_to_end_a_relation_is_true_only_if_its_entities_are(
     assert set(entities["types"]) == {"CHEMICAL", "GENE"}
 
 
+def test_files_without_a_relation_of_the_model_are_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pair = (entity("A", "Chemical", 0, 4), entity("B", "Gene", 5, 11))
+    document = Document("one", "zinc finger", pair, (Relation("R", "eases", "A", "B"),))
+    models = Models(None, Linker(), {}, {})  # type: ignore[arg-type]
+    monkeypatch.setattr(module, "opened", lambda *args, **options: models)
+    write([document], tmp_path / "gold.jsonl", "jsonl")
+    with pytest.raises(DataError, match=r"no relation in common.*model's: binds.*files: eases"):
+        evaluate("re", [tmp_path / "gold.jsonl"])
+
+
 def test_gold_relations_that_no_pair_covers_are_not_found(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

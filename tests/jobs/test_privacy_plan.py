@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
+import tempfile
+import tomllib
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
+import tomli_w
 from typer.testing import CliRunner
 
 from confide.cli.verbs import app
 from confide.errors import SettingsError
 from confide.jobs.privacy_plan import MEASURED, privacy_plan
 from confide.methods import method_of
-from confide.settings import Settings, dump, parse
+from confide.settings import Settings, dump, load, parse, put
 
 TREE: dict[str, Any] = {
     "split": {"sites": 10, "train": "a.conll"},
@@ -89,8 +94,8 @@ def test_what_cannot_be_planned_is_said() -> None:
         privacy_plan(parse({key: TREE[key] for key in ("federation", "privacy")}))
     with pytest.raises(SettingsError, match="cannot hide"):
         privacy_plan(parse({**TREE, "split": {"sites": 2, "train": "a"}}))
-    with pytest.raises(SettingsError, match="noise and rate are open"):
-        privacy_plan(parse({**TREE, "privacy": {"unit": "patient", "epsilon": 1, "rounds": 5}}))
+    with pytest.raises(SettingsError, match="nor the noise is said"):
+        privacy_plan(parse({**TREE, "privacy": {"unit": "patient", "rounds": 5}}))
     with pytest.raises(SettingsError, match="out of reach"):
         privacy_plan(settings(noise=0.3))
     with pytest.raises(SettingsError, match="units must be"):
@@ -142,3 +147,132 @@ def test_corpora_of_like_size_come_first() -> None:
     far = [abs(math.log(one.units / 600)) for one in told]
     assert far == sorted(far)
     assert privacy_plan(settings()).elsewhere == MEASURED["entities"]
+
+
+# --- what is proposed ---------------------------------------------------------------------------
+
+SITES: dict[str, Any] = {"split": {"sites": 10, "train": "a.conll"}}
+BARE: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "epsilon": {"privacy": {"epsilon": 3}},
+    "unit and masks": {
+        "federation": {"sums": "masked"}, "privacy": {"unit": "patient", "rounds": 50},
+    },
+    "noise": {"privacy": {"noise": 4.0, "epsilon": 8}},
+    "patients": {"privacy": {"patients": "-"}},
+    "tagger": {"model": {"kind": "tagger", "character": "bilstm"}},
+    "spans": {"model": {"kind": "spans"}},
+    "low rank": {"model": {"kind": "encoder"}, "encoder": {"tune": "lora"}},
+    "fedner": {"method": "fedner"},
+    "feded": {"method": "feded"},
+    "relations": {"task": "re", "method": "feded", "public": {"share": 0.2}},
+    "what breaks the promise": {
+        "federation": {"sums": "plain", "combine": "median", "groups": 3},
+        "training": {"outside": 1}, "data": {"mask_common": 0.5},
+    },
+    "some sites know some": {
+        "split": None,
+        "site": [{"name": f"s{n}", "train": "a", "knows": ["Drug"]} for n in range(5)],
+    },
+}  # fmt: skip
+
+
+def bare(name: str) -> dict[str, Any]:
+    return deepcopy({key: one for key, one in {**SITES, **BARE[name]}.items() if one is not None})
+
+
+@pytest.mark.parametrize("units", [None, 600, 5000])
+@pytest.mark.parametrize("name", BARE)
+def test_what_is_proposed_is_all_that_a_run_asks_for(name: str, units: int | None) -> None:
+    """With the examples for what only people can say, the method takes the settings."""
+    plan = privacy_plan(parse_bare(name), epsilon=None if name == "epsilon" else 8, units=units)
+    assert plan.blocked == () and all(one.why for one in (*plan.proposed, *plan.unsaid))
+    tree = bare(name)
+    for one in plan.proposed:
+        put(tree, one.key.split("."), one.value)
+    for said in plan.unsaid:
+        put(tree, said.key.split("."), said.example)
+    whole = parse(tree)
+    method_of(whole)(whole)
+    assert whole.privacy is not None and plan.epsilon <= (3 if name == "epsilon" else 8)
+    assert (whole.rounds, whole.federation.sums) == (plan.rounds, "masked")
+    assert ("privacy.units" in [one.key for one in plan.unsaid]) == (units is None)
+    again = privacy_plan(whole)
+    assert (again.noise, again.rate, again.rounds) == (plan.noise, plan.rate, plan.rounds)
+    assert again.proposed == ()
+
+
+def parse_bare(name: str) -> Any:
+    """A file of settings: only the plan takes them as they are."""
+    path = Path(tempfile.mkdtemp()) / "settings.toml"
+    path.write_text(tomli_w.dumps(bare(name)))
+    return path
+
+
+def test_what_settings_say_stays_as_it_is(tmp_path: Path) -> None:
+    own = {
+        **SITES,
+        "method": "dp-fedner",
+        "privacy": {"rate": 0.05, "clip": 2.0, "unit": "sentence"},
+    }
+    plan = privacy_plan(parse({**own, "federation": {"sums": "integers"}}), epsilon=4)
+    keys = [one.key for one in plan.proposed]
+    assert not {"method", "privacy.rate", "privacy.clip", "privacy.unit", "federation.sums"} & {
+        *keys
+    }
+    assert (plan.rate, plan.clip, plan.unit, plan.method) == (0.05, 2.0, "sentence", "dp-fedner")
+    assert plan.proposed[0].key == "privacy.epsilon" and 3.9 < plan.epsilon <= 4
+
+
+def test_a_tagger_is_proposed_for_much_text_and_a_last_layer_for_little(tmp_path: Path) -> None:
+    """By ε times the number of units, as benchmarks/privacy has it."""
+    for units, epsilon, kind in ((5400, 3, "tagger"), (5400, 1, "encoder"), (700, 8, "encoder")):
+        plan = privacy_plan(parse_bare("nothing"), epsilon=epsilon, units=units)
+        assert {one.key: one.value for one in plan.proposed}["model.kind"] == kind
+        assert plan.elsewhere[0].units == units
+
+
+def test_all_that_stands_in_the_way_is_said_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "s.toml"
+    path.write_text("rounds = 0\n[privacy]\nnoise = 0.06\nclip = -1\n")
+    with pytest.raises(SettingsError) as caught:
+        privacy_plan(path, epsilon=8, units=0)
+    for words in ("units must be at least 1", "privacy.clip is wrong", "s.toml"):
+        assert words in str(caught.value)
+    path.write_text("[split]\nsites = 2\ntrain = 'a'\n")
+    with pytest.raises(SettingsError, match="out of reach") as caught:
+        privacy_plan(path, epsilon=1e-7)
+    assert "cannot hide" in str(caught.value)
+    path.write_text("")
+    with pytest.raises(SettingsError, match=r"no \[privacy\].*--epsilon 8"):
+        privacy_plan(path)
+
+
+def test_the_verb_prints_lines_that_make_the_settings_run(tmp_path: Path) -> None:
+    path = tmp_path / "my settings.toml"
+    path.write_text("[split]\nsites = 10\ntrain = 'a.conll'\n")
+    shown = CliRunner().invoke(app, ["privacy", "plan", str(path), "--epsilon", "8"])
+    assert shown.exit_code == 0, shown.output
+    lines = shown.stdout[shown.stdout.index("# Add these lines") :].splitlines()
+    last = next(number for number, line in enumerate(lines) if line.startswith("# Or all on one"))
+    added = "\n".join(lines[1:last]).replace("# units", "units").replace("# types", "types")
+    whole = parse({**SITES, **tomllib.loads(added)})
+    method_of(whole)(whole)
+    words = shlex.split(lines[last + 1])
+    assert words[:3] == ["confide", "run", str(path)]
+    typed = load(path, [word for word in words[3:] if word != "--set"])
+    method_of(typed)(typed)
+    as_json = CliRunner().invoke(app, ["privacy", "plan", str(path), "--epsilon", "8", "--json"])
+    assert json.loads(as_json.stdout)["proposed"][0]["key"] == "privacy.epsilon"
+
+
+def test_a_run_names_all_that_is_missing_and_where_to_find_it(tmp_path: Path) -> None:
+    own = {**SITES, "method": "dp-fedsgd", "federation": {"sums": "masked"}}
+    wrong = parse({**own, "privacy": {"unit": "document", "epsilon": 8}})
+    with pytest.raises(SettingsError) as caught:
+        method_of(wrong)(wrong)
+    for words in (
+        "model.context = an encoder", "noise and rate and rounds are open",
+        "privacy.units is missing", "data.types is empty", "confide privacy plan",
+    ):  # fmt: skip
+        assert words in str(caught.value)

@@ -14,7 +14,7 @@ from confide.kinds.linear import TABLE
 from confide.methods import method_of
 from confide.runs.release import release
 from confide.settings import Settings, parse
-from contract.corpus import sentences, tiny, write_conll
+from contract.corpus import tiny
 from contract.runs import states
 from methods.relation_runs import started
 

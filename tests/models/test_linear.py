@@ -131,9 +131,7 @@ def test_rows_that_the_text_does_not_read_stay_as_they_are(decay: float) -> None
     encoded = made.annotated(text, [one.spans for one in corpus.examples], source={"Drug"})
     before = model.table.weight.detach().clone()
     optimiser = Optimiser("adagrad", learning_rate=0.1, weight_decay=decay)
-    made.fit(
-        model, encoded, weights_S=None, epochs=2, batch_size=3, optimiser=optimiser, seed=1
-    )
+    made.fit(model, encoded, weights_S=None, epochs=2, batch_size=3, optimiser=optimiser, seed=1)
     moved = (model.table.weight != before).any(1).nonzero()[:, 0].tolist()
     read = rows_read(model, text).tolist()
     assert 0 < len(moved) < len(before) / 2

@@ -123,7 +123,18 @@ def test_the_page_of_a_run_that_goes_on_shows_its_curves_and_no_test_scores(tmp_
     assert "nothing was held out" not in html and '<progress value="3" max="12">' in html
 
 
-def test_a_report_that_is_not_watched_still_refuses_an_unfinished_run(tmp_path: Path) -> None:
-    scored(begun(tmp_path), 3)
-    with pytest.raises(RunError, match="not finished"):
+def test_a_run_that_was_stopped_has_a_page_that_is_not_renewed(tmp_path: Path) -> None:
+    begun(tmp_path)
+    with pytest.raises(RunError, match="before its first checkpoint"):
         report([tmp_path])
+    scored(tmp_path, 3)
+    html = report([tmp_path]).read_text()
+    assert "Not finished" in html and "round 3 of 12" in html and "Learning curves" in html
+    assert 'http-equiv="refresh"' not in html and "loads nothing and runs" in html
+
+
+def test_only_finished_runs_are_compared(tmp_path: Path) -> None:
+    scored(begun(tmp_path / "stopped"), 3)
+    finished = write_run(tmp_path / "done", result("fedavg", 0.8))
+    with pytest.raises(RunError, match="not finished"):
+        report([finished, tmp_path / "stopped"])

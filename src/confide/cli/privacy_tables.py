@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -56,8 +58,33 @@ def said(plan: PrivacyPlan) -> Iterator[str]:
             f"{what} draws about {plan.drawn:.3g} units; on each number of their mean gradient the"
             f" noise has a standard deviation of {plan.per_number:.2g}"
         )
-    able = '"dp-feded"' if plan.steps else '"dp-fedsgd", or "dp-fedner"'
-    yield f"train under it with method = {able}"
+    if not plan.proposed:
+        able = '"dp-feded"' if plan.steps else '"dp-fedsgd", or "dp-fedner"'
+        yield f"train under it with method = {able}"
+
+
+def lines_to_add(plan: PrivacyPlan, settings: str) -> Iterator[str]:
+    """What is proposed as TOML with reasons, then what is left to say, and the command to run."""
+    if not plan.proposed and not plan.unsaid:
+        return
+    yield f"\n# Add these lines to {settings}, or change those that are there:"
+    tables: dict[str, list[str]] = {}
+    for one in plan.proposed:
+        table, _, key = one.key.rpartition(".")
+        tables.setdefault(table, []).append(f"{key} = {json.dumps(one.value)}  # {one.why}")
+    for said in plan.unsaid:
+        table, _, key = said.key.rpartition(".")
+        example = f"# {key} = {json.dumps(said.example)}  # YOU SAY: {said.why}"
+        tables.setdefault(table, []).append(example)
+    for table in sorted(tables):
+        yield from ([f"\n[{table}]"] if table else [])
+        yield from tables[table]
+    words = [f"{one.key}={json.dumps(one.value)}" for one in plan.proposed]
+    words += [f"{one.key}={json.dumps(one.example)}" for one in plan.unsaid if one.needed]
+    yield "\n# Or all on one line (your own values for those that YOU SAY):"
+    yield shlex.join(["confide", "run", settings, *(w for one in words for w in ("--set", one))])
+    for why in plan.blocked:
+        yield f"\n# A run would still be refused: {why}"
 
 
 def _together(plan: PrivacyPlan) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 
 _REMEMBERED = (
-    "round", "rounds", "site", "step", "loss", "dev_f1", "bytes_up", "bytes_down", "seconds_left",
-    "score",
+    "round", "rounds", "site", "step", "loss", "dev_f1", "best_f1", "bytes_up", "bytes_down",
+    "seconds_left", "score",
 )  # fmt: skip
 
 
@@ -39,7 +39,7 @@ class Standing:
     step: str = ""
     loss: float | None = None
     dev_f1: float | None = None
-    best: dict[str, float] = field(default_factory=dict)
+    best_f1: float | None = None
     federation: str = ""
     bytes_up: int = 0
     bytes_down: int = 0
@@ -55,13 +55,6 @@ class Standing:
         if event.kind == "round":
             self.done = self.round
             self.federation = event.site or ""
-            if event.dev_f1 is not None:
-                self.best[self.federation] = max(event.dev_f1, self.best_f1 or 0.0)
-
-    @property
-    def best_f1(self) -> float | None:
-        """The best development F1 so far, of the federation that finished the last round."""
-        return self.best.get(self.federation)
 
     @property
     def where(self) -> str:
@@ -76,7 +69,8 @@ class Standing:
         if self.loss is not None:
             parts.append(f"loss {self.loss:.4g}")
         if self.dev_f1 is not None:
-            parts.append(f"dev {self.score} {points(self.dev_f1)} (best {points(self.best_f1)})")
+            best = "" if self.best_f1 is None else f" (best {points(self.best_f1)})"
+            parts.append(f"dev {self.score} {points(self.dev_f1)}{best}")
         if self.bytes_up or self.bytes_down:
             parts.append(f"up {size(self.bytes_up)}, down {size(self.bytes_down)}")
         if self.seconds_left is not None:

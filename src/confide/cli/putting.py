@@ -181,7 +181,7 @@ def put_scores(found: Scored, *, as_json: bool) -> None:
     if unknown := found.get("unknown"):
         chained = "micro" in found or "entities" in found
         who = "the relation model" if chained else "the model"
-        so = "" if chained else ", so it counts as not found; a site's `tags` map names of types"
+        so = "" if chained else ", so it counts as not found; --as FOUND=KNOWN renames it"
         screen.say(f"{who} does not know the type {' or '.join(unknown)}{so}")
     if doubt := found.get("confidences"):
         screen.say(doubt)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import date
 from importlib import import_module
@@ -12,6 +15,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 from unicodedata import bidirectional
+
+from confide.errors import Note, SettingsError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -62,6 +67,23 @@ def agreed(question: str) -> bool:
     return not sys.stdin.isatty() or typer.confirm(question, default=True, err=True)
 
 
+@contextmanager
+def saying_notes() -> Iterator[None]:
+    """Say a `Note` about a result in one line, where Python would show a line of code."""
+    shows = warnings.showwarning
+
+    def show_warning(message: Warning | str, category: type[Warning], *rest: Any) -> None:
+        if issubclass(category, Note):
+            say(f"note: {message}")
+        else:
+            shows(message, category, *rest)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", Note)
+        warnings.showwarning = show_warning  # type: ignore[assignment]
+        yield
+
+
 def put_json(value: object) -> None:
     """Print a value as JSON to stdout; dataclasses become objects, paths become strings."""
     sys.stdout.write(json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
@@ -90,7 +112,11 @@ def fail(error: ConfideError) -> None:
     """Print one clear message to stderr: what is wrong, where, what was expected, what to do."""
     from rich.text import Text
 
-    message = Text.assemble(("error: ", "bold red"), (error.what, "bold"))
+    several = error.parts if isinstance(error, SettingsError) else ()
+    what = error.what.partition(":")[0] if several else error.what
+    message = Text.assemble(("error: ", "bold red"), (what, "bold"))
+    for number, one in enumerate(several, start=1):
+        message.append(f"\n  {number}. {one}")
     parts = (
         ("where", error.where),
         ("expected", error.expected),

@@ -49,7 +49,7 @@ def coordinate(
     quiet: Quiet = False,
 ) -> None:
     """Train a model across real sites, each of which keeps its text (NVIDIA FLARE)."""
-    from confide.cli import tables
+    from confide.cli import afterwards, tables
     from confide.cli.progress import Progress
     from confide.federation.events import to_all
     from confide.flare.kits.startup import no_engine
@@ -81,6 +81,7 @@ def coordinate(
         raise typer.Exit(screen.STOPPED) from None
     screen.show(tables.sites(done.result))
     screen.say(f"run folder: {done.folder}")
+    afterwards.say_next(afterwards.lead_commands(done.folder))
 
 
 def _say_ended(ending: Ending) -> None:

@@ -6,9 +6,7 @@ Nothing heavy is imported before a verb runs, so `confide --help` answers at onc
 from __future__ import annotations
 
 import sys
-import warnings
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
@@ -24,6 +22,7 @@ from confide.cli.export_verbs import export
 from confide.cli.home_verbs import home
 from confide.cli.key_verbs import keys
 from confide.cli.kit_verbs import consortium, server, site
+from confide.cli.missing import all_missing
 from confide.cli.peer_verbs import peers
 from confide.cli.pretrain_verbs import pretrain
 from confide.cli.privacy_verbs import privacy
@@ -50,7 +49,7 @@ from confide.cli.words import (
     Site,
     with_canaries,
 )
-from confide.errors import ConfideError, Note
+from confide.errors import ConfideError
 
 if TYPE_CHECKING:
     from confide.jobs.initialise import Match
@@ -93,11 +92,13 @@ class Verbs(TyperGroup):
         Notes about a result are printed, each once.
         """
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("always", Note)
-                show = warnings.showwarning
-                warnings.showwarning = partial(_shown, show)
+            with screen.saying_notes():
                 return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if (found := all_missing(error)) is None:
+                raise
+            screen.fail(found)
+            raise typer.Exit(2) from error
         except ConfideError as error:
             screen.fail(error)
             raise typer.Exit(2) from error
@@ -119,16 +120,6 @@ def _untyped(params: list[Any]) -> list[Any]:
         if one.param_type_name == "argument" or one.is_flag:
             vars(one)["display_type_rich"] = lambda ctx: None
     return params
-
-
-def _shown(
-    show: Callable[..., None], message: Warning | str, kind: type[Warning], *rest: Any
-) -> None:
-    """Print a note; let other warnings look as ever."""
-    if issubclass(kind, Note):
-        screen.say(str(message))
-    else:
-        show(message, kind, *rest)
 
 
 app = typer.Typer(
@@ -189,15 +180,16 @@ def run(
 ) -> None:
     """Train a model across the sites that a settings file names."""
     from confide import api
-    from confide.cli import home_verbs, tables
+    from confide.cli import afterwards, home_verbs, tables
     from confide.cli.progress import Progress
     from confide.federation.events import to_all
 
+    changes = with_canaries(overrides, canaries)
     try:
         with Progress(quiet=quiet) as progress, api.Logs(log or (), say=screen.say) as logs:
             done = api.run(
                 settings,
-                overrides=with_canaries(overrides, canaries),
+                overrides=changes,
                 out=out,
                 resume=resume,
                 on_event=to_all(progress, logs),
@@ -211,6 +203,8 @@ def run(
     if home:
         home_verbs.home(done.folder, quiet=quiet)
     screen.say(f"run folder: {done.folder}")
+    afterwards.say_advice(done.folder, done.result, command=(settings, changes, out))
+    afterwards.say_next(afterwards.next_commands(done.folder, done.result))
 
 
 @app.command()

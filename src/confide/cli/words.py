@@ -48,9 +48,7 @@ RunAndFiles = Annotated[
 ]
 As = Annotated[
     list[str] | None,
-    typer.Option(
-        "--as", metavar="FOUND=KNOWN", help="Rename an entity type for the relation model."
-    ),
+    typer.Option("--as", metavar="FOUND=KNOWN", help="Rename an entity type to the model's name."),
 ]
 Types = Annotated[
     str | None,

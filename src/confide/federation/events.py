@@ -11,8 +11,9 @@ class Event:
     """Something happened: "start", "ask", "reply", "failed", "round", "scores" or "end".
 
     In a federation of one site, a "round" names that site. `dev_f1` is an F1, or the number that
-    `score` names; `dev` has the number of each kind of score, `dev_sites` the first kind of each
-    site. The "start" says the `folder`, the "end" the scores on `test` text, if there is any.
+    `score` names, and `best_f1` the best so far; `dev` has the number of each kind of score,
+    `dev_sites` the first kind of each site. The "start" says the `folder`, the "end" the scores on
+    `test` text, if there is any.
     """
 
     kind: str
@@ -22,6 +23,7 @@ class Event:
     step: str | None = None
     loss: float | None = None
     dev_f1: float | None = None
+    best_f1: float | None = None
     bytes_up: int | None = None
     bytes_down: int | None = None
     seconds: float | None = None

@@ -6,6 +6,7 @@ which finds relations between the entities that the first one found.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -13,10 +14,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
-from confide.data.batches.entity_types import alike, as_known
+from confide.data.batches.entity_types import alike, as_known, check_names
 from confide.data.batches.relations import Candidates, candidates, predicted_labels
 from confide.data.corpus.corpora import locate
-from confide.errors import DataError, Note, SettingsError
+from confide.errors import DataError, Note, SettingsError, printable
 from confide.kinds.entities import among
 from confide.kinds.trained import Extractor, FindsFacts
 from confide.runs.opening import Models, Runs, opened, types_of
@@ -103,7 +104,8 @@ def evaluate(
     entities. A chain gives `{"entities": ..., "relations": ...}`, both with "strict" and "relaxed":
     a relation is true only if its entities are (`scoring.end_to_end`), and entity types have the
     relation model's names. With relations, "unknown" lists the types that the relation model does
-    not know; without, if there are any, those that the recogniser cannot find.
+    not know; without, if there are any, those that the recogniser cannot find. `types` says what
+    the model, or in a chain the relation model, calls types of the files.
 
     If sites annotate different types, a found type that neither occurs in the files nor is
     annotated at `site` does not count, because nobody looked for it there.
@@ -113,10 +115,9 @@ def evaluate(
     If the settings map the types and relations of `site`, the maps are applied to the files. If
     `types` says what is wanted (see `predict`), nothing else is found or sought. `mode` is how
     entities are matched. Raises as `predict` does, and DataError if the files hold no entity
-    or no relation.
+    or no relation, or none whose type or name the model knows.
     """
     models = opened(run, site=site, key=key, types=types)
-    check_options(models, names)
     documents = documents_of(data, format=format)
     note_cut(models, documents)
     files = models.split(documents)
@@ -133,10 +134,14 @@ def _evaluated(
     """The scores of models on documents under their common names."""
     if models.relations is None:
         _must_hold(gold, "entity")
+        gold = _in_names_of(models, gold, names or {})
         scored = scores(count_entities(gold, _looked_for(models, gold), mode=mode))
         never = sorted(set(types_of(gold)) - set(models.entities.types if models.entities else ()))
         return {**scored, "unknown": never} if never else scored
     _must_hold(gold, "relation")
+    marked = {one.type for document in gold for one in document.relations}
+    if marked.isdisjoint(models.relations.relations):
+        raise _nothing_common("relation", marked, set(models.relations.relations) - {NO_RELATION})
     called = common_names(models, gold, names)
     if models.relations.finds == "facts":
         ranked = _bags_scored(models, models.relations, gold, names=called)
@@ -156,6 +161,39 @@ def _evaluated(
             "relations": _end_to_end(gold, predicted, looked),
         }
     return {**result, "unknown": _unknown(called, names)}
+
+
+def _in_names_of(
+    models: Models, gold: Sequence[Document], types: Mapping[str, str]
+) -> list[Document]:
+    """The documents with the recogniser's names of types. Raises DataError, SettingsError."""
+    assert models.entities is not None
+    found, known = types_of(gold), set(models.entities.types)
+    check_names(types, sorted(found), known)
+    if known.isdisjoint(types.get(name, name) for name in found):
+        raise _nothing_common("entity type", found, known)
+    return retag(gold, types)[0] if types else list(gold)
+
+
+def _nothing_common(what: str, found: set[str], known: set[str]) -> DataError:
+    """Nothing in the files is of a type, or has a name, that the model knows."""
+    fix = (
+        "choose a run that learnt these, or map the names: --site NAME applies a site's map of the"
+    )
+    fix += " run's settings"
+    if what == "entity type":
+        pairs = {name: alike(name, known) for name in sorted(found)}
+        name, other = next(
+            ((name, other) for name, other in pairs.items() if other),
+            (min(found), min(known, default="KNOWN")),
+        )
+        fix += f", --as renames a type: --as {shlex.quote(f'{name}={other}')}"
+    return DataError(
+        f"the files have no {what} in common with the model, so every score would be 0",
+        expected=f"some of the model's: {', '.join(sorted(known)) or 'none'}",
+        got=f"in the files: {', '.join(map(printable, sorted(found)))}",
+        fix=fix,
+    )
 
 
 def _looked_for(models: Models, gold: Sequence[Document]) -> list[Document]:

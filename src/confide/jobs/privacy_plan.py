@@ -1,6 +1,7 @@
 """What noise a run needs: σ, ε by round, and what colluders and lost sites do to both.
 
-Nothing is read but the settings. The noise is made by the sites together: each adds Skellam noise
+What the settings leave open is proposed (`privacy_proposal`). Nothing is read but the settings. The
+noise is made by the sites together: each adds Skellam noise
 of variance (σ C)² / (t - c), so that t - c sites, the fewest honest ones in a secure sum, have all
 of it that the account counts. Under a method whose sites step by themselves, each adds all of it.
 """
@@ -12,14 +13,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from confide.errors import SettingsError
+from confide.errors import SettingsError, together
 from confide.federation.secure.roster import colluders, threshold
-from confide.methods import METHODS
+from confide.jobs.privacy_proposal import Proposal, Proposed, Unsaid, proposal
+from confide.methods import METHODS, method_of
 from confide.methods.noised import budget_of
 from confide.privacy.solving import Budget
 from confide.recipes import settings_file
-from confide.settings import Settings, load
+from confide.settings import Settings, overlaid, parse, read_tree
+from confide.settings.tomlfile import located
 from confide.tasks import TASKS
+from confide.userfiles import Tree
 
 _ROWS = 8
 
@@ -97,6 +101,10 @@ class PrivacyPlan:
         against: ε if fewer or more sites collude than was supposed.
         elsewhere: what noise cost on published corpora, the most like this one in size first.
         steps: sums that a site noises by itself in a round; 0: the noise is made together.
+        method: what trains under it.
+        proposed: what to add to the settings, or to change in them, and why.
+        unsaid: what only people can say, for a run.
+        blocked: why a run would still be refused.
     """
 
     unit: str
@@ -119,10 +127,18 @@ class PrivacyPlan:
     against: tuple[Against, ...]
     elsewhere: tuple[Elsewhere, ...]
     steps: int = 0
+    method: str = ""
+    proposed: tuple[Proposed, ...] = ()
+    unsaid: tuple[Unsaid, ...] = ()
+    blocked: tuple[str, ...] = ()
 
 
 def privacy_plan(
-    settings: str | Path | Settings, *, overrides: Sequence[str] = (), units: int | None = None
+    settings: str | Path | Settings,
+    *,
+    overrides: Sequence[str] = (),
+    units: int | None = None,
+    epsilon: float | None = None,
 ) -> PrivacyPlan:
     """Work out what `[privacy]` leaves open, before anything runs; no text is read.
 
@@ -130,22 +146,103 @@ def privacy_plan(
         settings: a TOML file, the name of a recipe, or settings.
         overrides: `key=value` texts that replace the file's values.
         units: how many units all sites have together, about.
+        epsilon: what may be spent. Whatever else a run under noise needs is then proposed, as it is
+            where the settings leave open more than can be worked out.
 
-    Raises SettingsError: there is no `[privacy]`, it cannot be kept, or the sites are too few.
+    Raises SettingsError, which says everything that stands in the way: ε is nowhere said or cannot
+    be kept, the sites are too few.
     """
-    chosen = (
-        settings if isinstance(settings, Settings) else load(settings_file(settings), overrides)
+    if isinstance(settings, Settings):
+        return _planned(settings.model_dump(mode="json", by_alias=True, exclude_unset=True),
+                        epsilon=epsilon, units=units)  # fmt: skip
+    file = settings_file(settings)
+    tree = read_tree(Path(file))
+    try:
+        return _planned(overlaid(tree, overrides), epsilon=epsilon, units=units)
+    except SettingsError as error:
+        raise located(error, str(file)) from error.__cause__
+
+
+def _planned(tree: Tree, *, epsilon: float | None, units: int | None) -> PrivacyPlan:
+    """The plan of plain settings; what they leave open is proposed."""
+    faults = [] if units is None or units > 0 else [_too_few(units)]
+    given = Proposal(tree)
+    free = [one for one in ("epsilon", "noise", "rate", "rounds")
+            if given.has(f"privacy.{one}") is None]  # fmt: skip
+    if epsilon is None and {"epsilon", "noise"} <= set(free):
+        what = "neither ε nor the noise is said" if given.has("privacy") else "the settings have no"
+        raise together([*faults, SettingsError(
+            what if given.has("privacy") else f"{what} [privacy]",
+            expected="ε: 1 is a strong promise, 3 one against casual attacks, 8 a bound on paper"
+            " (docs/noise.md)",
+            fix="add --epsilon 8: it proposes all the rest, each with its reason",
+        )])  # fmt: skip
+    found = given
+    if epsilon is not None or len(free) > 1 or given.has("privacy.unit") is None:
+        found = proposal(tree, epsilon=epsilon, units=units)
+    chosen = None
+    try:
+        chosen = parse(found.tree)
+    except SettingsError as error:
+        faults.append(error)
+    budget = None
+    if chosen is not None:
+        faults += _too_few_sites(chosen)
+        try:
+            budget = budget_of(chosen)
+        except SettingsError as error:
+            faults.append(error)
+    if faults or chosen is None or budget is None:
+        raise together(faults)
+    if found is not given and found.has("privacy.rounds") is None:  # these were worked out
+        found.set("rounds", budget.rounds, "those that [privacy] pays for")
+        chosen = parse(found.tree)
+    plan = _plan(
+        chosen, budget, chosen.privacy.units if units is None and chosen.privacy else units
     )
-    budget, own = budget_of(chosen), chosen.privacy
-    assert own is not None, "budget_of has checked it"
-    units = own.units if units is None else units
-    if units is not None and units < 1:
-        raise SettingsError("units must be at least 1", got=str(units))
-    sites = len(chosen.site) or (chosen.split.sites if chosen.split else 0)
-    if not sites:
-        raise SettingsError(
-            "the settings name no sites", fix="add [[site]] tables, or a [split] with sites"
+    if found is given:
+        return plan
+    blocked: tuple[str, ...] = ()
+    try:
+        whole = parse(found.whole())
+        method_of(whole)(whole)
+    except SettingsError as error:
+        blocked = (str(error),)
+    most = chosen.guards.max_epsilon
+    if plan.epsilon > most:
+        blocked += (
+            f"sites let ε = {most:g} be spent, unless their own guard max_epsilon is raised",
         )
+    return replace(
+        plan, proposed=tuple(found.proposed), unsaid=tuple(found.unsaid), blocked=blocked
+    )
+
+
+def _too_few(units: int) -> SettingsError:
+    return SettingsError("units must be at least 1", got=str(units))
+
+
+def _too_few_sites(settings: Settings) -> list[SettingsError]:
+    """What is wrong with the number of sites."""
+    sites = _sites_of(settings)
+    if not sites:
+        fix = "add [[site]] tables, or a [split] with sites"
+        return [SettingsError("the settings name no sites", fix=fix)]
+    try:
+        threshold(sites, settings.federation.colluding or colluders(sites))
+    except SettingsError as error:
+        return [error]
+    return []
+
+
+def _sites_of(settings: Settings) -> int:
+    return len(settings.site) or (settings.split.sites if settings.split else 0)
+
+
+def _plan(chosen: Settings, budget: Budget, units: int | None) -> PrivacyPlan:
+    """The plan of settings that leave nothing open."""
+    own, sites = chosen.privacy, _sites_of(chosen)
+    assert own is not None, "budget_of has checked it"
     colluding = chosen.federation.colluding or colluders(sites)
     least = threshold(sites, colluding)
     honest = least - colluding
@@ -174,6 +271,7 @@ def privacy_plan(
         against=() if alone else tuple(_against(budget, sites, least=least, colluding=colluding)),
         elsewhere=() if alone else _elsewhere(TASKS[chosen.task].learns, units),
         steps=own.steps if alone else 0,
+        method=chosen.method,
     )
 
 

@@ -94,6 +94,11 @@ class FindsRelations(Extractor, Protocol):
     finds: ClassVar[Literal["relations"]]
 
     @property
+    def relations(self) -> tuple[str, ...]:
+        """The names of the relations that it finds, and of none."""
+        ...
+
+    @property
     def rules(self) -> Rules:
         """Which pairs are candidates."""
         ...
@@ -103,6 +108,11 @@ class FindsFacts(Extractor, Protocol):
     """A trained model that finds facts of entity pairs, from all sentences that name both."""
 
     finds: ClassVar[Literal["facts"]]
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The names of the relations that it finds, and of none."""
+        ...
 
     @property
     def rules(self) -> Rules:

@@ -8,6 +8,7 @@ sum. docs/noise.md has the account.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.data.batches.flat import Rows
-from confide.errors import GuardError, SettingsError
+from confide.errors import GuardError, SettingsError, together
 from confide.federation.digests import digest, number
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
@@ -184,15 +185,31 @@ class UnderNoise(FedAvg):
     private: ClassVar[bool] = True
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        super().__init__(settings, public)
-        self._budget = budget_of(settings)
-        _check(settings, self._budget)
-        if settings.privacy is not None and settings.privacy.steps > 1 and not self.steps_alone:
-            raise SettingsError(
-                f"under {settings.method} a site takes one step under noise in a round",
-                expected="no privacy.steps",
-                got=str(settings.privacy.steps),
+        faults = []
+        try:
+            super().__init__(settings, public)
+        except SettingsError as error:
+            faults.append(error)
+        try:
+            self._budget = budget_of(settings)
+            faults += _beyond(settings, self._budget)
+        except SettingsError as error:
+            faults.append(error)
+        faults += _faults(settings)
+        own = settings.privacy
+        if own is not None and own.steps > 1 and not self.steps_alone:
+            faults.append(
+                SettingsError(
+                    f"under {settings.method} a site takes one step under noise in a round",
+                    expected="no privacy.steps",
+                    got=str(own.steps),
+                )
             )
+        if len(faults) > 1:
+            plan = "`confide privacy plan SETTINGS --epsilon 8` proposes what is missing, and why"
+            faults.append(SettingsError(plan))
+        if faults:
+            raise together(faults)
 
     @property
     def _noise(self) -> Noise:
@@ -234,62 +251,88 @@ def budget_of(settings: RunSettings) -> Budget:
     )
 
 
-def _check(settings: RunSettings, budget: Budget) -> None:
-    """Raise SettingsError if the promise could not be kept, or would not be what it seems."""
-    own = settings.privacy
-    assert own is not None, "budget_of has checked it"
-    if own.units is None:
-        raise SettingsError(
-            "privacy.units is missing: the sum is divided by it, and nothing may be counted",
-            expected="about how many units all sites have together",
-        )
-    if settings.rounds > budget.rounds:
-        raise SettingsError(
-            "the run has more rounds than [privacy] pays for",
-            expected=f"rounds of at most {budget.rounds}",
-            got=str(settings.rounds),
-        )
-    if not math.isfinite(budget.epsilon_after(settings.rounds)):
-        raise SettingsError(
-            "with so little noise no bound is known, so nothing would be promised",
-            fix="set more noise, fewer rounds or a lower rate: `confide privacy plan` shows ε",
-        )
-    learns = TASKS[settings.task].learns
-    if learns == "relations" and own.unit == "sentence":
-        raise SettingsError(
-            "a pair of entities has no sentence of its own",
-            expected='privacy.unit = "document" or "patient"',
-            got=repr(own.unit),
-        )
+NEUTRAL: Mapping[str, tuple[object, str]] = {
+    "federation.groups": (
+        0,
+        "the noise is that of the sum over all sites, so no part of it may be looked at",
+    ),
+    "federation.combine": (
+        "mean",
+        "the noise is that of the sum over all sites, so no part of it may be looked at",
+    ),
+    "training.outside": (0.0, "what a site lacks depends on its text"),
+    "data.mask_common": (0.0, "what is hidden of one document depends on all others"),
+    "split.apart": ("", "one held-out document would take others out of training"),
+}
+"""Settings that would break the promise, the only value that keeps it, and why."""
+
+
+def named_by(settings: RunSettings) -> dict[str, object]:
+    """What settings have to name under noise, since no site may tell what its text holds."""
     named: dict[str, object] = {"data.types": settings.data.types}
-    if learns == "relations":
+    if TASKS[settings.task].learns == "relations":
         named |= {"data.relations": settings.data.relations, "pairs.types": settings.pairs.types}
-    missing = [name for name, value in named.items() if not value]
+    return named
+
+
+def _beyond(settings: RunSettings, budget: Budget) -> list[SettingsError]:
+    """What the budget does not cover."""
+    found = []
+    if settings.rounds > budget.rounds:
+        found.append(
+            SettingsError(
+                "the run has more rounds than [privacy] pays for",
+                expected=f"rounds of at most {budget.rounds}",
+                got=str(settings.rounds),
+            )
+        )
+    elif not math.isfinite(budget.epsilon_after(settings.rounds)):
+        found.append(
+            SettingsError(
+                "with so little noise no bound is known, so nothing would be promised",
+                fix="set more noise, fewer rounds or a lower rate: `confide privacy plan` shows ε",
+            )
+        )
+    return found
+
+
+def _faults(settings: RunSettings) -> list[SettingsError]:
+    """Why the promise could not be kept, or would not be what it seems."""
+    own, found = settings.privacy, []
+    if own is None:
+        return []
+    if own.units is None:
+        found.append(
+            SettingsError(
+                "privacy.units is missing: the sum is divided by it, and nothing may be counted",
+                expected="about how many units all sites have together",
+            )
+        )
+    if TASKS[settings.task].learns == "relations" and own.unit == "sentence":
+        found.append(
+            SettingsError(
+                "a pair of entities has no sentence of its own",
+                expected='privacy.unit = "document" or "patient"',
+                got=repr(own.unit),
+            )
+        )
+    missing = [name for name, value in named_by(settings).items() if not value]
     if missing:
-        raise SettingsError(
-            f"under noise the settings name everything, and {missing[0]} is empty",
-            fix=f"set {', '.join(missing)}: no site may tell what occurs in its text",
+        found.append(
+            SettingsError(
+                f"under noise the settings name everything, and {missing[0]} is empty",
+                fix=f"set {', '.join(missing)}: no site may tell what occurs in its text",
+            )
         )
-    if settings.federation.groups or settings.federation.combine != "mean":
-        raise SettingsError(
-            "the noise is that of the sum over all sites, so no part of it may be looked at",
-            fix="leave out federation.groups and federation.combine",
-        )
-    if settings.training.outside:
-        raise SettingsError(
-            "what a site lacks depends on its text",
-            expected="training.outside = 0",
-            got=str(settings.training.outside),
-        )
-    if settings.data.mask_common:
-        raise SettingsError(
-            "what is hidden of one document depends on all others",
-            expected="data.mask_common = 0",
-            got=str(settings.data.mask_common),
-        )
-    if settings.split is not None and settings.split.apart:
-        raise SettingsError(
-            "one held-out document would take others out of training",
-            expected="split.apart left out",
-            got=repr(settings.split.apart),
-        )
+    for key, (neutral, why) in NEUTRAL.items():
+        table, name = key.split(".")
+        held = getattr(settings, table)
+        if held is not None and getattr(held, name) != neutral:
+            found.append(
+                SettingsError(
+                    why,
+                    expected=f"{key} = {json.dumps(neutral)}, or left out",
+                    got=repr(getattr(held, name)),
+                )
+            )
+    return found

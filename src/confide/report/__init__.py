@@ -21,7 +21,10 @@ def report(runs: Sequence[Path | str], *, out: Path | str | None = None, text: b
     comes from the errors.json that each site writes for itself; a run folder holds them only if all
     sites ran in one process.
 
-    Raises RunError if a folder holds no finished run, a damaged one, or one of a newer schema.
+    The page of a single run that was stopped shows what its last checkpoint says.
+
+    Raises RunError if a folder holds no run, a damaged one, or one of a newer schema, or if one of
+    several is not finished.
     """
     from confide.report.page import write_page
 

@@ -44,13 +44,23 @@ def write_page(
     *,
     out: Path | str | None = None,
     text: bool = True,
-    unfinished: bool = False,
+    renewed: bool = False,
 ) -> Path:
-    """See `confide.report.report`. The file is written whole or not at all."""
-    folders = load_runs([Path(run) for run in runs], text=text, unfinished=unfinished)
+    """See `confide.report.report`. The file is written whole or not at all.
+
+    `renewed`: the page will be written again and again, and browsers load it again.
+    """
+    alone = len(runs) == 1
+    folders = load_runs([Path(run) for run in runs], text=text, unfinished=renewed or alone)
+    if not renewed and folders[0].running and not folders[0].history:
+        raise RunError(
+            "the run was stopped before its first checkpoint, so there is nothing to show",
+            where=str(folders[0].path),
+            fix="continue it with `confide run … --resume`, or watch it with --watch",
+        )
     name = "report.html" if len(folders) == 1 else "comparison.html"
     page = Path(out) if out is not None else folders[0].path / name
-    html = render(folders)
+    html = render(folders, renewed=renewed)
     with os_errors_as(
         RunError, "the page cannot be written", where=page, fix="name another file with --out"
     ):
@@ -58,8 +68,8 @@ def write_page(
     return page
 
 
-def render(runs: Sequence[FinishedRun]) -> str:
-    """The page as HTML. While a run goes on, browsers load it again every few seconds."""
+def render(runs: Sequence[FinishedRun], *, renewed: bool = False) -> str:
+    """The page as HTML. If it is `renewed`, browsers load it again while a run goes on."""
     views = [view_of(number, run) for number, run in enumerate(runs)]
     task = task_of(runs)
     environment = Environment(
@@ -78,7 +88,7 @@ def render(runs: Sequence[FinishedRun]) -> str:
         verdict=verdict(runs),
         told_range=told_range,
         running=[run for run in runs if run.running],
-        renew=RENEW,
+        renew=RENEW if renewed else 0,
         notices=_notices(runs),
         views=views,
         task=task,

@@ -10,6 +10,7 @@ from confide.report.folder import FinishedRun, task_of
 from confide.report.intervals import ALL, LEVEL, intervals
 from confide.report.plots import Range
 from confide.report.views import REFERENCES
+from confide.runs.learnt import advice
 from confide.tasks import TASKS
 
 
@@ -59,7 +60,7 @@ def verdict(runs: Sequence[FinishedRun]) -> Verdict | None:
         return Verdict(_newest(run), called.full(kind), "development text", None, ())
     if run.score(kind) is None:
         return None
-    facts = (*_gains(run, runs), *_weakest(run), *_kept(run))
+    facts = (*_gains(run, runs), *_weakest(run), *_kept(run), *_learnt(run))
     found = intervals(run).get(ALL)
     return Verdict(run.score(kind), called.full(kind), "test text", found, facts)
 
@@ -143,3 +144,9 @@ def _kept(run: FinishedRun) -> Iterator[str]:
     best, rounds = run.result.best_round, run.result.rounds
     if best is not None and rounds is not None:
         yield f"The model of round {best} of {rounds} was kept."
+
+
+def _learnt(run: FinishedRun) -> Iterator[str]:
+    """Whether the model has learnt next to nothing, or was still learning."""
+    if (found := advice(run.result)) is not None:
+        yield f"{found.said[0].upper()}{found.said[1:]}."

@@ -39,7 +39,7 @@ def watch(
         if now is not None and now != before:
             before = now
             finished = (folder / RESULT).exists()
-            page = write_page([folder], out=out, text=text, unfinished=True)
+            page = write_page([folder], out=out, text=text, renewed=True)
             if on_page is not None:
                 on_page(page, "finished" if finished else _where(folder))
             if finished:

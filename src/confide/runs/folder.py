@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
@@ -70,15 +70,20 @@ class RunFolder:
         return CheckpointStore(self.part(part) / CHECKPOINTS)
 
     def calibrator(self, site: str | None) -> Calibrator:
-        """What calibrates the confidences of a site's model; nothing if the run says nothing."""
-        if not (self.path / RESULT).exists():
-            return AS_IS
+        """What calibrates the confidences of a site's model; nothing if the run says nothing.
+
+        Raises RunError as `result`.
+        """
         found = self.result().calibration
         return AS_IS if found is None else found.of(site)
 
     def is_taken(self) -> bool:
         """Whether a run was started here."""
         return (self.path / "settings.toml").exists()
+
+    def is_finished(self) -> bool:
+        """Whether the run here came to its end."""
+        return (self.path / RESULT).exists()
 
     def check(self, settings: Settings, *, resume: bool) -> None:
         """Raise RunError if starting would overwrite a run, or if there is none to resume."""
@@ -158,7 +163,7 @@ class RunFolder:
     def _same(self, settings: Settings) -> None:
         """Raise RunError if the run has other settings, or was written by a newer confide."""
         before, now = decisive(self.settings(as_written=True)), decisive(settings)
-        if (self.path / RESULT).exists():
+        if self.is_finished():
             self.result()
         changed = sorted(
             key for key in before.keys() | now.keys() if before.get(key) != now.get(key)
@@ -223,7 +228,7 @@ class RunFolder:
 
     def result(self) -> Result:
         """The run's result. Raises RunError as `Result.read` does, or if there is no run."""
-        if self.path.is_dir() and not (self.path / RESULT).exists():
+        if self.path.is_dir() and not self.is_finished():
             self.settings()
         return Result.read(self.path)
 
@@ -251,6 +256,13 @@ class RunFolder:
         """
         result = self.result()
         part = self.part_of(result, site, personal=method.personal)
+        if part not in result.best_rounds:
+            raise RunError(
+                f"{part} has no checkpoint yet, so it has no model",
+                where=str(self.path),
+                expected=" or ".join(result.best_rounds),
+                fix="continue the run with `confide run … --resume`",
+            )
         checkpoint = self.store(part).load(result.best_rounds[part])
         try:
             state: object = decode_file(method.State, checkpoint.state.tobytes())
@@ -273,7 +285,15 @@ class RunFolder:
 
 
 class HeldFolder(RunFolder):
-    """The folder of a run that is not being written: settings and result are read only once."""
+    """The folder of a run that is not being written: settings and result are read only once.
+
+    `so_far` gives what stands for the result of a run that is not finished; without it such a run
+    is refused.
+    """
+
+    def __init__(self, path: Path, *, so_far: Callable[[Path], Result] | None = None) -> None:
+        super().__init__(path)
+        self._so_far = so_far
 
     @cached_property
     def _settings(self) -> Settings:
@@ -281,7 +301,9 @@ class HeldFolder(RunFolder):
 
     @cached_property
     def _result(self) -> Result:
-        return super().result()
+        if self._so_far is None or self.is_finished():
+            return super().result()
+        return self._so_far(self.path)
 
     def settings(self, *, as_written: bool = False) -> Settings:
         """As in `RunFolder`; `as_written` reads them again."""

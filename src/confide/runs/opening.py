@@ -24,6 +24,7 @@ from confide.runs.release import (
     released_calibrator,
     released_splitting,
 )
+from confide.runs.standing import so_far
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, SiteTable, SplitTable, common_splitting
 from confide.tasks import TASKS
@@ -134,8 +135,9 @@ def opened(
 ) -> Models:
     """Open runs at their selected rounds, or releases. Raises as `predict` does.
 
-    `types` are the entity types and relations that are wanted; by default those that the settings
-    say that `site` wants.
+    A run that is not finished is opened at the best checkpoint so far, with a Note. `types` are the
+    entity types and relations that are wanted; by default those that the settings say that `site`
+    wants.
     """
     folders = _by_task(_paths(run))
     entities: FindsEntities | None = None
@@ -195,7 +197,7 @@ def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
     """Each model's folder by its task. Raises RunError if two have the same."""
     found: dict[str, HeldFolder] = {}
     for path in paths:
-        folder = HeldFolder(path)
+        folder = HeldFolder(path, so_far=so_far)
         task = TASKS[release_task(path) or folder.settings().task]
         if not task.learns:
             raise RunError(

@@ -310,6 +310,10 @@ class Rounds:
                 site=self._federation.sites[0] if len(self._federation.sites) == 1 else None,
                 loss=record.get("loss"),
                 dev_f1=next(iter(record.get("dev", {}).values()), None),
+                best_f1=max(
+                    (next(iter(one["dev"].values())) for one in progress.history if "dev" in one),
+                    default=None,
+                ),
                 bytes_up=sum(self._ledger.totals["up"].values()),
                 bytes_down=sum(self._ledger.totals["down"].values()),
                 seconds=record["seconds"],

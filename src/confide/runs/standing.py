@@ -1,4 +1,4 @@
-"""Where a run stands that is not finished, from its newest checkpoint.
+"""Where a run stands that is not finished, from its newest checkpoint, and its best model so far.
 
 It can be read while the run goes on: checkpoints are written whole or not at all.
 """
@@ -6,11 +6,12 @@ It can be read while the run goes on: checkpoints are written whole or not at al
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from confide.errors import CheckpointError, RunError
+from confide.errors import CheckpointError, Note, RunError
 from confide.federation.checkpoints import CheckpointStore
 from confide.runs.folder import ALONE, CHECKPOINTS, RunFolder
 from confide.runs.histories import joined
@@ -27,15 +28,66 @@ def standing(path: Path) -> Result:
 
     Raises RunError, also if a checkpoint is damaged.
     """
-    folder = RunFolder(path)
-    settings = folder.settings()
-    parts = [_progress(store) for store in _stores(folder)]
-    begun = [progress for progress in parts if progress is not None]
+    begun = _begun(path)
     try:
-        history = joined([progress["history"] for progress in begun])
-        best = begun[0]["best_round"] or None if len(begun) == 1 else None
+        history = joined([progress["history"] for progress in begun.values()])
+        best = [progress["best_round"] or None for progress in begun.values()]
     except (KeyError, TypeError) as error:
         raise RunError(_DAMAGED, where=str(path)) from error
+    return _result(path, {"best_round": best[0] if len(best) == 1 else None, "history": history})
+
+
+def so_far(path: Path) -> Result:
+    """What stands for the result of a run that is not finished, so that its model can be used.
+
+    It names the best rounds so far and what calibrates their confidences, and gives an
+    Note. Raises RunError, also if there is no checkpoint yet.
+    """
+    found, begun = standing(path), _begun(path)
+    if not begun:
+        raise RunError(
+            "the run was stopped before its first checkpoint, so there is no model",
+            where=str(path),
+            fix="continue it with `confide run … --resume`",
+        )
+    done = max(turn.round for turn in found.history)
+    try:
+        best = {name: one["best_round"] or len(one["history"]) for name, one in begun.items()}
+        scale = {
+            name: dict(zip(("temperature", "offset"), one["calibrator"], strict=True))
+            for name, one in begun.items()
+        }
+    except (KeyError, TypeError, ValueError) as error:
+        raise RunError(_DAMAGED, where=str(path)) from error
+    sites = {name for turn in found.history for name in (*turn.sites, *turn.dev_sites)}
+    kept = _result(
+        path,
+        {
+            "history": [turn.model_dump() for turn in found.history],
+            "best_rounds": best,
+            "calibration": {"calibrators": scale},
+            "data": {"sites": {name: {} for name in sorted(sites)}},
+        },
+    )
+    which = ", ".join(f"{name + ': ' if name else ''}{round}" for name, round in best.items())
+    warnings.warn(
+        f"{path}: this run is not finished (round {done} of {found.rounds}), so the best checkpoint"
+        f" so far is used: round {which}; `confide run … --resume` continues the run",
+        Note,
+        stacklevel=2,
+    )
+    return kept
+
+
+def _begun(path: Path) -> dict[str, Tree]:
+    """The progress of each federation that has a checkpoint, by name."""
+    found = {name: _progress(store) for name, store in _stores(RunFolder(path)).items()}
+    return {name: progress for name, progress in found.items() if progress is not None}
+
+
+def _result(path: Path, known: Tree) -> Result:
+    """A result of what is known and what the settings say. Raises RunError."""
+    settings = RunFolder(path).settings()
     tree = {
         "schema": 1,
         "name": settings.name,
@@ -43,8 +95,7 @@ def standing(path: Path) -> Result:
         "method": settings.method,
         "seed": settings.seed,
         "rounds": settings.rounds,
-        "best_round": best,
-        "history": history,
+        **known,
     }
     try:
         return Result.model_validate(tree)
@@ -58,14 +109,15 @@ def reached(path: Path) -> tuple[tuple[str, int], ...]:
         return (("", -1),)
     return tuple(
         (str(store.folder), store.rounds()[-1])
-        for store in _stores(RunFolder(path))
+        for store in _stores(RunFolder(path)).values()
         if store.rounds()
     )
 
 
-def _stores(folder: RunFolder) -> list[CheckpointStore]:
+def _stores(folder: RunFolder) -> dict[str, CheckpointStore]:
+    """The checkpoints of each federation by its name: a site that trains alone, or "" for all."""
     alone = sorted(folder.path.glob(f"{ALONE}/*/{CHECKPOINTS}"))
-    return [CheckpointStore(one) for one in alone] or [folder.store()]
+    return {one.parent.name: CheckpointStore(one) for one in alone} or {"": folder.store()}
 
 
 def _progress(store: CheckpointStore) -> Tree | None:

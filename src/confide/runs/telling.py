@@ -20,8 +20,10 @@ def started(settings: Settings, name: str, folder: Path) -> Event:
 def rounds_after(result: Result, round: int) -> Iterator[Event]:
     """The rounds of a finished run that come after `round`, for who did not hear of them."""
     task = TASKS[result.task]
-    up, down = 0, 0
+    up, down, best = 0, 0, -1.0
     for turn in result.history:
+        own = next(iter((turn.dev or {}).values()), None)
+        best = max(best, -1.0 if own is None else own)
         up += turn.bytes.up if turn.bytes else 0
         down += turn.bytes.down if turn.bytes else 0
         if turn.round > round:
@@ -30,7 +32,8 @@ def rounds_after(result: Result, round: int) -> Iterator[Event]:
                 turn.round,
                 rounds=result.rounds,
                 loss=turn.loss,
-                dev_f1=next(iter((turn.dev or {}).values()), None),
+                dev_f1=own,
+                best_f1=None if best < 0 else best,
                 bytes_up=up,
                 bytes_down=down,
                 seconds=turn.seconds,

@@ -7,8 +7,10 @@ from confide.settings.reading import (
     leaves,
     load,
     nearest,
+    overlaid,
     own_settings,
     parse,
+    put,
     read_tree,
 )
 from confide.settings.sitefile import ConsentTable, SiteFile, SiteGuards, dump_site, load_site
@@ -45,8 +47,10 @@ __all__ = [
     "load",
     "load_site",
     "nearest",
+    "overlaid",
     "own_settings",
     "parse",
+    "put",
     "read_tree",
     "splitting_of",
 ]

@@ -14,11 +14,12 @@ from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, get_args
 
 from pydantic import ValidationError
+from pydantic.fields import FieldInfo
 
-from confide.errors import MissingDataError, SettingsError, printable
+from confide.errors import MissingDataError, SettingsError, printable, together
 from confide.settings.base import Table
 from confide.settings.defaults import defaults
 from confide.settings.tables import (
@@ -83,7 +84,7 @@ def read_tree(path: Path, *, above: Sequence[str] = ()) -> Tree:
         raise located(error, f"{error.where}, which {path} extends") from error
     try:
         for key, value in leaves(tree):
-            _put(merged, key, value)
+            put(merged, key, value)
     except SettingsError as error:
         raise SettingsError(
             f"the file does not fit the one that it extends: {error.what}",
@@ -110,25 +111,60 @@ def parse(
 
     Raises SettingsError.
     """
+    plain = overlaid(tree, overrides)
+    for tree in defaults(*_chosen(plain)):
+        for key, value in leaves(tree):
+            if isinstance(plain.get(key[0], {}), dict) or len(key) == 1:  # else it is refused below
+                put(plain, key, value, unless_there=True)
+    try:
+        settings = Settings.model_validate(plain)
+    except ValidationError as error:
+        raise explained(error, more=_crossed(plain, error)) from error
+    return settings if folder is None else anchored(settings, folder)
+
+
+def overlaid(tree: Mapping[str, object], overrides: Sequence[str] = ()) -> Tree:
+    """The values of a tree with `[when.METHOD]` and overrides applied, and no default.
+
+    Raises SettingsError.
+    """
     plain = dict(deepcopy(tree))
     given = [parse_assignment(text) for text in overrides]
     method = next((v for k, v in reversed(given) if k == ["method"]), plain.get("method"))
     when = plain.get("when")
     special = when.get(method) if isinstance(when, dict) and isinstance(method, str) else None
     for key, value in leaves(special if isinstance(special, dict) else {}):
-        _put(plain, key, value)
+        put(plain, key, value)
     for key, value in given:
-        _put(plain, key, value)
+        put(plain, key, value)
     _rename(plain)
-    for tree in defaults(*_chosen(plain)):
-        for key, value in leaves(tree):
-            if isinstance(plain.get(key[0], {}), dict) or len(key) == 1:  # else it is refused below
-                _put(plain, key, value, unless_there=True)
+    return plain
+
+
+def _crossed(plain: Tree, error: ValidationError) -> list[str]:
+    """What would still be wrong between the settings if each single one were right.
+
+    Pydantic looks at that only once each is: so wrong values are left out, and missing ones are
+    filled in: one of the known values, or a word.
+    """
+    repaired = deepcopy(plain)
+    for one in error.errors():
+        if not one["loc"]:
+            return []  # each was right
+        *place, key = one["loc"]
+        node: object = repaired
+        for part in place:
+            fits = isinstance(node, dict) or (isinstance(node, list) and isinstance(part, int))
+            node = (node.get(part) if isinstance(node, dict) else node[part]) if fits else None
+        if isinstance(node, dict) and one["type"] != "missing":
+            node.pop(key, None)
+        elif isinstance(node, dict):
+            node[key] = next(iter(_choices(_field(one["loc"], Settings, TABLES))), "a word")
     try:
-        settings = Settings.model_validate(plain)
-    except ValidationError as error:
-        raise explained(error) from error
-    return settings if folder is None else anchored(settings, folder)
+        Settings.model_validate(repaired)
+    except ValidationError as other:
+        return [fault for one in other.errors() if not one["loc"] for fault in _faults(one)]
+    return []
 
 
 RENAMED = {
@@ -146,7 +182,7 @@ def _rename(plain: Tree) -> None:
             warnings.warn(
                 f"{table}.{old} is now called {'.'.join(new)}", FutureWarning, stacklevel=3
             )
-            _put(plain, list(new), held.pop(old), unless_there=True)
+            put(plain, list(new), held.pop(old), unless_there=True)
 
 
 def _chosen(plain: Mapping[str, object]) -> tuple[str, str, str]:
@@ -230,7 +266,8 @@ def parse_assignment(text: str) -> tuple[list[str], object]:
     return keys, parsed
 
 
-def _put(tree: Tree, key: Sequence[str], value: object, *, unless_there: bool = False) -> None:
+def put(tree: Tree, key: Sequence[str], value: object, *, unless_there: bool = False) -> None:
+    """Set the value that these keys lead to. Raises SettingsError if they lead nowhere."""
     node: object = tree
     for part in key[:-1]:
         if isinstance(node, list) and part.isdecimal() and len(part) < 9 and int(part) < len(node):
@@ -249,31 +286,74 @@ def _nothing_there(key: Sequence[str]) -> SettingsError:
     return SettingsError(f"there is no {'.'.join(key)!r} to set", fix="check the names before it")
 
 
+MOST_COMPLAINTS = 8
+"""So many things that are wrong are said at once."""
+
+
 def explained(
     error: ValidationError,
     kind: type[Table] = Settings,
     *,
     tables: Mapping[str, type[Table]] = MappingProxyType(TABLES),
+    more: Sequence[str] = (),
 ) -> SettingsError:
-    """Pydantic's first complaint about a `kind` with these tables, in our words."""
-    return _wrong(error.errors(include_url=False)[0], kind, tables)
+    """Pydantic's complaints about a `kind` with these tables, and `more`, in our words."""
+    found, said = list[SettingsError](), list[tuple[object, ...]]()
+    for one in error.errors(include_url=False):
+        place, came = (one["loc"][:-1], id(one.get("input"))), one["type"] != "missing"
+        if came and place in said:
+            continue  # a value that may have one of several types is refused once for each
+        said += [place] * came
+        if not one["loc"]:
+            found += map(SettingsError, _faults(one))
+        else:
+            found.append(_wrong(one, kind, tables))
+    found += map(SettingsError, more)
+    if len(found) > MOST_COMPLAINTS:
+        left = len(found) - MOST_COMPLAINTS
+        found[MOST_COMPLAINTS:] = [SettingsError(f"and {left} more")]
+    return together(found)
+
+
+def _faults(one: ErrorDetails) -> list[str]:
+    """What a check of a whole table found, one fault a line."""
+    return (own_words(one) or one["msg"]).splitlines()
 
 
 def _wrong(
-    first: ErrorDetails, kind: type[Table], tables: Mapping[str, type[Table]]
+    one: ErrorDetails, kind: type[Table], tables: Mapping[str, type[Table]]
 ) -> SettingsError:
     """One complaint in our words: where, what was expected, what came."""
-    place = place_of(first)
-    if first["type"] == "extra_forbidden":
-        table = tables.get(str(first["loc"][0]), kind) if len(first["loc"]) > 1 else kind
+    place, loc = place_of(one), one["loc"]
+    if one["type"] == "extra_forbidden":
+        table = tables.get(str(loc[0]), kind) if len(loc) > 1 else kind
         known = [field.alias or name for name, field in table.model_fields.items()]
-        return SettingsError(f"unknown key {place!r}", fix=nearest(str(first["loc"][-1]), known))
-    ours, got = own_words(first), printable(repr(first["input"]))
+        return SettingsError(f"unknown key {place!r}", fix=nearest(str(loc[-1]), known))
+    if one["type"] == "missing":
+        choices = _choices(_field(loc, kind, tables))
+        return SettingsError(
+            f"{place} is missing",
+            expected=" or ".join(map(repr, choices)) or None,
+            fix=f"add it, or --set {place}={choices[0]}" if choices and kind is Settings else None,
+        )
+    ours, got = own_words(one), printable(repr(one["input"]))
     if ours is not None:
-        return SettingsError(f"{place} is wrong: {ours}", got=got) if place else SettingsError(ours)
-    if first["type"] == "missing":
-        return SettingsError(f"{place} is missing")
-    return SettingsError(f"{place or 'this'} is wrong", expected=expected(first), got=got)
+        return SettingsError(f"{place} is wrong: {ours}", got=got)
+    return SettingsError(f"{place} is wrong", expected=expected(one), got=got)
+
+
+def _field(
+    loc: Sequence[object], kind: type[Table], tables: Mapping[str, type[Table]]
+) -> FieldInfo | None:
+    """The field that a place of pydantic's means, if a table has it."""
+    table = tables.get(str(loc[0]), kind) if len(loc) > 1 else kind
+    return table.model_fields.get(str(loc[-1])) if loc else None
+
+
+def _choices(field: FieldInfo | None) -> list[str]:
+    """The values that a field takes, if they are a few words."""
+    found = get_args(field.annotation) if field is not None else ()
+    return list(found) if found and all(isinstance(one, str) for one in found) else []
 
 
 def anchored(settings: Settings, folder: Path) -> Settings:

@@ -326,27 +326,30 @@ class Settings(Table):
                 f"schema {printable(self.schema_, 40)} is newer than this confide, which reads"
                 f" schema {SCHEMA}"
             )
-        if self.site and self.split is not None:
-            raise ValueError("give either [[site]] tables or one [split] table, not both")
         names = [site.name for site in self.site]
-        twice = {name for name in names if names.count(name) > 1}
-        if twice:
-            raise ValueError(f"two sites are called {sorted(twice)[0]!r}")
+        twice = sorted({name for name in names if names.count(name) > 1})
         rates = TASKS[self.task].kinds
-        if self.select.by not in (*rates, "last"):
-            raise ValueError(
-                f"select.by must be {', '.join(rates)} or last for task {self.task!r},"
-                f" not {self.select.by!r}"
-            )
-        if self.public.files and self.public.share:
-            raise ValueError("give either public.files or public.share, not both")
-        if self.public.share and self.split is None:
-            raise ValueError("public.share needs a corpus that is dealt to sites: [split]")
-        if self.privacy and self.federation.sums not in ("integers", "masked"):
-            raise ValueError(
-                "[privacy] is for sums that nobody can open: without masks every site would need"
-                ' all the noise for itself; set federation.sums to "masked" (or "integers")'
-            )
+        faults = {
+            "give either [[site]] tables or one [split] table, not both": (
+                self.site and self.split is not None
+            ),
+            f"two sites are called {', '.join(map(repr, twice))}": twice,
+            f"select.by must be {', '.join(rates)} or last for task {self.task!r}, not"
+            f" {self.select.by!r}": self.select.by not in (*rates, "last"),
+            "give either public.files or public.share, not both": (
+                self.public.files and self.public.share
+            ),
+            "public.share needs a corpus that is dealt to sites: [split]": (
+                self.public.share and self.split is None
+            ),
+            "[privacy] is for sums that nobody can open: without masks every site would need all"
+            ' the noise for itself; set federation.sums to "masked" (or "integers")': (
+                self.privacy and self.federation.sums not in ("integers", "masked")
+            ),
+        }
+        found = [fault for fault, is_so in faults.items() if is_so]
+        if found:
+            raise ValueError("\n".join(found))
         return self
 
     @property

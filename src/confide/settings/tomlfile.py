@@ -31,9 +31,12 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 def located(error: E, where: str) -> E:
     """The same complaint about another place."""
-    return type(error)(
+    found = type(error)(
         error.what, expected=error.expected, got=error.got, where=where, fix=error.fix
     )
+    if isinstance(error, SettingsError) and isinstance(found, SettingsError):
+        found.parts = error.parts
+    return found
 
 
 def read_toml(path: Path) -> Tree:

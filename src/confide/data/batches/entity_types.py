@@ -37,7 +37,7 @@ def as_known(
     {'Age': '', 'Chemical': 'CHEMICAL', 'Protein': 'GENE'}
     """
     found = sorted(set(found))
-    _check(given, found, known)
+    check_names(given, found, known)
     names = {name: given.get(name, alike(name, known)) for name in found}
     used = set(names.values()) - {""}
     fitting = used if pairs is None else [pair for pair in pairs if used.issuperset(pair)]
@@ -54,20 +54,21 @@ def as_known(
     return names
 
 
-def _check(given: Mapping[str, str], found: Collection[str], known: Collection[str]) -> None:
+def check_names(given: Mapping[str, str], found: Collection[str], known: Collection[str]) -> None:
+    """Raise SettingsError if `given` renames a type that is not found, or to one not known."""
     for name, other in given.items():
         if name not in found:
             raise SettingsError(
                 f"no entity has the type {name!r}, so it cannot be renamed to {other!r}",
                 expected=", ".join(found),
-                fix="--as takes FOUND=KNOWN: the type that is found, then the relation model's",
+                fix="--as takes FOUND=KNOWN: the type that is found, then the model's",
             )
         if other and other not in known:
             raise SettingsError(
-                f"the relation model does not know the type {other!r}",
+                f"the model does not know the type {other!r}",
                 expected=", ".join(sorted(known)),
                 got=f"{name}={other}",
-                fix="--as takes FOUND=KNOWN: the type that is found, then the relation model's",
+                fix="--as takes FOUND=KNOWN: the type that is found, then the model's",
             )
 
 
