@@ -8,15 +8,17 @@ sites have for one thing can be told from the text that they mark (`maps`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from confide.errors import DataError, SettingsError
 from confide.jobs.initialise.draft import draft
-from confide.jobs.initialise.files import SiteFiles, lacking, look, verdict
+from confide.jobs.initialise.files import SiteFiles, lacking, look, shares, verdict
 from confide.jobs.initialise.maps import Match, matches
 from confide.jobs.initialise.proposal import Wishes, advice, of_bags, propose
+from confide.jobs.initialise.rule import Amount, rule
 from confide.settings import load
 from confide.text.document import Problem
 from confide.text.formats import Options
@@ -108,13 +110,33 @@ def init(
     lines = [_told(site) for site in sites if site.names] + verdict(sites, problems)
     apart = not of_bags(sites) and any(any(lacking(site, sites).values()) for site in sites)
     proposal = propose(sites, wishes, apart=apart)
+    amounts = amount_of(sites, proposal.finds) if proposal.finds else None
+    chosen = rule(amounts) if amounts else None
     lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
+    lines += chosen.why if chosen else ()
     lines += advice(sites, wishes)
-    text = draft(sites, out, proposal=proposal, wishes=wishes)
+    text = draft(sites, out, proposal=proposal, rule=chosen, wishes=wishes)
     out.parent.mkdir(parents=True, exist_ok=True)
     out.write_text(text, encoding="utf-8")
     load(out)
     return InitReport(found, maps, "\n".join(lines), problems, text, out)
+
+
+def amount_of(sites: Sequence[SiteFiles], finds: str) -> Amount:
+    """What the sites' files hold, as the rule counts it; one corpus is dealt to several sites."""
+    languages = Counter({site.language: site.sentences for site in sites})
+    return Amount(
+        finds=finds,
+        sites=len(sites) if len(sites) > 1 else shares(sites[0]),
+        examples=sum(site.sentences for site in sites),
+        held_out=sum(
+            one.report.counts["sentences"]
+            for site in sites
+            for one in site.read
+            if one.part != "train"
+        ),
+        language=max(languages, key=lambda one: languages[one]),
+    )
 
 
 def _told(site: SiteFiles) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import tomli_w
 
 from confide.jobs.initialise.files import SiteFiles, shares
 from confide.jobs.initialise.proposal import Proposal, Wishes, of_bags
+from confide.jobs.initialise.rule import Rule
 from confide.settings.tables import SiteTable
 from confide.text.formats import FORMATS, Options
 from confide.text.languages import AUTO
@@ -25,25 +26,37 @@ def _quoted(value: str | Sequence[str]) -> str:
     return _quoted(value[0]) if len(value) == 1 else f"[{', '.join(map(_quoted, value))}]"
 
 
-def draft(sites: Sequence[SiteFiles], out: Path, *, proposal: Proposal, wishes: Wishes) -> str:
+def draft(
+    sites: Sequence[SiteFiles],
+    out: Path,
+    *,
+    proposal: Proposal,
+    rule: Rule | None,
+    wishes: Wishes,
+) -> str:
     """The settings file; if tables would make it too long, each site gets one line."""
+    options = {**(rule.options if rule else {}), **proposal.options}
     head = [
         f"# What confide found; train with: confide run {out.name}",
         f"name = {_quoted(re.sub(r'[^A-Za-z0-9_.-]+', '-', out.stem))}",
         *proposal.lines,
+        *([f"options = {_inline(options)}"] if options else []),
         "seed = 1",
-        f"rounds = {proposal.rounds}",
+        f"rounds = {rule.rounds if rule else proposal.rounds}",
+        *([f"workers = {rule.workers}          # processes, at most the cores"] if rule else []),
     ]
     common = {key: _common(sites, key) for key in ("format", "scheme", "encoding")}
     data = [f"{key} = {_quoted(value)}" for key, value in common.items() if value]
     data += _stated(sites[0].options)
     data = [*(["", "[data]", *data] if data else []), *_pairs(sites)]
-    tail = ["", "[training]", "local_epochs = 2     # passes over a site's text in a round"]
+    tail = ["", "[model]", *_keys(rule.model)] if rule and rule.model else []
+    training = _keys(rule.training) if rule else []
     if proposal.outside:
         what = proposal.outside
-        tail.append(
+        training.append(
             f"outside = 1          # its text may have the {what} that a site does not annotate"
         )
+    tail += ["", "[training]", *training] if training else []
     if wishes.megabytes is not None:
         tail += ["", "[federation]", f"megabytes = {wishes.megabytes:g}     # that a site uploads"]
     if wishes.public:
@@ -63,6 +76,19 @@ def draft(sites: Sequence[SiteFiles], out: Path, *, proposal: Proposal, wishes: 
         rows = [f"  {{ {', '.join(pairs)} }}," for pairs, _ in tables]
         whole = [*head, "", "site = [", *rows, "]", *data, *tail]
     return _joined(whole)
+
+
+def _keys(table: Mapping[str, object]) -> list[str]:
+    """A line for each key of a table."""
+    return [f"{key} = {_value(value)}" for key, value in table.items()]
+
+
+def _value(value: object) -> str:
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
+
+
+def _inline(table: Mapping[str, object]) -> str:
+    return f"{{ {', '.join(_keys(table))} }}"
 
 
 _PUBLIC = [

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from confide.errors import DataError
+from confide.runs.holding import blocks
 from confide.text.checking import CheckReport, check
 from confide.text.document import Document, Problem
 from confide.text.files import likely_encoding, read_bytes
@@ -104,15 +105,18 @@ class SiteFiles:
         return sum((self._held(report) for report in self.training), Counter[str]())
 
     @cached_property
-    def documents_with(self) -> Counter[str]:
-        """In how many training documents each type occurs."""
-        return Counter(
-            kind
-            for one in self.documents
-            for kind in {
-                held.type for held in (one.relations if self.about_relations else one.entities)
-            }
-        )
+    def units(self) -> list[list[Document]]:
+        """The training documents or, where a file marks none, blocks of neighbouring sentences."""
+        return blocks(self.documents)
+
+    @cached_property
+    def units_with(self) -> Counter[str]:
+        """In how many units of training text each type occurs."""
+        found = Counter[str]()
+        for unit in self.units:
+            held = (one.relations if self.about_relations else one.entities for one in unit)
+            found.update({one.type for each in held for one in each})
+        return found
 
     @property
     def common(self) -> dict[str, str]:
@@ -214,9 +218,10 @@ def _scheme(report: CheckReport) -> str | None:
 def lacking(site: SiteFiles, sites: Sequence[SiteFiles]) -> dict[str, bool]:
     """The types that others annotate and a site lacks, by common name; True: not by chance.
 
-    A site may lack a type by chance if the type is rare (`RARE`) at the sites that have it, or if
-    text like theirs, as much as this site has, would be without it with a probability of at least
-    `BY_CHANCE`. Mentions gather in documents, so documents count; where these are few, mentions.
+    A site may lack a type by chance if the type is rare (`RARE`) at the sites that have it, if its
+    own dev or test text has it, or if text like theirs, as much as this site has, would be without
+    it with a probability of at least `BY_CHANCE`. Mentions gather in documents, so documents count;
+    where these are few, mentions.
     """
     found = {}
     for kind in dict.fromkeys(kind for other in sites for kind in other.common):
@@ -227,11 +232,13 @@ def lacking(site: SiteFiles, sites: Sequence[SiteFiles]) -> dict[str, bool]:
         every = sum(other.types.total() for other in others)
         frequent = mentions >= RARE * every
         drawn = site.types.total()
-        documents = sum(len(other.documents) for other in others)
-        if min(documents, len(site.documents)) >= FEW_DOCUMENTS:
-            mentions = sum(other.documents_with[other.common[kind]] for other in others)
-            every, drawn = documents, len(site.documents)
-        found[kind] = frequent and (1 - mentions / (every + 1)) ** drawn < BY_CHANCE
+        units = sum(len(other.units) for other in others)
+        if min(units, len(site.units)) >= FEW_DOCUMENTS:
+            mentions = sum(other.units_with[other.common[kind]] for other in others)
+            every, drawn = units, len(site.units)
+        chance = (1 - mentions / (every + 1)) ** drawn >= BY_CHANCE
+        known = kind in {site.names.get(name, name) for name in site.only_held_out}
+        found[kind] = frequent and not chance and not known
     return found
 
 

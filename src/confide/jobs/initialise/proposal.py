@@ -6,8 +6,8 @@ Three of them only the user can answer (`Wishes`); the files answer the rest.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from confide.errors import SettingsError
@@ -36,12 +36,18 @@ class Wishes:
 
 @dataclass(frozen=True)
 class Proposal:
-    """The method with its task and options as lines of a settings file, and reasons in words."""
+    """The method with its task as lines of a settings file, its options, and reasons in words.
+
+    `finds` is what a rule scales training to ("entities", "relations"); "" leaves training to the
+    defaults of the method, in so many `rounds`.
+    """
 
     lines: tuple[str, ...]
     why: tuple[str, ...]
     outside: str = ""
     rounds: str = "20"
+    finds: str = ""
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Proposal:
@@ -55,7 +61,7 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
             expected="--megabytes above 0", got=f"{wishes.megabytes:g}",
         )  # fmt: skip
     relations = all(site.about_relations for site in sites)
-    what = "relations" if relations else "types"
+    what, finds = ("relations", "relations") if relations else ("types", "entities")
     linked = any(one.report.counts["relations"] for site in sites for one in site.read)
     task = ['task = "re"'] if relations else []
     if linked and not relations:
@@ -73,11 +79,12 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
     if apart:
         return Proposal(
             (*task,
-             f'method = "pseudo-complete"  # one model of all {what}; "fedner": each its own',
-             "options = { distil = false, instance_weights = false }  # see training.outside"),
+             f'method = "pseudo-complete"  # one model of all {what}; "fedner": each its own'),
             (f"pseudo-complete with training.outside = 1, because sites annotate different {what}"
              " and one model should find them all; --own-types: each site its own",),
             outside=what,
+            finds=finds,
+            options={"distil": False, "instance_weights": False},
         )  # fmt: skip
     if relations and len(sites) == 1:
         return Proposal(
@@ -85,12 +92,14 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
              ' "public-only"'),
             ("feded, because a fifth of this corpus can stand for a public set; fedavg, where"
              " weights may leave and no text is public",),
+            finds=finds,
         )  # fmt: skip
     others = 'or "fedatt"; "feded" with [public] files; ' if relations else ""
     return Proposal(
         (*task, f'method = "fedavg"    # {others}references: {REFERENCES}'),
         (f"fedavg, because all sites annotate the same {what} and weights may leave; --public FILE:"
          " sites predict public text instead",),
+        finds=finds,
     )  # fmt: skip
 
 
