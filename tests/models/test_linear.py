@@ -138,3 +138,13 @@ def test_rows_that_the_text_does_not_read_stay_as_they_are(decay: float) -> None
     assert {*moved} <= {*read}
     if decay:  # every row that is read is at least shrunk
         assert {*moved} == {*read}
+
+
+def test_the_rows_that_a_sentence_reads_do_not_depend_on_those_beside_it() -> None:
+    made = made_of(("A",))
+    text = made.prepared(tiny(40, seed=3).examples)
+    model = model_of(made)
+    each = [set(model.rows(batch_of(text, np.array([n]))).tolist()) for n in range(40)]
+    for pair in ([0, 1], [2, 9], [11, 30]):
+        both = set(model.rows(batch_of(text, np.array(pair))).tolist())
+        assert both == each[pair[0]] | each[pair[1]]

@@ -42,15 +42,6 @@ class Report:
 class Trained(Protocol):
     """What a form's `extractor` gives."""
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The entity types or relations among which the model decides."""
-        ...
-
-    def only(self, labels: Collection[str]) -> Self:
-        """The same model, which decides among these labels alone."""
-        ...
-
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """What the model gets right and wrong on annotated documents.
 
@@ -66,6 +57,15 @@ class Extractor(Trained, Protocol):
     """
 
     calibrator: Calibrator
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The entity types or relations among which the model decides."""
+        ...
+
+    def only(self, labels: Collection[str]) -> Self:
+        """The same model, which decides among these labels alone."""
+        ...
 
     @property
     def types(self) -> tuple[str, ...]:

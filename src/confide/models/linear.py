@@ -30,10 +30,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from confide.data.batches.vocabulary import SPECIALS
 from confide.models.crf import CRF, Rules
 from confide.models.tagger import CrfTagger, TaggerInput
 
+SPECIALS = 2
+"""The first rows of every table, which belong to no feature."""
 WINDOW = 2
 """How many neighbours on each side a word's tag depends on."""
 REACH_BITS = 2
@@ -67,12 +68,14 @@ class _Lookup(NamedTuple):
 
     `rows_M` has the rows of each offset's features in turn, then those of pairs of neighbours, a
     block of tags after the other; `counts` says how many features each of these has. `places_UC`
-    says for each offset which of its features a word has; one past the last means none.
+    says for each offset which of its features a word has; one past the last means none. `real_BL` is
+    false in the padding, which has no pairs.
     """
 
     rows_M: Tensor
     counts: list[int]
     places_UC: list[Tensor]
+    real_BL: Tensor
 
 
 class LinearTagger(CrfTagger):
@@ -102,21 +105,23 @@ class LinearTagger(CrfTagger):
             self._by_tag(part_MK)
             for part_MK in values_MK.split([count * blocks for count in found.counts])
         )
-        batch_size, length = batch.forms_BL.shape
-        emissions_BLY = self.crf(self._dense(batch))
+        length = batch.forms_BL.shape[1]
+        emissions_BLY: Tensor = self.crf(self._dense(batch))
         for offset, (part_NY, places_UC) in enumerate(zip(words, found.places_UC, strict=True)):
             none = len(part_NY)
             part_NY = functional.pad(part_NY, (0, 0, 0, 1))
             words_UY = functional.embedding_bag(places_UC, part_NY, mode="sum", padding_idx=none)
             at_BL = forms_BL[:, offset : offset + length]
             emissions_BLY = emissions_BLY + functional.embedding(at_BL, words_UY)
-        pairs_BLY = before_NY + after_NY
-        return emissions_BLY + pairs_BLY.view(batch_size, length, -1)
+        pairs_BLY = torch.zeros_like(emissions_BLY)
+        pairs_BLY[found.real_BL] = before_NY + after_NY
+        return emissions_BLY + pairs_BLY
 
     def rows(self, batch: TaggerInput) -> Tensor:
         """The rows of the table that these sentences read, each once."""
         with torch.no_grad():
-            return self._lookup(batch, self._forms(batch)).rows_M.unique()
+            rows_M: Tensor = torch.unique(self._lookup(batch, self._forms(batch)).rows_M)
+            return rows_M
 
     def _forms(self, batch: TaggerInput) -> Tensor:
         """forms_BL with `WINDOW` more on each side; what lies beyond a sentence is number U."""
@@ -129,14 +134,14 @@ class LinearTagger(CrfTagger):
         if self.sizes.context_dim:
             assert batch.context_BLX is not None
             return batch.context_BLX
-        return self.crf.linear.weight.new_ones(*batch.forms_BL.shape, 1)
+        return torch.ones(*batch.forms_BL.shape, 1).to(self.crf.linear.weight)
 
     def _lookup(self, batch: TaggerInput, forms_BL: Tensor) -> _Lookup:
         """The rows of a batch's features; the word beyond the ends has only `EDGE`."""
         marks_UC = batch.characters_UC
         edge_C = functional.pad(marks_UC.new_tensor([EDGE]), (0, marks_UC.shape[1] - 1))
         marks_UC = torch.cat([marks_UC, edge_C[None]])
-        marks_N, places_UC = marks_UC.unique(return_inverse=True)
+        marks_N, places_UC = torch.unique(marks_UC, return_inverse=True)
         reach_N = (marks_N & (2**REACH_BITS - 1)).masked_fill(marks_N == 0, -1)
         factors_OT = self.get_buffer("factors_OT")
         rows, counts, places = [], [], []
@@ -149,17 +154,19 @@ class LinearTagger(CrfTagger):
         words_BL = marks_UC[:, 0][forms_BL]  # a word's first feature is the word
         pairs_BL = words_BL[:, :-1] * _FIRST + words_BL[:, 1:] * _SECOND
         length = batch.forms_BL.shape[1]
+        real_BL = forms_BL[:, WINDOW : WINDOW + length] != len(batch.characters_UC)
         for start, factor_T in zip((WINDOW - 1, WINDOW), factors_OT[-2:], strict=True):
             # the highest bits: a product with all of them would be a sum of the words' own
-            mixed_N = pairs_BL[:, start : start + length].flatten() >> 33 & (2**31 - 1)
+            mixed_N = pairs_BL[:, start : start + length][real_BL] >> 33 & (2**31 - 1)
             rows.append(self._rows_of(mixed_N, factor_T))
             counts.append(len(mixed_N))
-        return _Lookup(torch.cat([part.flatten() for part in rows]), counts, places)
+        return _Lookup(torch.cat([part.flatten() for part in rows]), counts, places, real_BL)
 
     def _rows_of(self, marks_N: Tensor, factor_T: Tensor) -> Tensor:
         bits = self.sizes.bits
         hashed_NT = marks_N[:, None] * factor_T
-        return (hashed_NT >> (64 - bits) & (2**bits - 1)) + SPECIALS
+        rows_NT: Tensor = (hashed_NT >> (64 - bits) & (2**bits - 1)) + SPECIALS
+        return rows_NT
 
     def _by_tag(self, values_MK: Tensor) -> Tensor:
         """values_NY of N features, from those of their blocks."""

@@ -79,7 +79,8 @@ def _least(task: Task, scored: Scored) -> float:
     """
     if not task.learns:
         return 0.0
-    return max(NOTHING, 1.5 * scored.get("facts", 0) / max(1, scored.get("candidates", 0)))
+    facts, candidates = int(scored.get("facts", 0)), int(scored.get("candidates", 0))
+    return max(NOTHING, 1.5 * facts / max(1, candidates))
 
 
 def _nothing(

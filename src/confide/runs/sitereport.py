@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from confide.errors import KeyFileError
 from confide.federation.files import write_of_run
 from confide.federation.inprocess import SiteSpec
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
-from confide.kinds.trained import Report, Trained
+from confide.kinds.trained import Extractor, Report, Trained
 from confide.methods import Method
 from confide.runs.sentences import SENTENCES, SENTENCES_SCHEMA
 from confide.tasks import TASKS, Counts
@@ -55,7 +55,7 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
             made = (home.state, home.memory, key)
         some = spec.knows or method.apart
         looked_for = annotated_at(spec, TASKS[method.task].learns) if some else None
-        own = extract.only(spec.types) if spec.types else extract
+        own = cast(Extractor, extract).only(spec.types) if spec.types else extract
         report = own.report(spec.test, looked_for)
         counts[spec.name] = report.counts
         keep(spec, report, task=method.task)

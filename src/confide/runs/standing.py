@@ -16,6 +16,7 @@ from confide.federation.checkpoints import CheckpointStore
 from confide.runs.folder import ALONE, CHECKPOINTS, RunFolder
 from confide.runs.histories import joined
 from confide.runs.result import RESULT, Result, first_wrong
+from confide.scoring.calibration import Calibrator
 from confide.userfiles import Tree
 
 _DAMAGED = "the progress of a checkpoint cannot be read"
@@ -53,10 +54,7 @@ def so_far(path: Path) -> Result:
     done = max(turn.round for turn in found.history)
     try:
         best = {name: one["best_round"] or len(one["history"]) for name, one in begun.items()}
-        scale = {
-            name: dict(zip(("temperature", "offset"), one["calibrator"], strict=True))
-            for name, one in begun.items()
-        }
+        scale = {name: Calibrator._make(one["calibrator"])._asdict() for name, one in begun.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(_DAMAGED, where=str(path)) from error
     sites = {name for turn in found.history for name in (*turn.sites, *turn.dev_sites)}

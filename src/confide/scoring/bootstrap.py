@@ -138,10 +138,10 @@ def exchange_test(
         triples = list(zip(first, second, exchanged, strict=True))
         ours = [b if swap else a for a, b, swap in triples]
         theirs = [a if swap else b for a, b, swap in triples]
-        return value(theirs) - value(ours) >= gain - 1e-12
+        return bool(value(theirs) - value(ours) >= gain - 1e-12)
 
     if 2**size <= samples:
-        return sum(map(is_as_large, product((False, True), repeat=size))) / 2**size
+        return float(sum(map(is_as_large, product((False, True), repeat=size))) / 2**size)
     drawn_DU = np.random.default_rng(seed).integers(0, 2, size=(samples, size)).astype(bool)
     return (1 + sum(map(is_as_large, drawn_DU.tolist()))) / (1 + samples)
 

@@ -154,8 +154,10 @@ def _crossed(plain: Tree, error: ValidationError) -> list[str]:
         *place, key = one["loc"]
         node: object = repaired
         for part in place:
-            fits = isinstance(node, dict) or (isinstance(node, list) and isinstance(part, int))
-            node = (node.get(part) if isinstance(node, dict) else node[part]) if fits else None
+            if isinstance(node, list) and isinstance(part, int):
+                node = node[part]
+            else:
+                node = node.get(part) if isinstance(node, dict) else None
         if isinstance(node, dict) and one["type"] != "missing":
             node.pop(key, None)
         elif isinstance(node, dict):

@@ -53,6 +53,7 @@ def tagger_training(
         shape = shape_for(settings, tags.types, words=len(words), characters=len(letters), dim=dim)
         sizes = tagger_sizes(shape)
         model = initial(sizes, derive_seed(seed, "weights"), rules=tags.rules)
+        assert isinstance(model, Tagger)
         if vectors is not None:
             set_words(model, read_vectors(vectors, words, how=how))
         encoded = encode(examples, words=words, characters=characters, tags=tags, how=how)

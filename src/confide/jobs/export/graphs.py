@@ -26,6 +26,7 @@ from confide.errors import SettingsError
 from confide.learning.crf_modelling import CrfModeller
 from confide.learning.relations import RelationModeller
 from confide.learning.tokens import TokenModeller
+from confide.models.tagger import TaggerSizes
 
 Inputs = dict[str, Tensor]
 
@@ -186,6 +187,7 @@ def _pairs(modeller: RelationModeller, model: nn.Module) -> Graph:
 
 def _tagger(modeller: CrfModeller, model: nn.Module) -> Graph:
     sizes = modeller.sizes
+    assert isinstance(sizes, TaggerSizes)  # linear models are not exported
     names = tuple(
         name
         for name in _OF_TAGGER.values()

@@ -192,7 +192,7 @@ def _stated(options: Options) -> list[str]:
     """The lines of [data] on what was stated of reading, apart from format, scheme, encoding."""
     lines = []
     if options.columns is not None:
-        columns = ", ".join(str(c) if isinstance(c, int) else _quoted(c) for c in options.columns)
+        columns = ", ".join(_quoted(c) if isinstance(c, str) else str(c) for c in options.columns)
         lines.append(f"columns = [{columns}]")
     if options.annotators is not None:
         lines.append(f"annotators = {_quoted(options.annotators)}")

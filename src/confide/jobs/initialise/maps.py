@@ -44,6 +44,7 @@ _UNMARKED = ""
 _PAD = ""
 
 Surface = tuple[str, ...]
+Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +133,7 @@ def _by_text(
 
 def _surfaces(
     here: _Text, there: _Text
-) -> tuple[dict[tuple[str, str], tuple[str, ...]], tuple[dict[str, float], dict[str, float]]]:
+) -> tuple[dict[Pair, tuple[str, ...]], tuple[dict[str, float], dict[str, float]]]:
     """The surfaces that both sites mark, by the two types, the commonest first.
 
     And for each site by type: of the mentions whose surface the other text has, the share that is
@@ -140,9 +141,15 @@ def _surfaces(
     """
     surfaces = {*here.surfaces, *there.surfaces}
     counts = here.occurrences(surfaces), there.occurrences(surfaces)
-    shared: defaultdict[tuple[str, str], list[tuple[int, str]]] = defaultdict(list)
-    alone: tuple[Counter[str], Counter[str]] = Counter(), Counter()
-    total: tuple[Counter[str], Counter[str]] = Counter(), Counter()
+    shared: defaultdict[Pair, list[tuple[int, str]]] = defaultdict(list)
+    alone: tuple[defaultdict[str, float], defaultdict[str, float]] = (
+        defaultdict(float),
+        defaultdict(float),
+    )
+    total: tuple[defaultdict[str, float], defaultdict[str, float]] = (
+        defaultdict(float),
+        defaultdict(float),
+    )
     for surface in counts[0].keys() & counts[1].keys():
         own = counts[0][surface], counts[1][surface]
         for side in (0, 1):
@@ -170,13 +177,11 @@ def _surfaces(
     return named, (left[0], left[1])
 
 
-def _words(
-    here: _Text, there: _Text
-) -> tuple[Counter[tuple[str, str]], dict[tuple[str, str], float]]:
+def _words(here: _Text, there: _Text) -> tuple[dict[Pair, float], dict[Pair, float]]:
     """How many words, by weight, both sites mark with two types, and how many either marks."""
-    both: Counter[tuple[str, str]] = Counter()
-    one: Counter[str] = Counter()
-    other: Counter[str] = Counter()
+    both: defaultdict[Pair, float] = defaultdict(float)
+    one: defaultdict[str, float] = defaultdict(float)
+    other: defaultdict[str, float] = defaultdict(float)
     for text, judge, swapped in ((here, there, False), (there, here, True)):
         for place, kind in text.occurring(judge):
             word = text.words[place]
@@ -268,8 +273,8 @@ class _Text:
                 logs = list(map(add, logs, self._evidence(neighbour)))
         most = max(logs)
         odds = [math.exp(log - most) for log in logs]
-        whole = sum(odds)
-        return zip(self._priors, (value / whole for value in odds), strict=True)
+        total = sum(odds)
+        return zip(self._priors, (value / total for value in odds), strict=True)
 
     def _evidence(self, neighbour: tuple[int, str]) -> list[float]:
         """What a neighbour adds to the logarithm of each type's probability."""

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 from confide.errors import FormatError
 from confide.text.document import Document, Problem, Sentence
@@ -65,7 +66,7 @@ def begins_bioc(text: str) -> bool:
     return _PASSAGES.search(text) is not None
 
 
-def _rows(path: Path, options: Options, problems: list[Problem]) -> tuple[list[Tree], str]:
+def _rows(path: Path, options: Options, problems: list[Problem]) -> tuple[list[Any], str]:
     """The documents as BioC's JSON has them."""
     if root_name(read_bytes(path)):
         root, encoding = parse(path, options.encoding)
@@ -73,7 +74,7 @@ def _rows(path: Path, options: Options, problems: list[Problem]) -> tuple[list[T
             raise _odd("not BioC", f"<{ROOT}>", str(path))
         return [_from_xml(item) for item in root.findall("document")], encoding
     text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
-    rows: list[Tree] = []
+    rows: list[Any] = []
     for where, _, row in rows_of(text, path, options=options, problems=problems):
         with options.document(problems, where):
             if not is_bioc(row):

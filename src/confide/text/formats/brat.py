@@ -47,7 +47,7 @@ def read(path: Path, options: Options) -> Reading:
             "the folder holds no brat file", expected=".txt and .ann files", where=str(path)
         )
     source = Source(path, options, "", options.encoding or "utf-8")
-    rows = ((str(stem), stem.relative_to(path).as_posix(), stem) for stem in sorted(stems))
+    rows = [(str(stem), stem.relative_to(path).as_posix(), stem) for stem in sorted(stems)]
     return gathered(source, rows, _document, format="brat")
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from confide.errors import DataError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
@@ -210,7 +210,7 @@ class Draft:
             what = f"another relation is called {given}"
             self.note("duplicate-id", what, lost=False, where=where)
         name = free_id(given or f"R{len(self.relations) + 1}", self.relations, self._tried[1])
-        level = "concept" if concepts else "entity"
+        level: Literal["entity", "concept"] = "concept" if concepts else "entity"
         self.relations[name] = Relation(name, kind, head, tail, level, confidence, attributes)
 
     def pair(self, head: str, tail: str, label: str | None) -> None:

@@ -84,12 +84,12 @@ def _items(source: Source) -> Iterator[_Item]:
         elif item is not None and item.label is None and _LABEL.fullmatch(line):
             item.label = line
         else:
-            with source.options.document(source.problems, where):
-                raise FormatError(
-                    f"a line that is no sentence, label or comment: {shown(line)}",
-                    expected='number TAB "text", then Relation(e1,e2) or Other, then Comment:',
-                    where=where,
-                )
+            error = FormatError(
+                f"a line that is no sentence, label or comment: {shown(line)}",
+                expected='number TAB "text", then Relation(e1,e2) or Other, then Comment:',
+                where=where,
+            )
+            source.options.skip(error, source.problems, where)
             item = None
     if item is not None:
         yield item

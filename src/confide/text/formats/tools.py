@@ -141,8 +141,9 @@ def taken(value: object, notes: Notes) -> tuple[str, list[Taken]]:
 
 
 def _is_pair(value: object) -> TypeGuard[list[Any]]:
-    whole = isinstance(value, list) and len(value) == 2
-    return whole and isinstance(value[0], str) and isinstance(value[1], dict)
+    if not isinstance(value, list) or len(value) != 2:
+        return False
+    return isinstance(value[0], str) and isinstance(value[1], dict)
 
 
 def _pair(text: str, said: Tree) -> Taken:
