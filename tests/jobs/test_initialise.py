@@ -92,6 +92,7 @@ def test_sites_with_other_names_schemes_formats_and_encodings(in_tmp):
             "test": "north-test.conll",
             "format": "conll",
             "scheme": "iob2",
+            "types": ["AE", "Drug"],
         },
         {
             "name": "south",
@@ -100,8 +101,9 @@ def test_sites_with_other_names_schemes_formats_and_encodings(in_tmp):
             "scheme": "iobes",
             "encoding": "windows-1252",
             "tags": {"ADE": "AE"},
+            "types": ["AE", "Medication"],
         },
-        {"name": "east", "train": "east", "format": "brat"},
+        {"name": "east", "train": "east", "format": "brat", "types": ["AE"]},
     ]
     kinds = [problem.kind for problem in report.problems]
     # one surface is too little to say that Medication is Drug; east may lack drugs by chance
@@ -115,11 +117,15 @@ def test_sites_that_annotate_different_types_get_one_model_of_all(in_tmp):
     report = init(["north.conll", "south.conll"])
     found = plain(report.path)
     assert (found["method"], found["training"]["outside"]) == ("pseudo-complete", 1)
-    assert load(report.path).options == {"distil": False, "instance_weights": False}
+    assert load(report.path).options == {
+        "rows": "seen", "distil": False, "instance_weights": False,
+    }  # fmt: skip
+    assert [site["types"] for site in found["site"]] == [["Drug"], ["AE", "Drug"]]
     put("south.conll", conll({"AE": "", "Drug": "drugs"}))
     alike = init(["north.conll", "south.conll"], force=True)
     assert plain(alike.path)["method"] == "fedavg"
     assert "outside" not in plain(alike.path)["training"]
+    assert not any("types" in site for site in plain(alike.path)["site"])
     assert plain(alike.path)["site"][1]["tags"] == {"drugs": "Drug"}
 
 
@@ -336,7 +342,7 @@ def test_sites_may_keep_their_own_types(in_tmp):
     assert plain(init([one, two]).path)["method"] == "pseudo-complete"
     own = init([one, two], force=True, wishes=Wishes(own_types=True))
     assert plain(own.path)["method"] == "fedner"
-    assert "outside" not in plain(own.path)["training"]
+    assert not {"model", "training"} & plain(own.path).keys()
     assert load(own.path).rounds == OF_METHODS["fedner"]["rounds"]  # a round is one mini-batch
 
 

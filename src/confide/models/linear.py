@@ -68,8 +68,8 @@ class _Lookup(NamedTuple):
 
     `rows_M` has the rows of each offset's features in turn, then those of pairs of neighbours, a
     block of tags after the other; `counts` says how many features each of these has. `places_UC`
-    says for each offset which of its features a word has; one past the last means none. `real_BL` is
-    false in the padding, which has no pairs.
+    says for each offset which of its features a word has; one past the last means none. `real_BL`
+    is false in the padding, which has no pairs.
     """
 
     rows_M: Tensor

@@ -44,19 +44,14 @@ def draft(
         "seed = 1",
         f"rounds = {rule.rounds if rule else proposal.rounds}",
         *([f"workers = {rule.workers}          # processes, at most the cores"] if rule else []),
+        *([f"model = {_inline(rule.model)}"] if rule and rule.model else []),
+        *_training(rule, proposal),
     ]
     common = {key: _common(sites, key) for key in ("format", "scheme", "encoding")}
     data = [f"{key} = {_quoted(value)}" for key, value in common.items() if value]
     data += _stated(sites[0].options)
     data = [*(["", "[data]", *data] if data else []), *_pairs(sites)]
-    tail = ["", "[model]", *_keys(rule.model)] if rule and rule.model else []
-    training = _keys(rule.training) if rule else []
-    if proposal.outside:
-        what = proposal.outside
-        training.append(
-            f"outside = 1          # its text may have the {what} that a site does not annotate"
-        )
-    tail += ["", "[training]", *training] if training else []
+    tail: list[str] = []
     if wishes.megabytes is not None:
         tail += ["", "[federation]", f"megabytes = {wishes.megabytes:g}     # that a site uploads"]
     if wishes.public:
@@ -78,17 +73,17 @@ def draft(
     return _joined(whole)
 
 
-def _keys(table: Mapping[str, object]) -> list[str]:
-    """A line for each key of a table."""
-    return [f"{key} = {_value(value)}" for key, value in table.items()]
-
-
-def _value(value: object) -> str:
-    return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
+def _training(rule: Rule | None, proposal: Proposal) -> list[str]:
+    """The line of [training], if there is one."""
+    table = {**(rule.training if rule else {}), **({"outside": 1} if proposal.outside else {})}
+    note = f"    # a site's text may have {proposal.outside} that it does not annotate"
+    return [f"training = {_inline(table)}{note if proposal.outside else ''}"] if table else []
 
 
 def _inline(table: Mapping[str, object]) -> str:
-    return f"{{ {', '.join(_keys(table))} }}"
+    """A table in one line."""
+    pairs = (tomli_w.dumps({key: value}).strip() for key, value in table.items())
+    return f"{{ {', '.join(pairs)} }}"
 
 
 _PUBLIC = [

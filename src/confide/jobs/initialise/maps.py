@@ -45,6 +45,7 @@ _PAD = ""
 
 Surface = tuple[str, ...]
 Pair = tuple[str, str]
+Weights = defaultdict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
