@@ -76,7 +76,7 @@ def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("demo") / "demo-run"
     settings = write_corpus(folder / "corpus", sentences=60)
-    overrides = ["rounds=3", "workers=1", "model.bilstm_hidden=32", "model.word_dim=25"]
+    overrides = ["rounds=8", "workers=1", "model.bilstm_hidden=32", "model.word_dim=25"]
     api.run(settings, overrides=overrides, out=folder / "federated")
     return folder
 

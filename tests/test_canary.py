@@ -19,12 +19,16 @@ from typing import Any
 import pytest
 
 import confide
+from confide.data.batches.examples import Example
+from confide.data.batches.features import Marks
 from confide.data.batches.vocabulary import DIGEST_BYTES, digest, normalise
 from confide.errors import ConfideError
 from confide.federation.federation import Delivery
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.messages import carries, decode, encode
+from confide.kinds.linear import TABLE, features_key
 from confide.kinds.vocabulary import CheckKey
+from confide.learning.linear import rows_read
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.runs.release import release
@@ -192,8 +196,15 @@ class Tapped(SequentialEngine):
 
 COUNTING = ("count_vocabulary", "count_bags")
 """Steps in which words are counted."""
-KEYED = pairs(of=[name for name, pair in METHODS.items() if pair.keyed])
+COUNTED = {
+    name: any(step.name in COUNTING for step in pair.steps)
+    for name, pair in METHODS.items()
+    if pair.keyed
+}
+KEYED = pairs(of=[name for name, counted in COUNTED.items() if counted])
 """Pairs under which words travel as keyed digests."""
+HASHED = pairs(of=[name for name, counted in COUNTED.items() if not counted])
+"""Pairs under which no word is counted: a keyed hash of a feature says which weights are its."""
 
 
 @pytest.fixture(scope="module", params=pairs())
@@ -344,6 +355,58 @@ def test_digests_cannot_be_made_without_the_key(planted: tuple[Path, Any]) -> No
     assert not [wrong[mark] for mark in wrong for data in everything if mark in data]
 
 
+def share_moved(folder: Path, key: bytes) -> float:
+    """Of the rows that features of a site's planted words have under a key: how many have moved."""
+    run = RunFolder(folder)
+    state = decode(METHODS[run.settings().trained_by].State, run.store("").load(2).state)
+    modeller = state.form.modeller(Marks(key))
+    text = modeller.prepared([Example(0, 0, tuple(canaries("site-1")[name] for name in WORDS))])
+    rows = rows_read(modeller.initial(0), text)
+    return float(state.weights[TABLE][rows].any(1).mean())
+
+
+def nonce_of(taken: list[tuple[str, str, bytes]]) -> str:
+    (nonce,) = {
+        decode(CheckKey, data).nonce
+        for step, what, data in taken
+        if step == "check_key" and what.startswith("ask")
+    }
+    return nonce
+
+
+@pytest.mark.parametrize("planted", HASHED, indirect=True)
+def test_rows_of_words_cannot_be_told_without_the_key(planted: tuple[Path, Any]) -> None:
+    """Who has the key can guess words by the rows that moved; any other key finds chance."""
+    folder, taken = planted
+    nonce = nonce_of(taken)
+    assert share_moved(folder, features_key(KEY, nonce)) > 0.5
+    guesses = [b"", bytes(32), b"confide", b"\xff" * 32, KEY[:31], KEY[::-1], nonce.encode()]
+    for guess in guesses:
+        for key in (guess, features_key(guess, nonce)):
+            assert share_moved(folder, key) < 0.15
+    # nor do the sites' key without the nonce, and that of another run
+    for key in (KEY, features_key(KEY, ""), features_key(KEY, nonce[::-1])):
+        assert share_moved(folder, key) < 0.15
+
+
+@pytest.mark.parametrize("planted", HASHED, indirect=True)
+def test_the_key_of_the_features_leaves_a_site_with_a_release_alone(
+    planted: tuple[Path, Any], tmp_path: Path
+) -> None:
+    """A release holds no word, but its key: anyone who has it can guess the words of any site."""
+    folder, taken = planted
+    key = features_key(KEY, nonce_of(taken))
+    everything = [data for _, _, data in taken]
+    everything += [path.read_bytes() for path in folder.rglob("*") if path.is_file()]
+    forms = [key, key.hex().encode(), key.hex().upper().encode(), base64.b64encode(key)[:-4]]
+    assert not [form for form in forms for data in everything if form in data]
+    out = release(folder, out=tmp_path / "released", site="site-1")
+    written = b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file())
+    assert key.hex().encode() in written
+    assert KEY not in written
+    assert KEY.hex().encode() not in written
+
+
 # --- errors --------------------------------------------------------------------------------
 
 
@@ -421,8 +484,8 @@ def test_a_release_shows_the_words_of_the_site_that_releases_and_of_no_other(
     folder, _ = planted
     out = release(folder, out=tmp_path / "released", site="site-1")
     seen = sightings(b"".join(path.read_bytes() for path in out.rglob("*") if path.is_file()))
-    if not METHODS[RunFolder(folder).settings().trained_by].keyed:
-        assert not seen  # what reads the pieces of a public encoder has no words
+    if not COUNTED.get(RunFolder(folder).settings().trained_by):
+        assert not seen  # what reads pieces of a public encoder, or hashes, has no words
         return
     mine = canaries("site-1")
     assert set(seen) <= set(mine.values())

@@ -240,6 +240,7 @@ PARTS = {
     "encoder": ("tag", "encoder"),
     "lightner": ("prompts", "bart"),
     "spans": ("span", "encoder"),
+    "linear": ("crf", "table"),
     "relations": ("relation", "encoder"),
     "bags": ("relation", "reader"),
     "text": ("model", "model"),
