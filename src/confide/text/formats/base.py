@@ -23,6 +23,7 @@ NO_DATA = re.compile(
 """Names of files that lie beside data but are not data."""
 _SLACK = 200
 _UNSAFE = re.compile(r"[^\w.\-/]+")
+_BROKEN, _LEFT_OUT = "broken-document", "left out: "
 
 
 def is_number(text: str) -> bool:
@@ -100,7 +101,14 @@ class Options:
         """Leave out a document that is broken, if that is wished, or else raise its error again."""
         if not self.skip_broken:
             raise error
-        problems.append(Problem("broken-document", str(where), f"left out: {error}", lost=True))
+        problems.append(Problem(_BROKEN, str(where), f"{_LEFT_OUT}{error}", lost=True))
+
+
+def nothing_in(path: Path, problems: Sequence[Problem], otherwise: str) -> DataError:
+    """The error for a file without a document; it says why the first was left out, if one was."""
+    broken = next((one.what for one in problems if one.kind == _BROKEN), None)
+    left = f"no document is left: {(broken or '').removeprefix(_LEFT_OUT)}"
+    return DataError(otherwise if broken is None else left, where=str(path))
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def read(path: Path, options: Options) -> Reading:
     rows = list(source.lines())
     headed = bool(rows) and rows[0][2].split("\t") == HEADER
 
-    def one(source: Source, where: str, name: str, line: str) -> Document:
+    def one(where: str, name: str, line: str) -> Document:
         return _document(source, where, name, _columns(line, where, headed=headed))
 
     return gathered(source, rows[headed:], one, format="biobert", header="yes" if headed else "no")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -51,7 +52,7 @@ def read(path: Path, options: Options) -> Reading:
         (f"{path}#{row.get('id', n) if isinstance(row, dict) else n}", "", row)
         for n, row in enumerate(rows, 1)
     )
-    return gathered(source, named, _document, format="bioc")
+    return gathered(source, named, partial(_document, source), format="bioc")
 
 
 def is_bioc(row: object) -> bool:

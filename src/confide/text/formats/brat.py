@@ -9,6 +9,7 @@ members of an equivalence are chained by "Equiv" relations; both are written bac
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from confide.errors import FormatError, MissingDataError
@@ -40,7 +41,7 @@ def read(path: Path, options: Options) -> Reading:
     if not path.is_dir():
         source = Source(path, options, "", options.encoding or "utf-8")
         rows = [(str(path), path.stem, path.with_suffix(""))]
-        return gathered(source, rows, _document, format="brat")
+        return gathered(source, rows, partial(_document, source), format="brat")
     stems = {file.with_suffix("") for file in path.rglob("*") if file.suffix in (*ENDINGS, ".txt")}
     if not stems:
         raise MissingDataError(
@@ -48,7 +49,7 @@ def read(path: Path, options: Options) -> Reading:
         )
     source = Source(path, options, "", options.encoding or "utf-8")
     rows = [(str(stem), stem.relative_to(path).as_posix(), stem) for stem in sorted(stems)]
-    return gathered(source, rows, _document, format="brat")
+    return gathered(source, rows, partial(_document, source), format="brat")
 
 
 def _document(source: Source, where: str, name: str, stem: Path) -> Document:

@@ -7,6 +7,7 @@ chemical: the file does not give the roles.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,7 +43,7 @@ def read(path: Path, options: Options) -> Reading:
     """
     source = opened(path, options)
     rows = rows_of(source.text, path, options=options, problems=source.problems)
-    return gathered(source, rows, _document, format="chemprot")
+    return gathered(source, rows, partial(_document, source), format="chemprot")
 
 
 def is_chemprot(lines: Sequence[str]) -> bool:

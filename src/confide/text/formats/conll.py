@@ -16,7 +16,7 @@ from pathlib import Path
 from confide.errors import DataError, FormatError, SchemeError
 from confide.text.document import Document, Entity, Problem, Sentence
 from confide.text.files import read_text, with_plain_ends
-from confide.text.formats.base import Columns, Options, Reading, entity_id
+from confide.text.formats.base import Columns, Options, Reading, entity_id, nothing_in
 from confide.text.formats.columns import (
     Layout,
     find_layout,
@@ -263,12 +263,12 @@ def read(path: Path, options: Options) -> Reading:
     guess = _scheme(scan, path)
     scan.sentences = scan.whole()
     if not scan.sentences:
-        raise DataError("the file holds no token", where=str(path))
+        raise nothing_in(path, problems, "the file holds no token")
     details = {"scheme": guess.scheme, "encoding": encoding, "columns": layout.describe()}
     details["evidence"] = ", ".join(f"{key} {count}" for key, count in guess.evidence.items())
     documents = _documents(scan, guess.scheme)
     if not documents:
-        raise DataError("no document is left", where=str(path))
+        raise nothing_in(path, problems, "no document is left")
     return Reading(documents, problems, "conll", details)
 
 

@@ -16,7 +16,7 @@ from confide.errors import DataError, FormatError
 from confide.text.align import entities_from_spans, flat_spans
 from confide.text.document import Document, Entity, Problem, Sentence, Span
 from confide.text.files import lines_of, read_text, write_text
-from confide.text.formats.base import Options, Reading, shown, unheld
+from confide.text.formats.base import Options, Reading, nothing_in, shown, unheld
 from confide.text.formats.keeping import Keeps, cut_down
 from confide.text.formats.marked import PLACEHOLDER
 from confide.text.schemes import (
@@ -92,7 +92,7 @@ def read(path: Path, options: Options) -> Reading:
                 name = f"{path.stem}:{number}"
                 documents.append(_document(group, name, (scheme, options), problems))
     if not documents:
-        raise DataError("no document is left", where=str(path))
+        raise nothing_in(path, problems, "no document is left")
     if not any(one.new is not None for one in sentences):
         documents = [replace(document, unmarked=True) for document in documents]
     details = {"encoding": encoding} if bracketed else {"scheme": scheme, "encoding": encoding}

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, MissingDataError
@@ -43,7 +44,9 @@ def read(path: Path, options: Options) -> Reading:
     if not files:
         raise MissingDataError("the folder holds no .xml file", where=str(path))
     source = Source(path, options, "", "")
-    reading = gathered(source, ((str(f), f.stem, f) for f in files), _document, format="ddi")
+    reading = gathered(
+        source, ((str(f), f.stem, f) for f in files), partial(_document, source), format="ddi"
+    )
     encoding = source.encoding
     return replace(reading, details={"files": str(len(files)), "encoding": encoding})
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from confide.text.document import Document, Problem
 from confide.text.files import write_text
 from confide.text.formats.base import Options, Reading, unheld
-from confide.text.formats.draft import Source, gathered, opened
+from confide.text.formats.draft import gathered, opened
 from confide.text.formats.jsonl import rows_of
 from confide.text.formats.keeping import Keeps, cut_down
 from confide.text.formats.marked import (
@@ -46,7 +46,7 @@ def read(path: Path, options: Options) -> Reading:
     source = opened(path, options)
     bare = 0
 
-    def one(source: Source, where: str, name: str, tree: Tree) -> Document:
+    def one(where: str, name: str, tree: Tree) -> Document:
         nonlocal bare
         bare += "labels" not in tree
         return document_of(_marked(Row(tree, where), name), options, source.problems)

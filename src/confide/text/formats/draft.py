@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-from confide.errors import DataError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
 from confide.text.files import LONGEST_JSON, lines_of, read_text
 from confide.text.formats.base import (
@@ -21,6 +20,7 @@ from confide.text.formats.base import (
     entity_id,
     free_id,
     merged_fragments,
+    nothing_in,
     reads,
     shown,
     shown_at,
@@ -277,7 +277,7 @@ def opened(path: Path, options: Options, *, longest: int = LONGEST_JSON) -> Sour
 def gathered(
     source: Source,
     rows: Iterable[tuple[str, str, Made]],
-    one: Callable[[Source, str, str, Made], Document | None],
+    one: Callable[[str, str, Made], Document | None],
     *,
     format: str,
     **details: str,
@@ -289,8 +289,8 @@ def gathered(
     documents: list[Document] = []
     for where, name, row in rows:
         with source.options.document(source.problems, where):
-            found = one(source, where, name, row)
+            found = one(where, name, row)
             documents += [found] if found is not None else []
     if not documents:
-        raise DataError("there is no document: the file is empty", where=str(source.path))
+        raise nothing_in(source.path, source.problems, "there is no document: the file is empty")
     return Reading(documents, source.problems, format, {"encoding": source.encoding, **details})

@@ -16,7 +16,7 @@ from confide.errors import DataError, FormatError
 from confide.text.annotators import Version, settled
 from confide.text.document import Document, Problem
 from confide.text.files import each_line, with_plain_ends, write_parts
-from confide.text.formats.base import Options, Reading
+from confide.text.formats.base import Options, Reading, nothing_in
 from confide.text.formats.draft import Source, opened
 from confide.text.formats.records import RecordReader
 from confide.text.formats.tools import LeftOut, Notes, parts_of, taken
@@ -77,7 +77,7 @@ def annotated(source: Source, values: Iterable[Value], *, format: str) -> Readin
                 add(part, f"{name}:{number}", f"{where}#{number}")
     problems += left.problems()
     if not versions:
-        raise _nothing(left, source.path)
+        raise _nothing(left, problems, source.path)
     if "Prodigy" in tools:  # its records have no ids: the text says which belong together
         versions = _named_alike(versions)
     chosen = settled(versions, options.annotators, where=str(source.path), problems=problems)
@@ -87,11 +87,12 @@ def annotated(source: Source, values: Iterable[Value], *, format: str) -> Readin
     return Reading(chosen.documents, problems, format, details, chosen.versions)
 
 
-def _nothing(left: LeftOut, path: Path) -> DataError:
+def _nothing(left: LeftOut, problems: Sequence[Problem], path: Path) -> DataError:
     """The error for a file without a document, with what was left out of it."""
     out = ", ".join(f"{count} {kind}" for kind, (count, _) in left.counts.items())
-    return DataError(f"no document was accepted: {out}" if out else "the file is empty",
-                     where=str(path))  # fmt: skip
+    if out:
+        return DataError(f"no document was accepted: {out}", where=str(path))
+    return nothing_in(path, problems, "the file is empty")
 
 
 def _named_alike(versions: list[Version]) -> list[Version]:

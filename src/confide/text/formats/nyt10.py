@@ -13,7 +13,7 @@ from confide.errors import FormatError
 from confide.text.document import Document, Problem, Span
 from confide.text.files import LONGEST_LINE
 from confide.text.formats.base import Options, Reading
-from confide.text.formats.draft import Source, gathered, opened
+from confide.text.formats.draft import gathered, opened
 from confide.text.formats.one_pair import (
     End,
     Line,
@@ -44,7 +44,7 @@ def read(path: Path, options: Options) -> Reading:
     labels: list[tuple[str, str]] = []
     open_ended: list[str] = []
 
-    def one(source: Source, where: str, name: str, row: str) -> Document:
+    def one(where: str, name: str, row: str) -> Document:
         *ends, label, sentence = _columns(row, where)
         open_ended.extend([] if _ended(row) else [where])
         sentence, places = _placed(ends[2:], sentence, (where, effort), source.problems)

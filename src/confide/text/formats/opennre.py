@@ -107,7 +107,7 @@ class _Reader:
         self.bare: list[str] = []
         self._ignored: set[str] = set()
 
-    def document(self, source: Source, where: str, name: str, given: Tree | str) -> Document:
+    def document(self, where: str, name: str, given: Tree | str) -> Document:
         """One document; `name` stands in where the object has no id."""
         row = _load(given, where) if isinstance(given, str) else given
         text, tokens = self._text(row, where)

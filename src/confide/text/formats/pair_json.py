@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def read_tacred(path: Path, options: Options) -> Reading:
     """
     source = opened(path, options)
     rows = rows_of(source.text, path, options=options, problems=source.problems)
-    return gathered(source, rows, _tacred, format="tacred")
+    return gathered(source, rows, partial(_tacred, source), format="tacred")
 
 
 def _tacred(source: Source, where: str, name: str, tree: Tree) -> Document:
@@ -141,7 +142,7 @@ def read_fewrel(path: Path, options: Options) -> Reading:
     """
     source, more = opened(path, options), 0
 
-    def one(source: Source, where: str, label: str, row: Row) -> Document:
+    def one(where: str, label: str, row: Row) -> Document:
         nonlocal more
         document, places = _fewrel(row, label, options, source.problems)
         more += places

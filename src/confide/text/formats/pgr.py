@@ -17,7 +17,7 @@ from confide.errors import DataError, FormatError
 from confide.text.document import Document, Problem, Span
 from confide.text.files import LONGEST_LINE
 from confide.text.formats.base import Options, Reading, shown, whole
-from confide.text.formats.draft import Source, gathered, opened
+from confide.text.formats.draft import gathered, opened
 from confide.text.formats.one_pair import End, Line, document_of, find_names
 from confide.text.formats.placing import Effort
 from confide.text.formats.records import clean
@@ -57,7 +57,7 @@ def read(path: Path, options: Options) -> Reading:
         raise DataError("the table has no rows", where=str(path))
     header = _header(lines[0][2], lines[0][0])
 
-    def one(source: Source, where: str, name: str, line: str) -> Document:
+    def one(where: str, name: str, line: str) -> Document:
         row = _row(header, line, where)
         found = _line(row, name, where, source.problems, effort=effort)
         return document_of(found, options, source.problems)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 from confide.errors import FormatError
@@ -31,7 +32,7 @@ def read(path: Path, options: Options) -> Reading:
         DataError: there is no document, or a type was not declared.
     """
     source = opened(path, options, longest=LONGEST_LINE)
-    return gathered(source, _blocks(source), _document, format="pubtator")
+    return gathered(source, _blocks(source), partial(_document, source), format="pubtator")
 
 
 _Lines = list[tuple[str, str]]

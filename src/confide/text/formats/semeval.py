@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from confide.errors import FormatError
@@ -60,7 +61,7 @@ def read(path: Path, options: Options) -> Reading:
         )
         source.problems.append(Problem("no-label", bare[0].where, what))
     rows = ((item.where, item.number, item) for item in items)
-    return gathered(source, rows, _document, format="semeval")
+    return gathered(source, rows, partial(_document, source), format="semeval")
 
 
 def is_semeval(lines: Sequence[str]) -> bool:

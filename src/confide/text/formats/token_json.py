@@ -13,7 +13,7 @@ from pathlib import Path
 from confide.text.document import Document, Problem
 from confide.text.files import write_text
 from confide.text.formats.base import Options, Reading
-from confide.text.formats.draft import Source, gathered, opened
+from confide.text.formats.draft import gathered, opened
 from confide.text.formats.jsonl import rows_of
 from confide.text.formats.keeping import Keeps, cut_down
 from confide.text.formats.marked import (
@@ -89,7 +89,7 @@ def reader(shape: Shape) -> Callable[[Path, Options], Reading]:
     def read(path: Path, options: Options) -> Reading:
         ignored: set[str] = set()
 
-        def one(source: Source, where: str, name: str, tree: Tree) -> Document | None:
+        def one(where: str, name: str, tree: Tree) -> Document | None:
             marked = _marked(shape, Row(tree, where), name)
             if not any(marked.sentences):
                 what = "a record without a token"
