@@ -121,6 +121,11 @@ def _published() -> dict[str, tuple[Sample, ...]]:
             {"start": 0, "end": 4, "text": "Rash", "labels": ["ADE"]}}]},
         {"completed_by": {"email": "b"}, "was_cancelled": True, "result": []},
     ]}  # fmt: skip
+    linked = {"start": 0, "end": 4, "value": "Rash", "cui": "5076", "validated": True,
+              "meta_anns": {"Status": {"name": "Status", "value": "Affirmed"}}}  # fmt: skip
+    trained = {"id": 1, "text": "Rash.", "annotations": [linked, {**linked, "killed": True}]}
+    pair = ["Rash.", {"entities": [[0, 4, "ADE"]]}]
+    spans = ["Rash.", {"spans": {"sc": [[0, 4, "ADE"]]}, "cats": {"good": 1.0}}]
     return {
         "datasets": (
             _sample({"r.json": published.HF_JSON}, "r.json"),
@@ -131,6 +136,21 @@ def _published() -> dict[str, tuple[Sample, ...]]:
         "prodigy": (_sample({"p.jsonl": published.PRODIGY}, "p.jsonl"),),
         "labelstudio": (_sample({"l.json": json.dumps([chosen])}, "l.json"),),
         "labelstudio-min": (_sample({"l.json": published.LABEL_STUDIO_MIN}, "l.json"),),
+        "medcattrainer": (
+            _sample(
+                {"m.json": json.dumps({"projects": [{"name": "p", "documents": [trained]}]})},
+                "m.json",
+            ),
+        ),
+        "spacy": (
+            _sample({"s.json": json.dumps([pair, spans])}, "s.json"),
+            _sample({"s.jsonl": f"{json.dumps(pair)}\n{json.dumps(spans)}\n"}, "s.jsonl"),
+        ),
+        "ner-annotator": (
+            _sample(
+                {"a.json": json.dumps({"classes": ["ADE"], "annotations": [pair, None]})}, "a.json"
+            ),
+        ),
         "pubannotation": (_sample({"p.json": published.PUBANNOTATION}, "p.json"),),
         "gliner": (_sample({"g.json": published.GLINER}, "g.json"),),
         "spert": (_sample({"s.json": published.SPERT}, "s.json"),),

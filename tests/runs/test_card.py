@@ -84,6 +84,7 @@ def test_paths_names_of_sites_and_digests_are_left_out() -> None:
         ({}, {"model", "vocabulary"}, {"classifier", "encoder", "lightner", "pcnn", "pairs"}),
         ({"model": {"kind": "encoder"}}, {"classifier", "encoder"}, {"vocabulary", "lightner"}),
         ({"model": {"kind": "lightner"}}, {"lightner"}, {"vocabulary", "classifier", "pcnn"}),
+        ({"model": {"kind": "linear"}}, {"linear"}, {"vocabulary", "classifier", "encoder"}),
         ({"task": "re", "method": "feded"}, {"classifier", "pairs"}, {"vocabulary", "pcnn"}),
         ({"task": "bags", "method": "lazy-mil"}, {"bags", "pcnn"}, {"classifier", "lightner"}),
         (

@@ -103,7 +103,7 @@ class PretrainedBart:
         """The model and its tokenizer, read once.
 
         Raises DataError if files are damaged or the weights or the tokenizer do not match
-        config.json, and SettingsError if transformers is missing.
+        config.json.
         """
         config = _config(self.folder)
         model = filled(self.sizes, _stored(self.folder), where=self.folder).requires_grad_(False)

@@ -72,8 +72,7 @@ class FrozenEncoder:
         control character, U+FEFF, an unusual space) gets zeros. Text that looks like a special
         piece, such as "[SEP]", is plain text.
 
-        Raises SettingsError if transformers is missing or this is not an encoder, and DataError if
-        the files are damaged.
+        Raises SettingsError if this is not an encoder, and DataError if the files are damaged.
         """
         loaded = self.loaded
         cut = list(loaded.cutter.sentences(sentences))

@@ -39,6 +39,7 @@ _OF_KINDS = {
     "encoder": ("classifier", "encoder"),
     "spans": ("classifier", "encoder"),
     "lightner": ("lightner",),
+    "linear": ("linear",),
     "relations": ("classifier", "encoder", "pairs"),
     "bags": ("bags", "pairs"),
     "text": ("denoising",),

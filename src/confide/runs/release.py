@@ -38,7 +38,7 @@ from confide.userfiles import MOST_JSON, json_of, text_of
 CALIBRATION = "calibration.json"
 """What calibrates a release's confidences."""
 READING = "reading.json"
-"""How a release cuts text into sentences, where settings said so."""
+"""How a release cuts text into sentences and tokens, where that is not the plain way."""
 
 _SPLITTING = TypeAdapter(Splitting)
 
@@ -51,8 +51,8 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     is the sites' shared key file, by default the one that the run's settings name. Words and
     characters that occur at no such site cannot be named: their rows are left out, and the copy
     reads them as unknown. A BART is written as transformers reads it; it may have memorised
-    sentences. Beside the model lie its card (`confide.runs.card`) and, where the settings state a
-    language, lines or abbreviations, these: the copy cuts text into sentences as the run does.
+    sentences. Beside the model lie its card (`confide.runs.card`) and, where that is not the plain
+    way, how the settings cut text: the copy cuts it into sentences and tokens as the run does.
 
     Raises RunError, KeyFileError, DataError.
     """
