@@ -347,14 +347,27 @@ def test_recipes_as_table_and_as_json(put: Any) -> None:
 def test_evaluate_hands_everything_on(put: Any) -> None:
     verb = put("evaluate", SCORES)
     words = ("evaluate", "runs/a", "x.tsv", "y.tsv", "--site", "north", "--format", "conll")
-    done = call(*words, "--scheme", "iobes", "--key", "k", "--mode", "n2c2", "--as", "Drug=DRUG")
+    how = ("--key", "k", "--mode", "n2c2", "--as", "Drug=DRUG", "--types", "DRUG, Age")
+    done = call(*words, *how)
     assert verb.args == (Path("runs/a"), ["x.tsv", "y.tsv"])
     assert verb.options == {
-        "site": "north", "format": "conll", "scheme": "iobes", "key": Path("k"), "mode": "n2c2",
-        "types": {"Drug": "DRUG"},
+        "site": "north", "format": "conll", "key": Path("k"), "mode": "n2c2",
+        "types": ["DRUG", "Age"], "names": {"Drug": "DRUG"},
     }  # fmt: skip
     assert "DRUG" in done.stdout and "75.0" in done.stdout and "90.0" in done.stdout
     assert json.loads(call("evaluate", "runs/a", "x.tsv", "--json").stdout) == SCORES
+
+
+def test_evaluate_reads_files_by_their_scheme(put: Any, tmp_path: Path) -> None:
+    verb = put("evaluate", SCORES)
+    file = tmp_path / "two.tsv"
+    file.write_text("took\tO\naspirin\tI-DRUG\ncodeine\tB-DRUG\n")
+    assert call("evaluate", "runs/a", str(file), "--scheme", "iob1").exit_code == 0
+    (document,) = verb.args[1]
+    assert [document.surface(one) for one in document.entities] == ["aspirin", "codeine"]
+    assert "scheme" not in verb.options
+    refused = call("evaluate", "runs/a", str(file), "--scheme", "iobes")
+    assert (refused.exit_code, "are not IOBES" in refused.stderr) == (2, True)
 
 
 def test_evaluate_shows_relations_and_a_chain(put: Any) -> None:
@@ -399,14 +412,13 @@ def test_predict_names_what_is_broken_and_left_out(put: Any, tmp_path: Path) -> 
 def test_predict_hands_everything_on(put: Any) -> None:
     verb = put("predict", [Document("n1", "No rash.")])
     words = ("predict", "ner+re", "a.txt", "--as", "Drug=CHEMICAL", "--as", " Age = ")
-    assert call(*words, "--threshold", "0.8", "--site", "north", "--key", "k").exit_code == 0
+    how = ("--threshold", "0.8", "--site", "north", "--key", "k", "--types", "eases")
+    assert call(*words, *how).exit_code == 0
     assert verb.args == (Path("ner+re"), ["a.txt"])
-    say = verb.options.pop("say")
     assert verb.options == {
-        "site": "north", "format": None, "key": Path("k"),
-        "types": {"Drug": "CHEMICAL", "Age": ""}, "threshold": 0.8,
+        "site": "north", "format": None, "key": Path("k"), "types": ["eases"],
+        "names": {"Drug": "CHEMICAL", "Age": ""}, "threshold": 0.8,
     }  # fmt: skip
-    assert callable(say)
     for wrong in ("Drug", "=X", "Drug=A"):
         refused = call("predict", "ner+re", "a.txt", "--as", "Drug=B", "--as", wrong)
         assert refused.exit_code == 2 and "--as" in refused.stderr

@@ -33,6 +33,7 @@ from flare.homes import HomesEngine, as_toml, write_site_files
 HEART = (
     "rounds=1", "training.local_epochs=25", "training.learning_rate=0.02", "training.batch_size=20",
     "model.word_dim=24", "model.bilstm_hidden=48", "model.dropout=0.3", "training.clip=5",
+    "training.word_dropout=0",
 )  # fmt: skip
 """A tagger that learns some sixty sentences by heart in two seconds."""
 

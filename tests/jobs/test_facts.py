@@ -41,6 +41,7 @@ def files(done: RunResult) -> list[str]:
 def test_files_are_scored_as_the_site_was(done: RunResult, files: list[str]) -> None:
     found = evaluate(done.folder, files)
     assert found.pop("unknown") == []
+    assert found.pop("confidences").startswith("Confidences are calibrated on")
     assert found == done.result.scores.sites["site-1"]
     assert found["auc"] > 0.6
 

@@ -231,7 +231,7 @@ def test_a_release_needs_no_key_and_finds_the_same_in_the_sites_own_text(
     assert found(keyed)
     assert [d.entities for d in clear] == [d.entities for d in keyed]
     assert {path.name for path in out.iterdir()} == {
-        "model.safetensors", "calibration.json", "README.md",
+        "model.safetensors", "calibration.json", "reading.json", "README.md",
     }  # fmt: skip
 
 
@@ -317,9 +317,9 @@ def test_files_without_a_type_of_the_model_are_refused_and_can_be_renamed(
     said = str(caught.value)
     for words in ("Drug, Effect", "in the files: DRUG, Time", "--as DRUG=Drug", "--site"):
         assert words in said
-    renamed = evaluate(model, [other], types={"DRUG": "Drug", "Time": ""})
+    renamed = evaluate(model, [other], names={"DRUG": "Drug", "Time": ""})
     assert renamed == evaluate(model, [known])
     with pytest.raises(SettingsError, match=r"does not know the type 'Medicine'.*Drug, Effect"):
-        evaluate(model, [other], types={"DRUG": "Medicine"})
+        evaluate(model, [other], names={"DRUG": "Medicine"})
     with pytest.raises(SettingsError, match="no entity has the type 'Drag'"):
-        evaluate(model, [other], types={"Drag": "Drug"})
+        evaluate(model, [other], names={"Drag": "Drug"})

@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from confide.errors import DataError, SettingsError
+from confide.errors import DataError
 from confide.learning import context as context_module
 from confide.learning.context import Context, cache_folder, contextual
 from confide.learning.encoder import FrozenEncoder, load_encoder
@@ -402,5 +402,5 @@ def test_features_of_an_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     config = folder / "config.json"
     config.write_text(config.read_text() + "\n")
-    with pytest.raises(SettingsError, match="transformers"):
+    with pytest.raises(ModuleNotFoundError, match="transformers"):
         contextual(SENTENCES, load_encoder(str(folder)), folder=tmp_path / "cache")

@@ -60,7 +60,7 @@ def test_facts_are_counts(tmp_path: Path) -> None:
     assert found["sites"]["site-1"] == {
         "train": 18, "dev": 6, "test": 6,
         "entities": {"Drug": tags.count("B-Drug"), "Effect": tags.count("B-Effect")},
-        "problems": {},
+        "problems": {}, "words_cut": {"words": len(tags) - tags.count("O"), "cut": 0},
     }  # fmt: skip
     assert len(found["fingerprint"]) == 64
 

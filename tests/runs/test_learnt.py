@@ -154,12 +154,12 @@ def test_real_runs_that_learn_nothing_that_still_learn_and_that_have_learnt(tmp_
     none = advice(run(slow, out=tmp_path / "slow").result, slow)
     assert none is not None and "next to nothing" in none.said and not none.resumes
 
-    short = tiny(tmp_path, "rounds=4", "training.learning_rate=0.05")
+    short = tiny(tmp_path, "rounds=4", "training.learning_rate=0.04")
     folder = tmp_path / "short"
     some = advice(run(short, out=folder).result, short)
     assert some is not None and some.resumes and some.changes == {"rounds": 8}
     shown = verdict(load_runs([folder]))
     assert shown is not None and shown.facts[-1].startswith("This model was still learning")
 
-    longer = tiny(tmp_path, "rounds=8", "training.learning_rate=0.05")
+    longer = tiny(tmp_path, "rounds=8", "training.learning_rate=0.04")
     assert advice(run(longer, out=folder, resume=True).result, longer) is None

@@ -238,7 +238,7 @@ def test_a_site_without_a_key_took_no_part_in_a_keyed_method(tmp_path: Path) -> 
 def test_of_types_that_nobody_looked_for_at_a_site_nothing_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(EntityExtractor, "__call__", lambda _, documents: SEEN)
+    monkeypatch.setattr(EntityExtractor, "_found", lambda *_, keep: SEEN)
     modeller: Any = None
     model: Any = None
     extractor = EntityExtractor(modeller, model)

@@ -79,8 +79,8 @@ SITE = {"name": "north", "train": "x"}
         ({"model": {"dropout": 1}}, "model.dropout is wrong; expected less than 1; got 1"),
         ({"device": "gpu"}, "device is wrong; expected auto, cpu, mps, cuda, or one of several"
          " as cuda:1; got 'gpu'"),
-        ({"training": {"optimiser": "lion"}}, "training.optimiser is wrong; expected 'sgd', 'adam'"
-         " or 'adamw'; got 'lion'"),
+        ({"training": {"optimiser": "lion"}}, "training.optimiser is wrong; expected 'sgd', 'adam',"
+         " 'adamw' or 'adagrad'; got 'lion'"),
         ({"training": 3}, "training is wrong; expected a table; got 3"),
         ({"training": {"clip": math.nan}}, "training.clip is wrong; expected more than 0; got nan"),
         ({"select": {"calibrate": "maybe"}}, "select.calibrate is wrong; expected true or false;"
