@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import shutil
@@ -31,15 +32,15 @@ STATES = (
 )  # fmt: skip
 
 
-def passes(size: int, budget: int, least: int, most: int) -> tuple[str, ...]:
-    """The rounds of two passes over each site's text each, for so many sentences in all."""
-    return (f"rounds={round(max(least, min(most, round(budget / size))) / 2)}",)
+def passes(wished: float) -> tuple[str, ...]:
+    """The rounds of two passes over each site's text each; 10 to 40 passes in all."""
+    return (f"rounds={round(max(10, min(40, wished)) / 2)}",)
 
 
 ROWS = {
-    "states": lambda size: (*STATES, *passes(size, 18_000, 10, 40)),
-    "scratch": lambda size: ("options.rows=seen", *passes(size, 15_000, 10, 40)),
-    "linear": lambda size: ("model.kind=linear", "rounds=8"),
+    "states": lambda size: (*STATES, *passes(700 / math.sqrt(size))),
+    "scratch": lambda size: ("options.rows=seen", *passes(15_000 / size)),
+    "linear": lambda size: ("model.kind=linear",),
 }
 """Settings by the number of training sentences; all else has its default."""
 PEERS = ("crf", "spacy")

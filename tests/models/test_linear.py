@@ -15,8 +15,6 @@ from confide.data.batches.vocabulary import SPECIALS, ClearVocabulary
 from confide.learning.linear import LinearModeller, rows_read
 from confide.learning.optimisers import Optimiser
 from confide.models.linear import (
-    _FIRST,
-    _SECOND,
     EDGE,
     WINDOW,
     LinearSizes,
@@ -60,18 +58,14 @@ def emissions(made: LinearModeller, model: LinearTagger, words: tuple[str, ...])
     def marks(place: int) -> list[int]:
         return made.marks.of(words[place]) if 0 <= place < len(words) else [EDGE]
 
-    def pair(place: int) -> int:
-        first, second = marks(place)[0], marks(place + 1)[0]
-        return (first * _FIRST + second * _SECOND) % 2**64 >> 33
-
     for at in range(len(words)):
         read = [
-            (mark, str(offset))
+            (mark, offset)
             for offset in range(-WINDOW, WINDOW + 1)
             for mark in marks(at + offset)
             if mark % 4 >= abs(offset)
         ]
-        for mark, place in [*read, (pair(at - 1), "before"), (pair(at), "after")]:
+        for mark, place in read:
             for block, name in enumerate(("", *made.types)):
                 hashed = (mark * _factor(place, name)) % 2**64 >> 64 - bits
                 row = model.table.weight[hashed + SPECIALS].detach().numpy()

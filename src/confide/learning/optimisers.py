@@ -150,9 +150,20 @@ def _adamw(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.O
     )
 
 
+_FIRST_SQUARES = 0.1
+
+
 def _adagrad(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.Optimizer:
+    """Adagrad (Duchi, Hazan & Singer 2011) whose sums of squares begin at `_FIRST_SQUARES`.
+
+    From 0, the first step of every weight would be a whole learning rate, however small its
+    gradient: a linear CRF on German legal text then lost four points of F1.
+    """
     return torch.optim.Adagrad(
-        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
+        parameters,
+        lr=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        initial_accumulator_value=_FIRST_SQUARES,
     )
 
 

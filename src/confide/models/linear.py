@@ -1,9 +1,8 @@
 """A linear-chain CRF whose emissions are sums of weights of hashed features (Lafferty et al. 2001).
 
-    emission_t(y) = Σ_o Σ_f w[h(f, o, y)] + Σ_p w[h(p, y)] + v_y · state_t + b_y
+    emission_t(y) = Σ_o Σ_f w[h(f, o, y)] + v_y · state_t + b_y
 
-where f are the features of the word at place t + o, for o from -2 to 2, and p the pairs that word t
-makes with the one before it and the one after it. A feature comes as a keyed
+where f are the features of the word at place t + o, for o from -2 to 2. A feature comes as a keyed
 number, its *mark*, and h maps mark, offset and tag into a table of a fixed size (Weinberger,
 Dasgupta, Langford, Smola & Attenberg, "Feature Hashing for Large Scale Multitask Learning", ICML
 2009). So there is no vocabulary to agree on, and the table is as large for one type as for twenty:
@@ -40,9 +39,6 @@ WINDOW = 2
 REACH_BITS = 2
 EDGE = 1 << REACH_BITS | WINDOW
 """The mark of what lies beyond the ends of a sentence; a keyed one is larger."""
-_PAIRS = ("before", "after")
-_FIRST, _SECOND = 0x2545F4914F6CDD1D, 0x5851F42D4C957F2D
-"""Multiply the words of a pair: any odd numbers do."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +62,14 @@ class LinearSizes:
 class _Lookup(NamedTuple):
     """Which rows of the table a batch reads.
 
-    `rows_M` has the rows of each offset's features in turn, then those of pairs of neighbours, a
-    block of tags after the other; `counts` says how many features each of these has. `places_UC`
-    says for each offset which of its features a word has; one past the last means none. `real_BL`
-    is false in the padding, which has no pairs.
+    `rows_M` has the rows of each offset's features in turn, a block of tags after the other;
+    `counts` says how many features each offset has. `places_UC` says for each offset which of its
+    features a word has; one past the last means none.
     """
 
     rows_M: Tensor
     counts: list[int]
     places_UC: list[Tensor]
-    real_BL: Tensor
 
 
 class LinearTagger(CrfTagger):
@@ -91,36 +85,31 @@ class LinearTagger(CrfTagger):
             nn.init.zeros_(parameter)
         factors = [
             [_factor(place, name) for name in ("", *sizes.types)]
-            for place in (*map(str, range(-WINDOW, WINDOW + 1)), *_PAIRS)
+            for place in range(-WINDOW, WINDOW + 1)
         ]
         self.register_buffer("factors_OT", torch.tensor(factors), persistent=False)
 
     def forward(self, batch: TaggerInput) -> Tensor:
         """emissions_BLY; those in the padding are meaningless."""
         forms_BL = self._forms(batch)
-        found = self._lookup(batch, forms_BL)
+        found = self._lookup(batch)
         values_MK = self.table(found.rows_M)
         blocks = self.get_buffer("factors_OT").shape[1]
-        *words, before_NY, after_NY = (
-            self._by_tag(part_MK)
-            for part_MK in values_MK.split([count * blocks for count in found.counts])
-        )
+        parts = values_MK.split([count * blocks for count in found.counts])
         length = batch.forms_BL.shape[1]
         emissions_BLY: Tensor = self.crf(self._dense(batch))
-        for offset, (part_NY, places_UC) in enumerate(zip(words, found.places_UC, strict=True)):
-            none = len(part_NY)
-            part_NY = functional.pad(part_NY, (0, 0, 0, 1))
+        for offset, (part_MK, places_UC) in enumerate(zip(parts, found.places_UC, strict=True)):
+            part_NY = functional.pad(self._by_tag(part_MK), (0, 0, 0, 1))
+            none = len(part_NY) - 1
             words_UY = functional.embedding_bag(places_UC, part_NY, mode="sum", padding_idx=none)
             at_BL = forms_BL[:, offset : offset + length]
             emissions_BLY = emissions_BLY + functional.embedding(at_BL, words_UY)
-        pairs_BLY = torch.zeros_like(emissions_BLY)
-        pairs_BLY[found.real_BL] = before_NY + after_NY
-        return emissions_BLY + pairs_BLY
+        return emissions_BLY
 
     def rows(self, batch: TaggerInput) -> Tensor:
         """The rows of the table that these sentences read, each once."""
         with torch.no_grad():
-            rows_M: Tensor = torch.unique(self._lookup(batch, self._forms(batch)).rows_M)
+            rows_M: Tensor = torch.unique(self._lookup(batch).rows_M)
             return rows_M
 
     def _forms(self, batch: TaggerInput) -> Tensor:
@@ -136,7 +125,7 @@ class LinearTagger(CrfTagger):
             return batch.context_BLX
         return torch.ones(*batch.forms_BL.shape, 1).to(self.crf.linear.weight)
 
-    def _lookup(self, batch: TaggerInput, forms_BL: Tensor) -> _Lookup:
+    def _lookup(self, batch: TaggerInput) -> _Lookup:
         """The rows of a batch's features; the word beyond the ends has only `EDGE`."""
         marks_UC = batch.characters_UC
         edge_C = functional.pad(marks_UC.new_tensor([EDGE]), (0, marks_UC.shape[1] - 1))
@@ -151,16 +140,7 @@ class LinearTagger(CrfTagger):
             counts.append(len(rows[-1]))
             numbers_N = torch.where(read_N, read_N.cumsum(0) - 1, counts[-1])
             places.append(numbers_N[places_UC])
-        words_BL = marks_UC[:, 0][forms_BL]  # a word's first feature is the word
-        pairs_BL = words_BL[:, :-1] * _FIRST + words_BL[:, 1:] * _SECOND
-        length = batch.forms_BL.shape[1]
-        real_BL = forms_BL[:, WINDOW : WINDOW + length] != len(batch.characters_UC)
-        for start, factor_T in zip((WINDOW - 1, WINDOW), factors_OT[-2:], strict=True):
-            # the highest bits: a product with all of them would be a sum of the words' own
-            mixed_N = pairs_BL[:, start : start + length][real_BL] >> 33 & (2**31 - 1)
-            rows.append(self._rows_of(mixed_N, factor_T))
-            counts.append(len(mixed_N))
-        return _Lookup(torch.cat([part.flatten() for part in rows]), counts, places, real_BL)
+        return _Lookup(torch.cat([part.flatten() for part in rows]), counts, places)
 
     def _rows_of(self, marks_N: Tensor, factor_T: Tensor) -> Tensor:
         bits = self.sizes.bits
@@ -175,7 +155,7 @@ class LinearTagger(CrfTagger):
         return torch.cat([values_NTK[:, 0, :1], values_NTK[:, 1:].flatten(1)], 1)
 
 
-def _factor(place: str, name: str) -> int:
-    """The odd factor of an offset or pair, and a type; `O` is the type without a name."""
+def _factor(place: int, name: str) -> int:
+    """The odd factor of an offset and a type; `O` is the type without a name."""
     found = hashlib.blake2b(f"{place} {name}".encode("utf-8", "surrogatepass"), digest_size=8)
     return int.from_bytes(found.digest(), "big", signed=True) | 1

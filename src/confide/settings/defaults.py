@@ -94,8 +94,8 @@ OF_KINDS: dict[str, Tree] = {
         "training": {
             "optimiser": "adagrad",
             "learning_rate": 0.3,
-            "decay": 0.85,
-            "batch_size": 10,
+            "decay": 0.9,
+            "batch_size": 5,
             "local_epochs": 1,
             "clip": inf,
             "weight_decay": 3e-4,

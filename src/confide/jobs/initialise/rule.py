@@ -18,10 +18,10 @@ from confide.settings.defaults import OF_KINDS
 ENCODED = frozenset({"en"})
 """The languages that the encoder at hand reads."""
 
-_EXAMPLES = 18_000
-"""Sentences that the tagger is shown in all, each pass counted."""
+_PASSES = 700
+"""Passes of a tagger over the text, times the root of its sentences."""
 _PAIRS = 6_000
-"""The same of pairs of entities, which an encoder reads."""
+"""Pairs of entities that an encoder reads in all, each pass counted."""
 _START = 8.0
 _ENCODED, _TRAINED, _LABELLED, _FEATURES = 0.012, 0.0045, 0.0012, 0.0015
 _PAIR_TRAINED, _PAIR_READ = 0.035, 0.012
@@ -84,8 +84,8 @@ def encoder_at_hand() -> bool:
 
 def _states(amount: Amount, workers: int) -> Rule:
     """A small tagger on the states of a frozen encoder."""
-    passes = _passes(amount.examples, _EXAMPLES, (10, 40))
-    rounds = round(passes / 2)
+    rounds = round(_bounded(_PASSES / math.sqrt(max(1, amount.examples)), 10, 40) / 2)
+    passes = 2 * rounds
     seconds = amount.examples * (_ENCODED + passes * _TRAINED)
     seconds += amount.held_out * (_ENCODED + rounds * _LABELLED)
     return Rule(
@@ -130,7 +130,7 @@ def _features(amount: Amount, workers: int, *, at_hand: bool) -> Rule:
 
 def _pairs(amount: Amount, workers: int) -> Rule:
     """Relations, which train the whole encoder: so many pairs in all, each pass counted."""
-    rounds = _passes(amount.examples, _PAIRS, (2, 20))
+    rounds = round(_bounded(_PAIRS / max(1, amount.examples), 2, 20))
     seconds = rounds * (amount.examples * _PAIR_TRAINED + amount.held_out * _PAIR_READ)
     return Rule(
         rounds=rounds,
@@ -145,9 +145,8 @@ def _pairs(amount: Amount, workers: int) -> Rule:
     )
 
 
-def _passes(examples: int, budget: int, bounds: tuple[int, int]) -> int:
-    """How often each example is shown for so many in all, within bounds."""
-    return max(bounds[0], min(bounds[1], round(budget / max(1, examples))))
+def _bounded(value: float, least: float, most: float) -> float:
+    return max(least, min(most, value))
 
 
 def _costs(what: str, seconds: float, workers: int) -> str:
