@@ -245,6 +245,16 @@ class TestCapacity:
         )  # fmt: skip
         assert len(found.points) == 4
 
+    def test_a_linear_one(self, settings):
+        own = ["model.kind=linear", "training.learning_rate=0.3", "training.optimiser=adagrad"]
+        found = capacity(settings, parts=4, seeds=2, overrides=own)
+        assert [point.sentences for point in found.points] == [10, 20, 30, 40]
+        assert found.points[-1].f1 > 0.9
+
+    def test_other_kinds_are_refused_by_name(self, settings):
+        with pytest.raises(SettingsError, match=r"tagger or linear; got encoder.*kind=linear"):
+            capacity(settings, overrides=["model.kind=encoder"])
+
     def test_an_unknown_site(self, settings):
         with pytest.raises(SettingsError, match="expected north, south; got 'west'"):
             capacity(settings, site="west")

@@ -324,6 +324,10 @@ def test_what_cannot_be_exported(runs: dict[str, Path], tmp_path: Path) -> None:
         export(runs["fedavg-text"], to="onnx", out=tmp_path / "out")
     with pytest.raises(SettingsError, match=r"cannot be written so.*a tagger, an encoder"):
         export(runs["fedavg-bags"], to="onnx", out=tmp_path / "out")
+    with pytest.raises(SettingsError, match=r"cannot be written so.*got Linear.*confide release"):
+        export(runs["fedavg-linear"], to="onnx", out=tmp_path / "out")
+    with pytest.raises(SettingsError, match=r"no class for this kind.*got Linear"):
+        export(runs["fedavg-linear"], to="hf", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -14,7 +14,7 @@ class How:
     """How a site trains in one round."""
 
     learning_rate: float = carries("learning rate of this round")
-    optimiser: str = carries("sgd, adam or adamw")
+    optimiser: str = carries("sgd, adam, adamw or adagrad")
     momentum: float = carries("momentum of SGD")
     weight_decay: float = carries("factor")
     clip: float = carries("largest norm of a gradient; 0: no bound")

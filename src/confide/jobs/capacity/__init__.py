@@ -24,7 +24,7 @@ from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.files import write_atomically
 from confide.jobs.capacity.measuring import measure
 from confide.jobs.capacity.plot import plot
-from confide.jobs.capacity.training import tagger_training
+from confide.jobs.capacity.training import training
 from confide.jobs.capacity.verdict import CapacityReport, Point, Verdict, conclude
 from confide.learning.devices import computing_at, place_of
 from confide.recipes import settings_file
@@ -76,7 +76,7 @@ def capacity(
         measured = measure(
             text.train,
             text.held_out,
-            learn=tagger_training(settings, **text._asdict()),
+            learn=training(settings, **text._asdict()),
             parts=parts,
             seeds=seeds,
             seed=settings.seed,

@@ -1,72 +1,112 @@
-"""Training one tagger on some documents, in the clear, as a single site would."""
+"""Training one model on some documents, in the clear, as a single site would."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
-from confide.data.batches.encoding import Encoded, TagSet, encode
-from confide.data.batches.examples import examples_from
+from confide.data.batches.encoding import TagSet
+from confide.data.batches.examples import Example, examples_from
+from confide.data.batches.features import Marks
 from confide.data.batches.vectors import read_vectors
 from confide.data.batches.vocabulary import count_characters, count_words, numbered
-from confide.errors import DataError
+from confide.errors import DataError, SettingsError
 from confide.jobs.capacity.measuring import Learn
 from confide.kinds.context import NONE, find_encoder, with_cached
+from confide.kinds.how import how_of
+from confide.kinds.linear import LinearShape
 from confide.kinds.tagger.form import shape_for, tagger_sizes
-from confide.learning.fit import fit
-from confide.learning.optimisers import Optimiser
-from confide.learning.predict import annotate, prepare
-from confide.learning.weights import initial, set_words
-from confide.models.tagger import Tagger
+from confide.learning.crf_modelling import CrfModeller, EncodedSplit
+from confide.learning.modelling import annotate_with, read
+from confide.learning.optimisers import Moments
+from confide.learning.weights import set_words
+from confide.models.tagger import CrfTagger, Tagger
 from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.text.document import Document
 
 
-def tagger_training(
+def training(
     settings: Settings,
     train: Sequence[Document],
     *,
     held_out: Sequence[Document],
     vectors: Path | None = None,
 ) -> Learn:
-    """A function that trains the settings' tagger on part of `train` and annotates `held_out`.
+    """A function that trains the settings' model on part of `train` and annotates `held_out`.
 
     `vectors` is a file of word vectors to start from. Raises DataError if nothing in `train` is
-    annotated and no type is declared.
+    annotated and no type is declared, and SettingsError for other kinds than tagger and linear.
     """
+    make = _MODELLERS.get(settings.kind)
+    if make is None:
+        raise SettingsError(
+            "the capacity test does not train this kind of model",
+            expected=f"model.kind = {' or '.join(_MODELLERS)}",
+            got=settings.kind,
+            fix="for a first answer: --set model.kind=linear, without your own [training]",
+        )
     seen = {entity.type for document in train for entity in document.entities}
     tags = TagSet(settings.data.types or tuple(sorted(seen)), settings.model.tag_scheme)
     if not tags.types:
         raise DataError("the training text has no entity", expected="at least one")
-    how, context = settings.vocabulary.how, settings.model.context
+    context = settings.model.context
     encoder = None if context == NONE else find_encoder(context)
     dim = encoder.dim if encoder else 0
 
     def learn(documents: Sequence[Document], stretch: float, seed: int) -> list[Document]:
         examples, _ = examples_from(documents)
-        tokens = [token for example in examples for token in example.tokens]
-        words = numbered(count_words(tokens, how), min_count=settings.vocabulary.min_count)
-        letters = numbered(count_characters(tokens), kind="character")
-        characters = None if settings.model.character == "none" else letters
-        shape = shape_for(settings, tags.types, words=len(words), characters=len(letters), dim=dim)
-        sizes = tagger_sizes(shape)
-        model = initial(sizes, derive_seed(seed, "weights"), rules=tags.rules)
-        assert isinstance(model, Tagger)
-        if vectors is not None:
-            set_words(model, read_vectors(vectors, words, how=how))
-        encoded = encode(examples, words=words, characters=characters, tags=tags, how=how)
+        modeller = make(settings, tags, examples, dim)
+        model = modeller.initial(derive_seed(seed, "weights"))
+        if vectors is not None and isinstance(model, Tagger):
+            set_words(model, read_vectors(vectors, modeller.words, how=modeller.how))
+        text, held = modeller.prepared(examples), read(modeller, held_out)
         if encoder is not None:
-            encoded = with_cached(encoded, examples, encoder)
-        _train(model, encoded, settings, stretch=stretch, seed=seed)
-        prepared = prepare(held_out, words=words, characters=characters, tags=tags, how=how)
-        if encoder is not None:
-            read = with_cached(prepared.encoded, prepared.examples, encoder)
-            prepared = prepared._replace(encoded=read)
-        return annotate(model, prepared)
+            text = with_cached(text, examples, encoder)
+            held = replace(held, text=with_cached(held.text, held.examples, encoder))
+        spans = [one.spans for one in examples]
+        encoded = modeller.annotated(text, spans, source={*tags.types})
+        _train(modeller, model, encoded, settings, stretch=stretch, seed=seed)
+        return annotate_with(modeller, model, held)
 
     return learn
+
+
+def _tagger(settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int) -> CrfModeller:
+    """The modeller of a tagger that knows the words of these examples."""
+    own, how = settings.vocabulary, settings.vocabulary.how
+    tokens = [token for example in examples for token in example.tokens]
+    words = numbered(count_words(tokens, how), min_count=own.min_count)
+    letters = numbered(count_characters(tokens), kind="character")
+    shape = shape_for(settings, tags.types, words=len(words), characters=len(letters), dim=dim)
+    return CrfModeller(
+        sizes=tagger_sizes(shape),
+        tags=tags,
+        words=words,
+        characters=None if settings.model.character == "none" else letters,
+        how=how,
+        word_dropout=settings.training.word_dropout,
+    )
+
+
+def _linear(settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int) -> CrfModeller:
+    """The modeller of a linear CRF, whose features need no key where nothing leaves."""
+    shape = LinearShape(
+        types=list(tags.types),
+        tag_scheme=tags.scheme,
+        bits=settings.linear.bits,
+        context=settings.model.context,
+        context_dim=dim,
+    )
+    return shape.modeller(Marks(b""))
+
+
+_MODELLERS: dict[str, Callable[[Settings, TagSet, Sequence[Example], int], CrfModeller]] = {
+    "tagger": _tagger,
+    "linear": _linear,
+}
 
 
 def epochs_by_round(rounds: int, epochs: int) -> list[int]:
@@ -80,7 +120,13 @@ def epochs_by_round(rounds: int, epochs: int) -> list[int]:
 
 
 def _train(
-    model: Tagger, encoded: Encoded, settings: Settings, *, stretch: float, seed: int
+    modeller: CrfModeller,
+    model: CrfTagger,
+    encoded: EncodedSplit,
+    settings: Settings,
+    *,
+    stretch: float,
+    seed: int,
 ) -> None:
     """Train all rounds of the settings, `stretch` times their epochs in all, one rate per round.
 
@@ -88,23 +134,19 @@ def _train(
     """
     training, rounds = settings.training, settings.rounds
     epochs = max(1, round(rounds * training.local_epochs * stretch))
-    if settings.trained_by == "fedner-tagger":
+    if settings.trained_by.startswith("fedner-"):
         epochs, rounds = max(1, round(rounds * training.batch_size / len(encoded))), 1
+    moments = Moments()
     for number, in_round in enumerate(epochs_by_round(rounds, epochs)):
-        optimiser = Optimiser(
-            name=training.optimiser,
-            learning_rate=training.learning_rate * training.decay**number,
-            momentum=training.momentum,
-            weight_decay=training.weight_decay,
-            clip=training.clip,
-        )
+        how = how_of(settings, number + 1)
+        optimiser = replace(how.steps, most=0, moments=moments if how.keep else None)
         if in_round:
-            fit(
+            modeller.fit(
                 model,
                 encoded,
+                weights_S=None,
                 epochs=in_round,
-                batch_size=training.batch_size,
+                batch_size=how.batch_size,
                 optimiser=optimiser,
                 seed=derive_seed(seed, "round", number),
-                word_dropout=training.word_dropout,
             )

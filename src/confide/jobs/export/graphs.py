@@ -56,6 +56,7 @@ def graph_of(extractor: Any) -> Graph:
             "this kind of model cannot be written so",
             expected="a tagger, an encoder that tags words, or a relation classifier",
             got=type(modeller).__name__.removesuffix("Modeller"),
+            fix='use `confide release`, whose copy confide reads anywhere, or to = "spacy"',
         )
     graph = make(modeller, extractor.model)
     graph.module.eval()
@@ -187,7 +188,7 @@ def _pairs(modeller: RelationModeller, model: nn.Module) -> Graph:
 
 def _tagger(modeller: CrfModeller, model: nn.Module) -> Graph:
     sizes = modeller.sizes
-    assert isinstance(sizes, TaggerSizes)  # linear models are not exported
+    assert isinstance(sizes, TaggerSizes)  # of no other modeller
     names = tuple(
         name
         for name in _OF_TAGGER.values()

@@ -38,7 +38,7 @@ def write_hf(copy: Copy) -> dict[str, Any]:
             "transformers has no class for this kind of model",
             expected="an encoder that tags words, or a relation classifier",
             got=type(modeller).__name__.removesuffix("Modeller"),
-            fix='use to = "onnx" or "spacy"',
+            fix='use to = "spacy", or of a tagger "onnx"',
         )
     return write(copy)
 
