@@ -23,7 +23,10 @@ import time
 from datetime import date
 from pathlib import Path
 
-from cells import CORPORA, SITES, SIZES, cells, written
+import cells
+import relations
+
+CORPORA = {**cells.CORPORA, **relations.CORPORA}
 
 HERE = Path(__file__).parent
 STATES = (
@@ -43,19 +46,21 @@ ROWS = {
     "linear": lambda size: ("model.kind=linear",),
 }
 """Settings by the number of training sentences; all else has its default."""
-PEERS = ("crf", "spacy")
+PEERS = ("crf", "spacy", "ngrams")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=Path("runs/defaults"))
     parser.add_argument("--keep", type=Path, default=HERE / "measured.jsonl")
-    parser.add_argument("--corpora", nargs="+", default=list(CORPORA), choices=CORPORA)
-    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES))
+    parser.add_argument("--corpora", nargs="+", default=list(cells.CORPORA), choices=CORPORA)
+    parser.add_argument("--sizes", nargs="+", type=int, default=list(cells.SIZES))
     parser.add_argument("--rows", nargs="+", default=["init"], choices=[*ROWS, "init", *PEERS])
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument(
-        "--peer-python", default=sys.executable, help="a Python that has sklearn-crfsuite"
+        "--peer-python",
+        default=sys.executable,
+        help="a Python with sklearn-crfsuite and scikit-learn",
     )
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
@@ -66,8 +71,9 @@ def main() -> None:
         return
     done = {(one["corpus"], one["size"], one["row"], one["seed"]) for one in lines}
     for seed in given.seeds:
-        for corpus, size in cells(given.corpora, given.sizes):
-            folder = written(corpus, size, given.out)
+        for corpus, size in there(given.corpora, given.sizes):
+            about = relations if corpus in relations.CORPORA else cells
+            folder = about.written(corpus, size, given.out)
             for row in given.rows:
                 if (corpus, size, row, seed) in done:
                     continue
@@ -84,6 +90,15 @@ def main() -> None:
                 print(json.dumps(line)[:300], file=sys.stderr, flush=True)
                 with open(given.keep, "a", encoding="utf-8") as file:
                     file.write(json.dumps(line) + "\n")
+
+
+def there(names: list[str], sizes: list[int]) -> list[tuple[str, int]]:
+    """The cells that the training text suffices for."""
+    return [
+        cell
+        for about in (cells, relations)
+        for cell in about.cells([name for name in names if name in about.CORPORA], sizes)
+    ]
 
 
 def timed(command: list[str], log: Path) -> float:
@@ -108,7 +123,12 @@ def ours(row: str, size: int, seed: int, folder: Path) -> dict[str, object]:
     settings = folder / f"{row}.toml"
     confide = [sys.executable, "-m", "confide"]
     if row == "init":
-        timed([*confide, "init", *sorted(map(str, folder.glob("site*/*.conll"))), "--out",
+        files = [
+            *folder.glob("site*/*.conll"),
+            *folder.glob("t*.t[sx][vt]"),
+            *folder.glob("dev.t*"),
+        ]
+        timed([*confide, "init", *sorted(map(str, files)), "--out",
                str(settings), "--force"], folder / "init.log")  # fmt: skip
         settled: tuple[str, ...] = ()
     else:
@@ -121,19 +141,19 @@ def ours(row: str, size: int, seed: int, folder: Path) -> dict[str, object]:
     seconds = timed([*confide, "run", str(settings), "--out", str(out), *overrides],
                     folder / f"{row}-{seed}.log")  # fmt: skip
     result = json.loads((out / "result.json").read_text(encoding="utf-8"))
-    curve = [
-        (one["round"], percent(one["dev"]["strict"])) for one in result["history"] if one["dev"]
-    ]
+    scores = result["scores"]["overall"]
+    by = "strict" if "strict" in scores else "micro"
+    curve = [(one["round"], percent(one["dev"][by])) for one in result["history"] if one["dev"]]
     best = max(curve, key=lambda point: point[1], default=(0, 0.0))
     return {
-        "test": percent(result["scores"]["overall"]["strict"]["f1"]),
+        "test": percent(scores[by]["f1"]),
         "dev": best[1],
         "best_round": best[0],
         "rounds": result["rounds"],
         "curve": [score for _, score in curve],
         "cpu": seconds,
         "wall": round(time.time() - began, 1),
-        "mb": round(sum(result["bytes"]["up"].values()) / SITES / 1e6, 2),
+        "mb": round(sum(result["bytes"]["up"].values()) / cells.SITES / 1e6, 2),
     }
 
 
@@ -146,7 +166,7 @@ def plain(folder: Path) -> str:
     sites = "".join(
         f'\n[[site]]\nname = "site{site}"\n'
         + "".join(f'{part} = "site{site}/{part}.conll"\n' for part in ("train", "dev", "test"))
-        for site in range(1, SITES + 1)
+        for site in range(1, cells.SITES + 1)
     )
     return (
         f'schema = 1\nname = "{folder.name}"\n\n[data]\nformat = "conll"\nscheme = "iob2"\n{sites}'
@@ -156,7 +176,7 @@ def plain(folder: Path) -> str:
 def peer(row: str, folder: Path, python: str) -> dict[str, object]:
     """A peer on the pooled text of a cell, in a process of its own."""
     found = folder / f"{row}.json"
-    command = [python if row == "crf" else sys.executable, str(HERE / f"peer_{row}.py")]
+    command = [sys.executable if row == "spacy" else python, str(HERE / f"peer_{row}.py")]
     seconds = timed([*command, str(folder), str(found)], folder / f"{row}.log")
     return json.loads(found.read_text(encoding="utf-8")) | {"cpu": seconds}
 

@@ -203,12 +203,13 @@ def test_files_of_relations_give_settings_of_a_relation_extractor(in_tmp):
     put("gad/test.tsv", "index\tsentence\tlabel\n0\t" + PAIRS[0] + "\n")
     report = init(["gad"])
     settings = plain(report.path)
-    assert (settings["task"], settings["method"]) == ("re", "feded")
+    assert (settings["task"], settings["method"]) == ("re", "fedavg")
     assert settings["split"] == {
         "sites": 1, "by": "iid", "train": "gad/train.tsv", "test": "gad/test.tsv",
         "hold_out": "corpus",
     }  # fmt: skip
-    assert settings["public"] == {"share": 0.2}
+    assert settings["training"] == {"learning_rate": 0.0001, "local_epochs": 1}
+    assert settings["rounds"] == 20
     assert "6 relations: related 6\n" in report.found
     assert [settings["data"], report.problems] == [{"format": "biobert"}, []]
 

@@ -90,12 +90,12 @@ OF_KINDS: dict[str, Tree] = {
         },
     },
     "linear": {
-        "rounds": 10,
+        "rounds": 15,
         "training": {
             "optimiser": "adagrad",
             "learning_rate": 0.3,
-            "decay": 0.9,
-            "batch_size": 5,
+            "decay": 0.93,
+            "batch_size": 3,
             "local_epochs": 1,
             "clip": inf,
             "weight_decay": 3e-4,

@@ -10,7 +10,7 @@ from pathlib import Path
 import tomli_w
 
 from confide.jobs.initialise.files import SiteFiles, shares
-from confide.jobs.initialise.proposal import Proposal, Wishes, of_bags
+from confide.jobs.initialise.proposal import Proposal, Wishes
 from confide.jobs.initialise.rule import Rule
 from confide.settings.tables import SiteTable
 from confide.text.formats import FORMATS, Options
@@ -57,9 +57,7 @@ def draft(
     if wishes.public:
         tail += ["", "[public]", f"files = {_paths(wishes.public, out)}"]
     if len(sites) == 1:
-        dealt = sites[0].about_relations and not of_bags(sites) and not wishes.public
-        public = _PUBLIC if dealt else []
-        return _joined([*head, *data, "", *_split(sites[0], out), *public, *tail])
+        return _joined([*head, *data, "", *_split(sites[0], out), *tail])
     tables = [
         ([*_table(site, common, out), *(_wanted(site) if proposal.outside else [])],
          _only_here(site, sites))
@@ -84,13 +82,6 @@ def _inline(table: Mapping[str, object]) -> str:
     """A table in one line."""
     pairs = (tomli_w.dumps({key: value}).strip() for key, value in table.items())
     return f"{{ {', '.join(pairs)} }}"
-
-
-_PUBLIC = [
-    "",
-    "[public]             # text that the server and all sites may read",
-    "share = 0.2          # of the training documents; or files = ... of its own",
-]
 
 
 def _pairs(sites: Sequence[SiteFiles]) -> list[str]:

@@ -86,14 +86,6 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
             finds=finds,
             options={"distil": False, "instance_weights": False},
         )  # fmt: skip
-    if relations and len(sites) == 1:
-        return Proposal(
-            (*task, 'method = "feded"     # or "fedavg", "fedatt"; references: "pooled", "alone",'
-             ' "public-only"'),
-            ("feded, because a fifth of this corpus can stand for a public set; fedavg, where"
-             " weights may leave and no text is public",),
-            finds=finds,
-        )  # fmt: skip
     others = 'or "fedatt"; "feded" with [public] files; ' if relations else ""
     return Proposal(
         (*task, f'method = "fedavg"    # {others}references: {REFERENCES}'),

@@ -23,8 +23,8 @@ _PASSES = 700
 _PAIRS = 6_000
 """Pairs of entities that an encoder reads in all, each pass counted."""
 _START = 8.0
-_ENCODED, _TRAINED, _LABELLED, _FEATURES = 0.012, 0.0045, 0.0012, 0.0015
-_PAIR_TRAINED, _PAIR_READ = 0.035, 0.012
+_ENCODED, _TRAINED, _LABELLED, _FEATURES = 0.01, 0.003, 0.0006, 0.0015
+_PAIR_TRAINED, _PAIR_READ = 0.04, 0.012
 """Seconds of one core (2-core Xeon): to start; for a sentence to be encoded, to be trained on and
 to be labelled once, and to be trained on by its features; for a pair."""
 
