@@ -35,19 +35,19 @@ def test_a_finished_run_and_one_in_progress(runs) -> None:
     seen = Runs(runs)
     done, going = seen.of("done"), seen.of("going")
     assert (done.state, going.state) == ("finished", "running")
-    assert done.done == going.done == done.rounds == 3
+    assert done.done == going.done == done.rounds == 8
     assert done.method == "fedavg" and done.sites == ["cardiology", "oncology", "practice"]
-    assert len(going.curve("dev")) == len(going.curve("loss")) == 3
+    assert len(going.curve("dev")) == len(going.curve("loss")) == 8
     assert going.moved == done.moved and going.moved[0] > 0
     assert going.left == 0 and done.left is None
-    assert going.rounds_of("oncology") == 3 and going.refused("oncology") == {}
+    assert going.rounds_of("oncology") == 8 and going.refused("oncology") == {}
 
 
 def test_the_round_in_progress_comes_from_the_ledger(runs) -> None:
-    line = {"round": 7, "step": "train"}
+    line = {"round": 9, "step": "train"}
     with open(runs / "going/ledger.jsonl", "ab") as file:
-        file.write(json.dumps(line).encode() + b'\n{"round": 9, "torn')
-    assert Runs(runs).of("going").now == 7
+        file.write(json.dumps(line).encode() + b'\n{"round": 10, "torn')
+    assert Runs(runs).of("going").now == 9
 
 
 def test_a_run_that_writes_nothing_for_long_is_quiet(runs) -> None:
@@ -93,7 +93,7 @@ def test_the_pages(runs) -> None:
     there = browser(Shown({}, QUICK, watched=runs))
     assert there.get("/").headers["location"] == "/watch"
     overview = there.get("/watch").text
-    assert "going" in overview and "running" in overview and "3 of 3" in overview
+    assert "going" in overview and "running" in overview and "8 of 8" in overview
     one = there.get("/watch/run?name=going").text
     assert one.count("<svg") == 3 and "weights" in one and "oncology" in one
     two = there.get("/watch/compare?first=done&second=going").text

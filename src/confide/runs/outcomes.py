@@ -304,7 +304,7 @@ def _calibration(
 ) -> Calibration | None:
     """What the test counts say about confidences; None if nothing was found with one."""
     task = TASKS[settings.task]
-    own = {one.name: Calibrator._make(one.trained.progress.calibrator) for one in outcomes}
+    own = {one.name: Calibrator.read(one.trained.progress.calibrator) for one in outcomes}
     sure = [
         (task.sum(counts[site] for site in one.sites if site in counts).sure, own[one.name])
         for one in outcomes

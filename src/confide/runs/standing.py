@@ -54,7 +54,7 @@ def so_far(path: Path) -> Result:
     done = max(turn.round for turn in found.history)
     try:
         best = {name: one["best_round"] or len(one["history"]) for name, one in begun.items()}
-        scale = {name: Calibrator._make(one["calibrator"])._asdict() for name, one in begun.items()}
+        scale = {name: Calibrator.read(one["calibrator"])._asdict() for name, one in begun.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise RunError(_DAMAGED, where=str(path)) from error
     sites = {name for turn in found.history for name in (*turn.sites, *turn.dev_sites)}

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 WIDTH = 0.25
 """Width of a bin, in log odds."""
@@ -52,6 +52,12 @@ class Calibrator(NamedTuple):
     temperature: float = 1.0
     offset: float = 0.0
     finds: int = -1
+
+    @classmethod
+    def read(cls, numbers: Sequence[float]) -> Self:
+        """From its numbers; `finds` may be missing. Raises TypeError, ValueError."""
+        temperature, offset, *finds = numbers
+        return cls(temperature, offset, *map(int, finds))
 
     def of(self, confidence: float) -> float:
         """The calibrated confidence; 0 and 1 stay what they are."""

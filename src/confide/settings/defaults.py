@@ -95,7 +95,7 @@ OF_KINDS: dict[str, Tree] = {
             "optimiser": "adagrad",
             "learning_rate": 0.3,
             "decay": 0.93,
-            "batch_size": 3,
+            "batch_size": 4,
             "local_epochs": 1,
             "clip": inf,
             "weight_decay": 3e-4,

@@ -72,7 +72,7 @@ def leaving(state: Any, round: int, calibrator: Sequence[float]) -> Leave:
     `calibrator` is the temperature and the offset of its confidences, and how many finds made them.
     """
     rest = as_array(encode(replace(state, weights={})))
-    return Leave(rest, state.weights, round, *Calibrator._make(calibrator))
+    return Leave(rest, state.weights, round, *Calibrator.read(calibrator))
 
 
 def state_in(ask: Leave, kind: type) -> Any:
