@@ -302,19 +302,25 @@ def _private(settings: Settings, *, rounds: int) -> dict[str, Private]:
 def _calibration(
     settings: Settings, outcomes: Sequence[Outcome], counts: Mapping[str, Counts]
 ) -> Calibration | None:
-    """What the test counts say about confidences; None if nothing was found with one."""
+    """What the test counts say about confidences.
+
+    If these hold none (nothing was found, or masks let only sums be seen), the calibrators alone,
+    which the models need; None without any.
+    """
     task = TASKS[settings.task]
     own = {one.name: Calibrator.read(one.trained.progress.calibrator) for one in outcomes}
     sure = [
         (task.sum(counts[site] for site in one.sites if site in counts).sure, own[one.name])
         for one in outcomes
     ]
+    scales = {name: Scale(**one._asdict()) for name, one in own.items()}
+    if not any(found for found, _ in sure):
+        changed = any(one[:2] != AS_IS[:2] for one in own.values())
+        return Calibration(calibrators=scales) if changed else None
     types = sorted({name for found, _ in sure for name, _ in found} - {""})
     plain = [(found, AS_IS) for found, _ in sure]
-    if not any(found for found, _ in sure):
-        return None
     return Calibration(
-        calibrators={name: Scale(**one._asdict()) for name, one in own.items()},
+        calibrators=scales,
         before=_reliability(plain, types),
         after=_reliability(sure, types),
     )
