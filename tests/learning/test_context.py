@@ -386,7 +386,6 @@ def test_where_features_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 
 
 def test_features_of_an_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
     from learning.encoders import Reference, tiny_bert
 
     folder = tiny_bert(tmp_path / "encoder")

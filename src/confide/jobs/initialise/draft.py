@@ -12,7 +12,6 @@ import tomli_w
 from confide.jobs.initialise.files import SiteFiles, shares
 from confide.jobs.initialise.proposal import Proposal, Wishes
 from confide.jobs.initialise.rule import Rule
-from confide.settings.tables import SiteTable
 from confide.text.formats import FORMATS, Options
 from confide.text.languages import AUTO
 
@@ -160,8 +159,6 @@ def _table(site: SiteFiles, common: dict[str, str | None], out: Path) -> list[st
 
 def _wanted(site: SiteFiles) -> list[str]:
     """The line with the types that a site wants among those of all sites: what it annotates."""
-    if "types" not in SiteTable.model_fields:
-        return []
     return [f"types = [{', '.join(_quoted(kind) for kind in sorted(site.common))}]"]
 
 
