@@ -35,6 +35,13 @@ def test_sites_are_counted_also_where_only_all_together_are_scored(tmp_path: Pat
     assert said.startswith(f"{len(names)} sites trained")
 
 
+def test_all_text_in_one_place_is_no_further_site(tmp_path: Path) -> None:
+    own, pooled = result("fedavg", 0.782), result("pooled", 0.8)
+    for turn in pooled["history"]:
+        turn["sites"] = ["pooled"]
+    assert lede(runs_of(tmp_path, own, pooled)).startswith("3 sites trained")
+
+
 def test_a_type_that_is_marked_nowhere_is_not_the_weakest(tmp_path: Path) -> None:
     own = result("fedavg", 0.782)
     types = own["scores"]["overall"]["strict"]["types"]
