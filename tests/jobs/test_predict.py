@@ -97,7 +97,9 @@ def test_evaluation_is_that_of_the_run(model: Path) -> None:
         evaluate(model, [model.parent / "bare.txt"])
 
 
-def test_only_what_is_wanted_is_labelled_and_scored(model: Path, note: Path) -> None:
+def test_only_what_is_wanted_is_labelled_and_scored(
+    model: Path, note: Path, tmp_path: Path
+) -> None:
     site = model.parent / "data" / "site-2" / "test.conll"
     assert {type for _, type in found(predict(model, [note]))} == {"Drug", "Effect"}
     assert {type for _, type in found(predict(model, [note], types=["Effect"]))} == {"Effect"}
@@ -112,6 +114,11 @@ def test_only_what_is_wanted_is_labelled_and_scored(model: Path, note: Path) -> 
     assert found([nlp.only(["Drug"])(TEXT).document]) == found(
         predict(model, [note], types=["Drug"])
     )
+    effects = tmp_path / "effects.conll"
+    effects.write_text("pain\tB-Effect\n")
+    with pytest.raises(DataError, match="no entity in these files has a wanted type") as told:
+        evaluate(model, [effects], types=["Drug"])
+    assert "they hold Effect" in told.value.fix
     for wrong in (["Drug", "Pain"], []):
         with pytest.raises(SettingsError, match="expected Drug, Effect"):
             predict(model, [note], types=wrong)

@@ -122,7 +122,9 @@ def evaluate(
     note_cut(models, documents)
     files = models.split(documents)
     gold, _ = retag(files, models.tags, relations=models.relation_names)
-    found = _evaluated(models, models.asked(gold), mode=mode, names=names)
+    wanted = models.asked(gold)
+    _must_hold(gold, wanted, "entity" if models.relations is None else "relation")
+    found = _evaluated(models, wanted, mode=mode, names=names)
     parts = [one for one in (models.entities, models.relations) if one is not None]
     doubt = next((one.calibrator.doubt for one in parts if one.calibrator.doubt), "")
     return {**found, "confidences": doubt} if doubt else found
@@ -133,12 +135,10 @@ def _evaluated(
 ) -> Scored:
     """The scores of models on documents under their common names."""
     if models.relations is None:
-        _must_hold(gold, "entity")
         gold = _in_names_of(models, gold, names or {})
         scored = scores(count_entities(gold, _looked_for(models, gold), mode=mode))
         never = sorted(set(types_of(gold)) - set(models.entities.types if models.entities else ()))
         return {**scored, "unknown": never} if never else scored
-    _must_hold(gold, "relation")
     marked = {one.type for document in gold for one in document.relations}
     if marked.isdisjoint(models.relations.relations):
         raise _nothing_common("relation", marked, set(models.relations.relations) - {NO_RELATION})
@@ -332,13 +332,27 @@ def _facts(document: Document, pairs: Sequence[tuple[str, str, str]]) -> list[Fa
 # --- documents --------------------------------------------------------------------------------
 
 
-def _must_hold(documents: Sequence[Document], what: Literal["entity", "relation"]) -> None:
-    """Raise DataError if nothing of the kind is annotated."""
-    parts = "entities" if what == "entity" else "relations"
-    if not any(getattr(document, parts) for document in documents):
+def _must_hold(
+    gold: Sequence[Document], wanted: Sequence[Document], what: Literal["entity", "relation"]
+) -> None:
+    """Raise DataError if nothing of the kind is annotated, or nothing of the wanted types."""
+
+    def types(documents: Sequence[Document]) -> set[str]:
+        return {
+            one.type
+            for document in documents
+            for one in (document.entities if what == "entity" else document.relations)
+        }
+
+    if not (held := types(gold)):
         raise DataError(
             f"there is nothing to score against: no {what} is annotated in these files",
             fix="look at them with `confide data check`",
+        )
+    if not types(wanted):
+        raise DataError(
+            f"there is nothing to score against: no {what} in these files has a wanted type",
+            fix=f"they hold {', '.join(sorted(held))}: name one of them in --types",
         )
 
 
