@@ -29,10 +29,8 @@ import relations
 CORPORA = {**cells.CORPORA, **relations.CORPORA}
 
 HERE = Path(__file__).parent
-STATES = (
-    "model.context=minilm", "model.word_dim=50", "model.bilstm_hidden=64",
-    "training.learning_rate=0.008", "options.rows=seen",
-)  # fmt: skip
+STATES = ("model.context=minilm", "training.learning_rate=0.008", "options.rows=seen")
+SMALL = (*STATES, "model.word_dim=50", "model.bilstm_hidden=64")
 
 
 def passes(wished: float) -> tuple[str, ...]:
@@ -42,9 +40,14 @@ def passes(wished: float) -> tuple[str, ...]:
 
 ROWS = {
     "states": lambda size: (*STATES, *passes(700 / math.sqrt(size))),
+    "small": lambda size: (*SMALL, *passes(700 / math.sqrt(size))),
+    "wide": lambda size: (*SMALL, "model.bilstm_hidden=100", *passes(700 / math.sqrt(size))),
+    "wide-dropout": lambda size: (
+        *SMALL, "model.bilstm_hidden=100", "model.dropout=0.3", *passes(700 / math.sqrt(size)),
+    ),
     "scratch": lambda size: ("options.rows=seen", *passes(15_000 / size)),
     "linear": lambda size: ("model.kind=linear",),
-}
+}  # fmt: skip
 """Settings by the number of training sentences; all else has its default."""
 PEERS = ("crf", "spacy", "ngrams")
 
@@ -151,6 +154,7 @@ def ours(row: str, size: int, seed: int, folder: Path) -> dict[str, object]:
         "best_round": best[0],
         "rounds": result["rounds"],
         "curve": [score for _, score in curve],
+        "ece": percent(result["calibration"]["after"]["error"]) if result["calibration"] else None,
         "cpu": seconds,
         "wall": round(time.time() - began, 1),
         "mb": round(sum(result["bytes"]["up"].values()) / cells.SITES / 1e6, 2),

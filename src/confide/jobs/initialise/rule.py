@@ -91,7 +91,7 @@ def _states(amount: Amount, workers: int) -> Rule:
     return Rule(
         rounds=rounds,
         workers=workers,
-        model={"context": MINILM, "word_dim": 50, "bilstm_hidden": 64},
+        model={"context": MINILM},
         training={"learning_rate": 0.008},
         options={"rows": "seen"},
         why=(
