@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.errors import DataError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.steps import Turn
-from confide.kinds.public import SEVERAL, named
+from confide.kinds.public import SEVERAL
 from confide.kinds.spans import public as spans
 from confide.kinds.spans.public import MOST_SPANS, PublicSpans, public_spans
 from confide.methods.feded.lessons import certain
@@ -61,7 +61,7 @@ def test_a_part_is_read_as_the_whole_is() -> None:
     part = public.part(public.row_sentences == 1)
     assert part.sentences == [["No", "cyst", "."]] and part.width == 2
     part.check()
-    assert part.name != public.name
+    assert part.digest != public.digest
 
 
 def test_sets_that_no_model_can_learn_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,8 @@ def test_a_site_takes_no_set_that_is_none(tmp_path: Path) -> None:
     state = method.start(federation)
     site, width = engine.site("site-1"), state.form.width
 
-    def refusal(sentences: Any, width: int, name: int | None = None) -> str:
-        own = named({"sentences": sentences, "width": width}) if name is None else name
-        ask = TakePublic(state.form, PublicSpans(sentences, own, width))
+    def refusal(sentences: Any, width: int) -> str:
+        ask = TakePublic(state.form, PublicSpans(sentences, width))
         with pytest.raises(Refusal) as caught:
             take_public_set(site, None, ask, Turn(0, "site-1", "take_public_set", 1))
         return caught.value.code
@@ -91,8 +90,8 @@ def test_a_site_takes_no_set_that_is_none(tmp_path: Path) -> None:
         assert refusal(one, wrong) == "bad-ask"
     assert refusal([["a"] * 1000] * 100, 12) == "bad-ask"  # more spans than a set may have
     assert refusal([[]], width) == refusal([], width) == refusal([["a", ""]], width) == "bad-ask"
-    assert refusal(one, width, 1) == "other-public-set"
-    other = PublicSpans(one, named({"sentences": one, "width": width + 1}), width + 1)
+    other = PublicSpans(one, width + 1)
+    assert other.digest != PublicSpans(one, width).digest
     with pytest.raises(Refusal) as caught:
         state.form.at(site).predicted(state.weights, other)
     assert caught.value.code == "other-public-set"

@@ -10,10 +10,10 @@ import pytest
 from confide.data.batches.encoding import TagSet
 from confide.data.batches.examples import examples_from
 from confide.errors import DataError, MessageError, SettingsError
+from confide.federation.digests import is_digest
 from confide.federation.failures import Refusal
-from confide.federation.messages import decode, encode, fields_of
+from confide.federation.messages import decode, decode_file, encode, fields_of
 from confide.kinds import sentences
-from confide.kinds.public import named
 from confide.kinds.sentences import (
     MOST_TOKENS,
     PublicSentences,
@@ -39,8 +39,8 @@ def public_of(*documents: Document, tags: TagSet = TAGS) -> PublicSentences:
 
 
 def made(each: list[list[str]]) -> PublicSentences:
-    """A public set of these tokens, under the name that is theirs."""
-    return PublicSentences(each, named({"sentences": each}))
+    """A public set of these tokens."""
+    return PublicSentences(each)
 
 
 def test_a_row_is_a_token_and_its_label_a_tag() -> None:
@@ -68,19 +68,35 @@ def test_labels_are_the_spans_of_the_documents(scheme: Any) -> None:
 def test_what_travels_has_no_annotation() -> None:
     bare = [replace(one, entities=()) for one in DOCUMENTS]
     assert public_of(*DOCUMENTS) == public_of(*bare)
-    assert set(fields_of(PublicSentences)) == {"sentences", "name"}
+    assert set(fields_of(PublicSentences)) == {"sentences"}
 
 
-def test_the_name_tells_sets_apart() -> None:
-    first = public_of(*DOCUMENTS).name
-    assert 0 <= first < 2**32
+def test_the_digest_tells_sets_apart() -> None:
+    first = public_of(*DOCUMENTS).digest
+    assert is_digest(first)
     others = [
         DOCUMENTS[:1],
         DOCUMENTS[::-1],
         [replace(DOCUMENTS[0], text=DOCUMENTS[0].text.replace("her", "him"))],
     ]
-    assert len({public_of(*each).name for each in others} | {first}) == 4
-    assert made([["a", "b"]]).name != made([["a"], ["b"]]).name
+    assert len({public_of(*each).digest for each in others} | {first}) == 4
+    assert made([["a", "b"]]).digest != made([["a"], ["b"]]).digest
+
+
+def test_sets_that_32_bits_do_not_tell_apart_differ() -> None:
+    """Their SHA-256 begin alike; a search finds such a pair in a second."""
+    one, other = (made([["patient", f"w{n}", "took", "aspirin"]]) for n in (47741, 79242))
+    assert one.digest != other.digest
+
+
+def test_a_file_that_names_its_set_by_32_bits_is_read() -> None:
+    public = made([["a", "b"]])
+    data = encode(public)
+    size = int.from_bytes(data[:8], "little")
+    old = data[8 : 8 + size].rstrip().replace(rb"{\"sentences", rb"{\"name\":7,\"sentences")
+    assert decode_file(PublicSentences, len(old).to_bytes(8, "little") + old) == public
+    with pytest.raises(MessageError, match="unknown field 'name'"):
+        decode(PublicSentences, len(old).to_bytes(8, "little") + old)
 
 
 def test_a_type_without_a_tag_is_named() -> None:
@@ -112,22 +128,14 @@ def test_the_most_is_taken() -> None:
     made([["a"] * 10] * (MOST_TOKENS // 10)).check()
 
 
-def test_a_site_refuses_a_name_that_is_not_the_contents() -> None:
-    public = public_of(*DOCUMENTS)
-    for odd in (replace(public, name=public.name ^ 1), replace(public, sentences=[["x"]])):
-        with pytest.raises(Refusal) as caught:
-            odd.check()
-        assert caught.value.code == "other-public-set"
-
-
 @pytest.mark.parametrize("odd", ["text", [["a", 1]], [[["a"]]], {"a": ["b"]}, [[None]]], ids=repr)
 def test_other_things_than_lists_of_tokens_are_not_read(odd: Any) -> None:
-    data = encode(PublicSentences([["qqq"]], 1))
+    data = encode(PublicSentences([["qqq"]]))
     broken = data.replace(b"sentences", b"sentencez")
     with pytest.raises(MessageError):
         decode(PublicSentences, broken)
     with pytest.raises(MessageError):
-        decode(PublicSentences, encode(PublicSentences(odd, 1)))
+        decode(PublicSentences, encode(PublicSentences(odd)))
 
 
 def test_a_server_does_not_send_a_set_that_sites_would_refuse(

@@ -99,7 +99,7 @@ def asked(S: int = 4, R: int = 3, **changes: Any) -> TrainAndPredict:
         weights={},
         how=how(learning_rate=0.01, optimiser="adamw", clip=1.0, batch_size=4, epochs=2),
         version=1,
-        public=77,
+        public="77",
         examples=S,
         classes=R,
         upload="logits",
@@ -119,7 +119,6 @@ def reply_of(
     return Predicted(
         said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
         knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
-        public=ask.public,
         sites=1,
         loss=0.5,
         sentences=8,

@@ -170,7 +170,8 @@ def test_asks_without_sense_are_refused_and_cost_nothing(tmp_path: Path) -> None
         with pytest.raises(Refusal) as caught:
             predict_noisily(site, memory, wrong, Turn(2, "site-1", STEP, 0))
         assert caught.value.code == "bad-ask"
-    other = replace(ask, public=ask.public + 1)
+    last = "1" if ask.public[-1] == "0" else "0"
+    other = replace(ask, public=ask.public[:-1] + last)
     with pytest.raises(Refusal) as caught:
         predict_noisily(site, memory, other, Turn(2, "site-1", STEP, 0))
     assert caught.value.code == "other-public-set"

@@ -18,7 +18,6 @@ from confide.federation.failures import Refusal
 from confide.federation.guards import check_reply
 from confide.federation.messages import encode, fields_of
 from confide.federation.steps import Turn
-from confide.kinds.public import named
 from confide.kinds.sentences import PublicSentences
 from confide.methods import METHODS
 from confide.methods.feded.lessons import teacher_of
@@ -89,7 +88,7 @@ def test_sites_send_what_their_models_say_of_each_public_token(pair: str, tmp_pa
         reply = engine.replies[STEP, name]
         assert reply.said_SQ.shape == (rows, state.form.classes - 1) == (rows, classes - 1)
         np.testing.assert_allclose(reply.said_SQ, said[:, 1:] - said[:, :1], rtol=1e-4, atol=1e-4)
-        assert (reply.sites, reply.public, reply.knows) == (1, state.public.name, {})
+        assert (reply.sites, reply.knows) == (1, {})
     ask = engine.asks[STEP, "site-1"]
     total = total_of(*(engine.replies[STEP, name] for name in ("site-1", "site-2")))
     mean = softmax(np.mean(teachers, 0, dtype=np.float64), 2.0)
@@ -146,7 +145,7 @@ def test_labels_do_not_leave_the_server(pair: str, tmp_path: Path) -> None:
     state = method.start(federation)
     memory = engine.memory("site-1")
     assert memory.public == state.public
-    assert set(fields_of(type(memory.public))) - {"width"} == {"sentences", "name"}
+    assert set(fields_of(type(memory.public))) - {"width"} == {"sentences"}
     assert not any("label" in name or "tags" in name for name in fields_of(METHODS[pair].Memory))
 
 
@@ -260,14 +259,10 @@ def test_a_site_takes_no_public_set_that_is_none(pair: str, tmp_path: Path) -> N
         ([[]], "bad-ask"),
         ([], "bad-ask"),
     ):
-        public = PublicSentences(each, named({"sentences": each}))
+        public = PublicSentences(each)
         with pytest.raises(Refusal) as caught:
             take_public_set(site, None, TakePublic(state.form, public), TURN)
         assert caught.value.code == code
-    other = replace(state.public, name=state.public.name ^ 1)
-    with pytest.raises(Refusal) as caught:
-        take_public_set(site, None, TakePublic(state.form, other), TURN)
-    assert caught.value.code == "other-public-set"
 
 
 @every_pair

@@ -15,7 +15,6 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.data.batches.relation_pieces import relation_batch
 from confide.errors import SettingsError
 from confide.federation.messages import encode
-from confide.kinds.public import named
 from confide.kinds.relations.form import modeller_of
 from confide.kinds.sentences import PublicSentences
 from confide.learning.encoder import load_encoder
@@ -94,7 +93,7 @@ def test_the_server_remembers_what_the_sites_said(pair: str, tmp_path: Path) -> 
 
 # --- the parts of the public set ------------------------------------------------------------------
 
-PUBLIC = PublicSentences([["a"] * (1 + n % 5) for n in range(40)], 0)
+PUBLIC = PublicSentences([["a"] * (1 + n % 5) for n in range(40)])
 
 
 @pytest.mark.parametrize("apart", [True, False])
@@ -129,7 +128,7 @@ def test_a_part_is_a_public_set_of_its_sentences(pair: str, tmp_path: Path) -> N
     kept_S = parts_of(public, label_share=0.5, apart=False, hold_out=0.0, seed=1).told_S
     part = public.part(kept_S)
     part.check()
-    assert part.name != public.name
+    assert part.digest != public.digest
     assert part.rows == kept_S.sum()
     student = method.kind.student()
     whole_SR, part_SR = (student.said(form, one, state.weights) for one in (public, part))
@@ -258,7 +257,7 @@ def test_the_best_pass_on_held_out_sentences_is_kept(
     _, taught_S, held_S = method._parts(state, federation.seed)
     assert (taught_S == ~held_S).all()
     for public, own in seen:
-        assert public.name == state.public.part(~held_S).name
+        assert public.digest == state.public.part(~held_S).digest
         assert own["how"].epochs == 1
         assert len(own["lesson"].teacher_TY) == len(own["lesson"].labels_T) == (~held_S).sum()
         assert own["labels"] == [x for x, kept in zip(state.labels, ~held_S, strict=False) if kept]
@@ -328,7 +327,7 @@ def test_a_public_set_that_is_too_small_for_its_parts_is_told(tmp_path: Path, op
 
 
 def test_parts_of_sentences_are_named_by_their_content() -> None:
-    public = PublicSentences([["a", "b"], ["c"], ["d"]], named({"sentences": [["a", "b"], ["c"]]}))
+    public = PublicSentences([["a", "b"], ["c"], ["d"]])
     part = public.part(np.array([True, True, False, True]))
     assert part.sentences == [["a", "b"], ["d"]]
-    assert part.name == named({"sentences": [["a", "b"], ["d"]]})
+    assert part.digest == PublicSentences([["a", "b"], ["d"]]).digest != public.digest

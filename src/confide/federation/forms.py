@@ -152,6 +152,15 @@ def forms_of(kind: type) -> dict[str, Form]:
     return found
 
 
+def gone_of(kind: type) -> set[str]:
+    """The fields that files of this place may still have: `gone`, of a message and those in it."""
+    own = {name for one in class_of(kind).__mro__ for name in vars(one).get("gone", ())}
+    for field, hint in _declared(kind):
+        if _is_message(hint):
+            own |= {f"{field.name}.{name}" for name in gone_of(hint)}
+    return own
+
+
 def _is_message(hint: object) -> TypeGuard[type]:
     return dataclasses.is_dataclass(typing.get_origin(hint) or hint)
 

@@ -37,6 +37,7 @@ from confide.federation.forms import (
     class_of,
     fields_of,
     forms_of,
+    gone_of,
     made_of,
     values_of,
 )
@@ -132,14 +133,16 @@ def decode_file(kind: type[M], data: bytes | memoryview) -> M:
 
     In format 2 messages did not nest, and some fields had other names. A field that format 2 did
     not have is empty, or a number as its `carries(before=...)` says; one that was added later
-    (`carries(added=True)`) is empty. Raises MessageError.
+    (`carries(added=True)`) is empty, and one that a class names in `gone` is passed over. Raises
+    MessageError.
     """
     header = _opened(data, OWN, formats=(FORMAT, BEFORE))
     if header.format == FORMAT:
-        late = _late(kind)
-        if header.message != class_of(kind).__name__ or late.keys() <= header.fields.keys():
+        if header.message != class_of(kind).__name__:
             return decode(kind, data)
-        made: M = _made(kind, late | header.fields, _arrays(kind, header, data))
+        gone = gone_of(kind)
+        kept = {name: value for name, value in header.fields.items() if name not in gone}
+        made: M = _made(kind, _late(kind) | kept, _arrays(kind, header, data))
         return made
     found: M = _made(kind, *_renamed(kind, header.fields, _arrays(kind, header, data)))
     return found

@@ -142,8 +142,8 @@ class PublicSet(Protocol):
     """Text that the server and all sites may read, without its annotation; a message."""
 
     @property
-    def name(self) -> int:
-        """A hash of the content."""
+    def digest(self) -> str:
+        """SHA-256 of the content, as 64 hexadecimal digits."""
         ...
 
     @property

@@ -1,8 +1,9 @@
 """Public sets: text that the server and all sites may read, in whatever shape a kind needs.
 
 A kind has its own message for it (`kinds.protocol.PublicSet`), which holds the text and never its
-annotation. Its name is a hash of its content, which the server and every site compute for
-themselves. The sites predict it; the server's own model, the student, learns from the predictions.
+annotation. The server and every site compute the digest of its content for themselves; an ask to
+predict it names that digest. The sites predict it; the server's own model, the student, learns from
+the predictions.
 
 Shapes: S rows of a public set, R classes.
 """
@@ -11,14 +12,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import SettingsError
-from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds.how import How
@@ -27,8 +28,6 @@ from confide.learning.teaching import Lesson
 from confide.text.document import Document
 
 MIB = 2**20
-NAME = "name"
-"""The field of a public set that holds the hash of the others."""
 SEVERAL = "\n"
 """What stands between the classes of a row that has several: no name has a line's end in it."""
 P = TypeVar("P", contravariant=True)
@@ -107,17 +106,10 @@ class PublicKind(Kind, Protocol):
         ...
 
 
-def named(content: Mapping[str, object]) -> int:
-    """A 32-bit hash of a public set with these fields."""
-    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).digest()
-    return int.from_bytes(digest[:4], "big")
-
-
-def check_named(public: PublicSet) -> None:
-    """Raise Refusal if a public set's name is not the hash of its content."""
-    content = {name: value for name, value in vars(public).items() if name != NAME}
-    if public.name != named(content):
-        raise Refusal("other-public-set")
+def digest_of(public: Any) -> str:
+    """SHA-256 of all fields of a public set, as 64 hexadecimal digits."""
+    content = {field.name: getattr(public, field.name) for field in fields(public)}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def no_public_set(what: str) -> SettingsError:

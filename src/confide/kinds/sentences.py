@@ -12,8 +12,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import accumulate
-from typing import Any, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from confide.federation.messages import Arrays, carries
 from confide.kinds.context import with_cached
 from confide.kinds.entities import DeskForm, EntityDesk, EntityExtractor, Modeller
 from confide.kinds.how import How
-from confide.kinds.public import MIB, check_named, named, no_public_set
+from confide.kinds.public import MIB, digest_of, no_public_set
 from confide.kinds.types import own_types
 from confide.learning.teaching import Lesson, Teachable
 from confide.learning.weights import load, trained
@@ -38,10 +39,15 @@ MOST_TOKENS = 250_000
 
 @dataclass(frozen=True)
 class PublicSentences:
-    """Public sentences without their annotation. `name` is a hash of their content."""
+    """Public sentences without their annotation."""
 
+    gone: ClassVar[tuple[str, ...]] = ("name",)
     sentences: list[list[str]] = carries("the tokens of each public sentence", most=8 * MIB)
-    name: int = carries("a hash of the public sentences")
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the sentences."""
+        return digest_of(self)
 
     @property
     def rows(self) -> int:
@@ -60,14 +66,13 @@ class PublicSentences:
 
     def with_sentences(self, sentences: list[list[str]]) -> Self:
         """A set of other sentences, read in the same way."""
-        return type(self)(sentences, named({"sentences": sentences}))
+        return type(self)(sentences)
 
     def check(self) -> None:
         """Raise Refusal if a sentence or token is empty, or if there are too many."""
         tokens = [token for sentence in self.sentences for token in sentence]
         if not all(self.sentences) or not all(tokens) or not 0 < len(tokens) <= MOST_TOKENS:
             raise Refusal("bad-ask")
-        check_named(self)
 
     def examples(self) -> list[Example]:
         """The set as examples without spans."""
@@ -86,7 +91,7 @@ def public_sentences(
     if not examples:
         raise no_public_set("text with sentences")
     sentences = [list(one.tokens) for one in examples]
-    public = PublicSentences(sentences, named({"sentences": sentences}))
+    public = PublicSentences(sentences)
     if public.rows > MOST_TOKENS:
         raise SettingsError(
             "the public set is too large: every site predicts all of its tokens in every round",
@@ -177,7 +182,7 @@ class SentenceDesk(EntityDesk[G], Generic[G]):
         examples = public.examples()
         _, text = self.site.once(
             "public sentences",
-            public.name,
+            public.digest,
             id(made),
             # kept with its modeller, so that no other object can get the same id
             make=lambda: (made, self.featured(made.prepared(examples), examples)),
@@ -191,14 +196,14 @@ class _Ready(Generic[G]):
     """The server's own model and the encoded public set, with its tags if it has any."""
 
     form: G
-    public: int
+    public: str
     labels: tuple[str, ...]
     extractor: EntityExtractor
     text: object
     encoded: object
 
     def serves(self, form: SentenceForm, public: PublicSentences, labels: Sequence[str]) -> bool:
-        return (public.name, tuple(labels), form) == (self.public, self.labels, self.form)
+        return (public.digest, tuple(labels), form) == (self.public, self.labels, self.form)
 
 
 @dataclass
@@ -265,7 +270,7 @@ class SentenceStudent(Generic[G]):
                 text = with_cached(text, examples, extractor.encoder)
             spans = form.told(public, labels)
             encoded = extractor.modeller.annotated(text, spans, source=set(form.types))
-            self._made = _Ready(form, public.name, tuple(labels), extractor, text, encoded)
+            self._made = _Ready(form, public.digest, tuple(labels), extractor, text, encoded)
         return self._made
 
 

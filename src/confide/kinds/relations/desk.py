@@ -284,7 +284,7 @@ class RelationDesk:
         """logits_SR of public examples, which are encoded once per process."""
         made = self.bench.modeller
         encoded = self.site.once(
-            "public pairs", public.name, made.form, make=lambda: self.featured(public.examples())
+            "public pairs", public.digest, made.form, make=lambda: self.featured(public.examples())
         )
         return relation_logits(self.model(weights, lent=True), encoded)
 

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from itertools import compress
-from typing import Any, Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -25,7 +26,7 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.kinds.context import find_encoder
 from confide.kinds.how import How
-from confide.kinds.public import MIB, NAME, check_named, named, no_public_set
+from confide.kinds.public import MIB, digest_of, no_public_set
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
 from confide.learning.devices import on
 from confide.learning.relations import fit_relations, relation_logits
@@ -40,14 +41,19 @@ Spans = list[tuple[int, int]]
 
 @dataclass(frozen=True)
 class PublicExamples:
-    """The public examples without their relations. `name` is a hash of their content."""
+    """The public examples without their relations."""
 
+    gone: ClassVar[tuple[str, ...]] = ("name",)
     texts: list[str] = carries("text of each public example", most=8 * MIB)
     heads: list[Spans] = carries("where each text has its head", most=2 * MIB)
     tails: list[Spans] = carries("where each text has its tail", most=2 * MIB)
     head_types: list[str] = carries("entity type of the head", most=2 * MIB)
     tail_types: list[str] = carries("entity type of the tail", most=2 * MIB)
-    name: int = carries("a hash of the public examples", was="public")
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the examples."""
+        return digest_of(self)
 
     @property
     def rows(self) -> int:
@@ -62,17 +68,14 @@ class PublicExamples:
 
     def part(self, kept_S: NDArray[np.bool_]) -> Self:
         """The set of these examples only."""
-        content = {
-            key: list(compress(value, kept_S)) for key, value in vars(self).items() if key != NAME
-        }
-        return type(self)(**content, name=named(content))
+        kept = [list(compress(getattr(self, one.name), kept_S)) for one in fields(self)]
+        return type(self)(*kept)
 
     def check(self) -> None:
-        """Raise Refusal if the fields differ in length, or the name is not the content's hash."""
+        """Raise Refusal if the fields differ in length."""
         others = (self.heads, self.tails, self.head_types, self.tail_types)
         if not self.texts or any(len(each) != len(self.texts) for each in others):
             raise Refusal("bad-ask")
-        check_named(self)
 
     def examples(self, labels: Sequence[str] = ()) -> list[RelationExample]:
         """The set as examples; `labels` are the server's, if it has any."""
@@ -101,14 +104,14 @@ def public_of(
     examples = candidates(documents, rules_of(form)).examples
     if not examples:
         raise no_public_set("text with pairs of entities")
-    content: dict[str, Any] = {
-        "texts": [one.text for one in examples],
-        "heads": [[tuple(span) for span in one.head] for one in examples],
-        "tails": [[tuple(span) for span in one.tail] for one in examples],
-        "head_types": [one.head_type for one in examples],
-        "tail_types": [one.tail_type for one in examples],
-    }
-    return PublicExamples(**content, name=named(content)), [one.relation for one in examples]
+    public = PublicExamples(
+        texts=[one.text for one in examples],
+        heads=[[tuple(span) for span in one.head] for one in examples],
+        tails=[[tuple(span) for span in one.tail] for one in examples],
+        head_types=[one.head_type for one in examples],
+        tail_types=[one.tail_type for one in examples],
+    )
+    return public, [one.relation for one in examples]
 
 
 class RelationStudent:
@@ -173,7 +176,7 @@ class RelationStudent:
         self, form: RelationForm, public: PublicExamples, labels: Sequence[str]
     ) -> tuple[RelationClassifier, EncodedRelations]:
         """The classifier and the encoded public examples, made once for a set and a form."""
-        key = public.name, tuple(form.relations), tuple(form.types), form.tuning
+        key = public.digest, tuple(form.relations), tuple(form.types), form.tuning
         if self._made is None or self._made[0] != key:
             modeller = modeller_of(form, find_encoder(form.encoder))
             model = modeller.initial(0)

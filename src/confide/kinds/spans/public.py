@@ -19,7 +19,7 @@ from confide.data.batches.spans import cells_from
 from confide.errors import DataError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import carries
-from confide.kinds.public import SEVERAL, named, no_public_set
+from confide.kinds.public import SEVERAL, no_public_set
 from confide.kinds.sentences import PublicSentences
 from confide.text.document import Document
 
@@ -57,7 +57,7 @@ class PublicSpans(PublicSentences):
 
     def with_sentences(self, sentences: list[list[str]]) -> Self:
         """A set of other sentences, read in the same way."""
-        return type(self)(sentences, _named(sentences, self.width), self.width)
+        return type(self)(sentences, self.width)
 
     def told(self, labels: Sequence[str]) -> list[list[Span]]:
         """The spans of each sentence, from the labels of all rows; none without `labels`."""
@@ -74,10 +74,6 @@ class PublicSpans(PublicSentences):
         return found
 
 
-def _named(sentences: Sequence[Sequence[str]], width: int) -> int:
-    return named({"sentences": sentences, "width": width})
-
-
 def public_spans(
     documents: Sequence[Document], *, width: int, types: Sequence[str]
 ) -> tuple[PublicSpans, list[str]]:
@@ -90,7 +86,7 @@ def public_spans(
     if not examples:
         raise no_public_set("text with sentences")
     sentences = [list(one.tokens) for one in examples]
-    public = PublicSpans(sentences, _named(sentences, width), width)
+    public = PublicSpans(sentences, width)
     if public.rows > MOST_SPANS:
         raise SettingsError(
             "the public set is too large: every site predicts all of its spans in every round",

@@ -28,7 +28,7 @@ Where we differ from the paper or decide what it leaves open:
   labels of a part (`label_share`), distil only on the rest (`distil_on`), let the labels' weight
   fall over rounds (`label_decay`), and stop by a part that it holds out (`hold_out`). With none of
   these, it is the paper;
-- the public set is sent once, without its labels, and named by a hash of its content;
+- the public set is sent once, without its labels, and named by the digest of its content;
 - the optimiser of the distillation starts afresh each round, as the sites' do;
 - `download = "difference"`: every site keeps the central model and gets its change after each
   round, in int8; the server continues with the model that the sites then have; the final test sends
@@ -228,7 +228,7 @@ class FedED(FedAvg):
             weights=self._sent(state),
             how=how,
             version=state.version,
-            public=state.public.name,
+            public=state.public.digest,
             examples=state.public.rows,
             classes=state.form.classes,
             upload=own.upload,

@@ -58,13 +58,6 @@ class PublicKept(Kept[F], Generic[F, P]):
 
 
 @dataclass(frozen=True)
-class PublicTaken(Taken):
-    """The site has the form and the public set."""
-
-    public: int = carries("a hash of the public set")
-
-
-@dataclass(frozen=True)
 class TakeModel:
     """Keep this central model."""
 
@@ -87,7 +80,7 @@ class TrainAndPredict:
     weights: Arrays = carries("the central model; empty: use the one that the site keeps")
     how: How = carries("how a site trains")
     version: int = carries("version of the central model")
-    public: int = carries("a hash of the public set")
+    public: str = carries("SHA-256 of the public set")
     examples: int = carries("number of its rows, each to be predicted")
     classes: int = carries("number of classes")
     upload: str = carries("what to send: logits or probabilities")
@@ -106,7 +99,6 @@ class Predicted:
     knows: dict[str, NDArray[np.float32]] = carries(
         "for each class, whether the site annotates it; only if average = known", legend="R"
     )
-    public: int = carries("a hash of the public set")
     sites: int = carries("1, so that the sum counts the sites")
     loss: float = carries("mean training loss per example")
     sentences: int = carries("examples trained on, over all epochs")
@@ -126,19 +118,11 @@ class ScoreModel:
 
 def take_public_set(
     site: Site, memory: object, ask: TakePublic[F, P], turn: Turn
-) -> tuple[PublicTaken, PublicKept[F, P]]:
+) -> tuple[Taken, PublicKept[F, P]]:
     """Keep the form of the model and the public set. Raises Refusal if the set is malformed."""
     ask.public.check()
-    own = taken(site, ask.form)
     kept = PublicKept(ask.form, public=ask.public, version=NONE_YET, weights={})
-    return PublicTaken(own.size, own.vectors, ask.public.name), kept
-
-
-def check_public(ask: TakePublic[F, P], reply: PublicTaken) -> None:
-    """Raise GuardError if the site has a different public set."""
-    check_taken(ask, reply)
-    if reply.public != ask.public.name:
-        raise GuardError("public is not the hash of the public set that was sent")
+    return taken(site, ask.form), kept
 
 
 def take_model(
@@ -187,7 +171,7 @@ def train_and_predict(
 def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> PublicDesk[P]:
     """The site's desk. Raises Refusal if the ask is of another public set than the site has."""
     public, form = memory.public, cast(PublicForm, memory.form)
-    if (ask.public, ask.examples, ask.classes) != (public.name, public.rows, form.classes):
+    if (ask.public, ask.examples, ask.classes) != (public.digest, public.rows, form.classes):
         raise Refusal("other-public-set")
     return form.at(site)
 
@@ -202,7 +186,6 @@ def predicted(
     return Predicted(
         said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
         knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
-        public=public.name,
         sites=1,
         loss=0.0,
         sentences=1,
@@ -227,8 +210,6 @@ def columns(
 
 def check_predicted(ask: TrainAndPredict, reply: Predicted) -> None:
     """Raise GuardError if the reply is not a prediction of the public set that was asked about."""
-    if reply.public != ask.public:
-        raise GuardError("public is not the hash of the public set that was sent")
     found = reply.said_SQ
     if found.shape != (ask.examples, ask.classes - 1) or found.dtype.name != ask.wire_dtype:
         raise GuardError(
@@ -291,7 +272,7 @@ def score(
     return memory.form.at(site).scored(model_at(memory, ask), ask.part), memory
 
 
-TAKE_PUBLIC_SET = Step.of(take_public_set, check=check_public)
+TAKE_PUBLIC_SET = Step.of(take_public_set, check=check_taken)
 TAKE_MODEL = Step.of(take_model, check=check_model_taken)
 TRAIN_AND_PREDICT = Step.of(
     train_and_predict,
