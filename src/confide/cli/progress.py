@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from confide.cli.screen import clock, console
+from confide.cli.screen import clock, close_in, console
 from confide.report.words import points, size
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ class Progress:
             self._bar = _bar(self._screen)
             self._task = self._bar.add_task("starting", total=None, now="", facts="")
             self._bar.start()
+            close_in()  # rich reads colours out of what is written to its own streams
         return self
 
     def __exit__(
@@ -118,7 +119,7 @@ class Progress:
             self._show()
 
     def _print(self, line: str) -> None:
-        self._screen.print(line, markup=False, soft_wrap=True)
+        self._screen.print(line, soft_wrap=True)
 
     def _show(self) -> None:
         assert self._bar is not None and self._task is not None
@@ -149,9 +150,9 @@ def _bar(screen: Console) -> Bar:
                 yield Text(task.fields["facts"], style="dim", overflow="ellipsis", no_wrap=True)
 
     return TwoLines(
-        TextColumn("{task.description}", style="bold"),
+        TextColumn("{task.description}", style="bold", markup=False),
         BarColumn(bar_width=32),
-        TextColumn("{task.fields[now]}", style="cyan"),
+        TextColumn("{task.fields[now]}", style="cyan", markup=False),
         console=screen,
         transient=True,
     )

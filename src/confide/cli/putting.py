@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -45,7 +44,7 @@ def put_documents(documents: Sequence[Document], path: Path | None, *, format: s
                 f"{format} is a folder of files, which stdout cannot take",
                 fix="name a folder with --out",
             )
-        sys.stdout.write(file.read_text(encoding="utf-8"))
+        screen.put_file(file.read_text(encoding="utf-8"))
     say_problems(problems)
 
 
@@ -163,10 +162,10 @@ def put_facts(found: Sequence[StatedFact], out: Path | None, *, format: str) -> 
     if format == "facts":
         lines = ["\t".join(row) for row in (COLUMNS, *(fact.row() for fact in found))]
     else:
-        lines = [json.dumps(fact.record(), ensure_ascii=False) for fact in found]
+        lines = [screen.json_text(fact.record()) for fact in found]
     text = "".join(f"{line}\n" for line in lines)
     if out is None:
-        sys.stdout.write(text)
+        screen.put_file(text)
         return
     with os_errors_as(
         DataError, "the facts cannot be written", where=out, fix="name another file with --out"

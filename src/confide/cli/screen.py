@@ -1,15 +1,23 @@
-"""A command's two streams: its result goes to stdout, what it says about it to stderr."""
+"""A command's two streams: its result goes to stdout, what it says about it to stderr.
+
+Both are printable: names, text and errors come from other places, and a terminal obeys what they
+hold. Whatever is written while a command runs passes through an `Exit`, or through a `console`,
+whose colours are its own. Only the content of a file goes into another file or a pipe as it is.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, is_dataclass
 from datetime import date
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +27,8 @@ from unicodedata import bidirectional
 from confide.errors import Note, SettingsError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
 
     from confide.errors import ConfideError
 
@@ -30,15 +39,33 @@ STOPPED = 130
 """The exit code after Ctrl-C, as in shells."""
 
 
-def console(stream: IO[str] | None = None) -> Console:
-    """A rich console on stdout or on `stream`; wide if it is no terminal and COLUMNS is unset."""
-    from rich.console import Console
+_ISOLATED = re.compile("(\u2068[^\u2066-\u2069]*\u2069)")
+_ISOLATES = {0x2068: None, 0x2069: None}
 
-    stream = stream or sys.stdout
-    piped = not stream.isatty() and "COLUMNS" not in os.environ
-    return Console(
-        file=stream, width=PIPED_WIDTH if piped else None, highlight=False, soft_wrap=False
-    )
+
+def safe(text: str, encoding: str | None = None) -> str:
+    r"""Text made safe to show, line by line: what is unprintable, or not in `encoding`, is `?`.
+
+    Of the marks that change the direction of writing, the pair that `isolated` puts stays.
+
+    >>> safe("a\x1b[2Jb\nc\u202e")
+    'a?[2Jb\nc?'
+    """
+    if not text.replace("\n", "").isprintable():
+        text = "".join(
+            "\n".join(f"\u2068{line}\u2069" for line in _clean(part).split("\n"))
+            if odd % 2
+            else _clean(part)
+            for odd, part in enumerate(_ISOLATED.split(text))
+        )
+    if encoding is not None and not encoding.lower().startswith("utf"):
+        text = text.encode(encoding, "replace").decode(encoding)
+    return text
+
+
+def _clean(text: str) -> str:
+    kept = text.translate(_ISOLATES)
+    return "".join(one if one.isprintable() or one in "\n\t" else "?" for one in kept)
 
 
 def isolated(text: str) -> str:
@@ -46,6 +73,103 @@ def isolated(text: str) -> str:
     if any(bidirectional(character) in ("R", "AL", "AN") for character in text):
         return f"\u2068{text}\u2069"
     return text
+
+
+class Exit(io.TextIOBase):
+    """A stream to which only what is safe to show gets through.
+
+    It is no terminal to who asks, so that nobody writes colours to it: consoles write below it.
+    """
+
+    def __init__(self, below: IO[str]) -> None:
+        self.below = below
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        """The encoding of the stream below."""
+        return _encoding(self.below)
+
+    def write(self, text: str) -> int:
+        """Write what is safe of a text."""
+        self.below.write(safe(text, self.encoding))
+        return len(text)
+
+    def flush(self) -> None:
+        """Flush the stream below."""
+        self.below.flush()
+
+    def fileno(self) -> int:
+        """The file descriptor of the stream below."""
+        return self.below.fileno()
+
+    def writable(self) -> bool:
+        """It is."""
+        return True
+
+
+def _encoding(stream: object) -> str:
+    """The encoding of a stream; UTF-8 if it has none."""
+    return getattr(stream, "encoding", None) or "utf-8"
+
+
+def close_in() -> None:
+    """Let nothing get to stdout and stderr but through an `Exit`."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is not None and not isinstance(stream, Exit):
+            setattr(sys, name, Exit(stream))
+
+
+@contextmanager
+def closed_in() -> Iterator[None]:
+    """The same for the time of a block."""
+    streams = sys.stdout, sys.stderr
+    close_in()
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _below(stream: IO[str]) -> IO[str]:
+    return stream.below if isinstance(stream, Exit) else stream
+
+
+@cache
+def _console_class() -> type[Console]:
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Printable(Console):
+        """A console that shows only what is safe, in its own colours."""
+
+        def render(
+            self, renderable: RenderableType, options: ConsoleOptions | None = None
+        ) -> Iterable[Segment]:
+            """The segments of what is shown, each safe."""
+            for one in super().render(renderable, options):
+                yield one if one.control else Segment(safe(one.text, self.encoding), one.style)
+
+    return Printable
+
+
+def _help_console(*, stderr: bool = False, **how: Any) -> Console:
+    """The console of typer's help page."""
+    return _console_class()(file=_below(sys.stderr if stderr else sys.stdout), **how)
+
+
+def console(stream: IO[str] | None = None) -> Console:
+    """A rich console on stdout or on `stream`; wide if it is no terminal and COLUMNS is unset."""
+    stream = _below(stream or sys.stdout)
+    piped = not stream.isatty() and "COLUMNS" not in os.environ
+    return _console_class()(
+        file=stream,
+        width=PIPED_WIDTH if piped else None,
+        highlight=False,
+        soft_wrap=False,
+        markup=False,
+        emoji=False,
+    )
 
 
 def show(*things: RenderableType) -> None:
@@ -57,7 +181,7 @@ def show(*things: RenderableType) -> None:
 
 def say(message: str, *, style: str | None = None) -> None:
     """Print a line of plain words to stderr, which leaves stdout to be piped on."""
-    console(sys.stderr).print(message, style=style, markup=False, soft_wrap=True)
+    console(sys.stderr).print(message, style=style, soft_wrap=True)
 
 
 def agreed(question: str) -> bool:
@@ -86,7 +210,35 @@ def saying_notes() -> Iterator[None]:
 
 def put_json(value: object) -> None:
     """Print a value as JSON to stdout; dataclasses become objects, paths become strings."""
-    sys.stdout.write(json.dumps(plain(value), indent=2, ensure_ascii=False) + "\n")
+    sys.stdout.write(json_text(plain(value), indent=2) + "\n")
+
+
+def json_text(tree: object, *, indent: int | None = None) -> str:
+    r"""JSON in which every unprintable character is escaped, so that nothing is lost.
+
+    >>> json_text({"a": "é\x1b\u202e"})
+    '{"a": "é\\u001b\\u202e"}'
+    """
+    narrow = not _encoding(sys.stdout).lower().startswith("utf")
+    text = json.dumps(tree, indent=indent, ensure_ascii=narrow)
+    if text.replace("\n", "").isprintable():
+        return text
+    return "".join(
+        one if one.isprintable() or one == "\n" else json.dumps(one)[1:-1] for one in text
+    )
+
+
+def put_file(text: str) -> None:
+    """Print a file's content to stdout: in UTF-8 as it is, but on a terminal what is safe of it."""
+    below = _below(sys.stdout)
+    binary = getattr(below, "buffer", None)
+    if below.isatty():
+        sys.stdout.write(text)
+    elif binary is None:
+        below.write(text)
+    else:
+        below.flush()
+        binary.write(text.encode("utf-8"))
 
 
 def answer(value: object, *things: RenderableType, as_json: bool) -> None:
@@ -154,3 +306,4 @@ def import_help() -> None:
     import_module("typer.rich_utils")
     for name in unused:
         del sys.modules[name]
+    vars(sys.modules["typer.rich_utils"])["Console"] = _help_console

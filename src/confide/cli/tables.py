@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
-from rich.markup import escape
 from rich.table import Table
 
 from confide.report.words import count, points, size
@@ -79,7 +78,7 @@ def named_alike(maps: Sequence[Match], *, most: int = 3) -> Table:
         further = len(match.shared) - most
         told = f"{shown} and {further} more" if further > 0 else shown or "(the same name)"
         shares = [f"{share:.0%}" for share in (match.agreement, match.next_best) if match.shared]
-        table.add_row(*map(escape, (match.site, match.name, match.common, told)), *shares)
+        table.add_row(match.site, match.name, match.common, told, *shares)
     return table
 
 

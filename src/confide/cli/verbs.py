@@ -49,7 +49,7 @@ from confide.cli.words import (
     Site,
     with_canaries,
 )
-from confide.errors import ConfideError
+from confide.errors import ConfideError, DataError, printable
 
 if TYPE_CHECKING:
     from confide.jobs.initialise import Match
@@ -86,6 +86,11 @@ class Verbs(TyperGroup):
         order = [name for names in PANELS.values() for name in names]
         return list(dict.fromkeys((*order, *self.commands)))
 
+    def main(self, *given: Any, **options: Any) -> Any:
+        """Run the program, of which only what is printable gets out."""
+        with screen.closed_in():
+            return super().main(*given, **options)
+
     def invoke(self, ctx: Any) -> Any:
         """Run the verb. Our own errors end in a message and code 2; others keep their trace.
 
@@ -102,9 +107,21 @@ class Verbs(TyperGroup):
         except ConfideError as error:
             screen.fail(error)
             raise typer.Exit(2) from error
+        except UnicodeEncodeError as error:
+            screen.fail(no_unicode(error))
+            raise typer.Exit(2) from error
         except KeyboardInterrupt:
             screen.say("stopped")
             raise typer.Exit(screen.STOPPED) from None
+
+
+def no_unicode(error: UnicodeEncodeError) -> DataError:
+    """The error for a text or a file's name with half a character, which no file can hold."""
+    return DataError(
+        "a name or a text has a part that is not Unicode, so it cannot be written",
+        got=printable(ascii(error.object[max(0, error.start - 30) : error.end + 30])),
+        fix="rename the file, or read it with the --encoding that it has",
+    )
 
 
 def _without_types(command: Any) -> None:
@@ -142,7 +159,9 @@ for verb in (audit, budget, export, home, peers, report, serve):
 
 def main() -> None:
     """The console script `confide`."""
-    if "--help" in sys.argv:
+    screen.close_in()  # for good: the trace of an error gets out last
+    words, groups = sys.argv[1:], [one.name for one in app.registered_groups]
+    if "--help" in words or " ".join(words) in ("", *groups):
         screen.import_help()
     app(prog_name="confide")
 

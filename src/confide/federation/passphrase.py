@@ -23,7 +23,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from confide.errors import KeyFileError, LockedKeyError, os_errors_as
+from confide.errors import KeyFileError, LockedKeyError, os_errors_as, printable
 from confide.userfiles import NotAFileError, opened
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def _asked(prompt: str, path: Path, *, otherwise: str) -> str:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
         with warnings.catch_warnings():
             warnings.simplefilter("error", getpass.GetPassWarning)  # never with an echo
-            return getpass.getpass(prompt)
+            return getpass.getpass(printable(prompt, 1000))
     except (OSError, EOFError, getpass.GetPassWarning):
         raise _unasked(otherwise, path) from None
 

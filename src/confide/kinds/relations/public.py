@@ -106,8 +106,8 @@ def public_of(
         raise no_public_set("text with pairs of entities")
     public = PublicExamples(
         texts=[one.text for one in examples],
-        heads=[[tuple(span) for span in one.head] for one in examples],
-        tails=[[tuple(span) for span in one.tail] for one in examples],
+        heads=[[(start, end) for start, end in one.head] for one in examples],
+        tails=[[(start, end) for start, end in one.tail] for one in examples],
         head_types=[one.head_type for one in examples],
         tail_types=[one.tail_type for one in examples],
     )
