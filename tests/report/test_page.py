@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import stat
 import subprocess
 import sys
 from collections import Counter
@@ -358,3 +360,30 @@ def test_other_reasons_are_told_apart_and_those_that_are_left_out_counted(tmp_pa
     words = _refused_run(tmp_path, ["one", "two", "two", "three", "four", "five"])
     assert "round 1, step train one. rounds 2 to 3, step train two. round 4" in words
     assert "2 other reasons: see result.json" in words and "four" not in words
+
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+
+
+def test_a_browser_is_told_to_load_nothing_and_to_run_nothing(tmp_path: Path) -> None:
+    html = report([write_run(tmp_path / "run", result())]).read_text()
+    page = Page(html)
+    assert ("meta", "http-equiv", "Content-Security-Policy") in page.attributes
+    assert ("meta", "content", POLICY) in page.attributes
+    assert html.index(POLICY) < html.index("<title>")
+
+
+def test_a_page_with_text_is_its_owners_alone(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", result())
+    before = os.umask(0o022)
+    try:
+        modes = {
+            out: stat.S_IMODE(report([run], out=tmp_path / out, text=text).stat().st_mode)
+            for out, text in (("with.html", True), ("without.html", False))
+        }
+        (tmp_path / "with.html").chmod(0o640)  # its owner's wish
+        report([run], out=tmp_path / "with.html")
+    finally:
+        os.umask(before)
+    assert modes == {"with.html": 0o600, "without.html": 0o644}
+    assert stat.S_IMODE((tmp_path / "with.html").stat().st_mode) == 0o640

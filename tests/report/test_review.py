@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import stat
 from html.parser import HTMLParser
 
 import pytest
@@ -123,3 +125,12 @@ def test_problems_of_lines_go_to_the_sentence_before(tmp_path):
 def test_a_page_that_cannot_be_written(task, tmp_path):
     with pytest.raises(DataError, match="cannot be written"):
         review(tmp_path, task)
+
+
+def test_the_page_is_its_owners_alone(task, tmp_path):
+    before = os.umask(0o022)
+    try:
+        page = review(tmp_path / "r.html", task)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(page.stat().st_mode) == 0o600

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
+import time
 
+import httpx
 import pytest
 
-from confide.serve.app import Shown
+from confide.serve import correcting, reading
+from confide.serve.app import Shown, application
 from confide.text.document import Document
-from serve.served import ORIGIN, QUICK, browser, models
+from serve.served import HOST, ORIGIN, QUICK, browser, models
 
 OWN = {"origin": ORIGIN}
 
@@ -215,3 +220,47 @@ def test_a_part_of_a_word_is_saved(there, tmp_path) -> None:
     assert there.post("/pages/save", json=body).status_code == 200
     line = json.loads((tmp_path / "kept/ann.jsonl").read_text())
     assert line["entities"][0]["fragments"] == [[0, 4]]
+
+
+def test_a_save_waits_for_no_slow_work(tmp_path, monkeypatch) -> None:
+    """Files that take long to read, or exports, fill no thread that a save needs."""
+    end, running, most = threading.Event(), [], []
+
+    def slow(*given: object) -> object:
+        running.append(1)
+        most.append(len(running))
+        end.wait(60)
+        running.pop()
+        return []
+
+    monkeypatch.setattr(reading, "documents_in", slow)
+    monkeypatch.setattr(correcting, "exported", lambda *given: (slow(), b"", ".txt")[1:])
+    own = {"ours": models()["ours"]}
+    shown = Shown(own, QUICK, tmp_path / "kept", [Document("start", "drug7 was given.")])
+    app = application(shown, hosts=frozenset({HOST}), tell=print)
+    transport = httpx.ASGITransport(app)
+
+    async def main() -> float:
+        async with httpx.AsyncClient(
+            transport=transport, base_url=ORIGIN, headers=OWN, timeout=60
+        ) as there:
+            item = (await there.post("/pages/next", json={"annotator": "ann"})).json()["item"]
+            saved = {"annotator": "ann", "id": item["id"], "entities": []}
+            await there.post("/pages/save", json=saved)
+            export = "/corrections/export?annotator=ann"
+            slow = [there.post("/pages/open?name=a.txt", content=b"x") for _ in range(50)]
+            slow += [there.get(export) for _ in range(50)]
+            waiting = [asyncio.create_task(one) for one in slow]
+            await asyncio.sleep(0.5)
+            try:
+                begun = time.monotonic()
+                done = await asyncio.wait_for(there.post("/pages/save", json=saved), 10)
+                taken = time.monotonic() - begun
+            finally:
+                end.set()
+            assert done.json() == {"saved": 1}
+            await asyncio.gather(*waiting)
+            return taken
+
+    assert asyncio.run(main()) < 2
+    assert max(most) <= 2

@@ -176,3 +176,50 @@ def test_a_part_of_a_word_is_exported(tmp_path, format: str) -> None:
         place = tmp_path / "brat"
     (found,) = api.read(place).documents
     assert [(one.start, one.end, one.type) for one in found.entities] == [(5, 10, "DRUG")]
+
+
+# --- several servers over one folder ----------------------------------------------------------
+
+
+def test_what_another_server_saves_is_seen_and_exported(tmp_path) -> None:
+    """Each sees what the other saved, also of the same annotator, and counts it."""
+    one, other = Corrections(tmp_path / "kept"), Corrections(tmp_path / "kept")
+    one.save("ann", Document("1", "One."))
+    assert set(other.of("ann")) == {"1"}
+    assert other.save("ann", Document("2", "Two.")) == 2
+    assert set(one.of("ann")) == {"1", "2"}
+    assert one.save("ann", Document("3", "Three.")) == 3
+    other.save("ann", Document("1", "One."))
+    assert set(one.of("ann")) == set(other.of("ann")) == {"1", "2", "3"}
+
+
+def test_a_file_that_is_put_there_or_removed_meanwhile(tmp_path) -> None:
+    kept = Corrections(tmp_path / "kept")
+    kept.save("ann", Document("1", "One."))
+    (kept.folder / "bob.jsonl").write_bytes((kept.folder / "ann.jsonl").read_bytes())
+    assert set(kept.of("bob")) == {"1"}
+    (kept.folder / "ann.jsonl").unlink()
+    assert kept.of("ann") == {} and kept.save("ann", Document("2", "Two.")) == 1
+    assert set(kept.of("ann")) == {"2"}
+
+
+SAVES = """
+import sys
+from pathlib import Path
+from confide.serve.corrections import Corrections
+from confide.text.document import Document
+kept, name = Corrections(Path(sys.argv[1])), sys.argv[2]
+for n in range(60):
+    kept.save("ann", Document(f"{name}{n}", "Sentence. " * 3000))
+"""
+
+
+def test_servers_that_save_at_once_lose_nothing(tmp_path) -> None:
+    """Neither takes the line that the other is writing for one that a crash tore."""
+    commands = [[sys.executable, "-c", SAVES, str(tmp_path), name] for name in "abc"]
+    processes = [subprocess.Popen(command) for command in commands]
+    kept = Corrections(tmp_path)
+    while any(one.poll() is None for one in processes):
+        kept.of("ann")
+    assert [one.returncode for one in processes] == [0, 0, 0]
+    assert set(kept.of("ann")) == {f"{name}{n}" for name in "abc" for n in range(60)}

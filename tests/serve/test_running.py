@@ -12,6 +12,7 @@ import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from starlette.testclient import TestClient
@@ -44,9 +45,28 @@ def test_a_token_is_made_once_for_its_owner(tmp_path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
+@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
+def test_a_token_that_others_can_read_is_refused(tmp_path, mode: int) -> None:
+    file = tmp_path / "token"
+    token = token_of(file)
+    file.chmod(mode)
+    with pytest.raises(SettingsError, match=r"others can read.*mode 06") as caught:
+        token_of(file)
+    assert token not in str(caught.value)
+    file.chmod(0o400)
+    assert token_of(file) == token
+
+
+def test_a_token_that_is_no_file_is_refused(tmp_path) -> None:
+    for path in (tmp_path, Path("/dev/null")):
+        with pytest.raises(SettingsError, match="cannot be used"):
+            token_of(path)
+
+
 @pytest.mark.parametrize("words", ["", "short", "x" * 31, "a b " * 20, "é" * 50])
 def test_a_weak_token_is_refused(tmp_path, words: str) -> None:
     (tmp_path / "token").write_text(words)
+    (tmp_path / "token").chmod(0o600)
     with pytest.raises(SettingsError):
         token_of(tmp_path / "token")
 
@@ -186,6 +206,21 @@ def test_a_caller_that_never_ends_its_headers_is_closed(port: int) -> None:
         start = time.monotonic()
         _raw(port, sent)
         assert time.monotonic() - start < 4
+
+
+@pytest.mark.parametrize("path", ["/v1/predict", "/healthz"])
+def test_an_ask_that_says_twice_where_it_ends_is_refused(port: int, path: str) -> None:
+    """A proxy before us might believe the other of the two, and pass on half of the next ask."""
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"
+    body = b'{"texts": ["a"]}'
+    chunked = b"%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    both = "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n"
+    for first, second in ((both, ""), ("", both)):
+        sent = (head + first + "X: y\r\n" + second + "\r\n").encode() + chunked
+        found = _raw(port, sent)
+        assert found.startswith(b"HTTP/1.1 400") and b"connection: close" in found.lower()
+    alone = (head + "Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n").encode()
+    assert b"HTTP/1.1 400" not in _raw(port, alone + chunked)
 
 
 def test_a_second_ask_that_comes_in_drops_is_closed(port: int) -> None:

@@ -12,8 +12,10 @@ import pytest
 
 from confide.errors import GuardError
 from confide.serve.app import Shown
+from confide.serve.gate import Refused
 from confide.serve.limits import Limits
-from confide.serve.live import Watch, _events
+from confide.serve.live import Watch, _events, routes
+from confide.serve.pages import Pages
 from confide.serve.watching import QUIET, Runs
 from serve.served import QUICK, browser
 
@@ -114,11 +116,9 @@ def test_a_stream_speaks_when_something_changes(runs) -> None:
         watch = Watch(Runs(runs), Limits(), every=0.02)
         stream = _events(watch)
         first = await anext(stream)
-        assert watch.streams == 1
         shutil.copy(runs / "done/result.json", runs / "going/result.json")
         second = await asyncio.wait_for(anext(stream), 10)
         await stream.aclose()
-        assert watch.streams == 0
         return [first.decode(), second.decode()]
 
     before, after = asyncio.run(main())
@@ -132,3 +132,37 @@ def test_a_stream_speaks_when_something_changes(runs) -> None:
 def test_streams_are_limited(runs) -> None:
     there = browser(Shown({}, Limits(streams=0), watched=runs))
     assert there.get("/watch/events").status_code == 503
+
+
+def test_a_burst_of_streams_is_limited(runs) -> None:
+    """All ask before the first has said a word; a stream that ends makes room."""
+    watch = Watch(Runs(runs), Limits(streams=3), every=0.02)
+    events = next(one for one in routes(watch, Pages(())) if one.path == "/watch/events")
+    ask = {"type": "http", "method": "GET", "path": "/watch/events", "headers": [],
+           "query_string": b""}  # fmt: skip
+
+    async def asked(said: list[int], leaves: asyncio.Event) -> None:
+        async def receive() -> dict[str, str]:
+            await leaves.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, int]) -> None:
+            said.extend([message["status"]] if "status" in message else [])
+
+        try:
+            await events.handle(ask, receive, send)
+        except Refused as refused:
+            said.append(refused.status)
+
+    async def main() -> None:
+        for _ in range(2):
+            said, leaves = list[int](), asyncio.Event()
+            waiting = [asyncio.create_task(asked(said, leaves)) for _ in range(40)]
+            while len(said) < 40:
+                await asyncio.sleep(0.01)
+            assert (said.count(200), said.count(503), watch.streams) == (3, 37, 3)
+            leaves.set()
+            await asyncio.gather(*waiting)
+            assert watch.streams == 0
+
+    asyncio.run(main())

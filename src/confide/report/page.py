@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from confide import __version__
 from confide.errors import RunError, os_errors_as
+from confide.federation.files import for_the_owner
 from confide.report import words
 from confide.report.audits import audits
 from confide.report.folder import FinishedRun, Refused, load_runs, task_of
@@ -48,6 +50,8 @@ def write_page(
 ) -> Path:
     """See `confide.report.report`. The file is written whole or not at all.
 
+    A page that may hold text of sites is its owner's alone, unless it is there already.
+
     `renewed`: the page will be written again and again, and browsers load it again.
     """
     alone = len(runs) == 1
@@ -61,8 +65,11 @@ def write_page(
     name = "report.html" if len(folders) == 1 else "comparison.html"
     page = Path(out) if out is not None else folders[0].path / name
     html = render(folders, renewed=renewed)
-    with os_errors_as(
-        RunError, "the page cannot be written", where=page, fix="name another file with --out"
+    with (
+        os_errors_as(
+            RunError, "the page cannot be written", where=page, fix="name another file with --out"
+        ),
+        for_the_owner() if text else nullcontext(),
     ):
         write_whole(page, html.encode())
     return page

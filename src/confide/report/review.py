@@ -16,6 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from confide import __version__
 from confide.errors import DataError, os_errors_as
+from confide.federation.files import for_the_owner
 from confide.text.annotators import Version
 from confide.text.checking import CheckReport, check
 from confide.text.document import Document, Entity, Problem
@@ -104,7 +105,7 @@ def review(
     options: Options | None = None,
     most: int = 500,
 ) -> Path:
-    """Write a self-contained page without scripts, and return its path.
+    """Write a self-contained page without scripts, its owner's alone, and return its path.
 
     Args:
         out: the page.
@@ -120,7 +121,8 @@ def review(
     report = check(paths, format=format, options=options)
     page = Path(out)
     html = render(report, most=most)
-    with os_errors_as(DataError, "the page cannot be written", where=page, fix="name another file"):
+    what = "the page cannot be written"
+    with os_errors_as(DataError, what, where=page, fix="name another file"), for_the_owner():
         write_whole(page, html.encode())
     return page
 

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import combinations
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from pydantic import Field
 from starlette.requests import Request
@@ -45,6 +46,7 @@ from confide.text.segment import tokens_of
 from confide.userfiles import Tree
 
 AN_ANNOTATOR = "an annotator"
+T = TypeVar("T")
 
 
 class Adds(Given):
@@ -96,12 +98,23 @@ class Saves(Given):
 
 @dataclass(frozen=True)
 class Desk:
-    """What annotators work with."""
+    """What annotators work with. Corrections have a thread of their own: a save waits for nothing.
+
+    Exports, which may take long, are written one by one.
+    """
 
     models: Mapping[str, Served]
     pool: Pool
     corrections: Corrections
     limits: Limits
+    thread: ThreadPoolExecutor = field(
+        default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="corrections")
+    )
+    one_by_one: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def kept(self, work: Callable[[], T]) -> T:
+        """What reading or writing corrections gives."""
+        return await asyncio.get_running_loop().run_in_executor(self.thread, work)
 
     async def add(self, texts: Sequence[Document]) -> int:
         """Let every model annotate the texts, and pool their sentences; how many are new."""
@@ -172,7 +185,7 @@ def _working(desk: Desk) -> list[Route]:
         document = corrected(item.document, asked)
         keep = partial(desk.corrections.save, of=item.of, at=item.at)
         try:
-            count = await asyncio.to_thread(keep, asked.annotator, document)
+            count = await desk.kept(partial(keep, asked.annotator, document))
         except ConfideError:
             raise Refused(
                 507, "not-saved", "the correction could not be written: NOT saved"
@@ -189,7 +202,7 @@ def _working(desk: Desk) -> list[Route]:
 async def _own(desk: Desk, annotator: str) -> dict[str, Document]:
     name = plain(annotator, AN_ANNOTATOR)
     try:
-        return await asyncio.to_thread(desk.corrections.of, name)
+        return await desk.kept(partial(desk.corrections.of, name))
     except ConfideError:
         raise Refused(
             500, "damaged", "this annotator's file is damaged; `confide data check` says where"
@@ -270,7 +283,7 @@ def _put(document: Document, saved: Document, *, at: int) -> Document:
 
 async def _show(desk: Desk, pages: Pages) -> Response:
     """The page, with what each annotator has done and how far any two agree."""
-    names = await asyncio.to_thread(desk.corrections.annotators)
+    names = await desk.kept(desk.corrections.annotators)
     held = {name: await _own(desk, name) for name in names}
     pairs = [
         (one, other, *agreement(held[one], held[other])) for one, other in combinations(names, 2)
@@ -296,7 +309,8 @@ async def _export(desk: Desk, ask: Request) -> Response:
     own = await _own(desk, annotator)
     if not own:
         raise Refused(404, "none", "this annotator has corrected nothing yet")
-    raw, suffix = await asyncio.to_thread(exported, list(settled(own).values()), format)
+    async with desk.one_by_one:
+        raw, suffix = await asyncio.to_thread(exported, list(settled(own).values()), format)
     name = f"{annotator}-{format}{suffix}"
     return Response(
         raw,

@@ -3,14 +3,19 @@
 A correction is a document in confide's own form, appended in one write and flushed to the disk
 before it is answered. A later line of the same id replaces an earlier one. A crash can tear only
 the last line, which nobody was told is saved; it is removed before the next is written.
+
+Several servers may keep theirs in one folder, and a file may be put there meanwhile: whoever reads
+or writes has the folder to itself, and reads a file again that has changed.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,13 +34,16 @@ OF, AT = "of", "at"
 EXPORTS = tuple(name for name, one in FORMATS.items() if one.write)
 
 
+Mark = tuple[int, int, int] | None
+
+
 class Corrections:
     """All corrections in a folder, which is made with the first, for its owner only."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._turn = threading.Lock()
-        self._held: dict[str, dict[str, Document]] = {}
+        self._held: dict[str, tuple[Mark, dict[str, Document]]] = {}
 
     def annotators(self) -> list[str]:
         """Who has corrected something."""
@@ -46,7 +54,9 @@ class Corrections:
 
     def of(self, annotator: str) -> dict[str, Document]:
         """An annotator's corrections by id, each as last saved. Raises DataError, FormatError."""
-        with self._turn:
+        if not self.folder.is_dir():
+            return {}
+        with self._alone():
             return dict(self._of(annotator))
 
     def save(self, annotator: str, document: Document, *, of: str = "", at: int = 0) -> int:
@@ -60,29 +70,43 @@ class Corrections:
         place = [(OF, of), (AT, str(at))] if of else []
         kept = replace(document, attributes=(*own, *place))
         line = json.dumps(record(kept), ensure_ascii=False) + "\n"
-        with self._turn:
+        path = self._path(annotator)
+        private_folder(self.folder)
+        with self._alone():
             held = self._of(annotator)
-            private_folder(self.folder)
-            path = self._path(annotator)
             with os_errors_as(
                 DataError, "the correction cannot be written", where=path, fix="make room"
             ):
                 _append(path, line.encode())
             held[kept.id] = kept
+            self._held[annotator] = _mark(path), held
             return len(held)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other thread, and no other server, has the folder. Raises DataError."""
+        with self._turn, os_errors_as(DataError, "the folder is out of reach", where=self.folder):
+            handle = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(handle)
 
     def _path(self, annotator: str) -> Path:
         return inside(self.folder, annotator + ENDING)
 
     def _of(self, annotator: str) -> dict[str, Document]:
-        if annotator not in self._held:
-            path = self._path(annotator)
+        path = self._path(annotator)
+        mark, held = self._held.get(annotator, (None, {}))
+        if mark is None or mark != _mark(path):
             if path.exists():
                 _mend(path)
             there = path.exists() and path.stat().st_size > 0
             documents = read(path, "jsonl").documents if there else []
-            self._held[annotator] = {one.id: one for one in documents}
-        return self._held[annotator]
+            held = {one.id: one for one in documents}
+            self._held[annotator] = _mark(path), held
+        return held
 
 
 def place_of(document: Document) -> tuple[str, int] | None:
@@ -97,6 +121,15 @@ def settled(own: Mapping[str, Document]) -> dict[str, Document]:
     return {
         id: one for id, one in own.items() if not ((place := place_of(one)) and place[0] in own)
     }
+
+
+def _mark(path: Path) -> Mark:
+    """What tells that a file was changed or replaced; None if it is not there."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def _mend(path: Path) -> None:

@@ -1,5 +1,6 @@
 """What stands before every page: names, origins, the token, sizes, slow callers, headers.
 
+- An ask that says in two ways where its body ends is refused: a proxy could read it otherwise.
 - Host must be a name that we serve, so a page elsewhere cannot reach us by DNS rebinding.
 - A POST from a browser must come from our own origin; one that browsers cannot send across
   origins without asking first (JSON) may come without an Origin, from a program.
@@ -148,6 +149,8 @@ class Gate:
         hosts = [value for name, value in given if name == b"host"]
         if len(hosts) != 1 or _words(hosts[0]).lower() not in self._hosts:
             raise Refused(421, "wrong-host", "this address is not served under that name")
+        if {b"transfer-encoding", b"content-length"} <= headers.keys():
+            raise Refused(400, "two-lengths", "an ask says once where it ends")
         if scope["method"] not in ("GET", "HEAD", "POST"):
             raise Refused(405, "method", "only GET, HEAD and POST are answered")
         if scope["method"] == "POST":
@@ -224,7 +227,7 @@ class _Out:
             headers.append((b"retry-after", b"1"))
         elif refused.status == 401:
             headers.append((b"www-authenticate", b"Bearer"))
-        if refused.status in (408, 413):
+        if refused.status in (400, 408, 413):
             headers.append((b"connection", b"close"))
         headers.append((b"content-length", str(len(body)).encode()))
         await self({"type": "http.response.start", "status": refused.status, "headers": headers})

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from confide.errors import ConfideError, GuardError, printable
 from confide.federation.ledger import ledger
@@ -71,7 +72,7 @@ def routes(watch: Watch, pages: Pages) -> list[Route]:
     async def events(ask: Request) -> Response:
         if watch.streams >= watch.limits.streams:
             raise Refused(503, "busy", "too many pages are watching")
-        return StreamingResponse(_events(watch), media_type="text/event-stream")
+        return _Stream(watch)
 
     return [
         Route("/watch", overview),
@@ -81,24 +82,36 @@ def routes(watch: Watch, pages: Pages) -> list[Route]:
     ]
 
 
+class _Stream(StreamingResponse):
+    """A stream of events, counted from the moment it is promised to its end."""
+
+    def __init__(self, watch: Watch) -> None:
+        super().__init__(_events(watch), media_type="text/event-stream")
+        self._watch = watch
+        watch.streams += 1
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Speak until the caller leaves."""
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._watch.streams -= 1
+
+
 async def _events(watch: Watch) -> AsyncIterator[bytes]:
     """The state of all runs whenever it has changed: names and numbers, never text."""
     last, quiet = "", 0.0
-    watch.streams += 1
-    try:
-        while True:
-            seen = await asyncio.to_thread(watch.runs.all)
-            said = json.dumps([_said(run) for run in seen])
-            quiet += watch.every
-            if said != last:
-                last, quiet = said, 0.0
-                yield f"data: {said}\n\n".encode()
-            elif quiet >= ALIVE:
-                quiet = 0.0
-                yield b": still here\n\n"
-            await asyncio.sleep(watch.every)
-    finally:
-        watch.streams -= 1
+    while True:
+        seen = await asyncio.to_thread(watch.runs.all)
+        said = json.dumps([_said(run) for run in seen])
+        quiet += watch.every
+        if said != last:
+            last, quiet = said, 0.0
+            yield f"data: {said}\n\n".encode()
+        elif quiet >= ALIVE:
+            quiet = 0.0
+            yield b": still here\n\n"
+        await asyncio.sleep(watch.every)
 
 
 def _said(run: Seen) -> dict[str, object]:

@@ -50,6 +50,7 @@ class Reads(Given):
 
 def routes(models: Mapping[str, Served], limits: Limits, pages: Pages) -> list[Route]:
     """The routes of the page."""
+    one_by_one = asyncio.Lock()
 
     async def show(ask: Request) -> Response:
         shown = [described(model) for model in models.values()]
@@ -75,7 +76,9 @@ def routes(models: Mapping[str, Served], limits: Limits, pages: Pages) -> list[R
     async def open_file(ask: Request) -> Response:
         name = ask.query_params.get("name", "")
         raw = await ask.body()
-        return JSONResponse({"texts": await asyncio.to_thread(documents_in, raw, name, limits)})
+        async with one_by_one:  # some take long, and hold what all threads share
+            found = await asyncio.to_thread(documents_in, raw, name, limits)
+        return JSONResponse({"texts": found})
 
     return [
         Route("/read", show),

@@ -7,6 +7,7 @@ import ipaddress
 import logging
 import secrets
 import socket
+import stat
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -116,7 +117,8 @@ def token_for(at: Address) -> str | None:
 def token_of(file: Path) -> str:
     """The token in a file, made with it if there is none yet.
 
-    Raises SettingsError if the file cannot be read or written, or the token is short.
+    Raises SettingsError if the file cannot be read or written, if others can read or change it, or
+    if the token is short.
     """
     with os_errors_as(SettingsError, "the token's file cannot be used", where=file):
         if not file.exists():
@@ -126,6 +128,16 @@ def token_of(file: Path) -> str:
             token = text_of(file, 4096, encoding="ascii").strip()
         except UnicodeDecodeError:
             token = ""
+        mode = stat.S_IMODE(file.stat().st_mode)
+    if mode & 0o077:
+        raise SettingsError(
+            "others can read the token's file, or change it",
+            where=str(file),
+            expected="mode 0600",
+            got=f"mode {mode:04o}",
+            fix="delete the file, and another token is written there; or, if nobody can have read"
+            " it, chmod 600 it",
+        )
     if len(token) < SHORTEST or not token.isprintable() or " " in token:
         raise SettingsError(
             "the token is too short, or not one word of ASCII",
