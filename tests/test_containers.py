@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -47,17 +48,41 @@ def test_only_wheel_and_locks_reach_the_build() -> None:
     rules = [line for line in lines if not line.startswith("#")]
     assert rules[0] == "*"
     assert set(rules[1:]) == {
-        "!locks/site.txt", "!dist/confide-*.whl", "!dist/confide.txt", "!dist/torch.txt"
+        "!locks/site.txt", "!locks/torch.txt",
+        "!dist/confide-*.whl", "!dist/confide.txt", "!dist/torch.txt",
     }  # fmt: skip
     copied = [rest for word, rest in steps() if word in ("COPY", "ADD")]
-    assert copied == ["locks/site.txt dist/ /build/", "--from=build /opt/confide /opt/confide"]
+    files = "locks/site.txt locks/torch.txt dist/ /build/"  # the last torch.txt counts
+    assert copied == [files, "--from=build /opt/confide /opt/confide"]
 
 
 def test_packages_are_checked_against_digests() -> None:
     installs = [rest for word, rest in steps() if word == "RUN" and "pip install" in rest]
     assert len(installs) == 3
-    assert all("--require-hashes" in rest for rest in installs if "TORCH" not in rest)
-    assert all("--no-deps" in rest for rest in installs)
+    assert all("--require-hashes" in rest and "--no-deps" in rest for rest in installs)
+    assert not any("$" in rest for rest in installs)
+
+
+@pytest.mark.parametrize(
+    ("base", "code"),
+    [
+        (f"python:3.11-slim-bookworm@sha256:{'0' * 64}", 0),
+        ("docker.io/library/python:3.11-slim-bookworm", 1),
+        (f"python@sha256:{'0' * 63}", 1),
+        ("", 1),
+    ],
+)
+def test_the_base_is_named_by_its_digest(base: str, code: int) -> None:
+    assert {rest for word, rest in steps() if word == "FROM"} == {"${BASE} AS build", "${BASE}"}
+    assert {rest for word, rest in steps() if word == "ARG"} == {"BASE"}  # it has no default
+    check = next(rest for word, rest in steps() if word == "RUN")
+    done = subprocess.run(["/bin/sh", "-ec", check], env={"BASE": base}, capture_output=True)
+    assert done.returncode == code
+
+
+def test_compose_asks_for_the_base(services: dict[str, dict[str, Any]]) -> None:
+    for service in services.values():
+        assert service["build"]["args"]["BASE"].startswith("${CONFIDE_BASE:?")
 
 
 def test_every_service_is_held_in(services: dict[str, dict[str, Any]]) -> None:
@@ -105,6 +130,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     (root / "build").mkdir()
     for path in (ROOT / "locks" / "site.txt", *(ROOT / "dist").glob("confide*.*")):
         shutil.copy(path, root / "build")
+    shutil.copy(ROOT / "locks" / "torch.txt", root / "build")
     lend(root)
     for word, rest in steps():
         if word == "RUN":
@@ -137,6 +163,9 @@ def lend(root: Path) -> None:
     for folder in os.environ.get("PIP_FIND_LINKS", "").split():
         for wheel in Path(folder).glob(f"torch-{torch_is}*"):
             shutil.copy(wheel, root / "build")
+            digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+            line = f"--find-links /build\ntorch=={torch_is} --hash=sha256:{digest}\n"
+            (root / "build" / "torch.txt").write_text(line)
 
 
 def inside(root: Path, command: str, *, user: str = "0:0") -> subprocess.CompletedProcess[str]:
@@ -145,7 +174,7 @@ def inside(root: Path, command: str, *, user: str = "0:0") -> subprocess.Complet
     passed = {key: value for key, value in os.environ.items() if network.fullmatch(key)}
     environment = {
         "PATH": "/opt/confide/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME": "/tmp",
-        "TORCH": "torch==2.13.0 --find-links /build", **passed,
+        "BASE": f"bare@sha256:{'0' * 64}", **passed,
     }  # fmt: skip
     enter = 'mount -t proc proc "$1/proc" && exec chroot "--userspec=$2" "$1" /bin/sh -ec "$3"'
     words = ["unshare", "--mount", "/bin/sh", "-c", enter, "sh", str(root), user, command]

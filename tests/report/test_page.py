@@ -366,7 +366,7 @@ POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-a
 
 
 def test_a_browser_is_told_to_load_nothing_and_to_run_nothing(tmp_path: Path) -> None:
-    html = report([write_run(tmp_path / "run", result())]).read_text()
+    html = report([write_run(tmp_path / "run", result("fedavg", 0.8))]).read_text()
     page = Page(html)
     assert ("meta", "http-equiv", "Content-Security-Policy") in page.attributes
     assert ("meta", "content", POLICY) in page.attributes
@@ -374,7 +374,7 @@ def test_a_browser_is_told_to_load_nothing_and_to_run_nothing(tmp_path: Path) ->
 
 
 def test_a_page_with_text_is_its_owners_alone(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", result())
+    run = write_run(tmp_path / "run", result("fedavg", 0.8))
     before = os.umask(0o022)
     try:
         modes = {

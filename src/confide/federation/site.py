@@ -25,6 +25,8 @@ from confide.privacy.purse import Purse
 from confide.seeds import derive_seed
 from confide.text.document import Document
 
+MOST_LOG = 4 * 2**20
+"""Bytes after which a site's own log is set aside."""
 T = TypeVar("T")
 Scratch = dict[Hashable, Any]
 """Things that can be made again, by name."""
@@ -273,9 +275,14 @@ def ask_in(kind: type[T], data: bytes | memoryview) -> T:
 
 
 def note_traceback(log: Path, step: str, round: int) -> None:
-    """Append the error being handled to a site's own log, for the site's eyes only."""
+    """Append the error being handled to a site's own log, for the site's eyes only.
+
+    A log that has grown long is set aside, in place of the one before it.
+    """
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
+        if log.exists() and log.stat().st_size > MOST_LOG:
+            log.replace(log.with_suffix(".old.log"))
         with open(log, "a", encoding="utf-8") as file:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%S")
             asked = f"round {round} step {printable(step, 100)}"

@@ -13,6 +13,7 @@ import pytest
 
 from confide import __version__
 from confide.errors import CheckpointError, FederationError, QuorumError, SettingsError
+from confide.federation import site
 from confide.federation.comparing import compare_ledgers
 from confide.federation.events import unwatched
 from confide.federation.failures import CODES, Failure
@@ -22,7 +23,7 @@ from confide.federation.messages import decode, encode, peek
 from confide.federation.steps import Step
 from confide.flare.run import conducting
 from confide.flare.run.conducting import Conductor
-from confide.flare.run.home import SiteHome
+from confide.flare.run.home import UNKNOWN, SiteHome
 from confide.flare.run.joining import Join, wire_digest, wire_of
 from confide.jobs.predict import predict
 from confide.methods import METHODS, method_of
@@ -279,6 +280,33 @@ def test_a_round_that_is_asked_again_with_other_weights_counts(tmp_path: Path) -
     assert peek(home.answer("train", 1, third))["message"] == "Trained"
     again = SiteHome(files["site-1"])
     assert decode(Failure, again.answer("train", 1, heard)).code == "not-joined"
+
+
+def test_asks_of_steps_that_there_are_not_grow_nothing_and_are_in_the_ledger(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = tiny(tmp_path, "rounds=1")
+    engine = HomesEngine(write_site_files(tmp_path / "homes", settings))
+    conduct(tmp_path / "server", settings, engine)
+    home, memory = engine.homes["site-1"], tmp_path / "homes/site-1/memory"
+    asked = memory / "runs/trial/asked.txt"
+    before, book = asked.read_bytes(), memory / "runs/trial/ledger.jsonl"
+    crossed = len(list(read_ledger(book)))
+    monkeypatch.setattr(site, "MOST_LOG", 5000)
+    for n in range(20):
+        name = f"step{n}" + "y" * 900
+        reply = home.answer(name, 1, b"x" * 7)
+        assert decode(Failure, reply).code == "unknown-step"
+    assert asked.read_bytes() == before
+    down, *up = list(read_ledger(book))[crossed:][:6]
+    assert (down.step, down.direction, down.bytes) == (UNKNOWN, "down", 7)
+    assert {one.direction for one in up} == {"up"} and sum(one.bytes for one in up) == len(reply)
+    assert "yyy" not in book.read_text()
+    logs = sorted(path.stat().st_size for path in memory.glob("site*.log"))
+    assert len(logs) == 2 and logs[-1] < 8000
+    home = SiteHome(tmp_path / "homes/site-1/site.toml")  # before it joins a run
+    assert decode(Failure, home.answer("y" * 900, 1, b"x" * 7)).code == "not-joined"
+    assert [one.step for one in read_ledger(memory.parent / "refused.jsonl")][0] == UNKNOWN
 
 
 def test_the_server_cannot_take_a_part_that_is_private(tmp_path: Path) -> None:

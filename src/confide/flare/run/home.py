@@ -66,6 +66,8 @@ from confide.settings.tomlfile import parse_toml
 from confide.userfiles import MOST_JSON, Tree, bytes_of, text_of
 
 LEDGER = "ledger.jsonl"
+UNKNOWN = "(unknown step)"
+"""What a ledger calls a step that this place does not know, whatever it was called."""
 
 
 class SiteHome:
@@ -166,6 +168,8 @@ class SiteHome:
             return encode(self._leave(self._run, ask_in(Leave, data)))
         if name in EXCHANGES:  # they carry nothing but what an agreed step has opened
             return self._run.host.answer(name, round, data)
+        if name not in self._run.steps:
+            raise Refusal("unknown-step")
         if found.agreement.steps and name not in found.agreement.steps:
             raise Refusal("no-consent", name)
         if round > asked.settings.rounds:
@@ -265,23 +269,21 @@ class SiteHome:
     def _note(self, name: str, round: int, data: bytes, reply: bytes) -> None:
         """Note both messages in the ledger of the run, or of refusals before the site joins."""
         step = EXCHANGES.get(name) or self._steps.get(name)
-        if step is None:
-            return  # a step that we do not know, and a reply that says just that
-        if self._run is not None:
+        if step is not None and self._run is not None:
             step = as_asked(step, sums_of(self._run.settings))
         ledger = self._run.ledger if self._run else self.refusals()
         failed = peek(reply)["message"] == Failure.__name__
         for message, kind, direction in (
-            (data, step.ask, "down"),
-            (reply, Failure if failed else step.reply, "up"),
+            (data, step and step.ask, "down"),
+            (reply, step.reply if step and not failed else Failure, "up"),
         ):
             seen = "by the site" if direction == "down" else "one by one"
-            if direction == "up" and not failed:
+            if step and direction == "up" and not failed:
                 seen = step.seen_as
             ledger.record(
                 _weighed(kind, message),
                 round=round,
-                step=name,
+                step=name if step else UNKNOWN,
                 direction=direction,
                 site=self._read.name if self._read else "",
                 seen=seen,
@@ -352,9 +354,11 @@ class _Run:
         self._seen.add(mark)
 
 
-def _weighed(kind: type, message: bytes) -> list[FieldSize]:
-    """The sizes of a message's fields; of one that cannot be read, its own."""
+def _weighed(kind: type | None, message: bytes) -> list[FieldSize]:
+    """The sizes of a message's fields; of one that cannot be read, or of no step, its own."""
     try:
+        if kind is None:
+            raise MessageError("no step has such an ask")
         return sizes(decode(kind, message, limits=limits_of(kind)), len(message))
     except MessageError:
         return [FieldSize("(unreadable)", "bytes", len(message), 1)]
