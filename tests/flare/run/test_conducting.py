@@ -13,7 +13,6 @@ import pytest
 
 from confide import __version__
 from confide.errors import CheckpointError, FederationError, QuorumError, SettingsError
-from confide.federation import site
 from confide.federation.comparing import compare_ledgers
 from confide.federation.events import unwatched
 from confide.federation.failures import CODES, Failure
@@ -292,7 +291,7 @@ def test_asks_of_steps_that_there_are_not_grow_nothing_and_are_in_the_ledger(
     asked = memory / "runs/trial/asked.txt"
     before, book = asked.read_bytes(), memory / "runs/trial/ledger.jsonl"
     crossed = len(list(read_ledger(book)))
-    monkeypatch.setattr(site, "MOST_LOG", 5000)
+    monkeypatch.setattr("confide.federation.site.MOST_LOG", 5000)
     for n in range(20):
         name = f"step{n}" + "y" * 900
         reply = home.answer(name, 1, b"x" * 7)
@@ -306,7 +305,7 @@ def test_asks_of_steps_that_there_are_not_grow_nothing_and_are_in_the_ledger(
     assert len(logs) == 2 and logs[-1] < 8000
     home = SiteHome(tmp_path / "homes/site-1/site.toml")  # before it joins a run
     assert decode(Failure, home.answer("y" * 900, 1, b"x" * 7)).code == "not-joined"
-    assert [one.step for one in read_ledger(memory.parent / "refused.jsonl")][0] == UNKNOWN
+    assert next(read_ledger(memory.parent / "refused.jsonl")).step == UNKNOWN
 
 
 def test_the_server_cannot_take_a_part_that_is_private(tmp_path: Path) -> None:
