@@ -267,15 +267,18 @@ class SiteHome:
         return reply
 
     def _note(self, name: str, round: int, data: bytes, reply: bytes) -> None:
-        """Note both messages in the ledger of the run, or of refusals before the site joins."""
+        """Note both messages in the ledger of the run, or of refusals before the site joins.
+
+        Of a step that is unknown here, each is a line: whoever asks for many fills no more.
+        """
         step = EXCHANGES.get(name) or self._steps.get(name)
         if step is not None and self._run is not None:
             step = as_asked(step, sums_of(self._run.settings))
         ledger = self._run.ledger if self._run else self.refusals()
         failed = peek(reply)["message"] == Failure.__name__
         for message, kind, direction in (
-            (data, step and step.ask, "down"),
-            (reply, step.reply if step and not failed else Failure, "up"),
+            (data, step.ask if step else None, "down"),
+            (reply, None if step is None else Failure if failed else step.reply, "up"),
         ):
             seen = "by the site" if direction == "down" else "one by one"
             if step and direction == "up" and not failed:
