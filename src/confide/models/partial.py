@@ -45,8 +45,13 @@ def weights_outside(open_Y: NDArray[np.bool_], weight: float) -> Tensor:
 
 
 def allowed_tags(tags_BL: Tensor, outside_Y: Tensor) -> Tensor:
-    """allowed_BLY: a token with a tag has this tag alone, one outside what `outside_Y` allows."""
+    """allowed_BLY: a token with a tag has this tag alone, one outside what `outside_Y` allows.
+
+    A tag that is open outside, as that of an entity which another model found, keeps its weight: so
+    what is allowed here is allowed, with no less weight, where the token is outside.
+    """
     own_BLY = functional.one_hot(tags_BL, len(outside_Y)).to(outside_Y.dtype).log()
+    own_BLY += outside_Y.masked_fill(outside_Y.isneginf(), 0.0)
     return torch.where((tags_BL == 0)[:, :, None], outside_Y, own_BLY)
 
 
