@@ -68,7 +68,7 @@ HISTOGRAMS = st.dictionaries(
     .flatmap(lambda found: st.builds(Right, st.integers(0, found), st.just(found))),
     max_size=12,
 )
-"""Few bins or many, with a find or with more than a site may say: sums come from places that lie."""
+"""Few bins or many, with a find or with more than any site has: sums come from places that lie."""
 PRIORS = st.builds(Calibrator, st.floats(COLDEST, HOTTEST), st.floats(-MOST_OFFSET, MOST_OFFSET))
 
 
