@@ -96,6 +96,13 @@ def test_a_difference_by_hand() -> None:
     assert found["table"][:3].tobytes() == BEFORE["table"][:3].tobytes()
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_difference_that_is_not_finite_is_refused(bad: float) -> None:
+    odd = {**after(), "bias": f32(0, bad, 1)}
+    with pytest.raises(GuardError, match="the change of bias is not finite"):
+        difference(odd, BEFORE)
+
+
 def test_nothing_changed() -> None:
     assert difference(BEFORE, BEFORE) == {}
     assert plus(BEFORE, {}) == BEFORE

@@ -130,9 +130,10 @@ def test_any_size_of_change_is_within_its_step(seed: int, exponent: int) -> None
 def test_numbers_that_are_not_finite_are_refused(bad: float) -> None:
     change = a_change(1)
     change["table"][2, 2] = bad
-    for coding in ("float16", "int8", "int4", "int2"):
-        with pytest.raises(GuardError, match="not finite"):
-            coded(change, Coder(coding))
+    for coding in CODINGS:
+        for share in (0.01, 0.5, 1.0):
+            with pytest.raises(GuardError, match="the change of table is not finite"):
+                coded(change, Coder(coding, share))
 
 
 def _lies(sent: Arrays) -> list[tuple[str, Arrays]]:

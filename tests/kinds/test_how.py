@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from confide.kinds import KINDS
 from confide.kinds.how import how_of
+from confide.methods import METHODS
 from confide.runs.run import run
 from contract.corpus import tiny
+from methods.relation_runs import started
+
+PAGE = Path(__file__).parents[2] / "docs/methods/pseudo-complete.md"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -25,3 +31,18 @@ def test_a_round_may_be_a_batch_or_two(kind: str, tmp_path: Path) -> None:
         history = run(settings, out=tmp_path / f"run-{steps}").result.history
         done[steps] = history[0].sentences
     assert 0 < done[1] < done[2] < done[0] == done[10_000]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_kinds_that_leave_outside_open_are_those_that_the_page_names(
+    kind: str, tmp_path: Path
+) -> None:
+    (sentence,) = re.findall(r"It serves the kinds (.*?) under every method", PAGE.read_text())
+    name = next(one for one in (f"pseudo-complete-{kind}", f"fedavg-{kind}") if one in METHODS)
+    found = []
+    for outside in (0, 1):
+        settings = tiny(tmp_path, f"method={name}", f"training.outside={outside}")
+        method, federation, _ = started(tmp_path / f"{outside}", settings)
+        found.append(method.round(method.start(federation), federation, 1)[0].weights)
+    moved = any(not np.array_equal(found[0][name], one) for name, one in found[1].items())
+    assert moved == (f"`{kind}`" in sentence)

@@ -152,8 +152,9 @@ def test_open_tokens_are_learnt_as_outside_or_of_a_type_that_the_site_lacks() ->
         sums = [
             torch.stack(
                 [
-                    np.log(0.25)
-                    * sum(tag > 0 for tag, at in zip(path, tokens, strict=True) if at is opening)
+                    (tokens is not everything)
+                    * np.log(0.25)
+                    * sum(tag in opening[1:] for tag in path)
                     - negative_log_likelihood(
                         emissions, scores, tags_BL=torch.tensor([path]), lengths_B=lengths
                     )[0]
@@ -165,6 +166,8 @@ def test_open_tokens_are_learnt_as_outside_or_of_a_type_that_the_site_lacks() ->
         wanted = (sums[0] - sums[1], sums[1] - sums[2])
         for part, value in zip(parts, wanted, strict=True):
             torch.testing.assert_close(part[0], value, rtol=1e-4, atol=1e-4)
+        whole = opened._loss(model, batch, encoded)
+        torch.testing.assert_close(whole, parts[0] + parts[1], rtol=1e-4, atol=1e-4)
 
 
 def test_a_site_that_annotates_all_types_learns_the_same_whether_open_or_closed() -> None:

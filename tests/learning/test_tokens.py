@@ -257,7 +257,7 @@ def test_open_words_may_be_of_a_type_that_the_site_lacks(bert: Path) -> None:
             elif batch.source_BL[row, t]:
                 wanted[row, 0] -= np.log(chances[row, t, tag])
             else:
-                wanted[row] -= [np.log(opened), np.log(chances[row, t, tag] / opened)]
+                wanted[row] -= [np.log(opened), np.log(0.25 * chances[row, t, tag] / opened)]
     np.testing.assert_allclose(source.numpy(), wanted[:, 0], rtol=1e-4)
     np.testing.assert_allclose(target.numpy(), wanted[:, 1], rtol=1e-4)
     closed, opened_report = (fitted(replace(made, open=way), epochs=1)[2] for way in (0.0, 1.0))

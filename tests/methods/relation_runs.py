@@ -115,7 +115,7 @@ def reply_of(
 ) -> Predicted:
     """What a site says whose model has these logits."""
     knows_R = np.array(knows or [True] * ask.classes)
-    found_SQ = columns(logits_SR, knows_R, upload=ask.upload)
+    found_SQ = columns(logits_SR, knows_R, upload=ask.upload, average=ask.average)
     return Predicted(
         said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
         knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},

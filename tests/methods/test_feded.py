@@ -95,13 +95,15 @@ def test_or_the_mean_of_the_probabilities(wire_dtype: str) -> None:
 
 def test_one_column_less_says_the_same() -> None:
     for one in LOGITS:
-        found = columns(one, np.ones(3, bool), upload="logits")
+        found = columns(one, np.ones(3, bool), upload="logits", average="all")
         assert found.shape == (4, 2)
         np.testing.assert_allclose(
             softmax(np.concatenate((np.zeros((4, 1)), found), 1)), softmax(one), rtol=1e-6
         )
         np.testing.assert_allclose(
-            columns(one, np.ones(3, bool), upload="probabilities"), softmax(one)[:, 1:], rtol=1e-6
+            columns(one, np.ones(3, bool), upload="probabilities", average="all"),
+            softmax(one)[:, 1:],
+            rtol=1e-6,
         )
 
 
@@ -127,13 +129,27 @@ def test_where_all_know_all_both_means_are_the_same() -> None:
     assert np.array_equal(found, same)
 
 
-def test_probabilities_of_sites_that_know_different_relations_are_still_probabilities() -> None:
-    """Each is sure of the one that it knows: together they are sure of more than everything."""
-    ask = asked(S=1, R=3, average="known", upload="probabilities", most=1.0)
-    one = reply_of(np.array([[0.0, 9.0, 0.0]]), ask, [True, True, False])
-    two = reply_of(np.array([[0.0, 0.0, 9.0]]), ask, [True, False, True])
+@pytest.mark.parametrize("wire_dtype", NEAR)
+def test_no_relation_keeps_its_share_where_sites_know_different_ones(wire_dtype: str) -> None:
+    """Each weighs its relation against none: 9 to 1, so 9 : 9 : 1 together, as with logits."""
+    odds = math.log(9)
+    for upload, most in (("logits", 8.0), ("probabilities", 1.0)):
+        ask = asked(S=1, R=4, average="known", upload=upload, most=most, wire_dtype=wire_dtype)
+        one = reply_of(np.array([[0.0, odds, 0.0, 5.0]]), ask, [True, True, False, False])
+        two = reply_of(np.array([[0.0, 0.0, odds, 5.0]]), ask, [True, False, True, False])
+        found = teacher_of(total_of(one, two), ask, temperature=1.0)[0]
+        np.testing.assert_allclose(found, [1 / 19, 9 / 19, 9 / 19, 0], atol=0.02)
+
+
+def test_a_site_that_knows_several_weighs_each_against_none() -> None:
+    """The second site, which knows but one of them and rules it out, takes nothing from others."""
+    ask = asked(S=1, R=3, average="known", upload="probabilities", wire_dtype="float32", most=1.0)
+    one = reply_of(np.log([[0.1, 0.6, 0.3]]), ask, [True, True, True])
+    two = reply_of(np.log([[0.1, 0.6, 0.1]]), ask, [True, True, False])
+    np.testing.assert_allclose(one.said_SQ, [[6 / 7, 3 / 4]], rtol=1e-6)
+    np.testing.assert_allclose(two.said_SQ, [[6 / 7, 0]], rtol=1e-6)
     found = teacher_of(total_of(one, two), ask, temperature=1.0)[0]
-    np.testing.assert_allclose(found, [0, 0.5, 0.5], atol=1e-3)
+    np.testing.assert_allclose(found, [0.1, 0.6, 0.3], rtol=1e-5)
 
 
 # --- a round ----------------------------------------------------------------------------------

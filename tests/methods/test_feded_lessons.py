@@ -18,6 +18,7 @@ from confide.federation.messages import encode
 from confide.kinds.relations.form import modeller_of
 from confide.kinds.sentences import PublicSentences
 from confide.learning.encoder import load_encoder
+from confide.learning.teaching import Lesson
 from confide.learning.weights import load
 from confide.methods.feded.lessons import parts_of, past_of, teacher_of, with_past
 from confide.runs.run import run
@@ -220,6 +221,32 @@ def test_every_kind_is_given_the_same_lesson(pair: str, tmp_path: Path) -> None:
         assert np.array_equal(lesson.labels_T, told_S * np.float32(weight))
         assert lesson.temperature == 2
         np.testing.assert_allclose(lesson.teacher_TY.sum(1), taught_S, rtol=1e-5)
+
+
+@every_pair
+def test_a_student_learns_the_labels_also_after_it_read_the_set_without_them(
+    pair: str, tmp_path: Path
+) -> None:
+    method, federation, engine = started(tmp_path, tiny(tmp_path, f"method={pair}", sites=2))
+    state = method.start(federation)
+    method.round(state, federation, 1)
+    rows = state.public.rows
+    teacher_TY = np.full((rows, state.form.classes), 1 / state.form.classes, np.float32)
+    ways = {
+        "weights": state.weights,
+        "lesson": Lesson(teacher_TY, 1.0, np.ones(rows, np.float32)),
+        "how": engine.asks[STEP, "site-1"].how,
+        "seed": 1,
+    }
+    fresh, used = method.kind.student(), method.kind.student()
+    used.said(state.form, state.public, state.weights)
+    found = [
+        one.learn(state.form, state.public, labels=state.labels, **ways) for one in (fresh, used)
+    ]
+    assert found[0][1] == found[1][1]
+    assert all(np.array_equal(found[0][0][name], one) for name, one in found[1][0].items())
+    other = used.learn(state.form, state.public, labels=state.labels[::-1], **ways)
+    assert other[1] != found[0][1]
 
 
 # --- sentences that are held out ------------------------------------------------------------------

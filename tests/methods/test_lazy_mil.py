@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,6 +24,7 @@ from confide.federation.keys import new_key
 from confide.federation.messages import decode, encode
 from confide.kinds.bags.form import bag_form_of, words_of
 from confide.kinds.relations.form import rules_of
+from confide.kinds.vocabulary import one_each
 from confide.learning.bag_scores import sentence_probabilities
 from confide.learning.bags import BagModeller, fit_sentences
 from confide.learning.weights import arrays, load
@@ -115,19 +118,54 @@ def f32(*numbers: float) -> np.ndarray:
     return np.array(numbers, np.float32)
 
 
-def test_the_highest_bid_wins_and_of_equal_ones_the_lower_name() -> None:
+def test_the_highest_bid_wins() -> None:
     bids = {
-        "b": Bids(marks(1, 2, 4), f32(0.5, 0.9, 0.1)),
+        "b": Bids(marks(1, 2, 4), f32(0.4, 0.9, 0.1)),
         "a": Bids(marks(1, 2, 3), f32(0.5, 0.2, 0.0)),
         "c": Bids(marks(1, 4), f32(0.4, 0.0)),
         "d": Bids(marks(), f32()),
     }
-    found = winners(bids)
+    found = winners(bids, asked=b"")
     assert list(found) == ["a", "b"]
     assert found["a"].tolist() == marks(1, 3).tolist()
     assert found["b"].tolist() == marks(2, 4).tolist()
-    assert winners({}) == {}
-    assert winners({"d": bids["d"]}) == {}
+    assert winners({}, asked=b"") == {}
+    assert winners({"d": bids["d"]}, asked=b"") == {}
+
+
+def test_of_equal_bids_a_hash_of_ask_triple_and_site_decides() -> None:
+    """So no site is favoured, and each ask decides anew; the order of the bids is nothing."""
+    digests = np.random.default_rng(0).integers(0, 256, (40, 16)).astype(np.uint8)
+    names = [f"site-{n:02}" for n in range(5)]
+    bids = {site: Bids(digests, f32(*[0.5] * 40)) for site in names}
+    found = {asked: winners(bids, asked=asked) for asked in (b"one", b"other")}
+    for asked, won in found.items():
+        for mark in digests:
+            turns = {
+                site: hmac.digest(hashlib.sha256(asked).digest(), bytes(mark) + site.encode(),
+                                  "sha256")
+                for site in names
+            }  # fmt: skip
+            (owner,) = (site for site in won if mark.tolist() in won[site].tolist())
+            assert owner == max(turns, key=lambda site: turns[site][:8])
+    assert any(
+        found[b"one"][site].tolist() != found[b"other"][site].tolist() for site in found[b"one"]
+    )
+    again = winners(dict(reversed(bids.items())), asked=b"one")
+    assert all(np.array_equal(again[site], found[b"one"][site]) for site in names)
+
+
+@pytest.mark.parametrize("levels", [0, 32])
+def test_ten_equal_sites_win_equally_often(levels: int) -> None:
+    random, triples = np.random.default_rng(4), 6000
+    digests = random.integers(0, 256, (triples, 16)).astype(np.uint8)
+    bids = {
+        f"site-{place}": Bids(digests, levelled(random.beta(2, 1, triples).astype("f"), levels))
+        for place in range(10)
+    }
+    won = np.array([len(one) for one in winners(bids, asked=b"an ask").values()])
+    assert won.sum() == triples and len(won) == 10
+    assert ((won - 600) ** 2 / 600).sum() < 27.9  # chi-squared, 9 free: p = 0.001
 
 
 def test_winners_are_those_of_a_plain_loop() -> None:
@@ -137,14 +175,16 @@ def test_winners_are_those_of_a_plain_loop() -> None:
         numbers = np.sort(random.choice(60, size=random.integers(0, 40), replace=False))
         values = (random.integers(0, 4, len(numbers)) / 4).astype(np.float32)
         bids[f"site-{place}"] = Bids(marks(*numbers.tolist()), values)
-    best: dict[int, tuple[float, str]] = {}
+    best: dict[int, tuple[float, bytes, str]] = {}
     for site in sorted(bids):
         for mark, value in zip(bids[site].digests_G16, bids[site].values_G, strict=True):
-            if int(mark[0]) not in best or value > best[int(mark[0])][0]:
-                best[int(mark[0])] = (float(value), site)
-    found = winners(dict(reversed(bids.items())))
+            turn = hmac.digest(hashlib.sha256(b"ask").digest(), bytes(mark) + site.encode(),
+                               "sha256")  # fmt: skip
+            bid = float(value), turn, site
+            best[int(mark[0])] = max(bid, best.get(int(mark[0]), bid))
+    found = winners(dict(reversed(bids.items())), asked=b"ask")
     for site in bids:
-        mine = sorted(number for number, (_, owner) in best.items() if owner == site)
+        mine = sorted(number for number, (*_, owner) in best.items() if owner == site)
         assert found.get(site, marks())[:, 0].tolist() == mine
 
 
@@ -166,7 +206,7 @@ def good_rows(found: Ranked, temperature: float = 0.0, factor: float = 1.0) -> l
 
 
 def test_with_a_factor_all_win_that_are_nearly_as_good_as_the_best() -> None:
-    """Within a site as over sites; a factor of 1 leaves ties to the first."""
+    """Within a site as over sites; a factor of 1 leaves a site's ties to its first sentence."""
     likely_SR = f32(0.8, 0.2, 0.4, 0.6, 0.39, 0.61, 0.8, 0.2).reshape(4, 2)
     groups, relations = [np.array([0, 1, 2, 3])], np.array([0])
     ranked = ranked_sentences(likely_SR, groups, relations)
@@ -177,7 +217,7 @@ def test_with_a_factor_all_win_that_are_nearly_as_good_as_the_best() -> None:
         "b": Bids(marks(1, 2, 4), f32(0.8, 0.1, 0.3)),
         "c": Bids(marks(1, 2, 3), f32(0.399, 0.2, 0.0)),
     }
-    found = winners(bids, factor=0.5)
+    found = winners(bids, asked=b"", factor=0.5)
     assert {site: won[:, 0].tolist() for site, won in found.items()} == {
         "a": [1, 2, 3],
         "b": [1, 2, 4],
@@ -208,22 +248,42 @@ def won_at(
     bids = {site: Bids(marks(1), one.values_S[one.firsts()]) for site, one in found.items()}
     for one in bids.values():
         check_reply(BID, Bid({}, False), one)
-    return {site: good_rows(found[site], **how) for site in winners(bids, **how)}
+    return {site: good_rows(found[site], **how) for site in winners(bids, asked=b"", **how)}
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-def test_a_draw_takes_each_sentence_with_its_chance_over_all_sites(temperature: float) -> None:
-    """Chances are p^(1/T) over the sentences of both sites; the oracle is this formula."""
-    likely = np.array([0.9, 0.02, 0.3, 0.5, 0.05])
-    sites = spread(likely, (2, 3))
-    draws = 20_000
-    counts = np.zeros(5)
-    for turn in range(draws):
-        ((site, (row,)),) = won_at(sites, turn, temperature=temperature).items()
-        counts[row + (0 if site == "site-1" else 2)] += 1
-    chances = likely ** (1 / temperature)
+@pytest.mark.parametrize("levels", [0, 32])
+@pytest.mark.parametrize("temperature", [0.3, 0.5, 1.0, 2.0])
+def test_a_draw_takes_each_sentence_with_its_chance_over_all_sites(
+    temperature: float, levels: int
+) -> None:
+    """Chances are p^(1/T) over the sentences of all sites; the oracle is this formula."""
+    held = {"a": [0.9, 0.1], "b": [0.5, 0.5, 0.3], "c": [0.95]}
+    draws = 20_000  # one for each of so many bags, which all sites have
+    digests = np.unique(np.random.default_rng(0).integers(0, 256, (draws, 16)), axis=0).astype("u1")
+    bids, first = {}, {}
+    for site, own in held.items():
+        found = ranked_sentences(
+            np.tile(f32(*own), draws).reshape(-1, 1),
+            [*np.arange(draws * len(own)).reshape(draws, -1)],
+            np.zeros(draws, int),
+            temperature=temperature,
+            seed=derive_seed(7, site),
+        )
+        best = levelled(found.values_S[found.firsts()], levels, temperature=temperature)
+        bids[site] = Bids(digests, best)
+        first[site] = found.rows_S[found.firsts()] % len(own)
+        check_reply(BID, Bid({}, False, temperature=temperature, levels=levels), bids[site])
+    counts = []
+    for site, won in winners(bids, asked=b"an ask", temperature=temperature).items():
+        rows = first[site][np.isin(one_each(digests), one_each(won))]
+        counts += np.bincount(rows, minlength=len(held[site])).tolist()
+    chances = np.concatenate([*held.values()]) ** (1 / temperature)
     expected = draws * chances / chances.sum()
-    assert ((counts - expected) ** 2 / expected).sum() < 18.5  # chi-squared, 4 free: p = 0.001
+    assert sum(counts) == draws
+    assert ((counts - expected) ** 2 / expected).sum() < 20.5  # chi-squared, 5 free: p = 0.001
+    if temperature == 0.3:
+        shares = [sum(counts[:2]) / draws, sum(counts[2:5]) / draws, counts[5] / draws]
+        np.testing.assert_allclose(shares, (0.399, 0.123, 0.478), atol=0.01)
 
 
 def test_a_cold_draw_is_the_best_and_a_hot_one_is_any() -> None:
@@ -397,12 +457,32 @@ def test_a_server_with_an_impossible_factor_is_refused(tmp_path: Path, wrong: fl
     method, federation, _ = own_sites(tmp_path, TWO)
     state = method.start(federation)
     bids = federation.ask(BID, Bid(state.weights, False), round=1)
-    told = {site: HearWinners(won, wrong) for site, won in winners(bids).items()}
+    told = {site: HearWinners(won, wrong) for site, won in winners(bids, asked=b"").items()}
     with pytest.raises(QuorumError):
         federation.ask(HEAR_WINNERS, told, round=1)
 
 
 # --- levels -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("levels", [2, 3, 32, 64])
+@pytest.mark.parametrize("temperature", [COLDEST, 0.3, 1.0, 100.0])
+def test_drawn_bids_of_so_many_values_stay_what_they_are(levels: int, temperature: float) -> None:
+    """Their values are close where draws lie: around the log of a probability, in units of T."""
+    random = np.random.default_rng(0)
+    likely = np.exp(random.uniform(np.log(1e-5), 0, 20_000) * random.random(20_000)).astype("f")
+    noise = random.uniform(-2.5, 7, 20_000)
+    values = np.sort(np.concatenate([f32(0, 1), blurred(likely, noise, temperature)]))
+    found = levelled(values, levels, temperature=temperature)
+    assert len(np.unique(found)) == levels
+    assert np.array_equal(levelled(found, levels, temperature=temperature), found)
+    assert (np.diff(found) >= 0).all() and found[0] > 0 and found[-1] < 1
+    if levels < 32:
+        return
+    units = [(2 * one - 1) / (1 - np.abs(2 * one - 1)) / temperature
+             for one in (found[1:-1].astype(float), values[1:-1].astype(float))]  # fmt: skip
+    inner = (units[1] > 0) & (units[1] < 6)
+    assert np.abs(units[0] - units[1])[inner].max() < 0.5
 
 
 @pytest.mark.parametrize("levels", [2, 3, 32, 64])
@@ -418,21 +498,25 @@ def test_bids_of_so_many_values_are_the_nearest_and_stay_what_they_are(levels: i
     assert np.array_equal(levelled(values, 0), values)
 
 
-def test_bids_with_levels_name_no_sentence_and_no_triple_twice(tmp_path: Path) -> None:
+@pytest.mark.parametrize("temperature", [0.0, 0.3])
+def test_bids_with_levels_name_no_sentence_and_no_triple_twice(
+    tmp_path: Path, temperature: float
+) -> None:
     """The attack of benchmarks/attacks/bids.py: values and digests of two rounds are compared."""
     method, federation, engine = own_sites(tmp_path, TWO)
     state = method.start(federation)
     said: dict[tuple[int, int], Any] = {}
     for levels in (0, 32):
         for turn in (1, 2):
-            asked = Bid(state.weights, False, levels=levels)
+            asked = Bid(state.weights, False, temperature, levels)
             moved = {name: value + np.float32(0.01 * turn) for name, value in asked.weights.items()}
             asked = replace(asked, weights=moved)
             said[levels, turn] = federation.ask(BID, asked, round=turn)
             exact = engine.memory("site-1")
             own = said[levels, turn]["site-1"]
             best = exact.bid_values_S[np.cumsum(exact.bid_sizes_G) - exact.bid_sizes_G]
-            assert np.array_equal(own.values_G, levelled(best, levels))
+            nearest = levelled(best, levels, temperature=temperature)
+            assert np.array_equal(own.values_G, nearest)
             assert levels == 0 or not np.isin(best, own.values_G).any()
     marks_of = {
         (key, site): {row.tobytes() for row in one.digests_G16}
@@ -666,22 +750,21 @@ def test_the_next_weights_are_the_mean_of_what_winners_teach(
 # --- sites without winners ------------------------------------------------------------------------
 
 
-def test_of_sites_that_are_all_tied_the_first_wins_everything(tmp_path: Path) -> None:
-    """Both have the same sentences: the second is not asked to train and sends nothing."""
+def test_of_sites_that_are_all_tied_each_wins_some(tmp_path: Path) -> None:
+    """Both have the same sentences: each bag trains at one of them."""
     same = bag_documents("common", "train", 12)
     method, federation, engine = own_sites(tmp_path, {"site-1": same, "site-2": same})
     state = method.start(federation)
-    after, facts = method.round(state, federation, 1)
+    _, facts = method.round(state, federation, 1)
     one, two = engine.replies["bid", "site-1"], engine.replies["bid", "site-2"]
     np.testing.assert_array_equal(one.digests_G16, two.digests_G16)
     np.testing.assert_array_equal(one.values_G, two.values_G)
-    assert ("hear_winners", "site-2") not in engine.asks
-    assert ("train_on_winners", "site-2") not in engine.asks
-    assert facts["winners"] == {"site-1": len(one.values_G)}
-    assert facts["sites"] == ["site-1", "site-2"]
-    reply = whole(engine, "site-1")
-    for name, array in after.weights.items():
-        np.testing.assert_allclose(array, reply.weights[name] / reply.weight, rtol=1e-6)
+    told = [engine.asks["hear_winners", site].digests_W16 for site in ("site-1", "site-2")]
+    assert all(len(won) for won in told)
+    assert np.array_equal(np.sort(np.concatenate(told), axis=0), np.sort(one.digests_G16, axis=0))
+    assert facts["winners"] == {
+        site: len(won) for site, won in zip(("site-1", "site-2"), told, strict=True)
+    }
 
 
 def whole(engine: Seen, site: str, step: str = "train_on_winners") -> Any:
@@ -746,7 +829,7 @@ def test_a_site_that_starts_again_between_bidding_and_training_gives_the_same_re
     _, second, _ = started(tmp_path / "again", settings)
     state = method.start(second)
     bids = second.ask(BID, Bid(state.weights, True), round=1)
-    told = {site: HearWinners(won) for site, won in winners(bids).items()}
+    told = {site: HearWinners(won) for site, won in winners(bids, asked=b"").items()}
     heard = second.ask(HEAR_WINNERS, told, round=1)
     assert all(reply.sentences for reply in heard.values())
     steps = {step.name: step for step in method.steps}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -12,8 +13,11 @@ from torch import Tensor
 
 from confide.data.batches.encoding import TagSet
 from confide.models import crf
+from confide.models.chain_rule import token_losses
 from confide.models.crf import CRF, Scores, negative_log_likelihood, posterior, viterbi
-from models.crfs import RAGGED, random_problem
+from confide.models.marginals import log_marginals
+from confide.models.partial import partial_loss
+from models.crfs import RAGGED, on_apple, random_problem
 
 
 def peer(scores: Scores) -> torchcrf.CRF:
@@ -236,3 +240,28 @@ def test_rules_bind_loss_decoding_and_marginals() -> None:
         assert starts[row[0]] and ends[row[length - 1]]
         assert all(moves[i, j] for i, j in itertools.pairwise(row[:length]))
     assert not any("forbidden" in name for name in model.state_dict())
+
+
+def _partial(emissions: Tensor, scores: Scores, *, tags_BL: Tensor, lengths_B: Tensor) -> Tensor:
+    inner = torch.nn.functional.one_hot(tags_BL, 4).float().log()
+    outer = torch.zeros_like(inner)
+    return partial_loss(emissions, scores, inner_BLY=inner, outer_BLY=outer, lengths_B=lengths_B)
+
+
+def _marginals(emissions: Tensor, scores: Scores, *, tags_BL: Tensor, lengths_B: Tensor) -> Tensor:
+    return log_marginals(emissions, scores, lengths_B=lengths_B)
+
+
+@pytest.mark.parametrize("loss", [negative_log_likelihood, _partial, token_losses, _marginals])
+def test_on_apples_gpu_the_processor_computes_the_sums(loss: Callable[..., Tensor]) -> None:
+    """Which has no 64-bit numbers: loss and gradients are those of the processor, bit for bit."""
+    emissions, scores, tags = random_problem(RAGGED, 4, dtype=torch.float32)
+    found = []
+    for place in (lambda tensor: tensor, on_apple):
+        leaves = [part.clone().requires_grad_() for part in (emissions, *scores)]
+        first, *others = map(place, leaves)
+        made = loss(first, Scores(*others), tags_BL=place(tags), lengths_B=place(RAGGED))
+        assert type(made) is Tensor
+        made.sum().backward()
+        found.append([made.detach(), *(leaf.grad for leaf in leaves)])
+    assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))

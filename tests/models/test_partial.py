@@ -78,10 +78,25 @@ def test_of_one_path_it_is_the_ordinary_likelihood() -> None:
 
 
 def test_open_tokens_may_have_the_tags_of_types_that_the_site_lacks() -> None:
-    tags = torch.tensor([[0, 2, 0]])
+    tags = torch.tensor([[0, 2, 3]])
     allowed = allowed_tags(tags, weights_outside(np.array([1, 0, 0, 1, 1], bool), 0.25)).exp()
     outside = [1.0, 0.0, 0.0, 0.25, 0.25]
-    assert allowed.tolist() == [[outside, [0.0, 0.0, 1.0, 0.0, 0.0], outside]]
+    assert allowed.tolist() == [[outside, [0.0, 0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.25, 0.0]]]
+
+
+@pytest.mark.parametrize("weight", [1e-6, 0.1, 0.5, 1.0])
+def test_no_part_of_a_loss_is_below_zero_whatever_the_weight(weight: float) -> None:
+    """The model is sure of what another model found: then nothing is left to learn of it."""
+    _, scores, tags = random_problem(RAGGED, 5)
+    emissions = 10 * torch.nn.functional.one_hot(tags, 5).double()
+    outside = weights_outside(np.array([1, 0, 0, 1, 1], bool), weight).double()
+    both = allowed_tags(tags, outside)
+    own = allowed_tags(tags.where(tags < 3, 0), outside)
+    for inner, outer in ((own, torch.zeros_like(own)), (both, own)):
+        ways = {"inner_BLY": inner, "outer_BLY": outer, "lengths_B": RAGGED}
+        assert (inner <= outer).all()
+        assert (partial_loss(emissions, scores, **ways) > -1e-9).all()
+        assert (partial_word_losses(emissions, **ways) > -1e-9).all()
 
 
 def test_the_loss_of_a_sentence_splits_into_own_and_found() -> None:

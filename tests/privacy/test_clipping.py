@@ -99,3 +99,14 @@ def test_a_sum_of_many_units_is_exact() -> None:
     total.add(UnitSlopes(np.arange(300), ("w",), many))
     found = total.whole()["w"]
     assert found.tolist() == [1000 * 2**16, 700 * (-(2**16) + 1) - 300, 700]
+
+
+@pytest.mark.parametrize("grid", [2**10, 2**16, 2**24, 2**25])
+@pytest.mark.parametrize("units", [0, 1, 256, 257, 701])
+def test_so_many_units_at_once_are_summed_exactly_too(units: int, grid: int) -> None:
+    total = Sum({"w": np.zeros(2, np.float32)}, grid=grid)
+    odd = min(grid, 2**24) - 1
+    many = np.tile(np.array([[odd, -1]], np.float32), (units, 1))
+    for _ in range(3):
+        total.add(UnitSlopes(np.arange(units), ("w",), many))
+    assert total.whole()["w"].tolist() == [3 * units * odd, -3 * units]

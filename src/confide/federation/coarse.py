@@ -42,12 +42,15 @@ def unfixed(codes: np.ndarray, kind: WireType, *, most: float) -> NDArray[np.flo
 def difference(after: Arrays, before: Arrays) -> Arrays:
     """What `plus` adds to `before` to come near `after`: int8 codes, scales and rows, by name.
 
-    A row lies along the last axis. Arrays that are equal are left out.
+    A row lies along the last axis. Arrays that are equal are left out. Raises GuardError if a
+    number is not finite.
     """
     found: Arrays = {}
     for name, array in after.items():
         rows_RD = _rows(array - before[name])
         largest_R = np.abs(rows_RD).max(1, initial=0.0)
+        if not np.isfinite(largest_R).all():
+            raise GuardError(f"the change of {name} is not finite")
         moved_R = largest_R > 0
         if not moved_R.any():
             continue

@@ -150,6 +150,8 @@ class Rounding:
 def _largest(change: Arrays, share: float) -> Arrays:
     """The change with zeros in place of all but this share of its numbers, the largest."""
     sizes_N = np.concatenate([np.abs(array).ravel() for array in change.values()])
+    if not np.isfinite(sizes_N.max(initial=0.0)):
+        return change  # what is not finite is refused by name, and not left out
     kept = max(1, math.ceil(share * len(sizes_N)))
     if kept >= len(sizes_N):
         return change

@@ -275,7 +275,7 @@ class CrfModeller:
             losses_BL = token_losses(
                 emissions_BLY, model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
             )
-            return parted(losses_BL, source_BL)
+            return parted(losses_BL, on(source_BL, losses_BL))
         outside_Y = on(weights_outside(encoded.open_Y, self.open), batch.tags_BL)
         both_BLY = allowed_tags(batch.tags_BL, outside_Y)
         own_BLY = allowed_tags(batch.tags_BL.masked_fill(~source_BL, 0), outside_Y)

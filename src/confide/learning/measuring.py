@@ -44,7 +44,7 @@ def row_losses(
     losses_S = np.zeros(rows)
     with predicting(model):
         for rows_B, plain in batches:
-            losses_S[rows_B] = at_home(loss(beside(plain, model)).double())
+            losses_S[rows_B] = at_home(loss(beside(plain, model)))
     return losses_S
 
 

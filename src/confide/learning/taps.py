@@ -139,6 +139,7 @@ def note_scores(layers: Sequence[Layer], here: Pass, loss_B: Tensor) -> None:
             if scores is None:
                 raise UnknownError
             for own, values in zip(("moves_YY", "starts_Y", "ends_Y"), scores, strict=True):
+                values = values.to(layer.module.moves_YY.device)
                 layer.note(here, own, partial(Plain, values.flatten(1)[:, None]))
 
 

@@ -1,6 +1,7 @@
 """What torch hands to the two passes of a function with a gradient of its own.
 
-A function that keeps more than tensors says so in a protocol that extends `Context`.
+A function that keeps more than tensors says so in a protocol that extends `Context`. One that adds
+up 64-bit numbers takes its arguments through `where_doubles_are`.
 """
 
 from __future__ import annotations
@@ -26,3 +27,8 @@ class Context(Protocol):
     def save_for_backward(self, *tensors: Tensor) -> None:
         """Keep these tensors for `backward`."""
         ...
+
+
+def where_doubles_are(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, on the processor if they are on one of Apple's GPUs: these have no float64."""
+    return tuple(one.cpu() if one.device.type == "mps" else one for one in tensors)

@@ -36,7 +36,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from confide.models.autograd import Context
+from confide.models.autograd import Context, where_doubles_are
 from confide.models.crf import Scores, posterior
 
 _VANISHED = 1e-280
@@ -47,10 +47,11 @@ def token_losses(
 ) -> Tensor:
     """loss_BL = -log P(tag | tags before), 0 in the padding; differentiable once.
 
-    In the emissions' type. Every sentence has at least one token; padding is never read.
+    In the emissions' type, computed where `crf.negative_log_likelihood` is. Every sentence has at
+    least one token; padding is never read.
     """
     apply = cast(Callable[..., Tensor], _TokenLosses.apply)
-    return apply(emissions_BLY, *scores, tags_BL, lengths_B)
+    return apply(*where_doubles_are(emissions_BLY, *scores, tags_BL, lengths_B))
 
 
 class _Kept(Context, Protocol):

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from confide.models.autograd import Context
+from confide.models.autograd import Context, where_doubles_are
 
 FORBIDDEN = -1e4
 _VANISHED = 1e-280
@@ -109,11 +109,8 @@ def negative_log_likelihood(
     Every sentence has at least one token; padding is never read. The sums are of 64-bit numbers;
     Apple's GPUs have none, so there the processor computes them.
     """
-    if emissions_BLY.device.type == "mps":
-        emissions_BLY, tags_BL, lengths_B = emissions_BLY.cpu(), tags_BL.cpu(), lengths_B.cpu()
-        scores = Scores(*(part.cpu() for part in scores))
     apply = cast(Callable[..., Tensor], _NegativeLogLikelihood.apply)
-    return apply(emissions_BLY, *scores, tags_BL, lengths_B)
+    return apply(*where_doubles_are(emissions_BLY, *scores, tags_BL, lengths_B))
 
 
 class Surplus(Context, Protocol):

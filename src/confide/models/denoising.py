@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from confide.models.autograd import Context
+from confide.models.autograd import Context, where_doubles_are
 
 _AT_ONCE = 1 << 23  # logits, 32 MB
 
@@ -94,7 +94,7 @@ class _CrossEntropy(torch.autograd.Function):
         for_states, for_table = ctx.needs_input_grad[:2]
         slopes_ND = torch.empty_like(states_ND) if for_states else None
         slopes_UD = torch.zeros_like(table_UD) if for_table else None
-        total = states_ND.new_zeros((), dtype=torch.float64)
+        total = where_doubles_are(states_ND.new_zeros(()))[0].double()
         step = max(1, _AT_ONCE // len(table_UD))
         for start in range(0, len(states_ND), step):
             part = slice(start, start + step)
@@ -103,7 +103,8 @@ class _CrossEntropy(torch.autograd.Function):
                 logits_nU += added_U
             sums_n = logits_nU.logsumexp(1)
             targets_n1 = targets_N[part, None]
-            total += (sums_n - logits_nU.gather(1, targets_n1)[:, 0]).sum(dtype=torch.float64)
+            (losses_n,) = where_doubles_are(sums_n - logits_nU.gather(1, targets_n1)[:, 0])
+            total += losses_n.sum(dtype=torch.float64)
             if slopes_ND is None and slopes_UD is None:
                 continue
             likely_nU = logits_nU.sub_(sums_n[:, None]).exp_()
@@ -113,7 +114,7 @@ class _CrossEntropy(torch.autograd.Function):
             if slopes_UD is not None:
                 slopes_UD.addmm_(likely_nU.T, states_ND[part])
         ctx.slopes = (slopes_ND, slopes_UD)
-        return total.to(states_ND.dtype)
+        return total.to(states_ND.dtype).to(states_ND.device)
 
     @staticmethod
     def backward(ctx: _Kept, *slopes: Tensor) -> tuple[Tensor | None, Tensor | None, None]:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from confide.models.autograd import where_doubles_are
 from confide.models.crf import Scores
 
 LEAST = -60.0
@@ -30,12 +31,14 @@ def log_marginals(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -
     """The logarithm of each token's P(y_t = y), in float64, at least `LEAST`.
 
     The exponentials of a token's numbers sum to 1. Every sentence has at least one token; padding
-    is never read, and its results are meaningless.
+    is never read, and its results are meaningless. Apple's GPUs have no float64, so there the
+    processor computes them, and has the results.
     """
+    emissions_BLY, *parts, lengths_B = where_doubles_are(emissions_BLY, *scores, lengths_B)
     length = emissions_BLY.shape[1]
     inside_BL1 = (torch.arange(length, device=lengths_B.device) < lengths_B[:, None])[:, :, None]
     emissions = emissions_BLY.double().masked_fill(~inside_BL1, 0.0).unbind(1)
-    moves_YY, starts_Y, ends_Y = (part.double() for part in scores)
+    moves_YY, starts_Y, ends_Y = (part.double() for part in parts)
     prefix = [starts_Y + emissions[0]]
     for t in range(1, length):
         prefix.append((prefix[-1][:, :, None] + moves_YY).logsumexp(1) + emissions[t])

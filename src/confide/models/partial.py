@@ -34,6 +34,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from confide.models.autograd import where_doubles_are
 from confide.models.crf import CRFLoss, Scores, Surplus, posterior
 
 
@@ -45,8 +46,13 @@ def weights_outside(open_Y: NDArray[np.bool_], weight: float) -> Tensor:
 
 
 def allowed_tags(tags_BL: Tensor, outside_Y: Tensor) -> Tensor:
-    """allowed_BLY: a token with a tag has this tag alone, one outside what `outside_Y` allows."""
+    """allowed_BLY: a token with a tag has this tag alone, one outside what `outside_Y` allows.
+
+    A tag that is open outside, as that of an entity which another model found, keeps its weight: so
+    what is allowed here is allowed, with no less weight, where the token is outside.
+    """
     own_BLY = functional.one_hot(tags_BL, len(outside_Y)).to(outside_Y.dtype).log()
+    own_BLY += outside_Y.masked_fill(outside_Y.isneginf(), 0.0)
     return torch.where((tags_BL == 0)[:, :, None], outside_Y, own_BLY)
 
 
@@ -60,12 +66,14 @@ def partial_loss(
 ) -> Tensor:
     """loss_B = -log P(inner | outer), differentiable once, in the emissions' type.
 
-    Both say which tags are allowed at each token, at least one; `outer` gives each tag at least the
-    weight that `inner` gives it, and some path through `inner` follows the rules of the scheme.
-    Every sentence has at least one token; what stands in the padding is never looked at.
+    It is computed where `crf.negative_log_likelihood` is. Both say which tags are allowed at each
+    token, at least one; `outer` gives each tag at least the weight that `inner` gives it, and some
+    path through `inner` follows the rules of the scheme. Every sentence has at least one token;
+    what stands in the padding is never looked at.
     """
     apply = cast(Callable[..., Tensor], _PartialLoss.apply)
-    return apply(emissions_BLY, *scores, torch.stack([inner_BLY, outer_BLY]), lengths_B)
+    both_2BLY = torch.stack([inner_BLY, outer_BLY])
+    return apply(*where_doubles_are(emissions_BLY, *scores, both_2BLY, lengths_B))
 
 
 class _PartialLoss(CRFLoss):

@@ -174,6 +174,7 @@ class Sum:
 
     `like` gives names and shapes. Up to 2^24, float32 adds whole numbers exactly, and in half of
     the memory that float64 needs; so a few units are added in float32 before they go into the rest.
+    More at once go there as they are.
     """
 
     def __init__(self, like: Mapping[str, NDArray[np.floating]], *, grid: int) -> None:
@@ -186,15 +187,19 @@ class Sum:
     def add(self, slopes: UnitSlopes) -> None:
         """Add vectors; at most 2^30 units in all."""
         names, units = slopes.names, len(slopes.numbers_U)
-        count, few_G = self._few.get(names, (self._most, np.zeros(0, np.float32)))
-        if count + units > self._most:
-            self._settle(names)
-            count, few_G = 0, np.zeros(slopes.dense_UG.shape[1], np.float32)
-        if units == 1:
-            few_G += slopes.dense_UG[0]
-        else:
-            few_G += slopes.dense_UG.sum(0, dtype=np.float64).astype(np.float32)
-        self._few[names] = count + units, few_G
+        if units > self._most:
+            sums_G = slopes.dense_UG.sum(0, dtype=np.float64)
+            self._dense[names] = self._dense.get(names, 0.0) + sums_G
+        elif units:
+            count, few_G = self._few.get(names, (self._most, np.zeros(0, np.float32)))
+            if count + units > self._most:
+                self._settle(names)
+                count, few_G = 0, np.zeros(slopes.dense_UG.shape[1], np.float32)
+            if units == 1:
+                few_G += slopes.dense_UG[0]
+            else:
+                few_G += slopes.dense_UG.sum(0, dtype=np.float64).astype(np.float32)
+            self._few[names] = count + units, few_G
         for name, table in slopes.tables.items():
             if name not in self._tables:
                 self._tables[name] = np.zeros(self._like[name].shape)

@@ -64,13 +64,15 @@ class ScoreSection:
 
 
 class Reached(NamedTuple):
-    """The first round with this development score, and the bytes that had left the sites by then.
+    """The first round with this development score, and what it had cost by then.
 
-    `bytes` is None for a reference, or if the history does not say.
+    `bytes` are those that had left the sites: None for a reference, or if the history does not say.
+    `seconds` are those of computing, summed over the sites; None if the history does not say.
     """
 
     round: int
     bytes: float | None
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +271,12 @@ def reached(views: Sequence[RunView]) -> list[ReachedRow]:
 
 
 def _reached(view: RunView, level: float) -> Reached | None:
-    turns = zip(_rounds(view.run), _sent(view.run), view.run.history, strict=True)
-    for round, sent, turn in turns:
-        f1 = _dev(view.run, turn)
+    run = view.run
+    turns = zip(_rounds(run), _sent(run), _seconds(run), run.history, strict=True)
+    for round, sent, seconds, turn in turns:
+        f1 = _dev(run, turn)
         if f1 is not None and f1 >= level:
-            return Reached(int(round), None if view.note or not sent else sent)
+            return Reached(int(round), None if view.note or not sent else sent, seconds or None)
     return None
 
 

@@ -185,7 +185,7 @@ def fitted(sure: Sure, *, prior: Calibrator | None = None) -> Calibrator:
             error, spread = right - found * chance, found * chance * (1 - chance)
             g = [g[0] + error * odds_, g[1] + error]
             a, b, c = a + spread * odds_ * odds_, b + spread * odds_, c + spread
-        size = a * c - b * b  # at least pull[0] * pull[1]: never 0
+        size = max(a * c - b * b, pull[0] * pull[1])  # so large it is, but for rounding
         step = (c * g[0] - b * g[1]) / size, (a * g[1] - b * g[0]) / size
         share = 1.0
         while share > 1e-9:

@@ -43,7 +43,7 @@ OF_PAIRS: dict[str, Tree] = {
     },
 }
 OF_METHODS: dict[str, Tree] = {
-    "fedner": {  # Ge et al. 2020, 4.1; a round is one mini-batch
+    "fedner": {  # Ge et al. 2020, 4.1, but for words: theirs have 300 numbers; a round is one batch
         "rounds": 3000,
         "training": {
             "optimiser": "adam",

@@ -201,7 +201,7 @@ class TrainingTable(Table):
 
     A round ends after `local_epochs` passes or `local_steps` batches (0: no bound), whichever comes
     first. `moments`: whether a site's optimiser starts `fresh` in each round or goes on with the
-    running means that it `kept`, in the site's own memory. `outside`: what a tagger learns about a
+    running means that it `kept`, in the site's own memory. `outside`: what a model learns about a
     token outside a site's own entities if the site annotates only some types: 0 (or "closed"), that
     it has no type; 1 ("open"), that it may as well have one that the site lacks; between, that such
     a type is so many times as likely as the model says. The same holds of a pair without a relation

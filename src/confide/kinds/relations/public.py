@@ -175,8 +175,8 @@ class RelationStudent:
     def _ready(
         self, form: RelationForm, public: PublicExamples, labels: Sequence[str]
     ) -> tuple[RelationClassifier, EncodedRelations]:
-        """The classifier and the encoded public examples, made once for a set and a form."""
-        key = public.digest, tuple(form.relations), tuple(form.types), form.tuning
+        """The classifier and the encoded public examples, made once for set, labels and form."""
+        key = public.digest, tuple(labels), form
         if self._made is None or self._made[0] != key:
             modeller = modeller_of(form, find_encoder(form.encoder))
             model = modeller.initial(0)

@@ -35,8 +35,8 @@ Where we differ from the paper or decide what it leaves open:
   the whole model;
 - for an unlabelled public set (`public.labelled = false`) the first part of Eq. 6 is left out;
 - for sites with different relation sets (a site's `knows`), `average = "known"` averages a class
-  over the sites that annotate it. A class that none of them knows is learnt from the public set's
-  labels alone;
+  over the sites that annotate it; with `upload = "probabilities"`, its probability rather than the
+  first class. A class that none of them knows is learnt from the public set's labels alone;
 - for entities, Eq. 4 to 6 apply to each token, summed over a sentence. A CRF predicts a token's
   marginals; their logarithms are the logits;
 - a tagger's words are those of the public set (`kinds.tagger.public`), so there is no key.

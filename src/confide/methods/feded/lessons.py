@@ -37,7 +37,10 @@ def teacher_of(
     sums_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most)  # type: ignore[arg-type]
     sites_R = total.knows.get("R", np.full(ask.classes, float(total.sites)))
     mean_SQ = sums_SQ / np.where(sites_R > 0, sites_R, 1.0)[1:]
-    if ask.upload == "logits":
+    if ask.upload == "probabilities" and ask.average == "known":  # of each class or the first
+        mean_SQ = mean_SQ.clip(1e-6, 1 - 1e-6)
+        mean_SQ = np.log(mean_SQ) - np.log1p(-mean_SQ)
+    if ask.upload == "logits" or ask.average == "known":
         logits_SR = np.concatenate((np.zeros((len(mean_SQ), 1)), mean_SQ), 1)
     else:
         first_S1 = 1.0 - mean_SQ.sum(1, keepdims=True)

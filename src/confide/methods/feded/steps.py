@@ -182,7 +182,7 @@ def predicted(
     """What a model with these weights says of the public set; no loss, and of one sentence."""
     logits_SR = desk.predicted(weights, public)
     knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)
-    found_SQ = columns(logits_SR, knows_R, upload=ask.upload)
+    found_SQ = columns(logits_SR, knows_R, upload=ask.upload, average=ask.average)
     return Predicted(
         said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
         knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
@@ -193,18 +193,20 @@ def predicted(
 
 
 def columns(
-    logits_SR: NDArray[np.float32], knows_R: NDArray[np.bool_], *, upload: str
+    logits_SR: NDArray[np.float32], knows_R: NDArray[np.bool_], *, upload: str, average: str
 ) -> NDArray[np.float64]:
     """What is sent: logits relative to the first class, or probabilities, without the first.
 
-    Nothing is lost: the softmax ignores what all logits share, and probabilities sum to 1. Classes
-    that the site does not know are 0.
+    Nothing is lost: the softmax ignores what all logits share, and probabilities sum to 1. Where
+    sites know different classes, a probability is that of the class rather than the first, whatever
+    else the site knows: only these can be compared. Classes that the site does not know are 0.
     """
     found_SR = logits_SR.astype(np.float64)
-    if upload == "logits":
-        found_SQ = found_SR[:, 1:] - found_SR[:, :1]
-    else:
-        found_SQ = probabilities(np.where(knows_R, found_SR, -np.inf))[:, 1:]
+    found_SQ = found_SR[:, 1:] - found_SR[:, :1]
+    if upload == "probabilities" and average == "known":
+        found_SQ = np.exp(-np.logaddexp(0.0, -found_SQ))
+    elif upload == "probabilities":
+        found_SQ = probabilities(found_SR)[:, 1:]
     return np.where(knows_R[1:], found_SQ, 0.0)
 
 

@@ -32,8 +32,8 @@ Where we differ from the paper or decide what it leaves open:
   a draw with chances p^(1/T) over the sentences of all sites; T falls by `cooling` a round. The
   paper takes the best (`temperature = 0`, default);
 - where sums are secure, a bid is one of 32 values, and digests are of one ask alone (`levels`);
-- pairs without a relation are triples too; ties go to the alphabetically first site, then to the
-  first sentence;
+- pairs without a relation are triples too; of equal bids a hash of the ask, the triple and the site
+  decides, so that no site wins more than its share; of equal sentences of a site, the first wins;
 - `weighting = "sentences"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
 - a site with no winners, or fewer than its own guard `min_sentences`, says so: it is not asked to
   train, and weighs nothing;
@@ -223,7 +223,8 @@ def bid(
         bid_sizes_G=found.sizes_G,
         won_W=_NO_ROWS,
     )
-    return Bids(digests_G16, levelled(found.values_S[found.firsts()], ask.levels)), kept
+    best_G = found.values_S[found.firsts()]
+    return Bids(digests_G16, levelled(best_G, ask.levels, temperature=ask.temperature)), kept
 
 
 def _desk(site: Site, memory: LazyMemory[F]) -> BagDesk:
@@ -240,7 +241,8 @@ def check_bids(ask: Bid, reply: Bids) -> None:
         raise GuardError("values_G is not one float32 for each digest", got=str(values_G.shape))
     if not ((values_G >= 0) & (values_G <= 1)).all():
         raise GuardError("values_G must lie between 0 and 1")
-    if not np.array_equal(levelled(values_G, ask.levels), values_G):
+    nearest_G = levelled(values_G, ask.levels, temperature=ask.temperature)
+    if not np.array_equal(nearest_G, values_G):
         raise GuardError("values_G must be of the values that were asked for")
 
 
@@ -376,7 +378,7 @@ class LazyMil(FedAvg):
         bid_ask = Bid(ask.weights, ask.how.vectors, heat, levels)
         bids = federation.ask(BID, bid_ask, round=n, sites=bidders)
         factor = state.factor or self._factor(bids)
-        won = winners(bids, temperature=heat, factor=factor)
+        won = winners(bids, asked=encode(bid_ask), temperature=heat, factor=factor)
         told = {site: HearWinners(digests, factor) for site, digests in won.items()}
         heard = federation.ask(HEAR_WINNERS, told, round=n)
         facts: Facts = {

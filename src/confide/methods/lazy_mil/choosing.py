@@ -28,6 +28,9 @@ MOST_LEVELS = 64
 """Of more values, one would begin to tell one sentence from the others."""
 _REACH = 8.0
 """Log odds beyond which all values count as equal, if bids have levels."""
+_LEAST, _LARGEST, _BEND = 1e-4, 6.0, 3.0
+"""Drawn values beyond these count as equal, if bids have levels: the noise of a probability of 1
+is larger once in 400 draws. See `_bent`."""
 
 
 class Ranked(NamedTuple):
@@ -82,14 +85,25 @@ class Compared(NamedTuple):
     digests_N16: NDArray[np.uint8]
 
 
-def compared(bids: Mapping[str, Bids]) -> Compared:
-    """The bids of some sites, numbered alphabetically; of equal ones the first site's is best."""
+def compared(bids: Mapping[str, Bids], *, asked: bytes = b"") -> Compared:
+    """The bids of some sites, numbered alphabetically.
+
+    Of equal ones that is best whose hash is largest: of `asked`, the ask as it travels, the triple,
+    and the site. So each ask and triple prefers another site, and none wins more than its share.
+    """
     sites = sorted(bids)
     digests_N16 = np.concatenate([bids[site].digests_G16 for site in sites])
     values_N = np.concatenate([bids[site].values_G for site in sites])
     sites_N = np.repeat(np.arange(len(sites)), [len(bids[site].values_G) for site in sites])
     _, triples_N = np.unique(one_each(digests_N16), return_inverse=True)
-    order_N = np.lexsort((sites_N, -values_N, triples_N))
+    key = hashlib.sha256(asked).digest()
+    names = [site.encode() for site in sites]
+    turns_N8 = b"".join(
+        hmac.digest(key, digest.tobytes() + names[site], "sha256")[:8]
+        for digest, site in zip(digests_N16, sites_N, strict=True)
+    )
+    turns_N = np.frombuffer(turns_N8, ">u8")
+    order_N = np.lexsort((~turns_N, -values_N, triples_N))
     ranked = Ranked(values_N[order_N], sites_N[order_N], np.bincount(triples_N))
     return Compared(ranked, digests_N16[order_N])
 
@@ -103,16 +117,16 @@ def best_values(bids: Mapping[str, Bids]) -> NDArray[np.float32]:
 
 
 def winners(
-    bids: Mapping[str, Bids], *, temperature: float = 0.0, factor: float = 1.0
+    bids: Mapping[str, Bids], *, asked: bytes, temperature: float = 0.0, factor: float = 1.0
 ) -> dict[str, NDArray[np.uint8]]:
-    """The triples that each site won: those for which no site bid more.
+    """The triples that each site won with its bids on `asked`: those for which no site bid more.
 
-    Ties go to the alphabetically first site. With a factor below 1, every site wins whose bid is
+    Of equal bids one wins, as `compared` says. With a factor below 1, every site wins whose bid is
     `close` to the best. Sites that won nothing are left out.
     """
     if not bids:
         return {}
-    ranked, digests_N16 = compared(bids)
+    ranked, digests_N16 = compared(bids, asked=asked)
     won_N = ranked.good(temperature=temperature, factor=factor)
     found = {
         site: digests_N16[won_N & (ranked.rows_S == place)]
@@ -132,15 +146,17 @@ def blurred(
     """
     least = np.finfo(np.float32).tiny
     logs_S = np.log(np.maximum(likely_S, least).astype(np.float64)) + temperature * noise_S
-    found_S: NDArray[np.float32] = (0.5 + 0.5 * logs_S / (1 + np.abs(logs_S))).astype(np.float32)
-    return found_S
+    return _squashed(logs_S)
 
 
-def levelled(values_S: NDArray[np.float32], levels: int) -> NDArray[np.float32]:
+def levelled(
+    values_S: NDArray[np.float32], levels: int, *, temperature: float = 0.0
+) -> NDArray[np.float32]:
     """The nearest of so many values, which are evenly spaced in log odds; 0: the values themselves.
 
     An exact value is as good as a name: whoever has the model and a sentence can look for its value
-    among the bids of a site.
+    among the bids of a site. Values that were `blurred` at a temperature T are evenly spaced in
+    units of T, so that as few as possible of those that win are equal.
 
     >>> found = levelled(np.array([0.5, 0.9, 0.91, 1.0], np.float32), 9)
     >>> [round(float(one), 3) for one in found]
@@ -148,12 +164,30 @@ def levelled(values_S: NDArray[np.float32], levels: int) -> NDArray[np.float32]:
     """
     if not levels:
         return values_S
+    if temperature:
+        heat = max(temperature, COLDEST)
+        lowest, highest = _bent(np.array([np.log(_LEAST) / heat - 2, _LARGEST]))
+        step = (highest - lowest) / (levels - 1)
+        bent_S = _bent(_unsquashed(values_S) / heat).clip(lowest, highest)
+        bent_S = np.rint((bent_S - lowest) / step) * step + lowest
+        return _squashed(heat * _unbent(bent_S))
     sure_S = values_S.astype(np.float64).clip(1e-9, 1 - 1e-9)
     step = 2 * _REACH / (levels - 1)
     odds_S = np.log(sure_S / (1 - sure_S)).clip(-_REACH, _REACH)
     odds_S = np.rint((odds_S + _REACH) / step) * step - _REACH
     found_S: NDArray[np.float32] = (1 / (1 + np.exp(-odds_S))).astype(np.float32)
     return found_S
+
+
+def _bent(units_S: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Below 0, where few draws win, the same distance in units of T counts less and less."""
+    low_S = np.minimum(units_S, 0)
+    return np.maximum(units_S, 0) - _BEND * np.log1p(-low_S / _BEND)
+
+
+def _unbent(bent_S: NDArray[np.float64]) -> NDArray[np.float64]:
+    low_S = np.minimum(bent_S, 0)
+    return np.maximum(bent_S, 0) - _BEND * np.expm1(-low_S / _BEND)
 
 
 def of_this_ask(digests_G16: NDArray[np.uint8], key: bytes, ask: bytes) -> NDArray[np.uint8]:
@@ -182,6 +216,11 @@ def close(
         found_N = _unsquashed(values_N) >= _unsquashed(best_N) + np.log(factor)
     else:
         found_N = values_N >= factor * best_N.astype(np.float64)
+    return found_N
+
+
+def _squashed(numbers_N: NDArray[np.float64]) -> NDArray[np.float32]:
+    found_N: NDArray[np.float32] = (0.5 + 0.5 * numbers_N / (1 + np.abs(numbers_N))).astype("f")
     return found_N
 
 

@@ -25,6 +25,7 @@ Where we differ from the paper or decide what it leaves open:
   label counts as source and is learnt to have none of the site's own relations, as under FedAvg;
   learnt to have none at all, relations that a young model misses would be unlearnt for ever;
 - for the token-wise kinds, tokens outside all entities count as source, as LightNER's stop does;
+- a site's part of g^tgt is the sum over its sentences (Algorithm 2), not their mean (Eq. 7);
 - a pseudo entity that overlaps a site's own is dropped; entities are merged in order of start;
 - the first `warmup_rounds` make no pseudo-annotation and no instance weights: the common model has
   not learnt anything yet;
