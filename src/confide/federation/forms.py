@@ -54,6 +54,9 @@ def carries(
     was: str = "",
     before: int = 0,
     added: bool = False,
+    guard: str = "",
+    open: bool = False,
+    varies: bool = False,
 ) -> Any:
     """Declare a message field, with the words that the wire table prints for it.
 
@@ -69,9 +72,21 @@ def carries(
         before: the value of a number that an older file does not have.
         added: files of this place may be older than the field, a text, which is empty there, or a
             number.
+        guard: the site's guard that bounds the value (`guards.BOUNDED`).
+        open: of a reply, the server may see it of one site even where the site's guard `masked`
+            holds: names, digests, and what is no count of its text.
+        varies: of an ask, no site can work it out from the settings: it depends on what sites said
+            before. Every other number, text or list of an ask must be what the method says that the
+            settings make of it (`Method.expects`).
     """
-    metadata = {"what": what, "legend": legend, "most": most, "was": was, "before": before}
-    metadata["added"] = added
+    metadata: dict[str, object] = {
+        "what": what,
+        "legend": legend,
+        "most": most,
+        "was": was,
+        "before": before,
+    }
+    metadata |= {"added": added, "guard": guard, "open": open, "varies": varies}
     if start is None:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(metadata=metadata, default_factory=start)
@@ -94,7 +109,7 @@ OWN = Limits(bytes=2**40, header=2**29, arrays=2**20)
 class Form:
     """What a field declares. `axes` is None and `dtypes` empty if the field leaves them open.
 
-    `hint` is the annotation; `most`, `what`, `was`, `before` and `added` are those of `carries`.
+    `hint` is the annotation; the fields from `most` on, but for it, are those of `carries`.
     """
 
     kind: str
@@ -106,6 +121,9 @@ class Form:
     was: str
     before: int
     added: bool
+    guard: str = ""
+    open: bool = False
+    varies: bool = False
 
     @property
     def holds_arrays(self) -> bool:
@@ -225,6 +243,9 @@ def _form(field: dataclasses.Field[object], hint: object) -> Form:
         was=said.get("was") or field.name,
         before=said.get("before", 0),
         added=said.get("added", False),
+        guard=said.get("guard", ""),
+        open=said.get("open", False),
+        varies=said.get("varies", False),
     )
 
 

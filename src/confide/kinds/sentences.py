@@ -40,8 +40,10 @@ MOST_TOKENS = 250_000
 class PublicSentences:
     """Public sentences without their annotation. `name` is a hash of their content."""
 
-    sentences: list[list[str]] = carries("the tokens of each public sentence", most=8 * MIB)
-    name: int = carries("a hash of the public sentences")
+    sentences: list[list[str]] = carries(
+        "the tokens of each public sentence", most=8 * MIB, varies=True
+    )
+    name: int = carries("a hash of the public sentences", varies=True)
 
     @property
     def rows(self) -> int:

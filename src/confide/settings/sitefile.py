@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -44,6 +44,7 @@ class SiteGuards(GuardsTable):
     min_sites: Positive = 3
     max_norm: Norm | None = 1000.0
     masked: bool = True
+    unit: Literal["any", "document", "sentence", "patient"] = "document"
     reply_every: Annotated[float, Field(ge=0, le=600)] = 2.0
 
 

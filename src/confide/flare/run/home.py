@@ -29,7 +29,7 @@ from confide.federation.checkpoints import Checkpoint, as_array
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
 from confide.federation.forms import limits_of
-from confide.federation.guards import Guards, check_reply
+from confide.federation.guards import Guards, check_open, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
 from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
@@ -54,7 +54,7 @@ from confide.flare.run.joining import (
     state_in,
 )
 from confide.flare.run.peering import member_of
-from confide.methods import answered_in, method_named
+from confide.methods import Expecting, answered_in, method_named
 from confide.privacy.purse import PURSE
 from confide.runs.folder import RUNS, RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
@@ -183,6 +183,8 @@ class SiteHome:
         folder = _folder_of(file, ask.run)
         asked = Asked(settings, tuple(ask.sites), ask.lead, ask.run)
         agreed = self._agreements.agreed(file, settings.trained_by, ask.wire)
+        if file.guards.masked and sums_of(settings) != "masked":
+            raise Refusal("only-masked")
         if fewest(settings, ask.sites) < file.guards.min_sites:
             raise Refusal("few-sites")
         self._agreements.hold(agreed, asked)
@@ -206,6 +208,7 @@ class SiteHome:
         folder.write("settings.toml", dump(mine))
         reply = self._joined(gathered)
         check_reply(JOIN, ask, reply)
+        check_open(reply, guards)
         return reply
 
     def _joined(self, gathered: Gathered) -> Joined:
@@ -331,6 +334,7 @@ class _Run:
             sums=SumsWith(sums_of(settings)),
             up=up_of(settings),
             top=settings.federation.top,
+            expects=Expecting(settings),
         ).host(self.spec, {}, member=member, purse=purse)
 
     def count(self, step: str, data: bytes, *, most: int) -> None:

@@ -42,12 +42,12 @@ Spans = list[tuple[int, int]]
 class PublicExamples:
     """The public examples without their relations. `name` is a hash of their content."""
 
-    texts: list[str] = carries("text of each public example", most=8 * MIB)
-    heads: list[Spans] = carries("where each text has its head", most=2 * MIB)
-    tails: list[Spans] = carries("where each text has its tail", most=2 * MIB)
-    head_types: list[str] = carries("entity type of the head", most=2 * MIB)
-    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB)
-    name: int = carries("a hash of the public examples", was="public")
+    texts: list[str] = carries("text of each public example", most=8 * MIB, varies=True)
+    heads: list[Spans] = carries("where each text has its head", most=2 * MIB, varies=True)
+    tails: list[Spans] = carries("where each text has its tail", most=2 * MIB, varies=True)
+    head_types: list[str] = carries("entity type of the head", most=2 * MIB, varies=True)
+    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB, varies=True)
+    name: int = carries("a hash of the public examples", was="public", varies=True)
 
     @property
     def rows(self) -> int:
