@@ -61,7 +61,9 @@ class ConsentTable(Table):
 class SiteFile(SiteTable):
     """A site's own file. `memory` is the folder where it keeps its part of every run.
 
-    `compared`: take part only if the fingerprints of server and lead have been compared. `device`,
+    `compared`: take part only if the fingerprints of server and lead have been compared.
+    `colluding`: how many sites of a secure sum may be in league with the server, whatever the lead
+    says; unless it is named, a third of them, rounded up, less one, and at least one. `device`,
     `precision` and `at_once` say where and how this site computes, whatever the run's settings say.
     """
 
@@ -69,6 +71,7 @@ class SiteFile(SiteTable):
     key: str
     memory: str = "memory"
     compared: bool = False
+    colluding: Positive | None = None
     device: Device = "cpu"
     precision: Precision = "auto"
     at_once: NotNegative = 0

@@ -35,6 +35,7 @@ from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
 from confide.federation.secure.exchanges import EXCHANGES, as_asked
 from confide.federation.secure.member import Member
+from confide.federation.secure.roster import colluders
 from confide.federation.site import SiteHost, ask_in, note_traceback
 from confide.federation.steps import Step
 from confide.flare.kits.peers import Place
@@ -183,11 +184,14 @@ class SiteHome:
         folder = _folder_of(file, ask.run)
         asked = Asked(settings, tuple(ask.sites), ask.lead, ask.run)
         agreed = self._agreements.agreed(file, settings.trained_by, ask.wire)
-        if file.guards.masked and sums_of(settings) != "masked":
-            raise Refusal("only-masked")
         if fewest(settings, ask.sites) < file.guards.min_sites:
             raise Refusal("few-sites")
+        usual = colluders(len(set(ask.sites)))
+        if (settings.federation.colluding or usual) < (file.colluding or usual):
+            raise Refusal(OUTSIDE, "federation.colluding")
         self._agreements.hold(agreed, asked)
+        if file.guards.masked and sums_of(settings) != "masked":
+            raise Refusal("only-masked")
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
         mine = settings.model_copy(
             update={"site": (_table(file),), "split": None, "public": public, **own_computing(file)}
