@@ -186,7 +186,7 @@ class WinnersHeard:
     """Whether the site will train on them."""
 
     sentences: int = carries(
-        "number of sentences it will train on; 0 if too few for its own guards", open=True
+        "number of sentences it will train on; 0 if too few for its own guard", open=True
     )
 
 
