@@ -54,9 +54,7 @@ def carries(
     was: str = "",
     before: int = 0,
     added: bool = False,
-    guard: str = "",
-    open: bool = False,
-    varies: bool = False,
+    rule: str = "",
 ) -> Any:
     """Declare a message field, with the words that the wire table prints for it.
 
@@ -72,12 +70,12 @@ def carries(
         before: the value of a number that an older file does not have.
         added: files of this place may be older than the field, a text, which is empty there, or a
             number.
-        guard: the site's guard that bounds the value (`guards.BOUNDED`).
-        open: of a reply, the server may see it of one site even where the site's guard `masked`
-            holds: names, digests, and what is no count of its text.
-        varies: of an ask, no site can work it out from the settings: it depends on what sites said
-            before. Every other number, text or list of an ask must be what the method says that the
-            settings make of it (`Method.expects`).
+        rule: how a site treats the field. The name of its guard that bounds the value
+            (`guards.BOUNDED`). Or "open", of a reply: the server may see it of one site even where
+            the guard `masked` holds, as names, digests, and what is no count of text. Or "varies",
+            of an ask: no site can work it out from the settings, since it depends on what sites
+            said before; every other number, text or list of an ask must be what the settings make
+            of it (`Method.expects`).
     """
     metadata: dict[str, object] = {
         "what": what,
@@ -85,8 +83,9 @@ def carries(
         "most": most,
         "was": was,
         "before": before,
+        "added": added,
+        "rule": rule,
     }
-    metadata |= {"added": added, "guard": guard, "open": open, "varies": varies}
     if start is None:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(metadata=metadata, default_factory=start)
@@ -121,9 +120,17 @@ class Form:
     was: str
     before: int
     added: bool
-    guard: str = ""
-    open: bool = False
-    varies: bool = False
+    rule: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether the server may see the field of one site under the guard `masked`."""
+        return self.rule == "open"
+
+    @property
+    def varies(self) -> bool:
+        """Whether no site can work it out from the settings of the run."""
+        return self.rule == "varies"
 
     @property
     def holds_arrays(self) -> bool:
@@ -243,9 +250,7 @@ def _form(field: dataclasses.Field[object], hint: object) -> Form:
         was=said.get("was") or field.name,
         before=said.get("before", 0),
         added=said.get("added", False),
-        guard=said.get("guard", ""),
-        open=said.get("open", False),
-        varies=said.get("varies", False),
+        rule=said.get("rule", ""),
     )
 
 

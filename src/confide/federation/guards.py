@@ -93,14 +93,14 @@ BOUNDED: Mapping[str, tuple[str, Callable[[Any, Guards], bool]]] = {
         lambda counts, guards: bool(((counts == 0) | (counts >= guards.min_token_count)).all()),
     ),
 }
-"""What a field that names a guard (`carries(guard=...)`) must hold, and the code if it does not."""
+"""What a field that names a guard (`carries(rule=...)`) must hold, and the code if it does not."""
 
 
 def check_bounded(message: object, guards: Guards) -> None:
     """Raise Refusal if a field of an ask or a reply is outside the guard that it names."""
     for name, form, value in values_of(message):
-        if form.guard:
-            code, fits = BOUNDED[form.guard]
+        if form.rule in BOUNDED:
+            code, fits = BOUNDED[form.rule]
             if not fits(value, guards):
                 raise Refusal(code, name)
 

@@ -288,7 +288,7 @@ class Taken:
 
     size: int = carries("number of its training examples")
     vectors: str = carries(
-        "keyed check value of the site's vector file; empty without one", open=True
+        "keyed check value of the site's vector file; empty without one", rule="open"
     )
 
 
@@ -297,7 +297,7 @@ class Score:
     """Score a part of your held-out text with these weights."""
 
     weights: Arrays = carries("the common weights")
-    part: str = carries("dev or test", varies=True)
+    part: str = carries("dev or test", rule="varies")
 
 
 def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, Kept[F]]:

@@ -41,9 +41,9 @@ class PublicSentences:
     """Public sentences without their annotation. `name` is a hash of their content."""
 
     sentences: list[list[str]] = carries(
-        "the tokens of each public sentence", most=8 * MIB, varies=True
+        "the tokens of each public sentence", most=8 * MIB, rule="varies"
     )
-    name: int = carries("a hash of the public sentences", varies=True)
+    name: int = carries("a hash of the public sentences", rule="varies")
 
     @property
     def rows(self) -> int:

@@ -38,11 +38,11 @@ class TypesDescribed:
     """What a site annotates, and the digest of its encoder or BART."""
 
     types: list[str] = carries(
-        "names of the entity types that the site annotates (not text)", open=True
+        "names of the entity types that the site annotates (not text)", rule="open"
     )
     sentences: int = carries("number of its training sentences")
     digest: str = carries(
-        "digest of the public files of its encoder or BART; empty without one", open=True
+        "digest of the public files of its encoder or BART; empty without one", rule="open"
     )
 
 

@@ -57,14 +57,14 @@ MOST_COMMON = 16_000_000
 class CheckKey:
     """Prove that you hold the common key, without showing it."""
 
-    nonce: str = carries("a number drawn from the run's seed", varies=True)
+    nonce: str = carries("a number drawn from the run's seed", rule="varies")
 
 
 @dataclass(frozen=True)
 class KeyChecked:
     """A check value: equal for equal keys, and says nothing else about a key."""
 
-    check: str = carries("HMAC of the nonce under the site's key", open=True)
+    check: str = carries("HMAC of the nonce under the site's key", rule="open")
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,9 @@ class CountVocabulary:
     """Count the words and characters of the training text."""
 
     how: str = carries("how words are normalised before counting")
-    types: list[str] = carries("the declared entity types; empty if the sites decide", varies=True)
+    types: list[str] = carries(
+        "the declared entity types; empty if the sites decide", rule="varies"
+    )
 
 
 @dataclass(frozen=True)
@@ -83,15 +85,15 @@ class VocabularyCounted:
         "keyed digests of the site's words, sorted", most=MOST_WORDS
     )
     word_counts_W: NDArray[np.int64] = carries(
-        "how often each occurs in the training text", most=MOST_WORDS, guard="min_token_count"
+        "how often each occurs in the training text", most=MOST_WORDS, rule="min_token_count"
     )
     character_digests_C16: NDArray[np.uint8] = carries(
         "keyed digests of its characters, sorted", most=MOST_CHARACTERS
     )
     character_counts_C: NDArray[np.int64] = carries(
-        "how often each occurs in the training text", most=MOST_CHARACTERS, guard="min_token_count"
+        "how often each occurs in the training text", most=MOST_CHARACTERS, rule="min_token_count"
     )
-    types: list[str] = carries("names of the site's entity types (not text)", open=True)
+    types: list[str] = carries("names of the site's entity types (not text)", rule="open")
     sentences: int = carries("number of training sentences")
 
 

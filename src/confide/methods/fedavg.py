@@ -130,7 +130,7 @@ class Train:
     how: How = carries("how a site trains")
     weighting: str = carries("what a site's weights are multiplied by: equal (1) or its examples")
     tables: list[str] = carries(
-        "tables whose rows count only if the site has what they stand for", varies=True
+        "tables whose rows count only if the site has what they stand for", rule="varies"
     )
 
 

@@ -45,10 +45,10 @@ class Noise:
     """How a sum is made noisy."""
 
     unit: str = carries(
-        "whose gradient is clipped: of a document, a sentence or a patient", guard="unit"
+        "whose gradient is clipped: of a document, a sentence or a patient", rule="unit"
     )
     patients: str = carries(
-        "a document's name up to these characters is its patient; empty: whole", guard="patients"
+        "a document's name up to these characters is its patient; empty: whole", rule="patients"
     )
     clip: float = carries("largest norm of a unit's gradient")
     grid: int = carries("that norm in whole numbers")

@@ -49,7 +49,7 @@ class Joined:
     """The site takes part, and how much text it has."""
 
     fingerprint: str = carries(
-        "of the site's text and annotation, under a secret of its own", open=True
+        "of the site's text and annotation, under a secret of its own", rule="open"
     )
     sentences: dict[str, int] = carries("sentences in train, dev and test")
     entities: dict[str, int] = carries("entities of each type in its training text")

@@ -92,17 +92,17 @@ class BagsCounted:
         "keyed digests of the site's words, sorted; none if an encoder reads", most=MOST_WORDS
     )
     word_counts_W: NDArray[np.int64] = carries(
-        "how often each word occurs in the training text", most=MOST_WORDS, guard="min_token_count"
+        "how often each word occurs in the training text", most=MOST_WORDS, rule="min_token_count"
     )
-    encoder: str = carries("digest of the encoder's public files; empty without one", open=True)
-    dim: int = carries("width of the encoder's states; 0 without one", open=True)
+    encoder: str = carries("digest of the encoder's public files; empty without one", rule="open")
+    dim: int = carries("width of the encoder's states; 0 without one", rule="open")
     relations: list[str] = carries(
-        "names of the relations of the training text (not text)", open=True
+        "names of the relations of the training text (not text)", rule="open"
     )
     pairs: list[tuple[str, str]] = carries(
-        "pairs of entity types that the relations link", open=True
+        "pairs of entity types that the relations link", rule="open"
     )
-    types: list[str] = carries("names of the entity types (not text)", open=True)
+    types: list[str] = carries("names of the entity types (not text)", rule="open")
 
 
 @dataclass(frozen=True)
@@ -117,8 +117,8 @@ class BagForm(PairForm):
     how: str = carries("how a word is normalised")
     sizes: dict[str, int] = carries("sizes of the PCNN")
     activation: str = carries("the PCNN's activation: tanh or relu")
-    nonce: str = carries("this run's nonce, by which the sites compared keys", varies=True)
-    check: str = carries("the nonce's HMAC under the common key: verifies a key", varies=True)
+    nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
+    check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
     word_digests_V16: NDArray[np.uint8] = carries(
         "keyed digests of the common words, in order of ids", most=MOST_COMMON
     )

@@ -54,10 +54,10 @@ class EncoderForm(OfTags, MadeOfEncoder):
     head: ClassVar[str] = "tag"
     slope: ClassVar[str] = "tag.weight"
 
-    types: list[str] = carries("names of all entity types", varies=True)
+    types: list[str] = carries("names of all entity types", rule="varies")
     tag_scheme: str = carries("scheme of the tags: iobes or iob2")
     encoder: str = carries("the encoder's name in the settings of the run")
-    digest: str = carries("digest of the encoder's files", varies=True)
+    digest: str = carries("digest of the encoder's files", rule="varies")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
     tuning: str = carries(TUNING, added=True)

@@ -56,10 +56,10 @@ class LightnerForm(MadeOfFiles[PretrainedBart]):
     slope: ClassVar[str] = "prompts.q_QD"
 
     types: list[str] = carries(
-        "names of all entity types, by which the model writes them", varies=True
+        "names of all entity types, by which the model writes them", rule="varies"
     )
     bart: str = carries("the BART's name in the settings of the run")
-    digest: str = carries("digest of the BART's files", varies=True)
+    digest: str = carries("digest of the BART's files", rule="varies")
     prompts: int = carries("number of prompts, N_q")
     hidden: int = carries("width of the projections of the prompts, h")
     where: str = carries("which self-attention has prompts: both or decoder")
@@ -72,7 +72,7 @@ class LightnerForm(MadeOfFiles[PretrainedBart]):
     reversal: float = carries("how much of the adversary's gradient reaches the model at the end")
     rises: int = carries("rounds over which that share grows; 0 without an adversary")
     told_apart: list[str] = carries(
-        "names of the sites that the adversary tells apart", varies=True
+        "names of the sites that the adversary tells apart", rule="varies"
     )
 
     @property

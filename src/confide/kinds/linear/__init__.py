@@ -63,11 +63,11 @@ TABLE = "table.weight"
 class LinearShape:
     """What a linear CRF's shape depends on."""
 
-    types: list[str] = carries("names of the entity types", varies=True)
+    types: list[str] = carries("names of the entity types", rule="varies")
     tag_scheme: str = carries("tag scheme that the model learns: iobes or iob2")
     bits: int = carries("its table has 2 to the power of this many rows")
     context: str = carries("name of the frozen encoder; empty without one")
-    context_dim: int = carries("width of the frozen encoder's states; 0 without one", varies=True)
+    context_dim: int = carries("width of the frozen encoder's states; 0 without one", rule="varies")
 
     @property
     def tags(self) -> TagSet:
@@ -102,8 +102,8 @@ class LinearForm(LinearShape):
     word_table: ClassVar[str] = ""
     slope: ClassVar[str] = "crf.linear.weight"
 
-    nonce: str = carries("this run's nonce, by which the sites compared keys", varies=True)
-    check: str = carries("the nonce's HMAC under the common key: verifies a key", varies=True)
+    nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
+    check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
 
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The weights of the whole model, all 0: all of it is trained."""

@@ -50,15 +50,15 @@ class DescribeRelations:
 class RelationsDescribed:
     """What the common classifier must know of a site."""
 
-    encoder: str = carries("digest of the encoder's public files", open=True)
-    dim: int = carries("width of the encoder's states", open=True)
+    encoder: str = carries("digest of the encoder's public files", rule="open")
+    dim: int = carries("width of the encoder's states", rule="open")
     relations: list[str] = carries(
-        "names of the relations of the training text (not text)", open=True
+        "names of the relations of the training text (not text)", rule="open"
     )
     pairs: list[tuple[str, str]] = carries(
-        "pairs of entity types that the relations link", open=True
+        "pairs of entity types that the relations link", rule="open"
     )
-    types: list[str] = carries("names of the entity types (not text)", open=True)
+    types: list[str] = carries("names of the entity types (not text)", rule="open")
 
 
 @dataclass(frozen=True)
@@ -69,17 +69,21 @@ class PairForm:
     candidates and how the model reads them.
     """
 
-    relations: list[str] = carries("names of the relations; the first stands for none", varies=True)
-    types: list[str] = carries(
-        "entity types with marks of their own; empty: all share one", varies=True
+    relations: list[str] = carries(
+        "names of the relations; the first stands for none", rule="varies"
     )
-    known_types: list[str] = carries("entity types of the training text", varies=True)
-    pairs: list[tuple[str, str]] = carries("pairs of entity types that may be related", varies=True)
+    types: list[str] = carries(
+        "entity types with marks of their own; empty: all share one", rule="varies"
+    )
+    known_types: list[str] = carries("entity types of the training text", rule="varies")
+    pairs: list[tuple[str, str]] = carries(
+        "pairs of entity types that may be related", rule="varies"
+    )
     direction: str = carries("directed or undirected")
     max_sentences: int = carries("most sentence ends between the two entities; -1: any")
     max_tokens: int = carries("most tokens between the two entities; -1: any")
     encoder: str = carries("the encoder's name in the settings of the run")
-    digest: str = carries("digest of the encoder's files", varies=True)
+    digest: str = carries("digest of the encoder's files", rule="varies")
     blind: bool = carries("whether entities are replaced by their types")
     pool: str = carries("what stands for an entity: sum, start or max; or cls for both")
     dropout: float = carries("share of features dropped in training")

@@ -42,12 +42,12 @@ Spans = list[tuple[int, int]]
 class PublicExamples:
     """The public examples without their relations. `name` is a hash of their content."""
 
-    texts: list[str] = carries("text of each public example", most=8 * MIB, varies=True)
-    heads: list[Spans] = carries("where each text has its head", most=2 * MIB, varies=True)
-    tails: list[Spans] = carries("where each text has its tail", most=2 * MIB, varies=True)
-    head_types: list[str] = carries("entity type of the head", most=2 * MIB, varies=True)
-    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB, varies=True)
-    name: int = carries("a hash of the public examples", was="public", varies=True)
+    texts: list[str] = carries("text of each public example", most=8 * MIB, rule="varies")
+    heads: list[Spans] = carries("where each text has its head", most=2 * MIB, rule="varies")
+    tails: list[Spans] = carries("where each text has its tail", most=2 * MIB, rule="varies")
+    head_types: list[str] = carries("entity type of the head", most=2 * MIB, rule="varies")
+    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB, rule="varies")
+    name: int = carries("a hash of the public examples", was="public", rule="varies")
 
     @property
     def rows(self) -> int:

@@ -55,9 +55,9 @@ class SpanForm(MadeOfEncoder):
     head: ClassVar[str] = "span"
     slope: ClassVar[str] = "span.weight"
 
-    types: list[str] = carries("names of all entity types", varies=True)
+    types: list[str] = carries("names of all entity types", rule="varies")
     encoder: str = carries("the encoder's name in the settings of the run")
-    digest: str = carries("digest of the encoder's files", varies=True)
+    digest: str = carries("digest of the encoder's files", rule="varies")
     width: int = carries("most words of a span")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")

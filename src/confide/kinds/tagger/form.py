@@ -51,7 +51,7 @@ WORD_ROWS = "word.weight"
 class TaggerShape:
     """What a tagger's shape depends on, and how the tagger reads text."""
 
-    types: list[str] = carries("names of the entity types", varies=True)
+    types: list[str] = carries("names of the entity types", rule="varies")
     tag_scheme: str = carries("tag scheme that the tagger learns: iobes or iob2")
     how: str = carries("how a word is normalised")
     sizes: dict[str, int] = carries("sizes of the tagger")
@@ -78,8 +78,8 @@ class TaggerForm(TaggerShape):
     word_table: ClassVar[str] = "word.weight"
     slope: ClassVar[str] = "crf.linear.weight"
 
-    nonce: str = carries("this run's nonce, by which the sites compared keys", varies=True)
-    check: str = carries("the nonce's HMAC under the common key: verifies a key", varies=True)
+    nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
+    check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
     word_digests_V16: NDArray[np.uint8] = carries(
         "keyed digests of the common words, in order of ids", most=MOST_COMMON
     )

@@ -69,9 +69,11 @@ from confide.text.document import Document
 class PublicTaggerForm(OfTags, TaggerShape):
     """The form of a tagger of public words."""
 
-    words: list[str] = carries("the public set's words, in order of ids", most=8 * MIB, varies=True)
+    words: list[str] = carries(
+        "the public set's words, in order of ids", most=8 * MIB, rule="varies"
+    )
     characters: list[str] = carries(
-        "the public set's characters, in order of ids", most=MIB, varies=True
+        "the public set's characters, in order of ids", most=MIB, rule="varies"
     )
 
     def row_names(self) -> Mapping[str, Sequence[Hashable]]:

@@ -34,7 +34,7 @@ class Enrol(Generic[F]):
     """Take part: the common form, the private parts, and the tables that get word vectors."""
 
     form: F = carries("the form of the model")
-    private: list[str] = carries("parts of the model that stay at the site", varies=True)
+    private: list[str] = carries("parts of the model that stay at the site", rule="varies")
     own_types: bool = carries("whether a site's types are its own or the common ones")
     tables: Arrays = carries("the shared word table at its start, if there is a vector file")
 
@@ -43,7 +43,7 @@ class Enrol(Generic[F]):
 class TakeShare:
     """How much to train in each round, and how much the result counts."""
 
-    batch_size: int = carries("examples that the site draws in each step", guard="min_batch")
+    batch_size: int = carries("examples that the site draws in each step", rule="min_batch")
     share: float = carries("the site's share of all training examples")
     total: int = carries(
         "training examples of all sites: batch_size is of all, and a site works out its own"
@@ -55,7 +55,7 @@ class TakeShare:
 class ShareTaken:
     """The site agrees."""
 
-    batch_size: int = carries("examples that the site draws in each step", open=True)
+    batch_size: int = carries("examples that the site draws in each step", rule="open")
 
 
 @dataclass(frozen=True)

@@ -160,13 +160,13 @@ class Bids:
     digests_G16: Digests = carries(
         "keyed digests of the site's triples (two entities and a relation, or none), sorted",
         most=MOST_BIDS,
-        open=True,
+        rule="open",
     )
     values_G: NDArray[np.float32] = carries(
         "probability of each triple's relation in the site's best sentence, blurred by chance if "
         "there is a temperature; the nearest of the values that there are",
         most=MOST_BIDS,
-        open=True,
+        rule="open",
     )
 
 
@@ -186,7 +186,7 @@ class WinnersHeard:
     """Whether the site will train on them."""
 
     sentences: int = carries(
-        "number of sentences it will train on; 0 if too few for its own guard", open=True
+        "number of sentences it will train on; 0 if too few for its own guard", rule="open"
     )
 
 

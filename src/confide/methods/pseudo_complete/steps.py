@@ -55,7 +55,7 @@ class Weigh:
     """Give the gradient that these weights' pseudo-labels cause on your text."""
 
     weights: Arrays = carries("the common weights")
-    shared: str = carries("the parameter whose gradient compares rows", varies=True)
+    shared: str = carries("the parameter whose gradient compares rows", rule="varies")
     how: How = carries("how a site trains")
     confidence: float = carries("the least confidence of a label that the common model adds")
 

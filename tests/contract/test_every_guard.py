@@ -252,7 +252,7 @@ def min_sentences(tried: Tried, patch: pytest.MonkeyPatch) -> None:
 
 
 def min_batch(tried: Tried, patch: pytest.MonkeyPatch) -> None:
-    sizes = {name: value for name, form, value in values_of(tried.ask) if form.guard == "min_batch"}
+    sizes = {name: value for name, form, value in values_of(tried.ask) if form.rule == "min_batch"}
     for size in sizes.values():
         tried.refused("small-batch", min_batch=size + 1)
     if not tried.trains:
@@ -306,7 +306,7 @@ def private(tried: Tried, patch: pytest.MonkeyPatch) -> None:
 
 def min_token_count(tried: Tried, patch: pytest.MonkeyPatch) -> None:
     for name, form in forms_of(tried.step.reply).items():
-        if form.guard == "min_token_count":
+        if form.rule == "min_token_count":
             reply = tried.worked(min_token_count=3)
             check_bounded(reply, Guards(min_token_count=3))
             rare = np.full(4, 2, getattr(reply, name).dtype)
