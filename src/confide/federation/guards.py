@@ -108,7 +108,8 @@ def check_bounded(message: object, guards: Guards) -> None:
 def check_open(reply: object, guards: Guards) -> None:
     """Raise Refusal if a reply that the server sees by itself counts text under the guard `masked`.
 
-    Fields that are not declared `open` then hold nothing, or at most 1: whether there is any text.
+    Fields that are not declared open then hold nothing, tables only zeros, and numbers at most 1:
+    whether there is any text.
     """
     for name, form, value in values_of(reply) if guards.masked else ():
         if form.open:
@@ -116,7 +117,10 @@ def check_open(reply: object, guards: Guards) -> None:
         if form.holds_arrays:
             told = any(array.size for array in form.arrays(name, value).values())
         else:
-            told = value is not None and (value > 1 if form.kind == "number" else bool(value))
+            found = value.values() if form.kind == "table" else [value]
+            told = any(
+                one is not None and one > 1 if form.kind == "number" else one for one in found
+            )
         if told:
             raise Refusal("only-masked", name)
 
