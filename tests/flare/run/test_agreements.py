@@ -173,14 +173,14 @@ def test_a_file_that_an_older_setup_wrote_does_not_lower_the_defaults() -> None:
 def test_every_method_runs_under_the_defaults_with_the_same_numbers(
     tmp_path: Path, method: str
 ) -> None:
-    """But for `min_sentences`, of which these tiny sites have fewer.
+    """But for `min_sentences` and `min_batch`, of which these tiny sites have fewer.
 
     And for `masked`: tests/flare/run/test_peering.py.
     """
-    settings = tiny(tmp_path, f"method={method}", "rounds=1", "training.batch_size=24")
+    settings = tiny(tmp_path, f"method={method}", "rounds=1", "training.batch_size=240")
     plain = HomesEngine(write_site_files(tmp_path / "plain", settings))
     conduct(tmp_path / "one", settings, plain)
-    guards = {**SiteGuards().model_dump(), "min_sentences": 2, "masked": False}
+    guards = {**SiteGuards().model_dump(), "min_sentences": 2, "min_batch": 2, "masked": False}
     files = write_site_files(tmp_path / "guarded", settings, guards=guards)
     conduct(tmp_path / "other", settings, HomesEngine(files))
     assert not list(differences(numbers(tmp_path / "one"), numbers(tmp_path / "other")))
