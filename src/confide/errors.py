@@ -135,6 +135,10 @@ class GuardError(FederationError):
     """A guard refused a message: not finite, the wrong shape, too few, an absurd count."""
 
 
+class SmallBatchError(GuardError):
+    """A gradient would cover fewer rows than a site's guard `min_batch` allows."""
+
+
 class SiteFault(FederationError):
     """A site could not answer. Holds the site, step, round and a code, never text of the site."""
 

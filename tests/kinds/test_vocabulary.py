@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from confide.data.batches.vocabulary import DIGEST_BYTES, KeyedVocabulary, digest, normalise
 from confide.errors import DataError, FederationError, GuardError, QuorumError
-from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import Guards
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
@@ -230,20 +229,6 @@ def test_a_sites_own_floor_keeps_its_rare_words_at_home(tmp_path: Path) -> None:
     kept = {word for word, count in counted(TEXTS, "lower")["north"].items() if count >= 2}
     assert kept
     assert set(rows(found.word_digests_W16)) == {digest(KEY, "word", word) for word in kept}  # type: ignore[attr-defined]
-
-
-@pytest.mark.parametrize(
-    ("train", "guards", "code"),
-    [
-        (TEXTS["north"], {"min_sentences": 3}, "too-few-sentences"),
-    ],
-)
-def test_a_site_refuses_in_its_own_words(
-    tmp_path: Path, train: list[Document], guards: dict[str, int], code: str
-) -> None:
-    with pytest.raises(Refusal) as caught:
-        reply(train, tmp_path, **guards)
-    assert caught.value.code == code
 
 
 @pytest.mark.parametrize("train", [[], [Document("d", " \n")]], ids=["nothing", "blank"])

@@ -8,6 +8,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -575,6 +576,7 @@ def test_a_site_bids_with_no_more_values_than_its_guard_allows(
     state = method.start(federation)
     for host in engine._hosts.values():
         object.__setattr__(host.site, "guards", replace(host.site.guards, masked=masked))
+        host.site.member = SimpleNamespace(masked=True)  # as in a run under masks
     ask = Bid(state.weights, False, levels=levels)
     if refused:
         with pytest.raises(QuorumError):

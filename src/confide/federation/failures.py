@@ -21,6 +21,7 @@ from confide.errors import (
     QuorumError,
     RunError,
     SiteFault,
+    SmallBatchError,
     printable,
 )
 from confide.federation.messages import carries
@@ -34,6 +35,11 @@ CODES = {
     "other-key": "the site's key is not the one that the sites agreed on at the start of the run",
     "no-training-text": "the site has no training sentence",
     "too-few-sentences": "the site has fewer training sentences than its own guard `min_sentences`",
+    "not-agreed": "the ask holds something other than the settings say with which the site joined;"
+    " check that both sides run the same version of confide, then who else speaks for the server",
+    "other-unit": "noise would hide another unit of text than the site's own guard `unit` names, or"
+    " read patients from names otherwise than its guard `patients` says; its `max_epsilon` holds"
+    " for that unit alone",
     "too-many-rounds": "the site's own guard `max_rounds` is reached",
     "small-batch": "a gradient would cover fewer sentences than the site's own guard `min_batch`",
     "private-part": "the method would share a part of the model that the site's own guard"
@@ -172,6 +178,8 @@ def failure_from(error: BaseException) -> Failure:
         code, detail = error.code, error.detail
     elif isinstance(error, DeviceError):
         code = "device-memory"
+    elif isinstance(error, SmallBatchError):
+        code = "small-batch"
     elif isinstance(error, GuardError):
         code, detail = "guard", error.what
     else:

@@ -54,6 +54,7 @@ def carries(
     was: str = "",
     before: int = 0,
     added: bool = False,
+    rule: str = "",
 ) -> Any:
     """Declare a message field, with the words that the wire table prints for it.
 
@@ -69,9 +70,22 @@ def carries(
         before: the value of a number that an older file does not have.
         added: files of this place may be older than the field, a text, which is empty there, or a
             number.
+        rule: how a site treats the field. The name of its guard that bounds the value
+            (`guards.BOUNDED`). Or "open", of a reply: the server may see it of one site even where
+            the guard `masked` holds, as names, digests, and what is no count of text. Or "varies",
+            of an ask: no site can work it out from the settings, since it depends on what sites
+            said before; every other number, text or list of an ask must be what the settings make
+            of it (`Method.expects`).
     """
-    metadata = {"what": what, "legend": legend, "most": most, "was": was, "before": before}
-    metadata["added"] = added
+    metadata: dict[str, object] = {
+        "what": what,
+        "legend": legend,
+        "most": most,
+        "was": was,
+        "before": before,
+        "added": added,
+        "rule": rule,
+    }
     if start is None:
         return dataclasses.field(metadata=metadata)
     return dataclasses.field(metadata=metadata, default_factory=start)
@@ -94,7 +108,7 @@ OWN = Limits(bytes=2**40, header=2**29, arrays=2**20)
 class Form:
     """What a field declares. `axes` is None and `dtypes` empty if the field leaves them open.
 
-    `hint` is the annotation; `most`, `what`, `was`, `before` and `added` are those of `carries`.
+    `hint` is the annotation; the fields from `most` on, but for it, are those of `carries`.
     """
 
     kind: str
@@ -106,6 +120,17 @@ class Form:
     was: str
     before: int
     added: bool
+    rule: str = ""
+
+    @property
+    def open(self) -> bool:
+        """Whether the server may see the field of one site under the guard `masked`."""
+        return self.rule == "open"
+
+    @property
+    def varies(self) -> bool:
+        """Whether no site can work it out from the settings of the run."""
+        return self.rule == "varies"
 
     @property
     def holds_arrays(self) -> bool:
@@ -234,6 +259,7 @@ def _form(field: dataclasses.Field[object], hint: object) -> Form:
         was=said.get("was") or field.name,
         before=said.get("before", 0),
         added=said.get("added", False),
+        rule=said.get("rule", ""),
     )
 
 

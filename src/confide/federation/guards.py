@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -41,16 +42,22 @@ class Guards:
     """A site's own limits, from the site's own settings.
 
     Attributes:
-        min_sentences: the fewest training sentences that the site trains with.
+        min_sentences: the fewest training sentences, and examples that a model makes of them, with
+            which the site takes part.
         min_token_count: words that occur less often stay at the site.
-        min_batch: the fewest sentences that one gradient may cover.
+        min_batch: the fewest examples (sentences, pairs of entities, bags, passages) that one
+            gradient may cover, but for gradients under noise.
         min_sites: the fewest sites that a run over real sites must name.
         max_rounds: the last round that the site answers.
         private: parts of a model that must stay at the site.
         max_norm: the largest L2 norm of the change in one upload (`bounded`); None means any.
-        masked: whether replies that are summed leave the site only under masks.
+        masked: whether replies that are summed leave the site only under masks, and others show
+            the server nothing that counts its text.
         max_epsilon: the most that the site spends on sums under noise, over all runs, as ε.
         delta: the δ at which that ε holds.
+        unit: the unit of text for which it holds, so that no sum hides another; "any" of them.
+        patients: a document's name up to the first of these characters is its patient, if that is
+            the unit.
         reply_every: a sum under noise leaves at whole multiples of so many seconds after its ask,
             so its time tells next to nothing of how many units were drawn; 0: at once.
     """
@@ -65,6 +72,8 @@ class Guards:
     masked: bool = False
     max_epsilon: float = 10.0
     delta: float = 1e-5
+    unit: str = "any"
+    patients: str = ""
     reply_every: float = 0.0
 
     def keeps(self, name: str) -> bool:
@@ -72,15 +81,99 @@ class Guards:
         return f"{name}.".startswith(tuple(f"{part}." for part in self.private))
 
 
+BOUNDED: Mapping[str, tuple[str, Callable[[Any, Guards], bool]]] = {
+    "min_batch": ("small-batch", lambda size, guards: size >= guards.min_batch),
+    "unit": ("other-unit", lambda unit, guards: guards.unit in ("any", unit)),
+    "patients": (
+        "other-unit",
+        lambda said, guards: guards.unit != "patient" or said == guards.patients,
+    ),
+    "min_token_count": (
+        "guard",
+        lambda counts, guards: bool(((counts == 0) | (counts >= guards.min_token_count)).all()),
+    ),
+}
+"""What a field that names a guard (`carries(rule=...)`) must hold, and the code if it does not."""
+
+
+def check_bounded(message: object, guards: Guards) -> None:
+    """Raise Refusal if a field of an ask or a reply is outside the guard that it names."""
+    for name, form, value in values_of(message):
+        if form.rule in BOUNDED:
+            code, fits = BOUNDED[form.rule]
+            if not fits(value, guards):
+                raise Refusal(code, name)
+
+
+def check_open(reply: object, guards: Guards) -> None:
+    """Raise Refusal if a reply that the server sees by itself counts text under the guard `masked`.
+
+    Fields that are not declared open then hold nothing, tables only zeros, and numbers at most 1:
+    whether there is any text.
+    """
+    for name, form, value in values_of(reply) if guards.masked else ():
+        if form.open:
+            continue
+        if form.holds_arrays:
+            told = any(array.size for array in form.arrays(name, value).values())
+        else:
+            found = value.values() if form.kind == "table" else [value]
+            told = any(
+                one is not None and one > 1 if form.kind == "number" else one for one in found
+            )
+        if told:
+            raise Refusal("only-masked", name)
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """What a number of an ask may be where a site can work out only its bounds."""
+
+    least: float
+    most: float
+
+
+def check_expected(ask: object, expected: Mapping[str, object]) -> None:
+    """Raise Refusal unless an ask holds what the settings make of it.
+
+    `expected` gives values, `Within` and tables of which other keys are free, by the names of
+    `forms_of`. A field without one must be declared to vary; arrays always do.
+    """
+    for name, form, value in values_of(ask):
+        free = form.holds_arrays or form.varies
+        if not (_is_expected(value, expected[name]) if name in expected else free):
+            raise Refusal("not-agreed", name)
+
+
+def _is_expected(value: Any, wanted: Any) -> bool:
+    """Whether a value is the wanted one; floats may differ in their last digits, by machine."""
+    if isinstance(wanted, Within):
+        found = isinstance(value, int | float) and wanted.least <= value <= wanted.most
+    elif isinstance(wanted, Mapping):
+        found = all(key in value and _is_expected(value[key], one) for key, one in wanted.items())
+    elif isinstance(wanted, float) and isinstance(value, float):
+        found = math.isclose(value, wanted, rel_tol=1e-9)
+    elif isinstance(wanted, list | tuple):
+        found = list(map(_listed, value)) == list(map(_listed, wanted))
+    else:
+        found = value == wanted
+    return found
+
+
+def _listed(value: Any) -> Any:
+    return list(map(_listed, value)) if isinstance(value, list | tuple) else value
+
+
 def bound_of(step: Step, most: float | None) -> Callable[[object, object], object]:
     """The function (ask, reply) -> reply that applies the site's `max_norm` before a reply leaves.
 
-    Raises Refusal if the site has a `max_norm` and the step uploads arrays without a `bound`.
+    Raises Refusal if the site has a `max_norm` and the step uploads arrays that are summed, or what
+    the site learnt, without a `bound`.
     """
     bound = step.bound
     if most is not None and bound is not None:
         return lambda ask, reply: bound(ask, reply, most)
-    if most is not None and step.summed and _has_arrays(step):
+    if most is not None and ((step.summed and _has_arrays(step)) or step.learnt is not None):
         raise Refusal("no-bound")
     return lambda ask, reply: reply
 

@@ -20,7 +20,7 @@ from confide.federation.secure.member import Member
 from confide.federation.secure.primitives import fresh_signer
 from confide.federation.secure.repeats import Sets
 from confide.federation.secure.roster import Pinned
-from confide.federation.site import Scratch, Site, SiteHost
+from confide.federation.site import Expects, Scratch, Site, SiteHost
 from confide.federation.steps import Step
 from confide.federation.uploading import Left, Up, Uploading
 from confide.privacy.purse import PURSE, Purse
@@ -81,7 +81,8 @@ class Hosting:
     Server and sites keep a checkpoint after every `every`-th round and after round `last`. `sums`:
     how replies are summed, and with what. `simulated`: the seed of an experiment whose sites draw
     nothing that cannot be repeated, and so keep nothing secret. `up`, `top`: how uploads travel
-    where the server may see them, and the share of numbers that "top" sends.
+    where the server may see them, and the share of numbers that "top" sends. `expects`: what the
+    settings make of every ask.
     """
 
     steps: Mapping[str, Step]
@@ -93,6 +94,7 @@ class Hosting:
     simulated: int | None = None
     up: Up = "rows"
     top: float = 0.01
+    expects: Expects | None = None
 
     def host(
         self,
@@ -138,6 +140,7 @@ class Hosting:
             ),
             log=log,
             sums=SumHost(site, log=log) if site.member else None,
+            expects=self.expects,
         )
 
 

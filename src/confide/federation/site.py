@@ -9,12 +9,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from confide.errors import ConfideError, LockedKeyError, MessageError, printable
+from confide.data.batches.least import covering
+from confide.errors import (
+    ConfideError,
+    LockedKeyError,
+    MessageError,
+    SmallBatchError,
+    printable,
+)
 from confide.federation.digests import digest
 from confide.federation.failures import Refusal, failure_from
 from confide.federation.forms import limits_of
 from confide.federation.giving import HELD, HeldWeights, whole
-from confide.federation.guards import Guards, bound_of, check_reply
+from confide.federation.guards import (
+    Guards,
+    bound_of,
+    check_bounded,
+    check_expected,
+    check_open,
+    check_reply,
+)
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import Arrays, decode, encode
@@ -24,6 +38,7 @@ from confide.learning.encoder_files import is_encoder_name
 from confide.privacy.purse import Purse
 from confide.seeds import derive_seed
 from confide.text.document import Document
+from confide.text.segment import segmented
 
 MOST_LOG = 4 * 2**20
 """Bytes after which a site's own log is set aside."""
@@ -49,6 +64,7 @@ class Site:
         guards: its own limits.
         member: the site's side of sums that the server cannot open; None where it sums otherwise.
         draws: gives the first weights of the model at hand, by seed.
+        size: counts the training examples of the model at hand.
         purse: its run keys and its account of sums under noise; None where none are made.
         remote: the server is elsewhere, so the site opens no path that the server names.
         cache: what can be made again from text and memory, such as encoded batches.
@@ -72,12 +88,23 @@ class Site:
     member: Any = None
     purse: Purse | None = None
     draws: Callable[[int], Arrays] | None = None
+    size: Callable[[], int] | None = None
     cache: Scratch = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
     def documents(self, part: str) -> Sequence[Document]:
         """The documents of `part`: "train", "dev" or "test"."""
         return {"train": self.train, "dev": self.dev, "test": self.test}[part]
+
+    @property
+    def sentences(self) -> int:
+        """The number of training sentences with a token, counted once."""
+        if "sentences" not in self.cache:
+            self.cache["sentences"] = sum(
+                bool(one.tokens) for each in self.train for one in segmented(each).sentences
+            )
+        found: int = self.cache["sentences"]
+        return found
 
     def once(self, *place: Hashable, make: Callable[[], T]) -> T:
         """What the sites of one process share under this name; the first site to ask makes it."""
@@ -130,6 +157,8 @@ class Site:
             raise Refusal("no-key") from error
 
 
+Expects = Callable[[str, int], Mapping[str, object]]
+"""What the settings make of an ask of a step in a round (`guards.check_expected`)."""
 Work = Callable[[Step, object, int], tuple[Any, Callable[[], None]]]
 """Does a step's work: the step, its ask and the round give the reply, and what settles it."""
 
@@ -148,7 +177,8 @@ class SiteHost:
     """The site's side of the wall: bytes come in, bytes go out, and nothing else leaves.
 
     Whatever a step raises becomes a `Failure` without text; the traceback goes to the site's
-    own log.
+    own log. Here the site's guards are kept, for every step alike; what they bound is declared on
+    the steps and on the fields of their messages. `expects` says what an ask must hold.
     """
 
     def __init__(
@@ -161,8 +191,10 @@ class SiteHost:
         uploading: Uploading | None = None,
         log: Path | None = None,
         sums: Sums | None = None,
+        expects: Expects | None = None,
     ) -> None:
         self._sums = sums
+        self._expects = expects
         self._uploading = uploading or Uploading()
         self.site = site
         self._steps = steps
@@ -192,6 +224,8 @@ class SiteHost:
             raise Refusal("bad-ask")
         if round > self.site.guards.max_rounds:
             raise Refusal("too-many-rounds")
+        if self.site.guards.masked and not (self.site.member and self.site.member.masked):
+            raise Refusal("only-masked")
         step = self._steps.get(name)
         if self._sums is not None:
             said = self._sums.answer(name, step, data, round=round, work=self._worked)
@@ -203,6 +237,7 @@ class SiteHost:
             raise Refusal("only-masked")
         ask = self._opened(step, data)
         reply, settle = self._worked(step, ask, round)
+        check_open(reply, self.site.guards)
         seed = self._turn(step, round).seed
         sent, kept = self._uploading.sent(step, ask, reply, round=round, seed=seed)
         encoded = encode(sent)
@@ -212,12 +247,21 @@ class SiteHost:
 
     def _worked(self, step: Step, ask: object, round: int) -> tuple[Any, Callable[[], None]]:
         """The checked reply to an ask, and what keeps the memory after it."""
-        bound = bound_of(step, self.site.guards.max_norm)
+        guards = self.site.guards
+        check_bounded(ask, guards)
+        if self._expects is not None:
+            check_expected(ask, self._expects(step.name, round))
+        if guards.min_sentences > 1 and 0 < self.site.sentences < guards.min_sentences:
+            raise Refusal("too-few-sentences")
+        bound = bound_of(step, guards.max_norm)
         before = self._memory.before(round, step.name)
         self._keep_private(step, ask, before)
-        reply, after = step.answer(self.site, before, ask, self._turn(step, round))
+        with covering(1 if step.timed else guards.min_batch):  # noise hides a unit by itself
+            reply, after = step.answer(self.site, before, ask, self._turn(step, round))
+        self._check_size(step)
         reply = bound(ask, reply)
         check_reply(step, ask, reply)
+        check_bounded(reply, guards)
 
         def settle() -> None:
             if after is before:
@@ -226,6 +270,20 @@ class SiteHost:
                 self._memory.commit(round, step.name, after)
 
         return reply, settle
+
+    def _check_size(self, step: Step) -> None:
+        """Raise an error if the model at hand has too few examples of the training text.
+
+        That depends on the text, so where replies are summed unseen it is not refused in the open.
+        """
+        guards = self.site.guards
+        if self.site.size is None or max(guards.min_sentences, guards.min_batch) == 1:
+            return
+        size = self.site.size()
+        if 0 < size < guards.min_sentences:
+            raise Refusal("too-few-sentences")
+        if step.learnt is not None and not step.timed and size < guards.min_batch:
+            raise SmallBatchError("the site has too few examples to learn from")
 
     def _turn(self, step: Step, round: int) -> Turn:
         seed = derive_seed(self._seed, round, self.site.name, step.drawn or step.name)

@@ -52,9 +52,11 @@ class CountBuckets:
 class BucketsCounted:
     """Counts of the training text by bucket: only their sums over all sites are seen."""
 
-    word_counts_B: Counted = carries("how often words of each bucket occur")
+    word_counts_B: Counted = carries("how often words of each bucket occur", rule="min_token_count")
     word_sites_B: Counted = carries("1 for each bucket with a word of the site")
-    character_counts_C: Counted = carries("how often characters of each bucket occur")
+    character_counts_C: Counted = carries(
+        "how often characters of each bucket occur", rule="min_token_count"
+    )
     character_sites_C: Counted = carries("1 for each bucket with a character of the site")
 
 

@@ -39,11 +39,12 @@ class Pulls(NamedTuple):
     """Gradients of the loss by the form's `slope` (Eq. 11).
 
     `source` has each row's gradient of the site's own annotation; `target_G` is the sum over all
-    rows for the model's annotation.
+    rows for the model's annotation, which so many `rows` have.
     """
 
     source: RowSlopes
     target_G: NDArray[np.float32]
+    rows: int
 
 
 class CompletingDesk(Desk, Protocol[T]):

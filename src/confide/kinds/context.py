@@ -44,8 +44,8 @@ class DescribeEncoder:
 class EncoderDescribed:
     """Equal at sites that have the same encoder."""
 
-    check: str = carries("keyed check value of the encoder's files")
-    dim: int = carries("width of its state of a word")
+    check: str = carries("keyed check value of the encoder's files", rule="open")
+    dim: int = carries("width of its state of a word", rule="open")
 
 
 def describe_encoder(

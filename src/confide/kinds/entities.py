@@ -169,7 +169,8 @@ class EntityDesk(Generic[E]):
     def slopes(self, weights: Arrays, how: How, encoded: Sized) -> Pulls:
         """The gradients of each row's loss by the form's `slope`."""
         found = self.trained_by(how).slopes(self.model(weights, lent=True), encoded)
-        return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0))
+        rows = int(found.target_SG.any(1).sum())
+        return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0), rows)
 
     def fit(
         self,

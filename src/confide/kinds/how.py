@@ -18,7 +18,7 @@ class How:
     momentum: float = carries("momentum of SGD")
     weight_decay: float = carries("factor")
     clip: float = carries("largest norm of a gradient; 0: no bound")
-    batch_size: int = carries("examples")
+    batch_size: int = carries("examples", rule="min_batch")
     epochs: int = carries("passes over the site's training text")
     word_dropout: float = carries("share of words read as the unknown word")
     vectors: bool = carries("whether rows of the site's vector file are filled in first")

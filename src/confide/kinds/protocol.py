@@ -223,6 +223,14 @@ class Kind(Protocol):
         """Raise SettingsError if this kind cannot be trained as the settings say."""
         ...
 
+    def settled(self, run: RunSettings) -> Mapping[str, Any]:
+        """The values of the form's fields that the settings alone decide."""
+        ...
+
+    def asked(self, run: RunSettings) -> Mapping[str, Mapping[str, object]]:
+        """What the settings make of the asks of the kind's own steps: by step, then by field."""
+        ...
+
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
@@ -279,7 +287,9 @@ class Taken:
     """The site has the form, and has encoded its training text."""
 
     size: int = carries("number of its training examples")
-    vectors: str = carries("keyed check value of the site's vector file; empty without one")
+    vectors: str = carries(
+        "keyed check value of the site's vector file; empty without one", rule="open"
+    )
 
 
 @dataclass(frozen=True)
@@ -287,7 +297,7 @@ class Score:
     """Score a part of your held-out text with these weights."""
 
     weights: Arrays = carries("the common weights")
-    part: str = carries("dev or test")
+    part: str = carries("dev or test", rule="varies")
 
 
 def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, Kept[F]]:
@@ -339,5 +349,6 @@ def desk_at(site: Site, form: G, make: Callable[[Site, G], D]) -> D:
     site.cache.pop("desk", None)
     made = make(site, form)
     site.cache["desk"] = (form, made)
+    site.size = lambda: made.size
     site.draws = partial(form.first, site=site)
     return made

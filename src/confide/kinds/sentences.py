@@ -42,7 +42,9 @@ class PublicSentences:
     """Public sentences without their annotation."""
 
     gone: ClassVar[tuple[str, ...]] = ("name",)
-    sentences: list[list[str]] = carries("the tokens of each public sentence", most=8 * MIB)
+    sentences: list[list[str]] = carries(
+        "the tokens of each public sentence", most=8 * MIB, rule="varies"
+    )
 
     @cached_property
     def digest(self) -> str:

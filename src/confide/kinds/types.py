@@ -37,9 +37,13 @@ class DescribeTypes:
 class TypesDescribed:
     """What a site annotates, and the digest of its encoder or BART."""
 
-    types: list[str] = carries("names of the entity types that the site annotates (not text)")
+    types: list[str] = carries(
+        "names of the entity types that the site annotates (not text)", rule="open"
+    )
     sentences: int = carries("number of its training sentences")
-    digest: str = carries("digest of the public files of its encoder or BART; empty without one")
+    digest: str = carries(
+        "digest of the public files of its encoder or BART; empty without one", rule="open"
+    )
 
 
 def described(site: Site, digest: str, *, closed: bool) -> TypesDescribed:
@@ -122,6 +126,11 @@ def agree_on_types(
         raise no_entity()
     seen |= {entity.type for document in public for entity in document.entities}
     return declared or sorted(seen), replies
+
+
+def asked_of_types(run: RunSettings, name: str = "") -> dict[str, object]:
+    """What the settings make of the ask that describes the sites' types and files of this name."""
+    return vars(DescribeTypes(name, run.privacy is not None))
 
 
 def agreed(form: object, replies: Mapping[str, TypesDescribed]) -> Agreed:

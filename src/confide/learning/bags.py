@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from confide.data.batches.least import joined
 from confide.data.batches.relation_pieces import (
     EncodedRelations,
     RelationBatch,
@@ -299,8 +300,9 @@ def _dealt(
     """The bags of each batch of an epoch; for an encoder, bags of similar size are together."""
     if isinstance(encoded, EncodedSentences):
         order = random.permutation(len(groups))
-        for start in range(0, len(order), batch_size):
-            yield [groups[number] for number in order[start : start + batch_size]]
+        starts = range(0, len(order), batch_size)
+        for numbers in joined(order[start : start + batch_size] for start in starts):
+            yield [groups[number] for number in numbers]
         return
     lengths_S = encoded.lengths_S
     kept = [

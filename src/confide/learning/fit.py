@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from confide.data.batches.encoding import Encoded
+from confide.data.batches.least import check_covers
 from confide.data.batches.tagger import TaggerBatch, train_batches
 from confide.errors import DataError
 from confide.learning.devices import beside, drawing, enough_memory, home, where_is
@@ -96,7 +97,7 @@ def train(
 
     `batches` gives an epoch's batches for its seed, `loss` the loss of each sentence of a batch;
     `make` makes the optimiser. Training ends after `epochs` or `optimiser.most` steps, whichever
-    comes first.
+    comes first. Raises SmallBatchError for a batch of fewer rows than a gradient may cover.
     """
     started = time.perf_counter()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -110,6 +111,7 @@ def train(
             values, sizes = list[Tensor](), list[int]()
             drawn = batches(derive_seed(seed, "batches", epoch))
             for batch in islice(drawn, optimiser.left(steps)):
+                check_covers(len(batch))
                 parts = in_parts(batch, place.at_once)
                 values.append(descent.step_down(_losses(loss, parts, model, len(batch))))
                 sizes.append(len(batch))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from confide.data.batches.least import check_covers
 from confide.learning.devices import at_home, drawing, enough_memory, home, where_is
 from confide.learning.weights import Arrays, named
 from confide.seeds import derive_seed
@@ -18,7 +19,8 @@ def gradients(
     """The mean of `loss` (loss_B of a batch), and its gradient by trained parameter.
 
     The norm of the whole gradient is at most `clip` (0: no bound). Dropout is drawn from the seed.
-    The model keeps its weights, and is left in training mode.
+    The model keeps its weights, and is left in training mode. Raises SmallBatchError for a batch of
+    fewer rows than a gradient may cover.
     """
     parameters = {name: p for name, p in named(model).items() if p.requires_grad}
     for parameter in parameters.values():
@@ -26,7 +28,9 @@ def gradients(
     if not model.training:
         model.train()
     with drawing(model, derive_seed(seed, "dropout")), enough_memory(where_is(model)):
-        mean = loss().mean()
+        loss_B = loss()
+        check_covers(len(loss_B))
+        mean = loss_B.mean()
         mean.backward()  # type: ignore[no-untyped-call]
     if clip > 0.0:
         nn.utils.clip_grad_norm_(parameters.values(), clip)

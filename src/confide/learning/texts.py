@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 
 from confide.data.batches.denoising import Batching, DenoisingBatch, denoising_batch, epoch_plan
+from confide.data.batches.least import check_covers
 from confide.data.batches.noise import Noise
 from confide.data.batches.passages import Cutter, Passages
 from confide.learning.bart_files import filled, sizes_of
@@ -84,13 +85,15 @@ def fit_texts(
 
     Training ends after `epochs` or `most` steps (0: no bound), whichever comes first.
 
-    Raises DataError if there is no passage, or if the training diverges.
+    Raises DataError if there is no passage, or if the training diverges, and SmallBatchError as
+    `fit.train` does.
     """
     started, steps, tokens, seen, loss = time.perf_counter(), 0, 0, 0, 0.0
     for epoch in range(epochs):
         own = derive_seed(seed, "epoch", epoch)
         pieces, losses = 0, 0.0
         for places in islice(epoch_plan(passages, how, seed=own), most - steps if most else None):
+            check_covers(len(places))
             batch = denoising_batch(passages, places, how, seed=own)
             losses += denoiser.step(batch, number=steps, share=0.0) * batch.tokens
             steps, pieces, seen = steps + 1, pieces + batch.tokens, seen + len(places)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Protocol
 
@@ -75,6 +77,13 @@ class Method(Protocol):
 
     def begin_with(self, start: Start | None) -> None:
         """Let round 1 begin with a trained model; None: with weights drawn from the seed."""
+        ...
+
+    def expects(self, step: str, n: int) -> Mapping[str, object]:
+        """What the settings make of an ask of this step in round `n`, by the names of its fields.
+
+        A field of an ask that is not here, and no array, is declared to vary.
+        """
         ...
 
     def start(self, federation: Federation) -> Carried:
@@ -249,6 +258,21 @@ def answered_in(settings: RunSettings) -> dict[str, Step]:
     closed = own is not None and own.held_out == "closed"
     tell = (pair.kind.Scored, COUNT_EXAMPLES.reply)
     return {one.name: one for one in pair.steps if not (closed and one.reply in tell)}
+
+
+@dataclass(frozen=True)
+class Expecting:
+    """What settings make of the asks of their method, at a site (`site.Expects`)."""
+
+    settings: RunSettings
+
+    def __call__(self, step: str, round: int) -> Mapping[str, object]:
+        """The values of an ask of this step in this round, by the names of its fields."""
+        return self._method.expects(step, round)
+
+    @cached_property
+    def _method(self) -> Method:
+        return method_named(self.settings.trained_by)(self.settings)
 
 
 def _check_private(settings: RunSettings, kind: type[Method]) -> None:

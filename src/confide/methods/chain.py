@@ -20,6 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from confide.federation.federation import Federation
+from confide.federation.guards import Within
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Form, Kept
@@ -70,6 +71,10 @@ class Chain(FedAvg):
         }
         weights = links[-1].weights if links else state.weights
         return replace(state, weights=weights), facts
+
+    def expects(self, step: str, n: int) -> dict[str, object]:
+        """As under FedAvg; only the first site of all fills in word vectors."""
+        return super().expects(step, n) | {"how.vectors": Within(0, n == 1)}
 
 
 def _on_from(ask: Train, reply: Trained) -> Train:

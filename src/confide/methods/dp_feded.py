@@ -120,6 +120,12 @@ class DpFedED(UnderNoise, FedED):
     Settings: ClassVar[type] = DpFedEDSettings
     steps_alone: ClassVar[bool] = True
 
+    def expects(self, step: str, n: int) -> dict[str, object]:
+        """As under FedED, and how a site steps under noise."""
+        own = self._run.privacy
+        assert own is not None, "the settings were checked"
+        return super().expects(step, n) | {"steps": own.steps, "rate": self._own.noisy_rate}
+
     def _said(
         self, state: Central, federation: Federation, how: How
     ) -> tuple[Predicted | None, TrainAndPredict, Facts]:

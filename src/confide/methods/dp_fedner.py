@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -111,6 +111,10 @@ class DpFedNER(UnderNoise, FedNER):
                 expected="no `vectors`",
                 got=f"vectors of {', '.join(named)}",
             )
+
+    def _improving(self) -> dict[str, Any]:
+        """The rate of a site's own steps."""
+        return {"rate": self._own.noisy_rate}
 
     def _share_out(self, federation: Federation, sizes: Mapping[str, int]) -> None:
         """Nothing: no number depends on how much text a site has."""

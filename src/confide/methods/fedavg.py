@@ -129,7 +129,9 @@ class Train:
     weights: Arrays = carries("the common weights")
     how: How = carries("how a site trains")
     weighting: str = carries("what a site's weights are multiplied by: equal (1) or its examples")
-    tables: list[str] = carries("tables whose rows count only if the site has what they stand for")
+    tables: list[str] = carries(
+        "tables whose rows count only if the site has what they stand for", rule="varies"
+    )
 
 
 @dataclass(frozen=True)
@@ -383,14 +385,40 @@ class FedAvg:
         """This pair's version of the step."""
         return next(one for one in self.steps if one.name == step.name)
 
-    def _ask(self, state: Carried, n: int) -> Train:
-        """How the sites train in a round, and how much they count."""
+    @property
+    def _weighting(self) -> str:
+        """What a site's weights are multiplied by."""
         weighting = getattr(self._own, "weighting", "equal")
         if weighting is None:
             weighting = "examples" if self.kind.weighs else "equal"
+        return "equal" if weighting == "equal" else "examples"
+
+    def _how(self, n: int) -> How:
+        """How the sites train in a round."""
+        return replace(how_of(self._run, n), proximal=getattr(self._own, "proximal", 0.0))
+
+    def _ask(self, state: Carried, n: int) -> Train:
+        """How the sites train in a round, and how much they count."""
         return Train(
             weights=state.weights,
-            how=replace(how_of(self._run, n), proximal=getattr(self._own, "proximal", 0.0)),
-            weighting="equal" if weighting == "equal" else "examples",
+            how=self._how(n),
+            weighting=self._weighting,
             tables=list(state.form.tables()) if self._rows == "seen" else [],
         )
+
+    def expects(self, step: str, n: int) -> dict[str, object]:
+        """What the settings make of an ask of this step in round `n`, by the names of its fields.
+
+        A site compares what it is asked with it (`guards.check_expected`). What an ask has besides
+        must be declared to vary.
+        """
+        own = self.kind.asked(self._run)
+        if step in own:
+            return dict(own[step])
+        settled = self.kind.settled(self._run).items()
+        found = {
+            f"{place}.{name}": value for place in ("form", "public") for name, value in settled
+        }
+        found |= {f"how.{name}": value for name, value in vars(self._how(max(n, 1))).items()}
+        found["weighting"] = self._weighting
+        return found | ({"tables": []} if self._rows == "all" else {})

@@ -22,6 +22,7 @@ from confide.errors import GuardError, SettingsError, together
 from confide.federation.digests import digest, number
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
+from confide.federation.guards import Within
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
 from confide.federation.steps import Turn
@@ -43,8 +44,12 @@ from confide.text.document import Document
 class Noise:
     """How a sum is made noisy."""
 
-    unit: str = carries("whose gradient is clipped: of a document, a sentence or a patient")
-    patients: str = carries("a document's name up to these characters is its patient; empty: whole")
+    unit: str = carries(
+        "whose gradient is clipped: of a document, a sentence or a patient", rule="unit"
+    )
+    patients: str = carries(
+        "a document's name up to these characters is its patient; empty: whole", rule="patients"
+    )
     clip: float = carries("largest norm of a unit's gradient")
     grid: int = carries("that norm in whole numbers")
     variance: int = carries("variance of the noise that the account counts")
@@ -216,6 +221,11 @@ class UnderNoise(FedAvg):
         own, one = self._run.privacy, self._budget.mechanism
         assert own is not None, "the settings were checked"
         return Noise(own.unit, own.patients, own.clip, one.clip, one.variance, one.rate)
+
+    def expects(self, step: str, n: int) -> dict[str, object]:
+        """As under FedAvg, and the noise; a site cannot know how many others take part."""
+        noise = {f"noise.{name}": value for name, value in vars(self._noise).items()}
+        return super().expects(step, n) | noise | {"drawn": Within(0, self._units)}
 
     @property
     def _units(self) -> float:

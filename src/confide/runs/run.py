@@ -19,7 +19,7 @@ from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec, Su
 from confide.federation.keys import unlock
 from confide.federation.workers import WorkerEngine
 from confide.learning.devices import computing_at, place_of
-from confide.methods import Method, answered_in, method_of
+from confide.methods import Expecting, Method, answered_in, method_of
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder, environment, memory_of
 from confide.runs.gathering import Gathered, gather
@@ -160,6 +160,7 @@ def _train(
         simulated=settings.seed if settings.key == SIMULATED else None,
         up=up_of(settings),
         top=settings.federation.top,
+        expects=Expecting(settings),
     )
     workers = min(settings.workers, len(specs))
 

@@ -28,6 +28,7 @@ ANYONE = "*"
 """As the lead of an agreement: whoever leads."""
 
 Combine = Literal["mean", "trimmed", "median", "clipped"]
+Rows = Literal["all", "seen"]
 Name = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63}|\*)$")]
 Site = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
 Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
@@ -45,20 +46,26 @@ class Agreement(Table):
 
     `wire` is the digest of the method's wire table; `steps` are the steps agreed to, or all of
     them if empty. A run may have up to `rounds` rounds of up to `local_epochs` passes over the
-    text, in batches of at least `batch_size` sentences. Each round takes at least a `fraction` of
-    the sites, and a sum covers at least `at_least`. All of `sites` must take part; further sites
-    may only if `others`. Up to `runs` runs are allowed from `agreed` until the end of the day
-    `until`.
+    text, or `local_steps` steps where the method counts these, in batches of at least `batch_size`
+    sentences. Each round takes at least a `fraction` of the sites, and a sum covers at least
+    `at_least`. A word counts if at least `word_sites` sites have it; `rows` says whether a site may
+    be asked which words it has, and `most_norm` how far off an update may be and still count. All
+    of `sites` must take part; further sites may only if `others`. Up to `runs` runs are allowed
+    from `agreed` until the end of the day `until`.
     """
 
     wire: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     steps: tuple[Word, ...] = ()
     rounds: Positive
     local_epochs: Positive
+    local_steps: Positive = 1
     batch_size: Positive
     fraction: Annotated[float, Field(gt=0, le=1)]
     at_least: Positive
     combine: Annotated[tuple[Combine, ...], BeforeValidator(_several), Field(min_length=1)]
+    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 5.0
+    rows: Annotated[tuple[Rows, ...], BeforeValidator(_several), Field(min_length=1)] = ("all",)
+    word_sites: Positive = 1
     lead: Annotated[tuple[Name, ...], BeforeValidator(_several), Field(min_length=1)]
     sites: Annotated[tuple[Site, ...], BeforeValidator(_several)]
     others: bool
@@ -91,10 +98,14 @@ class ConsentFile(Table):
 BOUNDS = {
     "rounds": "rounds of a run, at most",
     "local_epochs": "passes over the site's text in a round, at most",
+    "local_steps": "steps in a round, at most, where the method counts steps",
     "batch_size": "sentences in a batch, at least",
     "fraction": "share of the sites that take part in a round, at least",
     "at_least": "sites in the sum of a round, at least",
     "combine": "how the server may combine what sites send",
+    "most_norm": "times the usual size that an update may have and still count, at most",
+    "rows": 'whose rows are averaged; "seen" tells which words the site has',
+    "word_sites": "sites that must have a word for it to count, at least",
     "lead": f'who may lead; "{ANYONE}" is anyone with a kit of the lead',
     "sites": "who must take part",
     "others": "whether further sites may take part",

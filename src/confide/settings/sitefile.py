@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationError
 
@@ -44,6 +44,7 @@ class SiteGuards(GuardsTable):
     min_sites: Positive = 3
     max_norm: Norm | None = 1000.0
     masked: bool = True
+    unit: Literal["any", "document", "sentence", "patient"] = "document"
     reply_every: Annotated[float, Field(ge=0, le=600)] = 2.0
 
 
@@ -60,7 +61,9 @@ class ConsentTable(Table):
 class SiteFile(SiteTable):
     """A site's own file. `memory` is the folder where it keeps its part of every run.
 
-    `compared`: take part only if the fingerprints of server and lead have been compared. `device`,
+    `compared`: take part only if the fingerprints of server and lead have been compared.
+    `colluding`: how many sites of a secure sum may be in league with the server, whatever the lead
+    says; unless it is named, a third of them, rounded up, less one, and at least one. `device`,
     `precision` and `at_once` say where and how this site computes, whatever the run's settings say.
     """
 
@@ -68,6 +71,7 @@ class SiteFile(SiteTable):
     key: str
     memory: str = "memory"
     compared: bool = False
+    colluding: Positive | None = None
     device: Device = "cpu"
     precision: Precision = "auto"
     at_once: NotNegative = 0

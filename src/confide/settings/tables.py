@@ -252,12 +252,14 @@ class SelectTable(Table):
 class GuardsTable(Table):
     """A site's own limits: what it refuses, whatever the server asks.
 
-    It refuses to train on fewer than `min_sentences`, to send a gradient of fewer than `min_batch`,
+    It refuses to train on fewer than `min_sentences`, to take a gradient of fewer than `min_batch`,
     to run more than `max_rounds`, to share a `private` part of the model and, between real sites,
     to be one of fewer than `min_sites`. It clips the change that training uploads to the norm
     `max_norm`, if given (inf: no limit). With `masked`, what is summed leaves it only under masks.
     What it gives under noise, over all runs, may not spend more than `max_epsilon` at `delta`, and
-    leaves at whole multiples of `reply_every` seconds after the ask (0: at once).
+    leaves at whole multiples of `reply_every` seconds after the ask (0: at once). That ε holds for
+    one `unit` of text, so noise that hides another is refused; where it is the patient, a document
+    is of the one that its name up to the first of the characters `patients` says.
     """
 
     min_sentences: Positive = 1
@@ -270,6 +272,8 @@ class GuardsTable(Table):
     masked: bool = False
     max_epsilon: Annotated[float, Field(gt=0, le=1000)] = 10.0
     delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
+    unit: Literal["any", "document", "sentence", "patient"] = "any"
+    patients: Annotated[str, Field(max_length=10)] = ""
     reply_every: Annotated[float, Field(ge=0, le=600)] = 0.0
 
 

@@ -6,16 +6,19 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Generator, Mapping
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from confide import __version__
 from confide.errors import QuorumError
 from confide.federation.events import unwatched
 from confide.federation.failures import CODES, Failure
+from confide.federation.federation import Delivery
 from confide.federation.messages import decode, encode, peek
 from confide.flare.run.agreements import CONSENT_FILE, COUNT_FILE
 from confide.flare.run.conducting import Conductor
@@ -122,16 +125,17 @@ def test_no_other_words_for_a_run_of_few_sites_help(
 
 
 def test_little_text_and_small_gradients_are_refused_by_default(tmp_path: Path) -> None:
-    for method, code in (("fedavg-tagger", "too-few-sentences"), ("fedner-tagger", "small-batch")):
-        settings = tiny(tmp_path, f"method={method}", "training.batch_size=21")
-        files = write_site_files(tmp_path / method, settings)
-        if method == "fedavg-tagger":
-            without_guards(files)
-        else:
-            files = write_site_files(tmp_path / method, settings, guards={"min_batch": 8})
-        with pytest.raises(QuorumError) as raised:
-            conduct(tmp_path / f"server-{method}", settings, HomesEngine(files))
-        assert CODES[code] in str(raised.value)
+    usual = SiteGuards()
+    for code, guards in (
+        ("too-few-sentences", {"min_sentences": usual.min_sentences}),
+        ("small-batch", {"min_batch": usual.min_batch}),
+    ):
+        for method in ("fedavg-tagger", "fedner-tagger"):
+            settings = tiny(tmp_path, f"method={method}", "training.batch_size=7")
+            files = write_site_files(tmp_path / f"{method}-{code}", settings, guards=guards)
+            with pytest.raises(QuorumError) as raised:
+                conduct(tmp_path / f"server-{method}-{code}", settings, HomesEngine(files))
+            assert CODES[code] in str(raised.value)
 
 
 def test_the_defaults_of_a_real_site_refuse_and_those_of_one_machine_do_not(
@@ -169,17 +173,108 @@ def test_a_file_that_an_older_setup_wrote_does_not_lower_the_defaults() -> None:
 def test_every_method_runs_under_the_defaults_with_the_same_numbers(
     tmp_path: Path, method: str
 ) -> None:
-    """But for `min_sentences`, of which these tiny sites have fewer.
+    """But for `min_sentences` and `min_batch`, of which these tiny sites have fewer.
 
     And for `masked`: tests/flare/run/test_peering.py.
     """
-    settings = tiny(tmp_path, f"method={method}", "rounds=1", "training.batch_size=24")
+    settings = tiny(tmp_path, f"method={method}", "rounds=1", "training.batch_size=240")
     plain = HomesEngine(write_site_files(tmp_path / "plain", settings))
     conduct(tmp_path / "one", settings, plain)
-    guards = {**SiteGuards().model_dump(), "min_sentences": 2, "masked": False}
+    guards = {**SiteGuards().model_dump(), "min_sentences": 2, "min_batch": 2, "masked": False}
     files = write_site_files(tmp_path / "guarded", settings, guards=guards)
     conduct(tmp_path / "other", settings, HomesEngine(files))
     assert not list(differences(numbers(tmp_path / "one"), numbers(tmp_path / "other")))
+
+
+# --- a server with other code -------------------------------------------------------------
+
+
+class OtherCode(HomesEngine):
+    """A server that asks for other training than the settings say which the sites joined with."""
+
+    changes: Mapping[str, Any]
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Generator[Delivery, None, None]:
+        if step == "train":
+            asks = {site: encode(self._other(decode(Train, data))) for site, data in asks.items()}
+        yield from super().deliver(step, round, asks=asks, timeout=timeout)
+
+    def _other(self, ask: Train) -> Train:
+        own = {name: value for name, value in self.changes.items() if hasattr(ask.how, name)}
+        rest = {name: value for name, value in self.changes.items() if name not in own}
+        return dataclasses.replace(ask, how=dataclasses.replace(ask.how, **own), **rest)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("epochs", 50),
+        ("batch_size", 1),
+        ("batches", 1),
+        ("learning_rate", 1e6),
+        ("clip", 0.0),
+        ("word_dropout", 0.9),
+        ("optimiser", "sgd"),
+        ("weighting", "examples"),
+        ("tables", ["word.weight"]),
+        ("outside", 1.0),
+        ("round", 2),
+    ],
+)
+def test_a_server_with_other_code_gets_no_other_training(
+    name: str, value: object, tmp_path: Path
+) -> None:
+    settings = tiny(tmp_path, "rounds=1")
+    engine = OtherCode(write_site_files(tmp_path / "homes", settings))
+    engine.changes = {name: value}
+    with pytest.raises(QuorumError) as raised:
+        conduct(tmp_path / "server", settings, engine)
+    place = name if name in ("weighting", "tables") else f"how.{name}"
+    assert CODES["not-agreed"] in str(raised.value) and f"({place})" in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("training.batch_size=4", "training.local_steps=1"),
+        ("training.batch_size=4",),
+    ],
+)
+def test_no_batch_is_smaller_than_the_guard(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "rounds=1", *overrides)
+    files = write_site_files(tmp_path / "homes", settings, guards={"min_batch": 8})
+    with pytest.raises(QuorumError) as raised:
+        conduct(tmp_path / "server", settings, HomesEngine(files))
+    assert CODES["small-batch"] in str(raised.value)
+
+
+def test_under_the_guard_masked_nothing_of_an_open_run_leaves(tmp_path: Path) -> None:
+    """No text is read, and no count of it is told."""
+    settings = tiny(tmp_path)
+    files = write_site_files(tmp_path / "homes", settings, guards={"masked": True})
+    assert said(SiteHome(files["site-1"]), "join", joining(settings))[0] == "only-masked"
+    assert not list((tmp_path / "homes/site-1/memory").glob("runs/*/site.log"))
+
+
+def test_how_many_sites_may_collude_is_the_site_s_to_say(tmp_path: Path) -> None:
+    """The lead may suppose more, and never fewer."""
+    settings = tiny(tmp_path, "federation.sums=masked", sites=7)
+    names = [one.name for one in settings.site]
+    for lead, own, code in (
+        ("federation.colluding=1", None, "outside-consent"),
+        ("federation.colluding=1", 1, "uncertified"),  # this home has no identity
+        ("federation.colluding=2", None, "uncertified"),
+        ("federation.colluding=2", 3, "outside-consent"),
+    ):
+        chosen = tiny(tmp_path, "federation.sums=masked", lead, sites=7)
+        more = {} if own is None else {"colluding": own}
+        files = write_site_files(tmp_path / "homes", chosen, **more)
+        ask = joining(chosen, f"{lead[-1]}-{own}", sites=names)
+        found, detail = said(SiteHome(files["site-1"]), "join", ask)
+        assert found == code
+        assert detail == ("federation.colluding" if code == "outside-consent" else "site-1")
 
 
 # --- bounds -------------------------------------------------------------------------------
@@ -194,6 +289,8 @@ def test_every_method_runs_under_the_defaults_with_the_same_numbers(
         ({"fraction": 1.0}, "federation.fraction"),
         ({"at_least": 4}, "federation.at_least"),
         ({"combine": ["median"]}, "federation.combine"),
+        ({"most_norm": 4.9}, "federation.most_norm"),
+        ({"word_sites": 2}, "vocabulary.min_sites"),
         ({"lead": "bob"}, "lead"),
         ({"sites": ["site-1", "site-2"], "others": False}, "sites"),
         ({"sites": ["site-1", "site-2", "north"], "others": True}, "sites"),
@@ -356,9 +453,10 @@ def test_a_run_that_cannot_be_counted_does_not_run(
 # --- a server that does other things than it said -------------------------------------------
 
 
-def with_rate(ask: Train, rate: float) -> bytes:
-    """The ask with another learning rate."""
-    return encode(dataclasses.replace(ask, how=dataclasses.replace(ask.how, learning_rate=rate)))
+def with_weights(ask: Train, more: float) -> bytes:
+    """The same ask from other weights."""
+    weights = {name: array + np.float32(more) for name, array in ask.weights.items()}
+    return encode(dataclasses.replace(ask, weights=weights))
 
 
 def test_a_server_cannot_ask_more_rounds_than_it_said(tmp_path: Path) -> None:
@@ -370,8 +468,7 @@ def test_a_server_cannot_ask_more_rounds_than_it_said(tmp_path: Path) -> None:
     assert said(home, "train", heard, round=2) == ("Trained", "")
     assert said(home, "train", heard, round=3) == ("outside-consent", "rounds")
     other = decode(Train, heard)
-    rates = [0.5 + n / 100 for n in range(4)]
-    asked = [with_rate(other, rate) for rate in rates]
+    asked = [with_weights(other, (1 + n) / 100) for n in range(4)]
     found = [said(home, "train", one, round=2)[0] for one in asked]
     assert found == ["Trained", "Trained", "Trained", "outside-consent"]
 

@@ -73,6 +73,10 @@ def agreements(draw: st.DrawFn) -> Agreement:
             "fraction": draw(st.sampled_from([0.1, 0.25, 0.5, 1.0])),
             "at_least": draw(st.integers(1, 5)),
             "combine": draw(ways),
+            "local_steps": draw(st.integers(1, 5)),
+            "most_norm": draw(st.sampled_from([1.5, 5.0, float("inf")])),
+            "rows": draw(st.lists(st.sampled_from(["all", "seen"]), min_size=1, unique=True)),
+            "word_sites": draw(st.integers(1, 3)),
             "lead": draw(leads),
             "sites": sites,
             "others": others,
@@ -95,7 +99,23 @@ def runs(draw: st.DrawFn) -> tuple[Settings, dict[str, Any]]:
             "fraction": draw(st.sampled_from([0.05, 0.2, 0.5, 0.9, 1.0])),
             "at_least": draw(st.integers(0, 6)),
         },
+        "vocabulary": {"min_sites": draw(st.integers(1, 4))},
     }
+    tree["options"] = draw(
+        st.sampled_from([{}, {"rows": "seen"}, {"local_steps": 3}, {"local_steps": 9}])
+    )
+    hidden = {"sums": "masked", "fraction": 1.0}
+    tree["federation"] |= draw(
+        st.sampled_from(
+            [
+                {},
+                {"most_norm": 9.0},
+                {"most_norm": float("inf")},
+                hidden,
+                {**hidden, "groups": 2, "combine": "clipped"},
+            ]
+        )
+    )
     return parse(tree), {
         "sites": draw(names),
         "lead": draw(st.sampled_from(["ada", "bob", "", "eve"])),
@@ -118,11 +138,22 @@ def holds(agreement: Agreement, settings: Settings, about: dict[str, Any]) -> se
     drawn = max(1, round_half_up(settings.federation.fraction * len(about["sites"])))
     too_far = (drawn - 1) // 2  # so many can be left out of a sum where every site has to answer
     left = max(min(3, drawn), drawn - too_far)
-    smallest = min(drawn, settings.federation.at_least or left)
+    if settings.federation.limit == float("inf"):
+        left = drawn
+    smallest = min(drawn, settings.federation.at_least or left, settings.federation.groups or drawn)
     if (1 if settings.method == "alone" else smallest) < agreement.at_least:
         wrong.add("federation.at_least")
-    if "mean" not in agreement.combine:
+    if settings.federation.combine not in agreement.combine:
         wrong.add("federation.combine")
+    if settings.options.get("local_steps", 1) > agreement.local_steps:
+        wrong.add("options.local_steps")
+    if settings.options.get("rows", "all") not in agreement.rows:
+        wrong.add("options.rows")
+    if settings.vocabulary.min_sites < agreement.word_sites:
+        wrong.add("vocabulary.min_sites")
+    compares = settings.federation.sums != "masked" or settings.federation.groups > 0
+    if compares and settings.federation.limit > agreement.most_norm:
+        wrong.add("federation.most_norm")
     if not {"*", about["lead"]} & set(agreement.lead):
         wrong.add("lead")
     for site in "abcdef":
@@ -193,6 +224,36 @@ def test_one_step_outside_is_outside(
     assert outside(agreement, parse(RUN | changes), **(AS | about)) == [field]
 
 
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        (
+            {"federation": {"sums": "masked", "combine": "clipped", "groups": 2}},
+            "federation.at_least",
+        ),
+        ({"options": {"local_steps": 200}}, "options.local_steps"),
+        ({"options": {"rows": "seen"}}, "options.rows"),
+        ({"federation": {"most_norm": float("inf")}}, "federation.most_norm"),
+        ({"federation": {"most_norm": 5.1}}, "federation.most_norm"),
+        ({"vocabulary": {"min_sites": 1}}, "vocabulary.min_sites"),
+    ],
+)
+def test_no_setting_changes_what_a_bound_means(changes: dict[str, Any], field: str) -> None:
+    """Groups make sums smaller, steps a pass longer; a word of one site is everybody's."""
+    agreement = Agreement.model_validate(AGREED | {"word_sites": 2})
+    run = RUN | {"vocabulary": {"min_sites": 2}}
+    assert outside(agreement, parse(run), **AS) == []
+    assert outside(agreement, parse(run | changes), **AS) == [field]
+    allowed = {"local_steps": 200, "rows": ["seen"], "most_norm": float("inf"), "word_sites": 1}
+    wide = Agreement.model_validate(AGREED | allowed | {"at_least": 2})
+    assert set(outside(wide, parse(run | changes), **AS)) <= {"options.rows"}
+
+
+def test_an_older_agreement_allows_the_least_of_what_it_does_not_say() -> None:
+    agreed = Agreement.model_validate(AGREED)
+    assert (agreed.local_steps, agreed.rows, agreed.most_norm) == (1, ("all",), 5.0)
+
+
 def test_a_name_that_is_said_twice_is_one_site() -> None:
     settings = parse(RUN)
     assert fewest(settings, ["a", "a", "a"]) == 1
@@ -247,6 +308,10 @@ def test_a_run_is_within_what_its_settings_propose(
         "training.batch_size",
         "federation.fraction",
         "federation.combine",
+        "federation.most_norm",
+        "options.local_steps",
+        "options.rows",
+        "vocabulary.min_sites",
     }
     if base.sites and set(base.sites) == set(about["sites"]):
         assert "federation.at_least" not in fields

@@ -86,6 +86,18 @@ def test_a_site_refuses_sums_that_the_server_could_read(tmp_path: Path) -> None:
         conduct(tmp_path / "plain", plain, engine)
 
 
+def test_a_batch_below_the_guard_is_refused_in_the_open_since_it_is_the_lead_s(
+    tmp_path: Path,
+) -> None:
+    settings = tiny(tmp_path, "rounds=1", "training.batch_size=4", MASKED)
+    refused(
+        tmp_path,
+        settings,
+        homes(tmp_path, settings, min_batch=8),
+        "guard `min_batch` (how.batch_size)",
+    )
+
+
 def test_a_site_that_compares_refuses_strangers(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "rounds=1", MASKED)
     files = write_site_files(tmp_path / "homes", settings, guards={"masked": True}, compared=True)

@@ -84,7 +84,7 @@ def test_a_site_holds_its_rare_words_back(tmp_path: Path) -> None:
 def test_a_site_with_fewer_sentences_than_its_guard_wants_refuses(tmp_path: Path) -> None:
     method, federation, engine = begun(tmp_path)
     engine.site("site-2").guards = Guards(min_sentences=10)
-    with pytest.raises(QuorumError, match=r"site-2, step take.*min_sentences"):
+    with pytest.raises(QuorumError, match=r"site-2, step check_key.*min_sentences"):
         method.start(federation)
 
 

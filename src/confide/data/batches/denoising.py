@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from confide.data.batches.flat import rows_of
+from confide.data.batches.least import joined
 from confide.data.batches.noise import Ints, Noise, noised
 from confide.data.batches.passages import Passages
 from confide.errors import DataError
@@ -79,6 +80,8 @@ class Batching:
 def epoch_plan(passages: Passages, how: Batching, *, seed: int) -> list[NDArray[np.int64]]:
     """The passages of each batch of an epoch, similar lengths together, batches in random order.
 
+    Where a gradient must cover more passages, short batches are joined to their neighbours.
+
     Raises DataError if there is no passage.
     """
     if not len(passages):
@@ -92,6 +95,7 @@ def epoch_plan(passages: Passages, how: Batching, *, seed: int) -> list[NDArray[
         part = order_S[start : start + pool]
         part = part[np.argsort(lengths_S[part], kind="stable")]
         plan += _full_batches(part, lengths_S, how.pieces_per_batch)
+    plan = joined(plan)
     return [plan[place] for place in rng.permutation(len(plan))]
 
 

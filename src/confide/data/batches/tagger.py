@@ -17,6 +17,7 @@ from torch import Tensor
 from confide.data.batches.encoding import Encoded
 from confide.data.batches.flat import Rows as Rows
 from confide.data.batches.flat import padded, rows_of
+from confide.data.batches.least import joined
 from confide.data.batches.vocabulary import PAD, UNK
 
 _POOL = 32  # batches that are drawn together and sorted by length
@@ -78,7 +79,10 @@ def train_batches(
 def shuffled(
     lengths_S: Rows, batch_size: int, *, random: np.random.Generator, max_tokens: int = 8192
 ) -> Iterator[Rows]:
-    """The rows of each batch of one epoch, as `train_batches` says."""
+    """The rows of each batch of one epoch, as `train_batches` says.
+
+    Where a gradient must cover more rows, short batches are joined to their neighbours.
+    """
     order = random.permutation(len(lengths_S))
     pool = batch_size * _POOL
     cuts: list[Rows] = []
@@ -87,6 +91,7 @@ def shuffled(
         rows = rows[np.argsort(lengths_S[rows], kind="stable")]
         for start in range(0, len(rows), batch_size):
             cuts.extend(_bounded(rows[start : start + batch_size], lengths_S, max_tokens))
+    cuts = joined(cuts)
     for index in random.permutation(len(cuts)):
         yield cuts[index]
 

@@ -49,6 +49,9 @@ OPEN = (
     "bad-ask",
     "spent",
     "other-text",
+    "small-batch",
+    "not-agreed",
+    "other-unit",
 )
 """Codes that depend on the ask and on the site's settings, never on its text."""
 
@@ -74,8 +77,6 @@ class SumHost:
             return self._exchanged(EXCHANGES[name], round, data)
         if step is None or not is_summed(step):
             return None
-        if self._site.guards.masked and not self._member.masked:
-            raise Refusal("only-masked")
         opening, ask = self._opened(step, data)
         if opening.part == VALUES:
             return self._values(opening, ask, round=round, name=name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -13,6 +14,7 @@ from pydantic import ValidationError
 from confide.errors import SettingsError
 from confide.settings import Settings, dump, nearest, parse
 from confide.settings.consentfile import ANYONE, BOUNDS, Agreement
+from confide.settings.federation import OF_SITES
 from confide.settings.reading import explained, parse_assignment
 from confide.userfiles import Tree
 
@@ -54,7 +56,8 @@ class Line:
 def fewest(settings: Settings, sites: Sequence[str]) -> int:
     """The fewest sites that a sum of this run may cover; under `alone` it is one.
 
-    Fewer than half of the drawn sites can be too far off to be in a sum (`most_norm`).
+    Fewer than half of the drawn sites can be too far off to be in a sum (`most_norm`). Of fixed
+    groups the server sees the sum of each.
     """
     from confide.federation.combining import fewest_left
     from confide.federation.quorum import round_half_up  # torch, which takes its time
@@ -64,12 +67,30 @@ def fewest(settings: Settings, sites: Sequence[str]) -> int:
     count = len(set(sites))
     drawn = max(1, round_half_up(settings.federation.fraction * count))
     left = fewest_left(drawn, (drawn - 1) // 2 if math.isfinite(settings.federation.limit) else 0)
-    return min(drawn, settings.federation.at_least or left)
+    own = settings.federation
+    return min(drawn, own.at_least or left, own.groups or drawn)
 
 
 def combine_of(settings: Settings) -> str:
     """How the server combines what sites send."""
     return settings.federation.combine
+
+
+def limit_of(settings: Settings) -> float:
+    """How many times the usual size an update may have; 0 where none can be compared."""
+    own = settings.federation
+    return 0.0 if own.sums in ("integers", "masked") and not own.groups else own.limit
+
+
+def steps_of(settings: Settings) -> int:
+    """The steps of a site in a round, if the method counts them."""
+    steps = settings.options.get("local_steps", 1)
+    return steps if isinstance(steps, int) else sys.maxsize
+
+
+def rows_of(settings: Settings) -> str:
+    """Whose rows of a table are averaged: those of all sites, or of those that have the word."""
+    return str(settings.options.get("rows", "all"))
 
 
 def outside(
@@ -96,10 +117,14 @@ def outside(
     is_outside = {
         "rounds": settings.rounds > agreement.rounds,
         "training.local_epochs": settings.training.local_epochs > agreement.local_epochs,
+        "options.local_steps": steps_of(settings) > agreement.local_steps,
         "training.batch_size": settings.training.batch_size < agreement.batch_size,
         "federation.fraction": settings.federation.fraction < agreement.fraction,
         "federation.at_least": fewest(settings, sites) < agreement.at_least,
         "federation.combine": combine_of(settings) not in agreement.combine,
+        "federation.most_norm": limit_of(settings) > agreement.most_norm,
+        "options.rows": rows_of(settings) not in agreement.rows,
+        "vocabulary.min_sites": settings.vocabulary.min_sites < agreement.word_sites,
         "lead": ANYONE not in agreement.lead and lead not in agreement.lead,
         "sites": bool(known - named or strangers),
         "runs": runs > agreement.runs,
@@ -115,10 +140,14 @@ def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
     is_beyond = {
         "rounds": asked.rounds > agreed.rounds,
         "local_epochs": asked.local_epochs > agreed.local_epochs,
+        "local_steps": asked.local_steps > agreed.local_steps,
         "batch_size": asked.batch_size < agreed.batch_size,
         "fraction": asked.fraction < agreed.fraction,
         "at_least": asked.at_least < agreed.at_least,
         "combine": bool(set(asked.combine) - set(agreed.combine)),
+        "most_norm": asked.most_norm > agreed.most_norm,
+        "rows": bool(set(asked.rows) - set(agreed.rows)),
+        "word_sites": asked.word_sites < agreed.word_sites,
         "lead": bool(leads),
         "sites": bool(set(agreed.sites) - set(asked.sites)),
         "others": bool(not agreed.others and strangers),
@@ -151,10 +180,14 @@ def usual(
         steps=tuple(steps),
         rounds=max(100, 2 * rounds),
         local_epochs=10,
+        local_steps=10,
         batch_size=4,
         fraction=0.1,
         at_least=at_least,
         combine=("mean", "clipped"),
+        most_norm=OF_SITES,
+        rows=("all", "seen"),
+        word_sites=1,
         lead=(ANYONE,),
         sites=(),
         others=True,
@@ -176,10 +209,14 @@ def proposed(settings: Settings, base: Agreement) -> Agreement:
         | {
             "rounds": settings.rounds,
             "local_epochs": settings.training.local_epochs,
+            "local_steps": steps_of(settings),
             "batch_size": settings.training.batch_size,
             "fraction": settings.federation.fraction,
             "at_least": fewest(settings, base.sites) if known else at_least,
             "combine": (combine_of(settings),),
+            "most_norm": limit_of(settings) or base.most_norm,
+            "rows": (rows_of(settings),),
+            "word_sites": settings.vocabulary.min_sites,
         }
     )
 

@@ -29,12 +29,13 @@ from confide.federation.checkpoints import Checkpoint, as_array
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.files import for_the_owner, inside, private_folder, write_of_run
 from confide.federation.forms import limits_of
-from confide.federation.guards import Guards, check_reply
+from confide.federation.guards import Guards, check_open, check_reply
 from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
 from confide.federation.ledger import OPENED, Ledger
 from confide.federation.messages import FieldSize, decode, encode, peek, sizes
 from confide.federation.secure.exchanges import EXCHANGES, as_asked
 from confide.federation.secure.member import Member
+from confide.federation.secure.roster import colluders
 from confide.federation.site import SiteHost, ask_in, note_traceback
 from confide.federation.steps import Step
 from confide.flare.kits.peers import Place
@@ -54,7 +55,7 @@ from confide.flare.run.joining import (
     state_in,
 )
 from confide.flare.run.peering import member_of
-from confide.methods import answered_in, method_named
+from confide.methods import Expecting, answered_in, method_named
 from confide.privacy.purse import PURSE
 from confide.runs.folder import RUNS, RunFolder, memory_of
 from confide.runs.gathering import Gathered, gather
@@ -189,7 +190,12 @@ class SiteHome:
         agreed = self._agreements.agreed(file, settings.trained_by, ask.wire)
         if fewest(settings, ask.sites) < file.guards.min_sites:
             raise Refusal("few-sites")
+        usual = colluders(len(set(ask.sites)))
+        if (settings.federation.colluding or usual) < (file.colluding or usual):
+            raise Refusal(OUTSIDE, "federation.colluding")
         self._agreements.hold(agreed, asked)
+        if file.guards.masked and sums_of(settings) != "masked":
+            raise Refusal("only-masked")
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
         mine = settings.model_copy(
             update={"site": (_table(file),), "split": None, "public": public, **own_computing(file)}
@@ -210,6 +216,7 @@ class SiteHome:
         folder.write("settings.toml", dump(mine))
         reply = self._joined(gathered)
         check_reply(JOIN, ask, reply)
+        check_open(reply, guards)
         return reply
 
     def _joined(self, gathered: Gathered) -> Joined:
@@ -336,6 +343,7 @@ class _Run:
             sums=SumsWith(sums_of(settings)),
             up=up_of(settings),
             top=settings.federation.top,
+            expects=Expecting(settings),
         ).host(self.spec, {}, member=member, purse=purse)
 
     def count(self, step: str, data: bytes, *, most: int) -> None:

@@ -134,7 +134,7 @@ def member_of(
         file.name,
         place.identity.key,
         pinned=peering,
-        colluding=settings.federation.colluding or colluders(len(sites)),
+        colluding=file.colluding or colluders(len(sites)),
         least=file.guards.min_sites,
         binding=digest(b"received", ask.settings.encode(), ask.wire.encode()),
         record=Sets(folder),

@@ -24,7 +24,7 @@ SOON = 14
 GUARDS = {
     "min_sentences": "trains on no fewer sentences",
     "min_token_count": "keeps back words that occur less often here",
-    "min_batch": "sends no gradient of fewer sentences",
+    "min_batch": "takes no gradient of fewer sentences, pairs, bags or passages",
     "min_sites": "joins no run of fewer sites, and no smaller sum",
     "max_rounds": "answers no more rounds of a run",
     "max_norm": "scales its uploads down to a change of this norm",
@@ -32,6 +32,8 @@ GUARDS = {
     "masked": "sends what is summed only under masks",
     "max_epsilon": "spends no more on sums under noise, over all runs, as ε",
     "delta": "the δ at which that ε holds",
+    "unit": "the unit of text for which it holds",
+    "patients": "a document's name up to one of these characters is its patient",
     "reply_every": "sends sums under noise only at multiples of so many seconds",
 }
 """What a site does because of each guard."""

@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step, Tables
 from confide.kinds.bags.extractor import BagExtractor
-from confide.kinds.bags.form import COUNT_BAG_BUCKETS, COUNT_BAGS, BagForm, agree_on_bags
+from confide.kinds.bags.form import (
+    COUNT_BAG_BUCKETS,
+    COUNT_BAGS,
+    BagForm,
+    agree_on_bags,
+    asked_of_bags,
+    asked_of_buckets,
+    settled_bags,
+)
 from confide.kinds.bags.release import in_clear, released
 from confide.kinds.evaluation import BagsScored, bag_counts_of, check_bags_scored
 from confide.kinds.protocol import Agreed
@@ -58,6 +66,17 @@ class BagKind:
         """Raise SettingsError if an encoder is to be tuned and none reads."""
         if run.bags.reader != "encoder":
             check_no_encoder(run, f"bags.reader = {run.bags.reader!r}")
+
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        return settled_bags(run, denoise=run.bags.denoise)
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {
+            COUNT_BAGS.name: vars(asked_of_bags(run)),
+            COUNT_BAG_BUCKETS.name: vars(asked_of_buckets(run)),
+        }
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()

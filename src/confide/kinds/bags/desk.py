@@ -171,8 +171,7 @@ class BagDesk:
     def looked(self, part: str) -> Looked:
         """The bags of a part of the site's text, made once.
 
-        Raises Refusal if the training text has a relation outside the agreed set, or fewer
-        sentences than the site's own guard demands.
+        Raises Refusal if the training text has a relation outside the agreed set.
         """
         if part not in self._looked:
             self._looked[part] = self._training() if part == "train" else self._held_out(part)
@@ -195,8 +194,6 @@ class BagDesk:
     def _training(self) -> Looked:
         site, form = self.site, self.form
         examples = candidates(site.train, rules_of(form)).examples
-        if examples and len(examples) < site.guards.min_sentences:
-            raise Refusal("too-few-sentences")
         bags = training_bags(examples, site.train, same=form.same)  # type: ignore[arg-type]
         number = {name: place for place, name in enumerate(form.relations)}
         if not number.keys() >= set(bags.relations):

@@ -42,7 +42,13 @@ from confide.kinds.buckets import (
 )
 from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
 from confide.kinds.protocol import desk_at
-from confide.kinds.relations.form import PairForm, annotation_of, check_annotation, pair_form
+from confide.kinds.relations.form import (
+    PairForm,
+    annotation_of,
+    check_annotation,
+    pair_form,
+    settled_pairs,
+)
 from confide.kinds.vocabulary import (
     MOST_COMMON,
     MOST_WORDS,
@@ -86,13 +92,17 @@ class BagsCounted:
         "keyed digests of the site's words, sorted; none if an encoder reads", most=MOST_WORDS
     )
     word_counts_W: NDArray[np.int64] = carries(
-        "how often each word occurs in the training text", most=MOST_WORDS
+        "how often each word occurs in the training text", most=MOST_WORDS, rule="min_token_count"
     )
-    encoder: str = carries("digest of the encoder's public files; empty without one")
-    dim: int = carries("width of the encoder's states; 0 without one")
-    relations: list[str] = carries("names of the relations of the training text (not text)")
-    pairs: list[tuple[str, str]] = carries("pairs of entity types that the relations link")
-    types: list[str] = carries("names of the entity types (not text)")
+    encoder: str = carries("digest of the encoder's public files; empty without one", rule="open")
+    dim: int = carries("width of the encoder's states; 0 without one", rule="open")
+    relations: list[str] = carries(
+        "names of the relations of the training text (not text)", rule="open"
+    )
+    pairs: list[tuple[str, str]] = carries(
+        "pairs of entity types that the relations link", rule="open"
+    )
+    types: list[str] = carries("names of the entity types (not text)", rule="open")
 
 
 @dataclass(frozen=True)
@@ -107,8 +117,8 @@ class BagForm(PairForm):
     how: str = carries("how a word is normalised")
     sizes: dict[str, int] = carries("sizes of the PCNN")
     activation: str = carries("the PCNN's activation: tanh or relu")
-    nonce: str = carries("this run's nonce, by which the sites compared keys")
-    check: str = carries("the nonce's HMAC under the common key: verifies a key")
+    nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
+    check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
     word_digests_V16: NDArray[np.uint8] = carries(
         "keyed digests of the common words, in order of ids", most=MOST_COMMON
     )
@@ -208,7 +218,7 @@ def agree_on_bags(
     nonce, check, holders = compare_keys(federation)
     reads_words = run.bags.reader == PCNN
     name = "" if reads_words else run.classifier.encoder
-    ask = CountBags(run.bags.reader, run.vocabulary.how, name)
+    ask = asked_of_bags(run)
     replies = federation.ask(COUNT_BAGS, ask, round=0, sites=holders)
     encoder = ""
     if not reads_words:
@@ -224,26 +234,40 @@ def agree_on_bags(
     if federation.summing is not None and reads_words:
         counted = federation.sum(
             COUNT_BAG_BUCKETS,
-            CountBuckets(run.vocabulary.how, WORD_BITS, 0),
+            asked_of_buckets(run),
             round=0,
             sites=sorted(replies),
         )
         words_V16 = common_buckets(
             counted.word_counts_B, counted.word_sites_B, min_count=least, min_sites=sites
         )
-    form = BagForm(
-        **pairs,
-        reader=run.bags.reader,
-        denoise=denoise,
-        same=run.bags.same,
-        how=run.vocabulary.how,
-        nonce=nonce,
-        check=check,
-        word_digests_V16=words_V16,
-        sizes={name: getattr(run.pcnn, name) for name in _SIZES} if reads_words else {},
-        activation=run.pcnn.activation if reads_words else "",
-    )
+    settled = settled_bags(run, denoise=denoise)
+    form = BagForm(**pairs | settled, nonce=nonce, check=check, word_digests_V16=words_V16)
     return form, sorted(replies)
+
+
+def asked_of_bags(run: RunSettings) -> CountBags:
+    """The ask to describe a site's text."""
+    reader = run.bags.reader
+    return CountBags(reader, run.vocabulary.how, "" if reader == PCNN else run.classifier.encoder)
+
+
+def asked_of_buckets(run: RunSettings) -> CountBuckets:
+    """The ask to count words by bucket."""
+    return CountBuckets(run.vocabulary.how, WORD_BITS, 0)
+
+
+def settled_bags(run: RunSettings, *, denoise: str) -> dict[str, Any]:
+    """The values of the form that the settings alone decide."""
+    reads_words = run.bags.reader == PCNN
+    return settled_pairs(run, encoder=not reads_words, pool="max") | {
+        "reader": run.bags.reader,
+        "denoise": denoise,
+        "same": run.bags.same,
+        "how": run.vocabulary.how,
+        "sizes": {name: getattr(run.pcnn, name) for name in _SIZES} if reads_words else {},
+        "activation": run.pcnn.activation if reads_words else "",
+    }
 
 
 def bag_form_of(memory: BagForm) -> Made:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from confide.data.batches.examples import Example
 from confide.data.batches.token_pieces import TokenText
@@ -34,6 +34,7 @@ from confide.kinds.types import (
     TypesDescribed,
     agree_on_types,
     agreed,
+    asked_of_types,
     described,
     describing,
 )
@@ -53,10 +54,10 @@ class EncoderForm(OfTags, MadeOfEncoder):
     head: ClassVar[str] = "tag"
     slope: ClassVar[str] = "tag.weight"
 
-    types: list[str] = carries("names of all entity types")
+    types: list[str] = carries("names of all entity types", rule="varies")
     tag_scheme: str = carries("scheme of the tags: iobes or iob2")
     encoder: str = carries("the encoder's name in the settings of the run")
-    digest: str = carries("digest of the encoder's files")
+    digest: str = carries("digest of the encoder's files", rule="varies")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
     tuning: str = carries(TUNING, added=True)
@@ -141,6 +142,21 @@ class EncoderKind(EntityKind):
         """The server's own model, that learns from the sites' predictions."""
         return SentenceStudent()
 
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        own = run.classifier
+        return {
+            "tag_scheme": run.model.tag_scheme,
+            "encoder": own.encoder,
+            "dropout": own.dropout,
+            "longest": own.longest,
+            "tuning": str(tuning_of(run)),
+        }
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {DESCRIBE.name: asked_of_types(run, run.classifier.encoder)}
+
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
@@ -150,13 +166,4 @@ class EncoderKind(EntityKind):
         types, replies = agree_on_types(
             run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public
         )
-        form = EncoderForm(
-            types=types,
-            tag_scheme=run.model.tag_scheme,
-            encoder=own.encoder,
-            digest=digest,
-            dropout=own.dropout,
-            longest=own.longest,
-            tuning=str(tuning_of(run)),
-        )
-        return agreed(form, replies)
+        return agreed(EncoderForm(types=types, digest=digest, **self.settled(run)), replies)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, cast
+from typing import Any, ClassVar, cast
 
 from confide.data.corpus.corpora import locate
 from confide.errors import FederationError, SettingsError, printable
@@ -33,6 +33,7 @@ from confide.kinds.types import (
     TypesDescribed,
     agree_on_types,
     agreed,
+    asked_of_types,
     described,
     describing,
 )
@@ -54,9 +55,11 @@ class LightnerForm(MadeOfFiles[PretrainedBart]):
     head: ClassVar[str] = ""
     slope: ClassVar[str] = "prompts.q_QD"
 
-    types: list[str] = carries("names of all entity types, by which the model writes them")
+    types: list[str] = carries(
+        "names of all entity types, by which the model writes them", rule="varies"
+    )
     bart: str = carries("the BART's name in the settings of the run")
-    digest: str = carries("digest of the BART's files")
+    digest: str = carries("digest of the BART's files", rule="varies")
     prompts: int = carries("number of prompts, N_q")
     hidden: int = carries("width of the projections of the prompts, h")
     where: str = carries("which self-attention has prompts: both or decoder")
@@ -68,7 +71,9 @@ class LightnerForm(MadeOfFiles[PretrainedBart]):
     adversary: str = carries("the adversary: none, dann, fada or fade")
     reversal: float = carries("how much of the adversary's gradient reaches the model at the end")
     rises: int = carries("rounds over which that share grows; 0 without an adversary")
-    told_apart: list[str] = carries("names of the sites that the adversary tells apart")
+    told_apart: list[str] = carries(
+        "names of the sites that the adversary tells apart", rule="varies"
+    )
 
     @property
     def files(self) -> str:
@@ -183,6 +188,15 @@ class LightnerKind(EntityKind):
         """Raise SettingsError if `[encoder]` is to tune it: `lightner.tune` does that."""
         check_no_encoder(run, "a LightNER")
 
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        rises = 0 if run.lightner.adversary == NONE else run.rounds
+        return {**run.lightner.model_dump(), "rises": rises}
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {DESCRIBE.name: asked_of_types(run, run.lightner.bart)}
+
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
@@ -196,13 +210,8 @@ class LightnerKind(EntityKind):
             replies = _told_apart(bart, federation, replies)
             types = sorted({name for reply in replies.values() for name in reply.types})
         told_apart = [] if run.lightner.adversary == NONE else sorted(replies)
-        form = LightnerForm(
-            **run.lightner.model_dump(),
-            types=types,
-            digest=digest,
-            rises=run.rounds if told_apart else 0,
-            told_apart=told_apart,
-        )
+        settled = self.settled(run)
+        form = LightnerForm(types=types, digest=digest, told_apart=told_apart, **settled)
         return agreed(form, replies)
 
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -47,7 +47,7 @@ from confide.kinds.entities import (
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, desk_at
 from confide.kinds.releases import Holders, shape_of, write_release
-from confide.kinds.types import DESCRIBE_TYPES, agree_on_types, types_in_text
+from confide.kinds.types import DESCRIBE_TYPES, agree_on_types, asked_of_types, types_in_text
 from confide.kinds.vocabulary import CHECK_KEY, common_key, compare_keys
 from confide.learning.crf_modelling import EncodedSplit
 from confide.learning.linear import LinearModeller, rows_read
@@ -63,11 +63,11 @@ TABLE = "table.weight"
 class LinearShape:
     """What a linear CRF's shape depends on."""
 
-    types: list[str] = carries("names of the entity types")
+    types: list[str] = carries("names of the entity types", rule="varies")
     tag_scheme: str = carries("tag scheme that the model learns: iobes or iob2")
     bits: int = carries("its table has 2 to the power of this many rows")
     context: str = carries("name of the frozen encoder; empty without one")
-    context_dim: int = carries("width of the frozen encoder's states; 0 without one")
+    context_dim: int = carries("width of the frozen encoder's states; 0 without one", rule="varies")
 
     @property
     def tags(self) -> TagSet:
@@ -102,8 +102,8 @@ class LinearForm(LinearShape):
     word_table: ClassVar[str] = ""
     slope: ClassVar[str] = "crf.linear.weight"
 
-    nonce: str = carries("this run's nonce, by which the sites compared keys")
-    check: str = carries("the nonce's HMAC under the common key: verifies a key")
+    nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
+    check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
 
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The weights of the whole model, all 0: all of it is trained."""
@@ -232,6 +232,18 @@ class LinearKind(EntityKind):
                 fix='leave it out, or set model.kind = "tagger"',
             )
 
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        own = run.model
+        return {"tag_scheme": own.tag_scheme, "bits": run.linear.bits, "context": own.context}
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {
+            DESCRIBE_TYPES.name: asked_of_types(run),
+            DESCRIBE_ENCODER.name: {"encoder": run.model.context},
+        }
+
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
@@ -240,9 +252,7 @@ class LinearKind(EntityKind):
         nonce, check, holders = compare_keys(federation)
         form = LinearForm(
             types=types,
-            tag_scheme=run.model.tag_scheme,
-            bits=run.linear.bits,
-            context=run.model.context,
+            **self.settled(run),
             context_dim=agree_on_encoder(federation, run.model.context),
             nonce=nonce,
             check=check,

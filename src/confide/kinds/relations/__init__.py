@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
@@ -16,7 +16,12 @@ from confide.kinds.evaluation import (
 )
 from confide.kinds.protocol import Agreed
 from confide.kinds.relations.extractor import RelationExtractor
-from confide.kinds.relations.form import DESCRIBE_RELATIONS, RelationForm, agree_on_relations
+from confide.kinds.relations.form import (
+    DESCRIBE_RELATIONS,
+    RelationForm,
+    agree_on_relations,
+    settled_pairs,
+)
 from confide.kinds.relations.public import PublicExamples, RelationStudent, public_of
 from confide.kinds.relations.release import copied, released
 from confide.kinds.releases import Holders, write_release
@@ -74,6 +79,15 @@ class RelationKind:
 
     def check(self, run: RunSettings) -> None:
         """Nothing to refuse: every setting works."""
+
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        return settled_pairs(run, encoder=True, pool=run.classifier.pool)
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        own = {"encoder": run.classifier.encoder, "closed": run.privacy is not None}
+        return {DESCRIBE_RELATIONS.name: own}
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()

@@ -50,11 +50,15 @@ class DescribeRelations:
 class RelationsDescribed:
     """What the common classifier must know of a site."""
 
-    encoder: str = carries("digest of the encoder's public files")
-    dim: int = carries("width of the encoder's states")
-    relations: list[str] = carries("names of the relations of the training text (not text)")
-    pairs: list[tuple[str, str]] = carries("pairs of entity types that the relations link")
-    types: list[str] = carries("names of the entity types (not text)")
+    encoder: str = carries("digest of the encoder's public files", rule="open")
+    dim: int = carries("width of the encoder's states", rule="open")
+    relations: list[str] = carries(
+        "names of the relations of the training text (not text)", rule="open"
+    )
+    pairs: list[tuple[str, str]] = carries(
+        "pairs of entity types that the relations link", rule="open"
+    )
+    types: list[str] = carries("names of the entity types (not text)", rule="open")
 
 
 @dataclass(frozen=True)
@@ -65,15 +69,21 @@ class PairForm:
     candidates and how the model reads them.
     """
 
-    relations: list[str] = carries("names of the relations; the first stands for none")
-    types: list[str] = carries("entity types with marks of their own; empty: all share one")
-    known_types: list[str] = carries("entity types of the training text")
-    pairs: list[tuple[str, str]] = carries("pairs of entity types that may be related")
+    relations: list[str] = carries(
+        "names of the relations; the first stands for none", rule="varies"
+    )
+    types: list[str] = carries(
+        "entity types with marks of their own; empty: all share one", rule="varies"
+    )
+    known_types: list[str] = carries("entity types of the training text", rule="varies")
+    pairs: list[tuple[str, str]] = carries(
+        "pairs of entity types that may be related", rule="varies"
+    )
     direction: str = carries("directed or undirected")
     max_sentences: int = carries("most sentence ends between the two entities; -1: any")
     max_tokens: int = carries("most tokens between the two entities; -1: any")
     encoder: str = carries("the encoder's name in the settings of the run")
-    digest: str = carries("digest of the encoder's files")
+    digest: str = carries("digest of the encoder's files", rule="varies")
     blind: bool = carries("whether entities are replaced by their types")
     pool: str = carries("what stands for an entity: sum, start or max; or cls for both")
     dropout: float = carries("share of features dropped in training")
@@ -241,24 +251,31 @@ def pair_form(
             "no site has a relation in its training text",
             fix="look at the files with `confide data check`, and at the names in `relations`",
         )
-    own, rules = run.classifier if digest else run.pcnn, run.pairs
     form = PairForm(
         relations=[NO_RELATION, *relations],
         types=types if digest and run.classifier.typed else [],
         known_types=types,
-        pairs=sorted(rules.types or {(head, tail) for head, tail in said["pairs"]}),
-        direction=rules.direction,
-        max_sentences=_limit(rules.max_sentences),
-        max_tokens=_limit(rules.max_tokens),
-        encoder=run.classifier.encoder if digest else "",
+        pairs=sorted(run.pairs.types or {(head, tail) for head, tail in said["pairs"]}),
         digest=digest,
-        blind=bool(digest) and run.classifier.blind,
-        pool=pool,
-        dropout=own.dropout,
-        longest=own.longest,
-        tuning=str(tuning_of(run)) if digest else "",
+        **settled_pairs(run, encoder=bool(digest), pool=pool),
     )
     return vars(form)
+
+
+def settled_pairs(run: RunSettings, *, encoder: bool, pool: str) -> dict[str, Any]:
+    """The values of a `PairForm` that the settings alone decide; with or without an encoder."""
+    own, rules = run.classifier if encoder else run.pcnn, run.pairs
+    return {
+        "direction": rules.direction,
+        "max_sentences": _limit(rules.max_sentences),
+        "max_tokens": _limit(rules.max_tokens),
+        "encoder": run.classifier.encoder if encoder else "",
+        "blind": encoder and run.classifier.blind,
+        "pool": pool,
+        "dropout": own.dropout,
+        "longest": own.longest,
+        "tuning": str(tuning_of(run)) if encoder else "",
+    }
 
 
 def _limit(number: float) -> int:

@@ -44,11 +44,11 @@ class PublicExamples:
     """The public examples without their relations."""
 
     gone: ClassVar[tuple[str, ...]] = ("name",)
-    texts: list[str] = carries("text of each public example", most=8 * MIB)
-    heads: list[Spans] = carries("where each text has its head", most=2 * MIB)
-    tails: list[Spans] = carries("where each text has its tail", most=2 * MIB)
-    head_types: list[str] = carries("entity type of the head", most=2 * MIB)
-    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB)
+    texts: list[str] = carries("text of each public example", most=8 * MIB, rule="varies")
+    heads: list[Spans] = carries("where each text has its head", most=2 * MIB, rule="varies")
+    tails: list[Spans] = carries("where each text has its tail", most=2 * MIB, rule="varies")
+    head_types: list[str] = carries("entity type of the head", most=2 * MIB, rule="varies")
+    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB, rule="varies")
 
     @cached_property
     def digest(self) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence, Set, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from confide.kinds.types import (
     TypesDescribed,
     agree_on_types,
     agreed,
+    asked_of_types,
     described,
     describing,
 )
@@ -54,9 +55,9 @@ class SpanForm(MadeOfEncoder):
     head: ClassVar[str] = "span"
     slope: ClassVar[str] = "span.weight"
 
-    types: list[str] = carries("names of all entity types")
+    types: list[str] = carries("names of all entity types", rule="varies")
     encoder: str = carries("the encoder's name in the settings of the run")
-    digest: str = carries("digest of the encoder's files")
+    digest: str = carries("digest of the encoder's files", rule="varies")
     width: int = carries("most words of a span")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
@@ -184,6 +185,15 @@ class SpanKind(EntityKind):
         """The server's own model, that learns from the sites' predictions."""
         return SentenceStudent()
 
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        own = run.classifier
+        return {name: getattr(own, name) for name in ("encoder", "width", "dropout", "longest")}
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {DESCRIBE.name: asked_of_types(run, run.classifier.encoder)}
+
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
@@ -193,12 +203,4 @@ class SpanKind(EntityKind):
         types, replies = agree_on_types(
             run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public
         )
-        form = SpanForm(
-            types=types,
-            encoder=own.encoder,
-            digest=digest,
-            width=own.width,
-            dropout=own.dropout,
-            longest=own.longest,
-        )
-        return agreed(form, replies)
+        return agreed(SpanForm(types=types, digest=digest, **self.settled(run)), replies)

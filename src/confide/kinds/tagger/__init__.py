@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,9 +24,9 @@ from confide.kinds.context import DESCRIBE_ENCODER, NONE, agree_on_encoder
 from confide.kinds.entities import EntityExtractor, EntityKind
 from confide.kinds.protocol import Agreed
 from confide.kinds.releases import Holders, write_release
-from confide.kinds.tagger.form import TaggerForm, form_of
+from confide.kinds.tagger.form import TaggerForm, form_of, settled_shape
 from confide.kinds.tagger.release import RELEASED_AS, in_clear, released
-from confide.kinds.types import DESCRIBE_TYPES, TypesDescribed, agree_on_types
+from confide.kinds.types import DESCRIBE_TYPES, TypesDescribed, agree_on_types, asked_of_types
 from confide.kinds.vocabulary import CHECK_KEY, COUNT_VOCABULARY, agree, compare_keys
 from confide.kinds.vocabulary import Agreed as Vocabulary
 from confide.settings import Settings as RunSettings
@@ -43,8 +43,7 @@ def agree_unseen(
     """The common vocabulary where no site's digests may be seen: by buckets."""
     nonce, check, holders = compare_keys(federation)
     own = run.vocabulary
-    ask = CountBuckets(own.how, WORD_BITS, CHARACTER_BITS)
-    counted = federation.sum(COUNT_BUCKETS, ask, round=0, sites=holders)
+    counted = federation.sum(COUNT_BUCKETS, asked_of_buckets(run), round=0, sites=holders)
     sites = min(own.min_sites, len(federation.sites))
     return Vocabulary(
         nonce=nonce,
@@ -59,6 +58,11 @@ def agree_unseen(
         types_by_site={site: sorted(told[site].types) for site in holders if site in told},
         sentences={site: told[site].sentences for site in holders if site in told},
     )
+
+
+def asked_of_buckets(run: RunSettings) -> CountBuckets:
+    """The ask to count words and characters by bucket."""
+    return CountBuckets(run.vocabulary.how, WORD_BITS, CHARACTER_BITS)
 
 
 def without_words(
@@ -105,6 +109,19 @@ class TaggerKind(EntityKind):
                 expected='model.context = an encoder, and model.character = "none"',
                 got=f"context = {own.context!r}, character = {own.character!r}",
             )
+
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide, and some of its sizes."""
+        return settled_shape(run)
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {
+            DESCRIBE_TYPES.name: asked_of_types(run),
+            COUNT_VOCABULARY.name: {"how": run.vocabulary.how},
+            COUNT_BUCKETS.name: vars(asked_of_buckets(run)),
+            DESCRIBE_ENCODER.name: {"encoder": run.model.context},
+        }
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +51,7 @@ WORD_ROWS = "word.weight"
 class TaggerShape:
     """What a tagger's shape depends on, and how the tagger reads text."""
 
-    types: list[str] = carries("names of the entity types")
+    types: list[str] = carries("names of the entity types", rule="varies")
     tag_scheme: str = carries("tag scheme that the tagger learns: iobes or iob2")
     how: str = carries("how a word is normalised")
     sizes: dict[str, int] = carries("sizes of the tagger")
@@ -78,8 +78,8 @@ class TaggerForm(TaggerShape):
     word_table: ClassVar[str] = "word.weight"
     slope: ClassVar[str] = "crf.linear.weight"
 
-    nonce: str = carries("this run's nonce, by which the sites compared keys")
-    check: str = carries("the nonce's HMAC under the common key: verifies a key")
+    nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
+    check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
     word_digests_V16: NDArray[np.uint8] = carries(
         "keyed digests of the common words, in order of ids", most=MOST_COMMON
     )
@@ -146,23 +146,28 @@ def shape_for(
 
     `dim` is the width of its frozen encoder's states; 0 without one.
     """
-    model = run.model
     sizes = {
         "words": words,
         "characters": characters,
-        "tags": len(TagSet(tuple(types), model.tag_scheme)),
+        "tags": len(TagSet(tuple(types), run.model.tag_scheme)),
         "context_dim": dim,
     }
-    return TaggerShape(
-        types=list(types),
-        tag_scheme=model.tag_scheme,
-        how=run.vocabulary.how,
-        sizes=sizes | {name: getattr(model, name) for name in _SIZES},
-        character=model.character,
-        context=model.context,
-        cnn_widths=list(model.cnn_widths),
-        dropout=model.dropout,
-    )
+    settled = settled_shape(run)
+    return TaggerShape(types=list(types), **settled | {"sizes": sizes | settled["sizes"]})
+
+
+def settled_shape(run: RunSettings) -> dict[str, Any]:
+    """The values of a tagger's shape that the settings alone decide, and some of its sizes."""
+    model = run.model
+    return {
+        "tag_scheme": model.tag_scheme,
+        "how": run.vocabulary.how,
+        "sizes": {name: getattr(model, name) for name in _SIZES},
+        "character": model.character,
+        "context": model.context,
+        "cnn_widths": list(model.cnn_widths),
+        "dropout": model.dropout,
+    }
 
 
 def form_of(run: RunSettings, types: Sequence[str], agreed: Agreed, *, dim: int) -> TaggerForm:

@@ -23,7 +23,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from confide.data.batches.encoding import Encoded
 from confide.data.batches.examples import Example, examples_from
@@ -53,12 +53,13 @@ from confide.kinds.sentences import (
 )
 from confide.kinds.tagger.form import (
     TaggerShape,
+    settled_shape,
     shape_for,
     tagger_sizes,
     taught,
 )
 from confide.kinds.tagger.release import RELEASED_AS, Released, reads_clear, released
-from confide.kinds.types import agree_on_types, agreed
+from confide.kinds.types import agree_on_types, agreed, asked_of_types
 from confide.learning.crf_modelling import CrfModeller
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
@@ -68,8 +69,12 @@ from confide.text.document import Document
 class PublicTaggerForm(OfTags, TaggerShape):
     """The form of a tagger of public words."""
 
-    words: list[str] = carries("the public set's words, in order of ids", most=8 * MIB)
-    characters: list[str] = carries("the public set's characters, in order of ids", most=MIB)
+    words: list[str] = carries(
+        "the public set's words, in order of ids", most=8 * MIB, rule="varies"
+    )
+    characters: list[str] = carries(
+        "the public set's characters, in order of ids", most=MIB, rule="varies"
+    )
 
     def row_names(self) -> Mapping[str, Sequence[Hashable]]:
         """The words and characters themselves."""
@@ -155,6 +160,15 @@ class PublicTaggerKind(EntityKind):
                 got=f"vectors of {', '.join(named)}",
                 fix="leave `vectors` out, or give the tagger a frozen encoder (`model.context`)",
             )
+
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide, and some of its sizes."""
+        return settled_shape(run)
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        name = "" if run.model.context == NONE else run.model.context
+        return {DESCRIBE.name: asked_of_types(run, name)}
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()

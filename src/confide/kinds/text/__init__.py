@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from confide.errors import RunError, SettingsError
 from confide.federation.federation import Federation
@@ -70,6 +70,14 @@ class TextKind:
                 got=repr(run.training.optimiser),
             )
 
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        return run.denoising.model_dump()
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {DESCRIBE_BASE.name: {"encoder": run.denoising.encoder}}
+
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
     ) -> Agreed:
@@ -79,7 +87,7 @@ class TextKind:
         replies = federation.ask(DESCRIBE_BASE, DescribeBase(own.encoder), round=0)
         digests = {site: reply.digest for site, reply in replies.items()}
         same = with_encoder(federation, DESCRIBE_BASE, digests, ours=digest)
-        return Agreed(TextForm(digest=digest, **own.model_dump()), same)
+        return Agreed(TextForm(digest=digest, **self.settled(run)), same)
 
     def release(self, form: TextForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
         """Write the BART as transformers reads it. Raises DataError if it cannot be written."""

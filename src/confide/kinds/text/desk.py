@@ -46,7 +46,7 @@ class TextDesk:
         return int(self.passages("train").sentences_N.sum())
 
     def check(self) -> None:
-        """Raise Refusal if the training text has fewer sentences than the site's guard demands."""
+        """Cut the training text. Raises Refusal if the site's encoder differs."""
         self.passages("train")
 
     def vectors(self) -> str:
@@ -60,16 +60,13 @@ class TextDesk:
     def passages(self, part: str) -> Passages:
         """The passages of a part of the site's text, cut once.
 
-        Sentences of the site's held-out text are removed from its training text. Raises Refusal if
-        that leaves fewer sentences than the site's own guard demands.
+        Sentences of the site's held-out text are removed from its training text.
         """
         if part not in self._passages:
             site = self.site
             without = [*site.dev, *site.test] if part == "train" else []
             reading = reading_of(self.form, self.form.bart(site))
             found = cut(reading, site.documents(part), without=without)
-            if part == "train" and 0 < found.sentences_N.sum() < site.guards.min_sentences:
-                raise Refusal("too-few-sentences")
             self._passages[part] = found
         return self._passages[part]
 

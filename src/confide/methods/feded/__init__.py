@@ -46,7 +46,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Generic, Literal, Self
+from typing import Annotated, Any, ClassVar, Generic, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,9 +221,22 @@ class FedED(FedAvg):
         }
         return total, ask, facts
 
+    def _upload(self) -> dict[str, Any]:
+        """What a site sends of its predictions."""
+        own = self._own
+        return {
+            "upload": own.upload,
+            "average": own.average,
+            "wire_dtype": own.wire_dtype,
+            "most": own.most if own.upload == "logits" else 1.0,
+        }
+
+    def expects(self, step: str, n: int) -> dict[str, object]:
+        """As under FedAvg, and what a site sends of its predictions."""
+        return super().expects(step, n) | self._upload()
+
     def _asked_of(self, state: Central, how: How) -> TrainAndPredict:
         """What the sites are asked in a round."""
-        own = self._own
         return TrainAndPredict(
             weights=self._sent(state),
             how=how,
@@ -231,10 +244,7 @@ class FedED(FedAvg):
             public=state.public.digest,
             examples=state.public.rows,
             classes=state.form.classes,
-            upload=own.upload,
-            average=own.average,
-            wire_dtype=own.wire_dtype,
-            most=own.most if own.upload == "logits" else 1.0,
+            **self._upload(),
         )
 
     def _distilled(

@@ -61,7 +61,7 @@ class PublicKept(Kept[F], Generic[F, P]):
 class TakeModel:
     """Keep this central model."""
 
-    version: int = carries("version of the central model")
+    version: int = carries("version of the central model", rule="varies")
     weights: Arrays = carries("the whole model; empty if a difference is enough")
     change: Arrays = carries("difference from the previous version: int8, scales, rows")
 
@@ -70,7 +70,7 @@ class TakeModel:
 class ModelTaken:
     """The site has the central model."""
 
-    version: int = carries("the version that it keeps")
+    version: int = carries("the version that it keeps", rule="open")
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class TrainAndPredict:
 
     weights: Arrays = carries("the central model; empty: use the one that the site keeps")
     how: How = carries("how a site trains")
-    version: int = carries("version of the central model")
-    public: str = carries("SHA-256 of the public set")
-    examples: int = carries("number of its rows, each to be predicted")
-    classes: int = carries("number of classes")
+    version: int = carries("version of the central model", rule="varies")
+    public: str = carries("SHA-256 of the public set", rule="varies")
+    examples: int = carries("number of its rows, each to be predicted", rule="varies")
+    classes: int = carries("number of classes", rule="varies")
     upload: str = carries("what to send: logits or probabilities")
     average: str = carries("whose predictions of a class are averaged: all or known")
     wire_dtype: str = carries("number type of the predictions")
@@ -109,8 +109,8 @@ class ScoreModel:
     """Score a part of your held-out text with the central model."""
 
     weights: Arrays = carries("the central model; empty: use the one that the site keeps")
-    version: int = carries("version of the central model")
-    part: str = carries("dev or test")
+    version: int = carries("version of the central model", rule="varies")
+    part: str = carries("dev or test", rule="varies")
 
 
 # --- the public set and the central model -----------------------------------------------------

@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Generic, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
 from pydantic import Field
@@ -45,6 +45,7 @@ from pydantic import Field
 from confide.errors import DroppedError, FederationError, SettingsError
 from confide.federation.agreement import alike
 from confide.federation.federation import Federation
+from confide.federation.guards import MOST, Within
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
@@ -197,8 +198,7 @@ class FedNER(FedAvg):
         ask = Improve(
             weights=self._sent(state),
             how=how,
-            local_steps=own.local_steps,
-            sparse=own.sparse,
+            **self._improving(),
         )
         try:
             total = federation.sum(IMPROVE, ask, round=n, sites=sites)
@@ -224,6 +224,23 @@ class FedNER(FedAvg):
             "sentences": total.sentences,
         }
         return state, facts
+
+    def expects(self, step: str, n: int) -> dict[str, object]:
+        """As under FedAvg; only bounds of a site's part of a batch, which its size decides."""
+        own = self._own
+        found = super().expects(step, n) | self._improving()
+        found |= {
+            "own_types": own.types == "own",
+            "select": self._run.select.by,
+            "batch_size": Within(1, self._run.training.batch_size),
+            "share": Within(0, 1),
+            "total": Within(0, MOST),
+        }
+        return found if own.private is None else found | {"private": list(own.private)}
+
+    def _improving(self) -> dict[str, Any]:
+        """What a round asks besides how a site trains."""
+        return {"local_steps": self._own.local_steps, "sparse": self._own.sparse}
 
     def score(
         self, state: Carried, federation: Federation, *, part: str, round: int

@@ -11,6 +11,7 @@ from typing import Any, Generic, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.data.batches.least import check_covers
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.guards import bounded
@@ -33,7 +34,7 @@ class Enrol(Generic[F]):
     """Take part: the common form, the private parts, and the tables that get word vectors."""
 
     form: F = carries("the form of the model")
-    private: list[str] = carries("parts of the model that stay at the site")
+    private: list[str] = carries("parts of the model that stay at the site", rule="varies")
     own_types: bool = carries("whether a site's types are its own or the common ones")
     tables: Arrays = carries("the shared word table at its start, if there is a vector file")
 
@@ -42,7 +43,7 @@ class Enrol(Generic[F]):
 class TakeShare:
     """How much to train in each round, and how much the result counts."""
 
-    batch_size: int = carries("examples that the site draws in each step")
+    batch_size: int = carries("examples that the site draws in each step", rule="min_batch")
     share: float = carries("the site's share of all training examples")
     total: int = carries(
         "training examples of all sites: batch_size is of all, and a site works out its own"
@@ -54,7 +55,7 @@ class TakeShare:
 class ShareTaken:
     """The site agrees."""
 
-    batch_size: int = carries("examples that the site draws in each step")
+    batch_size: int = carries("examples that the site draws in each step", rule="open")
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ def _shared(seed: int, *, site: Site, form: PartedForm, private: Sequence[str]) 
 def take_share(
     site: Site, memory: Enrolled[F] | None, ask: TakeShare, turn: Turn
 ) -> tuple[ShareTaken, Enrolled[F]]:
-    """Keep the batch size and share. Raises Refusal if the site's own guards forbid them."""
+    """Keep the batch size and share. Raises SmallBatchError if its batches would be too small."""
     mine = known(memory)
     batch_size, share = ask.batch_size, ask.share
     if ask.total:
@@ -150,8 +151,8 @@ def take_share(
         if not 0 < share <= 1:
             raise Refusal("bad-ask")
         batch_size = max(1, round(ask.batch_size * share))
+    check_covers(min(batch_size, mine.form.at(site).size))
     mine = replace(mine, batch_size=batch_size, share=share)
-    _check_guards(site, mine)
     return ShareTaken(ask.batch_size), mine
 
 
@@ -160,7 +161,6 @@ def improve(
 ) -> tuple[Improved, Enrolled[F]]:
     """Train on batches of the site's text; private parts are updated here (Algorithm 1)."""
     memory = known(memory)
-    _check_guards(site, memory)
     if ask.weights.keys() & memory.own.keys():
         raise Refusal("bad-ask")  # or the update of a private part would leave
     desk = _desk(site, memory)
@@ -301,14 +301,6 @@ TEST_OWN = Step.of(test)
 
 def _desk(site: Site, memory: Enrolled[F]) -> PartedDesk:
     return cast(PartedForm, memory.form).at(site)
-
-
-def _check_guards(site: Site, memory: Enrolled[F]) -> None:
-    """Raise Refusal if the site's own guards forbid these private parts or this batch size."""
-    if not set(site.guards.private) <= set(memory.private):
-        raise Refusal("private-part")
-    if min(memory.batch_size, memory.form.at(site).size) < site.guards.min_batch:
-        raise Refusal("small-batch")
 
 
 def is_of(name: str, parts: Sequence[str]) -> bool:

@@ -35,7 +35,7 @@ Where we differ from the paper or decide what it leaves open:
 - pairs without a relation are triples too; of equal bids a hash of the ask, the triple and the site
   decides, so that no site wins more than its share; of equal sentences of a site, the first wins;
 - `weighting = "sentences"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
-- a site with no winners, or fewer than its own guard `min_sentences`, says so: it is not asked to
+- a site with no winners, or fewer than its own guards allow, says so: it is not asked to
   train, and weighs nothing;
 - the first `warm_rounds` (default 4; the paper has none) train on every sentence, before anyone
   bids: an untrained model picks at random, and would then be trained to prefer its picks;
@@ -53,10 +53,12 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from confide.data.batches.least import covered
 from confide.data.batches.vocabulary import DIGEST_BYTES
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
+from confide.federation.guards import Within
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
@@ -158,11 +160,13 @@ class Bids:
     digests_G16: Digests = carries(
         "keyed digests of the site's triples (two entities and a relation, or none), sorted",
         most=MOST_BIDS,
+        rule="open",
     )
     values_G: NDArray[np.float32] = carries(
         "probability of each triple's relation in the site's best sentence, blurred by chance if "
         "there is a temperature; the nearest of the values that there are",
         most=MOST_BIDS,
+        rule="open",
     )
 
 
@@ -181,7 +185,9 @@ class HearWinners:
 class WinnersHeard:
     """Whether the site will train on them."""
 
-    sentences: int = carries("number of sentences it will train on; 0 if too few for its own guard")
+    sentences: int = carries(
+        "number of sentences it will train on; 0 if too few for its own guard", rule="open"
+    )
 
 
 def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, LazyMemory[F]]:
@@ -262,7 +268,7 @@ def hear_winners(
     own = Ranked(memory.bid_values_S, memory.bid_rows_S, memory.bid_sizes_G)
     good_S = own.good(temperature=memory.bid_temperature, factor=ask.factor)
     won_W = np.sort(own.rows_S[good_S & np.repeat(wins_G, own.sizes_G)])
-    if len(won_W) < site.guards.min_sentences:
+    if len(won_W) < site.guards.min_sentences or not covered(len(won_W)):
         won_W = _NO_ROWS
     return WinnersHeard(len(won_W)), replace(memory, won_W=won_W)
 
@@ -357,6 +363,25 @@ class LazyMil(FedAvg):
         first, later = self._own.temperature, n - 1 - self._own.warm_rounds
         return max(first * self._own.cooling**later, COLDEST) if first else 0.0
 
+    @property
+    def _levels(self) -> int:
+        """How many values a bid may have."""
+        levels: int | None = self._own.levels
+        if levels is None:
+            levels = LEVELS if self._run.federation.sums in ("integers", "masked") else 0
+        return levels
+
+    def expects(self, step: str, n: int) -> dict[str, object]:
+        """As under FedAvg, and how sites bid; an adaptive factor depends on the bids."""
+        factor = self._own.factor
+        return super().expects(step, n) | {
+            "form.denoise": DENOISE,
+            "vectors": self._how(max(n, 1)).vectors,
+            "temperature": self.temperature(n),
+            "levels": self._levels,
+            "factor": Within(0, 1) if isinstance(factor, str) else factor,
+        }
+
     def _factor(self, bids: Mapping[str, Bids]) -> float:
         """The share of the best value that wins, from the first round with bids to the last."""
         given: float | str = self._own.factor
@@ -372,10 +397,7 @@ class LazyMil(FedAvg):
         ask = self._ask(state, n)
         bidders = [site for site in drawn if site not in state.idle]
         heat = self.temperature(n)
-        levels: int | None = self._own.levels
-        if levels is None:
-            levels = LEVELS if federation.summing is not None else 0
-        bid_ask = Bid(ask.weights, ask.how.vectors, heat, levels)
+        bid_ask = Bid(ask.weights, ask.how.vectors, heat, self._levels)
         bids = federation.ask(BID, bid_ask, round=n, sites=bidders)
         factor = state.factor or self._factor(bids)
         won = winners(bids, asked=encode(bid_ask), temperature=heat, factor=factor)

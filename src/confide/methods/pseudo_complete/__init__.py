@@ -37,7 +37,7 @@ Where we differ from the paper or decide what it leaves open:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Generic, Literal
+from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -104,6 +104,20 @@ class PseudoComplete(FedAvg):
         state: CompleteState[CompletingForm] = super().start(federation)
         return replace(state, parameters=state.form.parameters(state.weights))
 
+    def expects(self, step: str, n: int) -> dict[str, object]:
+        """As under FedAvg, and how the text is completed and weighed."""
+        return super().expects(step, n) | self._completing(n)
+
+    def _completing(self, n: int) -> dict[str, Any]:
+        """How a round completes the text and weighs its rows."""
+        own = self._own
+        return {
+            "distil": own.distil and n > own.warmup_rounds,
+            "confidence": own.confidence,
+            "kept": own.momentum,
+            "centred": own.centred,
+        }
+
     def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
         """The round of a site's instance weights, and the weights; None if it has none."""
         kept: Counting[Form] | None = latest()
@@ -130,11 +144,8 @@ class PseudoComplete(FedAvg):
             sites = [site for site in sites if site not in out]
         ask = Complete(
             **vars(train),
-            distil=own.distil and learnt,
-            confidence=own.confidence,
+            **self._completing(n),
             slope_G=slope_G,
-            kept=own.momentum,
-            centred=own.centred,
         )
         total = federation.sum(COMPLETE, ask, round=n, sites=sites)
         mean = mean_of(total, state.weights)

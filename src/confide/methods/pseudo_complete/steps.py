@@ -12,6 +12,7 @@ from typing import Any, Generic, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.data.batches.least import covered
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.guards import MOST, bounded
@@ -54,7 +55,7 @@ class Weigh:
     """Give the gradient that these weights' pseudo-labels cause on your text."""
 
     weights: Arrays = carries("the common weights")
-    shared: str = carries("the parameter whose gradient compares rows")
+    shared: str = carries("the parameter whose gradient compares rows", rule="varies")
     how: How = carries("how a site trains")
     confidence: float = carries("the least confidence of a label that the common model adds")
 
@@ -142,14 +143,20 @@ def _annotated(
 
 
 def _pulls(desk: CompletingDesk[T], ask: Weigh | Complete, *, round: int) -> Pulls:
-    """The gradients of every training row under the round's weights, made once."""
+    """The gradients of every training row under the round's weights, made once.
+
+    The target is zero if fewer rows have one than a gradient must cover.
+    """
     kept = desk.site.cache.get("completing slopes")
     if kept is None or kept[0] != round:
         encoded = _annotated(desk, ask, round=round).encoded
-        kept = (round, desk.slopes(ask.weights, ask.how, encoded))
+        found = desk.slopes(ask.weights, ask.how, encoded)
+        if not covered(found.rows):  # too few rows have a target for its gradient to leave
+            found = found._replace(target_G=np.zeros_like(found.target_G))
+        kept = (round, found)
         desk.site.cache["completing slopes"] = kept
-    found: Pulls = kept[1]
-    return found
+    pulls: Pulls = kept[1]
+    return pulls
 
 
 # --- what a site answers --------------------------------------------------------------------------
