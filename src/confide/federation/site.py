@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -51,6 +51,8 @@ class Site:
         draws: gives the first weights of the model at hand, by seed.
         purse: its run keys and its account of sums under noise; None where none are made.
         remote: the server is elsewhere, so the site opens no path that the server names.
+        noised: noise hides its training text, and nothing of the text leaves without.
+        log: its own log, for its own eyes.
         cache: what can be made again from text and memory, such as encoded batches.
         scratch: what all sites of one process share, such as one model instance. Neither `cache`
             nor `scratch` is saved or travels.
@@ -72,12 +74,18 @@ class Site:
     member: Any = None
     purse: Purse | None = None
     draws: Callable[[int], Arrays] | None = None
+    noised: bool = False
+    log: Path | None = None
     cache: Scratch = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
     def documents(self, part: str) -> Sequence[Document]:
         """The documents of `part`: "train", "dev" or "test"."""
         return {"train": self.train, "dev": self.dev, "test": self.test}[part]
+
+    def without_text(self) -> Site:
+        """The same site without its training text, and with a cache of its own."""
+        return replace(self, train=(), cache=self.cache.setdefault("without text", {}))
 
     def once(self, *place: Hashable, make: Callable[[], T]) -> T:
         """What the sites of one process share under this name; the first site to ask makes it."""
@@ -148,7 +156,8 @@ class SiteHost:
     """The site's side of the wall: bytes come in, bytes go out, and nothing else leaves.
 
     Whatever a step raises becomes a `Failure` without text; the traceback goes to the site's
-    own log.
+    own log. In a run under noise no reply or failure without noise may depend on the training text,
+    so steps that add none are answered as by a site that has no text.
     """
 
     def __init__(
@@ -159,7 +168,6 @@ class SiteHost:
         memory: MemoryStore[object],
         seed: int,
         uploading: Uploading | None = None,
-        log: Path | None = None,
         sums: Sums | None = None,
     ) -> None:
         self._sums = sums
@@ -168,13 +176,13 @@ class SiteHost:
         self._steps = steps
         self._memory = memory
         self._seed = seed
-        self._log = log
+        site.noised = any(step.noisy for step in steps.values())
 
     def answer(self, step: str, round: int, data: bytes) -> bytes:
         """The encoded reply, or the encoded failure; of a sum under noise in its own time."""
         begun = time.monotonic()
         found = self._found(step, round, data)
-        if step in self._steps and self._steps[step].timed:
+        if step in self._steps and self._steps[step].noisy:
             taken = time.monotonic() - begun
             time.sleep(until_due(taken, every=self.site.guards.reply_every))
         return found
@@ -183,8 +191,8 @@ class SiteHost:
         try:
             return self._answer(step, round, data)
         except Exception as error:
-            if self._log is not None:
-                note_traceback(self._log, step, round)
+            if self.site.log is not None:
+                note_traceback(self.site.log, step, round)
             return encode(failure_from(error))
 
     def _answer(self, name: str, round: int, data: bytes) -> bytes:
@@ -215,7 +223,10 @@ class SiteHost:
         bound = bound_of(step, self.site.guards.max_norm)
         before = self._memory.before(round, step.name)
         self._keep_private(step, ask, before)
-        reply, after = step.answer(self.site, before, ask, self._turn(step, round))
+        hidden = self.site.noised and not step.noisy
+        site = self.site.without_text() if hidden else self.site
+        reply, after = step.answer(site, before, ask, self._turn(step, round))
+        self.site.draws = site.draws
         reply = bound(ask, reply)
         check_reply(step, ask, reply)
 

@@ -81,11 +81,11 @@ def predict_noisily(
     Raises Refusal.
     """
     memory = known(memory)
-    desk = desk_for(site, memory, ask)
+    desk = desk_for(site.without_text(), memory, ask)
     fits = 1 <= ask.steps <= MOST_STEPS and 0 < ask.rate <= 1 and 0 < ask.drawn < math.inf
     if not fits or ask.average != "all":
         raise Refusal("bad-ask")
-    sums = Noisily.of(site, desk, ask=ask, turn=turn, shared=False)
+    sums = Noisily.of(site, memory.form, ask=ask, turn=turn, shared=False)
     weights, moments = model_at(memory, ask), Moments(0, {}, {})
     for step in range(ask.steps):
         total = sums.total(weights, like=weights, step=step)
@@ -103,7 +103,7 @@ PREDICT_NOISILY = replace(
         shapes=TRAIN_AND_PREDICT.shapes,
         learnt=TRAIN_AND_PREDICT.learnt,
     ),
-    timed=True,
+    noisy=True,
 )
 
 

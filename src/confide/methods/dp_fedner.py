@@ -75,7 +75,7 @@ def improve_noisily(
     if not (0 < ask.rate <= 1 and 0 < ask.drawn < math.inf):
         raise Refusal("bad-ask")
     both = {**ask.weights, **memory.own}
-    sums = Noisily.of(site, memory.form.at(site), ask=ask, turn=turn)
+    sums = Noisily.of(site, memory.form, ask=ask, turn=turn)
     total = sums.total(both, like=both, alone=sorted(memory.own))
     own, moments = adam(
         memory.own,
@@ -90,7 +90,7 @@ def improve_noisily(
 IMPROVE_NOISILY = replace(
     Step.of(improve_noisily, summed=True, bound=bounded_noisy, shapes=shapes_of_noisy),
     wraps=True,
-    timed=True,
+    noisy=True,
 )
 
 

@@ -80,7 +80,7 @@ def add_noisily(
     Nothing is sent before it is charged, and the same ask gets the same answer. Raises Refusal.
     """
     memory = known(memory)
-    sums = Noisily.of(site, memory.form.at(site), ask=ask, turn=turn)
+    sums = Noisily.of(site, memory.form, ask=ask, turn=turn)
     return NoisySum(wrapped(sums.total(ask.weights, like=ask.weights))), memory
 
 
@@ -104,7 +104,7 @@ def bounded_noisy(ask: object, reply: NoisySum, most: float) -> NoisySum:
 ADD_NOISILY = replace(
     Step.of(add_noisily, summed=True, bound=bounded_noisy, shapes=shapes_of_noisy),
     wraps=True,
-    timed=True,
+    noisy=True,
 )
 
 

@@ -1,0 +1,213 @@
+"""Noise is never less than what is charged, whoever fails, and failing tells nothing of text."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from confide.errors import QuorumError
+from confide.federation.failures import Refusal
+from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
+from confide.federation.secure.roster import colluders, threshold
+from confide.kinds.protocol import Kept
+from confide.methods.dp_fedner import IMPROVE_NOISILY, ImproveNoisily
+from confide.methods.dp_fedsgd import ADD_NOISILY, Noisy
+from confide.methods.fedner.steps import Enrolled
+from confide.methods.noised import Noise
+from confide.privacy.clipping import UnitSlopes
+from confide.text.document import Document
+from federation.secure.plays import BINDING, member, named
+from federation.secure.summed import SEED, Lost, Sites, federation_of, summing_of
+
+VARIANCE = 128**2 + 1
+NOISE = Noise("document", "", clip=1.0, grid=64, variance=VARIANCE, rate=1.0)
+NUMBERS = 20_000
+"""Their variance is measured to a hundredth."""
+LEAST = 0.95
+
+
+@dataclass
+class Text:
+    """A form whose desk is itself: units without gradients, unless `fails` raises."""
+
+    size: int = NUMBERS
+    fails: Callable[[str], None] = field(default=lambda place: None)
+
+    def at(self, site: Any) -> Text:
+        if site.train:
+            self.fails("desk")
+        return self
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        return [(number, 0) for number in range(5)]
+
+    def check(self) -> None:
+        self.fails("check")
+
+    def unit_gradients(self, weights: Any, units: Any) -> Iterator[UnitSlopes]:
+        for _ in units:
+            yield UnitSlopes.of({name: np.zeros_like(one) for name, one in weights.items()})
+        self.fails("gradient")
+
+
+ASKS: dict[str, tuple[Any, Any]] = {
+    "dp-fedsgd": (ADD_NOISILY, Noisy({"w": np.zeros(NUMBERS, np.float32)}, NOISE)),
+    "dp-fedner": (
+        IMPROVE_NOISILY,
+        ImproveNoisily({"w": np.zeros(NUMBERS, np.float32)}, NOISE, rate=0.1, drawn=3.0),
+    ),
+}
+
+
+def remembered(method: str, form: Any) -> Any:
+    if method == "dp-fedsgd":
+        return Kept(form)
+    own = {"private": np.zeros(50, np.float32)}
+    return Enrolled(
+        form, private=["private"], batch_size=0, share=0.0, lift_ids={}, lift_rows={}, own=own
+    )
+
+
+@dataclass
+class Noisily:
+    """Sites of a noisy sum, of which the replies are kept where only this test sees them."""
+
+    method: str
+    folder: Path
+    count: int
+    fails: Mapping[str, Callable[[str], None]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.sent: dict[str, np.ndarray] = {}
+        step, self.ask = ASKS[self.method]
+
+        def answer(site: Any, memory: Any, ask: Any, turn: Any) -> Any:
+            reply, after = step.answer(site, memory, ask, turn)
+            self.sent[site.name] = reply.noisy["w"].astype(np.int64)
+            return reply, after
+
+        self.step = replace(step, answer=answer)
+        hosting = Hosting(
+            {step.name: self.step}, Kept, SEED, every=10**6, sums=SumsWith("masked", BINDING)
+        )
+        hosts, members = {}, {}
+        for name in named(self.count):
+            members[name] = member(name)
+            text = [Document(str(number), f"{name} {number}") for number in range(5)]
+            guards = SiteSpec(name, (), self.folder).guards
+            spec = SiteSpec(
+                name, text, self.folder / name, guards=replace(guards, max_epsilon=1e6)
+            )
+            hosts[name] = hosting.host(spec, {}, member=members[name])
+            form = Text(fails=self.fails.get(name, lambda place: None))
+            hosts[name]._memory.commit(1, "begin", remembered(self.method, form))
+        self.engine = Sites(hosts, members)
+        self.summing = summing_of(self.engine)
+
+    def sum(self, *, round: int = 2) -> np.ndarray:
+        """The opened sum; the least possible number of sites is enough for the server."""
+        federation = federation_of(self.engine, self.summing, at_least=1)
+        total = federation.sum(self.step, self.ask, round=round)
+        return np.asarray(total.noisy["w"]).astype(np.int64)
+
+    def left(self, total: np.ndarray) -> float:
+        """The variance that is left to those who know most: the server with c of the sites."""
+        known = self.summing.newest[: colluders(self.count)]
+        rest = total - sum(self.sent[name] for name in known)
+        return float(rest.astype(np.int32).var())
+
+    def charges(self, name: str) -> list[dict[str, Any]]:
+        path = self.folder / name / "privacy" / "account.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()[1:]]
+
+
+def raising(error: Exception, *places: str) -> Callable[[str], None]:
+    def fail(place: str) -> None:
+        if place in places:
+            raise error
+
+    return fail
+
+
+FAILS = {
+    "a unit's gradient": raising(MemoryError("no memory left"), "gradient"),
+    "a guard": raising(Refusal("too-few-sentences"), "check"),
+    "its own types": raising(Refusal("tag-outside-set"), "desk"),
+}
+COUNTS = range(3, 11)
+
+
+@pytest.mark.parametrize("why", FAILS)
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("method", ASKS)
+def test_a_site_that_fails_adds_all_of_its_noise(
+    method: str, count: int, why: str, tmp_path: Path
+) -> None:
+    """Even if every site but one fails; all are charged, and nobody is seen to have failed."""
+    names = named(count)
+    for failing in (names[1:2], names[1:]):
+        folder = tmp_path / str(len(failing))
+        sites = Noisily(method, folder, count, dict.fromkeys(failing, FAILS[why]))
+        total = sites.sum()
+        assert sites.summing.newest == names
+        assert sites.left(total) >= LEAST * sites.charges(names[0])[0]["variance"]
+        for name in names:
+            (line,) = sites.charges(name)
+            assert line["variance"] >= VARIANCE
+            log = folder / name / "site.log"
+            assert log.exists() == (name in failing)
+
+
+@pytest.mark.parametrize("late", [False, True])
+@pytest.mark.parametrize("exchange", ["work", "mask", "agree", "unmask"])
+@pytest.mark.parametrize("count", COUNTS)
+@pytest.mark.parametrize("method", ASKS)
+def test_sites_that_are_lost_take_no_noise_that_is_charged(
+    method: str, count: int, exchange: str, late: bool, tmp_path: Path
+) -> None:
+    """As many as can be; with one more the sum stays closed, however few the server wants."""
+    c = colluders(count)
+    t = threshold(count, c)
+    names = named(count)
+    for lost in (count - t, count - t + 1):
+        folder = tmp_path / str(lost)
+        sites = Noisily(method, folder, count, {names[0]: FAILS["a unit's gradient"]})
+        sites.engine.lost = [Lost(name, exchange, late) for name in names[count - lost :]]
+        if lost > count - t:
+            with pytest.raises(QuorumError):
+                sites.sum()
+            assert not sites.summing.newest
+            continue
+        total = sites.sum()
+        assert len(sites.summing.newest) >= t
+        assert sites.left(total) >= LEAST * sites.charges(names[0])[0]["variance"]
+
+
+@pytest.mark.parametrize("method", ASKS)
+def test_a_site_that_cannot_charge_is_out_before_the_offer(method: str, tmp_path: Path) -> None:
+    """Its disk is full, which is no matter of text: the sum falls short, and stays closed."""
+    for count, opened in ((3, False), (4, True)):
+        sites = Noisily(method, tmp_path / str(count), count)
+
+        def full(charge: Any) -> bool:
+            raise OSError(28, "No space left on device")
+
+        sites.engine.hosts["site-02"].site.purse.spend = full
+        federation = federation_of(sites.engine, sites.summing, at_least=1)
+        if not opened:
+            with pytest.raises(QuorumError):
+                federation.sum(sites.step, sites.ask, round=2)
+            assert not sites.summing.newest
+        else:
+            total = np.asarray(federation.sum(sites.step, sites.ask, round=2).noisy["w"])
+            assert "site-02" not in sites.summing.newest
+            assert sites.left(total.astype(np.int64)) >= LEAST * VARIANCE
+        assert [(one.site, one.code) for one in federation.faults] == [("site-02", "disk-full")]
