@@ -13,24 +13,33 @@ import numpy as np
 import pytest
 
 from confide.errors import QuorumError
-from confide.federation.failures import Refusal
+from confide.federation.failures import Failure, Refusal
+from confide.federation.guards import Guards
 from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
+from confide.federation.messages import decode_one_of, encode
+from confide.federation.secure.messages import Offered, Opening
 from confide.federation.secure.roster import colluders, threshold
 from confide.kinds.protocol import Kept
+from confide.methods import METHODS
 from confide.methods.dp_fedner import IMPROVE_NOISILY, ImproveNoisily
 from confide.methods.dp_fedsgd import ADD_NOISILY, Noisy
 from confide.methods.fedner.steps import Enrolled
 from confide.methods.noised import Noise
 from confide.privacy.clipping import UnitSlopes
+from confide.runs.run import run
+from confide.settings import Settings
 from confide.text.document import Document
+from contract.corpus import sentences, tiny, write_conll
+from contract.relations import documents, write_documents
+from contract.runs import Forging, use_engine
 from federation.secure.plays import BINDING, member, named
 from federation.secure.summed import SEED, Lost, Sites, federation_of, summing_of
 
 VARIANCE = 128**2 + 1
 NOISE = Noise("document", "", clip=1.0, grid=64, variance=VARIANCE, rate=1.0)
-NUMBERS = 20_000
-"""Their variance is measured to a hundredth."""
-LEAST = 0.95
+NUMBERS = 10_000
+"""Their variance is measured to a part in 70."""
+LEAST = 0.94
 
 
 @dataclass
@@ -102,10 +111,8 @@ class Noisily:
         for name in named(self.count):
             members[name] = member(name)
             text = [Document(str(number), f"{name} {number}") for number in range(5)]
-            guards = SiteSpec(name, (), self.folder).guards
-            spec = SiteSpec(
-                name, text, self.folder / name, guards=replace(guards, max_epsilon=1e6)
-            )
+            guards = Guards(max_epsilon=1e6)
+            spec = SiteSpec(name, text, self.folder / name, guards=guards)
             hosts[name] = hosting.host(spec, {}, member=members[name])
             form = Text(fails=self.fails.get(name, lambda place: None))
             hosts[name]._memory.commit(1, "begin", remembered(self.method, form))
@@ -211,3 +218,93 @@ def test_a_site_that_cannot_charge_is_out_before_the_offer(method: str, tmp_path
             assert "site-02" not in sites.summing.newest
             assert sites.left(total.astype(np.int64)) >= LEAST * VARIANCE
         assert [(one.site, one.code) for one in federation.faults] == [("site-02", "disk-full")]
+
+
+@pytest.mark.parametrize("method", ASKS)
+def test_an_ask_that_failed_once_gets_the_same_noise_again(method: str, tmp_path: Path) -> None:
+    """The attack: two answers to one ask, whose mean has half of the failing site's noise."""
+    broken = [True]
+
+    def fail(place: str) -> None:
+        if broken[0]:
+            raise MemoryError("no memory left")
+
+    sites = Noisily(method, tmp_path, 3, {"site-02": fail})
+    first, sent = sites.sum(), dict(sites.sent)
+    broken[0] = False
+    assert (sites.sum() == first).all()
+    assert all((sites.sent[name] == sent[name]).all() for name in sent)
+    assert len(sites.charges("site-02")) == 1
+
+
+def test_a_group_of_sites_is_no_sum_under_noise(tmp_path: Path) -> None:
+    """The attack: a group has fewer honest sites than the account counts."""
+    sites = Noisily("dp-fedsgd", tmp_path, 9)
+    sites.summing = summing_of(sites.engine, colluding=1)
+    sites.sum()
+    roster = sites.summing._roster
+    assert roster is not None
+    host = sites.engine.hosts["site-01"]
+    host.site.member.group = 3
+    usual = Opening(
+        ask_B=np.frombuffer(encode(sites.ask), np.uint8),
+        roster=roster.id.hex(),
+        attempt=7,
+        group=False,
+        sites=9,
+        examples=0.0,
+        labels=[],
+        part="all",
+    )
+    for opening, kind in ((usual, Offered), (replace(usual, group=True, attempt=8), Failure)):
+        reply = decode_one_of((Offered, Failure), host.answer("add_noisily", 3, encode(opening)))
+        assert type(reply) is kind
+    assert reply.code == "bad-set"
+
+
+# --- runs ----------------------------------------------------------------------------------------
+
+
+def sites_with(folder: Path, settings: Settings, *, odd: bool) -> Settings:
+    """Three sites, of odd text: too little for its guard, less than usual, and nothing to learn."""
+    tables = []
+    for number, table in enumerate(settings.site):
+        path = folder / table.name / Path(table.train[0]).name
+        size = (4, 9, 18)[number] if odd else 18
+        if settings.task == "re":
+            texts = documents(table.name, "train", size)
+            bare = [replace(one, entities=(), relations=()) for one in texts]
+            write_documents(path, bare if odd and number == 2 else texts)
+        else:
+            words = sentences(table.name, "train", size)
+            write_conll(path, words[:1] if odd and number == 2 else words)
+        tables.append(table.model_copy(update={"train": (str(path),)}))
+    return settings.model_copy(update={"site": tuple(tables)})
+
+
+@pytest.mark.parametrize("pair", [name for name, pair in METHODS.items() if pair.private])
+def test_nothing_that_leaves_without_noise_depends_on_the_text(
+    pair: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No site refuses, whatever its text is, and replies without noise are the same bytes."""
+    said: list[tuple[str, str, int, bytes]] = []
+
+    def keep(name: str, site: str, round: int, reply: bytes) -> bytes:
+        if name in plain:
+            said.append((name, site, round, reply))
+        return reply
+
+    plain = {step.name for step in METHODS[pair].steps if not step.noisy}
+    use_engine(monkeypatch, Forging, change=staticmethod(keep))
+    overrides = (f"method={pair}", "privacy.held_out=closed", "federation.sums=masked", "rounds=1")
+    given = tiny(tmp_path, *overrides, "guards.min_sentences=6", "key=simulated")
+    heard = []
+    for name in ("usual", "odd"):
+        said.clear()
+        settings = sites_with(tmp_path / f"{name}-texts", given, odd=name == "odd")
+        run(settings, out=tmp_path / name)  # three sites can lose none
+        heard.append(list(said))
+    assert heard[0] == heard[1]
+    logs = {path.parent.name for path in (tmp_path / "odd" / "sites").glob("*/site.log")}
+    assert "site-1" in logs and "site-2" not in logs
+    assert not list((tmp_path / "usual" / "sites").glob("*/site.log"))
