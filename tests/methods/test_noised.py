@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,24 +13,25 @@ import pytest
 
 from confide.errors import QuorumError
 from confide.federation.failures import Failure, Refusal
+from confide.federation.federation import Federation
 from confide.federation.guards import Guards
 from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
 from confide.federation.messages import decode_one_of, encode
 from confide.federation.secure.messages import Offered, Opening
 from confide.federation.secure.roster import colluders, threshold
 from confide.kinds.protocol import Kept
-from confide.methods import METHODS
+from confide.methods import METHODS, noised
 from confide.methods.dp_fedner import IMPROVE_NOISILY, ImproveNoisily
 from confide.methods.dp_fedsgd import ADD_NOISILY, Noisy
 from confide.methods.fedner.steps import Enrolled
-from confide.methods.noised import Noise
+from confide.methods.noised import Noise, budget_of
 from confide.privacy.clipping import UnitSlopes
 from confide.runs.run import run
 from confide.settings import Settings
 from confide.text.document import Document
 from contract.corpus import sentences, tiny, write_conll
 from contract.relations import documents, write_documents
-from contract.runs import Forging, use_engine
+from contract.runs import Forging, result, use_engine
 from federation.secure.plays import BINDING, member, named
 from federation.secure.summed import SEED, Lost, Sites, federation_of, summing_of
 
@@ -308,3 +308,53 @@ def test_nothing_that_leaves_without_noise_depends_on_the_text(
     logs = {path.parent.name for path in (tmp_path / "odd" / "sites").glob("*/site.log")}
     assert "site-1" in logs and "site-2" not in logs
     assert not list((tmp_path / "usual" / "sites").glob("*/site.log"))
+
+
+@pytest.mark.parametrize("pair", ["dp-fedsgd-encoder", "dp-fedner-encoder"])
+def test_a_run_whose_sites_fail_at_every_exchange_has_the_noise_that_is_charged(
+    pair: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of six sites three have too little text, and others are lost; one colludes."""
+    lost = {("unmask", 2, "site-5"), ("agree", 3, "site-6"), ("mask", 4, "site-5")}
+    lost.add((next(step.name for step in METHODS[pair].steps if step.noisy), 5, "site-6"))
+
+    def change(name: str, site: str, round: int, reply: bytes) -> bytes:
+        return encode(Failure("lost", "", "", "")) if (name, round, site) in lost else reply
+
+    sums: list[np.ndarray] = []
+    sent: dict[str, Any] = {}
+    real_total, real_sum = noised.Noisily.total, Federation.sum
+
+    def total(self: Any, *given: Any, **named: Any) -> Any:
+        sent[self.site.name] = found = real_total(self, *given, **named)
+        return found
+
+    def sum(self: Any, *given: Any, **named: Any) -> Any:
+        found = real_sum(self, *given, **named)
+        rest = [array - sent["site-3"][name] for name, array in sorted(found.noisy.items())]
+        sums.append(np.concatenate([np.ravel(one) for one in rest]).astype(np.int32))
+        return found
+
+    use_engine(monkeypatch, Forging, change=staticmethod(change))
+    monkeypatch.setattr(noised.Noisily, "total", total)
+    monkeypatch.setattr(Federation, "sum", sum)
+    few = {"site-1", "site-2", "site-4"}
+    settings = tiny(
+        tmp_path, f"method={pair}", "privacy.held_out=closed", "federation.sums=masked",
+        "federation.at_least=1", "guards.min_sentences=6", "privacy.rate=1e-6",
+        "privacy.units=50000000", "rounds=5",
+        sites=6,
+    )  # fmt: skip
+    for table in settings.site:
+        if table.name in few:
+            write_conll(Path(table.train[0]), sentences(table.name, "train", 4))
+    done = run(settings, out=tmp_path / "run")
+    assert len(sums) == 5 and sums[0].size > 500
+    variance = budget_of(settings).mechanism.variance
+    for number, rest in enumerate(sums):
+        assert rest.astype(float).var() >= 0.8 * variance, number
+    assert len(result(done.folder)["history"]) == 5
+    for name in few:
+        assert (done.folder / "sites" / name / "site.log").exists()
+        lines = (done.folder / "sites" / name / "privacy" / "account.jsonl").read_text()
+        assert len(lines.splitlines()) == 1 + 5
