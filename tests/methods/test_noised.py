@@ -44,9 +44,9 @@ LEAST = 0.94
 
 @dataclass
 class Text:
-    """A form whose desk is itself: units of one slope each, unless `fails` raises."""
+    """A form whose desk is itself: units that all pull at one number, if at any; `fails` may raise."""
 
-    slope: float = 0.0
+    slope: int = -1
     fails: Callable[[str], None] = field(default=lambda place: None)
 
     def at(self, site: Any) -> Text:
@@ -63,7 +63,9 @@ class Text:
 
     def unit_gradients(self, weights: Any, units: Any) -> Iterator[UnitSlopes]:
         for _ in units:
-            yield UnitSlopes.of({name: one + self.slope for name, one in weights.items()})
+            yield UnitSlopes.of(
+                {name: np.arange(one.size) == self.slope for name, one in weights.items()}
+            )
         self.fails("gradient")
 
 
@@ -230,7 +232,7 @@ def test_an_ask_that_failed_once_gets_the_same_noise_again(method: str, tmp_path
             raise MemoryError("no memory left")
 
     sites = Noisily(method, tmp_path, 3, {"site-02": fail})
-    sites.engine.hosts["site-02"]._memory.latest().form.slope = 1.0
+    sites.engine.hosts["site-02"]._memory.latest().form.slope = 7
     first, sent = sites.sum(), dict(sites.sent)
     broken[0] = False
     assert (sites.sum() == first).all()
