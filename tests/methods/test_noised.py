@@ -20,6 +20,7 @@ from confide.federation.messages import decode_one_of, encode
 from confide.federation.secure.messages import Offered, Opening
 from confide.federation.secure.roster import colluders, threshold
 from confide.kinds.protocol import Kept
+from confide.kinds.starting import COUNT_EXAMPLES, CountExamples, ExamplesCounted
 from confide.methods import METHODS, noised
 from confide.methods.dp_fedner import IMPROVE_NOISILY, ImproveNoisily
 from confide.methods.dp_fedsgd import ADD_NOISILY, Noisy
@@ -44,7 +45,7 @@ LEAST = 0.94
 
 @dataclass
 class Text:
-    """A form whose desk is itself: units that all pull at one number, if at any; `fails` may raise."""
+    """A form whose desk is itself: units that pull at one number, if at any; `fails` may raise."""
 
     slope: int = -1
     fails: Callable[[str], None] = field(default=lambda place: None)
@@ -263,6 +264,23 @@ def test_a_group_of_sites_is_no_sum_under_noise(tmp_path: Path) -> None:
         reply = decode_one_of((Offered, Failure), host.answer("add_noisily", 3, encode(opening)))
         assert type(reply) is kind
     assert reply.code == "bad-set"
+
+
+@pytest.mark.parametrize("noisy", [True, False])
+def test_what_adds_no_noise_sees_no_text(noisy: bool, tmp_path: Path) -> None:
+    """The attack: in a run under noise, an ask for what other methods count of the text."""
+
+    def look(site: Any, memory: Any, ask: Any, turn: Any) -> Any:
+        return ExamplesCounted(len(site.train)), memory
+
+    count = replace(COUNT_EXAMPLES, answer=look)
+    steps = {step.name: step for step in (count, ADD_NOISILY)[: 1 + noisy]}
+    spec = SiteSpec("site-01", [Document("1", "text")], tmp_path)
+    host = Hosting(steps, Kept, SEED, every=10**6).host(spec, {})
+    reply = decode_one_of(
+        (ExamplesCounted, Failure), host.answer(count.name, 1, encode(CountExamples()))
+    )
+    assert reply.examples == (0 if noisy else 1)
 
 
 # --- runs ----------------------------------------------------------------------------------------
