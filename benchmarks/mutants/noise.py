@@ -27,20 +27,21 @@ from run import SRC, _failed
 MEASURED = Path(__file__).parent / "noise.jsonl"
 METHOD, UNITS = "confide/methods/noised.py", "confide/kinds/units.py"
 SGD, ED, NER = (f"confide/methods/dp_{one}.py" for one in ("fedsgd", "feded", "fedner"))
-STEP = "confide/federation/site.py"
+STEP, HOSTING = "confide/federation/site.py", "confide/federation/secure/hosting.py"
 CLIPPING, KEYS = "confide/privacy/clipping.py", "confide/privacy/keys.py"
 NOISE, PURSE = "confide/privacy/noise.py", "confide/privacy/purse.py"
 SPENDING = "confide/privacy/spending.py"
-OF_METHOD = "tests/methods/test_dp_fedsgd.py"
+OF_METHOD, OF_ALL = "tests/methods/test_dp_fedsgd.py", "tests/methods/test_noised.py"
 OF_ED, OF_NER = "tests/methods/test_dp_feded.py", "tests/methods/test_dp_fedner.py"
 ALONE = ("--deselect=tests/privacy/test_spending.py::test_two_leads_share_one_account",)
 """It starts processes of its own, which a forked one cannot."""
 TESTS = {
-    METHOD: (OF_METHOD, OF_NER, OF_ED),
+    METHOD: (OF_METHOD, OF_NER, OF_ED, OF_ALL),
     SGD: (OF_METHOD,),
     ED: (OF_ED,),
     NER: (OF_NER,),
-    STEP: (OF_NER,),
+    STEP: (OF_NER, OF_ALL),
+    HOSTING: (OF_ALL,),
     UNITS: ("tests/kinds/test_units.py", OF_METHOD),
     CLIPPING: ("tests/privacy/test_clipping.py", "tests/kinds/test_units.py"),
     KEYS: ("tests/privacy/test_keys.py", OF_METHOD),
@@ -74,9 +75,9 @@ MUTANTS = (
          "np.rint(smaller * (2 * grid / norm)) if fine else 0.0",
          "np.rint(smaller * (2 * grid / norm))"),
     Made("the sum is divided by how many were drawn", METHOD,
-         "        secret = noise_key(",
-         "        clean = {n: a // max(1, len(chosen)) for n, a in clean.items()}\n"
-         "        secret = noise_key("),
+         "        return clipped_sum(gradients, like=like, clip=noise.clip, grid=noise.grid)\n",
+         "        found = clipped_sum(gradients, like=like, clip=noise.clip, grid=noise.grid)\n"
+         "        return {n: a // max(1, len(chosen)) for n, a in found.items()}\n"),
     Made("the server divides by all units, not by those drawn on average", METHOD,
          "return self._budget.rate * own.units", "return float(own.units)"),
     Made("a site's part of the noise is rounded down", METHOD,
@@ -100,10 +101,10 @@ MUTANTS = (
     Made("the noise of one array is that of another", METHOD,
          "        start += array.size\n", ""),
     Made("nothing is charged", METHOD,
-         "purse.spend(Charge(site.run.hex(), self.round, context.hex(), mark, mechanism, size))",
+         "purse.spend(Charge(site.run.hex(), at, context.hex(), mark, mechanism, size))",
          "pass"),
     Made("what may not be charged leaves all the same", METHOD,
-         'raise Refusal("spent") from error', "pass"),
+         'raise Refusal("spent") from error', "secret = bytes(32)"),
     Made("the charge is of one site's part of the noise", METHOD,
          "share * self.honest\n", "share\n"),
     Made("what stays is charged as if others had added noise to it", METHOD,
@@ -118,10 +119,21 @@ MUTANTS = (
     Made("the same units are drawn in every step of a round", METHOD,
          "digest(self.context, number(step)) if step else self.context", "self.context"),
     Made("the same ask gets other noise", METHOD,
-         "        share = math.ceil(",
-         "        secret = np.random.default_rng().bytes(32)\n        share = math.ceil("),
+         "            return secret\n",
+         "            return np.random.default_rng().bytes(32)\n"),
+    Made("a site whose text fails adds no noise", METHOD,
+         "            clean = nothing\n", "            return nothing\n"),
+    Made("an ask that failed gets another answer", METHOD,
+         "secret, clean = charged(nothing), nothing", "secret = charged(clean)"),
+    Made("the text is not checked", METHOD, "        desk.check()\n", ""),
+    Made("a site that cannot charge sends zeros", HOSTING,
+         "if step.noisy or (isinstance", "if (isinstance"),
+    Made("a group has less noise than is charged", HOSTING,
+         "if step.noisy and opening.group:", "if False:"),
+    Made("what adds no noise sees the text", STEP,
+         "hidden = self.site.noised and not step.noisy", "hidden = False"),
     Made("several steps where one is charged", METHOD,
-         "settings.privacy.steps > 1 and not self.steps_alone", "False"),
+         "own.steps > 1 and not self.steps_alone", "False"),
     Made("a site believes in others' noise", ED,
          "turn=turn, shared=False", "turn=turn, shared=True"),
     Made("a step's sum is not divided", ED,

@@ -206,21 +206,21 @@ class Keeping(Memory):
     private: list[str] = carries("parts that stay here")
 
 
-@pytest.mark.parametrize(("every", "timed"), [(0.0, True), (2.0, True), (2.0, False)])
+@pytest.mark.parametrize(("every", "noisy"), [(0.0, True), (2.0, True), (2.0, False)])
 def test_a_sum_under_noise_leaves_in_its_own_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float, timed: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float, noisy: bool
 ) -> None:
     """However long the work took, refused or not; other replies leave at once."""
     slept: list[float] = []
     now = iter([10.0, 10.7, 20.0, 22.5])
     monkeypatch.setattr("confide.federation.site.time.monotonic", lambda: next(now))
     monkeypatch.setattr("confide.federation.site.time.sleep", slept.append)
-    step = replace(MULTIPLY, timed=timed)
+    step = replace(MULTIPLY, noisy=noisy)
     site = Site("site-1", [], guards=Guards(reply_every=every))
     host = SiteHost(site, {"multiply": step}, memory=MemoryStore(tmp_path, Memory), seed=1)
     host.answer("multiply", 1, b"not an ask")
     host.answer("multiply", 1, b"not an ask")
-    if not timed:
+    if not noisy:
         assert slept == []
     else:
         assert slept == pytest.approx([1.3, 1.5] if every else [0.0, 0.0])

@@ -53,6 +53,9 @@ class Desk:
         self.gradients = gradients
         self.places = [(number, 0) for number in gradients]
 
+    def check(self) -> None:
+        """All text fits."""
+
     def unit_gradients(self, weights: Any, units: Any) -> Any:
         for rows in units:
             yield UnitSlopes.of({"w": np.sum([self.gradients[int(row)] for row in rows], 0)})

@@ -110,7 +110,8 @@ class Hosting:
         this process, and believes all others'. `purse` is the folder of its account over all runs;
         by default this run has one of its own.
         """
-        site, log = site_of(spec, scratch), spec.folder / "site.log"
+        site = site_of(spec, scratch)
+        site.log = spec.folder / "site.log"
         limit = Limit(spec.guards.max_epsilon, spec.guards.delta)
         made_of = b"" if self.simulated is None else f"{self.simulated}\0{spec.name}".encode()
         site.purse = Purse(purse or spec.folder / PURSE, limit, simulated=made_of)
@@ -138,8 +139,7 @@ class Hosting:
                 memory=MemoryStore(spec.folder / "left", Left, every=self.every, last=self.last),
                 most=spec.guards.max_norm,
             ),
-            log=log,
-            sums=SumHost(site, log=log) if site.member else None,
+            sums=SumHost(site) if site.member else None,
             expects=self.expects,
         )
 

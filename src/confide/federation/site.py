@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -67,6 +67,8 @@ class Site:
         size: counts the training examples of the model at hand.
         purse: its run keys and its account of sums under noise; None where none are made.
         remote: the server is elsewhere, so the site opens no path that the server names.
+        noised: noise hides its training text, and nothing of the text leaves without.
+        log: its own log, for its own eyes.
         cache: what can be made again from text and memory, such as encoded batches.
         scratch: what all sites of one process share, such as one model instance. Neither `cache`
             nor `scratch` is saved or travels.
@@ -89,6 +91,8 @@ class Site:
     purse: Purse | None = None
     draws: Callable[[int], Arrays] | None = None
     size: Callable[[], int] | None = None
+    noised: bool = False
+    log: Path | None = None
     cache: Scratch = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
@@ -105,6 +109,15 @@ class Site:
             )
         found: int = self.cache["sentences"]
         return found
+
+    def check_sentences(self) -> None:
+        """Raise Refusal if there are fewer training sentences than the site's guard says."""
+        if self.guards.min_sentences > 1 and 0 < self.sentences < self.guards.min_sentences:
+            raise Refusal("too-few-sentences")
+
+    def without_text(self) -> Site:
+        """The same site without its training text, and with a cache of its own."""
+        return replace(self, train=(), cache=self.cache.setdefault("without text", {}))
 
     def once(self, *place: Hashable, make: Callable[[], T]) -> T:
         """What the sites of one process share under this name; the first site to ask makes it."""
@@ -178,7 +191,10 @@ class SiteHost:
 
     Whatever a step raises becomes a `Failure` without text; the traceback goes to the site's
     own log. Here the site's guards are kept, for every step alike; what they bound is declared on
-    the steps and on the fields of their messages. `expects` says what an ask must hold.
+    the steps and on the fields of their messages. `expects` says what an ask must hold. In a run
+    under noise no reply or failure without noise may depend on the training text, so steps that
+    add none are answered as by a site that has no text; those that add some ask
+    `Site.check_sentences` where they read the text.
     """
 
     def __init__(
@@ -189,7 +205,6 @@ class SiteHost:
         memory: MemoryStore[object],
         seed: int,
         uploading: Uploading | None = None,
-        log: Path | None = None,
         sums: Sums | None = None,
         expects: Expects | None = None,
     ) -> None:
@@ -200,13 +215,13 @@ class SiteHost:
         self._steps = steps
         self._memory = memory
         self._seed = seed
-        self._log = log
+        site.noised = any(step.noisy for step in steps.values())
 
     def answer(self, step: str, round: int, data: bytes) -> bytes:
         """The encoded reply, or the encoded failure; of a sum under noise in its own time."""
         begun = time.monotonic()
         found = self._found(step, round, data)
-        if step in self._steps and self._steps[step].timed:
+        if step in self._steps and self._steps[step].noisy:
             taken = time.monotonic() - begun
             time.sleep(until_due(taken, every=self.site.guards.reply_every))
         return found
@@ -215,8 +230,8 @@ class SiteHost:
         try:
             return self._answer(step, round, data)
         except Exception as error:
-            if self._log is not None:
-                note_traceback(self._log, step, round)
+            if self.site.log is not None:
+                note_traceback(self.site.log, step, round)
             return encode(failure_from(error))
 
     def _answer(self, name: str, round: int, data: bytes) -> bytes:
@@ -251,13 +266,16 @@ class SiteHost:
         check_bounded(ask, guards)
         if self._expects is not None:
             check_expected(ask, self._expects(step.name, round))
-        if guards.min_sentences > 1 and 0 < self.site.sentences < guards.min_sentences:
-            raise Refusal("too-few-sentences")
+        if not self.site.noised:
+            self.site.check_sentences()
         bound = bound_of(step, guards.max_norm)
         before = self._memory.before(round, step.name)
         self._keep_private(step, ask, before)
-        with covering(1 if step.timed else guards.min_batch):  # noise hides a unit by itself
-            reply, after = step.answer(self.site, before, ask, self._turn(step, round))
+        hidden = self.site.noised and not step.noisy
+        site = self.site.without_text() if hidden else self.site
+        with covering(1 if step.noisy else guards.min_batch):  # noise hides a unit by itself
+            reply, after = step.answer(site, before, ask, self._turn(step, round))
+        self.site.draws = site.draws
         self._check_size(step)
         reply = bound(ask, reply)
         check_reply(step, ask, reply)
@@ -277,12 +295,14 @@ class SiteHost:
         That depends on the text, so where replies are summed unseen it is not refused in the open.
         """
         guards = self.site.guards
-        if self.site.size is None or max(guards.min_sentences, guards.min_batch) == 1:
+        if self.site.size is None or self.site.noised:
+            return
+        if max(guards.min_sentences, guards.min_batch) == 1:
             return
         size = self.site.size()
         if 0 < size < guards.min_sentences:
             raise Refusal("too-few-sentences")
-        if step.learnt is not None and not step.timed and size < guards.min_batch:
+        if step.learnt is not None and size < guards.min_batch:
             raise SmallBatchError("the site has too few examples to learn from")
 
     def _turn(self, step: Step, round: int) -> Turn:

@@ -133,8 +133,9 @@ class Step:
             combines them (`confide.federation.combining`).
         drawn: the name that seeds the step's random choices, if it is not `name`.
         wraps: arrays of whole numbers are summed modulo the size of their lanes: none is too large.
-        timed: how long the work takes may depend on what the reply hides, so it leaves in its own
-            time (`SiteHost.answer`).
+        noisy: the reply is under noise of the site's own, even if its text cannot be used. How long
+            that takes may depend on the text, so it leaves in its own time. No other step of such a
+            run is answered with the training text (`SiteHost`).
         once: in one turn a site answers one ask of it under masks, and no other.
         seen: how the server sees a reply, if neither one by one nor as `summed` says.
         tables: how the reply is summed where no single reply may be seen, if it is not summed
@@ -159,7 +160,7 @@ class Step:
     seen: str = ""
     once: bool = False
     wraps: bool = False
-    timed: bool = False
+    noisy: bool = False
 
     @property
     def seen_as(self) -> str:

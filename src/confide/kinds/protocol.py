@@ -316,8 +316,10 @@ def taken(site: Site, form: Form) -> Taken:
 def shown(site: Site, size: int) -> int:
     """The number of examples as the server may see it: only whether there are any, if sums hide it.
 
-    The sum over all sites is asked for by `COUNT_EXAMPLES`.
+    The sum over all sites is asked for by `COUNT_EXAMPLES`. Under noise not even that is said.
     """
+    if site.noised:
+        return 1
     return min(size, 1) if site.member is not None else size
 
 

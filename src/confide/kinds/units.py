@@ -25,6 +25,10 @@ from confide.text.document import Document
 class UnitDesk(Protocol):
     """A desk that gives the gradients of single units."""
 
+    def check(self) -> None:
+        """As `kinds.protocol.Desk.check`."""
+        ...
+
     @property
     def places(self) -> list[tuple[int, int]]:
         """The document and the sentence of each training row, by number; -1: none."""

@@ -9,8 +9,8 @@ In a round a site takes `privacy.steps` steps from the central model. For each i
 clips and adds up their gradients, adds **all** of the noise by itself, as it alone sees the sum,
 and takes a step of Adam, with fresh moments in each round. Then it predicts the public set.
 
-What leaves a site: that it has training text; its predictions of the public set. With
-`privacy.held_out = "open"` also counts on held-out text, which the account does not cover.
+What leaves a site: its predictions of the public set. With `privacy.held_out = "open"` also counts
+on held-out text, which the account does not cover.
 What never leaves: text, words, names of types, a number of sentences, a loss, weights, gradients,
 who was drawn.
 
@@ -81,11 +81,11 @@ def predict_noisily(
     Raises Refusal.
     """
     memory = known(memory)
-    desk = desk_for(site, memory, ask)
+    desk = desk_for(site.without_text(), memory, ask)
     fits = 1 <= ask.steps <= MOST_STEPS and 0 < ask.rate <= 1 and 0 < ask.drawn < math.inf
     if not fits or ask.average != "all":
         raise Refusal("bad-ask")
-    sums = Noisily.of(site, desk, ask=ask, turn=turn, shared=False)
+    sums = Noisily.of(site, memory.form, ask=ask, turn=turn, shared=False)
     weights, moments = model_at(memory, ask), Moments(0, {}, {})
     for step in range(ask.steps):
         total = sums.total(weights, like=weights, step=step)
@@ -103,7 +103,7 @@ PREDICT_NOISILY = replace(
         shapes=TRAIN_AND_PREDICT.shapes,
         learnt=TRAIN_AND_PREDICT.learnt,
     ),
-    timed=True,
+    noisy=True,
 )
 
 

@@ -8,7 +8,7 @@ of the private parts never leave; a site steps along them with **all** of the no
 Without that noise the promise would not hold: the next gradients of the shared parts depend on the
 private parts, and through them on every unit. So what is charged is one noisy sum of both.
 
-What leaves a site: that it has training text; its part of the noisy sum of the shared parts. With
+What leaves a site: its part of the noisy sum of the shared parts. With
 `privacy.held_out = "open"` also counts on held-out text, which the account does not cover.
 What never leaves: text, words, names of types, numbers of sentences, a loss, private parts, a
 gradient without noise, who was drawn.
@@ -75,7 +75,7 @@ def improve_noisily(
     if not (0 < ask.rate <= 1 and 0 < ask.drawn < math.inf):
         raise Refusal("bad-ask")
     both = {**ask.weights, **memory.own}
-    sums = Noisily.of(site, memory.form.at(site), ask=ask, turn=turn)
+    sums = Noisily.of(site, memory.form, ask=ask, turn=turn)
     total = sums.total(both, like=both, alone=sorted(memory.own))
     own, moments = adam(
         memory.own,
@@ -90,7 +90,7 @@ def improve_noisily(
 IMPROVE_NOISILY = replace(
     Step.of(improve_noisily, summed=True, bound=bounded_noisy, shapes=shapes_of_noisy),
     wraps=True,
-    timed=True,
+    noisy=True,
 )
 
 

@@ -12,9 +12,8 @@ each drawn unit's gradient to the norm C; adds them up, and adds its part of the
 sees the sum over all sites, divides it by q times the number of units that the settings name, and
 takes a step. docs/noise.md has the account.
 
-What leaves a site: that it has training text; its part of the noisy sum. With `privacy.held_out =
-"open"` also counts of right, predicted and gold answers on held-out text, which the account does
-not cover.
+What leaves a site: its part of the noisy sum. With `privacy.held_out = "open"` also counts of
+right, predicted and gold answers on held-out text, which the account does not cover.
 What never leaves: text, words, names of types, a number of sentences, a loss, a gradient without
 noise, who was drawn.
 
@@ -80,7 +79,7 @@ def add_noisily(
     Nothing is sent before it is charged, and the same ask gets the same answer. Raises Refusal.
     """
     memory = known(memory)
-    sums = Noisily.of(site, memory.form.at(site), ask=ask, turn=turn)
+    sums = Noisily.of(site, memory.form, ask=ask, turn=turn)
     return NoisySum(wrapped(sums.total(ask.weights, like=ask.weights))), memory
 
 
@@ -104,7 +103,7 @@ def bounded_noisy(ask: object, reply: NoisySum, most: float) -> NoisySum:
 ADD_NOISILY = replace(
     Step.of(add_noisily, summed=True, bound=bounded_noisy, shapes=shapes_of_noisy),
     wraps=True,
-    timed=True,
+    noisy=True,
 )
 
 

@@ -3,14 +3,15 @@
 A site draws each of its units with the probability q, by a key of its own; clips each drawn unit's
 gradient to the norm C, in whole numbers; adds them up and adds Skellam noise. Nothing that depends
 on the sum goes anywhere before the site's account has been charged, and the same ask gets the same
-sum. docs/noise.md has the account.
+sum. A site whose text cannot be used adds noise to zeros: the other sites' accounts count its part,
+and a refusal would tell of the text. docs/noise.md has the account.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
@@ -24,13 +25,13 @@ from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import Within
 from confide.federation.messages import Arrays, carries, encode
-from confide.federation.site import Site
+from confide.federation.site import Site, note_traceback
 from confide.federation.steps import Turn
 from confide.kinds.trained import fingerprint
 from confide.kinds.units import UnitDesk, clipped_sum, units_of
 from confide.methods.fedavg import FedAvg
 from confide.privacy.account import Mechanism
-from confide.privacy.clipping import UnitSlopes, Whole
+from confide.privacy.clipping import Whole
 from confide.privacy.keys import draw_key, drawn, keyed, noise_key
 from confide.privacy.noise import WIDEST, skellam_of
 from confide.privacy.solving import Budget, solved
@@ -81,14 +82,14 @@ class Noisily:
     """
 
     site: Site
-    desk: UnitDesk
+    form: Any
     noise: Noise
     context: bytes
-    round: int
+    turn: Turn
     honest: int
 
     @classmethod
-    def of(cls, site: Site, desk: Any, *, ask: Any, turn: Turn, shared: bool = True) -> Noisily:
+    def of(cls, site: Site, form: Any, *, ask: Any, turn: Turn, shared: bool = True) -> Noisily:
         """For an ask with `noise`; unless `shared`, no other site's noise counts. Raises Refusal.
 
         Refused are an ask outside secure sums, and one that cannot be answered.
@@ -98,7 +99,7 @@ class Noisily:
         ask.noise.check()
         context = digest(site.run, number(turn.round), encode(ask))
         honest = site.member.honest if shared else 1
-        return cls(site, cast(UnitDesk, desk), ask.noise, context, turn.round, honest)
+        return cls(site, form, ask.noise, context, turn, honest)
 
     def total(
         self, weights: Arrays, *, like: Arrays, alone: Sequence[str] = (), step: int = 0
@@ -106,7 +107,9 @@ class Noisily:
         """The noisy sum of the drawn units' gradients, of the names and shapes of `like`; charged.
 
         `alone` are names of which the site adds all the noise by itself. `step` counts sums of one
-        ask. Raises Refusal: other text than the run began with, or an account that is spent.
+        ask. If the text cannot be used, for whatever reason, it is a sum of none. Raises Refusal:
+        other text than the run began with, or an account that is spent; OSError if nothing can be
+        written down. Neither depends on what the text is.
         """
         site, noise, purse = self.site, self.noise, self.site.purse
         assert purse is not None, "`of` has checked it"
@@ -116,33 +119,55 @@ class Noisily:
         except GuardError as error:
             raise Refusal("other-text") from error
         context = digest(self.context, number(step)) if step else self.context
-        units = units_at(site, self.desk, noise)
-        took_U = drawn(draw_key(key, context, text=text), len(units), rate=noise.rate)
-        chosen = [rows for rows, took in zip(units, took_U, strict=True) if took]
-        gradients: Iterator[UnitSlopes] = self.desk.unit_gradients(weights, chosen)
-        clean = clipped_sum(gradients, like=like, clip=noise.clip, grid=noise.grid)
-        secret = noise_key(key, context, text=text, clean=clean)
         share = math.ceil(noise.variance / self.honest)
         # numbers of which the site adds all the noise have no more than the account counts
         counted = noise.variance if alone else share * self.honest
         mechanism = Mechanism(noise.grid, counted, noise.rate)
-        size = sum(array.size for array in clean.values())
-        mark = digest(b"noise", secret).hex()
+        size = sum(array.size for array in like.values())
+
+        def charged(clean: Whole) -> bytes:
+            secret = noise_key(key, context, text=text, clean=clean)
+            mark, at = digest(b"noise", secret).hex(), self.turn.round
+            purse.spend(Charge(site.run.hex(), at, context.hex(), mark, mechanism, size))
+            return secret
+
+        nothing = {name: np.zeros(array.shape, np.int64) for name, array in like.items()}
         try:
-            purse.spend(Charge(site.run.hex(), self.round, context.hex(), mark, mechanism, size))
-        except SpentError as error:
-            raise Refusal("spent") from error
+            clean = self._clean(weights, like=like, key=draw_key(key, context, text=text))
+        except Exception:
+            if site.log is not None:
+                note_traceback(site.log, self.turn.step, self.turn.round)
+            clean = nothing
+        try:
+            secret = charged(clean)
+        except SpentError:
+            try:  # an ask that got a sum of none, since the text failed, gets the same again
+                secret, clean = charged(nothing), nothing
+            except SpentError as error:
+                raise Refusal("spent") from error
         apart = {name: clean[name] for name in alone}
         together = {name: array for name, array in clean.items() if name not in apart}
         found = with_noise(together, secret, variance=share)
         own = keyed(secret, "alone")
         return found | with_noise(apart, own, variance=noise.variance) if apart else found
 
+    def _clean(self, weights: Arrays, *, like: Arrays, key: bytes) -> Whole:
+        """The sum without noise. All that is done with the text is done here."""
+        noise = self.noise
+        self.site.check_sentences()
+        desk = cast(UnitDesk, self.form.at(self.site))
+        units = units_at(self.site, desk, noise)
+        took_U = drawn(key, len(units), rate=noise.rate)
+        chosen = [rows for rows, took in zip(units, took_U, strict=True) if took]
+        gradients = desk.unit_gradients(weights, chosen) if chosen else ()
+        return clipped_sum(gradients, like=like, clip=noise.clip, grid=noise.grid)
+
 
 def units_at(site: Site, desk: UnitDesk, noise: Noise) -> list[Rows]:
-    """The rows of each of the site's units, found once."""
+    """The rows of each of the site's units, found once. Raises Refusal as `Desk.check` does."""
     place = ("units", noise.unit, noise.patients)
     if place not in site.cache:
+        desk.check()
         site.cache[place] = units_of(
             desk.places, site.train, unit=noise.unit, patients=noise.patients
         )

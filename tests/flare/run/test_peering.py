@@ -11,8 +11,9 @@ import pytest
 
 from confide.errors import ConfideError, QuorumError
 from confide.federation.engine import Delivery
-from confide.federation.failures import Refusal
+from confide.federation.failures import Failure, Refusal
 from confide.federation.ledger import read_ledger
+from confide.federation.messages import encode
 from confide.federation.secure.repeats import SUMS
 from confide.flare.kits.peers import Pins
 from confide.flare.run.peering import ACCOUNTS, ROSTERS, Heads
@@ -158,6 +159,54 @@ def test_a_site_that_forgets_greets_again_or_the_run_ends_and_resumes(
         conduct(tmp_path, settings, engine)
     conduct(tmp_path, settings, SealedHomes(files))  # resumed from its last checkpoint
     assert not list(differences(states(tmp_path / "one"), states(tmp_path / "server")))
+
+
+# --- how many are in a sum ---------------------------------------------------------------------
+
+
+class Losing(SealedHomes):
+    """The masked numbers of a site do not come in round 1."""
+
+    def deliver(
+        self,
+        step: str,
+        round: int,
+        *,
+        asks: Mapping[str, bytes],
+        timeout: float | None,
+        seals: Mapping[str, bytes] | None = None,
+    ) -> Generator[Delivery, None, None]:
+        lost = ["site-5"] if (step, round) == ("mask", 1) else []
+        left = {site: data for site, data in asks.items() if site not in lost}
+        yield from super().deliver(step, round, asks=left, timeout=timeout, seals=seals)
+        for site in asks.keys() - left.keys():
+            yield Delivery(site, encode(Failure("lost", "", "", "")), 0.0, heard=False)
+
+
+@pytest.mark.parametrize(
+    ("agreed", "groups", "sites"), [(4, 0, 5), (5, 0, 5), (3, 3, 9), (5, 3, 9)]
+)
+def test_no_sum_is_of_fewer_sites_than_were_agreed(
+    agreed: int, groups: int, sites: int, tmp_path: Path
+) -> None:
+    """Whatever the settings say, and whichever sites are lost; fixed groups are no exception."""
+    settings = tiny(
+        tmp_path, "rounds=1", MASKED, f"federation.groups={groups}",
+        f"federation.at_least={agreed}", f"federation.combine={'median' if groups else 'mean'}",
+        "federation.colluding=1", sites=sites,
+    )  # fmt: skip
+    consent = {settings.trained_by: {"at_least": agreed, "combine": [settings.federation.combine]}}
+    files = write_site_files(tmp_path / "homes", settings, guards={"masked": True}, consent=consent)
+    engine = SealedHomes(files) if groups else Losing(files)
+    kept = tmp_path / "homes" / "site-1" / "memory" / SUMS
+    opened = groups or sites - 1
+    if agreed > opened:
+        with pytest.raises(ConfideError):
+            conduct(tmp_path, settings, engine)
+    else:
+        conduct(tmp_path, settings, engine)
+    held = [len(path.read_text().split()) for path in kept.glob("turn-*")]
+    assert min(held) >= agreed and (opened in held) == (agreed <= opened)
 
 
 # --- accounts of noise -------------------------------------------------------------------------

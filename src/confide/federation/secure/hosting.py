@@ -3,6 +3,10 @@
 Whatever depends on text is never refused in the open: a reply that cannot be summed, whatever the
 reason, becomes zeros and a one in the lane `odd`, and the site's own log says why. Refusals under
 weights that the server chose would be bits of a single site's text.
+
+A sum under noise has no such zeros: other sites' accounts count the noise of each site in it. Its
+step adds the noise to a sum of none if the text fails (`confide.methods.noised`), and whatever else
+fails does not depend on the text: the site says so, and is out of the sum before its offer.
 """
 
 from __future__ import annotations
@@ -10,7 +14,6 @@ from __future__ import annotations
 import hmac
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,8 +50,6 @@ OPEN = (
     "private-part",
     "unknown-step",
     "bad-ask",
-    "spent",
-    "other-text",
     "small-batch",
     "not-agreed",
     "other-unit",
@@ -59,9 +60,8 @@ OPEN = (
 class SumHost:
     """Answers for a site whose replies are summed unseen. `site.member` is its part in that."""
 
-    def __init__(self, site: Site, *, log: Path | None = None) -> None:
+    def __init__(self, site: Site) -> None:
         self._site = site
-        self._log = log
         self._held: Held | None = None
 
     @property
@@ -78,6 +78,8 @@ class SumHost:
         if step is None or not is_summed(step):
             return None
         opening, ask = self._opened(step, data)
+        if step.noisy and opening.group:
+            raise Refusal("bad-set")  # the account counts the noise of the sum over all sites
         if opening.part == VALUES:
             return self._values(opening, ask, round=round, name=name)
         own, layout = opened(step, opening, ask)
@@ -204,10 +206,10 @@ class SumHost:
             seed = derive_seed(self._site.name, round, step.name)
             return layout.lanes_of(step, ask, reply, seed=seed), settle
         except Exception as error:
-            if isinstance(error, Refusal) and error.code in OPEN:
+            if step.noisy or (isinstance(error, Refusal) and error.code in OPEN):
                 raise
-            if self._log is not None:
-                note_traceback(self._log, step.name, round)
+            if self._site.log is not None:
+                note_traceback(self._site.log, step.name, round)
             return no_lanes(layout, odd=True), _nothing
 
 

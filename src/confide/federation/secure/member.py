@@ -84,7 +84,7 @@ class Member:
         pinned: the identity keys of the others that it knows.
         colluding: how many sites it supposes to be in league with the server; None: as the server
             says.
-        least: the fewest sites in a sum, from the site's own guard `min_sites`.
+        least: the fewest sites in a sum, from the site's own guard `min_sites` and its agreement.
         binding: digest of the settings and the wire table that the site received.
         record: where it writes down the sets that it has helped to sum.
         run: the run that it joined; None: as the server says.

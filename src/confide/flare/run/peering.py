@@ -118,7 +118,10 @@ class Peering:
 def member_of(
     place: Place | None, file: SiteFile, ask: Join, *, agreement: Agreement, settings: Settings
 ) -> Member:
-    """A site's part in the secure sums of a run. Raises Refusal if it has no identity."""
+    """A site's part in the secure sums of a run. Raises Refusal if it has no identity.
+
+    No sum is of fewer sites than its guard `min_sites` and its agreement's `at_least` say.
+    """
     if place is None:
         raise Refusal("uncertified", file.name)
     sites, folder = tuple(sorted(set(ask.sites))), Path(file.memory) / SUMS
@@ -135,7 +138,7 @@ def member_of(
         place.identity.key,
         pinned=peering,
         colluding=file.colluding or colluders(len(sites)),
-        least=file.guards.min_sites,
+        least=max(file.guards.min_sites, agreement.at_least),
         binding=digest(b"received", ask.settings.encode(), ask.wire.encode()),
         record=Sets(folder),
         masked=sums_of(settings) == "masked",
