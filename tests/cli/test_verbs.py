@@ -281,8 +281,17 @@ def test_all_that_a_command_lacks_is_said_with_a_line_to_paste() -> None:
     assert wrong.exit_code == 2 and "Invalid value for '--wait'" in wrong.stderr
 
 
-def test_run_that_is_stopped_says_how_to_go_on(put: Any) -> None:
-    put("run", raises=KeyboardInterrupt())
+def test_run_that_is_stopped_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(settings: str, *, on_event: Any, **_: Any) -> Done:
+        on_event(Event("start", folder=str(tmp_path)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "run", run)
+    early = call("run", "a.toml")  # nothing is in the folder yet, and --resume would be refused
+    assert early.exit_code == STOPPED and "--resume" not in early.stderr
+    (tmp_path / "settings.toml").touch()
     done = call("run", "a.toml")
     assert done.exit_code == STOPPED
     assert "--resume" in done.stderr
