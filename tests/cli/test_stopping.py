@@ -154,3 +154,135 @@ def test_a_server_of_pages_that_is_terminated_says_so_and_keeps_corrections(
     assert "serving at" in process.stderr.readline()
     said = verbs.terminated(process, lambda: True)
     assert AGAIN in said
+
+
+# --- disks --------------------------------------------------------------------------------
+
+WRITING = {
+    "predict": lambda run, text, out: ("predict", run, text, "--out", out / "found.jsonl"),
+    "folder": lambda run, text, out: ("predict", run, text, "--to", "brat", "--out", out / "brat"),
+    "report": lambda run, text, out: ("report", run, "--out", out / "report.html"),
+    "release": lambda run, text, out: ("release", run, "--out", out / "release"),
+    "export": lambda run, text, out: ("export", run, "--to", "onnx", "--out", out / "export"),
+    "init": lambda run, text, out: ("init", text, "--out", out / "confide.toml", "--no-map"),
+    "convert": lambda run, text, out: (
+        "data", "convert", text, "--to", "jsonl", "--out", out / "other.jsonl",
+    ),
+    "split": lambda run, text, out: ("data", "split", text, "--sites", "2", "--out", out / "split"),
+    "demo": lambda run, text, out: ("demo", "--out", out / "demo"),
+    "run": lambda run, text, out: (
+        "run", run.parent / "corpus" / "settings.toml", "--set", "rounds=1", "--out", out / "run",
+    ),
+}  # fmt: skip
+"""What writes below a folder `out`, of a run and a file of text."""
+
+
+def refused(done: tuple[int, str, str]) -> None:
+    """A verb ended in a message that says what, where and what to do."""
+    code, _, said = done
+    assert code == 2, said
+    assert "Traceback" not in said
+    assert "error: " in said and "written" in said or "made" in said or "writable" in said, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", sorted(WRITING))
+@pytest.mark.parametrize("disk", ["full", "read-only"])
+def test_a_disk_that_takes_no_more_is_said_and_leaves_nothing_by_half(
+    tmp_path: Path, verbs: Verbs, demo_run: Callable[[Path], Path], verb: str, disk: str
+) -> None:
+    """`init`, `export`, `home` and `demo` showed pages of code, and left half of what they make."""
+    if verb == "export":
+        pytest.importorskip("onnx", reason="needs the extra confide[export]")
+    demo, out = demo_run(tmp_path / "demo"), tmp_path / "out"
+    out.mkdir()
+    text = next((demo / "corpus" / "oncology").glob("test*"))
+    words = WRITING[verb](demo / "federated", text, out)
+    own = {"TEST_READ_ONLY": str(out)} if disk == "read-only" else {"TEST_MOST_BYTES": "200"}
+    refused(verbs(*words, **own))
+    whole = {path for path in out.rglob("*") if path.is_file() and path.stat().st_size > 200}
+    assert not whole
+    names = [path.name for path in out.rglob("*")]
+    assert not [name for name in names if name.endswith((".new", ".tmp"))]
+    if verb not in ("demo", "run"):  # the same command, once there is room
+        code, _, said = verbs(*words)
+        assert code == 0, said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["home", "audit"])
+@pytest.mark.parametrize("disk", ["full", "read-only"])
+def test_a_disk_that_takes_no_more_leaves_a_run_that_can_be_used(
+    tmp_path: Path, verbs: Verbs, demo_run: Callable[[Path], Path], verb: str, disk: str
+) -> None:
+    run = demo_run(tmp_path / "demo") / "federated"
+    words = {
+        "home": ("home", run, "--passes", "1", "--no-alone"),
+        "audit": ("audit", run, "--most", "20"),
+    }[verb]
+    before = files_of(run)
+    own = {"TEST_READ_ONLY": str(run)} if disk == "read-only" else {"TEST_MOST_BYTES": "200"}
+    refused(verbs(*words, **own))
+    assert files_of(run) == before
+    code, _, said = verbs(*words)
+    assert code == 0, said
+
+
+@pytest.mark.slow
+def test_a_result_that_no_disk_takes_is_said(verbs: Verbs) -> None:
+    """What goes to stdout is flushed when the command is nearly over: it was said by Python."""
+    with open("/dev/full", "w") as full:
+        process = subprocess.run(
+            [sys.executable, "-m", "confide", "recipes"],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert process.returncode == 2
+    assert "No space left on device" in process.stderr and "Traceback" not in process.stderr
+    reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
+    reader.wait()
+    code = subprocess.run(  # whoever reads may stop reading
+        [sys.executable, "-m", "confide", "recipes"],
+        stdout=reader.stdin, stderr=subprocess.PIPE, text=True, check=False,
+    )  # fmt: skip
+    assert "Traceback" not in code.stderr
+
+
+# --- two at once --------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_two_runs_in_one_folder_are_one_run(tmp_path: Path, verbs: Verbs) -> None:
+    settings, out = tiny(tmp_path, "name=same", "rounds=6"), tmp_path / "run"
+    (tmp_path / "settings.toml").write_text(dump(settings))
+    words = ("run", tmp_path / "settings.toml", "--out", out, "--quiet")
+    both = [verbs.start(*words) for _ in range(2)]
+    said = [one.communicate(timeout=240)[1] for one in both]
+    codes = sorted(one.returncode for one in both)
+    assert codes == [0, 2], said
+    (loser,) = (words for one, words in zip(both, said, strict=True) if one.returncode)
+    assert "under way" in loser or "already a run" in loser
+    same_run(run(settings, out=tmp_path / "straight").folder, out)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["predict", "home"])
+def test_two_at_once_leave_what_one_of_them_would(
+    tmp_path: Path, verbs: Verbs, demo_run: Callable[[Path], Path], verb: str
+) -> None:
+    demo, out = demo_run(tmp_path / "demo"), tmp_path / "found.jsonl"
+    text = next((demo / "corpus" / "oncology").glob("test*"))
+    words = {
+        "predict": ("predict", demo / "federated", text, "--out", out),
+        "home": ("home", demo / "federated", "--passes", "1", "--no-alone"),
+    }[verb]
+    both = [verbs.start(*words) for _ in range(2)]
+    said = [one.communicate(timeout=240)[1] for one in both]
+    assert [one.returncode for one in both] == [0, 0], said
+    if verb == "predict":
+        assert len(out.read_text().splitlines()) == len(api.predict(demo / "federated", [text]))
+        return
+    folder = RunFolder(demo / "federated")
+    for site in folder.result().data.sites:
+        held = json.loads((folder.home(site) / "home.json").read_text())
+        assert (held["kept"] == "federated") is not (folder.home(site) / "kept.safetensors").exists()
+    assert not [path for path in tmp_path.rglob("*") if path.name.endswith((".new", ".tmp"))]

@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 from unicodedata import bidirectional
 
-from confide.errors import Note, SettingsError
+from confide.errors import Note, RunError, SettingsError, printable
 
 if TYPE_CHECKING:
     import typer
@@ -240,12 +240,10 @@ def stopped(by: KeyboardInterrupt, how: str) -> typer.Exit:
 
 def disk_error(error: OSError) -> ConfideError | None:
     """The message for an error of a disk that is full or cannot be written; None of any other."""
-    from confide.errors import RunError
-
     if (fix := _DISKS.get(error.errno or 0)) is None:
         return None
     what = f"what the command makes could not be written ({error.strerror})"
-    where = None if error.filename is None else str(error.filename)
+    where = None if error.filename is None else printable(error.filename, 500)
     return RunError(what, where=where, fix=f"{fix}, then repeat the command")
 
 
