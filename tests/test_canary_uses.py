@@ -36,7 +36,9 @@ class Used:
 
     def seen_elsewhere(self) -> list[object]:
         """Where text of a site is, outside that site."""
-        found: list[object] = [(path, sightings(path.read_bytes())) for path in leaving(self.folder)]
+        found: list[object] = [
+            (path, sightings(path.read_bytes())) for path in leaving(self.folder)
+        ]
         found += [(words, sightings(words.encode())) for words in self.said]
         for site in SITES:
             own = set(canaries(site).values())
@@ -46,9 +48,7 @@ class Used:
         return [one for one in found if one[1]]  # type: ignore[index]
 
 
-@pytest.fixture(
-    scope="module", params=[TAGGER, pytest.param(RELATIONS, marks=pytest.mark.slow)]
-)
+@pytest.fixture(scope="module", params=[TAGGER, pytest.param(RELATIONS, marks=pytest.mark.slow)])
 def used(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Used:
     folder = tmp_path_factory.mktemp("used")
     tables = PLANT["ner" if request.param == TAGGER else "re"](folder / "data")
@@ -121,7 +121,7 @@ def test_an_export_holds_the_words_of_the_site_that_exports_and_of_no_other(
         assert found <= {mine[name] for name in ("note", *WORDS)}
         assert not any(sightings(str(path.relative_to(tmp_path)).encode()) for path in files)
     assert not [words for words in said if sightings(words.encode())]
-    assert [path for path in tmp_path.iterdir()] in ([], [out])
+    assert list(tmp_path.iterdir()) in ([], [out])
     assert used.seen_elsewhere() == []
 
 
@@ -202,7 +202,9 @@ def test_the_page_agree_holds_no_text(tmp_path: Path, spoilt: bool) -> None:
     assert not [words for words in told if sightings(words.encode())]
     written = [path for path in kit.path.rglob("*") if path.is_file() and path.name != "site.toml"]
     assert not [path for path in written if sightings(path.read_bytes())]
-    assert sightings(json.dumps([str(path.relative_to(kit.path)) for path in written]).encode()) == []
+    assert (
+        sightings(json.dumps([str(path.relative_to(kit.path)) for path in written]).encode()) == []
+    )
 
 
 def test_a_canary_in_a_site_s_own_file_is_no_word_of_an_error(

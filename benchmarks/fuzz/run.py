@@ -1,4 +1,4 @@
-"""Run fuzzers over seeds, and print what they came to; the exit code is 1 where they found something.
+"""Run fuzzers over seeds, and print what came of it; the exit code is 1 where something was found.
 
     python benchmarks/fuzz/run.py readers --count 100000 --seed 1
     python benchmarks/fuzz/run.py all --seed 1 --to 100 --seconds 600 --record fuzz.jsonl
@@ -18,6 +18,7 @@ import json
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -61,8 +62,11 @@ def _asked(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def _recorded(path: Path | None) -> list[Batch]:
-    lines = path.read_text().splitlines() if path and path.exists() else []
-    return [json.loads(line) for line in lines if line.endswith("}")]
+    found = []
+    for line in path.read_text().splitlines() if path and path.exists() else ():
+        with suppress(ValueError):  # torn, when it was stopped
+            found.append(json.loads(line))
+    return found
 
 
 def _attacked(
@@ -85,7 +89,7 @@ def _attacked(
         found.append(batch)
         if given.record is not None:
             with given.record.open("a") as file:
-                file.write(json.dumps(batch) + "\n")
+                file.write("\n" + json.dumps(batch))
     return found
 
 

@@ -119,8 +119,8 @@ def test_a_run_that_is_terminated_resumes_to_the_same_numbers(
 def test_sigterm_at_any_moment_ends_with_one_sentence(
     tmp_path: Path, verbs: Verbs, small_demo: Path
 ) -> None:
-    """Also while the interpreter still imports: nothing half written stays, and no trace is told."""
-    text, out = small_demo / "corpus" / "oncology" / "test.jsonl", tmp_path / "found.jsonl"
+    """Also while modules are imported: nothing half written stays, and no trace is told."""
+    out = tmp_path / "found.jsonl"
     text = next((small_demo / "corpus" / "oncology").glob("test*"))
     words = ("predict", small_demo / "federated", *[text] * 20, "--out", out)
     begun = time.monotonic()
@@ -182,7 +182,7 @@ def refused(done: tuple[int, str, str]) -> None:
     code, _, said = done
     assert code == 2, said
     assert "Traceback" not in said
-    assert "error: " in said and "written" in said or "made" in said or "writable" in said, said
+    assert "error: " in said and ("written" in said or "made" in said), said
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ def test_a_disk_that_takes_no_more_leaves_a_run_that_can_be_used(
 
 
 @pytest.mark.slow
-def test_a_result_that_no_disk_takes_is_said(verbs: Verbs) -> None:
+def test_a_result_that_no_disk_takes_is_said() -> None:
     """What goes to stdout is flushed when the command is nearly over: it was said by Python."""
     with open("/dev/full", "w") as full:
         process = subprocess.run(
@@ -238,13 +238,14 @@ def test_a_result_that_no_disk_takes_is_said(verbs: Verbs) -> None:
         )  # fmt: skip
     assert process.returncode == 2
     assert "No space left on device" in process.stderr and "Traceback" not in process.stderr
-    reader = subprocess.Popen(["true"], stdin=subprocess.PIPE)
-    reader.wait()
-    code = subprocess.run(  # whoever reads may stop reading
+    gone, pipe = os.pipe()
+    os.close(gone)  # whoever reads may stop reading
+    process = subprocess.run(
         [sys.executable, "-m", "confide", "recipes"],
-        stdout=reader.stdin, stderr=subprocess.PIPE, text=True, check=False,
+        stdout=pipe, stderr=subprocess.PIPE, text=True, check=False,
     )  # fmt: skip
-    assert "Traceback" not in code.stderr
+    os.close(pipe)
+    assert "Traceback" not in process.stderr
 
 
 # --- two at once --------------------------------------------------------------------------
@@ -284,5 +285,7 @@ def test_two_at_once_leave_what_one_of_them_would(
     folder = RunFolder(demo / "federated")
     for site in folder.result().data.sites:
         held = json.loads((folder.home(site) / "home.json").read_text())
-        assert (held["kept"] == "federated") is not (folder.home(site) / "kept.safetensors").exists()
+        assert (held["kept"] == "federated") is not (
+            folder.home(site) / "kept.safetensors"
+        ).exists()
     assert not [path for path in tmp_path.rglob("*") if path.name.endswith((".new", ".tmp"))]
