@@ -33,7 +33,7 @@ Batch = dict[str, Any]
 def main(arguments: list[str] | None = None) -> int:
     """Attack, and say how many inputs were refused and accepted, and what failed."""
     given = _asked(arguments)
-    seeds = range(given.seed, (given.to or given.seed) + 1)
+    seeds: Sequence[int] = range(given.seed, (given.to or given.seed) + 1)
     if given.nights:
         first = datetime.date.today()
         days = (first + datetime.timedelta(days=n) for n in range(given.nights))
