@@ -20,7 +20,7 @@ BOM    ?= dist/confide-$(VERSION).cdx.json
 # Which pairs `make test-real` runs over real processes.
 REAL   ?= fedavg-tagger or fedner-tagger or feded-relations or lazy-mil-bags-pcnn
 
-.PHONY: demo test test-real test-slow test-browser lint format docs lock wheel dist try-wheel sbom audit clean help
+.PHONY: demo test test-real test-slow test-browser fuzz lint format docs lock wheel dist try-wheel sbom audit clean help
 .DEFAULT_GOAL := help
 
 help:       ## this list
@@ -41,6 +41,10 @@ test-slow: $(VENV)/.installed-dev  ## the slow tests, two at a time (an hour or 
 test-browser: $(VENV)/.installed-browser  ## of the slow tests: the pages and the report in Debian's chromium (two minutes)
 	@command -v chromium >/dev/null || { echo "chromium is missing: apt-get install --no-install-recommends chromium"; exit 1; }
 	$(BIN)/python -m pytest -m slow tests/serve/test_browser.py tests/report/test_widths.py
+
+fuzz: $(VENV)/.installed-dev  ## a month of nights of fuzzers, each date a seed; stop it, and it goes on (NIGHTS=1: tonight's)
+	@mkdir -p build
+	$(BIN)/python benchmarks/fuzz/run.py all --nights $(or $(NIGHTS),30) --record build/fuzz.jsonl
 
 lint: $(VENV)/.installed-dev  ## style, types and the direction of imports
 	$(BIN)/ruff check

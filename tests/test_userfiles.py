@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 
 from confide.errors import DataError
+from confide.federation.files import write_atomically
 from confide.text.files import write_parts, write_text
 from confide.userfiles import write_whole
 
@@ -19,8 +22,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
     path = tmp_path / "x.jsonl"
     path.write_text("before")
 
-    def full(path: Path, data: bytes) -> None:
-        path.write_bytes(b"aft")
+    def full(file: IO[bytes], data: bytes) -> None:
+        file.write(b"aft")
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("confide.userfiles._write", full)
@@ -68,3 +71,41 @@ def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
 def test_what_is_no_file_is_written_as_it_is() -> None:
     write_whole(Path("/dev/null"), b"x")
     assert Path("/dev/null").is_char_device()
+
+
+def parts_and_whole(path: Path, parts: Iterator[bytes]) -> None:
+    write_atomically(path, *parts)
+
+
+@pytest.mark.parametrize("write", [write_whole, parts_and_whole])
+def test_two_that_write_one_path_leave_what_one_of_them_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: Callable[..., None]
+) -> None:
+    """They share the name of the unfinished file: one renamed what the other still wrote."""
+    path, real = tmp_path / "found.jsonl", Path.replace
+    other = threading.Thread(target=write, args=(path, iter([b"short"])))
+
+    def parts() -> Iterator[bytes]:
+        yield b"the first half, "
+        yield b"the second half"
+
+    def replace(fresh: Path, to: Path) -> Path:
+        if not other.ident:  # the first is written and not yet in its place
+            other.start()
+            other.join(0.3)
+        return real(fresh, to)
+
+    monkeypatch.setattr(Path, "replace", replace)
+    write(path, parts())
+    other.join()
+    assert path.read_bytes() == b"short"  # the second waited, and came after
+    assert [file.name for file in tmp_path.iterdir()] == ["found.jsonl"]
+
+
+def test_an_unfinished_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+    elsewhere, path = tmp_path / "elsewhere", tmp_path / "x.jsonl"
+    elsewhere.write_text("mine")
+    (tmp_path / ".x.jsonl.new").symlink_to(elsewhere)
+    with pytest.raises(DataError, match="cannot be written"):
+        write_text(path, "theirs")
+    assert elsewhere.read_text() == "mine"

@@ -26,8 +26,10 @@ from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure
 from confide.federation.forms import DTYPES, Form, class_of, forms_of, limits_of, made_of
 from confide.federation.messages import decode, encode, peek
-from confide.flare.run.joining import JOIN, LEAVE
+from confide.federation.secure.exchanges import EXCHANGES, OFFER
+from confide.flare.run.joining import CLOSE, JOIN, LEAVE
 from confide.methods import METHODS
+from confide.runs.athome import KeptAtHome
 
 SLOW = 2.0
 GROWTH = 512 * 2**20
@@ -37,8 +39,10 @@ _NUMBERS = (0, -1, 2**63 - 1, 2**63, -(2**63), 2**200, 1e308, 0.5, True, None, f
 
 def classes() -> list[Any]:
     """Every class of messages, those of states and memories included."""
-    found: set[Any] = {Checkpoint, Failure}
-    for step in (JOIN, LEAVE, *(step for kind in METHODS.values() for step in kind.steps)):
+    found: set[Any] = {Checkpoint, Failure, KeptAtHome}
+    summed = (OFFER, *EXCHANGES.values())
+    own = (step for kind in METHODS.values() for step in kind.steps)
+    for step in (JOIN, LEAVE, CLOSE, *summed, *own):
         found |= {step.ask, step.reply}
     for kind in METHODS.values():
         found |= {kind.State, kind.Memory}

@@ -1,6 +1,6 @@
 """`python -m confide` is `confide`."""
 
-from confide.cli.verbs import main
+from confide.cli import main
 
 if __name__ == "__main__":
     main()

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import codecs
 import errno
+import fcntl
 import hashlib
 import json
 import os
 import re
 import stat
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 Tree = dict[str, Any]
 """A JSON object or a TOML table as it was parsed: nobody has checked its values yet."""
@@ -218,23 +220,56 @@ def write_whole(path: Path, data: bytes | Iterable[bytes]) -> None:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     if path.exists() and not path.is_file():
-        _write(path, data)
+        with path.open("wb") as device:
+            _write(device, data)
         return
     path = path.resolve()
-    fresh = path.with_name(f".{path.name}.new")
+    with taking_the_place_of(path, path.with_name(f".{path.name}.new"), mode=0o600) as file:
+        mode = stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask()
+        os.fchmod(file.fileno(), mode)
+        _write(file, data)
+
+
+@contextmanager
+def taking_the_place_of(path: Path, fresh: Path, *, mode: int = 0o666) -> Iterator[IO[bytes]]:
+    """A new file `fresh`, which becomes `path` when the block ends; if that fails, it is gone.
+
+    Of two processes that write one path at once, the second waits for the first, where the file
+    system has locks. Raises OSError.
+    """
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, mode)
+
+    while True:
+        file = open(fresh, "ab", opener=opener)  # noqa: SIM115 - open means locked
+        with suppress(OSError):
+            fcntl.flock(file, fcntl.LOCK_EX)
+        if _is_at(fresh, file):
+            break
+        file.close()  # while we waited, another process made this very file its own `path`
+    with file:
+        try:
+            file.truncate(0)
+            yield file
+            file.flush()
+            fresh.replace(path)
+        except BaseException:
+            if _is_at(fresh, file):
+                fresh.unlink()
+            raise
+
+
+def _is_at(path: Path, file: IO[bytes]) -> bool:
+    """Whether this open file is what lies there."""
     try:
-        fresh.touch(mode=0o600)
-        fresh.chmod(stat.S_IMODE(path.stat().st_mode) if path.exists() else 0o666 & ~_umask())
-        _write(fresh, data)
-        fresh.replace(path)
-    except BaseException:
-        fresh.unlink(missing_ok=True)
-        raise
+        return os.path.samestat(path.lstat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
-def _write(path: Path, data: bytes | Iterable[bytes]) -> None:
-    with path.open("wb") as file:
-        file.writelines((data,) if isinstance(data, bytes) else data)
+def _write(file: IO[bytes], data: bytes | Iterable[bytes]) -> None:
+    file.writelines((data,) if isinstance(data, bytes) else data)
 
 
 def _umask() -> int:

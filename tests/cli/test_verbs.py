@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -19,7 +20,7 @@ import typer
 from typer.testing import CliRunner, Result
 
 from confide import __version__, api
-from confide.cli.screen import STOPPED
+from confide.cli.screen import AGAIN, STOPPED, TERMINATED, Terminated
 from confide.cli.verbs import PANELS, app
 from confide.errors import DataError, RunError
 from confide.federation.events import Event
@@ -202,6 +203,35 @@ def test_ctrl_c_ends_any_verb_with_130(put: Any) -> None:
     assert call("recipes").exit_code == STOPPED
 
 
+def test_sigterm_ends_any_verb_with_143_and_one_sentence(put: Any) -> None:
+    put("recipes", raises=Terminated())
+    done = call("recipes")
+    assert done.exit_code == TERMINATED == 143
+    assert done.stderr == f"{AGAIN}\n"
+
+
+@pytest.mark.parametrize(
+    ("number", "says"),
+    [
+        (errno.ENOSPC, "free some disk space"),
+        (errno.EDQUOT, "free some disk space"),
+        (errno.EFBIG, "free some disk space"),
+        (errno.EROFS, "name a place that you may write to"),
+        (errno.EACCES, "name a place that you may write to"),
+        (errno.EIO, "see that the disk is sound"),
+    ],
+)
+def test_a_disk_that_takes_no_more_is_a_message_of_any_verb(
+    put: Any, number: int, says: str
+) -> None:
+    """It was a page of code."""
+    put("recipes", raises=OSError(number, os.strerror(number), "runs/\x1b[2J"))
+    done = call("recipes")
+    assert done.exit_code == 2 and done.stdout == ""
+    assert os.strerror(number) in done.stderr and says in done.stderr
+    assert "\x1b" not in done.stderr
+
+
 def test_an_unknown_verb_is_refused_with_a_near_one() -> None:
     done = call("evalute", "runs/a", "b.tsv")
     assert done.exit_code == 2 and "evaluate" in done.stderr
@@ -281,8 +311,17 @@ def test_all_that_a_command_lacks_is_said_with_a_line_to_paste() -> None:
     assert wrong.exit_code == 2 and "Invalid value for '--wait'" in wrong.stderr
 
 
-def test_run_that_is_stopped_says_how_to_go_on(put: Any) -> None:
-    put("run", raises=KeyboardInterrupt())
+def test_run_that_is_stopped_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def run(settings: str, *, on_event: Any, **_: Any) -> Done:
+        on_event(Event("start", folder=str(tmp_path)))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "run", run)
+    early = call("run", "a.toml")  # nothing is in the folder yet, and --resume would be refused
+    assert early.exit_code == STOPPED and "--resume" not in early.stderr
+    (tmp_path / "settings.toml").touch()
     done = call("run", "a.toml")
     assert done.exit_code == STOPPED
     assert "--resume" in done.stderr

@@ -6,6 +6,7 @@ And canaries: text, file names and errors of a site, looked for in all that othe
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -188,6 +189,23 @@ def test_a_full_disk_is_named_and_the_run_resumed(real: Real, whole: Path) -> No
         same(whole, real.run("full", resume=True).folder)
     finally:
         subprocess.run(["umount", "-l", str(memory)], check=True)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(errno.ENOSPC, "no space left on its disk"), (errno.EROFS, "its disk is read-only")],
+)
+def test_a_disk_that_takes_no_more_is_named_and_the_run_resumed(
+    real: Real, whole: Path, number: int, said: str
+) -> None:
+    """From the third round on; what was written before is enough to go on from."""
+    told, name = real.gates / "site-1.disk", f"disk-{number}"
+    try:
+        with pytest.raises(EngineError, match=f"site site-1, .*{said}"):
+            real.run(name, watch=real.at_round(2, lambda: told.write_text(str(number))))
+    finally:
+        told.unlink(missing_ok=True)
+    same(whole, real.run(name, resume=True).folder)
 
 
 def test_another_key_at_one_site_is_named(real: Real) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
+from confide.cli.screen import TERMINATED
 from confide.flare.nvidia import processes
 from confide.runs.run import run
 from contract.corpus import tiny
@@ -30,7 +31,7 @@ pytestmark = [
 
 ROUNDS = 8
 FEW = "rounds=4"
-VERB = "from confide.cli.verbs import main; main()"
+VERB = "from confide.cli import main; main()"
 KILL = "import os, signal; kill = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
 DIES = {
     "submitted": """
@@ -82,6 +83,13 @@ class Lead:
         os.kill(self.process.pid, signal.SIGKILL)
         assert self.ended() == -signal.SIGKILL
 
+    def terminate(self) -> None:
+        """As a service manager ends it: with one sentence, and its own exit code."""
+        os.kill(self.process.pid, signal.SIGTERM)
+        assert self.ended() == TERMINATED, self.said.read_text()
+        last = self.said.read_text().splitlines()[-1]
+        assert last.startswith("no longer watching, but the run continues"), last
+
     def ended(self) -> int:
         """Its exit code."""
         return self.process.wait(PATIENCE)
@@ -118,7 +126,7 @@ def submissions(real: Real) -> int:
     return sum(1 for path in store.rglob("meta") if path.is_file())
 
 
-def test_a_lead_that_is_killed_is_resumed(real: Real, whole: Path) -> None:
+def test_a_lead_that_is_killed_or_terminated_is_resumed(real: Real, whole: Path) -> None:
     write(real, "killed")
     before = submissions(real)
     real.shut("site-1", 4)
@@ -128,7 +136,7 @@ def test_a_lead_that_is_killed_is_resumed(real: Real, whole: Path) -> None:
     real.shut("site-1", 6)  # it goes on while nobody looks, and is not over when somebody does
     again = Lead(real, "killed", "--resume")
     again.until(f"round 5/{ROUNDS}")
-    again.kill()
+    again.terminate()
     real.open("site-1")
     last = Lead(real, "killed", "--resume", "--log", "jsonl")
     assert last.ended() == 0, last.said.read_text()

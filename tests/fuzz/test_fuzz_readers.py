@@ -62,7 +62,40 @@ def test_the_table_is_printed_and_the_exit_code_says_what_was_found(
 ) -> None:
     run = fuzzer("run", root, monkeypatch)
     assert run.main(["settings", "--count", "8", "--seed", "3"]) == 0
-    assert "| settings  |    3 | 8 |" in capsys.readouterr().out
+    assert "| settings  |         3 | 8 |" in capsys.readouterr().out
     monkeypatch.setattr(fuzzer("settings", root, monkeypatch), "LONGEST", 1)
     assert run.main(["settings", "--count", "40"]) == 1
     assert "characters" in capsys.readouterr().out
+
+
+def test_a_month_of_nights_is_one_command_that_goes_on(
+    root: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each date is a seed of every fuzzer; a batch that was recorded is not begun again."""
+    run = fuzzer("run", root, monkeypatch)
+    tally = fuzzer("tally", root, monkeypatch)
+    begun: list[tuple[str, int]] = []
+
+    def attacking(name: str) -> ModuleType:
+        def attack(count: int, seed: int) -> object:
+            begun.append((name, seed))
+            if len(begun) == 50:
+                raise KeyboardInterrupt
+            failures = ("input 3: found",) if begun[-1] == ("replies", begun[0][1]) else ()
+            return tally.Tally(count, count - 1, 1, 0.1, failures)
+
+        found = ModuleType(name)
+        found.attack = attack  # type: ignore[attr-defined]
+        return found
+
+    monkeypatch.setattr(run.importlib, "import_module", attacking)
+    words = ["all", "--nights", "30", "--count", "7", "--record", str(tmp_path / "month.jsonl")]
+    with pytest.raises(KeyboardInterrupt):
+        run.main(words)
+    with open(tmp_path / "month.jsonl", "a") as file:
+        file.write('\n{"fuzzer": "torn')
+    assert run.main(words) == 1  # what was found before the stop is told again
+    assert len(set(begun)) == 4 * 30 and len(begun) == 4 * 30 + 1
+    shown = capsys.readouterr().out
+    assert "| replies   |" in shown and "input 3: found" in shown and "| 210 |" in shown
+    assert run.main([*words, "--seconds", "-1"]) == 1 and len(begun) == 4 * 30 + 1

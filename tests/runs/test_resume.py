@@ -90,6 +90,26 @@ def test_many_killed_runs_resume_to_the_same_numbers(
     assert sum(not one["survived"][0] for one in found) > 30
 
 
+@pytest.mark.parametrize("days", [-1, 1])
+def test_a_clock_that_was_set_changes_no_number_of_a_resumed_run(tmp_path: Path, days: int) -> None:
+    """Every file is a day older than now, or lies a day ahead: the clock was set back meanwhile."""
+    settings = tiny(tmp_path, "rounds=4")
+    straight, out = tmp_path / "straight", tmp_path / "out"
+    run(settings, out=straight)
+
+    def stop(event: Any) -> None:
+        if event.kind == "round" and event.round == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(settings, out=out, on_event=stop)
+    then = time.time() + 86_400 * days
+    for path in (*out.rglob("*"), *(tmp_path / "data").rglob("*")):
+        os.utime(path, (then, then))
+    run(settings, out=out, resume=True)
+    same_run(straight, out)
+
+
 # --- the command line, with processes of its own ------------------------------------------
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from typing import Any
 
 from confide.federation.keys import new_key
 from confide.flare.kits.startup import Kit
@@ -11,12 +13,12 @@ from confide.flare.run.sitekit import setup
 from contract.corpus import write_sites
 
 
-def kit_in(folder: Path) -> Kit:
-    """The kit of `site-1` of a consortium that is founded in `folder`."""
+def kit_in(folder: Path, table: dict[str, Any] | None = None) -> Kit:
+    """The kit of `site-1` of a consortium that is founded in `folder`; `table` names its text."""
     made = init("trial", sites=["site-1"], host="localhost", out=folder / "trial")
-    table = write_sites(folder / "data", 1, train=24)[0]
-    key = new_key(folder / "shared.key")
-    lines = [f'{name} = "{value}"' for name, value in {**table, "key": key}.items()]
+    table = table or write_sites(folder / "data", 1, train=24)[0]
+    own = {**table, "key": str(new_key(folder / "shared.key"))}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in own.items()]
     (folder / "site.toml").write_text("\n".join(lines))
     setup(made.kit("site-1"), folder / "site.toml")
     return made.kit("site-1")

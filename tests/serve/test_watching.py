@@ -59,6 +59,16 @@ def test_a_run_that_writes_nothing_for_long_is_quiet(runs) -> None:
     assert Runs(runs).of("going").state == "quiet"
 
 
+def test_a_run_that_was_stopped_is_quiet_after_the_clock_was_set_back(runs) -> None:
+    """It was shown as running for another day."""
+    later = time.time() + 86_400
+    for path in (runs / "going").rglob("*"):
+        os.utime(path, (later, later))
+    assert Runs(runs).of("going").state == "quiet"
+    os.utime(runs / "going" / "ledger.jsonl")  # another life of the run writes on
+    assert Runs(runs).of("going").state == "running"
+
+
 def test_a_change_is_seen(runs) -> None:
     seen = Runs(runs)
     assert seen.of("going").state == "running"

@@ -3,6 +3,9 @@
 
 def main() -> None:
     """Run the command `confide`."""
-    from confide.cli import verbs
+    from confide.cli import screen
 
-    verbs.main()
+    with screen.heeding_sigterm():
+        from confide.cli import verbs
+
+        verbs.main()

@@ -100,9 +100,9 @@ def train(
             resume=resume,
             say=screen.say,
         )
-    except KeyboardInterrupt:
-        screen.say("\nstopped; --resume with the same command continues from the last checkpoint")
-        raise typer.Exit(screen.STOPPED) from None
+    except KeyboardInterrupt as stop:
+        how = "stopped; --resume with the same command continues from the last checkpoint"
+        raise screen.stopped(stop, how) from None
     found = done.measure
     typer.echo(
         f"{done.folder}: {done.steps} steps, {done.pieces} pieces in {screen.clock(done.seconds)}; "

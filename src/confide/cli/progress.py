@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _REMEMBERED = (
     "round", "rounds", "site", "step", "loss", "dev_f1", "best_f1", "bytes_up", "bytes_down",
-    "seconds_left", "score",
+    "seconds_left", "score", "folder",
 )  # fmt: skip
 
 
@@ -45,6 +45,7 @@ class Standing:
     bytes_down: int = 0
     seconds_left: float | None = None
     score: str = "F1"
+    folder: str = ""
 
     def take(self, event: Event) -> None:
         """Remember what the event reports."""

@@ -7,10 +7,12 @@ whose colours are its own. Only the content of a file goes into another file or 
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import re
+import signal
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -24,9 +26,10 @@ from types import ModuleType
 from typing import IO, TYPE_CHECKING, Any
 from unicodedata import bidirectional
 
-from confide.errors import Note, SettingsError
+from confide.errors import Note, RunError, SettingsError, printable
 
 if TYPE_CHECKING:
+    import typer
     from rich.console import Console, ConsoleOptions, RenderableType
     from rich.segment import Segment
 
@@ -35,8 +38,18 @@ if TYPE_CHECKING:
 PIPED_WIDTH = 120
 """Columns of a table that does not go to a terminal."""
 
-STOPPED = 130
-"""The exit code after Ctrl-C, as in shells."""
+STOPPED, TERMINATED = 130, 143
+"""The exit codes after Ctrl-C and after SIGTERM, as in shells."""
+
+AGAIN = "stopped; no file was left by half, and the same command starts again"
+"""What a verb says that was stopped, unless it knows better how to go on."""
+
+_DISKS = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some disk space"),
+    **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "name a place that you may write to"),
+    errno.EIO: "see that the disk is sound",
+}
+"""What to do about a disk that takes no more, by the system's number of the error."""
 
 
 _ISOLATED = re.compile("(\u2068[^\u2066-\u2069]*\u2069)")
@@ -189,6 +202,49 @@ def agreed(question: str) -> bool:
     import typer
 
     return not sys.stdin.isatty() or typer.confirm(question, default=True, err=True)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, which ends a verb in as good order as Ctrl-C does."""
+
+
+@contextmanager
+def heeding_sigterm() -> Iterator[None]:
+    """SIGTERM raises `Terminated` in the block; a second one ends the process at once."""
+    heard = False
+
+    def end(*_: object) -> None:
+        nonlocal heard
+        heard = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    except (Terminated, SystemExit) as stop:
+        said = isinstance(stop, SystemExit) and stop.code == TERMINATED
+        if said or not heard:
+            raise
+        say(AGAIN)  # it came before or after the verb, where typer makes Ctrl-C of it
+        sys.exit(TERMINATED)
+
+
+def stopped(by: KeyboardInterrupt, how: str) -> typer.Exit:
+    """Say in one sentence that a verb was stopped and how to go on; the exit to raise."""
+    import typer
+
+    say(how)
+    return typer.Exit(TERMINATED if isinstance(by, Terminated) else STOPPED)
+
+
+def disk_error(error: OSError) -> ConfideError | None:
+    """The message for an error of a disk that is full or cannot be written; None of any other."""
+    if (fix := _DISKS.get(error.errno or 0)) is None:
+        return None
+    what = f"what the command makes could not be written ({error.strerror})"
+    where = None if error.filename is None else printable(error.filename, 500)
+    return RunError(what, where=where, fix=f"{fix}, then repeat the command")
 
 
 @contextmanager

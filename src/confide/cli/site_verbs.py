@@ -73,12 +73,12 @@ def coordinate(
                 resume=bool(resume),
                 on_event=to_all(progress, logs),
             )
-    except KeyboardInterrupt:
-        screen.say(
-            "\nno longer watching, but the run continues; repeat the command with --resume to watch"
+    except KeyboardInterrupt as stop:
+        how = (
+            "no longer watching, but the run continues; repeat the command with --resume to watch"
             " it again, or with --end to end it"
         )
-        raise typer.Exit(screen.STOPPED) from None
+        raise screen.stopped(stop, how) from None
     screen.show(tables.sites(done.result))
     screen.say(f"run folder: {done.folder}")
     afterwards.say_next(afterwards.lead_commands(done.folder))

@@ -92,13 +92,17 @@ class Verbs(TyperGroup):
             return super().main(*given, **options)
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the verb. Our own errors end in a message and code 2; others keep their trace.
+        """Run the verb. Our errors and those of disks end in a message and code 2.
+
+        Others keep their trace. Ctrl-C and SIGTERM end in a sentence.
 
         Notes about a result are printed, each once.
         """
         try:
             with screen.saying_notes():
-                return super().invoke(ctx)
+                done = super().invoke(ctx)
+                sys.stdout.flush()  # or a full disk would be told when nobody listens any more
+                return done
         except typer.BadParameter as error:
             if (found := all_missing(error)) is None:
                 raise
@@ -110,9 +114,13 @@ class Verbs(TyperGroup):
         except UnicodeEncodeError as error:
             screen.fail(no_unicode(error))
             raise typer.Exit(2) from error
-        except KeyboardInterrupt:
-            screen.say("stopped")
-            raise typer.Exit(screen.STOPPED) from None
+        except OSError as error:
+            if (full := screen.disk_error(error)) is None:
+                raise
+            screen.fail(full)
+            raise typer.Exit(2) from error
+        except KeyboardInterrupt as stop:
+            raise screen.stopped(stop, screen.AGAIN) from None
 
 
 def no_unicode(error: UnicodeEncodeError) -> DataError:
@@ -203,9 +211,9 @@ def run(
     from confide.cli.progress import Progress
     from confide.federation.events import to_all
 
-    changes = with_canaries(overrides, canaries)
+    changes, progress = with_canaries(overrides, canaries), Progress(quiet=quiet)
     try:
-        with Progress(quiet=quiet) as progress, api.Logs(log or (), say=screen.say) as logs:
+        with progress, api.Logs(log or (), say=screen.say) as logs:
             done = api.run(
                 settings,
                 overrides=changes,
@@ -213,11 +221,11 @@ def run(
                 resume=resume,
                 on_event=to_all(progress, logs),
             )
-    except KeyboardInterrupt:
-        screen.say(
-            "\nstopped; repeat the command with --resume to continue from the last checkpoint"
-        )
-        raise typer.Exit(screen.STOPPED) from None
+    except KeyboardInterrupt as stop:
+        folder = progress.standing.folder
+        begun = bool(folder) and (Path(folder) / "settings.toml").exists()
+        how = "stopped; repeat the command with --resume to continue from the last checkpoint"
+        raise screen.stopped(stop, how if begun else screen.AGAIN) from None
     screen.show(tables.sites(done.result))
     if home:
         home_verbs.home(done.folder, quiet=quiet)

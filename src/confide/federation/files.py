@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from confide.errors import GuardError, RunError, os_errors_as
+from confide.userfiles import taking_the_place_of
 
 LONGEST_NAME = 100
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
@@ -69,7 +70,7 @@ def write_of_run(path: Path, data: bytes) -> None:
         RunError,
         f"{path.name} could not be written",
         where=path.parent,
-        fix="free some disk space, then continue the run with --resume",
+        fix="free some disk space, then repeat the command; a run goes on with --resume",
     ):
         write_atomically(path, data)
 
@@ -77,16 +78,10 @@ def write_of_run(path: Path, data: bytes) -> None:
 def write_atomically(path: Path, *parts: bytes) -> None:
     """Write all parts beside `path`, flush to disk, rename. If that fails, the old file stays."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(path.name + ".tmp")
-    try:
-        with open(beside, "wb") as file:
-            file.writelines(parts)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except BaseException:
-        beside.unlink(missing_ok=True)
-        raise
+    with taking_the_place_of(path, path.with_name(path.name + ".tmp")) as file:
+        file.writelines(parts)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def lock(path: Path, *, needed: bool = True) -> IO[str] | None:

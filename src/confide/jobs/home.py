@@ -35,7 +35,7 @@ from itertools import chain
 from pathlib import Path
 
 from confide.data.corpus.pairing import grouped
-from confide.errors import RunError
+from confide.errors import RunError, os_errors_as
 from confide.federation.files import for_the_owner, private_folder, write_of_run
 from confide.federation.inprocess import SiteSpec, site_of
 from confide.federation.messages import Arrays, encode
@@ -296,7 +296,13 @@ class _Bench:
         return fitted(counts.sure, prior=USUAL if runs == AS_IS else runs)
 
     def _write(self, made: AtHome, weights: Arrays) -> None:
-        private_folder(self._store)
+        with os_errors_as(
+            RunError,
+            "what the site keeps cannot be written",
+            where=self._store,
+            fix="compare where the run's folder can be written",
+        ):
+            private_folder(self._store)
         if made.kept != FEDERATED:
             kept = KeptAtHome(made.kept, self._round, weights, *self._calibrator(weights))
             write_of_run(self._store / KEPT, encode(kept))

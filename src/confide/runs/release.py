@@ -76,14 +76,21 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
         gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
         return [spec for spec in gathered.specs if site in (None, spec.name)]
 
-    method.kind.release(form, weights, out, holders=Holders(find, key, _apart(settings)))
-    write_of_run(out / CALIBRATION, json.dumps(calibrator._asdict()).encode())
     own = next((table for table in settings.site if table.name == site), None)
     splitting = common_splitting(settings, settings.split or own)
-    if splitting != Splitting():
-        write_of_run(out / READING, json.dumps(asdict(splitting)).encode())
     tells = method.kind.release_tells
-    write_card(out, Copied(run, site, tells, at_home=kept is not None, calibrator=calibrator))
+    told = Copied(run, site, tells, at_home=kept is not None, calibrator=calibrator)
+    beside = [out / CALIBRATION, out / READING]
+    try:  # the model comes last: with it, and not before, this is a release
+        write_of_run(out / CALIBRATION, json.dumps(calibrator._asdict()).encode())
+        if splitting != Splitting():
+            write_of_run(out / READING, json.dumps(asdict(splitting)).encode())
+        beside.append(write_card(out, told))
+        method.kind.release(form, weights, out, holders=Holders(find, key, _apart(settings)))
+    except BaseException:
+        for path in beside:
+            path.unlink(missing_ok=True)
+        raise
     return out
 
 

@@ -129,7 +129,7 @@ class Runs:
         mark = _mark(path)
         known = self._seen.get(name)
         if known is None or known[0] != mark:
-            known = self._seen[name] = (mark, _read(path, changed=max((m for _, m in mark))))
+            known = self._seen[name] = (mark, _read(path, changed=_newest(mark)))
         return _aged(known[1])
 
 
@@ -160,6 +160,12 @@ def _mark(path: Path) -> list[tuple[str, float]]:
             continue
         found.append((f"{file.name} {status.st_size}", status.st_mtime))
     return found or [("", 0.0)]
+
+
+def _newest(mark: list[tuple[str, float]]) -> float:
+    """The last time of a mark. Times to come do not count: the clock was set back since."""
+    soon = time.time() + QUIET
+    return max((at for _, at in mark if at < soon), default=0.0)
 
 
 def _read(path: Path, *, changed: float) -> Seen:

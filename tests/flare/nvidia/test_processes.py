@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -22,6 +25,9 @@ from typer.testing import CliRunner
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 import psutil
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.serialization import Encoding, load_pem_private_key
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 
@@ -226,6 +232,62 @@ def test_a_site_notices_that_it_is_not_let_in(in_tmp, monkeypatch):
     assert (said["connected"], said["refused"]) == (False, True)
     said = _watched(register, before, before, before, after, token="taken")
     assert (said["connected"], said["refused"]) == (True, False)
+
+
+def test_a_clock_that_is_set_back_keeps_nobody_connected(founded, monkeypatch):
+    """What was noted before lies a day ahead: a site that has gone was shown as there all day."""
+    kit, now = founded.kit("server"), time.time()
+    resident = SimpleNamespace(pid=1, create_time=lambda: now)
+    monkeypatch.setattr(processes, "_processes", lambda _: [resident])
+    monkeypatch.setattr(processes, "_is", lambda one, *_: True)
+    monkeypatch.setattr(processes, "_memory", lambda one: 0)
+    monkeypatch.setattr(processes, "ended", lambda _: "")
+    heard = {"north": now, "south": now + 86_400}
+    state = {"pid": 1, "at": now, "connected": True, "sites": heard}
+    monkeypatch.setattr(processes, "_state", lambda _: state)
+    assert status(kit).sites == ("north",)
+    site = founded.kit("north")
+    assert status(site).connected
+    state["at"] = now + 86_400
+    monkeypatch.setattr(processes, "trouble_with", lambda _: "gone")
+    assert not status(site).connected
+
+
+@pytest.mark.parametrize(
+    ("days", "said"), [(-2, "has expired"), (1, "is not valid yet, by the clock of this machine")]
+)
+def test_a_clock_that_is_wrong_is_named(founded, tmp_path, days: int, said: str) -> None:
+    """With the clock set back, the server was said to be of another consortium."""
+    whole = x509.load_pem_x509_certificate(founded.kit("server").certificate.read_bytes())
+    key = load_pem_private_key(founded.kit("server").key.read_bytes(), None)
+    made = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=days)
+    builder = x509.CertificateBuilder().subject_name(whole.subject).issuer_name(whole.subject)
+    builder = builder.public_key(key.public_key()).serial_number(7)
+    builder = builder.not_valid_before(made).not_valid_after(made + datetime.timedelta(days=1))
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+    shown = tmp_path / "shown.crt"
+    shown.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(shown, founded.kit("server").key)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+
+        def greet() -> None:
+            with contextlib.suppress(OSError), listening.accept()[0] as raw:
+                context.wrap_socket(raw, server_side=True)
+
+        threading.Thread(target=greet, daemon=True).start()
+        kit = dataclasses.replace(founded.kit("north"), port=port, host="localhost")
+        kit = _trusting(kit, tmp_path, shown)
+        assert said in probe.trouble_with(kit)
+
+
+def _trusting(kit: Kit, folder: Path, root: Path) -> Kit:
+    """The kit, in a folder of its own, whose root is another."""
+    shutil.copytree(kit.path, folder / "kit")
+    own = dataclasses.replace(kit, path=folder / "kit")
+    shutil.copy(root, own.root)
+    return own
 
 
 def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_path, monkeypatch):

@@ -16,7 +16,8 @@ In GATES a file KIT.shut holds a number of a round: the site takes its time with
 asked from that round on, for as long as the file is there. And a file KIT.kill holds the name of a
 step, a round and who: when the site is asked that, its process kills itself with -9, once, and
 before that its resident one if who is "site". SILENCE are the seconds after which a silent process
-counts as lost.
+counts as lost. While a file KIT.disk holds the system's number of an error, every file that the kit
+opens to write in a site's memory fails with it.
 
 With PARTS messages of more than that many bytes are fetched in parts of half as many. KIT.parts in
 GATES then has a line for each part that the kit was asked for; and where there is a file
@@ -110,6 +111,20 @@ def _wait_when_told() -> None:
     _before(SiteHome, "answer", _at_the_gate)
 
 
+def _spoil_the_disk_when_told() -> None:
+    told, writes = GATES / f"{KIT}.disk", os.O_WRONLY | os.O_RDWR
+
+    def refuse(event: str, given: tuple[Any, ...]) -> None:
+        if event != "open" or not isinstance(given[2], int) or not given[2] & writes:
+            return
+        path = given[0]
+        if isinstance(path, str) and f"/{KIT}/memory/" in path and told.exists():
+            number = int(told.read_text())
+            raise OSError(number, os.strerror(number), path)
+
+    sys.addaudithook(refuse)
+
+
 def _at_the_gate(home: Any, step: str, round: int, *_: Any) -> None:
     fatal = GATES / f"{KIT}.kill"
     if fatal.exists() and fatal.read_text().startswith(f"{step} {round} "):
@@ -163,6 +178,7 @@ if "CONFIDE_KIT" in os.environ:
     if "GATES" in os.environ and job:
         GATES = Path(os.environ["GATES"])
         _wait_when_told()
+        _spoil_the_disk_when_told()
     runner = any("runner_process" in word for word in sys.orig_argv)
     if "SILENCE" in os.environ and runner:
         _lose_patience_sooner()

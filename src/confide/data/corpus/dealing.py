@@ -13,6 +13,7 @@ from confide.data.corpus.facts import count_relations, kinds_of
 from confide.data.corpus.partitions import ALPHA, By, Classes, group_of, partition
 from confide.errors import DataError, SettingsError
 from confide.text.document import Document
+from confide.text.files import write_text
 from confide.text.formats import Reading, format_named, read, write
 from confide.text.pairs import stated_pairs
 from confide.userfiles import Tree
@@ -98,7 +99,7 @@ def split(
         classes=classes if by == "dirichlet" else None,
     )
     text = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
-    (folder / DESCRIPTION).write_text(text + "\n", encoding="utf-8")
+    write_text(folder / DESCRIPTION, text + "\n")
     return report
 
 

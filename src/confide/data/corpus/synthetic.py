@@ -34,6 +34,7 @@ from typing import ClassVar
 
 from confide.errors import DataError
 from confide.text.document import Document, Entity, Sentence, Span
+from confide.text.files import write_text
 from confide.text.formats import write
 from confide.userfiles import Tree
 
@@ -120,13 +121,13 @@ def write_corpus(folder: Path, *, seed: int = 1, sentences: int = 160) -> Path:
     folder = Path(folder)
     readme = folder / "README.txt"
     must_be_ours(folder, readme, what="synthetic corpus", fix="choose another folder")
+    write_text(readme, _README)  # first, or a corpus that was left by half is nobody's
     for habit in HABITS:
         shutil.rmtree(folder / habit.site, ignore_errors=True)
         (folder / habit.site).mkdir(parents=True)
         for split in SPLITS:
             notes = documents(habit.site, split, seed=seed, sentences=sentences)
             _write(folder / habit.path(split), habit, notes)
-    readme.write_text(_README, encoding="utf-8")
     key = hashlib.sha256(f"the key of the synthetic corpus, seed {seed}".encode()).hexdigest()
     (folder / "shared.key").write_text(f"confide-key-1 {key}\n", encoding="ascii")
     settings = folder / "settings.toml"

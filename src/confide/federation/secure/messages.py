@@ -173,6 +173,8 @@ def check_greeted(ask: object, reply: Greeted) -> None:
         check_hex(name, getattr(reply, name), 64 if name == "signature" else 32)
     if is_low_order(bytes.fromhex(reply.box_key)):
         raise GuardError("box_key is of low order")
+    if len(reply.account) > 200 or not (reply.account.isascii() and reply.account.isprintable()):
+        raise GuardError("account is no number and digest")
 
 
 def check_met(ask: object, reply: Met) -> None:

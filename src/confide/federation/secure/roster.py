@@ -231,7 +231,9 @@ def _greeting(
     run: str, name: str, binding: bytes, box_key: bytes, sign_key: bytes, *, account: str
 ) -> bytes:
     said = [run.encode(), name.encode(), binding, box_key, sign_key]
-    return statement("greet", *said, *([account.encode()] if account else []))
+    return statement(
+        "greet", *said, *([account.encode("utf-8", "surrogatepass")] if account else [])
+    )
 
 
 def _raw(text: str) -> bytes:

@@ -35,8 +35,11 @@ def trouble_with(kit: Kit) -> str:
         try:
             return _greeting(kit, raw)
         except ssl.SSLCertVerificationError as error:
-            ended = "expired" in error.verify_message
-            said = "has expired" if ended else "is not from this consortium"
+            said = "is not from this consortium"
+            if "expired" in error.verify_message:
+                said = "has expired, by the clock of this machine"
+            elif "not yet valid" in error.verify_message:
+                said = "is not valid yet, by the clock of this machine: set the clock"
             return f"something answers at {at}, but its certificate {said}"
         except TimeoutError:
             return f"something answers at {at}, but too slowly"
@@ -61,5 +64,5 @@ def _greeting(kit: Kit, raw: socket.socket) -> str:
 def _refused(at: str) -> str:
     return (
         f"the server at {at} refuses this kit's certificate: the kit is from another consortium, "
-        "or its certificate has expired"
+        "or its certificate is not valid today by the server's clock"
     )

@@ -171,7 +171,7 @@ def status(kit: Kit) -> Status:
     processes = _processes(kit)
     resident = next((one for one in processes if _is(one, RESIDENT)), None)
     state = _state(kit)
-    fresh = time.time() - state.get("at", 0.0) < HEARTBEAT_TIMEOUT
+    fresh = _just(state.get("at", 0.0))
     if kit.kind == SERVER:
         fresh = True  # it notes something only when it hears from a site
     mine = resident is not None and state.get("pid") == resident.pid
@@ -193,11 +193,16 @@ def status(kit: Kit) -> Status:
         runs=sum(_is(one, *RUN) for one in processes),
         restarts=_restarts(kit),
         connected=connected,
-        sites=tuple(sorted(s for s, at in heard.items() if time.time() - at < HEARTBEAT_TIMEOUT)),
+        sites=tuple(sorted(site for site, at in heard.items() if _just(at))),
         revoked=revoked(kit) if kit.kind == SERVER else (),
         days_left=math.floor(left.total_seconds() / 86400),
         trouble=trouble or (TURNED_AWAY if refused and not connected else ""),
     )
+
+
+def _just(at: float) -> bool:
+    """Whether this moment is less than a heartbeat away; a clock set back leaves some to come."""
+    return abs(time.time() - at) < HEARTBEAT_TIMEOUT
 
 
 # --- before ------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from confide.errors import RunError, SettingsError
+from confide.errors import RunError, SettingsError, os_errors_as
 from confide.federation.files import write_of_run
 from confide.runs.card import CARD
 from confide.runs.release import (
@@ -103,9 +103,25 @@ def export(
         about = _TARGETS[to]()(made) | {"calibration": made.model.calibrator._asdict()}
         write_of_run(made.out / ABOUT, json.dumps(about, indent=1, ensure_ascii=False).encode())
         _write_card(copy, made.out, _USES[to])
-        out.mkdir(parents=True, exist_ok=True)
-        shutil.copytree(made.out, out, dirs_exist_ok=True)
+        with os_errors_as(
+            RunError, "the export cannot be written", where=out, fix="free some disk space"
+        ):
+            _put(made.out, out.resolve())
     return out
+
+
+def _put(made: Path, out: Path) -> None:
+    """Copy a folder beside its place and rename it: it is there whole, or not at all."""
+    fresh = out.with_name(f".{out.name}.new")
+    shutil.rmtree(fresh, ignore_errors=True)
+    try:
+        shutil.copytree(made, fresh)
+        try:
+            fresh.replace(out)
+        except OSError:  # where something is mounted, nothing can be renamed to
+            shutil.copytree(fresh, out, dirs_exist_ok=True)
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
 
 
 def _opened(copy: Path) -> Any:

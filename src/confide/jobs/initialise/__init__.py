@@ -21,6 +21,7 @@ from confide.jobs.initialise.proposal import Wishes, advice, of_bags, propose
 from confide.jobs.initialise.rule import Amount, rule
 from confide.settings import load
 from confide.text.document import Problem
+from confide.text.files import write_text
 from confide.text.formats import Options
 from confide.text.parts import grouped
 
@@ -116,8 +117,7 @@ def init(
     lines += chosen.why if chosen else ()
     lines += advice(sites, wishes)
     text = draft(sites, out, proposal=proposal, rule=chosen, wishes=wishes)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(text, encoding="utf-8")
+    write_text(out, text)
     load(out)
     return InitReport(found, maps, "\n".join(lines), problems, text, out)
 
