@@ -67,8 +67,8 @@ def carries(
             with or without a `start`.
         was: the field's name in format 2, if it was another.
         before: the value of a number that an older file does not have.
-        added: files of this place may be older than the field, a text, which is empty there, or a
-            number.
+        added: files of this place may be older than the field, a text or a table, which is empty
+            there, or a number.
     """
     metadata = {"what": what, "legend": legend, "most": most, "was": was, "before": before}
     metadata["added"] = added

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -49,6 +49,8 @@ class Site:
         draws: gives the first weights of the model at hand, by seed.
         purse: its run keys and its account of sums under noise; None where none are made.
         remote: the server is elsewhere, so the site opens no path that the server names.
+        files: digests of the files that its model is made of, by what they are: the same at all
+            sites.
         cache: what can be made again from text and memory, such as encoded batches.
         scratch: what all sites of one process share, such as one model instance. Neither `cache`
             nor `scratch` is saved or travels.
@@ -70,6 +72,7 @@ class Site:
     member: Any = None
     purse: Purse | None = None
     draws: Callable[[int], Arrays] | None = None
+    files: dict[str, str] = field(default_factory=dict)
     cache: Scratch = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
@@ -130,13 +133,15 @@ class Site:
 
 Work = Callable[[Step, object, int], tuple[Any, Callable[[], None]]]
 """Does a step's work: the step, its ask and the round give the reply, and what settles it."""
+Common = Callable[[int, str], bytes]
+"""The digest of what a site holds in common with the others before the turn of a round and step."""
 
 
 class Sums(Protocol):
     """Answers for sums that the server cannot open, in place of the host."""
 
     def answer(
-        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work
+        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work, common: Common
     ) -> bytes | None:
         """The encoded reply; None if the step is none of its own. Raises as a step does."""
         ...
@@ -192,7 +197,9 @@ class SiteHost:
             raise Refusal("too-many-rounds")
         step = self._steps.get(name)
         if self._sums is not None:
-            said = self._sums.answer(name, step, data, round=round, work=self._worked)
+            said = self._sums.answer(
+                name, step, data, round=round, work=self._worked, common=self._common
+            )
             if said is not None:
                 return said
         if step is None:
@@ -221,9 +228,31 @@ class SiteHost:
             if after is before:
                 self._memory.unchanged(round, step.name)
             else:
-                self._memory.commit(round, step.name, after)
+                kept = self._with_given(step, ask, before, after, round=round)
+                self._memory.commit(round, step.name, kept)
 
         return reply, settle
+
+    def _with_given(
+        self, step: Step, ask: object, before: Any, after: Any, *, round: int
+    ) -> object:
+        """The memory after a step, with the digest of the ask; every memory is kept by this.
+
+        At the start the files that the site found go with the ask.
+        """
+        if self.site.member is None:
+            return after
+        given: dict[str, str] = {} if before is None else dict(before.given)
+        if step.gives:
+            files = () if round else _texts(self.site.files)
+            given[step.name] = digest(encode(ask), *files).hex()
+        return replace(after, given=given)
+
+    def _common(self, round: int, step: str) -> bytes:
+        """What every sum's keys are made for: what this site was given before, and read."""
+        memory: Any = self._memory.as_of(round, step)
+        given = {} if memory is None else memory.given
+        return digest(self.site.member.binding, *_texts(given))
 
     def _turn(self, step: Step, round: int) -> Turn:
         seed = derive_seed(self._seed, round, self.site.name, step.drawn or step.name)
@@ -253,6 +282,11 @@ class SiteHost:
         if not self.site.remote:
             self.site.scratch["heard"] = (data, step.ask, ask)
         return ask
+
+
+def _texts(named: Mapping[str, str]) -> list[bytes]:
+    """Names and what they stand for, as parts of a digest."""
+    return [text.encode() for pair in sorted(named.items()) for text in pair]
 
 
 def until_due(seconds: float, *, every: float) -> float:

@@ -37,7 +37,7 @@ from confide.federation.secure.rows import (
     touched,
     unpacked,
 )
-from confide.federation.site import Site, Work, ask_in, note_traceback
+from confide.federation.site import Common, Site, Work, ask_in, note_traceback
 from confide.federation.steps import Step, Turn
 from confide.seeds import derive_seed
 
@@ -67,7 +67,7 @@ class SumHost:
         return found
 
     def answer(
-        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work
+        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work, common: Common
     ) -> bytes | None:
         """The encoded reply; None if the step is neither an exchange nor summed."""
         if name in EXCHANGES:
@@ -77,6 +77,7 @@ class SumHost:
         if self._site.guards.masked and not self._member.masked:
             raise Refusal("only-masked")
         opening, ask = self._opened(step, data)
+        self._member.common = common(round, name)
         if opening.part == VALUES:
             return self._values(opening, ask, round=round, name=name)
         own, layout = opened(step, opening, ask)

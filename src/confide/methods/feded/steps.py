@@ -292,7 +292,7 @@ def score(
 
 
 TAKE_PUBLIC_SET = Step.of(take_public_set, check=check_public)
-TAKE_MODEL = Step.of(take_model, check=check_model_taken)
+TAKE_MODEL = replace(Step.of(take_model, check=check_model_taken), to_each=True)
 TRAIN_AND_PREDICT = Step.of(
     train_and_predict,
     summed=True,
