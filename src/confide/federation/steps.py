@@ -139,6 +139,8 @@ class Step:
         seen: how the server sees a reply, if neither one by one nor as `summed` says.
         tables: how the reply is summed where no single reply may be seen, if it is not summed
             otherwise.
+        after: the step of the same round, answered `once`, whose sum a site has to have helped to
+            open, since what it kept of that is what it sends now.
         to_each: each site is asked something of its own, so that its ask is nothing that sites
             have in common.
 
@@ -163,6 +165,7 @@ class Step:
     wraps: bool = False
     timed: bool = False
     to_each: bool = False
+    after: str = ""
 
     @property
     def gives(self) -> bool:

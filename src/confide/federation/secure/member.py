@@ -91,7 +91,7 @@ class Member:
         card: what certifies its identity key to the others.
         group: the size of fixed groups that may be summed by themselves; 0: none.
         asked: the digest of the present ask.
-        common: the digest of what the server gave the site before, and is to have given to all.
+        common: the digest of all else that the server has given or told the site, as it did all.
     """
 
     name: str
@@ -177,6 +177,17 @@ class Member:
         """Answer this ask in this turn, and no other. Raises Refusal."""
         run, asked = self._summed_with(opening).run, self.asked.of(opening)
         self.record.fix(Turns(run, round, step, asked, opening.attempt, opening.group))
+
+    def opened_before(self, opening: Opening, *, round: int, step: str) -> bytes:
+        """The digest of what was asked by this step in this round. Raises Refusal.
+
+        Only if the site has helped to open that sum.
+        """
+        run = self._summed_with(opening).run
+        found = self.record.fixed(Turns(run, round, step, b""))
+        if not found:
+            raise Refusal("early-ask")
+        return bytes.fromhex(found)
 
     @property
     def honest(self) -> int:

@@ -110,7 +110,7 @@ class Once:
     """One attempt at a sum; without a `roster`, of whole numbers in the clear.
 
     `opening` is without its ask, `sent`. `dropped`: rows were summed, but not their values.
-    `common` is the digest of what its sites were given before, once their offers came.
+    `common` is the digest of what the sites of the newest offers have in common.
     """
 
     asking: Asking
@@ -169,11 +169,9 @@ class Once:
         return None if summed_rows is None else (spread(layout, summed_rows[0], rows), sites)
 
     def _part(self, offers: dict[str, Offered]) -> None:
-        """Leave out sites that were given something other than most, or than in the first sum."""
-        if not offers:
-            return
+        """Leave out sites that were given something other than most."""
         said = Counter(offers[name].common for name in sorted(offers))
-        self.common = self.common or said.most_common(1)[0][0]
+        self.common = max(said, key=said.__getitem__, default="")
         for name in [one for one in offers if offers[one].common != self.common]:
             why = "it was given something other than most sites were"
             self.asking.blame(name, self.step.name, why, code=OTHERS)

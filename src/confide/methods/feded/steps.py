@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from confide.errors import GuardError
 from confide.federation.coarse import LEVELS, fixed, plus
 from confide.federation.failures import Refusal
+from confide.federation.giving import digest_of
 from confide.federation.guards import bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
@@ -87,6 +88,7 @@ class TrainAndPredict:
     weights: Arrays = carries("the central model; empty: use the one that the site keeps")
     how: How = carries("how a site trains")
     version: int = carries("version of the central model")
+    model: str = carries("digest of the central model that the site keeps; empty if it is sent")
     public: int = carries("a hash of the public set")
     examples: int = carries("number of its rows, each to be predicted")
     classes: int = carries("number of classes")
@@ -118,6 +120,7 @@ class ScoreModel:
 
     weights: Arrays = carries("the central model; empty: use the one that the site keeps")
     version: int = carries("version of the central model")
+    model: str = carries("digest of the central model that the site keeps; empty if it is sent")
     part: str = carries("dev or test")
 
 
@@ -161,12 +164,21 @@ def check_model_taken(ask: TakeModel, reply: ModelTaken) -> None:
 
 
 def model_at(memory: PublicKept[F, P], ask: TrainAndPredict | ScoreModel) -> Arrays:
-    """The central model as sent or, if empty, as the site keeps it. Raises Refusal."""
+    """The central model as sent or, if empty, as the site keeps it. Raises Refusal.
+
+    What the site keeps is the very model that the ask names, or a server could give one site
+    another.
+    """
     if ask.weights:
         return ask.weights
-    if not memory.weights or memory.version != ask.version:
+    if memory.version != ask.version or model_named(memory.weights) != ask.model:
         raise Refusal("other-model")
     return memory.weights
+
+
+def model_named(weights: Arrays) -> str:
+    """The digest by which an ask names the central model that sites keep."""
+    return digest_of(weights).hex()
 
 
 # --- training and predicting ------------------------------------------------------------------

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
+from confide.federation.giving import digest_of
 from confide.federation.guards import MOST, bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
@@ -129,12 +130,12 @@ def _annotated(
 ) -> CompleteText[T]:
     """The training text with its own annotation and, if it distils, the common model's (3.2).
 
-    Made once per round: both steps of a round see the same weights.
+    Made once per round, if both steps of the round say the same.
     """
-    cache, key = desk.site.cache, (round, distil, ask.confidence)
+    weights = ask.weights if distil else None
+    cache, key = desk.site.cache, (round, digest_of(weights or {}), ask.confidence)
     kept = cache.get("completing annotated")
     if kept is None or kept[0] != key:
-        weights = ask.weights if distil else None
         kept = (key, desk.completed(weights, confidence=ask.confidence))
         cache["completing annotated"] = kept
     found: CompleteText[T] = kept[1]
@@ -143,12 +144,12 @@ def _annotated(
 
 def _pulls(desk: CompletingDesk[T], ask: Weigh | Complete, *, round: int) -> Pulls:
     """The gradients of every training row under the round's weights, made once."""
+    encoded, key = _annotated(desk, ask, round=round).encoded, (round, ask.how)
     kept = desk.site.cache.get("completing slopes")
-    if kept is None or kept[0] != round:
-        encoded = _annotated(desk, ask, round=round).encoded
-        kept = (round, desk.slopes(ask.weights, ask.how, encoded))
+    if kept is None or kept[0] != key or kept[1] is not encoded:
+        kept = (key, encoded, desk.slopes(ask.weights, ask.how, encoded))
         desk.site.cache["completing slopes"] = kept
-    found: Pulls = kept[1]
+    found: Pulls = kept[2]
     return found
 
 
