@@ -4,15 +4,17 @@ not in it, for every pair, so no site can be left alone in a sum by what the oth
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from confide.errors import ConfideError, FederationError, MessageError, QuorumError
-from confide.federation.failures import Failure
+from confide.errors import FederationError, MessageError, QuorumError
+from confide.federation.failures import CODES, Failure
+from confide.federation.federation import Delivery
 from confide.federation.forms import class_of
 from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.messages import decode, encode, peek
@@ -21,15 +23,14 @@ from confide.federation.secure.messages import Meet, Opening
 from confide.federation.site import SiteHost
 from confide.federation.steps import Step
 from confide.methods import METHODS
+from confide.methods.lazy_mil import HEAR_WINNERS, HearWinners, WinnersHeard
 from confide.runs.run import run
 from contract.corpus import tiny
-from contract.runs import Asking, use_engine
+from contract.runs import Asking, states, use_engine
 from contract.test_sums import QUICK
 
 MASKED = ("rounds=2", "federation.sums=masked", "federation.at_least=1")
-PAIRS = [
-    pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in METHODS
-]
+PAIRS = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in METHODS]
 TO_EACH = {
     # a site hears of its own bags alone; one that won none refuses in the open, as it has said so
     "hear_winners",
@@ -119,15 +120,18 @@ def test_every_ask_that_a_site_remembers_names_its_later_sums(
 
 
 def test_only_these_steps_ask_each_site_something_of_its_own() -> None:
-    assert {step.name for pair in METHODS.values() for step in pair.steps if step.to_each} == TO_EACH
+    assert {
+        step.name for pair in METHODS.values() for step in pair.steps if step.to_each
+    } == TO_EACH
 
 
 # --- a server that lies -------------------------------------------------------------------------
 
 
 class Lying(SequentialEngine):
-    """Tells two of four sites something else, once a lie is found that they believe."""
+    """Tells `misled` sites something else, once a lie is found that they believe."""
 
+    misled = frozenset({"site-3", "site-4"})
     lies: Callable[[Step, bytes], Iterator[bytes]]
     told: list[str]
 
@@ -137,7 +141,7 @@ class Lying(SequentialEngine):
         asks = dict(asks)
         if self.told:
             self.told.append(step)
-        for site in [name for name in sorted(asks) if name in ("site-3", "site-4")]:
+        for site in sorted(asks.keys() & type(self).misled):
             host = self._hosts[site]
             for other in type(self).lies(EXCHANGES.get(step) or host._steps[step], asks[site]):
                 self.told.append(f"lied in {step}")
@@ -247,6 +251,19 @@ def test_a_sum_of_sites_that_were_told_different_things_ends_with_a_code(
     assert "site-" in str(caught.value)
 
 
+def test_a_server_cannot_leave_one_of_three_sites_alone_in_a_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were the form no part of a sum, the others would fail, and the sum be this site's vector."""
+    told: list[str] = []
+    misled = frozenset({"site-2", "site-3"})
+    use_engine(monkeypatch, Lying, lies=staticmethod(in_form), told=told, misled=misled)
+    settings = tiny(tmp_path, *MASKED, "options.weighting=examples")
+    with pytest.raises(QuorumError, match="something other than most"):
+        run(settings, out=tmp_path / "run")
+    assert "unmask" not in told
+
+
 @pytest.mark.parametrize("method", PAIRS)
 def test_sites_that_received_other_settings_sum_nothing(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -261,3 +278,93 @@ def test_sites_that_received_other_settings_sum_nothing(
     monkeypatch.setattr(Hosting, "host", host)
     with pytest.raises(FederationError, match="other-binding"):
         run(tiny(tmp_path, f"method={method}", *MASKED), out=tmp_path / "run")
+
+
+# --- what a site is asked by itself, and what it keeps from one sum to the next -----------------
+
+
+def test_sites_that_are_told_of_no_winners_hide_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server asks them to train on theirs all the same: they refuse, and send no zeros."""
+    told: list[str] = []
+
+    class Unfair(SequentialEngine):
+        def deliver(
+            self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        ) -> Iterator[Delivery]:
+            told.append(step)
+            asks = dict(asks)
+            honest = {site: ask for site, ask in asks.items() if step == HEAR_WINNERS.name}
+            for site in honest.keys() - {"site-1"}:
+                ask = decode(HearWinners, asks[site])
+                none = dataclasses.replace(ask, digests_W16=ask.digests_W16[:0])
+                asks[site] = encode(none)
+            for found in super().deliver(step, round, asks=asks, timeout=timeout):
+                if found.site in honest:
+                    won = len(decode(HearWinners, honest[found.site]).digests_W16)
+                    found = dataclasses.replace(found, reply=encode(WinnersHeard(won)))
+                yield found
+
+    use_engine(monkeypatch, Unfair)
+    with pytest.raises(QuorumError, match=re.escape(CODES["not-bid"])):
+        run(tiny(tmp_path, "method=lazy-mil-bags", *MASKED), out=tmp_path / "run")
+    assert "unmask" not in told[told.index(HEAR_WINNERS.name) :]
+
+
+def test_sites_that_keep_another_model_hide_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same version: sites that train from different models are in no sum together."""
+
+    def lies(step: Step, ask: bytes) -> Iterator[bytes]:
+        if step.name == "take_model":
+            said = decode(step.ask, ask)
+            name = max(said.weights)
+            weights = {**said.weights, name: said.weights[name] + np.float32(1)}
+            yield encode(dataclasses.replace(said, weights=weights))
+
+    told: list[str] = []
+    use_engine(monkeypatch, Lying, lies=staticmethod(lies), told=told)
+    own = ("method=feded-relations", "options.download=difference", *MASKED)
+    with pytest.raises(QuorumError, match=re.escape(CODES["other-model"])):
+        run(tiny(tmp_path, *own, sites=4), out=tmp_path / "run")
+    assert told[0] == "lied in take_model" and "unmask" not in told
+
+
+def test_a_site_attends_only_to_a_change_whose_norm_it_has_helped_to_sum(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    codes: list[str] = []
+
+    def look(engine: Asking, name: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        if (name, round) == ("attend", 1) and not codes:
+            later = dataclasses.replace(decode(Opening, ask), attempt=1)
+            said = engine.again("attend", 2, "site-2", encode(later))
+            codes.append(decode(Failure, said).code)
+
+    use_engine(monkeypatch, Asking, look=look)
+    run(tiny(tmp_path, "method=fedatt-tagger", *MASKED), out=tmp_path / "run")
+    assert codes == ["early-ask"]
+
+
+def test_a_site_that_is_restarted_between_two_sums_still_has_its_change(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Restarting(SequentialEngine):
+        def __init__(self, specs: Sequence[SiteSpec], hosting: Hosting) -> None:
+            super().__init__(specs, hosting)
+            self._again = {spec.name: lambda: hosting.host(specs[1], {}) for spec in specs[1:2]}
+
+        def deliver(
+            self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+        ) -> Iterator[Delivery]:
+            if step == "attend":
+                self._hosts |= {name: make() for name, make in self._again.items()}
+                self._again = {}
+            yield from super().deliver(step, round, asks=asks, timeout=timeout)
+
+    settings = tiny(tmp_path, "method=fedatt-tagger", *MASKED)
+    straight = run(settings, out=tmp_path / "straight").folder
+    use_engine(monkeypatch, Restarting)
+    assert states(run(settings, out=tmp_path / "run").folder) == states(straight)

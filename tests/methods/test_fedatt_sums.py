@@ -16,7 +16,7 @@ from confide.errors import GuardError, QuorumError
 from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import Guards
 from confide.federation.ledger import read_ledger
-from confide.federation.messages import decode, decode_one_of, encode
+from confide.federation.messages import Arrays, decode, decode_one_of, encode
 from confide.federation.secure.lanes import layout_of
 from confide.federation.secure.messages import Offered, Opening
 from confide.federation.secure.repeats import Sets

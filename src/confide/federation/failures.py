@@ -110,8 +110,6 @@ CODES = {
     "early-ask": "the site was asked for a later part of a sum before an earlier one",
     "second-ask": "the site was asked twice for the same part of a sum, with other content",
     "bad-set": "a sum would be over too few sites, over strangers, or without the site itself",
-    "other-common": "the server gave the site another model, public set or files than most sites"
-    " have, so that it shares no masks with them; who runs the server has to explain that",
     "bad-offer": "a site's offer to a sum is not signed by that site",
     "few-signatures": "too few sites signed the set of a sum; it stays closed",
     "other-set": "the site has already helped to open this sum for another set of sites, or an"

@@ -20,6 +20,7 @@ from confide.federation.failures import Refusal
 from confide.federation.files import write_atomically
 from confide.federation.messages import carries, decode_file, encode
 
+
 @dataclass(frozen=True)
 class Given:
     """What every memory holds of the asks that made it; `SiteHost` fills it in, and no step does.

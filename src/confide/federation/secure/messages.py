@@ -108,7 +108,9 @@ class Offered:
         "shares of both secrets, sealed for each other site", most=MOST_SITES
     )
     marks_N64: NDArray[np.uint8] = carries("digests of the shares, by site", most=MOST_SITES)
-    common: str = carries("digest of all else that the server has given or told the site, as it did all")
+    common: str = carries(
+        "digest of all else that the server has given or told the site, as it did all"
+    )
     signature: str = carries("over all of this and the sum")
 
 
