@@ -20,6 +20,7 @@ from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.messages import decode, encode, peek
 from confide.federation.secure.exchanges import EXCHANGES, is_summed
 from confide.federation.secure.messages import Meet, Opening
+from confide.federation.secure.once import Once
 from confide.federation.site import SiteHost
 from confide.federation.steps import Step
 from confide.methods import METHODS
@@ -87,12 +88,15 @@ def test_every_ask_that_a_site_remembers_names_its_later_sums(
 ) -> None:
     """Field by field: with another value in it, the site shares masks with nobody else."""
     bound: set[str] = set()
+    given: set[str] = set()
     kept: set[str] = set()
 
     def look(engine: Asking, name: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
         host = engine._hosts[site]
         step = host._steps.get(name)
         kept.update(key if isinstance(key, str) else str(key[0]) for key in host.site.cache)
+        if site == "site-1" and given:
+            assert given <= host._memory.latest().given.keys(), "what was bound stays bound"
         if step is None or is_summed(step) or site != "site-1" or (name, round) in done:
             return
         done.add((name, round))
@@ -108,6 +112,7 @@ def test_every_ask_that_a_site_remembers_names_its_later_sums(
                 continue  # no such message can be sent
             if peek(said)["message"] != Failure.__name__:
                 bound.add(f"{name}.{field}")
+                given.add(name)
                 assert host._common(round, "~") != honest, f"{name}.{field} is not bound"
         engine.again(name, round, site, ask)
         assert host._common(round, "~") == honest
@@ -150,6 +155,17 @@ class Lying(SequentialEngine):
                     asks[site] = other
                     break
         return super().deliver(step, round, asks=asks, timeout=timeout)
+
+
+@pytest.fixture
+def unjust(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server takes every offer, whatever its site holds and signs: only sites can refuse."""
+
+    def part(once: Once, offers: dict[str, Any]) -> None:
+        once.common = offers[min(offers)].common if offers else ""
+
+    monkeypatch.setattr(Once, "_part", part)
+    monkeypatch.setattr(Once, "_check_signed", lambda once, offers, context: None)
 
 
 def has(step: Step, field: str) -> bool:
@@ -237,6 +253,7 @@ def lies_by_pair() -> list[object]:
     return found
 
 
+@pytest.mark.usefixtures("unjust")
 @pytest.mark.parametrize(("method", "what"), lies_by_pair())
 def test_a_sum_of_sites_that_were_told_different_things_ends_with_a_code(
     method: str, what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
