@@ -59,6 +59,10 @@ class Forgetful:
     def fix(self, turn: Turns) -> None:
         """Write nothing down."""
 
+    def fixed(self, turn: Turns) -> str:
+        """Nothing was fixed."""
+        return ""
+
 
 class Noted(Forgetful):
     """A record that keeps what it was told."""
