@@ -214,7 +214,9 @@ def in_labels(step: Step, ask: bytes) -> Iterator[bytes]:
     if step.tables is not None:
         yield from _in_opening(
             ask,
-            lambda one: dataclasses.replace(one, labels=[f"{name}x" for name in one.labels]),
+            lambda one: dataclasses.replace(
+                one, labels=[f"{name}x" for name in one.labels] or ["x"]
+            ),
         )
 
 
