@@ -322,7 +322,7 @@ class Curious:
                 box = made.offers[owner].boxes_O148[others.index(holder)].tobytes()
                 key = shared(session.box_secret, made.roster.peer(owner).box_key)
                 offered = bytes.fromhex(made.offers[owner].key)
-                info = box_info(made.context, offered, owner, holder)
+                info = box_info(made.context, owner, holder, offered=offered)
                 inside = unsealed(derived(key, info), box)
                 if inside is not None:
                     keys[owner][made.roster.place(holder)] = inside[:SHARE]

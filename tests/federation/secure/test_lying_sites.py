@@ -197,7 +197,7 @@ def boxed(liar: Any, now: Any, shares: list[bytes], *, size: int = 2 * SHARE) ->
         if peer.name != liar.name:
             key = derived(
                 shared(session.box_secret, peer.box_key),
-                box_info(now.context, public_of(now.secret), liar.name, peer.name),
+                box_info(now.context, liar.name, peer.name, offered=public_of(now.secret)),
             )
             found.append(sealed(key, shares[place].ljust(size, b"\0")[:size]))
     return np.frombuffer(b"".join(found), np.uint8).reshape(len(found), -1)

@@ -221,7 +221,8 @@ def test_a_box_is_sealed_for_one_offer() -> None:
     assert session is not None
     peer = made.roster.peer(FIVE[1])
     shared = session.box_secret_with(peer.box_key)
-    info = box_info(made.context, bytes.fromhex(made.offers[OWN].key), OWN, peer.name)
+    offered = bytes.fromhex(made.offers[OWN].key)
+    info = box_info(made.context, OWN, peer.name, offered=offered)
     assert unsealed(derived(shared, info), made.offers[OWN].boxes_O148[0].tobytes()) is not None
     assert unsealed(derived(shared, info), boxes[0].tobytes()) is None
 

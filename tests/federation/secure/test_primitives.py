@@ -297,7 +297,7 @@ def test_a_box_opens_only_with_its_own_key_and_unchanged() -> None:
         changed[place] ^= 1
         assert unsealed(ONE, bytes(changed)) is None
     infos = {
-        box_info(CONTEXT, key, *names)
+        box_info(CONTEXT, *names, offered=key)
         for key in (ONE, CONTEXT)
         for names in (("a", "b"), ("b", "a"), ("ab", ""), ("", "ab"))
     }

@@ -231,7 +231,7 @@ class Member:
         boxes = []
         for place, peer in enumerate(roster.peers):
             if peer.name != self.name:
-                info = box_info(context, offered, self.name, peer.name)
+                info = box_info(context, self.name, peer.name, offered=offered)
                 boxes.append(sealed(self._box_key(info, peer.box_key), both[place]))
         marks = b"".join(share_marks(context, share) for share in both)
         key, commitment = offered.hex(), seed_commitment(context, seed).hex()
@@ -272,7 +272,8 @@ class Member:
         now.offered = dict(zip(ask.names, ask.keys, strict=True))
         others = [name for name in ask.names if name != self.name]
         for name, box, marks in zip(others, ask.own_M148, ask.own_marks_M64, strict=True):
-            info = box_info(now.context, raw(now.offered[name]), name, self.name)
+            offered = raw(now.offered[name])
+            info = box_info(now.context, name, self.name, offered=offered)
             key = self._box_key(info, roster.peer(name).box_key)
             inside = unsealed(key, box.tobytes())
             fits = inside is not None and len(inside) == INSIDE

@@ -86,7 +86,7 @@ def own_info(context: bytes) -> bytes:
     return digest(context, b"own")
 
 
-def box_info(context: bytes, offered: bytes, sender: str, receiver: str) -> bytes:
+def box_info(context: bytes, sender: str, receiver: str, *, offered: bytes) -> bytes:
     """What the key of a box is for: one offer, by its public key `offered`, from one to another."""
     return digest(context, b"box", offered, sender.encode(), receiver.encode())
 
