@@ -30,6 +30,7 @@ from typing import Any
 import numpy as np
 
 from confide.federation.digests import digest
+from confide.federation.giving import Later
 from confide.federation.messages import encode
 from confide.federation.secure.exchanges import GREET, MEET
 from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
@@ -95,7 +96,8 @@ class Bare:
         self, step: Step, asks: Mapping[str, Any], *, round: int, failed: Any
     ) -> Iterator[tuple[str, Any]]:
         """Replies as `Federation` gives them, without a codec, and timed at the sites."""
-        for name, ask in asks.items():
+        for name, asked in asks.items():
+            ask = asked.make() if isinstance(asked, Later) else asked
             if name in self.lost and step.name not in (GREET.name, MEET.name, STEP.name):
                 continue
             member = self.members[name]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import strategies as st
 
 from confide.errors import MessageError
 from confide.federation.memory import MemoryStore
+from confide.federation.messages import carries
+from federation.secure import summed
 from federation.toys import Memory
 
 
@@ -62,6 +65,27 @@ def test_a_server_that_resumes_from_an_earlier_round_finds_that_round(store: Mem
         turn(store, round, "a")
     assert turn(store, 2, "a") == 2
     assert turn(store, 3, "a") == 3
+
+
+def test_memory_as_of_a_turn_is_read_and_nothing_is_dropped(store: MemoryStore) -> None:
+    """A sum that is opened again has the name that it had, and what it made is still there."""
+    for one in [(0, "a"), (1, "a"), (1, "b")]:
+        turn(store, *one)
+    assert store.as_of(0, "a") is None
+    assert store.as_of(1, "b") == memory(2)
+    assert store.as_of(2, "a") == memory(3) == store.latest()
+
+
+def test_memory_without_the_digests_of_asks_is_read(tmp_path: Path) -> None:
+    """As it was written before memories held them."""
+
+    @dataclass(frozen=True)
+    class Kept:
+        turns: int = carries("how often")
+
+    MemoryStore(tmp_path, Kept).commit(0, "a", Kept(3))
+    store = MemoryStore(tmp_path, summed.Kept)
+    assert store.latest() == store.written() == summed.Kept(3)
 
 
 def test_between_checkpoints_every_step_of_the_round_before_can_be_asked_again(

@@ -16,7 +16,7 @@ from confide.errors import GuardError, QuorumError
 from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import Guards
 from confide.federation.ledger import read_ledger
-from confide.federation.messages import decode, decode_one_of, encode
+from confide.federation.messages import Arrays, decode, decode_one_of, encode
 from confide.federation.secure.lanes import layout_of
 from confide.federation.secure.messages import Offered, Opening
 from confide.federation.secure.repeats import Sets
@@ -30,7 +30,7 @@ from confide.methods.fedatt import (
     MEASURE,
     Attend,
     Attended,
-    Moved,
+    Attending,
     attend,
     attended,
     digits_of,
@@ -100,11 +100,9 @@ def test_sites_draw_as_they_do_under_plain_sums() -> None:
 # --- a site by hand ----------------------------------------------------------------------------
 
 
-def moved_site(change: list[float], *, round: int = 1, **guards: Any) -> Site:
-    site = Site("site-1", [], guards=Guards(**guards))
-    moved = {"a": np.array(change, np.float32)}
-    site.cache["moved"] = Moved(round, moved, {"a": norm_of(moved["a"])})
-    return site
+def moved_site(change: list[float], *, round: int = 1) -> Attending[Any]:
+    """What a site remembers after the first sum."""
+    return Attending(None, moved_round=round, change={"a": np.array(change, np.float32)})
 
 
 def asks(total: float) -> Attend:
@@ -112,11 +110,12 @@ def asks(total: float) -> Attend:
 
 
 TURN = Turn(1, "site-1", "attend", 0)
+SITE = Site("site-1", [])
 
 
-def weighed(sites: list[Site], total: float) -> np.ndarray:
+def weighed(sites: list[Attending[Any]], total: float) -> np.ndarray:
     """What the server has of one sum."""
-    found = [attend(site, None, asks(total), TURN)[0].change["a"] for site in sites]
+    found = [attend(SITE, memory, asks(total), TURN)[0].change["a"] for memory in sites]
     return np.sum(found, axis=0, dtype=np.float64)
 
 
@@ -150,23 +149,23 @@ def test_one_site_may_have_all_attention_among_many() -> None:
 @pytest.mark.parametrize("total", [0.0, -1.0, float("nan"), float("inf")])
 def test_totals_that_no_sum_can_be_are_refused(total: float) -> None:
     with pytest.raises(Refusal) as caught:
-        attend(moved_site([1, 1]), None, asks(total), TURN)
+        attend(SITE, moved_site([1, 1]), asks(total), TURN)
     assert caught.value.code == "bad-ask"
 
 
 def test_a_change_of_another_round_is_not_attended_to() -> None:
     """It is held back as anything that depends on text: with zeros, not with a refusal."""
-    for site in (moved_site([1, 1], round=2), Site("site-1", [])):
+    for memory in (moved_site([1, 1], round=2), Attending(None)):
         with pytest.raises(GuardError):
-            attend(site, None, asks(5.0), TURN)
+            attend(SITE, memory, asks(5.0), TURN)
 
 
 def test_a_site_with_private_parts_takes_no_part() -> None:
-    site = moved_site([1, 1], private=("crf",))
+    site = Site("site-1", [], guards=Guards(private=("crf",)))
     ask = Train({"a": np.zeros(2, np.float32)}, how(), "equal", [])
     for step, asked in ((MEASURE, ask), (ATTEND, asks(5.0))):
         with pytest.raises(Refusal) as caught:
-            step.answer(site, None, asked, TURN)
+            step.answer(site, moved_site([1, 1]), asked, TURN)
         assert caught.value.code == "private-part"
 
 
@@ -189,12 +188,12 @@ def test_a_site_lost_before_or_between_the_two_sums(
     step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Lost before, the others share all attention; lost between, its own moves nothing."""
-    moved: dict[str, Moved] = {}
+    moved: dict[str, Arrays] = {}
     before: dict[str, np.ndarray] = {}
 
     def look(engine: Any, name: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
         if name == "attend" and round == 1:
-            moved[site] = engine._hosts[site].site.cache["moved"]
+            moved[site] = engine._hosts[site]._memory.latest().change
         if name == "measure" and not before:
             before.update(decode(Train, decode(Opening, ask).ask_B.tobytes()).weights)
 
@@ -211,9 +210,9 @@ def test_a_site_lost_before_or_between_the_two_sums(
     assert left == ["site-1", "site-3", "site-4"]
     counted = left if step == "measure" else sorted(moved)
     for name, start in before.items():
-        powers = {site: math.exp(moved[site].norms[name]) for site in counted}
+        powers = {site: math.exp(norm_of(moved[site][name])) for site in counted}
         total = sum(powers.values())
-        added = sum(powers[site] / total * moved[site].change[name] for site in left)
+        added = sum(powers[site] / total * moved[site][name] for site in left)
         np.testing.assert_allclose(after[name], start + 1.2 * added, rtol=0, atol=3e-7)
 
 

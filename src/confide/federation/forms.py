@@ -68,8 +68,8 @@ def carries(
             with or without a `start`.
         was: the field's name in format 2, if it was another.
         before: the value of a number that an older file does not have.
-        added: files of this place may be older than the field, a text, which is empty there, or a
-            number.
+        added: files of this place may be older than the field, a text or a table, which is empty
+            there, or a number.
         rule: how a site treats the field. The name of its guard that bounds the value
             (`guards.BOUNDED`). Or "open", of a reply: the server may see it of one site even where
             the guard `masked` holds, as names, digests, and what is no count of text. Or "varies",

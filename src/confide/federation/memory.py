@@ -11,13 +11,30 @@ at all; those of the rounds between live in the process and end with it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from confide.federation.failures import Refusal
 from confide.federation.files import write_atomically
-from confide.federation.messages import decode, decode_file, encode
+from confide.federation.messages import carries, decode_file, encode
+
+
+@dataclass(frozen=True)
+class Given:
+    """What every memory holds of the asks that made it; `SiteHost` fills it in, and no step does.
+
+    A step finds in its memory what the server gave the site in earlier asks. So that a server
+    cannot give one site something else, the digests of these asks are part of what names each sum
+    that no one may open (`confide.federation.secure`).
+    """
+
+    _: KW_ONLY
+    given: dict[str, str] = carries(
+        "digest of the newest ask of each step that was remembered", start=dict, added=True
+    )
+
 
 Kept = TypeVar("Kept")
 _NAME = re.compile(r"^(\d{8})\.round-(\d{6,})\.(\w+)\.(memory|same)$")
@@ -75,6 +92,15 @@ class MemoryStore(Generic[Kept]):
                 break
         return self.latest()
 
+    def as_of(self, round: int, step: str) -> Kept | None:
+        """The same, but nothing is dropped."""
+        earlier = []
+        for one in self._versions():
+            if one.round > round or (one.round, one.step) == (round, step):
+                break
+            earlier.append(one)
+        return self._newest(earlier)
+
     def commit(self, round: int, step: str, memory: Kept) -> None:
         """Keep `memory` as the version that this turn made; forget what no re-ask can need."""
         path = self._path(round, step, "memory")
@@ -100,12 +126,15 @@ class MemoryStore(Generic[Kept]):
 
     def latest(self) -> Kept | None:
         """The newest version, or None."""
-        newest = next((version for version in reversed(self._versions()) if not version.same), None)
+        return self._newest(self._versions())
+
+    def _newest(self, versions: Sequence[_Version[Kept]]) -> Kept | None:
+        newest = next((version for version in reversed(versions) if not version.same), None)
         if newest is None:
             return None
         if newest.held is None:
             assert newest.path is not None, "a version is held here or in its file"
-            newest.held = decode(self._kind, newest.path.read_bytes())
+            newest.held = decode_file(self._kind, newest.path.read_bytes())
         return newest.held
 
     def _add(self, version: _Version[Kept]) -> None:

@@ -149,9 +149,10 @@ def decode_file(kind: type[M], data: bytes | memoryview) -> M:
 
 
 def _late(kind: type) -> dict[str, object]:
-    """The fields that older files of this format lack: empty texts, and numbers as they say."""
+    """The fields that older files of this format lack: empty ones, and numbers as they say."""
+    empty: dict[str, object] = {"text": "", "table": {}}
     return {
-        name: "" if form.kind == "text" else form.before
+        name: empty.get(form.kind, form.before)
         for name, form in forms_of(kind).items()
         if form.added
     }

@@ -69,6 +69,8 @@ class Site:
         remote: the server is elsewhere, so the site opens no path that the server names.
         noised: noise hides its training text, and nothing of the text leaves without.
         log: its own log, for its own eyes.
+        files: digests of the files that its model is made of, by what they are: the same at all
+            sites.
         cache: what can be made again from text and memory, such as encoded batches.
         scratch: what all sites of one process share, such as one model instance. Neither `cache`
             nor `scratch` is saved or travels.
@@ -93,6 +95,7 @@ class Site:
     size: Callable[[], int] | None = None
     noised: bool = False
     log: Path | None = None
+    files: dict[str, str] = field(default_factory=dict)
     cache: Scratch = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
 
@@ -174,13 +177,15 @@ Expects = Callable[[str, int], Mapping[str, object]]
 """What the settings make of an ask of a step in a round (`guards.check_expected`)."""
 Work = Callable[[Step, object, int], tuple[Any, Callable[[], None]]]
 """Does a step's work: the step, its ask and the round give the reply, and what settles it."""
+Common = Callable[[int, str], bytes]
+"""The digest of what a site holds in common with the others before the turn of a round and step."""
 
 
 class Sums(Protocol):
     """Answers for sums that the server cannot open, in place of the host."""
 
     def answer(
-        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work
+        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work, common: Common
     ) -> bytes | None:
         """The encoded reply; None if the step is none of its own. Raises as a step does."""
         ...
@@ -243,7 +248,9 @@ class SiteHost:
             raise Refusal("only-masked")
         step = self._steps.get(name)
         if self._sums is not None:
-            said = self._sums.answer(name, step, data, round=round, work=self._worked)
+            said = self._sums.answer(
+                name, step, data, round=round, work=self._worked, common=self._common
+            )
             if said is not None:
                 return said
         if step is None:
@@ -285,7 +292,8 @@ class SiteHost:
             if after is before:
                 self._memory.unchanged(round, step.name)
             else:
-                self._memory.commit(round, step.name, after)
+                kept = self._with_given(step, ask, before, after, round=round)
+                self._memory.commit(round, step.name, kept)
 
         return reply, settle
 
@@ -304,6 +312,27 @@ class SiteHost:
             raise Refusal("too-few-sentences")
         if step.learnt is not None and size < guards.min_batch:
             raise SmallBatchError("the site has too few examples to learn from")
+
+    def _with_given(
+        self, step: Step, ask: object, before: Any, after: Any, *, round: int
+    ) -> object:
+        """The memory after a step, with the digest of the ask; every memory is kept by this.
+
+        At the start the files that the site found go with the ask.
+        """
+        if self.site.member is None:
+            return after
+        given: dict[str, str] = {} if before is None else dict(before.given)
+        if step.gives:
+            files = () if round else _texts(self.site.files)
+            given[step.name] = digest(encode(ask), *files).hex()
+        return replace(after, given=given)
+
+    def _common(self, round: int, step: str) -> bytes:
+        """What every sum's keys are made for: what this site was given before, and read."""
+        memory: Any = self._memory.as_of(round, step)
+        given = {} if memory is None else memory.given
+        return digest(self.site.member.binding, *_texts(given))
 
     def _turn(self, step: Step, round: int) -> Turn:
         seed = derive_seed(self._seed, round, self.site.name, step.drawn or step.name)
@@ -333,6 +362,11 @@ class SiteHost:
         if not self.site.remote:
             self.site.scratch["heard"] = (data, step.ask, ask)
         return ask
+
+
+def _texts(named: Mapping[str, str]) -> list[bytes]:
+    """Names and what they stand for, as parts of a digest."""
+    return [text.encode() for pair in sorted(named.items()) for text in pair]
 
 
 def until_due(seconds: float, *, every: float) -> float:

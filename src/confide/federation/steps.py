@@ -140,6 +140,10 @@ class Step:
         seen: how the server sees a reply, if neither one by one nor as `summed` says.
         tables: how the reply is summed where no single reply may be seen, if it is not summed
             otherwise.
+        after: the step of the same round, answered `once`, whose sum a site has to have helped to
+            open, since what it kept of that is what it sends now.
+        to_each: each site is asked something of its own, so that its ask is nothing that sites
+            have in common.
 
     Messages may leave types open (`Take[F]`); `given` fills them in.
     """
@@ -161,6 +165,17 @@ class Step:
     once: bool = False
     wraps: bool = False
     noisy: bool = False
+    to_each: bool = False
+    after: str = ""
+
+    @property
+    def gives(self) -> bool:
+        """Whether what a site remembers of its ask was given to all sites alike, for later sums.
+
+        The ask of a sum names that sum itself, and a reply that holds what a site learnt, unless it
+        is summed, is seen as it is.
+        """
+        return not (self.summed or self.tables or self.learnt or self.to_each)
 
     @property
     def seen_as(self) -> str:

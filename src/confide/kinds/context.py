@@ -108,7 +108,9 @@ _IN_USE: WeakValueDictionary[tuple[str, Path, str], FrozenEncoder] = WeakValueDi
 
 def encoder_of(site: Site, name: str) -> FrozenEncoder:
     """The site's encoder. Raises Refusal if it is unusable."""
-    return found_at(site, name, shelf="encoders", find=find_encoder)
+    found = found_at(site, name, shelf="encoders", find=find_encoder)
+    site.files[f"encoder {name}"] = found.digest
+    return found
 
 
 def found_at(site: Site, name: str, *, shelf: str, find: Callable[[str], T]) -> T:

@@ -24,7 +24,7 @@ from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import check_mark
-from confide.federation.memory import known
+from confide.federation.memory import Given, known
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
 from confide.federation.steps import Step, Tables, Turn
@@ -258,7 +258,7 @@ class Kind(Protocol):
 
 
 @dataclass(frozen=True)
-class Kept(Generic[F]):
+class Kept(Given, Generic[F]):
     """A site's memory between steps: the form of the model and, if asked, its optimiser's means."""
 
     form: F = carries("the form of the model")
@@ -308,7 +308,7 @@ def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, K
 def taken(site: Site, form: Form) -> Taken:
     """Encode and check the training text with this form; the reply says how much there is."""
     desk = form.at(site)
-    vectors = desk.vectors()
+    vectors = site.files["vectors"] = desk.vectors()
     desk.check()
     return Taken(shown(site, desk.size), vectors)
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, NamedTuple
+from typing import Annotated, ClassVar, Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,10 +33,12 @@ from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import bounded
+from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Shapes, Step, Turn
-from confide.kinds.protocol import SCORE, TAKE, F, Form, Kept
+from confide.kinds.fitting import K
+from confide.kinds.protocol import SCORE, F, Form, Kept, Take, Taken, check_taken, taken
 from confide.methods.fedavg import (
     UPLOAD,
     Facts,
@@ -90,53 +92,61 @@ class Attended:
     )
 
 
-class Moved(NamedTuple):
-    """What a site keeps in its process from one sum to the other."""
+@dataclass(frozen=True)
+class Attending(Kept[F], Generic[F]):
+    """A site's memory: the form and, from the first sum of a round to the second, its change."""
 
-    round: int
-    change: Arrays
-    norms: dict[str, float]
+    moved_round: int = carries(
+        "the round of its last measured change; -1 before the first", start=lambda: -1
+    )
+    change: Arrays = carries("that change, until it has been attended to: never sent", start=dict)
 
 
-def train_alone(
-    site: Site, memory: Kept[F] | None, ask: Train, turn: Turn
-) -> tuple[Trained, Kept[F]]:
+def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, Attending[F]]:
+    """Keep the form, and encode the training text; nothing was measured yet."""
+    return taken(site, ask.form), Attending(ask.form)
+
+
+def train_alone(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Trained, K]:
     """Train as under FedAvg, for a server that sees each site's weights."""
     return train(site, memory, ask, turn)
 
 
-def measure(site: Site, memory: Kept[F] | None, ask: Train, turn: Turn) -> tuple[Measured, Kept[F]]:
+def measure(
+    site: Site, memory: Attending[F] | None, ask: Train, turn: Turn
+) -> tuple[Measured, Attending[F]]:
     """Train as under FedAvg, keep the change, and say how far each layer moved."""
     if site.guards.private:
         raise Refusal("private-part")
-    trained, memory = train(site, memory, ask, turn)
+    trained, memory = train(site, known(memory), ask, turn)
     if site.guards.max_norm is not None:
         trained = bounded_trained(ask, trained, site.guards.max_norm)
     change = {name: trained.weights[name] - ask.weights[name] for name in sorted(ask.weights)}
-    norms = {name: norm_of(one) for name, one in change.items()}
-    site.cache["moved"] = Moved(turn.round, change, norms)
-    powers = [digits_of(norm) for norm in norms.values()]
-    return Measured(np.array(powers, np.int64), trained.loss, trained.examples, 1), memory
+    powers = [digits_of(norm_of(one)) for one in change.values()]
+    reply = Measured(np.array(powers, np.int64), trained.loss, trained.examples, 1)
+    return reply, replace(memory, moved_round=turn.round, change=change)
 
 
 def attend(
-    site: Site, memory: Kept[F] | None, ask: Attend, turn: Turn
-) -> tuple[Attended, Kept[F] | None]:
+    site: Site, memory: Attending[F] | None, ask: Attend, turn: Turn
+) -> tuple[Attended, Attending[F]]:
     """The site's change, each layer's times its share of the attention.
 
     Raises Refusal for an ask that no sum of exponentials can be, GuardError if the site has
     measured nothing in this round: that depends on its text.
     """
+    memory = known(memory)
     if site.guards.private or not (np.isfinite(ask.totals_L) & (ask.totals_L > 0)).all():
         raise Refusal("private-part" if site.guards.private else "bad-ask")
-    moved: Moved | None = site.cache.get("moved")
-    if moved is None or moved.round != turn.round or moved.norms.keys() != ask.shapes.keys():
+    if memory.moved_round != turn.round or memory.change.keys() != ask.shapes.keys():
         raise GuardError("this round's change was not measured")
     found = {}
-    for (name, norm), total in zip(moved.norms.items(), ask.totals_L.tolist(), strict=True):
-        attention = min(1.0, math.exp(min(norm, FARTHEST)) / total)
-        found[name] = (attention * moved.change[name]).astype(np.float32)
-    return Attended(found), memory
+    for (name, change), total in zip(
+        sorted(memory.change.items()), ask.totals_L.tolist(), strict=True
+    ):
+        attention = min(1.0, math.exp(min(norm_of(change), FARTHEST)) / total)
+        found[name] = (attention * change).astype(np.float32)
+    return Attended(found), replace(memory, change={})
 
 
 def norm_of(change: np.ndarray) -> float:
@@ -206,6 +216,7 @@ MEASURE = replace(
         shapes=shapes_of_measured,
     ),
     drawn="train_alone",
+    once=True,
 )
 ATTEND = replace(
     Step.of(
@@ -216,14 +227,17 @@ ATTEND = replace(
         learnt=Learnt("change", combined=False, shared=True),
     ),
     once=True,
+    after=MEASURE.name,
 )
+TAKE_TO_ATTEND = Step.of(take, check=check_taken)
 
 
 class FedAtt(FedAvg):
     """The method: `round` moves the central weights towards the sites', by attention."""
 
     method: ClassVar[str] = "fedatt"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, MEASURE, ATTEND, SCORE)
+    own_steps: ClassVar[tuple[Step, ...]] = (TAKE_TO_ATTEND, TRAIN_ALONE, MEASURE, ATTEND, SCORE)
+    Memory: ClassVar[type] = Attending
     Settings: ClassVar[type] = FedAttSettings
 
     def round(

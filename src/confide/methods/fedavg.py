@@ -48,7 +48,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Shapes, Step, Turn, each_row
-from confide.kinds.fitting import fitted_on
+from confide.kinds.fitting import K, fitted_on
 from confide.kinds.how import How, how_of
 from confide.kinds.protocol import (
     SCORE,
@@ -150,7 +150,7 @@ class Trained:
     examples: int = carries("examples trained on, over all epochs")
 
 
-def train(site: Site, memory: Kept[F] | None, ask: Train, turn: Turn) -> tuple[Trained, Kept[F]]:
+def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Trained, K]:
     """Train the common model on the site's own text for some epochs."""
     memory = known(memory)
     desk = memory.form.at(site)

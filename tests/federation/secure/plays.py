@@ -59,6 +59,10 @@ class Forgetful:
     def fix(self, turn: Turns) -> None:
         """Write nothing down."""
 
+    def fixed(self, turn: Turns) -> str:
+        """Nothing was fixed."""
+        return ""
+
 
 class Noted(Forgetful):
     """A record that keeps what it was told."""
@@ -234,6 +238,7 @@ def ring(
         step=STEP,
         attempt=opening.attempt,
         layout=layout.digest,
+        common=members[0].common,
     )
     for name in made.members:
         made.numbers.setdefault(name, random_lanes(layout))
@@ -316,7 +321,9 @@ class Curious:
                 others = [one for one in made.roster.names if one != owner]
                 box = made.offers[owner].boxes_O148[others.index(holder)].tobytes()
                 key = shared(session.box_secret, made.roster.peer(owner).box_key)
-                inside = unsealed(derived(key, box_info(made.context, owner, holder)), box)
+                offered = bytes.fromhex(made.offers[owner].key)
+                info = box_info(made.context, owner, holder, offered=offered)
+                inside = unsealed(derived(key, info), box)
                 if inside is not None:
                     keys[owner][made.roster.place(holder)] = inside[:SHARE]
                     seeds[owner][made.roster.place(holder)] = inside[SHARE:]

@@ -17,6 +17,7 @@ from confide.federation.federation import Federation
 from confide.federation.forms import by_name
 from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
 from confide.federation.ledger import Ledger
+from confide.federation.memory import Given
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.secure.member import Member
 from confide.federation.secure.summing import Summing
@@ -91,7 +92,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(Given):
     """How often the memory was changed."""
 
     turns: int = carries("how often")

@@ -43,11 +43,14 @@ def test_no_two_vectors_of_a_reply_are_under_one_mask() -> None:
 
 
 def test_no_two_sums_of_a_site_are_under_one_mask() -> None:
-    """Of the same numbers, sites, round and ask; and under the same context, after a new offer."""
+    """Of the same numbers, sites, round and ask; and under the same context, were it offered to
+    again."""
     members = [member(name) for name in FIVE]
     zeros = {name: np.zeros(LAYOUT.length, np.uint8) for name in FIVE}
     seen = set()
     for attempt in (1, 1, 2):
+        for one in members:
+            one._offered.clear()
         made = ring(5, members=members, numbers=zeros, attempt=attempt)
         lanes = made.members[FIVE[0]].mask(made.mask_for(FIVE[0], FIVE)).lanes_B
         seen.add(lanes.tobytes())

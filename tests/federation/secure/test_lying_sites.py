@@ -18,7 +18,7 @@ from confide.federation.secure import member as members
 from confide.federation.secure import opening
 from confide.federation.secure.lanes import Layout
 from confide.federation.secure.messages import Greeted, Masked, Offered, Shares, Signed
-from confide.federation.secure.primitives import box_info, derived, sealed, shared
+from confide.federation.secure.primitives import box_info, derived, public_of, sealed, shared
 from confide.federation.secure.shamir import SHARE, split
 from confide.federation.secure.statements import offer_statement
 from federation.secure.summed import (
@@ -197,7 +197,7 @@ def boxed(liar: Any, now: Any, shares: list[bytes], *, size: int = 2 * SHARE) ->
         if peer.name != liar.name:
             key = derived(
                 shared(session.box_secret, peer.box_key),
-                box_info(now.context, liar.name, peer.name),
+                box_info(now.context, liar.name, peer.name, offered=public_of(now.secret)),
             )
             found.append(sealed(key, shares[place].ljust(size, b"\0")[:size]))
     return np.frombuffer(b"".join(found), np.uint8).reshape(len(found), -1)

@@ -16,6 +16,7 @@ from confide.federation.secure import member as members
 from confide.federation.secure.lanes import Layout
 from confide.federation.secure.messages import Agree, Mask, Unmask
 from confide.federation.secure.ongoing import Ongoing
+from confide.federation.secure.primitives import box_info, derived, unsealed
 from federation.secure.plays import (
     LAYOUT,
     STEP,
@@ -193,6 +194,39 @@ def test_a_second_offer_of_other_content_is_refused() -> None:
     masked(made)  # and the sum goes on
 
 
+def test_a_sum_is_offered_to_once_in_the_life_of_a_process() -> None:
+    """Sum A, sum B, sum A: two offers to one sum would seal two boxes for each other site."""
+    made = ring(5)
+    own, first = made.members[OWN], made.opening
+    asked = {"round": 1, "step": STEP, "layout": LAYOUT}
+    for attempt in (1, 2):
+        made.opening = replace(first, attempt=first.attempt + attempt)
+        assert own.opened(made.opening, **asked) is None
+        offer(made, OWN)
+        again = own.opened(made.opening, **asked)
+        assert again is not None and encode(again) == encode(made.offers[OWN])
+        assert code_of(lambda: own.opened(first, **asked)) == "second-ask"
+        made.opening = first
+        assert code_of(lambda: offer(made, OWN)) == "second-ask"
+
+
+def test_a_box_is_sealed_for_one_offer() -> None:
+    """Were a sum offered to twice all the same, no key would seal two boxes."""
+    made = ring(5)
+    boxes = made.offers[OWN].boxes_O148.copy()
+    made.members[OWN]._offered.clear()
+    key = made.offers[OWN].key
+    assert offer(made, OWN).key != key
+    session = made.members[OWN]._session
+    assert session is not None
+    peer = made.roster.peer(FIVE[1])
+    shared = session.box_secret_with(peer.box_key)
+    offered = bytes.fromhex(made.offers[OWN].key)
+    info = box_info(made.context, OWN, peer.name, offered=offered)
+    assert unsealed(derived(shared, info), made.offers[OWN].boxes_O148[0].tobytes()) is not None
+    assert unsealed(derived(shared, info), boxes[0].tobytes()) is None
+
+
 def test_a_second_mask_of_other_content_is_refused() -> None:
     made = masked(ring(5))
     own = made.members[OWN]
@@ -256,6 +290,7 @@ def test_a_site_knows_only_its_present_sum() -> None:
     made = ring(5)
     own = made.members[OWN]
     before = made.context
+    made.opening = replace(made.opening, attempt=made.opening.attempt + 1)
     offer(made, OWN)
     made.context = bytes(32)
     for call in (
@@ -345,8 +380,9 @@ def test_an_offer_of_another_sum_does_not_count() -> None:
 def test_the_sites_own_offer_must_be_its_present_one() -> None:
     made = ring(5)
     before = made.offers[OWN]
+    made.opening = replace(made.opening, attempt=made.opening.attempt + 1)
     offer(made, OWN)
-    made.offers[OWN] = before
+    made.offers[OWN], made.context = before, made.inside(OWN).context
     assert code_of(lambda: made.members[OWN].mask(made.mask_for(OWN, FIVE))) == "bad-offer"
 
 

@@ -297,9 +297,11 @@ def test_a_box_opens_only_with_its_own_key_and_unchanged() -> None:
         changed[place] ^= 1
         assert unsealed(ONE, bytes(changed)) is None
     infos = {
-        box_info(CONTEXT, *names) for names in (("a", "b"), ("b", "a"), ("ab", ""), ("", "ab"))
+        box_info(CONTEXT, *names, offered=key)
+        for key in (ONE, CONTEXT)
+        for names in (("a", "b"), ("b", "a"), ("ab", ""), ("", "ab"))
     }
-    assert len(infos) == 4
+    assert len(infos) == 8
 
 
 def test_every_secret_is_fresh_and_32_bytes() -> None:

@@ -213,3 +213,14 @@ def test_a_turn_has_one_ask_where_it_is_fixed(tmp_path: Path) -> None:
     assert caught.value.code == "second-ask"
     for elsewhere in ({"round": 4}, {"step": "attend"}, {"run": "other"}):
         Sets(tmp_path).fix(TURN._replace(ask=b"other", **elsewhere))
+
+
+def test_what_was_fixed_is_known_once_its_sum_was_opened(tmp_path: Path) -> None:
+    later = TURN._replace(round=TURN.round + 1)
+    assert Sets(tmp_path).fixed(TURN) == ""
+    Sets(tmp_path).fix(TURN)
+    assert Sets(tmp_path).fixed(TURN) == ""
+    Sets(tmp_path).claim(TURN, FIVE)
+    assert Sets(tmp_path).fixed(TURN) == TURN.ask.hex()
+    Sets(tmp_path).claim(later._replace(ask=b"other"), FIVE)
+    assert Sets(tmp_path).fixed(later) == ""

@@ -40,7 +40,7 @@ from confide.federation.secure.rows import (
     touched,
     unpacked,
 )
-from confide.federation.site import Site, Work, ask_in, note_traceback
+from confide.federation.site import Common, Site, Work, ask_in, note_traceback
 from confide.federation.steps import Step, Turn
 from confide.seeds import derive_seed
 
@@ -53,8 +53,24 @@ OPEN = (
     "small-batch",
     "not-agreed",
     "other-unit",
+    "spent",
+    "other-text",
+    "encoder-missing",
+    "locked-key",
+    "no-key",
+    "not-bid",
+    "only-masked",
+    "other-encoder",
+    "other-key",
+    "other-model",
+    "other-public-set",
+    "own-folder",
+    "tag-scheme",
+    "vectors-dimension",
+    "vectors-missing",
 )
-"""Codes that depend on the ask and on the site's settings, never on its text."""
+"""Codes that depend on the ask, on the site's settings and files and on what it has said already,
+never on its text. Were they zeros, a server could ask for what all sites but one lack."""
 
 
 class SumHost:
@@ -70,7 +86,7 @@ class SumHost:
         return found
 
     def answer(
-        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work
+        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work, common: Common
     ) -> bytes | None:
         """The encoded reply; None if the step is neither an exchange nor summed."""
         if name in EXCHANGES:
@@ -80,6 +96,7 @@ class SumHost:
         opening, ask = self._opened(step, data)
         if step.noisy and opening.group:
             raise Refusal("bad-set")  # the account counts the noise of the sum over all sites
+        self._member.common = self._common(step, opening, common(round, name), round=round)
         if opening.part == VALUES:
             return self._values(opening, ask, round=round, name=name)
         own, layout = opened(step, opening, ask)
@@ -105,6 +122,16 @@ class SumHost:
             held = Held((round, name, context.hex()), asked, layout, lanes, settle, tables)
             lanes, settle, self._held = touched(layout, lanes, tables), self._open, held
         return self._said(opening, said, lanes, settle, round=round, name=name)
+
+    def _common(self, step: Step, opening: Opening, given: bytes, *, round: int) -> bytes:
+        """What the site holds and hears besides the ask, and is to be the same at all sites.
+
+        Raises Refusal if the step goes on from a sum that the site did not help to open.
+        """
+        parts = [given, encode(replace(opening, roster="", attempt=0))]
+        if step.after and self._member.masked:
+            parts.append(self._member.opened_before(opening, round=round, step=step.after))
+        return digest(*parts)
 
     def _values(self, opening: Opening, ask: Values, *, round: int, name: str) -> bytes:
         """The values of some rows of the reply whose rows were summed before. Raises Refusal."""

@@ -91,6 +91,7 @@ class Member:
         card: what certifies its identity key to the others.
         group: the size of fixed groups that may be summed by themselves; 0: none.
         asked: the digest of the present ask.
+        common: the digest of all else that the server has given or told the site, as it did all.
     """
 
     name: str
@@ -108,7 +109,9 @@ class Member:
     _session: Session | None = field(default=None, init=False, repr=False)
     _roster: Roster | None = field(default=None, init=False, repr=False)
     _sum: Ongoing | None = field(default=None, init=False, repr=False)
+    _offered: set[bytes] = field(default_factory=set, init=False, repr=False)
     asked: Asked = field(default_factory=Asked, init=False, repr=False)
+    common: bytes = field(default=digest(), init=False, repr=False)
 
     # --- before the first sum -----------------------------------------------------------------
 
@@ -154,6 +157,7 @@ class Member:
             return found
         if before is not None and before.turn[:3] == turn and opening.attempt == before.turn[4]:
             raise Refusal("second-ask")
+        self._check_new(context)
         self._sum = None
         return None
 
@@ -166,12 +170,24 @@ class Member:
             step=step,
             attempt=_natural(opening.attempt),
             layout=layout.digest,
+            common=self.common if self.masked else b"",
         )
 
     def fix(self, opening: Opening, *, round: int, step: str) -> None:
         """Answer this ask in this turn, and no other. Raises Refusal."""
         run, asked = self._summed_with(opening).run, self.asked.of(opening)
         self.record.fix(Turns(run, round, step, asked, opening.attempt, opening.group))
+
+    def opened_before(self, opening: Opening, *, round: int, step: str) -> bytes:
+        """The digest of what was asked by this step in this round. Raises Refusal.
+
+        Only if the site has helped to open that sum.
+        """
+        run = self._summed_with(opening).run
+        found = self.record.fixed(Turns(run, round, step, b""))
+        if not found:
+            raise Refusal("early-ask")
+        return bytes.fromhex(found)
 
     @property
     def honest(self) -> int:
@@ -198,24 +214,27 @@ class Member:
         settle: Callable[[], None],
         then: Then | None = None,
     ) -> Offered:
-        """Fresh keys for the masks of this sum, and sealed shares of them.
+        """Fresh keys for the masks of this sum, and sealed shares of them; once for every context.
 
         `settle` is called once the site has given its shares, so that the sum can be opened.
-        `then` is given for the second sum of one reply.
+        `then` is given for the second sum of one reply. Raises Refusal.
         """
         roster = self._summed_with(opening)
         session = self._session
         assert session is not None, "a site that met others has greeted"
         context = self.context(opening, round=round, step=step, layout=layout)
+        self._check_new(context)
+        self._offered.add(context)
         secret, seed = fresh_secret(), fresh_secret()
+        offered = public_of(secret)
         both = split_both(secret, seed, len(roster.names), least=roster.least)
-        boxes = [
-            sealed(self._box_key(context, self.name, peer.name, peer.box_key), both[place])
-            for place, peer in enumerate(roster.peers)
-            if peer.name != self.name
-        ]
+        boxes = []
+        for place, peer in enumerate(roster.peers):
+            if peer.name != self.name:
+                info = box_info(context, self.name, peer.name, offered=offered)
+                boxes.append(sealed(self._box_key(info, peer.box_key), both[place]))
         marks = b"".join(share_marks(context, share) for share in both)
-        key, commitment = public_of(secret).hex(), seed_commitment(context, seed).hex()
+        key, commitment = offered.hex(), seed_commitment(context, seed).hex()
         packed = b"".join(boxes)
         text = offer_statement(
             context,
@@ -229,6 +248,7 @@ class Member:
             commitment=commitment,
             boxes_O148=np.frombuffer(packed, np.uint8).reshape(-1, BOX),
             marks_N64=np.frombuffer(marks, np.uint8).reshape(-1, 64),
+            common=self.common.hex(),
             signature=session.signer.sign(text).hex(),
         )
         asked = then.asked if then else self.asked.of(opening)
@@ -252,7 +272,9 @@ class Member:
         now.offered = dict(zip(ask.names, ask.keys, strict=True))
         others = [name for name in ask.names if name != self.name]
         for name, box, marks in zip(others, ask.own_M148, ask.own_marks_M64, strict=True):
-            key = self._box_key(now.context, name, self.name, roster.peer(name).box_key)
+            offered = raw(now.offered[name])
+            info = box_info(now.context, name, self.name, offered=offered)
+            key = self._box_key(info, roster.peer(name).box_key)
             inside = unsealed(key, box.tobytes())
             fits = inside is not None and len(inside) == INSIDE
             fits = fits and share_marks(now.context, inside or b"") == marks.tobytes()
@@ -381,10 +403,15 @@ class Member:
                     raise Refusal("bad-offer", name) from error
         return known
 
-    def _box_key(self, context: bytes, sender: str, receiver: str, key: bytes) -> bytes:
+    def _check_new(self, context: bytes) -> None:
+        """Raise Refusal if this process has offered to this very sum before, and another since."""
+        if context in self._offered:
+            raise Refusal("second-ask")
+
+    def _box_key(self, info: bytes, key: bytes) -> bytes:
         session = self._session
         assert session is not None, "a site that met others has greeted"
-        return derived(session.box_secret_with(key), box_info(context, sender, receiver))
+        return derived(session.box_secret_with(key), info)
 
 
 def _natural(value: int) -> int:

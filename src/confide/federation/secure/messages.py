@@ -108,6 +108,9 @@ class Offered:
         "shares of both secrets, sealed for each other site", most=MOST_SITES
     )
     marks_N64: NDArray[np.uint8] = carries("digests of the shares, by site", most=MOST_SITES)
+    common: str = carries(
+        "digest of all else that the server has given or told the site, as it did all"
+    )
     signature: str = carries("over all of this and the sum")
 
 
@@ -186,6 +189,7 @@ def check_offered(ask: object, reply: Offered) -> None:
     """Raise GuardError unless keys and digests are well formed, and the key is a good one."""
     check_hex("key", reply.key, 32)
     check_hex("commitment", reply.commitment, 32)
+    check_hex("common", reply.common, 32)
     check_hex("signature", reply.signature, 64)
     if is_low_order(bytes.fromhex(reply.key)):
         raise GuardError("key is of low order")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -17,7 +18,7 @@ from confide.federation.messages import encode
 from confide.federation.seals import is_signed_by
 from confide.federation.secure.exchanges import AGREE, in_lanes, masking, offered, unmasking
 from confide.federation.secure.lanes import Lanes, Layout, Part, no_lanes
-from confide.federation.secure.messages import Agree, Masked, Opening, Unmask
+from confide.federation.secure.messages import Agree, Masked, Offered, Opening, Unmask
 from confide.federation.secure.opening import Open, asks_to_mask, by_owner, is_sound, take_off
 from confide.federation.secure.roster import Roster
 from confide.federation.secure.rows import (
@@ -39,6 +40,8 @@ Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
 Packed = Callable[[Any, Sequence[str]], Any]
 """`packed(ask, sites)` is the ask as it travels to these sites (`Giving.packed`)."""
 NOT_MET = "not-met"
+OTHERS = "other-common"
+"""The code of a site that was given something other than most were."""
 
 
 Added = tuple[Lanes, list[str]]
@@ -107,6 +110,7 @@ class Once:
     """One attempt at a sum; without a `roster`, of whole numbers in the clear.
 
     `opening` is without its ask, `sent`. `dropped`: rows were summed, but not their values.
+    `common` is the digest of what the sites of the newest offers have in common.
     """
 
     asking: Asking
@@ -115,6 +119,7 @@ class Once:
     roster: Roster | None
     sent: Sent
     dropped: bool = False
+    common: str = ""
 
     def sum(self, names: Sequence[str], layout: Layout) -> Added | None:
         """The sum over the sites that answered to the end; None if they were too few."""
@@ -137,8 +142,10 @@ class Once:
         asking, step, roster = self.asking, self.step, self.roster
         if roster is None:
             return _integers(asking, step, _with(opening, sent), names, layout=layout, only=only)
+        offers = asking.ask(offered(step, sites=len(roster.names)), _with(opening, sent), names)
+        self._part(offers)
         context = self._context(opening, sent, layout)
-        offers = _offers(asking, step, _with(opening, sent), names, context=context, of=roster)
+        self._check_signed(offers, context)
         if asking.unmet or (only is not None and sorted(offers) != only):
             return None
         now = Open(context, layout, offers, no_lanes(layout, odd=False))
@@ -161,6 +168,22 @@ class Once:
         self.dropped = summed_rows is None
         return None if summed_rows is None else (spread(layout, summed_rows[0], rows), sites)
 
+    def _part(self, offers: dict[str, Offered]) -> None:
+        """Leave out sites that were given something other than most."""
+        said = Counter(offers[name].common for name in sorted(offers))
+        self.common = max(said, key=said.__getitem__, default="")
+        for name in [one for one in offers if offers[one].common != self.common]:
+            why = "it was given something other than most sites were"
+            self.asking.blame(name, self.step.name, why, code=OTHERS)
+            del offers[name]
+
+    def _check_signed(self, offers: dict[str, Offered], context: bytes) -> None:
+        """Leave out sites that did not sign their offers."""
+        assert self.roster is not None, "only members of a roster offer"
+        for name in [n for n in offers if not is_sound(context, self.roster, offers[n], name=n)]:
+            self.asking.blame(name, self.step.name, "its offer is not signed by it")
+            del offers[name]
+
     def _context(self, opening: Opening, sent: Sent, layout: Layout) -> bytes:
         return named_by(
             sent.digest,
@@ -169,6 +192,7 @@ class Once:
             step=self.step.name,
             attempt=opening.attempt,
             layout=layout.digest,
+            common=bytes.fromhex(self.common),
         )
 
 
@@ -201,17 +225,6 @@ def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step
     if not fits:
         turn.blame(site, step, "its numbers are not laid out as the ask says")
     return fits
-
-
-def _offers(
-    turn: Asking, step: Step, opening: Later, names: Sequence[str], *, context: bytes, of: Roster
-) -> dict[str, Any]:
-    """The good offers to a sum, by site."""
-    offers = turn.ask(offered(step, sites=len(of.names)), opening, names)
-    for name in [n for n in offers if not is_sound(context, of, offers[n], name=n)]:
-        turn.blame(name, step.name, "its offer is not signed by it")
-        del offers[name]
-    return offers
 
 
 def _masked(turn: Asking, now: Open, roster: Roster, *, only: Sequence[str] | None) -> Added | None:

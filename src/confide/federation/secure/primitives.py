@@ -86,9 +86,9 @@ def own_info(context: bytes) -> bytes:
     return digest(context, b"own")
 
 
-def box_info(context: bytes, sender: str, receiver: str) -> bytes:
-    """What the key of a box is for."""
-    return digest(context, b"box", sender.encode(), receiver.encode())
+def box_info(context: bytes, sender: str, receiver: str, *, offered: bytes) -> bytes:
+    """What the key of a box is for: one offer, by its public key `offered`, from one to another."""
+    return digest(context, b"box", offered, sender.encode(), receiver.encode())
 
 
 def add_keystream(lanes: NDArray[np.uint8], key: bytes, *, width: int, sign: int = 1) -> None:

@@ -51,6 +51,10 @@ class Record(Protocol):
         """Write down the one ask that the site answers in a turn. Raises Refusal for another."""
         ...
 
+    def fixed(self, turn: Turns) -> str:
+        """The ask that was fixed for a turn, once a set was claimed there; empty before."""
+        ...
+
 
 class Sets:
     """The sets that a site has helped to sum, in a folder that it owns; many processes may write.
@@ -71,7 +75,7 @@ class Sets:
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         run, step = turn.run.encode(), turn.step.encode()
         marks = [
-            TURN + digest(b"turn", run, number(turn.round), step).hex(),
+            _turn(turn),
             "ask-" + digest(b"ask", step, turn.ask).hex(),
         ]
         again = "sum-" + digest(b"sum", run, number(turn.round), step, turn.ask).hex()
@@ -95,9 +99,14 @@ class Sets:
         sums of the same vectors, each with weights of its own.
         """
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        said = digest(b"once", turn.run.encode(), number(turn.round), turn.step.encode()).hex()
-        if not self._put([f"once-{said}"], turn.ask.hex() + "\n"):
+        if not self._put([_once(turn)], turn.ask.hex() + "\n"):
             raise Refusal("second-ask")
+
+    def fixed(self, turn: Turns) -> str:
+        """The digest of the ask that was fixed for a turn, once its sum was opened; else empty."""
+        path = self._folder / _once(turn)
+        there = (self._folder / _turn(turn)).exists() and path.exists()
+        return path.read_text().strip() if there else ""
 
     def sizes(self) -> list[int]:
         """How many sites were in each sum that the site has helped to open."""
@@ -143,3 +152,15 @@ class Sets:
             file.flush()
             os.fsync(file.fileno())
         return new
+
+
+def _turn(turn: Turns) -> str:
+    """The file that holds the set of a turn."""
+    named = digest(b"turn", turn.run.encode(), number(turn.round), turn.step.encode())
+    return TURN + named.hex()
+
+
+def _once(turn: Turns) -> str:
+    """The file that holds the one ask of a turn."""
+    named = digest(b"once", turn.run.encode(), number(turn.round), turn.step.encode())
+    return "once-" + named.hex()

@@ -28,13 +28,22 @@ class Asked:
 
 
 def named_by(
-    asked: bytes, roster: bytes, *, round: int, step: str, attempt: int, layout: bytes
+    asked: bytes,
+    roster: bytes,
+    *,
+    round: int,
+    step: str,
+    attempt: int,
+    layout: bytes,
+    common: bytes,
 ) -> bytes:
     """The digest of everything that names a sum; all its keys are made for it alone.
 
-    `asked` is the digest of the ask.
+    `asked` is the digest of the ask, `common` that of all that a site was given before and that is
+    the same at all sites: who holds something else shares no masks with the others.
     """
-    return digest(b"sum", roster, number(round), step.encode(), number(attempt), asked, layout)
+    turn = number(round), step.encode(), number(attempt)
+    return digest(b"sum", roster, *turn, asked, layout, common)
 
 
 def agreement(context: bytes, offered: dict[str, str], names: list[str]) -> bytes:

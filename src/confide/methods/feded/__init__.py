@@ -84,6 +84,7 @@ from confide.methods.feded.steps import (
     TakeModel,
     TakePublic,
     TrainAndPredict,
+    model_named,
 )
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
@@ -241,6 +242,7 @@ class FedED(FedAvg):
             weights=self._sent(state),
             how=how,
             version=state.version,
+            model=self._named(state),
             public=state.public.digest,
             examples=state.public.rows,
             classes=state.form.classes,
@@ -342,7 +344,8 @@ class FedED(FedAvg):
         is sent whole.
         """
         weights = state.weights if part == "test" else self._sent(state)
-        ask = ScoreModel(weights, state.version, part)
+        named = "" if weights else self._named(state)
+        ask = ScoreModel(weights, state.version, named, part)
         return scores_from(
             federation,
             self.kind,
@@ -355,6 +358,10 @@ class FedED(FedAvg):
     def _sent(self, state: Central) -> Arrays:
         """The central model for an ask: empty if the sites keep it."""
         return state.weights if self._own.download == "whole" else {}
+
+    def _named(self, state: Central) -> str:
+        """The digest of the central model if the sites keep it; else empty."""
+        return "" if self._own.download == "whole" else model_named(state.weights)
 
     def _moved(
         self, state: Central, weights: Arrays, federation: Federation, *, round: int

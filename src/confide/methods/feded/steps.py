@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from confide.errors import GuardError
 from confide.federation.coarse import LEVELS, fixed, plus
 from confide.federation.failures import Refusal
+from confide.federation.giving import digest_of
 from confide.federation.guards import bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
@@ -80,6 +81,9 @@ class TrainAndPredict:
     weights: Arrays = carries("the central model; empty: use the one that the site keeps")
     how: How = carries("how a site trains")
     version: int = carries("version of the central model", rule="varies")
+    model: str = carries(
+        "digest of the central model that the site keeps; empty if it is sent", rule="varies"
+    )
     public: str = carries("SHA-256 of the public set", rule="varies")
     examples: int = carries("number of its rows, each to be predicted", rule="varies")
     classes: int = carries("number of classes", rule="varies")
@@ -110,6 +114,9 @@ class ScoreModel:
 
     weights: Arrays = carries("the central model; empty: use the one that the site keeps")
     version: int = carries("version of the central model", rule="varies")
+    model: str = carries(
+        "digest of the central model that the site keeps; empty if it is sent", rule="varies"
+    )
     part: str = carries("dev or test", rule="varies")
 
 
@@ -145,12 +152,21 @@ def check_model_taken(ask: TakeModel, reply: ModelTaken) -> None:
 
 
 def model_at(memory: PublicKept[F, P], ask: TrainAndPredict | ScoreModel) -> Arrays:
-    """The central model as sent or, if empty, as the site keeps it. Raises Refusal."""
+    """The central model as sent or, if empty, as the site keeps it. Raises Refusal.
+
+    What the site keeps is the very model that the ask names, or a server could give one site
+    another.
+    """
     if ask.weights:
         return ask.weights
-    if not memory.weights or memory.version != ask.version:
+    if memory.version != ask.version or model_named(memory.weights) != ask.model:
         raise Refusal("other-model")
     return memory.weights
+
+
+def model_named(weights: Arrays) -> str:
+    """The digest by which an ask names the central model that sites keep."""
+    return digest_of(weights).hex()
 
 
 # --- training and predicting ------------------------------------------------------------------
@@ -275,7 +291,7 @@ def score(
 
 
 TAKE_PUBLIC_SET = Step.of(take_public_set, check=check_taken)
-TAKE_MODEL = Step.of(take_model, check=check_model_taken)
+TAKE_MODEL = replace(Step.of(take_model, check=check_model_taken), to_each=True)
 TRAIN_AND_PREDICT = Step.of(
     train_and_predict,
     summed=True,

@@ -117,7 +117,7 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
     common: Any = ask.form
     form: F = common.own(site, ask.private, types=ask.own_types)
     desk = cast(PartedForm, form).at(site)
-    vectors = desk.vectors()
+    vectors = site.files["vectors"] = desk.vectors()
     site.draws = partial(_shared, site=site, form=common, private=ask.private)
     own = of_parts(form.first(turn.seed, site=site), ask.private)
     lift = desk.lift()

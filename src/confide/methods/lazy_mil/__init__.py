@@ -305,7 +305,7 @@ def train_on_winners(
 
 TAKE_AND_BID = Step.of(take, check=check_taken)
 BID = Step.of(bid, check=check_bids)
-HEAR_WINNERS = Step.of(hear_winners, check=check_heard)
+HEAR_WINNERS = replace(Step.of(hear_winners, check=check_heard), to_each=True)
 TRAIN_ON_WINNERS = Step.of(train_on_winners, summed=True, **UPLOAD)
 
 

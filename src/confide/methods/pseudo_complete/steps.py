@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from confide.data.batches.least import covered
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
+from confide.federation.giving import digest_of
 from confide.federation.guards import MOST, bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
@@ -130,12 +131,12 @@ def _annotated(
 ) -> CompleteText[T]:
     """The training text with its own annotation and, if it distils, the common model's (3.2).
 
-    Made once per round: both steps of a round see the same weights.
+    Made once per round, if both steps of the round say the same.
     """
-    cache, key = desk.site.cache, (round, distil, ask.confidence)
+    weights = ask.weights if distil else None
+    cache, key = desk.site.cache, (round, digest_of(weights or {}), ask.confidence)
     kept = cache.get("completing annotated")
     if kept is None or kept[0] != key:
-        weights = ask.weights if distil else None
         kept = (key, desk.completed(weights, confidence=ask.confidence))
         cache["completing annotated"] = kept
     found: CompleteText[T] = kept[1]
@@ -147,15 +148,15 @@ def _pulls(desk: CompletingDesk[T], ask: Weigh | Complete, *, round: int) -> Pul
 
     The target is zero if fewer rows have one than a gradient must cover.
     """
+    encoded, key = _annotated(desk, ask, round=round).encoded, (round, ask.how)
     kept = desk.site.cache.get("completing slopes")
-    if kept is None or kept[0] != round:
-        encoded = _annotated(desk, ask, round=round).encoded
+    if kept is None or kept[0] != key or kept[1] is not encoded:
         found = desk.slopes(ask.weights, ask.how, encoded)
         if not covered(found.rows):  # too few rows have a target for its gradient to leave
             found = found._replace(target_G=np.zeros_like(found.target_G))
-        kept = (round, found)
+        kept = (key, encoded, found)
         desk.site.cache["completing slopes"] = kept
-    pulls: Pulls = kept[1]
+    pulls: Pulls = kept[2]
     return pulls
 
 
