@@ -25,6 +25,7 @@ BLOCK = re.compile(
 )
 MARKS = ("slow", "data", "file", "demo", "skip", "fails")
 SECONDS = 1200
+PROTECTION = ("threats", "security-office", "secure-sums", "noise", "privacy")
 
 
 @dataclass(frozen=True)
@@ -184,6 +185,27 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not known:
             broken.append(target)
     assert not broken
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+def test_tests_that_a_page_names_are_there(page: Path) -> None:
+    """A promise names the test that holds it: `tests/….py`, or `tests/….py::test_…`."""
+    text, missing = page.read_text(encoding="utf-8"), []
+    for named in re.findall(r"[`\s(](tests/[\w/.]*(?:::\w+)?|test_\w+\.py)", text):
+        path, _, test = named.rstrip(".").partition("::")
+        there = ROOT / path
+        said = f"\ndef {test}(" if test else ""
+        if not there.exists() or (said and said not in there.read_text(encoding="utf-8")):
+            missing.append(named)
+    assert not missing
+
+
+@pytest.mark.parametrize("name", PROTECTION)
+def test_pages_on_protection_say_first_what_is_not_promised(name: str) -> None:
+    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    before, _, after = text.partition("hat is not promised")
+    assert after and len(before) < 1500
+    assert len(re.findall(r"`tests/", text)) > 4
 
 
 def anchors(page: Path) -> set[str]:

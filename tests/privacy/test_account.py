@@ -125,7 +125,7 @@ ODDS = st.floats(1e-6, 1e6)
 @settings(max_examples=200)
 @given(ODDS, st.floats(0.001, 0.999), st.integers(2, 40))
 def test_the_inequality_of_the_proof(odds: float, rate: float, order: int) -> None:
-    """docs/noise.md: a^α − a^(1−α) ≥ B (b^α − b^(1−α)), in logarithms, for odds r of at least 1."""
+    """docs/methods/dp-fedsgd.md: a^α − a^(1−α) ≥ B (b^α − b^(1−α)), in logarithms, for r ≥ 1."""
     r = max(odds, 1 / odds)
     log_a, log_B = math.log1p(rate * (r - 1)), math.log1p((1 - rate) * (r - 1))
     log_b = math.log(r) - log_B

@@ -1,6 +1,7 @@
 """The tables of docs that come from the wire: what leaves a site, step by step.
 
-Only what a field tells, and how much of it there is, is written by hand, in the pages themselves:
+docs/security-office.md has every field; docs/privacy.md has the steps, and does not repeat fields.
+Only what a step reveals, and how much of a field there is, is written by hand, in the pages:
 it is kept where its steps stay. `python tests/wire/test_wire.py` writes the tables anew; a new row
 says `?` where somebody has to write, and a test refuses that.
 """
@@ -22,7 +23,7 @@ PRIVACY, OFFICE = DOCS / "privacy.md", DOCS / "security-office.md"
 UNWRITTEN = "?"
 SEEN = {"one by one": "singly", "sum": "summed", "masked": "masked"}
 FIELDS = "| step | field | what it is | how much | seen |"
-STEPS = "| step | of | leaves the site | seen | what it reveals to a curious server |"
+STEPS = "| step | of | seen | what it reveals to a curious server |"
 NUMBERS = "| method and kind | number of its table |"
 
 
@@ -105,15 +106,14 @@ def _quoted(names: Iterable[str]) -> str:
 def by_step(page: str) -> list[str]:
     """The table of steps; hand-written are the last column and rows of no step of the code."""
     rows = _cells(page, STEPS)
-    kept, every = _kept(rows, 4), {step for _, step, _ in leaving()}
+    kept, every = _kept(rows, 3), {step for _, step, _ in leaving()}
     found = []
     for one in told():
         of = ", ".join(one.of)
         places = [(step, whom) for step in one.steps for whom in (of, "")]
         reveals = next((kept[place] for place in places if place in kept), UNWRITTEN)
         seen = "/".join(dict.fromkeys(seen for _, seen in one.fields.values()))
-        what = "; ".join(f"`{name}`: {what}" for name, (what, _) in one.fields.items())
-        found.append(f"| {_quoted(one.steps)} | {of} | {what} | {seen} | {reveals} |")
+        found.append(f"| {_quoted(one.steps)} | {of} | {seen} | {reveals} |")
     others = [row for row in rows if not set(_names(row[0])) & every]
     return [*found, *("| " + " | ".join(row) + " |" for row in others)]
 

@@ -97,9 +97,9 @@ def sampled(curve_A: Curve, rate: float) -> Curve:
 
     D(P ‖ M) is not more than that for every pair of which some map that is its own inverse and
     moves no mass makes one law the other. Noise that is symmetric at every place has one:
-    x → 2s + v − x, for the sum s and the unit's vector v. (docs/noise.md has the proof. Without
-    such a map it can be more, and the terms of k ≥ 3 count three times: Zhu & Wang, "Poisson
-    Subsampled Rényi Differential Privacy", ICML 2019, Theorem 5.)
+    x → 2s + v − x, for the sum s and the unit's vector v (the proof is in
+    docs/methods/dp-fedsgd.md). Without such a map it can be more, and the terms of k ≥ 3 count
+    three times: Zhu & Wang, "Poisson Subsampled Rényi Differential Privacy", ICML 2019, Theorem 5.
     """
     if rate >= 1:
         return curve_A.copy()

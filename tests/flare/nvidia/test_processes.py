@@ -104,6 +104,7 @@ def test_the_environment_is_ours(founded, monkeypatch):
     assert given["PATH"].split(os.pathsep)[0] == str(Path(sys.executable).parent)
     assert given["TMPDIR"] == str(kit.path / "tmp")
     assert given["NVFLARE_SECURE_LOGGING"] == "true"
+    assert given["HF_HUB_OFFLINE"] == "1"
     assert given["OMP_NUM_THREADS"] == "7"
     link = processes.LINK | {"NVFLARE_STREAMING_RETRY_WAIT": "40"}  # who knows better, may say so
     assert link.items() <= given.items()

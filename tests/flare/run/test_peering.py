@@ -16,7 +16,7 @@ from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
 from confide.federation.secure.repeats import SUMS
 from confide.flare.kits.peers import Pins
-from confide.flare.run.peering import ACCOUNTS, ROSTERS, Heads
+from confide.flare.run.peering import ACCOUNTS, ROSTERS, Heads, Peering
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
@@ -116,6 +116,32 @@ def test_another_identity_under_a_pinned_name_is_refused(tmp_path: Path) -> None
     engine = homes(tmp_path, settings)
     engine.places["site-1"].pins.pin("site-2", "0" * 64, compared=True)
     refused(tmp_path, settings, engine, "is not the one that was pinned")
+
+
+@pytest.mark.parametrize(
+    ("sites", "named", "code"),
+    [
+        ("abcd", False, ""),
+        ("abc", False, "near-roster"),
+        ("abcde", False, "near-roster"),
+        ("abce", False, "near-roster"),
+        ("abce", True, ""),
+        ("abef", False, ""),
+    ],
+)
+def test_a_roster_near_an_earlier_one_is_refused_unless_an_agreement_names_it(
+    sites: str, named: bool, code: str, tmp_path: Path
+) -> None:
+    """Sums of two runs whose sites differ by few tell of these few; `apart` is `min_sites`."""
+    place: Any = None
+    Peering(place, (), False, tmp_path, apart=3, named=False)._note({one: one for one in "abcd"})
+    said = ""
+    try:
+        now = Peering(place, (), False, tmp_path, apart=3, named=named)
+        now._note({one: one for one in sites})
+    except Refusal as refused:
+        said = refused.code
+    assert said == code
 
 
 class Forgetting(SealedHomes):
