@@ -296,7 +296,7 @@ def test_a_server_that_asks_for_a_private_part_gets_nothing(
             asked = decode(declared.ask, ask)
             greedy = asked.weights | {f"{part}.linear.bias": np.zeros(3, np.float32)}
             wanted = encode(dataclasses.replace(asked, weights=greedy))
-            answers.append(engine._hosts[site].answer(step, round + 1, wanted))
+            answers.append(engine._hosts[site].answer(step, round, wanted))
 
     use_engine(monkeypatch, Asking, look=look)
     settings = tiny(tmp_path, f"method=fedner-{kind}", f'guards.private=["{part}"]', "rounds=1")

@@ -264,6 +264,12 @@ def test_a_run_whose_sites_are_all_lost_at_its_end_does_not_end_well(tmp_path: P
         conduct(tmp_path / "server", settings, engine)
 
 
+def scaled(ask: Train, by: float) -> Train:
+    """The ask with other weights."""
+    weights = {name: by * array for name, array in ask.weights.items()}
+    return dataclasses.replace(ask, weights=weights)
+
+
 def test_a_round_that_is_asked_again_with_other_weights_counts(tmp_path: Path) -> None:
     settings = tiny(tmp_path)
     files = write_site_files(tmp_path / "homes", settings, guards={"max_rounds": 2})
@@ -272,8 +278,7 @@ def test_a_round_that_is_asked_again_with_other_weights_counts(tmp_path: Path) -
     home, heard = listening.homes["site-1"], listening.heard[0]
     assert peek(home.answer("train", 1, heard))["message"] == "Trained"
     other = decode(Train, heard)
-    hows = [dataclasses.replace(other.how, learning_rate=rate) for rate in (0.5, 0.6)]
-    third, fourth = (encode(dataclasses.replace(other, how=how)) for how in hows)
+    third, fourth = (encode(scaled(other, by)) for by in (0.5, 0.6))
     assert peek(home.answer("train", 1, third))["message"] == "Trained"
     assert decode(Failure, home.answer("train", 1, fourth)).code == "too-many-rounds"
     assert peek(home.answer("train", 1, third))["message"] == "Trained"
@@ -312,11 +317,11 @@ def test_the_server_cannot_take_a_part_that_is_private(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "method=fedner")
     engine = Listens(write_site_files(tmp_path / "homes", settings), "improve")
     conduct(tmp_path / "server", settings, engine)
-    ask = decode(Improve, engine.heard[0])
+    ask = decode(Improve, engine.heard[-1])
     greedy = {**ask.weights, "crf.linear.bias": np.zeros(5, np.float32)}
-    asked = encode(dataclasses.replace(ask, weights=greedy, local_steps=2))
+    asked = encode(dataclasses.replace(ask, weights=greedy, local_steps=1))
     home = engine.homes["site-1"]
-    assert decode(Failure, home.answer("improve", 2, asked)).code == "bad-ask"
+    assert decode(Failure, home.answer("improve", settings.rounds, asked)).code == "bad-ask"
 
 
 @pytest.mark.parametrize(

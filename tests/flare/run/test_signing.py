@@ -249,9 +249,9 @@ class Lying(SignedEngine):
 
     def deliver(self, step: str, round: int, *, asks: Any, timeout: Any) -> Any:
         if step == "train":
-            weights = decode(Train, asks["site-1"])
-            how = dataclasses.replace(weights.how, learning_rate=weights.how.learning_rate / 2)
-            other = dataclasses.replace(weights, how=how)
+            asked = decode(Train, asks["site-1"])
+            halved = {name: array / 2 for name, array in asked.weights.items()}
+            other = dataclasses.replace(asked, weights=halved)
             asks = {**asks, "site-1": encode(other)}
         yield from super().deliver(step, round, asks=asks, timeout=timeout)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from confide.data.corpus.synthetic_pairs import write_bags, write_relations
 from confide.federation.events import Event, Watcher, unwatched
+from confide.jobs.initialise.rule import usable_cores
 from confide.methods import wire
 from confide.report import report
 from confide.report.folder import FinishedRun, load_run
@@ -171,7 +171,7 @@ def write_settings(part: str, folder: Path, *, seed: int = 1) -> Path:
 
 
 def _run(settings: Path, out: Path, *, method: str, on_event: Watcher | None) -> Path:
-    workers = min(2, os.cpu_count() or 1)
+    workers = min(2, usable_cores())
     overrides = [f"method={method}", f"workers={workers}"]
     return run(settings, overrides=overrides, out=out, on_event=on_event).folder
 

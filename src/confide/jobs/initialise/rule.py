@@ -18,7 +18,7 @@ from confide.settings.defaults import OF_KINDS
 ENCODED = frozenset({"en"})
 """The languages that the encoder at hand reads."""
 
-_PASSES = 700
+_PASSES = 600
 """Passes of a tagger over the text, times the root of its sentences."""
 _PAIRS = 6_000
 """Pairs of entities that an encoder reads in all, each pass counted."""
@@ -70,13 +70,20 @@ def rule(amount: Amount, *, encoder: bool | None = None, cores: int | None = Non
 
     `encoder` (whether one is at hand) and `cores` are those of this machine unless given.
     """
-    workers = max(1, min(cores or os.cpu_count() or 1, amount.sites))
+    workers = min(cores or usable_cores(), max(1, amount.sites))
     if amount.finds == "relations":
         return _pairs(amount, workers)
     at_hand = encoder_at_hand() if encoder is None else encoder
     if at_hand and amount.language in ENCODED:
         return _states(amount, workers)
     return _features(amount, workers, at_hand=at_hand)
+
+
+def usable_cores() -> int:
+    """The cores that this process may use: a container or `taskset` can leave it fewer."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def encoder_at_hand() -> bool:
