@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +16,9 @@ import pytest
 
 from confide import api
 from confide.cli.screen import AGAIN, TERMINATED
+from confide.runs.card import OTHER_CARD
 from confide.runs.folder import RunFolder
+from confide.runs.release import release_task
 from confide.runs.run import run
 from confide.settings import dump
 from contract.corpus import tiny
@@ -40,10 +43,26 @@ def refuse(event, given):
 
 if place := os.environ.get("TEST_READ_ONLY"):
     sys.addaudithook(refuse)
+def die(event, given):
+    if event == "open" and isinstance(given[2], int) and given[2] & WRITES:
+        path = given[0]
+    elif event in CHANGES:
+        path = given[CHANGES[event]]
+    else:
+        return
+    if isinstance(path, (str, bytes)) and os.path.abspath(os.fsdecode(path)).startswith(below):
+        left[0] -= 1
+        if left[0] == 0:
+            os.kill(os.getpid(), 9)
+
+if below := os.environ.get("TEST_KILL_BELOW"):
+    left = [int(os.environ["TEST_KILL_AT"])]
+    sys.addaudithook(die)
 if most := os.environ.get("TEST_MOST_BYTES"):
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(most), int(most)))
 """
-"""A sitecustomize: a process that writes nothing below a folder, or no file above a size."""
+"""A sitecustomize: a process that writes nothing below a folder, or no file above a size, or that
+dies at its n-th change below a folder."""
 
 
 class Verbs:
@@ -154,6 +173,39 @@ def test_a_server_of_pages_that_is_terminated_says_so_and_keeps_corrections(
     assert "serving at" in process.stderr.readline()
     said = verbs.terminated(process, lambda: True)
     assert AGAIN in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("verb", "every"), [("release", 2), ("export", 6)])
+def test_a_release_or_export_that_is_killed_is_made_by_the_same_command(
+    tmp_path: Path, verbs: Verbs, demo_run: Callable[[Path], Path], verb: str, every: int
+) -> None:
+    """At its changes on disk: half a release is none, half an export has another name."""
+    if verb == "export":
+        pytest.importorskip("onnx", reason="needs the extra confide[export]")
+    run, out = demo_run(tmp_path / "demo") / "federated", tmp_path / "out"
+    out.mkdir()
+    words = WRITING[verb](run, run, out)
+    code, _, said = verbs(*words)
+    assert code == 0, said
+    whole = files_of(out / verb)
+    for change in range(1, 200, every):
+        shutil.rmtree(out)
+        out.mkdir()
+        code, _, said = verbs(*words, TEST_KILL_BELOW=str(out), TEST_KILL_AT=str(change))
+        there = files_of(out / verb) if (out / verb).exists() else {}
+        done = there.keys() == whole.keys()
+        assert done or release_task(out / verb) is None
+        assert done or verb == "release" or not there
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL, said
+        if not done:
+            code, _, said = verbs(*words)
+            assert code == 0, said
+        left = files_of(out).keys() - {f"{verb}/{name}" for name in whole}
+        assert left <= {f"{verb}/{OTHER_CARD}"}  # a README that is there already is kept
+    assert change > 1
 
 
 # --- disks --------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import threading
 import time
 
@@ -146,6 +147,21 @@ def test_a_damaged_file_is_said_and_left_alone(there, tmp_path) -> None:
     found = there.post("/pages/next", json={"annotator": "ann"})
     assert found.status_code == 500 and "CANARY" not in found.text
     assert (tmp_path / "kept/ann.jsonl").read_text().startswith("CANARY")
+
+
+def test_a_correction_that_no_disk_takes_is_said_and_can_be_sent_again(
+    there, tmp_path, monkeypatch
+) -> None:
+    item = _next(there)["item"]
+    body = {"annotator": "ann", "id": item["id"], "entities": []}
+    whole = os.write
+    with monkeypatch.context() as full:
+        full.setattr(os, "write", lambda handle, data: whole(handle, data[:7]))
+        found = there.post("/pages/save", json=body)
+    assert found.status_code == 507 and "NOT saved" in found.text
+    assert (tmp_path / "kept/ann.jsonl").read_bytes() == b""
+    assert there.post("/pages/save", json=body).json() == {"saved": 1}
+    assert json.loads((tmp_path / "kept/ann.jsonl").read_text())["text"] == item["text"]
 
 
 @pytest.fixture

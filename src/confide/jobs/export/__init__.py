@@ -13,10 +13,10 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from confide.errors import RunError, SettingsError, os_errors_as
@@ -92,36 +92,40 @@ def export(
     out = Path(out)
     if out.exists() and any(out.iterdir()):
         raise RunError("the folder holds something already", where=str(out), fix="name another one")
-    with TemporaryDirectory(prefix="confide-export-") as place:
+    with _beside(out.resolve()) as place:
         copy = Path(run)
         if release_task(copy) is None:
-            copy = release(copy, out=Path(place) / "copy", site=site, key=key)
+            copy = release(copy, out=place / "copy", site=site, key=key)
         if say is not None:
             say(f"{out}: {release_tells(copy)}")
-        made = Copy(copy, _opened(copy), Path(place) / "made", int8)
+        made = Copy(copy, _opened(copy), place / "made", int8)
         made.out.mkdir()
         about = _TARGETS[to]()(made) | {"calibration": made.model.calibrator._asdict()}
         write_of_run(made.out / ABOUT, json.dumps(about, indent=1, ensure_ascii=False).encode())
         _write_card(copy, made.out, _USES[to])
-        with os_errors_as(
-            RunError, "the export cannot be written", where=out, fix="free some disk space"
-        ):
-            _put(made.out, out.resolve())
+        try:
+            made.out.replace(out.resolve())
+        except OSError:  # where something is mounted, nothing can be renamed to
+            shutil.copytree(made.out, out, dirs_exist_ok=True)
     return out
 
 
-def _put(made: Path, out: Path) -> None:
-    """Copy a folder beside its place and rename it: it is there whole, or not at all."""
-    fresh = out.with_name(f".{out.name}.new")
-    shutil.rmtree(fresh, ignore_errors=True)
-    try:
-        shutil.copytree(made, fresh)
+@contextmanager
+def _beside(out: Path) -> Iterator[Path]:
+    """A folder beside `out` to make it in, which holds words in the clear: gone at the end.
+
+    A killed process leaves it; the next export to `out` removes it. Raises RunError.
+    """
+    place = out.with_name(f".{out.name}.new")
+    with os_errors_as(
+        RunError, "the export cannot be written", where=out, fix="free some disk space"
+    ):
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True, mode=0o700)
         try:
-            fresh.replace(out)
-        except OSError:  # where something is mounted, nothing can be renamed to
-            shutil.copytree(fresh, out, dirs_exist_ok=True)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def _opened(copy: Path) -> Any:
