@@ -229,6 +229,7 @@ class FedNER(FedAvg):
         """As under FedAvg; only bounds of a site's part of a batch, which its size decides."""
         own = self._own
         found = super().expects(step, n) | self._improving()
+        found.pop("tables", None)  # here they are weights, which the server gives
         found |= {
             "own_types": own.types == "own",
             "select": self._run.select.by,
