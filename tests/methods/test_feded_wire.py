@@ -145,7 +145,7 @@ def reply(S: int, Q: int, wire_dtype: Any) -> Predicted:
     """One of the sizes of a real run."""
     draw = np.random.default_rng(S).normal(scale=4, size=(S, Q))
     codes = fixed(draw, wire_dtype, most=16.0)
-    return Predicted(codes, {}, 4_294_967_295, 1, round(0.123456, 4), sentences=2 * 82)
+    return Predicted(codes, {}, 1, round(0.123456, 4), sentences=2 * 82)
 
 
 @pytest.mark.parametrize(
@@ -168,14 +168,13 @@ def test_a_reply_weighs_what_its_numbers_do(
     assert len(encoded) - message.said_SQ.nbytes <= 256
 
 
-GOOD = Predicted(np.zeros((4, 2), np.float16), {}, 77, 1, 0.5, 8)
+GOOD = Predicted(np.zeros((4, 2), np.float16), {}, 1, 0.5, 8)
 KNOWN = replace(GOOD, knows={"R": np.array([1, 0, 1], np.float32)})
 
 
 @pytest.mark.parametrize(
     "changes",
     [
-        {"public": 78},
         {"sites": 2},
         {"sites": 0},
         {"sentences": 0},
