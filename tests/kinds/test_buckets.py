@@ -21,11 +21,13 @@ from confide.data.batches.vocabulary import (
     digest,
 )
 from confide.federation.engine import Delivery
-from confide.federation.failures import Refusal
+from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import Guards
 from confide.federation.inprocess import SequentialEngine
 from confide.federation.keys import read_key
-from confide.federation.site import Site
+from confide.federation.memory import MemoryStore
+from confide.federation.messages import decode, encode
+from confide.federation.site import Site, SiteHost
 from confide.federation.steps import Turn
 from confide.kinds.buckets import (
     CHARACTER_BITS,
@@ -35,7 +37,7 @@ from confide.kinds.buckets import (
     common_buckets,
     count_buckets,
 )
-from confide.kinds.vocabulary import CountVocabulary, count_vocabulary
+from confide.kinds.vocabulary import COUNT_VOCABULARY, CountVocabulary, count_vocabulary
 from confide.runs.gathering import gather
 from confide.runs.run import run
 from contract.corpus import tiny
@@ -91,10 +93,15 @@ def test_absurd_sizes_are_refused(words: int, characters: int) -> None:
         buckets_counted(Site("s", []), CountBuckets("none", words, characters), [])
 
 
-def test_a_masked_site_sends_no_digest_whoever_asks() -> None:
+def test_a_masked_site_sends_no_digest_whoever_asks(tmp_path: Path) -> None:
+    """By its guard, and where sums are secure."""
+    ask, name = CountVocabulary("none", []), COUNT_VOCABULARY.name
     site = Site("s", [], guards=Guards(masked=True))
+    store: Any = MemoryStore(tmp_path, object)
+    host = SiteHost(site, {name: COUNT_VOCABULARY}, memory=store, seed=1)
+    assert decode(Failure, host.answer(name, 0, encode(ask))).code == "only-masked"
     with pytest.raises(Refusal, match="masked"):
-        count_vocabulary(site, None, CountVocabulary("none", []), Turn(0, "s", "step", 1))
+        count_vocabulary(Site("s", [], member=object()), None, ask, Turn(0, "s", name, 1))
 
 
 class Heard(SequentialEngine):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -80,7 +81,7 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     splitting = common_splitting(settings, settings.split or own)
     tells = method.kind.release_tells
     told = Copied(run, site, tells, at_home=kept is not None, calibrator=calibrator)
-    beside = [out / CALIBRATION, out / READING]
+    beside, fresh = [out / CALIBRATION, out / READING], not out.exists()
     try:  # the model comes last: with it, and not before, this is a release
         write_of_run(out / CALIBRATION, json.dumps(calibrator._asdict()).encode())
         if splitting != Splitting():
@@ -90,6 +91,9 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     except BaseException:
         for path in beside:
             path.unlink(missing_ok=True)
+        if fresh:
+            with suppress(OSError):
+                out.rmdir()
         raise
     return out
 
