@@ -62,6 +62,7 @@ def test_the_page_says_the_guards_defaults() -> None:
         said = re.search(rf"^\| `{name}` \| `?(.*?)`? \|", part, re.M)
         shown = list(value) if isinstance(value, tuple) else value
         text = f"{shown:g}" if isinstance(shown, float) else str(shown)
+        text = f'"{shown}"' if isinstance(shown, str) else text
         assert said and said[1].lower() == text.lower()
 
 
