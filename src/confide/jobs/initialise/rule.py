@@ -18,8 +18,11 @@ from confide.settings.defaults import OF_KINDS
 ENCODED = frozenset({"en"})
 """The languages that the encoder at hand reads."""
 
-_PASSES = 600
+_PASSES = 700
 """Passes of a tagger over the text, times the root of its sentences."""
+_FEW = 500
+"""Training sentences above which a smaller tagger is trained: as good, in two thirds of the time."""
+_SMALLER: dict[str, object] = {"word_dim": 50, "bilstm_hidden": 64}
 _PAIRS = 6_000
 """Pairs of entities that an encoder reads in all, each pass counted."""
 _START = 8.0
@@ -92,7 +95,7 @@ def encoder_at_hand() -> bool:
 
 
 def _states(amount: Amount, workers: int) -> Rule:
-    """A small tagger on the states of a frozen encoder."""
+    """A tagger on the states of a frozen encoder."""
     rounds = round(_bounded(_PASSES / math.sqrt(max(1, amount.examples)), 10, 40) / 2)
     passes = 2 * rounds
     seconds = amount.examples * (_ENCODED + passes * _TRAINED)
@@ -100,7 +103,7 @@ def _states(amount: Amount, workers: int) -> Rule:
     return Rule(
         rounds=rounds,
         workers=workers,
-        model={"context": MINILM},
+        model={"context": MINILM, **(_SMALLER if amount.examples > _FEW else {})},
         training={"learning_rate": 0.008},
         options={"rows": "seen"},
         why=(

@@ -1,0 +1,46 @@
+"""The rule by which `init` chooses a model and how long to train it, as docs/defaults.md says it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from confide.jobs.initialise import rule as rules
+from confide.jobs.initialise.rule import Amount, rule, usable_cores
+
+SMALLER = {"context": "minilm", "word_dim": 50, "bilstm_hidden": 64}
+
+
+def entities(examples: int, language: str = "en") -> Amount:
+    return Amount("entities", sites=3, examples=examples, held_out=100, language=language)
+
+
+@pytest.mark.parametrize(
+    ("examples", "rounds", "model"),
+    [
+        (50, 20, {"context": "minilm"}),  # at most 40 passes, two in a round
+        (500, 16, {"context": "minilm"}),
+        (501, 16, SMALLER),
+        (700, 13, SMALLER),
+        (2000, 8, SMALLER),
+        (100_000, 5, SMALLER),  # at least 10
+    ],
+)
+def test_english_text_gets_a_tagger_by_its_amount(
+    examples: int, rounds: int, model: dict[str, object]
+) -> None:
+    found = rule(entities(examples), encoder=True)
+    assert (found.rounds, found.model) == (rounds, model)
+
+
+@pytest.mark.parametrize(("language", "encoder"), [("de", True), ("", True), ("en", False)])
+def test_other_text_gets_the_linear_kind(language: str, encoder: bool) -> None:
+    assert rule(entities(700, language), encoder=encoder).model == {"kind": "linear"}
+
+
+def test_workers_are_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3}, raising=False)
+    assert usable_cores() == 1 == rule(entities(700), encoder=True).workers
+    monkeypatch.setattr(rules, "usable_cores", lambda: 64)
+    assert rule(entities(700), encoder=True).workers == 3
