@@ -1,4 +1,4 @@
-"""The rule by which `init` chooses a model and how long to train it, as docs/defaults.md says it."""
+"""The rule by which `init` chooses a model and how long to train it: docs/defaults.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from confide.jobs.initialise import rule as rules
 from confide.jobs.initialise.rule import Amount, rule, usable_cores
 
 SMALLER = {"context": "minilm", "word_dim": 50, "bilstm_hidden": 64}
@@ -42,5 +41,4 @@ def test_other_text_gets_the_linear_kind(language: str, encoder: bool) -> None:
 def test_workers_are_the_cores_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3}, raising=False)
     assert usable_cores() == 1 == rule(entities(700), encoder=True).workers
-    monkeypatch.setattr(rules, "usable_cores", lambda: 64)
-    assert rule(entities(700), encoder=True).workers == 3
+    assert rule(entities(700), encoder=True, cores=64).workers == 3

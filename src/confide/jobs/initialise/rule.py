@@ -21,7 +21,7 @@ ENCODED = frozenset({"en"})
 _PASSES = 700
 """Passes of a tagger over the text, times the root of its sentences."""
 _FEW = 500
-"""Training sentences above which a smaller tagger is trained: as good, in two thirds of the time."""
+"""Training sentences above which the tagger is smaller: as good, in two thirds of the time."""
 _SMALLER: dict[str, object] = {"word_dim": 50, "bilstm_hidden": 64}
 _PAIRS = 6_000
 """Pairs of entities that an encoder reads in all, each pass counted."""
