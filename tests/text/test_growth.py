@@ -91,6 +91,7 @@ def _laid(folder: Path, files: dict[str, str]) -> Path:
     return folder if len(files) > 1 else folder / "a.txt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_twice_as_much_takes_at_most_three_times_as_long(tmp_path: Path, name: str) -> None:
     format, made = FILES[name]
