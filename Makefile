@@ -29,7 +29,7 @@ help:       ## this list
 demo: $(VENV)/.installed  ## install into .venv, then train one model for three made-up sites (three minutes)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/confide demo
 
-test: $(VENV)/.installed-dev  ## every test but the slow ones (a quarter of an hour on two cores)
+test: $(VENV)/.installed-dev  ## every test but the slow ones (25 minutes on two slow cores)
 	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
 
 test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS, and no text in their frames (five minutes)
