@@ -187,6 +187,13 @@ def test_a_mark_may_go_over_the_end_of_a_line() -> None:
     assert [(second.text[: m.length], m.said) for m in second.marks] == [("pain", "")]
 
 
+def test_words_below_two_marks_that_stand_close_together_do_not_overlap() -> None:
+    words = [(0, "5mg", "DOSE"), (4, "rash", "ADE"), (30, "10 mg", "DOSE")]
+    marks = tuple(Mark(word, kind, kind, 0.99, at) for at, word, kind in words)
+    (line,) = lines(Example("here", "5mg rash " + "x" * 20 + " 10 mg", marks))
+    assert [mark.said for mark in line.marks] == ["DOSE", "ADE 99", "DOSE 99"]
+
+
 def test_one_federation_is_shown_unless_all_are_asked_for(
     tmp_path: Path, small: Callable[..., DemoResult]
 ) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import zip_longest
 from pathlib import Path
 
 from confide.jobs.demo.examples import Example, Mark
@@ -74,17 +75,20 @@ def lines(example: Example) -> Iterator[Line]:
             (max(start, at), min(end, at + len(text)), start >= at, mark)
             for start, end, mark in places
         )
-        yield Line(
-            text,
-            tuple(
-                Placed(
-                    start - at, end - start, _said(mark) if first else "", mark.found == mark.marked
-                )
-                for start, end, first, mark in inside
-                if start < end
-            ),
-        )
+        marks = [
+            Placed(start - at, end - start, _said(mark) if first else "", mark.found == mark.marked)
+            for start, end, first, mark in inside
+            if start < end
+        ]
+        yield Line(text, tuple(_apart(marks)))
         at += len(text)
+
+
+def _apart(marks: Sequence[Placed]) -> Iterator[Placed]:
+    """The marks of a line; where two stand close together, the first says only its type."""
+    for mark, after in zip_longest(marks, marks[1:]):
+        close = after is not None and after.at - mark.at < len(mark.said) + 1
+        yield replace(mark, said=mark.said.partition(" ")[0]) if close and mark.right else mark
 
 
 def _shown(marks: Sequence[Mark]) -> Iterator[Mark]:
@@ -105,4 +109,4 @@ def _short(what: str) -> str:
     """The first words of what a field carries; of what is "right, predicted, …" the counts."""
     head, _, tail = what.partition(":")
     head = f"counts of {head}" if tail.startswith(" right") else re.split("[,;]", head)[0]
-    return textwrap.shorten(head, 52, placeholder=" …")
+    return textwrap.shorten(head, 44, placeholder=" …")
