@@ -145,6 +145,7 @@ def test_sigterm_at_any_moment_ends_with_one_sentence(
     begun = time.monotonic()
     assert verbs(*words)[0] == 0
     whole, seconds = out.read_bytes(), time.monotonic() - begun
+    ended = 0
     for part in range(1, 8):
         out.unlink(missing_ok=True)
         process = verbs.start(*words)
@@ -154,10 +155,15 @@ def test_sigterm_at_any_moment_ends_with_one_sentence(
         if process.returncode == 0:  # it was done
             assert out.read_bytes() == whole
             continue
+        if process.returncode == -signal.SIGTERM and part < 3:
+            assert not said  # on a busy machine Python was not up yet
+            continue
+        ended += 1
         assert process.returncode == TERMINATED, said
         assert said.strip().endswith(AGAIN)
         assert "Traceback" not in said
         assert not [path for path in tmp_path.iterdir() if "found" in path.name]
+    assert ended > 1
 
 
 @pytest.mark.slow
