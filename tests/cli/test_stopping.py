@@ -31,30 +31,28 @@ import errno, os, resource, sys
 WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 CHANGES = {"os.mkdir": 0, "os.remove": 0, "os.rename": 1, "os.rmdir": 0, "os.chmod": 0}
 
-def refuse(event, given):
+def changed(place, event, given):
     if event == "open" and isinstance(given[2], int) and given[2] & WRITES:
         path = given[0]
     elif event in CHANGES:
         path = given[CHANGES[event]]
     else:
-        return
-    if isinstance(path, (str, bytes)) and os.path.abspath(os.fsdecode(path)).startswith(place):
+        return None
+    below = isinstance(path, (str, bytes)) and os.path.abspath(os.fsdecode(path)).startswith(place)
+    return path if below else None
+
+def refuse(event, given):
+    if path := changed(place, event, given):
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
 
-if place := os.environ.get("TEST_READ_ONLY"):
-    sys.addaudithook(refuse)
 def die(event, given):
-    if event == "open" and isinstance(given[2], int) and given[2] & WRITES:
-        path = given[0]
-    elif event in CHANGES:
-        path = given[CHANGES[event]]
-    else:
-        return
-    if isinstance(path, (str, bytes)) and os.path.abspath(os.fsdecode(path)).startswith(below):
+    if changed(below, event, given):
         left[0] -= 1
         if left[0] == 0:
             os.kill(os.getpid(), 9)
 
+if place := os.environ.get("TEST_READ_ONLY"):
+    sys.addaudithook(refuse)
 if below := os.environ.get("TEST_KILL_BELOW"):
     left = [int(os.environ["TEST_KILL_AT"])]
     sys.addaudithook(die)
