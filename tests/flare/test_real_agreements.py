@@ -31,7 +31,7 @@ def real(tmp_path_factory) -> Iterator[Real]:
     """Three sites with enough text for the guards' defaults, of which none says a guard itself."""
     folder = tmp_path_factory.mktemp("agreeing")
     sites = write_sites(folder / "data", 3, train=24)
-    settings = tiny(folder, "federation.sums=masked", site=sites)
+    settings = tiny(folder, "federation.sums=masked", "training.batch_size=8", site=sites)
     consortium = Real(folder, settings)
     without_guards(consortium.files)
     file = folder / "asked.toml"
