@@ -274,7 +274,7 @@ def test_a_site_agrees_within_its_own_bounds(chromium, agreeing) -> None:
         page.get_by_text("Agreed until", exact=False).first.wait_for()
         held = held_of(kit)["fedavg-tagger"].agreement
         assert (held.runs, held.until, held.lead) == (2, until, ("ada", "bob"))
-        page.get_by_label("sites, for fedavg-tagger").fill("nobody here")
+        page.get_by_label("sites, for fedavg-tagger", exact=True).fill("nobody here")
         page.get_by_role("button", name="Agree to fedavg-tagger").click()
         page.get_by_role("alert").wait_for()
         assert held_of(kit)["fedavg-tagger"].agreement == held

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, timedelta
 from html.parser import HTMLParser
+from math import inf
 
 import pytest
 
@@ -12,6 +13,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.flare.kits.startup import Kit
 from confide.flare.run import sitekit
 from confide.flare.run.standing import held_of
+from confide.methods import METHODS
 from confide.serve.app import Shown
 from serve.kits import kit_in
 from serve.served import ORIGIN, QUICK, browser
@@ -46,6 +48,7 @@ class _Fields(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.fields: dict[str, str] = {}
+        self.refused: list[str] = []
         self.inside, self.done, self.select = False, False, ""
 
     def handle_starttag(self, tag, attrs) -> None:
@@ -54,6 +57,10 @@ class _Fields(HTMLParser):
             self.inside = own["method"] == "post" and not self.done
         if not self.inside:
             return
+        if own.get("type") == "number":
+            whole = own["value"].isdigit() and int(own["value"])
+            if whole is False or not float(own["min"]) <= whole <= float(own.get("max", inf)):
+                self.refused.append(own["name"])
         if tag == "input" and (own.get("type") != "checkbox" or "checked" in own):
             self.fields[own["name"]] = own["value"]
         if tag == "select":
@@ -94,6 +101,14 @@ def test_more_than_was_agreed_is_said(kit: Kit, study) -> None:
     study.write_text(STUDY.replace("12", "30"))
     page = there.get("/consent").text
     assert "More is asked than was agreed: rounds." in page and "more than agreed" in page
+
+
+def test_a_browser_sends_the_form_as_it_is_shown(kit: Kit) -> None:
+    there = _there(kit)
+    for method in METHODS:
+        read = _Fields()
+        read.feed(there.get(f"/consent?method={method}").text)
+        assert read.fields["method"] == method and read.refused == []
 
 
 def test_what_has_changed_since_it_was_shown_is_not_agreed_to(kit: Kit, study) -> None:
