@@ -40,7 +40,6 @@ from confide.federation.secure.once import Asking, Once, Sent
 from confide.federation.secure.primitives import fresh_signer
 from confide.federation.secure.repeats import Turns
 from confide.federation.secure.roster import Pinned, Roster
-from confide.federation.secure.rows import ALL
 from confide.federation.secure.summing import Summing
 from confide.federation.steps import Step
 
@@ -136,7 +135,6 @@ def opening_of(roster: Roster, sites: int) -> Opening:
         sites=sites,
         examples=0.0,
         labels=[],
-        part=ALL,
     )
 
 

@@ -154,13 +154,6 @@ class QuorumError(FederationError):
     faults: tuple[SiteFault, ...] = ()
 
 
-class DroppedError(FederationError):
-    """Sites were lost in the middle of a sum, so that there is none in this round.
-
-    Enough are left for the next round.
-    """
-
-
 class KitError(ConfideError):
     """A startup kit cannot be used, or the processes started from it cannot."""
 

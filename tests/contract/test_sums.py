@@ -31,7 +31,6 @@ from contract.runs import (
 )
 from contract.test_contract import first_score, moments
 
-BY_ROWS = ("method=fedner", "options.sparse=true")
 QUICK = (
     "fedavg-tagger",
     "fedner-tagger",
@@ -54,7 +53,6 @@ def forms() -> list[object]:
             pytest.param(name, v, id="-".join((name, *v)), marks=[pytest.mark.slow]) for v in kept
         ]
     found.append(pytest.param("feded-relations", ("options.wire_dtype=int8",), id="feded-int8"))
-    found.append(pytest.param("fedner-tagger", ("options.sparse=true",), id="fedner-sparse"))
     return found
 
 
@@ -129,47 +127,13 @@ def test_a_site_lost_in_any_exchange_is_left_out_or_still_summed(
     assert ("train" in asked) == (step in ("agree", "unmask"))
 
 
-def test_the_union_of_rows_is_the_whole_sum_in_fewer_bytes(tmp_path: Path) -> None:
-    sent, found = {}, {}
-    for sparse in ("false", "true"):
-        overrides = (
-            "method=fedner", "rounds=2", "federation.sums=masked", "federation.at_least=3",
-            f"options.sparse={sparse}", "training.batch_size=3", "model.word_dim=300",
-        )  # fmt: skip
-        folder = run(tiny(tmp_path, *overrides), out=tmp_path / sparse).folder
-        rows = read_ledger(folder / "ledger.jsonl")
-        sent[sparse] = sum(row.bytes for row in rows if row.step == "mask" and row.round == 1)
-        found[sparse] = states(folder)
-    assert found["false"] == found["true"]
-    assert sent["true"] < sent["false"]
-
-
-def test_a_site_lost_between_rows_and_values_costs_fedner_one_round(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-
-    def change(name: str, site: str, round: int, reply: bytes) -> bytes:
-        asked.extend([site] if (name, site, round) == ("improve", "site-2", 1) else [])
-        lost = (name, site, round, len(asked)) == ("improve", "site-2", 1, 2)
-        return encode(Failure("lost", "", "", "")) if lost else reply
-
-    use_engine(monkeypatch, Forging, change=staticmethod(change))
-    overrides = ("rounds=3", *BY_ROWS, "federation.sums=masked", "federation.at_least=3")
-    found = run(tiny(tmp_path, *overrides, sites=4), out=tmp_path / "run").result
-    assert len(asked) == 2
-    assert [one.loss is None for one in found.history] == [True, False, False]
-    rows = read_ledger(tmp_path / "run" / "ledger.jsonl")
-    assert "site-2" not in {row.site for row in rows if row.round > 1}
-
-
 @pytest.mark.parametrize(
     ("every", "lost", "then", "more"),
     [
         (3, ("mask", 1), ("ask", "train", 2), ()),  # between two checkpoints
         (1, ("mask", 2), ("ask", "score", 2), ()),  # in the very round
         (1, ("score", 2), ("reply", "unmask", 2), ()),  # when one site has opened the sum
-        (3, ("mask", 2), ("ask", "improve", 3), BY_ROWS),  # two sums of one reply, made again
+        (3, ("mask", 2), ("ask", "improve", 3), ("method=fedner",)),
     ],
 )
 def test_a_run_that_has_lost_a_site_and_is_stopped_loses_it_in_the_same_sum_again(

@@ -171,7 +171,7 @@ class Federation:
         self._settle(step, names, found.answered, round=round, at_least=at_least, odd=found.odd)
         if summing.sums == "masked":  # a set that grew again would tell of the sites that came back
             self.go_on_without(sorted(set(names) - set(found.sites)))
-        return found.whole(step.name, round)
+        return found.total
 
     def _added(self, step: Step, heard: Replies, *, round: int) -> tuple[Total, int]:
         """The sum of the replies, each added as it comes, and their number."""

@@ -74,8 +74,6 @@ class Learnt:
             of a reply without a weight; 1 byte stands for whole numbers, which share lanes.
         whole: `whole(ask, sites, examples)` is the most that all sites' weights sum to, for so many
             sites and so many training examples of all together.
-        by_rows: `by_rows(ask)` says whether most rows of its tables are zero, so that only the sum
-            of those that some site has touched is taken (`confide.federation.secure.rows`).
         shared: without a `weight`: replies are multiplied by shares that sum to at most 1.
     """
 
@@ -87,7 +85,6 @@ class Learnt:
     slack: float = 1.0
     lanes: LanesOf = plain_lanes
     whole: WholeOf = one_each
-    by_rows: Callable[[Any], bool] | None = None
     shared: bool = False
 
 

@@ -225,7 +225,6 @@ def ring(
         sites=len(members),
         examples=0.0,
         labels=[],
-        part="all",
     )
     made = Ring(
         {one.name: one for one in members}, roster, opening, dict(numbers or {}), {}, b"", layout

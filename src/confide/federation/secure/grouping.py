@@ -62,7 +62,7 @@ def grouped(
         for number, members in enumerate(summing.dealt, 1):
             own = [name for name in members if name in names]
             found = summing.sum(step, ask, own, asking=asking, group=True) if own else None
-            if found is None or found.dropped or found.odd == len(found.sites):
+            if found is None or found.odd == len(found.sites):
                 odd += found.odd if found else 0
                 continue
             try:

@@ -26,20 +26,6 @@ from confide.federation.secure.exchanges import EXCHANGES, Tabled, is_summed, op
 from confide.federation.secure.lanes import Lanes, Layout, no_lanes
 from confide.federation.secure.member import Member
 from confide.federation.secure.messages import Masked, Opening
-from confide.federation.secure.ongoing import Then
-from confide.federation.secure.rows import (
-    ALL,
-    ROWS,
-    VALUES,
-    Held,
-    Values,
-    layout_of_rows,
-    layout_of_values,
-    picked,
-    tables_of,
-    touched,
-    unpacked,
-)
 from confide.federation.site import Common, Site, Work, ask_in, note_traceback
 from confide.federation.steps import Step, Turn
 from confide.seeds import derive_seed
@@ -78,7 +64,6 @@ class SumHost:
 
     def __init__(self, site: Site) -> None:
         self._site = site
-        self._held: Held | None = None
 
     @property
     def _member(self) -> Member:
@@ -97,18 +82,14 @@ class SumHost:
         if step.noisy and opening.group:
             raise Refusal("bad-set")  # the account counts the noise of the sum over all sites
         self._member.common = self._common(step, opening, common(round, name), round=round)
-        if opening.part == VALUES:
-            return self._values(opening, ask, round=round, name=name)
         own, layout = opened(step, opening, ask)
-        tables = tables_of(own, ask, layout) if opening.part == ROWS else []
-        if opening.part != ALL and not tables:
-            raise Refusal("bad-ask")
-        said = layout_of_rows(layout, tables) if tables else layout
-        before = self._again(opening, said, round=round, name=name)
-        if before is not None:
-            return before
-        if step.once and self._member.masked:
-            self._member.fix(opening, round=round, step=name)
+        member = self._member
+        if member.masked:
+            before = member.opened(opening, round=round, step=name, layout=layout)
+            if before is not None:
+                return encode(before)
+            if step.once:
+                member.fix(opening, round=round, step=name)
 
         def worked() -> tuple[Any, Callable[[], None]]:
             reply, settle = work(step, ask, round)
@@ -116,12 +97,13 @@ class SumHost:
             return (Tabled(dict(counts.of(reply, opening.labels))) if counts else reply), settle
 
         lanes, settle = self._summand(own, ask, layout, worked, round=round)
-        if tables:
-            context = self._member.context(opening, round=round, step=name, layout=said)
-            asked = self._member.asked.of(opening)
-            held = Held((round, name, context.hex()), asked, layout, lanes, settle, tables)
-            lanes, settle, self._held = touched(layout, lanes, tables), self._open, held
-        return self._said(opening, said, lanes, settle, round=round, name=name)
+        if not member.masked:
+            settle()
+            return encode(Masked(lanes))
+        offer = member.offer(
+            opening, round=round, step=name, layout=layout, lanes=lanes, settle=settle
+        )
+        return encode(offer)
 
     def _common(self, step: Step, opening: Opening, given: bytes, *, round: int) -> bytes:
         """What the site holds and hears besides the ask, and is to be the same at all sites.
@@ -132,57 +114,6 @@ class SumHost:
         if step.after and self._member.masked:
             parts.append(self._member.opened_before(opening, round=round, step=step.after))
         return digest(*parts)
-
-    def _values(self, opening: Opening, ask: Values, *, round: int, name: str) -> bytes:
-        """The values of some rows of the reply whose rows were summed before. Raises Refusal."""
-        held = self._held
-        if held is None:
-            raise Refusal("not-met")
-        if held.of != (round, name, ask.of):
-            raise Refusal("no-sum")
-        if self._member.masked and held.names is None:
-            raise Refusal("early-ask")
-        rows = unpacked(ask, held.tables)
-        layout = layout_of_values(held.layout, rows)
-        before = self._again(opening, layout, round=round, name=name)
-        if before is not None:
-            return before
-        lanes = picked(held.layout, held.lanes, rows)
-        then = held.then(ask)
-        return self._said(opening, layout, lanes, held.settle, round=round, name=name, then=then)
-
-    def _open(self) -> None:
-        """Note over which sites the rows were summed."""
-        assert self._held is not None, "rows are summed of a reply that is held"
-        self._held.names = self._member.signed
-
-    def _again(self, opening: Opening, layout: Layout, *, round: int, name: str) -> bytes | None:
-        """The offer that this very opening got; None if there was none. Raises Refusal."""
-        if not self._member.masked:
-            return None
-        before = self._member.opened(opening, round=round, step=name, layout=layout)
-        return None if before is None else encode(before)
-
-    def _said(
-        self,
-        opening: Opening,
-        layout: Layout,
-        lanes: Lanes,
-        settle: Callable[[], None],
-        *,
-        round: int,
-        name: str,
-        then: Then | None = None,
-    ) -> bytes:
-        """An offer to sum these lanes or, without masks, the lanes themselves."""
-        member = self._member
-        if not member.masked:
-            settle()
-            return encode(Masked(lanes))
-        offer = member.offer(
-            opening, round=round, step=name, layout=layout, lanes=lanes, settle=settle, then=then
-        )
-        return encode(offer)
 
     def _exchanged(self, step: Step, round: int, data: bytes) -> bytes:
         ask = ask_in(step.ask, data)
@@ -211,8 +142,7 @@ class SumHost:
         opening = ask_in(Opening, data)
         inner = opening.ask_B.data  # a large one is not held twice, nor are its arrays
         opening = replace(opening, ask_B=np.empty(0, np.uint8))
-        kind: Any = Values if opening.part == VALUES else step.ask
-        said = ask_in(kind, inner)
+        said = ask_in(step.ask, inner)
         if not hmac.compare_digest(encode(said), inner):
             raise Refusal("bad-ask")
         ask = self._site.whole(said)

@@ -38,7 +38,7 @@ from confide.federation.secure.messages import (
     Signed,
     Unmask,
 )
-from confide.federation.secure.ongoing import Ongoing, Then
+from confide.federation.secure.ongoing import Ongoing
 from confide.federation.secure.primitives import (
     add_streams,
     box_info,
@@ -198,11 +198,6 @@ class Member:
             raise Refusal("not-met")
         return self._roster.honest
 
-    @property
-    def signed(self) -> list[str] | None:
-        """The set that the site has signed in the present sum."""
-        return self._sum.signed if self._sum is not None else None
-
     def offer(
         self,
         opening: Opening,
@@ -212,12 +207,11 @@ class Member:
         layout: Layout,
         lanes: Lanes,
         settle: Callable[[], None],
-        then: Then | None = None,
     ) -> Offered:
         """Fresh keys for the masks of this sum, and sealed shares of them; once for every context.
 
         `settle` is called once the site has given its shares, so that the sum can be opened.
-        `then` is given for the second sum of one reply. Raises Refusal.
+        Raises Refusal.
         """
         roster = self._summed_with(opening)
         session = self._session
@@ -251,11 +245,10 @@ class Member:
             common=self.common.hex(),
             signature=session.signer.sign(text).hex(),
         )
-        asked = then.asked if then else self.asked.of(opening)
+        asked = self.asked.of(opening)
         turn = Turns(roster.run, round, step, asked, opening.attempt, opening.group)
         own = both[roster.place(self.name) - 1]
         self._sum = Ongoing(context, roster, turn, layout, lanes, settle, secret, seed, own)
-        self._sum.only = then.names if then else None
         self._sum.said["offer"] = (b"", reply)
         return reply
 
@@ -300,8 +293,6 @@ class Member:
             raise Refusal("bad-set")
         if self.name not in ask.names or len(ask.names) < self._fewest(now):
             raise Refusal("bad-set")
-        if now.only is not None and ask.names != now.only:
-            raise Refusal("other-set")
         session = self._session
         assert session is not None, "a site that masked has greeted"
         now.signed = list(ask.names)

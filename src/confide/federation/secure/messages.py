@@ -78,18 +78,13 @@ class Met:
 class Opening:
     """Do this work, and offer what it takes to sum the reply with those of others."""
 
-    ask_B: NDArray[np.uint8] = carries(
-        "the encoded ask of the step; for values of rows: which rows, of which sum before"
-    )
+    ask_B: NDArray[np.uint8] = carries("the encoded ask of the step")
     roster: str = carries("digest of the roster")
     attempt: int = carries("a number of its own for every sum")
     group: bool = carries("whether only the site's own group is summed")
     sites: int = carries("how many sites are asked")
     examples: float = carries("training examples of all sites together; 0 before they are known")
     labels: list[str] = carries("the rows of tables of counts: names of types or relations")
-    part: str = carries(
-        "what is summed: all, which rows some site has touched, or the values of given rows"
-    )
     lane: int = carries(
         "bytes of a lane for what sites learn; 0: as many as the step says", start=int
     )

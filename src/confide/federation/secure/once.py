@@ -11,27 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from confide.errors import SiteFault
-from confide.federation.digests import digest
 from confide.federation.failures import refused
 from confide.federation.giving import MISSING, Later
-from confide.federation.messages import encode
 from confide.federation.seals import is_signed_by
 from confide.federation.secure.exchanges import AGREE, in_lanes, masking, offered, unmasking
-from confide.federation.secure.lanes import Lanes, Layout, Part, no_lanes
+from confide.federation.secure.lanes import Lanes, Layout, no_lanes
 from confide.federation.secure.messages import Agree, Masked, Offered, Opening, Unmask
 from confide.federation.secure.opening import Open, asks_to_mask, by_owner, is_sound, take_off
 from confide.federation.secure.roster import Roster
-from confide.federation.secure.rows import (
-    ALL,
-    ROWS,
-    VALUES,
-    Values,
-    layout_of_rows,
-    layout_of_values,
-    packed,
-    spread,
-    union_of,
-)
 from confide.federation.secure.statements import agreement, named_by
 from confide.federation.steps import Step
 
@@ -109,8 +96,8 @@ class Sent(NamedTuple):
 class Once:
     """One attempt at a sum; without a `roster`, of whole numbers in the clear.
 
-    `opening` is without its ask, `sent`. `dropped`: rows were summed, but not their values.
-    `common` is the digest of what the sites of the newest offers have in common.
+    `opening` is without its ask, `sent`. `common` is the digest of what the sites of the newest
+    offers have in common.
     """
 
     asking: Asking
@@ -118,55 +105,30 @@ class Once:
     opening: Opening
     roster: Roster | None
     sent: Sent
-    dropped: bool = False
     common: str = ""
 
     def sum(self, names: Sequence[str], layout: Layout) -> Added | None:
         """The sum over the sites that answered to the end; None if they were too few."""
-        return self.sum_of(self._opened(ALL), self.sent, names, layout=layout)
-
-    def _opened(self, part: str) -> Opening:
-        """The opening of a sum of its own, of this part of the reply."""
-        return replace(self.opening, part=part, attempt=secrets.randbits(62))
-
-    def sum_of(
-        self,
-        opening: Opening,
-        sent: Sent,
-        names: Sequence[str],
-        *,
-        layout: Layout,
-        only: Sequence[str] | None = None,
-    ) -> Added | None:
-        """The same of an opening; None also if the sites are not `only` these."""
-        asking, step, roster = self.asking, self.step, self.roster
+        asking, step, roster, sent = self.asking, self.step, self.roster, self.sent
+        opening = replace(self.opening, attempt=secrets.randbits(62))
+        asked = Later(lambda: replace(opening, ask_B=np.frombuffer(sent.encoded(), np.uint8)))
         if roster is None:
-            return _integers(asking, step, _with(opening, sent), names, layout=layout, only=only)
-        offers = asking.ask(offered(step, sites=len(roster.names)), _with(opening, sent), names)
+            return _integers(asking, step, asked, names, layout=layout)
+        offers = asking.ask(offered(step, sites=len(roster.names)), asked, names)
         self._part(offers)
-        context = self._context(opening, sent, layout)
+        context = named_by(
+            sent.digest,
+            roster.id,
+            round=asking.round,
+            step=step.name,
+            attempt=opening.attempt,
+            layout=layout.digest,
+            common=bytes.fromhex(self.common),
+        )
         self._check_signed(offers, context)
-        if asking.unmet or (only is not None and sorted(offers) != only):
+        if asking.unmet:
             return None
-        now = Open(context, layout, offers, no_lanes(layout, odd=False))
-        return _masked(asking, now, roster, only=only)
-
-    def by_rows(self, names: Sequence[str], layout: Layout, tables: Sequence[Part]) -> Added | None:
-        """The same sum, but of the rows of tables only those that some site has touched.
-
-        Their values are summed over the very sites whose rows were, or not at all.
-        """
-        flags, first = layout_of_rows(layout, tables), self._opened(ROWS)
-        found = self.sum_of(first, self.sent, names, layout=flags)
-        if found is None:
-            return None
-        rows, sites = union_of(flags, found[0]), found[1]
-        values = encode(Values(self._context(first, self.sent, flags).hex(), packed(rows)))
-        second = Sent(digest(values), lambda: values)
-        of_rows = layout_of_values(layout, rows)
-        summed_rows = self.sum_of(self._opened(VALUES), second, sites, layout=of_rows, only=sites)
-        self.dropped = summed_rows is None
-        return None if summed_rows is None else (spread(layout, summed_rows[0], rows), sites)
+        return _masked(asking, Open(context, layout, offers, no_lanes(layout, odd=False)), roster)
 
     def _part(self, offers: dict[str, Offered]) -> None:
         """Leave out sites that were given something other than most."""
@@ -184,21 +146,6 @@ class Once:
             self.asking.blame(name, self.step.name, "its offer is not signed by it")
             del offers[name]
 
-    def _context(self, opening: Opening, sent: Sent, layout: Layout) -> bytes:
-        return named_by(
-            sent.digest,
-            self.roster.id if self.roster else b"",
-            round=self.asking.round,
-            step=self.step.name,
-            attempt=opening.attempt,
-            layout=layout.digest,
-            common=bytes.fromhex(self.common),
-        )
-
-
-def _with(opening: Opening, sent: Sent) -> Later:
-    return Later(lambda: replace(opening, ask_B=np.frombuffer(sent.encoded(), np.uint8)))
-
 
 def _integers(
     turn: Asking,
@@ -207,7 +154,6 @@ def _integers(
     names: Sequence[str],
     *,
     layout: Layout,
-    only: Sequence[str] | None,
 ) -> Added | None:
     """The sum of lanes that come in the clear."""
     lanes = no_lanes(layout, odd=False)
@@ -216,8 +162,7 @@ def _integers(
         if _is_laid_out(turn, layout, site, reply, step=step.name):
             _add(layout, lanes, reply.lanes_B)
             sites.append(site)
-    fits = bool(sites) if only is None else sorted(sites) == only
-    return (lanes, sorted(sites)) if fits else None
+    return (lanes, sorted(sites)) if sites else None
 
 
 def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step: str) -> bool:
@@ -227,7 +172,7 @@ def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step
     return fits
 
 
-def _masked(turn: Asking, now: Open, roster: Roster, *, only: Sequence[str] | None) -> Added | None:
+def _masked(turn: Asking, now: Open, roster: Roster) -> Added | None:
     """The sum of lanes under masks, after the offers; None if too few sites take part in one."""
     if len(now.offers) < roster.least:
         return None
@@ -240,7 +185,7 @@ def _masked(turn: Asking, now: Open, roster: Roster, *, only: Sequence[str] | No
         del reply  # not to be held while the next one comes
     turn.answered = set(now.masked)
     now.masked.sort()
-    if len(now.masked) < roster.least or (only is not None and now.masked != only):
+    if len(now.masked) < roster.least:
         return None
     signatures = _agreed(turn, now, roster)
     if len(signatures) < roster.least:

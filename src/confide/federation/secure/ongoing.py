@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from confide.federation.digests import digest
 from confide.federation.failures import Refusal
@@ -14,17 +14,6 @@ from confide.federation.secure.repeats import Turns
 from confide.federation.secure.roster import Roster
 
 R = TypeVar("R")
-
-
-class Then(NamedTuple):
-    """What the second sum of a reply goes on from.
-
-    `names`: the sites of the first, which are to be its sites too; `asked`: the digest of both
-    asks, by which the sum is known if a run goes on from an earlier checkpoint.
-    """
-
-    names: list[str] | None
-    asked: bytes
 
 
 @dataclass
@@ -43,7 +32,6 @@ class Ongoing:
     offered: dict[str, str] = field(default_factory=dict)
     held: dict[str, bytes | None] = field(default_factory=dict, repr=False)
     signed: list[str] | None = None
-    only: list[str] | None = None
     said: dict[str, tuple[bytes, Any]] = field(default_factory=dict, repr=False)
 
     def again(self, exchange: str, ask: object) -> Any:

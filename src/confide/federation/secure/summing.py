@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from confide.errors import DroppedError, FederationError
+from confide.errors import FederationError
 from confide.federation.adding import Total
 from confide.federation.digests import digest
 from confide.federation.failures import Refusal
@@ -36,10 +36,6 @@ from confide.federation.secure.messages import (
 from confide.federation.secure.narrow import can_be_narrow, largest_of
 from confide.federation.secure.once import Asking, Once, Sent
 from confide.federation.secure.roster import Roster, colluders, groups_of, roster_of
-from confide.federation.secure.rows import (
-    ALL,
-    tables_of,
-)
 from confide.federation.steps import Step
 
 _ROOM = 8.0
@@ -50,36 +46,23 @@ _ROOM = 8.0
 class Found:
     """A sum: by field, over these sites, of which so many had nothing to add.
 
-    `dropped`: the rows were summed, but sites were lost before their values were, so that there is
-    no sum; `sites` are those that are left. `far`: those of `sites` whose group was summed, but is
-    too far from the others to count.
+    `far`: those of `sites` whose group was summed, but is too far from the others to count.
     """
 
     total: Total
     sites: list[str]
     odd: int
-    dropped: bool = False
     far: Sequence[str] = ()
 
     @property
     def counted(self) -> set[str]:
         """The sites whose numbers are in the sum."""
-        return set() if self.dropped else set(self.sites) - set(self.far)
+        return set(self.sites) - set(self.far)
 
     @property
     def answered(self) -> int:
         """How many sites had something to add that counts."""
         return len(self.sites) - len(self.far) - self.odd
-
-    def whole(self, step: str, round: int) -> Total:
-        """The sum. Raises DroppedError if it was dropped."""
-        if self.dropped:
-            raise DroppedError(
-                f"step {step}, round {round}: there is no sum, since sites were lost between its"
-                " rows and their values",
-                fix="begin the next round",
-            )
-        return self.total
 
 
 class Summing:
@@ -142,7 +125,6 @@ class Summing:
         lane = self._lane if rooms else 0
         narrow = narrow_of(own, ask, lane=lane, rooms=rooms)
         layout = layout_of(own, ask, sites=len(names), examples=self.examples, narrow=narrow)
-        tables = tables_of(own, ask, layout)
         there, again = self._still_there(names, asking, step.name), 2
         while again:
             again -= 1
@@ -156,19 +138,18 @@ class Summing:
                 sites=len(names),
                 examples=self.examples,
                 labels=list(labels),
-                part=ALL,
                 lane=lane,
                 rooms=rooms,
             )
             roster = whole.part(self._group_of(names[0])) if whole and group else whole
             sent = Sent(asked, lambda: encode(asking.packed(ask, there)))
             once = Once(asking, step, opening, roster, sent)
-            found = once.by_rows(there, layout, tables) if tables else once.sum(there, layout)
+            found = once.sum(there, layout)
             if found is not None or not asking.unmet:
                 break
             self._roster = None  # a process was restarted: greet again
         if found is None:
-            return Found({}, sorted(asking.answered), 0, dropped=True) if once.dropped else None
+            return None
         lanes, sites = found
         total, odd = layout.total_of(own, ask, lanes)
         if odd > len(sites):

@@ -25,8 +25,7 @@ Where we differ from the paper or decide what it leaves open:
   moments, and sends how far the shared parts moved; the server adds the weighted mean;
 - `wire_dtype = "float16"` halves the traffic; gradients are multiplied by 1024 on the way;
 - `sparse = true` does not send zero rows of the update, those of words that the batch lacks: the
-  same numbers in fewer bytes. Where no single update may be seen, sites first sum which rows any of
-  them has; if one is lost before the values of these rows are summed, the round changes nothing;
+  same numbers in fewer bytes. Under masks a zero costs as much as a number;
 - `types = "common"` gives every site the union of all tag sets, so that the CRF can be shared too;
 - each site adds word vectors from a file to the shared table, which then holds only what is learnt
   on top: vectors never travel, and all sites need the same file;
@@ -42,7 +41,7 @@ from typing import Annotated, Any, ClassVar, Generic, Literal
 import numpy as np
 from pydantic import Field
 
-from confide.errors import DroppedError, FederationError, SettingsError
+from confide.errors import FederationError, SettingsError
 from confide.federation.agreement import alike
 from confide.federation.federation import Federation
 from confide.federation.guards import MOST, Within
@@ -200,10 +199,7 @@ class FedNER(FedAvg):
             how=how,
             **self._improving(),
         )
-        try:
-            total = federation.sum(IMPROVE, ask, round=n, sites=sites)
-        except DroppedError:  # a site lost between rows and values: the shared parts stay
-            return state, {**facts, "sites": list(drawn), "sentences": 0}
+        total = federation.sum(IMPROVE, ask, round=n, sites=sites)
         scale = total.share * (HALF if own.wire_dtype == "float16" else 1.0)
         mean = {name: (sums / scale).astype(np.float32) for name, sums in total.update.items()}
         if own.local_steps == 1:

@@ -256,11 +256,6 @@ def shares_of_improved(ask: Improve, sites: int, examples: float) -> float:
     return 1.0
 
 
-def is_sparse(ask: Improve) -> bool:
-    """Whether only rows of an update that differ from zero travel."""
-    return ask.sparse
-
-
 def start_of_improved(ask: Improve, reply: Improved, name: str) -> np.ndarray | None:
     """Zeros if the ask is sparse, so that only rows that differ from zero travel."""
     return np.zeros_like(ask.weights[name]) if ask.sparse else None
@@ -292,7 +287,6 @@ IMPROVE = Step.of(
         slack=math.inf,
         lanes=lanes_of_improved,
         whole=shares_of_improved,
-        by_rows=is_sparse,
     ),
 )
 SCORE_OWN = Step.of(score)
