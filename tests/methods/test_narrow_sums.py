@@ -42,12 +42,6 @@ def test_float16_is_as_long_under_masks_as_without(sites: int) -> None:
     assert (said.length, moved.length) == (2 * 1000 * 8, 2 * 200 * 500)
 
 
-@pytest.mark.parametrize(("sites", "most"), [(3, 1.34), (6, 1.34), (10, 1.61), (28, 1.61), (50, 2)])
-def test_codes_of_a_byte_are_as_long_as_their_sum_must_be(sites: int, most: float) -> None:
-    said = part_of(TRAIN_AND_PREDICT, asked(S=1000, R=9, wire_dtype="int8"), "said_SQ", sites=sites)
-    assert np.log2(2 * 127 * sites + 1) / 8 <= said.length / 8000 <= most
-
-
 def test_gradients_keep_four_bytes() -> None:
     for dtype in ("float16", "float32"):
         assert part_of(IMPROVE, improve(local_steps=1, dtype=dtype), "update").width == 4

@@ -71,7 +71,8 @@ class Learnt:
             numbers, and the largest change that has room there
             (`confide.federation.secure.lanes`). Lanes of 4 and of 2 bytes hold changes times a
             site's share, as fine as the sum of all sites has room for, of 8 bytes the plain numbers
-            of a reply without a weight; 1 byte stands for whole numbers, which share lanes.
+            of a reply without a weight; 1 byte stands for codes, whole numbers that are added as
+            they are.
         whole: `whole(ask, sites, examples)` is the most that all sites' weights sum to, for so many
             sites and so many training examples of all together.
         shared: without a `weight`: replies are multiplied by shares that sum to at most 1.

@@ -3,8 +3,8 @@
 What a site learnt travels as its change from the ask, times the site's share of all weights, as
 rint(x · 2^30 / most) in 32 bits: shares sum to at most 1, so the sum of changes that are each at
 most `most` is at most that too, and half of the lane's range is never used. Numbers that are worth
-two bytes have lanes of 16 bits, with all of their range; codes of one byte share lanes
-(`confide.federation.secure.packing`). Changes of weights may be given narrower lanes
+two bytes have lanes of 16 bits, with all of their range; codes of one byte have lanes of 16 bits
+too, which their sum needs. Changes of weights may be given narrower lanes
 (`confide.federation.secure.narrow`). Counts are as they are; numbers such as a loss are multiplied
 by 2^24, in 64 bits. Site and server derive the same layout from the step and the ask, and it enters
 the masks' keys.
@@ -30,7 +30,6 @@ from confide.federation.coding import Rounding, cut_off
 from confide.federation.combining import changes
 from confide.federation.digests import digest
 from confide.federation.forms import by_name, forms_of, values_of
-from confide.federation.secure import packing
 from confide.federation.secure.narrow import Narrow, narrowed
 from confide.federation.secure.restoring import Finish, Summed, finishing
 from confide.federation.steps import Learnt, Step
@@ -53,8 +52,8 @@ Lanes = NDArray[np.uint8]
 class Part:
     """Where one array or number lies: `width` bytes a lane, whole numbers of 1 / `scale`.
 
-    With a `base`, numbers are its digits, several in a lane. With `wraps`, every number has room:
-    what counts is its rest modulo the size of the lane. With `most`, larger changes are cut off.
+    `codes` are whole numbers, added as they are. With `wraps`, every number has room: what counts
+    is its rest modulo the size of the lane. With `most`, larger changes are cut off.
     """
 
     field: str
@@ -62,7 +61,7 @@ class Part:
     shape: tuple[int, ...]
     width: int
     scale: float
-    base: int = 0
+    codes: bool = False
     wraps: bool = False
     most: float = 0.0
 
@@ -74,13 +73,12 @@ class Part:
     @property
     def is_shared(self) -> bool:
         """Whether its lanes hold changes times a site's share."""
-        return self.width in SHARED
+        return self.width in SHARED and not self.codes
 
     @property
     def length(self) -> int:
         """The bytes of its lanes."""
-        lanes = -(-self.size // packing.digits_of(self.base)) if self.base else self.size
-        return lanes * self.width
+        return self.size * self.width
 
 
 @dataclass(frozen=True)
@@ -107,8 +105,7 @@ class Layout:
     def digest(self) -> bytes:
         """Equal for equal layouts."""
         parts = [
-            [p.field, p.name, list(p.shape), p.width, p.scale.hex(), *([p.base] if p.base else [])]
-            for p in self.parts
+            [p.field, p.name, list(p.shape), p.width, p.scale.hex(), p.codes] for p in self.parts
         ]
         return digest(json.dumps([parts, self.whole.hex(), self.sites]).encode())
 
@@ -205,8 +202,6 @@ class Layout:
 
 def _array(part: Part, view: NDArray[Any], kind: np.dtype[Any]) -> np.ndarray:
     """The numbers of a part's summed lanes."""
-    if part.base:
-        view = packing.taken(view, part.size, base=part.base)
     return view.reshape(part.shape).astype(kind)
 
 
@@ -227,9 +222,9 @@ def layout_of(
             continue
         given = by_name(like[field]) if field in like else {}
         wanted = {name: array.shape for name, array in given.items()} or shapes.get(field, {})
-        width, scale, base = _lane(step, field, ask, form.dtypes, sites=sites)
+        width, scale, codes = _lane(step, field, ask, form.dtypes, sites=sites)
         parts += [
-            Part(field, name, shape, width, scale, base, step.wraps)
+            Part(field, name, shape, width, scale, codes, step.wraps)
             for name, shape in sorted(wanted.items())
         ]
     whole = float(step.learnt.whole(ask, sites, examples)) if step.learnt else float(sites)
@@ -245,18 +240,17 @@ def _room(width: int, sites: int) -> float:
 
 def _lane(
     step: Step, field: str, ask: object, dtypes: frozenset[str], *, sites: int
-) -> tuple[int, float, int]:
-    """The width, the scale and the base of an array's lanes (`Learnt.lanes`)."""
+) -> tuple[int, float, bool]:
+    """The width and the scale of an array's lanes, and whether it holds codes (`Learnt.lanes`)."""
     if step.learnt is None or field != step.learnt.field:
         wide = any(np.dtype(name).itemsize > 4 for name in dtypes)
-        return 8 if wide else 4, 1.0, 0
+        return 8 if wide else 4, 1.0, False
     width, most = step.learnt.lanes(ask)
     if width == 1:
-        base = packing.base_of(int(most), sites)
-        return packing.WIDTH, 1.0, base if packing.digits_of(base) > 1 else 0
+        return next(width for width in (2, 4, 8) if most <= _room(width, sites)), 1.0, True
     if width == 2 and sites <= _NARROW:
-        return 2, (2.0**15 - 1 - sites) / (most * _SLACK), 0
-    return (8, NUMBERS, 0) if width == 8 else (4, 2.0**30 / most, 0)
+        return 2, (2.0**15 - 1 - sites) / (most * _SLACK), False
+    return (8, NUMBERS, False) if width == 8 else (4, 2.0**30 / most, False)
 
 
 def no_lanes(layout: Layout, *, odd: bool) -> Lanes:
@@ -339,10 +333,7 @@ def _put_changes(
             np.rint(np.multiply(block, factor, out=block), out=block)
             if not largest * factor <= room - 0.5:
                 _whole(block, room, part.field)
-            if part.base:
-                packing.put(view, block, done, base=part.base)
-            else:
-                view[done : done + block.size] = block
+            view[done : done + block.size] = block
             done += block.size
 
 
