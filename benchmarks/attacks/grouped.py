@@ -2,8 +2,7 @@
 
     python benchmarks/attacks/grouped.py --out runs/attacks [--only CELL]... [--seed N] [--skewed]
 
-A cell is ATTACK/COLUMN, "honest/groups" say. Sums are whole numbers without masks (`integers`),
-which give the same numbers as masked ones. `largest` is, round by round, the largest norm of a
+A cell is ATTACK/COLUMN, "honest/groups" say. `largest` is, round by round, the largest norm of a
 group's mean change, as a multiple of the median of the groups'. Finished cells are in
 OUT/grouped.jsonl and are not run again.
 """
@@ -147,7 +146,7 @@ def engine_with(attack: str) -> type[SequentialEngine]:
             self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
         ) -> Iterator[Delivery]:
             for found in super().deliver(step, round, asks=asks, timeout=timeout):
-                is_it = attack == NOISE and step == "train" and found.site == LIAR
+                is_it = attack == NOISE and step == "mask" and found.site == LIAR
                 if not is_it or peek(found.reply)["message"] == Failure.__name__:
                     yield found
                     continue
@@ -190,7 +189,7 @@ def settings_of(given: argparse.Namespace, column: str, folder: Path) -> Setting
         "data": {"format": "conll", "scheme": "iob2"},
         "site": tables,
         "select": {"by": "last", "every": 1 if "roll_back" in COLUMNS[column] else given.rounds},
-        "federation": {"sums": "integers", "at_least": 3, **COLUMNS[column]},
+        "federation": {"sums": "masked", "at_least": 3, **COLUMNS[column]},
         "training": {
             "optimiser": "adam", "learning_rate": 0.008, "decay": 0.96, "batch_size": 16,
             "local_epochs": 1,

@@ -9,7 +9,7 @@ so that there is nothing to learn but the documents, and a tagger that has room 
 canaries. `head` and `tagger` are real text: one site with 1,500 sentences of NCBI-disease, each a
 document, of which 1,000 are canaries. Coins leave half of the canaries out.
 
-The site sums by itself (`sums = "integers"`), so the noise in the sum is the least that the account
+The site sums by itself (`by_itself.py`), so the noise in the sum is the least that the account
 counts: among more sites there is more. `--without-noise` leaves out the noise alone, and draws and
 clips as before: what the attack can show where the promise is not kept. `inf` trains the same model
 by FedAvg.
@@ -33,8 +33,9 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent / "attacks"))
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "attacks")]
 
+import by_itself  # noqa: E402
 import numpy as np  # noqa: E402
 from lying import dealt, read_conll, written  # noqa: E402
 
@@ -89,6 +90,7 @@ def without_noise(total: Any, key: bytes, *, variance: int) -> Any:
 def measured(out: Path, model: str, epsilon: float, seed: int) -> dict[str, Any]:
     folder = out / f"{model}-{epsilon}-{seed}-{time.time_ns()}"
     started = time.time()
+    by_itself.allow()
     done = run(settings_of(folder, model, epsilon, seed), out=folder / "run")
     found = audit(done.folder)
     one = found.sites["site-1"]
@@ -155,7 +157,7 @@ def settings_of(folder: Path, model: str, epsilon: float, seed: int) -> Any:
         private = {"rate": 0.5, "rounds": 100, "clip": 1.0, "units": units}
     return parse(
         tree
-        | {"method": "dp-fedsgd", "rounds": private["rounds"], "federation": {"sums": "integers"},
+        | {"method": "dp-fedsgd", "rounds": private["rounds"], "federation": {"sums": "masked"},
            "guards": {"max_epsilon": 1000.0}, "options": {"server_rate": step},
            "privacy": {**of_all, **private, "held_out": "open"}}
     )  # fmt: skip

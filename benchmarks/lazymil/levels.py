@@ -3,8 +3,8 @@
     python benchmarks/lazymil/levels.py --out runs/lazymil [--recipes pgr ...] [--seeds 1 2 3]
 
 All else is the same: plain sums, the recipe's settings, every site in every round, as under masks.
-`--integers` also sums whole numbers, as masked runs do (there 32 values are the default). Lines go
-to levels.jsonl beside this file; finished cells are not run again.
+`--masked` sums under masks (there 32 values are the default). Lines go to levels.jsonl beside this
+file; finished cells are not run again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def main() -> None:
     parser.add_argument("--recipes", nargs="+", default=["pgr"])
     parser.add_argument("--levels", type=int, nargs="+", default=[0, 32])
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--integers", action="store_true", help="sum whole numbers, as masks do")
+    parser.add_argument("--masked", action="store_true", help="sum under masks")
     parser.add_argument("--table", action="store_true", help="print what was measured")
     given = parser.parse_args()
     lines = [json.loads(one) for one in KEPT.read_text().splitlines()] if KEPT.exists() else []
@@ -41,7 +41,7 @@ def main() -> None:
     for recipe in given.recipes:
         for seed in given.seeds:
             for levels in given.levels:
-                sums = "integers" if given.integers else "plain"
+                sums = "masked" if given.masked else "plain"
                 cell = {"recipe": recipe, "sums": sums, "levels": levels, "seed": seed}
                 if not any(cell.items() <= one.items() for one in lines):
                     line = cell | measured(given.out.absolute(), **cell)

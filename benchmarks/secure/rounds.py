@@ -1,6 +1,6 @@
 """A few rounds of FedAvg in a process of its own, for `run.py`: seconds and bytes, as JSON.
 
-python benchmarks/secure/rounds.py RECIPE OUT plain|integers|masked SITES ROUNDS
+python benchmarks/secure/rounds.py RECIPE OUT plain|masked SITES ROUNDS
 """
 
 from __future__ import annotations

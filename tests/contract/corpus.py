@@ -201,7 +201,7 @@ def tiny_private(task: str, kind: str, usual: dict[str, Any]) -> dict[str, Any]:
         found["model"] = {**usual["model"], **own}
     return found | {
         "data": {**usual["data"], **named},
-        "federation": {"sums": "integers"},
+        "federation": {"sums": "masked"},
         "guards": {"max_epsilon": 1000.0},
         "privacy": {
             "unit": "document" if task == "re" else "sentence",

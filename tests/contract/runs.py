@@ -16,6 +16,9 @@ from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.ledger import read_ledger
 from confide.federation.site import SiteHost
 from confide.runs.folder import RunFolder
+from confide.runs.run import run
+from contract.corpus import tiny
+from federation.secure.summed import without_masks
 
 TIMING = {
     "seconds", "train_seconds", "compute_seconds", "slowest_seconds",
@@ -34,6 +37,18 @@ def steady(value: Any) -> Any:
 def result(folder: Path) -> Any:
     """The steady part of a run's result.json."""
     return steady(json.loads((folder / "result.json").read_text()))
+
+
+def bare_and_masked(folder: Path, *overrides: str) -> dict[str, Path]:
+    """The same run under masks, and with its whole numbers in the clear."""
+    found = {}
+    for how in ("bare", "masked"):
+        with pytest.MonkeyPatch.context() as patch:
+            if how == "bare":
+                without_masks(patch)
+            settings = tiny(folder, *overrides, "federation.sums=masked")
+            found[how] = run(settings, out=folder / how).folder
+    return found
 
 
 def states(folder: Path) -> dict[str, bytes]:

@@ -482,11 +482,11 @@ def test_every_step_keeps_every_guard(
 
 
 SUMMED = {
-    "count_examples": ("fedavg-encoder", ("federation.sums=integers",)),
-    "count_buckets": ("fedavg-tagger", ("federation.sums=integers",)),
-    "count_bag_buckets": ("fedavg-bags", ("federation.sums=integers",)),
-    "measure": ("fedatt-tagger", ("federation.sums=integers",)),
-    "attend": ("fedatt-tagger", ("federation.sums=integers",)),
+    "count_examples": ("fedavg-encoder", ("federation.sums=masked",)),
+    "count_buckets": ("fedavg-tagger", ("federation.sums=masked",)),
+    "count_bag_buckets": ("fedavg-bags", ("federation.sums=masked",)),
+    "measure": ("fedatt-tagger", ("federation.sums=masked",)),
+    "attend": ("fedatt-tagger", ("federation.sums=masked",)),
     "describe_encoder": ("fedavg-linear", ("model.context=",)),
 }
 """What asks the optional steps."""

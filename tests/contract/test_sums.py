@@ -1,4 +1,4 @@
-"""Every pair sums whole numbers, under masks or not, to the same state bit for bit."""
+"""Every pair sums whole numbers, with masks or without, to the same state bit for bit."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from contract.corpus import tiny
 from contract.entries import ENTRIES, OPEN
 from contract.runs import (
     Forging,
+    bare_and_masked,
     breaking,
     differences,
     result,
@@ -58,22 +59,17 @@ def forms() -> list[object]:
 
 @pytest.mark.parametrize(("method", "form"), forms())
 def test_masks_change_no_bit_of_the_sum(method: str, form: tuple[str, ...], tmp_path: Path) -> None:
-    folders = {}
-    for sums in ("integers", "masked"):
-        settings = tiny(tmp_path, f"method={method}", *form, "rounds=2", f"federation.sums={sums}")
-        folders[sums] = run(settings, out=tmp_path / sums).folder
-    found = {sums: states(folder) for sums, folder in folders.items()}
-    assert found["integers"] == found["masked"]
+    folders = bare_and_masked(tmp_path, f"method={method}", *form, "rounds=2")
+    assert states(folders["bare"]) == states(folders["masked"])
     rows = read_ledger(folders["masked"] / "ledger.jsonl")
     seen = {row.seen for row in rows if row.direction == "up"}
     assert "sum" not in seen
     assert ("masked" in seen) or METHODS[method].method in SEEN_ONE_BY_ONE
 
 
-@pytest.mark.parametrize("sums", ["integers", "masked"])
-def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path, sums: str) -> None:
+def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path) -> None:
     """Stopped at events spread over greeting, offers, masks, agreements, unmasking and scores."""
-    overrides = ("rounds=3", "options.weighting=examples", f"federation.sums={sums}")
+    overrides = ("rounds=3", "options.weighting=examples", "federation.sums=masked")
     settings = tiny(tmp_path, *overrides)
     events: list[Any] = []
     straight = run(settings, out=tmp_path / "straight", on_event=events.append).folder
@@ -114,7 +110,7 @@ def test_a_site_lost_in_any_exchange_is_left_out_or_still_summed(
         lost = (name, site, round) == (step, "site-2", 1)
         return encode(Failure("lost", "", "", "")) if lost else reply
 
-    alone = tiny(tmp_path, "rounds=2", "federation.sums=integers", sites=sites)
+    alone = tiny(tmp_path, "rounds=2", "federation.sums=masked", sites=sites)
     everyone = run(alone, out=tmp_path / "all").result.history[0].sentences
     use_engine(monkeypatch, Forging, change=staticmethod(change))
     overrides = ("rounds=2", "federation.sums=masked", "federation.at_least=3")
@@ -225,12 +221,12 @@ def too_far(found: Any) -> list[set[str]]:
     return [{one.site for one in faults} for faults in every]
 
 
-@pytest.mark.parametrize(("sums", "how"), [("integers", "median"), ("masked", "clipped")])
+@pytest.mark.parametrize("how", ["median", "clipped"])
 def test_a_group_with_a_liar_does_not_count(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: str, how: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """The liar's change is times -10; of nine sites in three groups, two groups are honest."""
-    learning = (*ENTRIES["fedavg-tagger"].learning, f"federation.sums={sums}")
+    learning = (*ENTRIES["fedavg-tagger"].learning, "federation.sums=masked")
     groups = (*GROUPED, f"federation.combine={how}")
 
     def reached(name: str, *overrides: str) -> tuple[float, Any]:
@@ -284,7 +280,7 @@ def test_a_round_in_which_groups_do_not_count_needs_sites_that_do(
         return {**found, first: (TOO_FAR, "its update is too large")}
 
     monkeypatch.setattr(Pile, "leave_out", leave_out)
-    settings = (*GROUPED, "federation.sums=integers", "rounds=1")
+    settings = (*GROUPED, "federation.sums=masked", "rounds=1")
     found = run(tiny(tmp_path, *settings, "federation.at_least=6", sites=9), out=tmp_path / "six")
     assert too_far(found.result) == [{"site-1", "site-4", "site-7"}]
     with pytest.raises(QuorumError, match="7"):
@@ -293,7 +289,7 @@ def test_a_round_in_which_groups_do_not_count_needs_sites_that_do(
 
 def test_groups_that_are_too_few_or_compared_by_nothing_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="too few groups"):
-        run(tiny(tmp_path, "federation.sums=integers", *GROUPED, sites=8), out=tmp_path / "run")
+        run(tiny(tmp_path, "federation.sums=masked", *GROUPED, sites=8), out=tmp_path / "run")
     with pytest.raises(SettingsError, match="whose groups are combined"):
         tiny(tmp_path, "federation.sums=masked", "federation.groups=3")
 
@@ -343,6 +339,6 @@ def test_a_round_after_which_the_score_falls_is_undone(
 )
 def test_a_pair_learns_from_whole_numbers(method: str, tmp_path: Path) -> None:
     entry = ENTRIES[method]
-    overrides = (f"method={method}", *entry.learning, "federation.sums=integers")
+    overrides = (f"method={method}", *entry.learning, "federation.sums=masked")
     found = run(tiny(tmp_path, *overrides), out=tmp_path / "run")
     assert first_score(METHODS[method].task, found.result) >= entry.reaches

@@ -22,7 +22,16 @@ from confide.runs.run import run
 from contract.corpus import tiny
 from contract.entries import OPEN
 from contract.learned import LEARNING
-from contract.runs import Asking, differences, result, same_run, states, stopping_at, use_engine
+from contract.runs import (
+    Asking,
+    bare_and_masked,
+    differences,
+    result,
+    same_run,
+    states,
+    stopping_at,
+    use_engine,
+)
 from contract.test_contract import first_score, moments
 
 LOSSY = ("federation.up=int4", "federation.down=int4")
@@ -188,11 +197,8 @@ def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path, up: s
 def test_under_masks_weights_are_given_in_codes(method: str, tmp_path: Path) -> None:
     """The sum is that of whole numbers in the clear, bit for bit, and sites summed the same ask."""
     overrides = (f"method={method}", "rounds=3", "federation.down=int4")
-    found = {
-        sums: run(tiny(tmp_path, *overrides, f"federation.sums={sums}"), out=tmp_path / sums).folder
-        for sums in ("integers", "masked")
-    }
-    assert states(found["integers"]) == states(found["masked"])
+    found = bare_and_masked(tmp_path, *overrides)
+    assert states(found["bare"]) == states(found["masked"])
     overrides = (f"method={method}", "rounds=3", "federation.sums=masked")
     whole = run(tiny(tmp_path, *overrides), out=tmp_path / "whole").folder
     assert sent(found["masked"], "down") < sent(whole, "down") + 10_000
@@ -292,11 +298,8 @@ def test_narrow_lanes_are_summed_alike_in_the_clear_and_under_masks(
     method: str, up: str, tmp_path: Path
 ) -> None:
     overrides = (f"method={method}", "rounds=4", f"federation.up={up}")
-    found = {
-        sums: run(tiny(tmp_path, *overrides, f"federation.sums={sums}"), out=tmp_path / sums).folder
-        for sums in ("integers", "masked")
-    }
-    assert states(found["integers"]) == states(found["masked"])
+    found = bare_and_masked(tmp_path, *overrides)
+    assert states(found["bare"]) == states(found["masked"])
     wide = run(
         tiny(tmp_path, f"method={method}", "rounds=4", "federation.sums=masked"),
         out=tmp_path / "wide",

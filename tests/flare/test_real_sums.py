@@ -14,7 +14,6 @@ import pytest
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 from confide.federation.failures import Failure
-from confide.federation.federation import Federation
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
 from confide.federation.secure.repeats import SUMS, Sets
@@ -58,12 +57,12 @@ def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     yield from consortium(tmp_path_factory.mktemp("three"), 3)
 
 
-def in_whole_numbers(
+def on_one_machine(
     settings: Settings, out: Path, patch: pytest.MonkeyPatch, *, lost: str = ""
 ) -> dict[str, Any]:
-    """The states of the same run without masks on one machine.
+    """The states of the same run on one machine.
 
-    The victim answers nothing from that step of the round on, and is asked no more.
+    The victim answers nothing from that step of the round on.
     """
     gone: set[str] = set()
 
@@ -72,19 +71,9 @@ def in_whole_numbers(
             gone.add(site)
         return encode(Failure("lost", "", "", "")) if site in gone else reply
 
-    summed = Federation._in_lanes
-
-    def in_lanes(self: Federation, *given: Any, **more: Any) -> Any:
-        found = summed(self, *given, **more)
-        self.go_on_without(sorted(gone))
-        return found
-
-    patch.setattr(Federation, "_in_lanes", in_lanes)
     use_engine(patch, Forging, change=staticmethod(change))
-    federation = settings.federation.model_copy(update={"sums": "integers", "at_least": 2})
-    guards = settings.guards.model_copy(update={"masked": False})
-    changes = {"federation": federation, "guards": guards}
-    return states(run(settings.model_copy(update=changes), out=out).folder)
+    federation = settings.federation.model_copy(update={"sums": "masked", "at_least": 2})
+    return states(run(settings.model_copy(update={"federation": federation}), out=out).folder)
 
 
 def lost_in(real: Real, exchange: str, who: str, *overrides: str) -> tuple[Coordinated, list[str]]:
@@ -112,8 +101,8 @@ def test_of_five_sites_one_may_be_lost_in_any_exchange(
     assert VICTIM in done.result.history[WHEN - 1].failed
     came = exchange in ("agree", "unmask")
     lost = "score" if came else "train"
-    plain = in_whole_numbers(settings, tmp_path / "plain", monkeypatch, lost=lost)
-    assert not list(differences(plain, states(done.folder)))
+    alone = on_one_machine(settings, tmp_path / "alone", monkeypatch, lost=lost)
+    assert not list(differences(alone, states(done.folder)))
     rows = read_ledger(done.folder / "ledger.jsonl")
     held = {row.site for row in rows if (row.step, row.field, row.round) == ("mask", LANES, WHEN)}
     assert (VICTIM in held) == came
@@ -129,7 +118,7 @@ def test_of_three_sites_none_may_be_lost_and_the_run_goes_on_when_it_is_back(
     """No sum of two is ever opened: the round is run again with all three, under new keys."""
     done, told = lost_in(three, exchange, "job", "federation.at_least=2")
     assert LOST in told
-    plain = in_whole_numbers(three.settings, tmp_path / "plain", monkeypatch)
-    assert not list(differences(plain, states(done.folder)))
+    alone = on_one_machine(three.settings, tmp_path / "alone", monkeypatch)
+    assert not list(differences(alone, states(done.folder)))
     for name in three.names:
         assert set(Sets(three.memory(name) / SUMS).sizes()) == {3}

@@ -215,7 +215,7 @@ def test_what_settings_say_stays_as_it_is(tmp_path: Path) -> None:
         "method": "dp-fedner",
         "privacy": {"rate": 0.05, "clip": 2.0, "unit": "sentence"},
     }
-    plan = privacy_plan(parse({**own, "federation": {"sums": "integers"}}), epsilon=4)
+    plan = privacy_plan(parse({**own, "federation": {"sums": "masked"}}), epsilon=4)
     keys = [one.key for one in plan.proposed]
     assert not {"method", "privacy.rate", "privacy.clip", "privacy.unit", "federation.sums"} & {
         *keys

@@ -32,7 +32,7 @@ from methods.test_dp_fedsgd import Alone
 STEP = "predict_noisily"
 FROZEN = 'encoder.tune="frozen"'
 ENCODER = "method=dp-feded-encoder"
-SUMS = "federation.sums=integers"
+SUMS = "federation.sums=masked"
 
 
 def begun(tmp_path: Path, settings: Any) -> tuple[Any, Any, Any]:

@@ -32,7 +32,7 @@ STEP = "improve_noisily"
 ENCODER = "method=dp-fedner-encoder"
 FROZEN = 'encoder.tune="frozen"'
 TOP = ('encoder.tune="top"', "encoder.layers=1")
-SUMS = "federation.sums=integers"
+SUMS = "federation.sums=masked"
 KINDS = ("encoder", "spans", "tagger", "relations")
 
 

@@ -72,7 +72,7 @@ def test_norms_that_no_training_has_count_as_the_largest() -> None:
 def test_two_sums_give_the_numbers_of_plain_fedatt(tmp_path: Path) -> None:
     """Of one round, to the precision of lanes: 2^-28 for each site's number, times ε."""
     plain = run(tiny(tmp_path, *FEDATT), out=tmp_path / "plain")
-    summed = run(tiny(tmp_path, *FEDATT, "federation.sums=integers"), out=tmp_path / "sums")
+    summed = run(tiny(tmp_path, *FEDATT, "federation.sums=masked"), out=tmp_path / "sums")
     before, after = weights_of(plain.folder), weights_of(summed.folder)
     for name, array in before.items():
         np.testing.assert_allclose(after[name], array, rtol=0, atol=3e-7)
@@ -175,7 +175,7 @@ def test_a_site_with_private_parts_takes_no_part() -> None:
 @pytest.mark.parametrize("most", [0.05, 1e6])
 def test_max_norm_bounds_the_change_before_its_norm_is_taken(most: float, tmp_path: Path) -> None:
     folders = []
-    for sums in ("plain", "integers"):
+    for sums in ("plain", "masked"):
         overrides = (*FEDATT, f"guards.max_norm={most}", f"federation.sums={sums}")
         folders.append(run(tiny(tmp_path, *overrides), out=tmp_path / sums).folder)
     before, after = map(weights_of, folders)

@@ -546,7 +546,7 @@ def test_the_same_sites_win_by_levels_that_tell_their_bids_apart(tmp_path: Path)
     assert all(wins[0].values())
 
 
-@pytest.mark.parametrize(("sums", "more"), [("plain", ()), ("integers", ()), ("integers", (0,))])
+@pytest.mark.parametrize(("sums", "more"), [("plain", ()), ("masked", ()), ("masked", (0,))])
 def test_bids_have_levels_wherever_sums_are_secure_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sums: str, more: tuple[int, ...]
 ) -> None:
@@ -576,7 +576,7 @@ def test_a_site_bids_with_no_more_values_than_its_guard_allows(
     state = method.start(federation)
     for host in engine._hosts.values():
         object.__setattr__(host.site, "guards", replace(host.site.guards, masked=masked))
-        host.site.member = SimpleNamespace(masked=True)  # as in a run under masks
+        host.site.member = SimpleNamespace()  # as in a run under masks
     ask = Bid(state.weights, False, levels=levels)
     if refused:
         with pytest.raises(QuorumError):

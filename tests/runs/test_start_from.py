@@ -76,7 +76,7 @@ def test_words_under_another_key_or_in_buckets_are_drawn(tmp_path: Path) -> None
     settings, before = begun(tmp_path, "method=fedavg-tagger", "key=simulated")
     expected = last_of(before)
     other = settings.model_copy(update={"seed": 2})  # and so another key
-    buckets = parse(tomllib.loads(dump(settings)) | {"federation": {"sums": "integers"}})
+    buckets = parse(tomllib.loads(dump(settings)) | {"federation": {"sums": "masked"}})
     for number, new in enumerate((other, buckets)):
         drawn = first_of(new.model_copy(update={"start_from": ""}), tmp_path / f"drawn-{number}")
         found = first_of(new, tmp_path / f"after-{number}")

@@ -169,8 +169,8 @@ class Federation:
         self.took_part.update(found.counted if step.learnt else ())
         self._too_far = len(found.far)
         self._settle(step, names, found.answered, round=round, at_least=at_least, odd=found.odd)
-        if summing.sums == "masked":  # a set that grew again would tell of the sites that came back
-            self.go_on_without(sorted(set(names) - set(found.sites)))
+        # a set that grew again would tell of the sites that came back
+        self.go_on_without(sorted(set(names) - set(found.sites)))
         return found.total
 
     def _added(self, step: Step, heard: Replies, *, round: int) -> tuple[Total, int]:

@@ -123,7 +123,6 @@ class Hosting:
                 least=spec.guards.min_sites,
                 binding=self.sums.binding,
                 record=Sets(spec.folder / "sums"),
-                masked=self.sums.sums == "masked",
                 group=self.sums.group,
             )
         return SiteHost(

@@ -244,7 +244,7 @@ class SiteHost:
             raise Refusal("bad-ask")
         if round > self.site.guards.max_rounds:
             raise Refusal("too-many-rounds")
-        if self.site.guards.masked and not (self.site.member and self.site.member.masked):
+        if self.site.guards.masked and not self.site.member:
             raise Refusal("only-masked")
         step = self._steps.get(name)
         if self._sums is not None:

@@ -139,7 +139,7 @@ def _method(found: Proposal) -> str:
         }[other]
         found.set("method", other, why)
         method = other
-    if found.has("federation.sums") not in ("masked", "integers"):
+    if found.has("federation.sums") != "masked":
         why = "nobody can open a sum, so the sites share the noise; else each needs all of it"
         found.set("federation.sums", "masked", why)
     return method

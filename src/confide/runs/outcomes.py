@@ -187,12 +187,10 @@ def summing_of(
 
     Raises SettingsError if there are too few sites to hide one among them.
     """
-    sums = sums_of(settings)
-    if sums == "plain":
+    if sums_of(settings) == "plain":
         return None
     own = settings.federation
     summing = Summing(
-        sums,
         run=run,
         sites=sites,
         colluding=own.colluding,
@@ -200,9 +198,8 @@ def summing_of(
         losses=losses,
         lane=LANES[own.up],
     )
-    if sums == "masked":
-        for members in (sites, *summing.dealt):
-            threshold(len(members), summing.colluding)
+    for members in (sites, *summing.dealt):
+        threshold(len(members), summing.colluding)
     if own.groups and len(summing.dealt) < NEEDED:
         raise SettingsError(
             f"federation.groups = {own.groups} makes too few groups to compare",

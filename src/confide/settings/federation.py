@@ -26,13 +26,13 @@ class FederationTable(Table):
     weights whole in every ask; "once": no site is given the same weights twice; or changes in codes
     (`confide.federation.coding`). `top` is the share of numbers that "top" sends.
 
-    `sums`: whether the server promises not to look at what it sums ("plain"), gets whole numbers
-    ("integers"), or gets them under masks that only the sum is without ("masked"). Without it,
-    real sites mask if there are three of them. `colluding` is how many sites may be in league with
-    the server, unless a third of them, rounded up, less one. Whole numbers leave no room to look at
-    single replies: then there is no `fraction`, and no `most_norm` and no `combine` but the mean,
-    unless both are of the sums of fixed groups of `groups` sites (0: no groups). A round after
-    which the development score falls by more than `roll_back` (0: never) is undone.
+    `sums`: whether the server promises not to look at what it sums ("plain"), or gets whole numbers
+    under masks that only the sum is without ("masked"). Without it, real sites mask if there are
+    three of them. `colluding` is how many sites may be in league with the server, unless a third of
+    them, rounded up, less one. Masks leave no room to look at single replies: then there is no
+    `fraction`, and no `most_norm` and no `combine` but the mean, unless both are of the sums of
+    fixed groups of `groups` sites (0: no groups). A round after which the development score falls
+    by more than `roll_back` (0: never) is undone.
     """
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -45,7 +45,7 @@ class FederationTable(Table):
     up: Literal["rows", "float16", "int8", "int4", "int2", "top"] = "rows"
     down: Literal["whole", "once", "float16", "int8", "int4", "int2", "top"] = "whole"
     top: Annotated[float, Field(gt=0, le=1)] = 0.01
-    sums: Literal["plain", "integers", "masked"] | None = None
+    sums: Literal["plain", "masked"] | None = None
     colluding: Annotated[int, Field(ge=1)] | None = None
     groups: Annotated[int, Field(ge=0)] = 0
     roll_back: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -55,19 +55,19 @@ class FederationTable(Table):
         """`most_norm`, or what it is where the settings leave it open."""
         if self.most_norm is not None:
             return self.most_norm
-        if self.sums in ("integers", "masked"):
+        if self.sums == "masked":
             return OF_GROUPS if self.groups else math.inf
         return OF_SITES
 
     @model_validator(mode="after")
     def _looks_at_no_single_reply(self) -> Self:
-        if self.groups and (self.combine == "mean" or self.sums in (None, "plain")):
+        if self.groups and (self.combine == "mean" or self.sums != "masked"):
             raise ValueError(
                 "federation.groups are for sums that nobody can open, whose groups are combined:"
                 ' set federation.sums to "masked", and federation.combine to "median", "trimmed" or'
                 ' "clipped"'
             )
-        if self.sums in ("integers", "masked"):
+        if self.sums == "masked":
             if self.up not in ("rows", "float16", "int8"):
                 raise ValueError(
                     f'federation.up = "{self.up}" has a scale for every row of every site, and'

@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 from confide.errors import MissingDataError, SettingsError, printable, together
 from confide.settings.base import Table
 from confide.settings.defaults import defaults
+from confide.settings.removed import advice_on
 from confide.settings.tables import (
     REFERENCES,
     SIMULATED,
@@ -202,7 +203,7 @@ def own_settings(kind: type[T], options: Mapping[str, object]) -> T:
     try:
         return kind.model_validate(dict(options))
     except ValidationError as error:
-        raise explained(error, kind, tables={}) from error
+        raise explained(error, kind, tables={}, under="options.") from error
 
 
 def dump(settings: Settings) -> str:
@@ -298,8 +299,12 @@ def explained(
     *,
     tables: Mapping[str, type[Table]] = MappingProxyType(TABLES),
     more: Sequence[str] = (),
+    under: str = "",
 ) -> SettingsError:
-    """Pydantic's complaints about a `kind` with these tables, and `more`, in our words."""
+    """Pydantic's complaints about a `kind` with these tables, and `more`, in our words.
+
+    `under` is what leads to the `kind` in the settings.
+    """
     found, said = list[SettingsError](), list[tuple[object, ...]]()
     for one in error.errors(include_url=False):
         place, came = (one["loc"][:-1], id(one.get("input"))), one["type"] != "missing"
@@ -309,7 +314,7 @@ def explained(
         if not one["loc"]:
             found += map(SettingsError, _faults(one))
         else:
-            found.append(_wrong(one, kind, tables))
+            found.append(_wrong(one, kind, tables, under=under))
     found += map(SettingsError, more)
     if len(found) > MOST_COMPLAINTS:
         left = len(found) - MOST_COMPLAINTS
@@ -323,10 +328,14 @@ def _faults(one: ErrorDetails) -> list[str]:
 
 
 def _wrong(
-    one: ErrorDetails, kind: type[Table], tables: Mapping[str, type[Table]]
+    one: ErrorDetails, kind: type[Table], tables: Mapping[str, type[Table]], *, under: str
 ) -> SettingsError:
     """One complaint in our words: where, what was expected, what came."""
     place, loc = place_of(one), one["loc"]
+    advice = advice_on(under + place, one.get("input"))
+    if advice is not None and one["type"] in ("extra_forbidden", "literal_error"):
+        what = place if one["type"] == "extra_forbidden" else f"{place} = {one['input']!r}"
+        return SettingsError(f"{what} is no longer a setting", fix=advice)
     if one["type"] == "extra_forbidden":
         table = tables.get(str(loc[0]), kind) if len(loc) > 1 else kind
         known = [field.alias or name for name, field in table.model_fields.items()]

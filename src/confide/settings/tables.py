@@ -347,8 +347,8 @@ class Settings(Table):
                 self.public.share and self.split is None
             ),
             "[privacy] is for sums that nobody can open: without masks every site would need all"
-            ' the noise for itself; set federation.sums to "masked" (or "integers")': (
-                self.privacy and self.federation.sums not in ("integers", "masked")
+            ' the noise for itself; set federation.sums to "masked"': (
+                self.privacy and self.federation.sums != "masked"
             ),
         }
         found = [fault for fault, is_so in faults.items() if is_so]

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from confide.federation.engine import Delivery
@@ -19,6 +20,8 @@ from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
 from confide.federation.ledger import Ledger
 from confide.federation.memory import Given
 from confide.federation.messages import Arrays, carries, encode
+from confide.federation.secure import member as members
+from confide.federation.secure import opening
 from confide.federation.secure.member import Member
 from confide.federation.secure.summing import Summing
 from confide.federation.site import Site
@@ -318,23 +321,21 @@ def sites_of(
     count: int,
     folder: Path,
     *,
-    masked: bool = True,
     every: int = 10**6,
     record: Callable[[Path], Any] = lambda folder: Forgetful(),
     **parts: Any,
 ) -> Sites:
-    sums = SumsWith("masked" if masked else "integers", BINDING)
-    hosting = Hosting(STEPS, Kept, SEED, every=every, sums=sums)
+    hosting = Hosting(STEPS, Kept, SEED, every=every, sums=SumsWith("masked", BINDING))
     hosts, members = {}, {}
     for number, name in enumerate(named(count), start=1):
         spec = SiteSpec(name, [Document("d", "x" * number)], folder / name)
-        members[name] = member(name, masked=masked, record=record(folder / name / "sums"), **parts)
+        members[name] = member(name, record=record(folder / name / "sums"), **parts)
         hosts[name] = hosting.host(spec, {}, member=members[name])
     return Sites(hosts, members)
 
 
-def summing_of(engine: Sites, sums: Any = "masked", *, run: str = "run", **parts: Any) -> Summing:
-    found = Summing(sums, run=run, sites=engine.sites, **parts)
+def summing_of(engine: Sites, *, run: str = "run", **parts: Any) -> Summing:
+    found = Summing(run=run, sites=engine.sites, **parts)
     found.examples = 40.0 * len(engine.sites)
     return found
 
@@ -348,6 +349,12 @@ def federation_of(engine: Sites, summing: Summing, *, at_least: int = 1) -> Fede
     )
     found.summing = summing
     return found
+
+
+def without_masks(patch: pytest.MonkeyPatch) -> None:
+    """Let sites send whole numbers in the clear: the same exchanges, and no mask on any lane."""
+    patch.setattr(members, "add_streams", lambda lanes, masks: None)
+    patch.setattr(opening, "add_streams", lambda lanes, masks: None)
 
 
 # --- the sum by hand ---------------------------------------------------------------------

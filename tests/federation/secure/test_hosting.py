@@ -13,14 +13,12 @@ import pytest
 from confide.errors import QuorumError
 from confide.federation.digests import digest
 from confide.federation.failures import Failure, Refusal
-from confide.federation.guards import Guards
 from confide.federation.messages import decode, decode_one_of, encode
 from confide.federation.secure import hosting
 from confide.federation.secure.lanes import ODD
 from confide.federation.secure.messages import Masked, Offered, Opening
 from confide.federation.secure.repeats import Sets
 from confide.federation.secure.statements import Asked
-from federation.secure.plays import named
 from federation.secure.summed import (
     COUNT,
     EXCHANGES,
@@ -36,6 +34,7 @@ from federation.secure.summed import (
     same,
     sites_of,
     summing_of,
+    without_masks,
 )
 
 ODD_MOODS = [
@@ -47,13 +46,10 @@ ODD_MOODS = [
 # --- what depends on text ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sums", ["integers", "masked"])
 @pytest.mark.parametrize("mood", ODD_MOODS)
-def test_an_odd_reply_is_zeros_and_a_one_and_never_a_refusal(
-    mood: str, sums: str, tmp_path: Path
-) -> None:
-    engine = sites_of(5, tmp_path, masked=sums == "masked")
-    federation = federation_of(engine, summing_of(engine, sums))
+def test_an_odd_reply_is_zeros_and_a_one_and_never_a_refusal(mood: str, tmp_path: Path) -> None:
+    engine = sites_of(5, tmp_path)
+    federation = federation_of(engine, summing_of(engine))
     asked = ask({"site-03": mood})
     total = federation.sum(MOVE, asked, round=1)
     replies = [SENT[1, "move", site] for site in engine.sites if site != "site-03"]
@@ -69,7 +65,7 @@ def test_an_odd_reply_looks_like_any_other(mood: str, tmp_path: Path) -> None:
     """As many bytes, field by field, in every exchange; what differs is noise."""
     forms = []
     for asked in (ask(), ask({"site-03": mood})):
-        engine = sites_of(3, tmp_path / str(len(forms)), masked=True)
+        engine = sites_of(3, tmp_path / str(len(forms)))
         engine.keep = True
         at_least = 1
         federation_of(engine, summing_of(engine), at_least=at_least).sum(MOVE, asked, round=1)
@@ -107,16 +103,20 @@ def test_if_all_are_odd_the_sum_fails_as_a_quorum_does(tmp_path: Path) -> None:
         federation.sum(MOVE, ask(dict.fromkeys(engine.sites, "nan")), round=1)
 
 
-def test_odd_sites_are_counted_and_not_named(tmp_path: Path) -> None:
-    engine = sites_of(5, tmp_path, masked=False)
+def test_odd_sites_are_counted_and_not_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_masks(monkeypatch)
+    engine = sites_of(5, tmp_path)
     seen: dict[str, int] = {}
 
     def look(site: str, step: str, data: bytes) -> bytes:
-        seen[site] = int(decode(Masked, data).lanes_B[:8].view("<u8")[0])
+        if step == "mask":
+            seen[site] = int(decode(Masked, data).lanes_B[:8].view("<u8")[0])
         return data
 
     engine.change = look
-    federation_of(engine, summing_of(engine, "integers")).sum(
+    federation_of(engine, summing_of(engine)).sum(
         MOVE, ask({"site-02": "nan", "site-04": "raise"}), round=1
     )
     assert ODD == "odd" and [site for site, odd in seen.items() if odd] == ["site-02", "site-04"]
@@ -224,7 +224,7 @@ def opening_of(engine: Sites, data: bytes, **parts: Any) -> Opening:
     federation_of(engine, summing).sum(COUNT, ask(), round=1)
     assert summing._roster is not None
     fields = {
-        "roster": summing._roster.id.hex(), "group": False, "attempt": 1, "sites": 4, "part": "all",
+        "roster": summing._roster.id.hex(), "group": False, "attempt": 1, "sites": 4,
         "examples": 1.0, "labels": [],
     }  # fmt: skip
     return Opening(ask_B=np.frombuffer(data, np.uint8), **fields | parts)
@@ -298,15 +298,3 @@ def test_a_summed_step_is_never_answered_plainly(tmp_path: Path) -> None:
     for step in (MOVE, COUNT, SCORE):
         data = engine.hosts["site-01"].answer(step.name, 1, encode(ask()))
         assert decode(Failure, data).code == "bad-ask"
-
-
-def test_a_site_that_masks_sends_no_whole_numbers(tmp_path: Path) -> None:
-    """Its own guard, whatever the run says."""
-    engine = sites_of(4, tmp_path, masked=False)
-    for host in engine.hosts.values():
-        host.site.guards = Guards(masked=True)
-    federation = federation_of(engine, summing_of(engine, "integers"))
-    with pytest.raises(QuorumError):
-        federation.sum(COUNT, ask(), round=1)
-    assert {one.code for one in federation.faults} == {"only-masked"}
-    assert set(named(4)) == {one.site for one in federation.faults}

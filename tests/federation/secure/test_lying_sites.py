@@ -108,19 +108,6 @@ def test_masked_numbers_of_another_length_are_left_out(
     assert {site for site, _ in check(lying(tmp_path, "mask", change))} == {LIAR}
 
 
-@pytest.mark.parametrize("length", [0, 8, 9, 71, 10_000])
-def test_whole_numbers_of_another_length_are_left_out(length: int, tmp_path: Path) -> None:
-    """The same in the clear."""
-    engine = sites_of(4, tmp_path, masked=False)
-    lanes = encode(Masked(np.zeros(length, np.uint8)))
-    engine.change = lambda site, step, data: lanes if site == LIAR else data
-    federation = federation_of(engine, summing_of(engine, "integers"))
-    total = federation.sum(COUNT, ask(), round=1)
-    replies = [SENT[1, "count", site] for site in engine.sites if site != LIAR]
-    assert same(total, by_hand(COUNT, ask(), replies, whole=1.0))
-    assert {fault.site for fault in federation.faults} == {LIAR}
-
-
 @pytest.mark.parametrize("signature", ["00" * 64, "zz" * 64, "00"])
 def test_a_bad_signature_does_not_count(signature: str, tmp_path: Path) -> None:
     """The site's numbers are in the sum all the same: the others signed it."""

@@ -44,8 +44,8 @@ from confide.federation.secure.shamir import SHARE
 from confide.federation.site import Site
 from confide.federation.steps import Shapes, Step, Turn
 
-Sums = Literal["plain", "integers", "masked"]
-"""How replies are summed: as numbers, as whole numbers in lanes, or as these under masks."""
+Sums = Literal["plain", "masked"]
+"""How replies are summed: as numbers, or as whole numbers in lanes under masks."""
 
 
 @dataclass(frozen=True)
@@ -142,19 +142,13 @@ def as_asked(step: Step, sums: Sums) -> Step:
     """The step with the messages with which it really travels, whatever the ask."""
     if sums == "plain" or not is_summed(step):
         return step
-    reply = Masked if sums == "integers" else Offered
-    return replace(_asked(step, reply, {}), seen="sum" if sums == "integers" else "")
+    return _asked(step, {})
 
 
 def offered(step: Step, *, sites: int) -> Step:
     """The step as it is asked for a masked sum among so many sites: an opening, then an offer."""
     shapes: Shapes = {"boxes_O148": {"": (sites - 1, BOX)}, "marks_N64": {"": (sites, 64)}}
-    return _asked(step, Offered, shapes, check=check_offered)
-
-
-def in_lanes(step: Step, layout: Layout) -> Step:
-    """The step as it is asked for whole numbers: an opening, then the lanes."""
-    return replace(_asked(step, Masked, {"lanes_B": {"": (layout.length,)}}), seen="sum")
+    return _asked(step, shapes, check=check_offered)
 
 
 def masking(layout: Layout) -> Step:
@@ -168,11 +162,11 @@ def unmasking(sites: int) -> Step:
     return replace(UNMASK, shapes=lambda ask: shapes)
 
 
-def _asked(step: Step, reply: type, shapes: Shapes, *, check: Any = None) -> Step:
+def _asked(step: Step, shapes: Shapes, *, check: Any = None) -> Step:
     return replace(
         step,
         ask=Opening,
-        reply=reply,
+        reply=Offered,
         summed=False,
         like=(),
         check=check,

@@ -25,7 +25,7 @@ from confide.federation.messages import encode
 from confide.federation.secure.exchanges import EXCHANGES, Tabled, is_summed, opened
 from confide.federation.secure.lanes import Lanes, Layout, no_lanes
 from confide.federation.secure.member import Member
-from confide.federation.secure.messages import Masked, Opening
+from confide.federation.secure.messages import Opening
 from confide.federation.site import Common, Site, Work, ask_in, note_traceback
 from confide.federation.steps import Step, Turn
 from confide.seeds import derive_seed
@@ -84,12 +84,11 @@ class SumHost:
         self._member.common = self._common(step, opening, common(round, name), round=round)
         own, layout = opened(step, opening, ask)
         member = self._member
-        if member.masked:
-            before = member.opened(opening, round=round, step=name, layout=layout)
-            if before is not None:
-                return encode(before)
-            if step.once:
-                member.fix(opening, round=round, step=name)
+        before = member.opened(opening, round=round, step=name, layout=layout)
+        if before is not None:
+            return encode(before)
+        if step.once:
+            member.fix(opening, round=round, step=name)
 
         def worked() -> tuple[Any, Callable[[], None]]:
             reply, settle = work(step, ask, round)
@@ -97,9 +96,6 @@ class SumHost:
             return (Tabled(dict(counts.of(reply, opening.labels))) if counts else reply), settle
 
         lanes, settle = self._summand(own, ask, layout, worked, round=round)
-        if not member.masked:
-            settle()
-            return encode(Masked(lanes))
         offer = member.offer(
             opening, round=round, step=name, layout=layout, lanes=lanes, settle=settle
         )
@@ -111,7 +107,7 @@ class SumHost:
         Raises Refusal if the step goes on from a sum that the site did not help to open.
         """
         parts = [given, encode(replace(opening, roster="", attempt=0))]
-        if step.after and self._member.masked:
+        if step.after:
             parts.append(self._member.opened_before(opening, round=round, step=step.after))
         return digest(*parts)
 

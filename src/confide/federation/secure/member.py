@@ -76,7 +76,7 @@ R = TypeVar("R")
 
 @dataclass(eq=False)
 class Member:
-    """A site among those that sum. `masked` off: the same whole numbers, in the clear.
+    """A site among those that sum.
 
     Attributes:
         name: the site's.
@@ -102,7 +102,6 @@ class Member:
     least: int = 1
     binding: bytes
     record: Record
-    masked: bool = True
     run: str | None = None
     card: str = ""
     group: int = 0
@@ -165,12 +164,12 @@ class Member:
         """The digest of everything that names a sum. Raises Refusal."""
         return named_by(
             self.asked.of(opening),
-            self._summed_with(opening).id if self.masked else b"",
+            self._summed_with(opening).id,
             round=round,
             step=step,
             attempt=_natural(opening.attempt),
             layout=layout.digest,
-            common=self.common if self.masked else b"",
+            common=self.common,
         )
 
     def fix(self, opening: Opening, *, round: int, step: str) -> None:
@@ -191,9 +190,7 @@ class Member:
 
     @property
     def honest(self) -> int:
-        """The fewest honest sites in a sum; 1 where each reply is seen. Raises Refusal."""
-        if not self.masked:
-            return 1
+        """The fewest honest sites in a sum. Raises Refusal."""
         if self._roster is None:
             raise Refusal("not-met")
         return self._roster.honest

@@ -14,7 +14,7 @@ from confide.errors import SiteFault
 from confide.federation.failures import refused
 from confide.federation.giving import MISSING, Later
 from confide.federation.seals import is_signed_by
-from confide.federation.secure.exchanges import AGREE, in_lanes, masking, offered, unmasking
+from confide.federation.secure.exchanges import AGREE, masking, offered, unmasking
 from confide.federation.secure.lanes import Lanes, Layout, no_lanes
 from confide.federation.secure.messages import Agree, Masked, Offered, Opening, Unmask
 from confide.federation.secure.opening import Open, asks_to_mask, by_owner, is_sound, take_off
@@ -94,7 +94,7 @@ class Sent(NamedTuple):
 
 @dataclass
 class Once:
-    """One attempt at a sum; without a `roster`, of whole numbers in the clear.
+    """One attempt at a sum.
 
     `opening` is without its ask, `sent`. `common` is the digest of what the sites of the newest
     offers have in common.
@@ -103,7 +103,7 @@ class Once:
     asking: Asking
     step: Step
     opening: Opening
-    roster: Roster | None
+    roster: Roster
     sent: Sent
     common: str = ""
 
@@ -112,8 +112,6 @@ class Once:
         asking, step, roster, sent = self.asking, self.step, self.roster, self.sent
         opening = replace(self.opening, attempt=secrets.randbits(62))
         asked = Later(lambda: replace(opening, ask_B=np.frombuffer(sent.encoded(), np.uint8)))
-        if roster is None:
-            return _integers(asking, step, asked, names, layout=layout)
         offers = asking.ask(offered(step, sites=len(roster.names)), asked, names)
         self._part(offers)
         context = named_by(
@@ -141,28 +139,9 @@ class Once:
 
     def _check_signed(self, offers: dict[str, Offered], context: bytes) -> None:
         """Leave out sites that did not sign their offers."""
-        assert self.roster is not None, "only members of a roster offer"
         for name in [n for n in offers if not is_sound(context, self.roster, offers[n], name=n)]:
             self.asking.blame(name, self.step.name, "its offer is not signed by it")
             del offers[name]
-
-
-def _integers(
-    turn: Asking,
-    step: Step,
-    opening: Later,
-    names: Sequence[str],
-    *,
-    layout: Layout,
-) -> Added | None:
-    """The sum of lanes that come in the clear."""
-    lanes = no_lanes(layout, odd=False)
-    sites = []
-    for site, reply in turn.each(in_lanes(step, layout), opening, names):
-        if _is_laid_out(turn, layout, site, reply, step=step.name):
-            _add(layout, lanes, reply.lanes_B)
-            sites.append(site)
-    return (lanes, sorted(sites)) if sites else None
 
 
 def _is_laid_out(turn: Asking, layout: Layout, site: str, reply: Masked, *, step: str) -> bool:

@@ -21,7 +21,6 @@ from confide.federation.messages import encode
 from confide.federation.secure.exchanges import (
     GREET,
     MEET,
-    Sums,
     narrow_of,
     summed,
 )
@@ -66,10 +65,9 @@ class Found:
 
 
 class Summing:
-    """Sums replies as whole numbers, under masks or not.
+    """Sums replies as whole numbers under masks.
 
     Args:
-        sums: "integers" or "masked".
         run: the run's name; part of every key's context.
         sites: all sites of the run.
         colluding: how many of them may be in league with the server; None: `colluders`.
@@ -84,7 +82,6 @@ class Summing:
 
     def __init__(
         self,
-        sums: Sums,
         *,
         run: str,
         sites: Sequence[str],
@@ -97,7 +94,6 @@ class Summing:
         self.rooms: dict[str, dict[str, float]] = {}
         self._losses = losses or Losses()
         self.dealt = groups_of(sites, group) if group else []
-        self.sums = sums
         self.examples = 0.0
         self.newest: list[str] = []
         self._run = run
@@ -129,10 +125,10 @@ class Summing:
         while again:
             again -= 1
             asking.unmet = False
-            whole = self._greeted(asking) if self.sums == "masked" else None
+            whole = self._greeted(asking)
             opening = Opening(
                 ask_B=np.empty(0, np.uint8),
-                roster=whole.id.hex() if whole else "",
+                roster=whole.id.hex(),
                 group=group,
                 attempt=0,
                 sites=len(names),
@@ -141,7 +137,7 @@ class Summing:
                 lane=lane,
                 rooms=rooms,
             )
-            roster = whole.part(self._group_of(names[0])) if whole and group else whole
+            roster = whole.part(self._group_of(names[0])) if group else whole
             sent = Sent(asked, lambda: encode(asking.packed(ask, there)))
             once = Once(asking, step, opening, roster, sent)
             found = once.sum(there, layout)

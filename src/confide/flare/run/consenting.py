@@ -79,7 +79,7 @@ def combine_of(settings: Settings) -> str:
 def limit_of(settings: Settings) -> float:
     """How many times the usual size an update may have; 0 where none can be compared."""
     own = settings.federation
-    return 0.0 if own.sums in ("integers", "masked") and not own.groups else own.limit
+    return 0.0 if own.sums == "masked" and not own.groups else own.limit
 
 
 def steps_of(settings: Settings) -> int:

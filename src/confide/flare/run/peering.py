@@ -23,7 +23,6 @@ from confide.federation.secure.repeats import SUMS, Sets
 from confide.federation.secure.roster import colluders
 from confide.flare.kits.peers import Card, Place
 from confide.flare.run.joining import Join
-from confide.runs.outcomes import sums_of
 from confide.settings import Settings, SiteFile
 from confide.settings.consentfile import Agreement
 from confide.userfiles import json_of, text_of
@@ -141,7 +140,6 @@ def member_of(
         least=max(file.guards.min_sites, agreement.at_least),
         binding=digest(b"received", ask.settings.encode(), ask.wire.encode()),
         record=Sets(folder),
-        masked=sums_of(settings) == "masked",
         run=ask.run,
         card=place.card.encode(),
         group=settings.federation.groups,

@@ -368,7 +368,7 @@ class LazyMil(FedAvg):
         """How many values a bid may have."""
         levels: int | None = self._own.levels
         if levels is None:
-            levels = LEVELS if self._run.federation.sums in ("integers", "masked") else 0
+            levels = LEVELS if self._run.federation.sums == "masked" else 0
         return levels
 
     def expects(self, step: str, n: int) -> dict[str, object]:

@@ -1,0 +1,14 @@
+"""Settings that confide no longer has, and what to do instead."""
+
+from __future__ import annotations
+
+REMOVED: dict[str, str] = {
+    'federation.sums = "integers"': 'set federation.sums = "masked", which gives the same sums'
+    " among three sites or more, or leave it out",
+}
+"""Advice by dotted key; by `key = "value"` where only a value went."""
+
+
+def advice_on(place: str, value: object) -> str | None:
+    """What to do instead of a removed key, or of a removed value of one; None: it never was."""
+    return REMOVED.get(place) or REMOVED.get(f'{place} = "{value}"')

@@ -1,0 +1,39 @@
+"""Settings that went are refused with what to do instead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from confide.errors import SettingsError
+from confide.methods import METHODS
+from confide.settings import parse
+from confide.settings.removed import REMOVED
+
+SITES: dict[str, Any] = {"site": [{"name": "north", "train": "n.conll"}]}
+
+
+def refused(tree: dict[str, Any], *overrides: str) -> str:
+    """What is said of settings, by the method that they name or by their tables."""
+    with pytest.raises(SettingsError) as caught:
+        settings = parse({**SITES, **tree}, overrides)
+        METHODS[settings.trained_by](settings)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("named", "tree", "override"),
+    [('federation.sums = "integers"', {}, "federation.sums=integers")],
+)
+def test_a_removed_setting_says_what_to_do_instead(
+    named: str, tree: dict[str, Any], override: str
+) -> None:
+    said = refused(tree, override)
+    assert REMOVED[named] in said
+    assert "is no longer a setting" in said
+
+
+def test_other_wrong_values_are_told_as_ever() -> None:
+    assert "no longer" not in refused({}, "federation.sums=whole")
+    assert "no longer" not in refused({}, "federation.bums=integers")
