@@ -81,7 +81,6 @@ EXPERIMENTS: dict[str, Experiment] = {
             "float32": ('options.wire_dtype="float32"',),
             "int8": ('options.wire_dtype="int8"',),
             "probabilities": ('options.upload="probabilities"',),
-            "difference": ('options.download="difference"',),
             "unlabelled": ("public.labelled=false",),
         }.items()
     ],

@@ -49,7 +49,7 @@ _FEDNER = (
 )
 _FEDED = (
     "",
-    "options.download=difference options.wire_dtype=int8",
+    "options.wire_dtype=int8",
     "options.upload=probabilities options.wire_dtype=float32",
     "options.average=known options.temper_student=true classifier.typed=true",
     "public.labelled=false classifier.pool=start",

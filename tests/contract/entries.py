@@ -141,7 +141,7 @@ ENTRIES: dict[str, Entry] = {
         ),
         reaches=0.85,
         variants=(
-            ("options.download=difference", "options.wire_dtype=int8"),
+            ("federation.down=int8", "options.wire_dtype=int8"),
             ("options.upload=probabilities", "options.wire_dtype=float32", "rounds=3"),
             ("options.average=known", "options.temper_student=true", "classifier.typed=true"),
             ("public.labelled=false", "classifier.pool=start", "select.every=2", "rounds=5"),
@@ -152,14 +152,8 @@ ENTRIES: dict[str, Entry] = {
                 "options.hold_out=0.2",
                 "options.distil_epochs=2",
             ),
-            (
-                "options.download=difference",
-                "federation.fraction=0.5",
-                "select.every=2",
-                "rounds=5",
-            ),
+            ("federation.down=once", "federation.fraction=0.5", "select.every=2", "rounds=5"),
         ),
-        asked={"take_model": ("options.download=difference",)},
     ),
     "feded-tagger": Entry(
         learning=(
@@ -171,7 +165,7 @@ ENTRIES: dict[str, Entry] = {
         ),
         reaches=0.85,
         variants=(
-            ("options.download=difference", "options.wire_dtype=int8"),
+            ("federation.down=int8", "options.wire_dtype=int8"),
             (
                 "options.upload=probabilities",
                 "options.average=known",
@@ -180,7 +174,6 @@ ENTRIES: dict[str, Entry] = {
             ),
             ("public.labelled=false", "model.character=bilstm", "federation.fraction=0.5"),
         ),
-        asked={"take_model": ("options.download=difference",)},
     ),
     "feded-encoder": Entry(
         learning=(
@@ -192,10 +185,9 @@ ENTRIES: dict[str, Entry] = {
         ),
         reaches=0.85,
         variants=(
-            ("options.download=difference", "options.wire_dtype=int8", "public.labelled=false"),
+            ("federation.down=int8", "options.wire_dtype=int8", "public.labelled=false"),
             ("options.average=known", "options.upload=probabilities"),
         ),
-        asked={"take_model": ("options.download=difference",)},
         slow=True,
     ),
     "fedavg-relations": entry(
@@ -296,10 +288,9 @@ _CROSSED: dict[str, dict[str, Any]] = {
     "feded-spans": {
         "learning": (*LEARNS["spans"][0], "options.distil_epochs=4"),
         "variants": (
-            ("options.download=difference", "options.wire_dtype=int8", "public.labelled=false"),
+            ("federation.down=int8", "options.wire_dtype=int8", "public.labelled=false"),
             ("options.average=known", "options.upload=probabilities", "options.hold_out=0.2"),
         ),
-        "asked": {"take_model": ("options.download=difference",)},
     },
     "fedner-relations": {"learning": ("rounds=90", "select.every=30", "training.batch_size=18")},
 }

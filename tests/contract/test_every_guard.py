@@ -80,7 +80,6 @@ SEEN = {
     ("enrol", "vectors"),
     ("take_share", "batch_size"),
     ("take_public_set", "vectors"),
-    ("take_model", "version"),
     ("bid", "digests_G16"),
     ("bid", "values_G"),
     ("hear_winners", "sentences"),
@@ -90,7 +89,7 @@ SEEN = {
 
 VARIES = {
     "nonce", "check", "types", "digest", "context_dim", "relations", "known_types", "pairs",
-    "told_apart", "words", "characters", "part", "tables", "private", "shared", "version", "model",
+    "told_apart", "words", "characters", "part", "tables", "private", "shared",
     "public", "examples", "classes", "sentences", "texts", "heads", "tails", "head_types",
     "tail_types",
 }  # fmt: skip
@@ -476,9 +475,7 @@ def test_every_step_keeps_every_guard(
         with monkeypatch.context() as patch:
             found |= tempted(patch, tmp_path / str(number), pair, *overrides)
     left = {step.name for step in METHODS[pair].steps} - found
-    assert (
-        left <= OPTIONAL | {"count_vocabulary", "take_model"} if METHODS[pair].private else OPTIONAL
-    )
+    assert left <= OPTIONAL | {"count_vocabulary"} if METHODS[pair].private else OPTIONAL
 
 
 SUMMED = {

@@ -35,8 +35,6 @@ PAIRS = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) f
 TO_EACH = {
     # a site hears of its own bags alone; one that won none refuses in the open, as it has said so
     "hear_winners",
-    # whole or as a difference: every ask that goes on from it names the model that comes of it
-    "take_model",
 }
 """Steps that ask each site something of its own."""
 CACHED = {
@@ -338,26 +336,6 @@ def test_sites_that_are_told_of_no_winners_hide_nobody(
     with pytest.raises(QuorumError, match=re.escape(CODES["not-bid"])):
         run(tiny(tmp_path, "method=lazy-mil-bags", *MASKED), out=tmp_path / "run")
     assert "unmask" not in told[told.index(HEAR_WINNERS.name) :]
-
-
-def test_sites_that_keep_another_model_hide_nobody(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of the same version: sites that train from different models are in no sum together."""
-
-    def lies(step: Step, ask: bytes) -> Iterator[bytes]:
-        if step.name == "take_model":
-            said = decode(step.ask, ask)
-            name = max(said.weights)
-            weights = {**said.weights, name: said.weights[name] + np.float32(1)}
-            yield encode(dataclasses.replace(said, weights=weights))
-
-    told: list[str] = []
-    use_engine(monkeypatch, Lying, lies=staticmethod(lies), told=told)
-    own = ("method=feded-relations", "options.download=difference", *MASKED)
-    with pytest.raises(QuorumError, match=re.escape(CODES["other-model"])):
-        run(tiny(tmp_path, *own, sites=4), out=tmp_path / "run")
-    assert told[0] == "lied in take_model" and "unmask" not in told
 
 
 def test_a_site_attends_only_to_a_change_whose_norm_it_has_helped_to_sum(

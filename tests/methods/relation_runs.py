@@ -98,8 +98,6 @@ def asked(S: int = 4, R: int = 3, **changes: Any) -> TrainAndPredict:
     ask = TrainAndPredict(
         weights={},
         how=how(learning_rate=0.01, optimiser="adamw", clip=1.0, batch_size=4, epochs=2),
-        version=1,
-        model="",
         public="77",
         examples=S,
         classes=R,

@@ -160,7 +160,7 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
     settings = tiny(tmp_path, "method=feded-relations", "options.wire_dtype=float32", sites=2)
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
-    after, facts = method.round(state, federation, 1)
+    _, facts = method.round(state, federation, 1)
     modeller = modeller_of(state.form, load_encoder(state.form.encoder))
     public = modeller.encoded(state.public.examples())
     assert len(public) == 24
@@ -187,7 +187,6 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
     losses = [engine.replies[STEP, name].loss for name in ("site-1", "site-2")]
     assert facts["loss"] == pytest.approx(sum(losses) / 2)
     assert facts["saturated"] == 0
-    assert after.version == state.version + 1
 
 
 @pytest.mark.parametrize("overrides", [(), ("public.labelled=false",)], ids=["labels", "none"])
@@ -264,7 +263,6 @@ def test_the_labels_of_the_public_set_are_not_sent(tmp_path: Path) -> None:
     assert len(state.labels) == state.public.rows == 24
     assert {one.relation for one in memory.public.examples()} == {NO_RELATION}
     assert not any("label" in name for name in fields_of(method.Memory))
-    assert memory.weights == {}
 
 
 FORM = RelationForm(

@@ -94,7 +94,6 @@ def test_sites_send_what_their_models_say_of_each_public_token(pair: str, tmp_pa
     mean = softmax(np.mean(teachers, 0, dtype=np.float64), 2.0)
     np.testing.assert_allclose(teacher_of(total, ask, temperature=2.0), mean, atol=1e-5)
     assert math.isfinite(facts["distil_loss"])
-    assert after.version == state.version + 1
     assert any((after.weights[name] != state.weights[name]).any() for name in state.weights)
 
 

@@ -12,12 +12,11 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.errors import GuardError, QuorumError, SettingsError
+from confide.errors import GuardError, SettingsError
 from confide.federation.coarse import fixed, unfixed
 from confide.federation.guards import check_reply
-from confide.federation.messages import Arrays, decode, encode
+from confide.federation.messages import Arrays, encode
 from confide.kinds.relations.public import RelationStudent
-from confide.methods import METHODS
 from confide.methods.feded.steps import TRAIN_AND_PREDICT, Predicted, bounded_predicted
 from confide.runs.run import run
 from contract.corpus import tiny
@@ -26,101 +25,13 @@ from methods.relation_runs import asked, reply_of, started
 
 STEP = "train_and_predict"
 
-# --- only differences go down -----------------------------------------------------------------
-
-DIFFERENCE = ("method=feded-relations", "options.download=difference")
-
-
-def test_sites_keep_the_central_model_bit_for_bit(tmp_path: Path) -> None:
-    method, federation, engine = started(tmp_path, tiny(tmp_path, *DIFFERENCE))
-    state = method.start(federation)
-    assert state.behind == []
-    for number in (1, 2, 3):
-        before = state
-        state, _ = method.round(state, federation, number)
-        for site in federation.sites:
-            kept, ask = engine.memory(site), engine.asks["take_model", site]
-            assert kept.version == state.version == number + 1
-            assert kept.weights.keys() == state.weights.keys()
-            for name, array in state.weights.items():
-                assert np.array_equal(kept.weights[name], array)
-            assert not ask.weights
-            assert not engine.asks[STEP, site].weights
-        assert any((before.weights[n] != state.weights[n]).any() for n in state.weights)
-    small, large = (sum(one.nbytes for one in a.values()) for a in (ask.change, state.weights))
-    assert small < 0.35 * large
-    method.score(state, federation, part="dev", round=3)
-    assert not engine.asks["score", "site-1"].weights
-
-
-def test_the_model_of_an_earlier_round_can_be_tested(tmp_path: Path) -> None:
-    """It is the one that was selected; the sites keep a later one."""
-    method, federation, engine = started(tmp_path, tiny(tmp_path, *DIFFERENCE))
-    first, _ = method.round(method.start(federation), federation, 1)
-    early = method.score(first, federation, part="test", round=1)
-    last, _ = method.round(first, federation, 2)
-    assert method.score(first, federation, part="test", round=2) == early
-    assert engine.asks["score", "site-1"].weights
-    assert engine.memory("site-1").version == last.version
-
-
-def test_the_difference_is_near_what_the_server_learnt(tmp_path: Path) -> None:
-    """No number is off by more than half a step of its row, and the next round begins there."""
-    states = []
-    for download in ("whole", "difference"):
-        settings = tiny(tmp_path, "method=feded-relations", f"options.download={download}")
-        method, federation, _ = started(tmp_path / download, settings)
-        states.append(method.start(federation))
-        states.append(method.round(states[-1], federation, 1)[0])
-    start, whole, same, near = states
-    assert all(np.array_equal(start.weights[name], same.weights[name]) for name in start.weights)
-    for name, array in whole.weights.items():
-        moved = np.abs(array - start.weights[name]).reshape(-1, array.shape[-1])
-        off = np.abs(array - near.weights[name]).reshape(moved.shape)
-        assert (off.max(1) <= moved.max(1) / 250 + 1e-6).all()
-
-
-def test_a_site_that_missed_a_difference_gets_the_whole_model(tmp_path: Path) -> None:
-    method, federation, engine = started(tmp_path, tiny(tmp_path, *DIFFERENCE), at_least=2)
-    lost = {("take_model", "site-2", 1)}
-
-    def change(step: str, site: str, turn: int, reply: Any) -> Any:
-        return b"lost" if (step, site, turn) in lost else reply
-
-    engine.change = change
-    state, _ = method.round(method.start(federation), federation, 1)
-    assert state.behind == ["site-2"]
-    state = decode(METHODS["feded-relations"].State, encode(state))
-    state, _ = method.round(state, federation, 2)
-    assert engine.asks["take_model", "site-2"].weights
-    assert not engine.asks["take_model", "site-1"].weights
-    assert state.behind == []
-    kept = engine.memory("site-2")
-    assert all(np.array_equal(kept.weights[name], state.weights[name]) for name in kept.weights)
-    state, _ = method.round(state, federation, 3)
-    assert not engine.asks["take_model", "site-2"].weights
-    assert engine.memory("site-2").version == state.version
-
-
-def test_a_site_without_the_model_does_not_train_on_another(tmp_path: Path) -> None:
-    method, federation, _ = started(tmp_path, tiny(tmp_path, *DIFFERENCE))
-    state = method.start(federation)
-    with pytest.raises(QuorumError, match=r"site-1.*does not have the model"):
-        method.round(replace(state, version=state.version + 1), federation, 1)
-    whole, other, _ = started(tmp_path / "whole", tiny(tmp_path, "method=feded-relations"))
-    state = whole.start(other)
-    with pytest.raises(QuorumError, match=r"site-1.*does not have the model"):
-        started(tmp_path, tiny(tmp_path, *DIFFERENCE))[0].round(state, other, 1)
-
-
 # --- interruptions ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("download", ["whole", "difference"])
 def test_a_run_that_ends_before_the_distillation_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, download: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = tiny(tmp_path, "method=feded-relations", f"options.download={download}", sites=2)
+    settings = tiny(tmp_path, "method=feded-relations", sites=2)
     straight = run(settings, out=tmp_path / "straight").folder
     real, calls = RelationStudent.learn, []
 

@@ -12,6 +12,7 @@ from confide.settings import parse
 from confide.settings.removed import REMOVED
 
 SITES: dict[str, Any] = {"site": [{"name": "north", "train": "n.conll"}]}
+FEDED = {"task": "re", "method": "feded"}
 
 
 def refused(tree: dict[str, Any], *overrides: str) -> str:
@@ -24,7 +25,10 @@ def refused(tree: dict[str, Any], *overrides: str) -> str:
 
 @pytest.mark.parametrize(
     ("named", "tree", "override"),
-    [('federation.sums = "integers"', {}, "federation.sums=integers")],
+    [
+        ('federation.sums = "integers"', {}, "federation.sums=integers"),
+        ("options.download", FEDED, "options.download=difference"),
+    ],
 )
 def test_a_removed_setting_says_what_to_do_instead(
     named: str, tree: dict[str, Any], override: str

@@ -94,8 +94,6 @@ CODES = {
     " start the run again",
     "other-public-set": "the site was asked about a public set other than the one it was given;"
     " start the run again",
-    "other-model": "the site does not have the model that the difference starts from; the next"
-    " round sends the whole model",
     "not-bid": "the site was told of winning sentences that it did not bid for in this round",
     "features": "the site could not compute or keep the encoder's features of its text; its own"
     " log says why",

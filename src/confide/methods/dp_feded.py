@@ -34,21 +34,18 @@ from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.how import How
-from confide.kinds.protocol import F, P
+from confide.kinds.protocol import SCORE, F, P
 from confide.learning.adam import Moments, adam
 from confide.methods.fedavg import Facts
 from confide.methods.feded import Central, FedED, FedEDSettings
 from confide.methods.feded.lessons import saturated
 from confide.methods.feded.steps import (
-    SCORE_MODEL,
-    TAKE_MODEL,
     TAKE_PUBLIC_SET,
     TRAIN_AND_PREDICT,
     Predicted,
     PublicKept,
     TrainAndPredict,
     desk_for,
-    model_at,
     predicted,
 )
 from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of
@@ -86,7 +83,7 @@ def predict_noisily(
     if not fits or ask.average != "all":
         raise Refusal("bad-ask")
     sums = Noisily.of(site, memory.form, ask=ask, turn=turn, shared=False)
-    weights, moments = model_at(memory, ask), Moments(0, {}, {})
+    weights, moments = ask.weights, Moments(0, {}, {})
     for step in range(ask.steps):
         total = sums.total(weights, like=weights, step=step)
         slope = mean_of(total, ask.noise, drawn=ask.drawn)
@@ -111,12 +108,7 @@ class DpFedED(UnderNoise, FedED):
     """The method: in a round all sites train under noise; the server learns as under FedED."""
 
     method: ClassVar[str] = "dp-feded"
-    own_steps: ClassVar[tuple[Step, ...]] = (
-        TAKE_PUBLIC_SET,
-        TAKE_MODEL,
-        PREDICT_NOISILY,
-        SCORE_MODEL,
-    )
+    own_steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, PREDICT_NOISILY, SCORE)
     Settings: ClassVar[type] = DpFedEDSettings
     steps_alone: ClassVar[bool] = True
 

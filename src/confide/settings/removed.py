@@ -5,6 +5,8 @@ from __future__ import annotations
 REMOVED: dict[str, str] = {
     'federation.sums = "integers"': 'set federation.sums = "masked", which gives the same sums'
     " among three sites or more, or leave it out",
+    "options.download": 'set federation.down = "int8", which sends fewer bytes for the same model,'
+    " or leave it out",
 }
 """Advice by dotted key; by `key = "value"` where only a value went."""
 

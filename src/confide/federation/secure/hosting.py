@@ -48,7 +48,6 @@ OPEN = (
     "only-masked",
     "other-encoder",
     "other-key",
-    "other-model",
     "other-public-set",
     "own-folder",
     "tag-scheme",

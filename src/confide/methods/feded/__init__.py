@@ -30,9 +30,6 @@ Where we differ from the paper or decide what it leaves open:
   these, it is the paper;
 - the public set is sent once, without its labels, and named by the digest of its content;
 - the optimiser of the distillation starts afresh each round, as the sites' do;
-- `download = "difference"`: every site keeps the central model and gets its change after each
-  round, in int8; the server continues with the model that the sites then have; the final test sends
-  the whole model;
 - for an unlabelled public set (`public.labelled = false`) the first part of Eq. 6 is left out;
 - for sites with different relation sets (a site's `knows`), `average = "known"` averages a class
   over the sites that annotate it; with `upload = "probabilities"`, its probability rather than the
@@ -52,14 +49,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from confide.federation.coarse import difference, plus
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import How, how_of
-from confide.kinds.protocol import F, P, PublicSet, State
+from confide.kinds.protocol import SCORE, F, P, PublicSet, State
 from confide.kinds.public import PublicForm, PublicKind
-from confide.kinds.starting import scores_from, settle
+from confide.kinds.starting import settle
 from confide.learning.teaching import Lesson
 from confide.methods.fedavg import Facts, FedAvg
 from confide.methods.feded.lessons import (
@@ -74,22 +70,16 @@ from confide.methods.feded.lessons import (
     with_past,
 )
 from confide.methods.feded.steps import (
-    SCORE_MODEL,
-    TAKE_MODEL,
     TAKE_PUBLIC_SET,
     TRAIN_AND_PREDICT,
     Predicted,
     PublicKept,
-    ScoreModel,
-    TakeModel,
     TakePublic,
     TrainAndPredict,
-    model_named,
 )
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table
-from confide.tasks import Counts
 from confide.text.document import Document
 
 
@@ -110,7 +100,6 @@ class FedEDSettings(Table):
     distil_epochs: Annotated[int, Field(ge=1)] = 1
     distil_batch_size: Annotated[int, Field(ge=1)] | None = None
     distil_learning_rate: Annotated[float, Field(gt=0)] | None = None
-    download: Literal["whole", "difference"] = "whole"
 
     @model_validator(mode="after")
     def _something_to_distil(self) -> Self:
@@ -121,15 +110,12 @@ class FedEDSettings(Table):
 
 @dataclass(frozen=True)
 class FedEDState(State[F], Generic[F, P]):
-    """What the server carries from round to round; `weights` are the central model's.
+    """What the server carries from round to round; `weights` are the central model's."""
 
-    `behind` are the sites that missed the last difference and need the whole model.
-    """
+    gone: ClassVar[tuple[str, ...]] = ("version", "behind")
 
     public: P = carries("the public set")
     labels: list[str] = carries("label of each row of the public set; empty without labels")
-    version: int = carries("version of the central model")
-    behind: list[str] = carries("sites that lack this version")
     past: Arrays = carries("sums of the sites' predictions in earlier rounds", start=dict)
 
 
@@ -141,12 +127,7 @@ class FedED(FedAvg):
     """The method: `start` hands out the public set, `round` is one turn of Algorithm 1."""
 
     method: ClassVar[str] = "feded"
-    own_steps: ClassVar[tuple[Step, ...]] = (
-        TAKE_PUBLIC_SET,
-        TAKE_MODEL,
-        TRAIN_AND_PREDICT,
-        SCORE_MODEL,
-    )
+    own_steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, TRAIN_AND_PREDICT, SCORE)
     Settings: ClassVar[type] = FedEDSettings
     State: ClassVar[type] = FedEDState
     Memory: ClassVar[type] = PublicKept
@@ -185,11 +166,9 @@ class FedED(FedAvg):
             idle=idle,
             public=taken.public,
             labels=labels,
-            version=1,
-            behind=list(federation.sites),
         )
         self._parts(state, federation.seed)
-        return self._given_out(state, {}, federation, round=0)
+        return state
 
     def round(self, state: Central, federation: Federation, n: int) -> tuple[Central, Facts]:
         """Sites train and predict the public set; the central model learns from their mean."""
@@ -202,7 +181,7 @@ class FedED(FedAvg):
             state = replace(state, past=past_of(total))
         teacher_SR = teacher_of(total, ask, temperature=own.temperature)
         weights, distilled = self._distilled(state, teacher_SR, how, seed=federation.seed)
-        return self._moved(state, weights, federation, round=n), facts | distilled
+        return replace(state, weights=weights), facts | distilled
 
     def _said(
         self, state: Central, federation: Federation, how: How
@@ -239,10 +218,8 @@ class FedED(FedAvg):
     def _asked_of(self, state: Central, how: How) -> TrainAndPredict:
         """What the sites are asked in a round."""
         return TrainAndPredict(
-            weights=self._sent(state),
+            weights=state.weights,
             how=how,
-            version=state.version,
-            model=self._named(state),
             public=state.public.digest,
             examples=state.public.rows,
             classes=state.form.classes,
@@ -334,54 +311,3 @@ class FedED(FedAvg):
                 break
             best, least = weights, found
         return best, {"distil_loss": loss, "held_out_loss": least}
-
-    def score(
-        self, state: Central, federation: Federation, *, part: str, round: int
-    ) -> dict[str, Counts]:
-        """Every site's counts on its own held-out text.
-
-        The final test is of the selected round's model, which the sites may no longer have, so it
-        is sent whole.
-        """
-        weights = state.weights if part == "test" else self._sent(state)
-        named = "" if weights else self._named(state)
-        ask = ScoreModel(weights, state.version, named, part)
-        return scores_from(
-            federation,
-            self.kind,
-            step=self._step(SCORE_MODEL),
-            ask=ask,
-            round=round,
-            form=state.form,
-        )
-
-    def _sent(self, state: Central) -> Arrays:
-        """The central model for an ask: empty if the sites keep it."""
-        return state.weights if self._own.download == "whole" else {}
-
-    def _named(self, state: Central) -> str:
-        """The digest of the central model if the sites keep it; else empty."""
-        return "" if self._own.download == "whole" else model_named(state.weights)
-
-    def _moved(
-        self, state: Central, weights: Arrays, federation: Federation, *, round: int
-    ) -> Central:
-        """The state with these weights or, with differences, the rounded ones that sites get."""
-        change: Arrays = {}
-        if self._own.download == "difference":
-            change = difference(weights, state.weights)
-            weights = plus(state.weights, change)
-        state = replace(state, version=state.version + 1, weights=weights)
-        return self._given_out(state, change, federation, round=round)
-
-    def _given_out(
-        self, state: Central, change: Arrays, federation: Federation, *, round: int
-    ) -> Central:
-        """Bring every site's central model up to date, if only differences are sent."""
-        if self._own.download == "whole":
-            return state
-        whole = TakeModel(state.version, state.weights, {})
-        part = TakeModel(state.version, {}, change)
-        asks = {site: whole if site in state.behind else part for site in federation.sites}
-        taken = federation.ask(TAKE_MODEL, asks, round=round)
-        return replace(state, behind=sorted(set(federation.sites) - taken.keys()))

@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError
-from confide.federation.coarse import LEVELS, fixed, plus
+from confide.federation.coarse import LEVELS, fixed
 from confide.federation.failures import Refusal
-from confide.federation.giving import digest_of
 from confide.federation.guards import bounded
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
@@ -25,20 +24,15 @@ from confide.federation.steps import Learnt, Shapes, Step, Turn
 from confide.kinds.fitting import fitted_on
 from confide.kinds.how import How
 from confide.kinds.protocol import (
-    HELD_OUT,
     F,
     Kept,
     P,
-    S,
     Taken,
     check_taken,
     taken,
 )
 from confide.kinds.public import PublicDesk, PublicForm
 from confide.learning.relations import probabilities
-
-NONE_YET = 0
-"""The version of a site without a central model."""
 
 
 @dataclass(frozen=True)
@@ -51,39 +45,17 @@ class TakePublic(Generic[F, P]):
 
 @dataclass(frozen=True)
 class PublicKept(Kept[F], Generic[F, P]):
-    """A site's memory: the form and the public set; with differences, also the central model."""
+    """A site's memory: the form and the public set."""
 
     public: P = carries("the public set")
-    version: int = carries("version of the central model")
-    weights: Arrays = carries("the central model; empty if it is always sent whole")
-
-
-@dataclass(frozen=True)
-class TakeModel:
-    """Keep this central model."""
-
-    version: int = carries("version of the central model", rule="varies")
-    weights: Arrays = carries("the whole model; empty if a difference is enough")
-    change: Arrays = carries("difference from the previous version: int8, scales, rows")
-
-
-@dataclass(frozen=True)
-class ModelTaken:
-    """The site has the central model."""
-
-    version: int = carries("the version that it keeps", rule="open")
 
 
 @dataclass(frozen=True)
 class TrainAndPredict:
     """Train the central model on your own examples, and predict the public set."""
 
-    weights: Arrays = carries("the central model; empty: use the one that the site keeps")
+    weights: Arrays = carries("the central model")
     how: How = carries("how a site trains")
-    version: int = carries("version of the central model", rule="varies")
-    model: str = carries(
-        "digest of the central model that the site keeps; empty if it is sent", rule="varies"
-    )
     public: str = carries("SHA-256 of the public set", rule="varies")
     examples: int = carries("number of its rows, each to be predicted", rule="varies")
     classes: int = carries("number of classes", rule="varies")
@@ -108,19 +80,7 @@ class Predicted:
     sentences: int = carries("examples trained on, over all epochs")
 
 
-@dataclass(frozen=True)
-class ScoreModel:
-    """Score a part of your held-out text with the central model."""
-
-    weights: Arrays = carries("the central model; empty: use the one that the site keeps")
-    version: int = carries("version of the central model", rule="varies")
-    model: str = carries(
-        "digest of the central model that the site keeps; empty if it is sent", rule="varies"
-    )
-    part: str = carries("dev or test", rule="varies")
-
-
-# --- the public set and the central model -----------------------------------------------------
+# --- the public set ----------------------------------------------------------------------------
 
 
 def take_public_set(
@@ -128,45 +88,7 @@ def take_public_set(
 ) -> tuple[Taken, PublicKept[F, P]]:
     """Keep the form of the model and the public set. Raises Refusal if the set is malformed."""
     ask.public.check()
-    kept = PublicKept(ask.form, public=ask.public, version=NONE_YET, weights={})
-    return taken(site, ask.form), kept
-
-
-def take_model(
-    site: Site, memory: PublicKept[F, P] | None, ask: TakeModel, turn: Turn
-) -> tuple[ModelTaken, PublicKept[F, P]]:
-    """Keep the central model: sent whole, or as a difference from the one kept here."""
-    memory = known(memory)
-    weights = ask.weights
-    if not weights:
-        if not memory.weights or memory.version != ask.version - 1:
-            raise Refusal("other-model")
-        weights = plus(memory.weights, ask.change)
-    return ModelTaken(ask.version), replace(memory, version=ask.version, weights=weights)
-
-
-def check_model_taken(ask: TakeModel, reply: ModelTaken) -> None:
-    """Raise GuardError if the site has a different version."""
-    if reply.version != ask.version:
-        raise GuardError("version is not the one that was sent")
-
-
-def model_at(memory: PublicKept[F, P], ask: TrainAndPredict | ScoreModel) -> Arrays:
-    """The central model as sent or, if empty, as the site keeps it. Raises Refusal.
-
-    What the site keeps is the very model that the ask names, or a server could give one site
-    another.
-    """
-    if ask.weights:
-        return ask.weights
-    if memory.version != ask.version or model_named(memory.weights) != ask.model:
-        raise Refusal("other-model")
-    return memory.weights
-
-
-def model_named(weights: Arrays) -> str:
-    """The digest by which an ask names the central model that sites keep."""
-    return digest_of(weights).hex()
+    return taken(site, ask.form), PublicKept(ask.form, public=ask.public)
 
 
 # --- training and predicting ------------------------------------------------------------------
@@ -178,8 +100,9 @@ def train_and_predict(
     """Train on the site's own examples, and predict the public set (Algorithm 1)."""
     memory = known(memory)
     desk = desk_for(site, memory, ask)
-    start = model_at(memory, ask)
-    fitted, memory = fitted_on(memory, ask.how, lambda how: desk.fit(start, how, seed=turn.seed))
+    fitted, memory = fitted_on(
+        memory, ask.how, lambda how: desk.fit(ask.weights, how, seed=turn.seed)
+    )
     reply = predicted(desk, memory.public, ask=ask, weights=fitted.weights)
     return replace(reply, loss=round(fitted.loss, 4), sentences=fitted.examples), memory
 
@@ -280,18 +203,7 @@ def columns_known(reply: Predicted, name: str, axes: int) -> NDArray[np.float32]
     return None if known_R is None else known_R[None, 1:]
 
 
-def score(
-    site: Site, memory: PublicKept[F, P] | None, ask: ScoreModel, turn: Turn
-) -> tuple[S, PublicKept[F, P]]:
-    """Count what the central model gets right on the site's held-out text."""
-    memory = known(memory)
-    if ask.part not in HELD_OUT:
-        raise Refusal("bad-ask")
-    return memory.form.at(site).scored(model_at(memory, ask), ask.part), memory
-
-
 TAKE_PUBLIC_SET = Step.of(take_public_set, check=check_taken)
-TAKE_MODEL = replace(Step.of(take_model, check=check_model_taken), to_each=True)
 TRAIN_AND_PREDICT = Step.of(
     train_and_predict,
     summed=True,
@@ -300,4 +212,3 @@ TRAIN_AND_PREDICT = Step.of(
     shapes=shapes_of_predicted,
     learnt=Learnt("said_SQ", "sites", has=columns_known, lanes=lanes_of_predicted),
 )
-SCORE_MODEL = Step.of(score)
