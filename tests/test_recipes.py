@@ -209,8 +209,7 @@ DISTILLED = {  # Sui et al. 2020, 4.2
     "classifier.dropout": 0.1, "encoder.tune": "all", "classifier.blind": True,
     "classifier.pool": "sum", "federation.fraction": 0.1, "public.share": 0.2,
     "public.labelled": True, "options.upload": "logits", "options.average": "all",
-    "options.temper_student": False, "options.past": 0.0, "options.label_share": 1.0,
-    "options.label_decay": 1.0, "options.distil_on": "all", "options.hold_out": 0.0,
+    "options.temper_student": False, "options.past": 0.0, "options.hold_out": 0.0,
 }  # fmt: skip
 BIDDING = {  # Sui et al. 2021, 4.2; what it searched is the first of its grid that is here
     "split.sites": 100, "federation.fraction": 0.1, "training.optimiser": "sgd",

@@ -27,7 +27,6 @@ HERE = Path(__file__).parent
 DISTIL = ("method=feded", "options.temperature=1", "options.distil_epochs=2")
 METHODS: dict[str, tuple[str, ...]] = {
     "FedED, labels": DISTIL,
-    "FedED, half of the labels": (*DISTIL, "options.label_share=0.5", 'options.distil_on="rest"'),
     "FedED, no labels": (*DISTIL, "public.labelled=false"),
     "FedAvg": ("method=fedavg",),
     "public set alone": ("method=public-only",),

@@ -32,15 +32,10 @@ PAPER = ("options.temper_student=false",)
 
 MORE = ("public.share=0.15", "data.train_share=0.28")
 """Three times the public text, and as much text at a site as without it."""
-HALVES = ("public.share=0.1", "data.train_share=0.264", "options.label_share=0.5")
-"""Twice the public text, with the labels of one half; as much text at a site as without it."""
 REMEDIES: dict[str, dict[str, tuple[str, ...]]] = {
     "labelled": {
         "both": (),
         "both-past": ("options.past=0.5",),
-        "more": (*HALVES, 'options.distil_on="rest"', 'options.wire_dtype="int8"'),
-        "half": ("options.label_share=0.5", 'options.distil_on="rest"'),
-        "decay": ("options.label_decay=0.7",),
         "held-out": ("options.hold_out=0.1", "options.distil_epochs=3"),
     },
     "unlabelled": {
@@ -55,12 +50,8 @@ GENTLE = ("options.distil_batch_size=16", "options.distil_learning_rate=2e-5")
 CORPORA: dict[str, tuple[str, ...]] = {
     "both": (),
     "gentle": GENTLE,
-    "more": (
-        *GENTLE, "public.share=0.4", "options.label_share=0.5", 'options.distil_on="rest"',
-        'options.wire_dtype="int8"',
-    ),
 }  # fmt: skip
-"""On GAD and ChemProt: "more" has as many labels, and takes its other text from the sites."""
+"""On GAD and ChemProt."""
 
 
 def skewed(alpha: str) -> tuple[str, ...]:

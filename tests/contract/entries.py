@@ -147,8 +147,6 @@ ENTRIES: dict[str, Entry] = {
             ("public.labelled=false", "classifier.pool=start", "select.every=2", "rounds=5"),
             (
                 "options.past=0.5",
-                "options.label_share=0.5",
-                "options.distil_on=rest",
                 "options.hold_out=0.2",
                 "options.distil_epochs=2",
             ),

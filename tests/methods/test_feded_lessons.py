@@ -1,4 +1,4 @@
-"""FedED: which rounds the teacher remembers, and of which public rows the server learns what."""
+"""FedED: which rounds the teacher remembers, and which public rows the server holds out."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from confide.kinds.sentences import PublicSentences
 from confide.learning.encoder import load_encoder
 from confide.learning.teaching import Lesson
 from confide.learning.weights import load
-from confide.methods.feded.lessons import parts_of, past_of, teacher_of, with_past
+from confide.methods.feded.lessons import held_out, past_of, teacher_of, with_past
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import same_run
@@ -34,9 +34,6 @@ every_pair = pytest.mark.parametrize("pair", PAIRS)
 REMEDIES = (
     "options.temper_student=true",
     "options.past=0.5",
-    "options.label_share=0.5",
-    "options.label_decay=0.5",
-    "options.distil_on=rest",
     "options.hold_out=0.2",
     "options.distil_epochs=3",
 )
@@ -97,27 +94,15 @@ def test_the_server_remembers_what_the_sites_said(pair: str, tmp_path: Path) -> 
 PUBLIC = PublicSentences([["a"] * (1 + n % 5) for n in range(40)])
 
 
-@pytest.mark.parametrize("apart", [True, False])
-@pytest.mark.parametrize("hold_out", [0.0, 0.1])
-@pytest.mark.parametrize("label_share", [0.0, 0.25, 1.0])
-def test_parts_are_drawn_sentence_by_sentence(
-    label_share: float, hold_out: float, apart: bool
-) -> None:
-    apart = apart and label_share < 1
-    parts = parts_of(PUBLIC, label_share=label_share, apart=apart, hold_out=hold_out, seed=3)
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_what_is_held_out_is_drawn_sentence_by_sentence(share: float) -> None:
+    held_S = held_out(PUBLIC, share, seed=3)
     numbers = PUBLIC.row_sentences
-    of_sentence = [{tuple(row) for row in np.stack(parts, 1)[numbers == n]} for n in range(40)]
+    of_sentence = [set(held_S[numbers == n].tolist()) for n in range(40)]
     assert all(len(found) == 1 for found in of_sentence)
-    told, taught, held = np.array([found.pop() for found in of_sentence]).T
-    assert held.sum() == 40 * hold_out
-    assert told.sum() == 40 * (1 - hold_out) * label_share
-    assert not (held & (told | taught)).any()
-    assert (taught == (~held & ~told if apart else ~held)).all()
-    again = parts_of(PUBLIC, label_share=label_share, apart=apart, hold_out=hold_out, seed=3)
-    other = parts_of(PUBLIC, label_share=label_share, apart=apart, hold_out=hold_out, seed=4)
-    assert all(map(np.array_equal, parts, again))
-    if hold_out or 0 < label_share < 1:
-        assert not all(map(np.array_equal, parts, other))
+    assert sum(found.pop() for found in of_sentence) == 40 * share
+    assert np.array_equal(held_S, held_out(PUBLIC, share, seed=3))
+    assert not np.array_equal(held_S, held_out(PUBLIC, share, seed=4))
 
 
 @every_pair
@@ -126,7 +111,7 @@ def test_a_part_is_a_public_set_of_its_sentences(pair: str, tmp_path: Path) -> N
     method, federation, _ = started(tmp_path, tiny(tmp_path, f"method={pair}", sites=2))
     state = method.start(federation)
     public, form = state.public, state.form
-    kept_S = parts_of(public, label_share=0.5, apart=False, hold_out=0.0, seed=1).told_S
+    kept_S = held_out(public, 0.5, seed=1)
     part = public.part(kept_S)
     part.check()
     assert part.digest != public.digest
@@ -151,8 +136,7 @@ def test_pairs_of_one_sentence_stay_together(tmp_path: Path) -> None:
 # --- what the student learns ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("apart", [True, False])
-def test_labels_and_predictions_are_learnt_of_their_parts(tmp_path: Path, apart: bool) -> None:
+def test_labels_and_predictions_are_learnt_of_all_that_is_public(tmp_path: Path) -> None:
     """One batch of all public examples in round 3, one step of SGD, computed by autograd."""
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     settings = tiny(
@@ -164,9 +148,6 @@ def test_labels_and_predictions_are_learnt_of_their_parts(tmp_path: Path, apart:
         "options.distil_batch_size=24",
         "options.distil_learning_rate=0.5",
         "options.temper_student=false",
-        "options.label_share=0.5",
-        "options.label_decay=0.5",
-        f"options.distil_on={'rest' if apart else 'all'}",
         "classifier.dropout=0",
         f"classifier.encoder={tiny_bert(tmp_path / 'still', initializer_range=0.1, **still)}",
         sites=2,
@@ -174,9 +155,6 @@ def test_labels_and_predictions_are_learnt_of_their_parts(tmp_path: Path, apart:
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     after, facts = method.round(state, federation, 3)
-    told_S, taught_S, _ = method._parts(state, federation.seed)
-    assert told_S.sum() == 12
-    assert taught_S.sum() == (12 if apart else 24)
 
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     q = torch.from_numpy(teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2))
@@ -187,10 +165,8 @@ def test_labels_and_predictions_are_learnt_of_their_parts(tmp_path: Path, apart:
     p = model(relation_batch(encoded, np.arange(24))).softmax(-1)
     loss = torch.zeros(())
     for row, label in enumerate(state.labels):
-        if taught_S[row]:
-            loss = loss + (q[row] * (q[row] / p[row]).log()).sum() / 24
-        if told_S[row]:
-            loss = loss - 0.25 * p[row, state.form.relations.index(label)].log() / 24
+        loss = loss + (q[row] * (q[row] / p[row]).log()).sum() / 24
+        loss = loss - p[row, state.form.relations.index(label)].log() / 24
     loss.backward()  # type: ignore[no-untyped-call]
     for name, parameter in model.named_parameters():
         slope = np.zeros(1) if parameter.grad is None else parameter.grad.numpy()
@@ -201,7 +177,7 @@ def test_labels_and_predictions_are_learnt_of_their_parts(tmp_path: Path, apart:
 
 @every_pair
 def test_every_kind_is_given_the_same_lesson(pair: str, tmp_path: Path) -> None:
-    settings = tiny(tmp_path, f"method={pair}", *REMEDIES[:5], sites=2)
+    settings = tiny(tmp_path, f"method={pair}", "options.past=0.5", sites=2)
     method, federation, _ = started(tmp_path, settings)
     state = method.start(federation)
     given: list[Any] = []
@@ -214,13 +190,11 @@ def test_every_kind_is_given_the_same_lesson(pair: str, tmp_path: Path) -> None:
     method._student.learn = learn
     for number in (1, 2):
         method.round(state, federation, number)
-    told_S, taught_S, _ = method._parts(state, federation.seed)
-    assert told_S.any()
-    assert (told_S ^ taught_S).all()
-    for lesson, weight in zip(given, (1.0, 0.5), strict=True):
-        assert np.array_equal(lesson.labels_T, told_S * np.float32(weight))
+    assert len(given) == 2
+    for lesson in given:
+        assert (lesson.labels_T == 1).all() and len(lesson.labels_T) == state.public.rows
         assert lesson.temperature == 2
-        np.testing.assert_allclose(lesson.teacher_TY.sum(1), taught_S, rtol=1e-5)
+        np.testing.assert_allclose(lesson.teacher_TY.sum(1), 1, rtol=1e-5)
 
 
 @every_pair
@@ -281,8 +255,7 @@ def test_the_best_pass_on_held_out_sentences_is_kept(
 
     method._student.learn = learn
     after, facts = method.round(state, federation, 1)
-    _, taught_S, held_S = method._parts(state, federation.seed)
-    assert (taught_S == ~held_S).all()
+    held_S = method._held(state, federation.seed)
     for public, own in seen:
         assert public.digest == state.public.part(~held_S).digest
         assert own["how"].epochs == 1
@@ -336,17 +309,13 @@ def test_a_run_with_all_remedies_is_resumed(pair: str, tmp_path: Path) -> None:
 
 
 def test_bad_values_are_told(tmp_path: Path) -> None:
-    for odd in ("past=1.1", "label_share=0", "label_decay=0", "distil_on=none", "hold_out=0.6"):
+    for odd in ("past=1.1", "hold_out=0.6"):
         with pytest.raises(SettingsError, match=f"{odd.partition('=')[0]} is wrong"):
             started(tmp_path, tiny(tmp_path, "method=feded-relations", f"options.{odd}"))
-    rest = tiny(tmp_path, "method=feded-relations", "options.distil_on=rest")
-    with pytest.raises(SettingsError, match='"rest" leaves nothing: give a label_share below 1'):
-        started(tmp_path, rest)
 
 
-@pytest.mark.parametrize("option", ["hold_out=0.01", "label_share=0.01"])
-def test_a_public_set_that_is_too_small_for_its_parts_is_told(tmp_path: Path, option: str) -> None:
-    settings = tiny(tmp_path, "method=feded-relations", f"options.{option}")
+def test_a_public_set_that_is_too_small_for_its_parts_is_told(tmp_path: Path) -> None:
+    settings = tiny(tmp_path, "method=feded-relations", "options.hold_out=0.01")
     method, federation, engine = started(tmp_path, settings)
     with pytest.raises(SettingsError, match=r"too few sentences.*24 sentences"):
         method.start(federation)

@@ -28,6 +28,9 @@ def refused(tree: dict[str, Any], *overrides: str) -> str:
     [
         ('federation.sums = "integers"', {}, "federation.sums=integers"),
         ("options.download", FEDED, "options.download=difference"),
+        ("options.label_share", FEDED, "options.label_share=0.5"),
+        ("options.label_decay", FEDED, "options.label_decay=0.5"),
+        ("options.distil_on", FEDED, "options.distil_on=rest"),
     ],
 )
 def test_a_removed_setting_says_what_to_do_instead(

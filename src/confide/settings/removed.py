@@ -7,6 +7,9 @@ REMOVED: dict[str, str] = {
     " among three sites or more, or leave it out",
     "options.download": 'set federation.down = "int8", which sends fewer bytes for the same model,'
     " or leave it out",
+    "options.label_share": "leave it out, so that all public labels are learnt",
+    "options.label_decay": "leave it out, or stop by held-out sentences: options.hold_out",
+    "options.distil_on": "leave it out, so that all public text is distilled",
 }
 """Advice by dotted key; by `key = "value"` where only a value went."""
 

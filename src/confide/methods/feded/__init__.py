@@ -24,10 +24,8 @@ Where we differ from the paper or decide what it leaves open:
 - τ softens the teacher and the student, so that a perfect student keeps the teacher's logits; Eq. 4
   softens only the teacher, which halves them every round at τ = 2 (`temper_student = false`);
 - what the server learns of the public set can be changed, and no site is asked anything else
-  (`confide.methods.feded.lessons`): it may average the predictions over rounds (`past`), learn the
-  labels of a part (`label_share`), distil only on the rest (`distil_on`), let the labels' weight
-  fall over rounds (`label_decay`), and stop by a part that it holds out (`hold_out`). With none of
-  these, it is the paper;
+  (`confide.methods.feded.lessons`): it may average the predictions over rounds (`past`), and stop
+  by a part that it holds out (`hold_out`). With neither, it is the paper;
 - the public set is sent once, without its labels, and named by the digest of its content;
 - the optimiser of the distillation starts afresh each round, as the sites' do;
 - for an unlabelled public set (`public.labelled = false`) the first part of Eq. 6 is left out;
@@ -43,11 +41,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Generic, Literal, Self
+from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
@@ -59,11 +57,10 @@ from confide.kinds.starting import settle
 from confide.learning.teaching import Lesson
 from confide.methods.fedavg import Facts, FedAvg
 from confide.methods.feded.lessons import (
-    Parts,
     Rows,
     certain,
+    held_out,
     loss_of,
-    parts_of,
     past_of,
     saturated,
     teacher_of,
@@ -93,19 +90,10 @@ class FedEDSettings(Table):
     temperature: Annotated[float, Field(gt=0)] = 2.0
     temper_student: bool = True
     past: Annotated[float, Field(ge=0, le=1)] = 0.0
-    label_share: Annotated[float, Field(gt=0, le=1)] = 1.0
-    label_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    distil_on: Literal["all", "rest"] = "all"
     hold_out: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     distil_epochs: Annotated[int, Field(ge=1)] = 1
     distil_batch_size: Annotated[int, Field(ge=1)] | None = None
     distil_learning_rate: Annotated[float, Field(gt=0)] | None = None
-
-    @model_validator(mode="after")
-    def _something_to_distil(self) -> Self:
-        if self.distil_on == "rest" and self.label_share == 1:
-            raise ValueError('distil_on = "rest" leaves nothing: give a label_share below 1')
-        return self
 
 
 @dataclass(frozen=True)
@@ -167,7 +155,8 @@ class FedED(FedAvg):
             public=taken.public,
             labels=labels,
         )
-        self._parts(state, federation.seed)
+        if self._own.hold_out:
+            self._held(state, federation.seed)
         return state
 
     def round(self, state: Central, federation: Federation, n: int) -> tuple[Central, Facts]:
@@ -230,12 +219,11 @@ class FedED(FedAvg):
         self, state: Central, teacher_SR: NDArray[np.float32], how: How, *, seed: int
     ) -> tuple[Arrays, Facts]:
         """The central model after the distillation of a round, and its facts (Eq. 6)."""
-        own, parts = self._own, self._parts(state, seed)
-        weight = np.float32(own.label_decay ** (how.round - 1))
+        own = self._own
         lesson = Lesson(
-            np.where(parts.taught_S[:, None], teacher_SR, np.float32(0)),
+            teacher_SR,
             own.temperature if own.temper_student else 1.0,
-            np.where(parts.told_S, weight, np.float32(0)),
+            np.full(len(teacher_SR), bool(state.labels), np.float32),
         )
         how = replace(
             how,
@@ -245,7 +233,8 @@ class FedED(FedAvg):
         )
         named = derive_seed(seed, "distil", how.round)
         if own.hold_out:
-            return self._best(state, teacher_SR, lesson, parts.held_S, how=how, seed=named)
+            held_S = self._held(state, seed)
+            return self._best(state, teacher_SR, lesson, held_S, how=how, seed=named)
         weights, loss = self._student.learn(
             state.form,
             state.public,
@@ -257,16 +246,9 @@ class FedED(FedAvg):
         )
         return weights, {"distil_loss": loss}
 
-    def _parts(self, state: Central, seed: int) -> Parts:
-        """What is learnt of which sentence of the public set; the same in every round."""
-        own, labelled = self._own, bool(state.labels)
-        return parts_of(
-            state.public,
-            label_share=own.label_share if labelled else 0.0,
-            apart=labelled and own.distil_on == "rest",
-            hold_out=own.hold_out,
-            seed=derive_seed(seed, "public parts"),
-        )
+    def _held(self, state: Central, seed: int) -> Rows:
+        """The rows of the public set that are held out; the same in every round."""
+        return held_out(state.public, self._own.hold_out, seed=derive_seed(seed, "public parts"))
 
     def _best(
         self,

@@ -1,4 +1,4 @@
-"""What the server of FedED learns in a round: the teacher, and of which rows it learns what.
+"""What the server of FedED learns in a round: the teacher, and which rows it holds out.
 
 Nothing here concerns the sites: they predict every row of the public set, whatever is learnt of it.
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -82,38 +81,22 @@ def past_of(total: Predicted) -> Arrays:
     return {"said_SQ": total.said_SQ, "sites_R": total.knows["R"]}
 
 
-class Parts(NamedTuple):
-    """Of which rows the labels are learnt, of which the predictions, and which are held out."""
+def held_out(public: PublicSet, share: float, *, seed: int) -> Rows:
+    """The rows of a public set that are held out: this share of its sentences, drawn by the seed.
 
-    told_S: Rows
-    taught_S: Rows
-    held_S: Rows
-
-
-def parts_of(
-    public: PublicSet, *, label_share: float, apart: bool, hold_out: float, seed: int
-) -> Parts:
-    """The parts of a public set, drawn sentence by sentence.
-
-    `hold_out` is the share of all sentences that is held out, `label_share` the share of the others
-    whose labels are learnt. Predictions are learnt of all that are not held out or, if the parts
-    are `apart`, of those whose labels are not learnt. Raises SettingsError if a part is empty.
+    Raises SettingsError if nothing is held out, or nothing is left.
     """
     sentences_S = public.row_sentences
     count = int(sentences_S.max()) + 1
     rank_S = np.random.default_rng(seed).permutation(count)[sentences_S]
-    held = round(hold_out * count)
-    told = held + round(label_share * (count - held))
-    held_S, told_S = rank_S < held, (rank_S >= held) & (rank_S < told)
-    taught_S = ~held_S & ~told_S if apart else ~held_S
-    wanted = (held_S, hold_out > 0), (told_S, label_share > 0), (taught_S, True)
-    if not all(part_S.any() for part_S, needed in wanted if needed):
+    held_S: Rows = rank_S < round(share * count)
+    if not held_S.any() or held_S.all():
         raise SettingsError(
-            "the public set has too few sentences for its parts",
-            got=f"{count} sentences, hold_out = {hold_out}, label_share = {label_share}",
-            fix="use a larger public set, or other values of `hold_out` and `label_share`",
+            "the public set has too few sentences to hold some out",
+            got=f"{count} sentences, hold_out = {share}",
+            fix="use a larger public set, or another value of `hold_out`",
         )
-    return Parts(told_S, taught_S, held_S)
+    return held_S
 
 
 def loss_of(
