@@ -63,7 +63,6 @@ EXPERIMENTS: dict[str, Experiment] = {
         (f"mask-{share}", ELMONER, BOTH, (f"data.mask_common={share}", *at("0.1")))
         for share in ("0.25", "0.5", "0.75", "1.0")
     ],
-    "wire": [("float16", ELMONER, ("fedner",), ('options.wire_dtype="float16"',))],
     "taggers": [(name, name, ("fedner",), ()) for name in TAGGERS],
 }
 

@@ -42,7 +42,7 @@ _FEDAVG = (
 _FEDNER = (
     "",
     "select.every=2 rounds=5",
-    "options.local_steps=2 options.wire_dtype=float16 options.sparse=true",
+    "options.local_steps=2",
     'options.private=["crf"] model.cnn_filters=6 model.cnn_widths=[1,3]',
     'options.private=["word","character","cnn","bilstm","crf"]',
     "options.private=[]",

@@ -125,7 +125,7 @@ ENTRIES: dict[str, Entry] = {
         reaches=0.9,
         variants=(
             ("select.every=2", "rounds=5"),
-            ("options.local_steps=2", "options.wire_dtype=float16", "options.sparse=true"),
+            ("options.local_steps=2", "federation.up=float16", "federation.down=float16"),
             ('options.private=["crf"]', "model.cnn_filters=6", "model.cnn_widths=[1,3]"),
             ('options.private=["word","character","cnn","bilstm","crf"]',),
             ("options.private=[]",),
@@ -279,7 +279,7 @@ _CROSSED: dict[str, dict[str, Any]] = {
     "fedner-encoder": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-linear": {
         "learning": ("rounds=60", "select.every=20", "training.batch_size=18"),
-        "variants": (("options.sparse=true", "options.types=common", "options.private=[]"),),
+        "variants": (("options.types=common", "options.private=[]"),),
     },
     "fedner-spans": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},
     "fedner-lightner": {"learning": ("rounds=60", "select.every=20", "training.batch_size=18")},

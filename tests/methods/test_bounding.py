@@ -14,7 +14,6 @@ from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.methods.fedavg import TRAIN, Train, Trained, bounded_trained
 from confide.methods.fedner.steps import (
-    HALF,
     IMPROVE,
     Improve,
     Improved,
@@ -105,42 +104,25 @@ def test_rows_that_do_not_leave_do_not_count() -> None:
 WAY = {"word.weight": f32([3, 0], [0, 4]), "cnn": f32(0, 12)}
 
 
-def improved(times: float = 1.0, *, share: float = 0.25, kinds: tuple[type, ...]) -> Improved:
-    update: Arrays = {}
-    for (name, way), kind in zip(WAY.items(), kinds, strict=True):
-        scale = HALF if kind is np.float16 else 1.0
-        update[name] = (way * np.float32(times * share * scale)).astype(kind)
+def improved(times: float = 1.0, *, share: float = 0.25) -> Improved:
+    update = {name: way * np.float32(times * share) for name, way in WAY.items()}
     return Improved(update, share, 0.5 * share, 6)
 
 
-@pytest.mark.parametrize(
-    "kinds", [(np.float32, np.float32), (np.float16, np.float16), (np.float16, np.float32)]
-)
-def test_an_update_is_bounded_before_the_share(kinds: tuple[type, ...]) -> None:
-    """Whatever travels; a server may ask in two types of number."""
-    weights = {n: way.astype(kind) for (n, way), kind in zip(WAY.items(), kinds, strict=True)}
-    ask = Improve(weights, how(), 1, False)
+def test_an_update_is_bounded_before_the_share() -> None:
+    ask = Improve(WAY, how(), 1)
     for scale in (1.0, 0.5):
-        reply = improved(scale, kinds=kinds)
+        reply = improved(scale)
         assert bounded_improved(ask, reply, 13.0 * scale) is reply
-    found = bounded_improved(ask, improved(kinds=kinds), 6.5)
+    found = bounded_improved(ask, improved(), 6.5)
     check_reply(IMPROVE, ask, found)
-    expected = improved(0.5, kinds=kinds)
+    expected = improved(0.5)
     assert {n: a.tolist() for n, a in found.update.items()} == {
         n: a.tolist() for n, a in expected.update.items()
     }
     assert replace(found, update={}) == replace(expected, update={})
-    nothing = improved(0, kinds=kinds)
+    nothing = improved(0)
     assert bounded_improved(ask, nothing, 1e-9) is nothing
-
-
-def test_rounding_to_half_the_digits_adds_no_more_than_rounding() -> None:
-    draws = np.random.default_rng(2).normal(size=(50, 20)).astype(np.float32)
-    sent = (draws * np.float32(0.1 * HALF)).astype(np.float16)
-    ask = Improve({"word.weight": sent}, how(), 1, False)
-    found = bounded_improved(ask, Improved({"word.weight": sent}, 0.1, 0.5, 6), 0.7)
-    meant = found.update["word.weight"].astype(np.float64) / HALF / 0.1
-    assert np.linalg.norm(meant) == pytest.approx(0.7, rel=1e-3)
 
 
 # --- runs -----------------------------------------------------------------------------------
@@ -149,10 +131,7 @@ def test_rounding_to_half_the_digits_adds_no_more_than_rounding() -> None:
 def change_of(ask: Train | Improve, reply: Trained | Improved) -> Arrays:
     """How far a site moved, from what the server got."""
     if isinstance(reply, Improved):
-        return {
-            n: a.astype(np.float64) / reply.share / (HALF if a.dtype == np.float16 else 1)
-            for n, a in reply.update.items()
-        }
+        return {n: a.astype(np.float64) / reply.share for n, a in reply.update.items()}
     change = {}
     for name, array in reply.weights.items():
         change[name] = array.astype(np.float64) / reply.weight - ask.weights[name]
@@ -165,7 +144,7 @@ FORMS = [
     ("method=fedavg-tagger",),
     ("method=fedavg-tagger", "options.weighting=sentences", "options.rows=seen"),
     ("method=fedner-tagger",),
-    ("method=fedner-tagger", "options.local_steps=2", "options.wire_dtype=float16"),
+    ("method=fedner-tagger", "options.local_steps=2"),
 ]
 
 

@@ -17,13 +17,6 @@ from torch.optim.adam import adam as step
 
 from confide.learning.weights import Arrays
 
-LONGEST = 7.3
-"""No step of Adam is longer than this many learning rates, whatever the gradients.
-
-By Cauchy and Schwarz a mean is at most (1 - β1) / sqrt((1 - β2) (1 - β1² / β2)) = 7.27 roots of the
-mean of squares, and the corrections of bias make that less.
-"""
-
 
 @dataclass(frozen=True)
 class Moments:

@@ -51,7 +51,6 @@ class DpFedNERSettings(Table):
 
     private: tuple[str, ...] | None = None
     types: Literal["common"] = "common"
-    wire_dtype: Literal["float32"] = "float32"
     noisy_rate: Annotated[float, Field(gt=0, le=1)] = 0.01
 
 

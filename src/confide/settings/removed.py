@@ -9,6 +9,8 @@ REMOVED: dict[str, str] = {
     " or leave it out",
     "options.label_share": "leave it out, so that all public labels are learnt",
     "options.label_decay": "leave it out, or stop by held-out sentences: options.hold_out",
+    "options.sparse": "leave it out: rows of zeros never travel, but under masks",
+    "options.wire_dtype": 'set federation.up and federation.down to "float16" instead',
     "options.distil_on": "leave it out, so that all public text is distilled",
 }
 """Advice by dotted key; by `key = "value"` where only a value went."""

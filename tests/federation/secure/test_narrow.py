@@ -9,11 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from confide.federation.changes import can_be_coded
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.secure.exchanges import narrow_of
 from confide.federation.secure.lanes import Layout, layout_of
-from confide.federation.secure.narrow import Narrow, can_be_narrow, largest_of
+from confide.federation.secure.narrow import Narrow, largest_of
 from confide.methods import METHODS
 from confide.methods.fedavg import TRAIN, Train, Trained
 from confide.methods.fedner.steps import IMPROVE
@@ -95,12 +96,11 @@ def test_how_large_changes_are_is_read_off_a_sum() -> None:
 
 
 def test_only_changes_of_weights_are_narrow() -> None:
-    assert can_be_narrow(TRAIN)
-    for step in (IMPROVE, COUNT):  # its own lanes; no changes of weights
-        assert not can_be_narrow(step)
-    narrow = {name for name, pair in METHODS.items() if any(map(can_be_narrow, pair.steps))}
-    assert {"fedavg-tagger", "pseudo-complete-encoder", "lazy-mil-bags"} <= narrow
-    assert not any(name.startswith(("feded", "fedner", "dp-")) for name in narrow)
+    assert can_be_coded(TRAIN) and can_be_coded(IMPROVE)
+    assert not can_be_coded(COUNT)
+    narrow = {name for name, pair in METHODS.items() if any(map(can_be_coded, pair.steps))}
+    assert {"fedavg-tagger", "fedner-tagger", "pseudo-complete-encoder", "lazy-mil-bags"} <= narrow
+    assert not any(name.startswith(("feded", "dp-")) for name in narrow)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_nonsense_is_refused(lane: int, rooms: dict[str, float]) -> None:
 
 def test_steps_that_cannot_have_narrow_lanes_refuse_them() -> None:
     for step in (MOVE, COUNT):
-        if not can_be_narrow(step):
+        if not can_be_coded(step):
             with pytest.raises(Refusal):
                 narrow_of(step, ASK, lane=2, rooms={"a": 1.0})
     assert narrow_of(COUNT, ASK, lane=0, rooms={}) is None

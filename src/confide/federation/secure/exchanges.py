@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.federation.changes import can_be_coded
 from confide.federation.failures import Refusal
 from confide.federation.messages import carries
 from confide.federation.secure.lanes import Layout, layout_of
@@ -39,7 +40,7 @@ from confide.federation.secure.messages import (
     check_shares,
     check_signed,
 )
-from confide.federation.secure.narrow import Narrow, can_be_narrow
+from confide.federation.secure.narrow import Narrow
 from confide.federation.secure.shamir import SHARE
 from confide.federation.site import Site
 from confide.federation.steps import Shapes, Step, Turn
@@ -131,7 +132,7 @@ def narrow_of(step: Step, ask: Any, *, lane: int, rooms: Mapping[str, float]) ->
     """The narrow lanes that an opening asks for. Raises Refusal if the step cannot have them."""
     if not lane:
         return None
-    fits = lane in (1, 2) and can_be_narrow(step)
+    fits = lane in (1, 2) and can_be_coded(step)
     known = getattr(ask, step.like[0][0]) if fits else {}
     if not known or not all(n in known and 0 < most < math.inf for n, most in rooms.items()):
         raise Refusal("bad-ask")

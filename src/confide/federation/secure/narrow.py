@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from confide.federation.changes import can_be_coded
-from confide.federation.steps import Step, plain_lanes
+from confide.federation.steps import Step
 
 if TYPE_CHECKING:
     from confide.federation.secure.lanes import Lanes, Layout, Part
@@ -25,11 +24,6 @@ class Narrow:
 
     width: int
     rooms: Mapping[str, float]
-
-
-def can_be_narrow(step: Step) -> bool:
-    """Whether what sites learn in this step may have narrow lanes: changes of weights."""
-    return can_be_coded(step) and step.learnt is not None and step.learnt.lanes is plain_lanes
 
 
 def narrowed(part: Part, narrow: Narrow, *, step: Step, sites: int) -> Part:

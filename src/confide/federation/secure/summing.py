@@ -15,6 +15,7 @@ import numpy as np
 
 from confide.errors import FederationError
 from confide.federation.adding import Total
+from confide.federation.changes import can_be_coded
 from confide.federation.digests import digest
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
@@ -32,7 +33,7 @@ from confide.federation.secure.messages import (
     Meet,
     Opening,
 )
-from confide.federation.secure.narrow import can_be_narrow, largest_of
+from confide.federation.secure.narrow import largest_of
 from confide.federation.secure.once import Asking, Once, Sent
 from confide.federation.secure.roster import Roster, colluders, groups_of, roster_of
 from confide.federation.steps import Step
@@ -151,7 +152,7 @@ class Summing:
         if odd > len(sites):
             raise _spoilt(step, asking.round)
         self.newest = sites
-        if self._lane and can_be_narrow(own) and not group:
+        if self._lane and can_be_coded(own) and not group:
             self.rooms[step.name] = _rooms_after(largest_of(layout, own, lanes), len(names))
         return Found(total, sites, odd)
 

@@ -23,9 +23,8 @@ Where we differ from the paper or decide what it leaves open:
 - the turn's seed draws the batch, of sentences of similar length, and dropout;
 - `local_steps = s` (1 is the paper): a site takes s steps of Adam on all parts, with its own
   moments, and sends how far the shared parts moved; the server adds the weighted mean;
-- `wire_dtype = "float16"` halves the traffic; gradients are multiplied by 1024 on the way;
-- `sparse = true` does not send zero rows of the update, those of words that the batch lacks: the
-  same numbers in fewer bytes. Under masks a zero costs as much as a number;
+- zero rows of the update, those of words that the batch lacks, do not travel: the same numbers in
+  fewer bytes. Under masks a zero costs as much as a number;
 - `types = "common"` gives every site the union of all tag sets, so that the CRF can be shared too;
 - each site adds word vectors from a file to the shared table, which then holds only what is learnt
   on top: vectors never travel, and all sites need the same file;
@@ -55,7 +54,6 @@ from confide.learning.adam import Moments, adam
 from confide.methods.fedavg import Carried, Facts, FedAvg
 from confide.methods.fedner.steps import (
     ENROL,
-    HALF,
     IMPROVE,
     SCORE_OWN,
     TAKE_SHARE,
@@ -84,8 +82,6 @@ class FedNERSettings(Table):
     private: tuple[str, ...] | None = None
     types: Literal["own", "common"] = "own"
     local_steps: Annotated[int, Field(ge=1)] = 1
-    wire_dtype: Literal["float32", "float16"] = "float32"
-    sparse: bool = False
 
 
 @dataclass(frozen=True)
@@ -195,13 +191,12 @@ class FedNER(FedAvg):
         if not sites:
             return state, {**facts, "sites": list(drawn), "sentences": 0}
         ask = Improve(
-            weights=self._sent(state),
+            weights=state.weights,
             how=how,
             **self._improving(),
         )
         total = federation.sum(IMPROVE, ask, round=n, sites=sites)
-        scale = total.share * (HALF if own.wire_dtype == "float16" else 1.0)
-        mean = {name: (sums / scale).astype(np.float32) for name, sums in total.update.items()}
+        mean = {n: (sums / total.share).astype(np.float32) for n, sums in total.update.items()}
         if own.local_steps == 1:
             weights, moments = adam(
                 state.weights,
@@ -237,24 +232,19 @@ class FedNER(FedAvg):
 
     def _improving(self) -> dict[str, Any]:
         """What a round asks besides how a site trains."""
-        return {"local_steps": self._own.local_steps, "sparse": self._own.sparse}
+        return {"local_steps": self._own.local_steps}
 
     def score(
         self, state: Carried, federation: Federation, *, part: str, round: int
     ) -> dict[str, Counts]:
         """Every site's counts on its own held-out text, each with its own tagger."""
-        ask = ScoreOwn(self._sent(state), self._run.select.by)
+        ask = ScoreOwn(state.weights, self._run.select.by)
         step = self._step(SCORE_OWN if part == "dev" else TEST_OWN)
         return scores_from(federation, self.kind, step=step, ask=ask, round=round, form=state.form)
 
     def model(self, state: Carried, memory: Enrolled[Form]) -> tuple[Form, Arrays]:
         """The form and weights of the model that a site kept."""
         return memory.form, memory.best or lifted({**state.weights, **memory.own}, memory)
-
-    def _sent(self, state: Carried) -> Arrays:
-        """The shared weights as they travel."""
-        kind = np.dtype(self._own.wire_dtype)
-        return {name: value.astype(kind, copy=False) for name, value in state.weights.items()}
 
 
 def shares_of_batch(sentences: Mapping[str, int], batch_size: int) -> dict[str, int]:

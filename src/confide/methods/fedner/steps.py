@@ -22,11 +22,8 @@ from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.how import How
 from confide.kinds.parting import PartedDesk, PartedForm
 from confide.kinds.protocol import F, Kept, S, Taken, check_taken, shown
-from confide.learning.adam import LONGEST, Moments, adam
+from confide.learning.adam import Moments, adam
 from confide.seeds import derive_seed
-
-HALF = 1024.0
-"""Scales float16 gradients, so that small ones do not vanish."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +86,6 @@ class Improve:
     weights: Arrays = carries("weights of the shared parts")
     how: How = carries("how a site trains")
     local_steps: int = carries("steps in a round; more than one: changes are sent, not gradients")
-    sparse: bool = carries("whether zero rows of an update stay at the site")
 
 
 @dataclass(frozen=True)
@@ -165,8 +161,8 @@ def improve(
         raise Refusal("bad-ask")  # or the update of a private part would leave
     desk = _desk(site, memory)
     how = replace(ask.how, batch_size=memory.batch_size)
-    received = _received(ask.weights)
-    shared, own, moments = received, memory.own, Moments(memory.steps, memory.means, memory.squares)
+    shared, own = ask.weights, memory.own
+    moments = Moments(memory.steps, memory.means, memory.squares)
     update: Arrays = {}
     losses, examples = [], 0
     for number in range(ask.local_steps):
@@ -187,10 +183,10 @@ def improve(
             update = {name: slope[name] for name in shared}
         else:
             shared = {name: moved[name] for name in shared}
-            update = {name: shared[name] - received[name] for name in shared}
+            update = {name: shared[name] - ask.weights[name] for name in shared}
     mine = replace(memory, own=own, **vars(moments))
     reply = Improved(
-        update={name: _sent(memory.share * update[name], ask.weights[name]) for name in update},
+        update={name: memory.share * array for name, array in update.items()},
         share=memory.share,
         loss=memory.share * float(np.mean(losses)),
         sentences=examples,
@@ -238,17 +234,8 @@ def check_improved(ask: Improve, reply: Improved) -> None:
 
 
 def lanes_of_improved(ask: Improve) -> tuple[int, float]:
-    """Lanes with room for updates; in float16, of 2 bytes for steps and of 4 for gradients.
-
-    Adam says how far its steps can go. Gradients are small beside the largest that is possible, and
-    would be lost in 2 bytes.
-    """
-    if not any(array.dtype == np.float16 for array in ask.weights.values()):
-        return 4, 64.0
-    if ask.local_steps == 1:
-        return 4, 64.0 * HALF
-    longest = ask.how.learning_rate * ask.local_steps * LONGEST
-    return 2, (longest * 1.001 + 1e-6) * HALF  # float16 rounds, up or down
+    """Lanes of 4 bytes, with room for gradients."""
+    return 4, 64.0
 
 
 def shares_of_improved(ask: Improve, sites: int, examples: float) -> float:
@@ -256,18 +243,15 @@ def shares_of_improved(ask: Improve, sites: int, examples: float) -> float:
     return 1.0
 
 
-def start_of_improved(ask: Improve, reply: Improved, name: str) -> np.ndarray | None:
-    """Zeros if the ask is sparse, so that only rows that differ from zero travel."""
-    return np.zeros_like(ask.weights[name]) if ask.sparse else None
+def start_of_improved(ask: Improve, reply: Improved, name: str) -> np.ndarray:
+    """Zeros: only rows that differ from them travel."""
+    return np.zeros_like(ask.weights[name])
 
 
 def bounded_improved(ask: Improve, reply: Improved, most: float) -> Improved:
     """The reply with an update whose norm, before the share multiplies it, is at most `most`."""
-    change = {name: _meant(array) for name, array in reply.update.items()}
-    kept = bounded(change, most, times=reply.share)
-    if kept is change:
-        return reply
-    return replace(reply, update={name: _sent(kept[name], reply.update[name]) for name in kept})
+    kept = bounded(reply.update, most, times=reply.share)
+    return reply if kept is reply.update else replace(reply, update=kept)
 
 
 ENROL = Step.of(enrol, check=check_taken)
@@ -317,24 +301,6 @@ def lifted(weights: Arrays, memory: Enrolled[F]) -> Arrays:
     return {**weights, **tables}
 
 
-def _received(weights: Arrays) -> Arrays:
-    """The weights in float32, in which the site computes."""
-    return {name: value.astype(np.float32, copy=False) for name, value in weights.items()}
-
-
 def _current(ask: ScoreOwn, memory: Enrolled[F]) -> Arrays:
     """The site's model as it is now."""
-    return lifted({**_received(ask.weights), **memory.own}, memory)
-
-
-def _sent(update: np.ndarray, like: np.ndarray) -> np.ndarray:
-    """An update in the number type that travels."""
-    if like.dtype != np.float16:
-        return update
-    most = float(np.finfo(np.float16).max)
-    return np.clip(update * HALF, -most, most).astype(np.float16)
-
-
-def _meant(update: np.ndarray) -> np.ndarray:
-    """An update as it was before `_sent`."""
-    return update if update.dtype != np.float16 else update.astype(np.float32) / np.float32(HALF)
+    return lifted({**ask.weights, **memory.own}, memory)
