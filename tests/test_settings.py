@@ -16,7 +16,6 @@ from confide.methods import METHODS, method_named, method_of
 from confide.recipes import recipe_path
 from confide.recipes import recipes as known_recipes
 from confide.settings import (
-    OLD_NAMES,
     Settings,
     anchored,
     dump,
@@ -169,15 +168,12 @@ def test_an_unknown_method_names_the_nearest() -> None:
     assert nearest("zzz", ["b", "a"]) == "use one of a, b"
 
 
-def test_a_method_is_named_with_its_kind_alone_or_as_it_was_before() -> None:
+def test_a_method_is_named_with_its_kind_or_alone() -> None:
     assert all(method_named(name) is pair for name, pair in METHODS.items())
     firsts: dict[str, Any] = {}
     for pair in METHODS.values():
         firsts.setdefault(pair.method, pair)
-    named = {name: pair for name, pair in firsts.items() if name not in OLD_NAMES}
-    assert {name: method_named(name) for name in named} == named
-    for old, name in OLD_NAMES.items():
-        assert method_named(old) is METHODS[name]
+    assert {name: method_named(name) for name in firsts} == firsts
 
 
 @pytest.mark.parametrize("name", METHODS)

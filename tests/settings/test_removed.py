@@ -31,6 +31,8 @@ def refused(tree: dict[str, Any], *overrides: str) -> str:
         ("options.label_share", FEDED, "options.label_share=0.5"),
         ("options.label_decay", FEDED, "options.label_decay=0.5"),
         ("options.distil_on", FEDED, "options.distil_on=rest"),
+        ("options.adversary", {"method": "pseudo-complete"}, "options.adversary=dann"),
+        ("options.reversal", {"method": "pseudo-complete"}, "options.reversal=0.5"),
         ("options.sparse", {"method": "fedner"}, "options.sparse=true"),
         ("options.wire_dtype", {"method": "fedner"}, "options.wire_dtype=float16"),
     ],

@@ -51,7 +51,6 @@ def carries(
     legend: str = "",
     most: int = 0,
     start: Callable[[], object] | None = None,
-    was: str = "",
     before: int = 0,
     added: bool = False,
     rule: str = "",
@@ -66,7 +65,6 @@ def carries(
             table, the most bytes of JSON.
         start: makes the value of a field that the caller leaves out. Decoding requires every field,
             with or without a `start`.
-        was: the field's name in format 2, if it was another.
         before: the value of a number that an older file does not have.
         added: files of this place may be older than the field, a text or a table, which is empty
             there, or a number.
@@ -81,7 +79,6 @@ def carries(
         "what": what,
         "legend": legend,
         "most": most,
-        "was": was,
         "before": before,
         "added": added,
         "rule": rule,
@@ -117,7 +114,6 @@ class Form:
     most: int
     what: str
     hint: object
-    was: str
     before: int
     added: bool
     rule: str = ""
@@ -256,7 +252,6 @@ def _form(field: dataclasses.Field[object], hint: object) -> Form:
         most=said.get("most", 0),
         what=said.get("what", ""),
         hint=hint,
-        was=said.get("was") or field.name,
         before=said.get("before", 0),
         added=said.get("added", False),
         rule=said.get("rule", ""),

@@ -60,7 +60,7 @@ __all__ = [
     "sizes",
 ]
 
-FORMAT, BEFORE = 3, 2
+FORMAT = 3
 MOST_INT = 2**63 - 1
 M = TypeVar("M")
 
@@ -129,23 +129,19 @@ def decode(kind: type[M], data: bytes | memoryview, *, limits: Limits = OWN) -> 
 
 
 def decode_file(kind: type[M], data: bytes | memoryview) -> M:
-    """As `decode`, for a file that this place wrote, perhaps in format 2, the previous one.
+    """As `decode`, for a file that this place wrote, perhaps before the class was changed.
 
-    In format 2 messages did not nest, and some fields had other names. A field that format 2 did
-    not have is empty, or a number as its `carries(before=...)` says; one that was added later
-    (`carries(added=True)`) is empty, and one that a class names in `gone` is passed over. Raises
+    A field that was added later (`carries(added=True)`) is empty, or a number as its
+    `carries(before=...)` says, and one that a class names in `gone` is passed over. Raises
     MessageError.
     """
-    header = _opened(data, OWN, formats=(FORMAT, BEFORE))
-    if header.format == FORMAT:
-        if header.message != class_of(kind).__name__:
-            return decode(kind, data)
-        gone = gone_of(kind)
-        kept = {name: value for name, value in header.fields.items() if name not in gone}
-        made: M = _made(kind, _late(kind) | kept, _arrays(kind, header, data))
-        return made
-    found: M = _made(kind, *_renamed(kind, header.fields, _arrays(kind, header, data)))
-    return found
+    header = _opened(data, OWN)
+    if header.message != class_of(kind).__name__:
+        return decode(kind, data)
+    gone = gone_of(kind)
+    kept = {name: value for name, value in header.fields.items() if name not in gone}
+    made: M = _made(kind, _late(kind) | kept, _arrays(kind, header, data))
+    return made
 
 
 def _late(kind: type) -> dict[str, object]:
@@ -156,27 +152,6 @@ def _late(kind: type) -> dict[str, object]:
         for name, form in forms_of(kind).items()
         if form.added
     }
-
-
-def _renamed(
-    kind: type, before: dict[str, object], arrays: Arrays
-) -> tuple[dict[str, object], Arrays]:
-    """Plain fields and arrays of format 2, under their present names."""
-    plain, named = dict[str, object](), dict[str, np.ndarray]()
-    empty: dict[str, object] = {"list": [], "table": {}, "text": ""}
-    for name, form in forms_of(kind).items():
-        was, _, key = form.was.partition("/")
-        if form.kind == "arrays":
-            old = {f"{name}/{key}": arrays[was]} if key and was in arrays else {}
-            start = f"{was}/"
-            kept = {place: array for place, array in arrays.items() if place.startswith(start)}
-            named |= {f"{name}/{place.removeprefix(start)}": one for place, one in kept.items()}
-            named |= old
-        elif form.kind == "array" and was in arrays:
-            named[name] = arrays[was]
-        elif form.kind != "array":
-            plain[name] = before.get(was, empty.get(form.kind, form.before))
-    return plain, named
 
 
 def decode_one_of(
@@ -268,7 +243,6 @@ class _Header:
     fields: dict[str, object]
     arrays: dict[str, Any]
     size: int
-    format: int = FORMAT
 
 
 def check_size(data: bytes | memoryview, limits: Limits) -> int:
@@ -288,9 +262,7 @@ def check_size(data: bytes | memoryview, limits: Limits) -> int:
     return size
 
 
-def _opened(
-    data: bytes | memoryview, limits: Limits, *, formats: tuple[int, ...] = (FORMAT,)
-) -> _Header:
+def _opened(data: bytes | memoryview, limits: Limits) -> _Header:
     """The header, parsed once. Raises MessageError."""
     size = check_size(data, limits)
     try:
@@ -302,7 +274,7 @@ def _opened(
             what = "the message has more arrays than its fields allow"
             raise MessageError(what, expected=f"at most {limits.arrays}", got=str(len(outer)))
         format = header["format"] if isinstance(header, dict) else header[0]
-        if type(format) is int and format not in formats:
+        if type(format) is int and format != FORMAT:
             raise MessageError(
                 "this message is from another version of confide",
                 expected=f"format {FORMAT}",
@@ -310,9 +282,9 @@ def _opened(
                 fix="install the same version of confide everywhere",
             )
         version, message, fields = header
-        if version not in formats or not isinstance(message, str) or not isinstance(fields, dict):
+        if version != FORMAT or not isinstance(message, str) or not isinstance(fields, dict):
             raise ValueError("no message")
-        return _Header(message, fields, outer, 8 + size, version)
+        return _Header(message, fields, outer, 8 + size)
     except MessageError:
         raise
     except (ValueError, KeyError, IndexError, TypeError, RecursionError) as error:

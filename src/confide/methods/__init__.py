@@ -37,7 +37,7 @@ from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
 from confide.methods.lazy_mil import LazyMil
 from confide.methods.pseudo_complete import PseudoComplete
-from confide.settings import OLD_NAMES, REFERENCES, nearest
+from confide.settings import REFERENCES, nearest
 from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS, Counts, TaskName
 from confide.text.document import Document
@@ -210,7 +210,6 @@ def method_named(name: str) -> type[Method]:
 
     Raises SettingsError, which suggests the nearest known name.
     """
-    name = OLD_NAMES.get(name, name)
     if name in METHODS:
         return METHODS[name]
     first = next((one for one in METHODS if METHODS[one].method == name), None)

@@ -33,7 +33,8 @@ from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode_file
 from confide.runs.result import RESULT, Result
 from confide.scoring.calibration import AS_IS, Calibrator
-from confide.settings import SIMULATED, Settings, dump, leaves, load, parse, read_tree
+from confide.settings import SIMULATED, Settings, dump, leaves, parse, read_tree
+from confide.settings.removed import without_removed
 from confide.userfiles import Tree, json_of, text_of
 
 if TYPE_CHECKING:
@@ -185,6 +186,7 @@ class RunFolder:
     def settings(self, *, as_written: bool = False) -> Settings:
         """The settings of the run; relative paths start at its folder, unless taken `as_written`.
 
+        Settings that confide no longer has are passed over, unless taken `as_written`.
         Raises RunError if there is no run.
         """
         path = self.path / "settings.toml"
@@ -196,7 +198,10 @@ class RunFolder:
                 fix="check the path",
             )
         try:
-            return parse(read_tree(path)) if as_written else load(path)
+            tree = read_tree(path)
+            if as_written:
+                return parse(tree)
+            return parse(without_removed(tree), folder=path.parent.resolve())
         except SettingsError as error:
             raise RunError(
                 f"the run's settings cannot be read: {error}", where=str(self.path)

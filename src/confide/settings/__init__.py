@@ -16,7 +16,6 @@ from confide.settings.reading import (
 from confide.settings.sitefile import ConsentTable, SiteFile, SiteGuards, dump_site, load_site
 from confide.settings.splitting import common_splitting, splitting_of
 from confide.settings.tables import (
-    OLD_NAMES,
     REFERENCES,
     SCHEMA,
     SIMULATED,
@@ -27,7 +26,6 @@ from confide.settings.tables import (
 )
 
 __all__ = [
-    "OLD_NAMES",
     "REFERENCES",
     "SCHEMA",
     "SIMULATED",

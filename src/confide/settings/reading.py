@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
@@ -138,7 +137,6 @@ def overlaid(tree: Mapping[str, object], overrides: Sequence[str] = ()) -> Tree:
         put(plain, key, value)
     for key, value in given:
         put(plain, key, value)
-    _rename(plain)
     return plain
 
 
@@ -168,24 +166,6 @@ def _crossed(plain: Tree, error: ValidationError) -> list[str]:
     except ValidationError as other:
         return [fault for one in other.errors() if not one["loc"] for fault in _faults(one)]
     return []
-
-
-RENAMED = {
-    ("options", "adversary"): ("lightner", "adversary"),
-    ("options", "reversal"): ("lightner", "reversal"),
-}
-"""Keys that have been renamed; files with the old names still work."""
-
-
-def _rename(plain: Tree) -> None:
-    """Move the values of old names to the new ones, with a warning."""
-    for (table, old), new in RENAMED.items():
-        held = plain.get(table)
-        if isinstance(held, dict) and old in held:
-            warnings.warn(
-                f"{table}.{old} is now called {'.'.join(new)}", FutureWarning, stacklevel=3
-            )
-            put(plain, list(new), held.pop(old), unless_there=True)
 
 
 def _chosen(plain: Mapping[str, object]) -> tuple[str, str, str]:

@@ -46,17 +46,6 @@ SIMULATED = "simulated"
 REFERENCES = ("pooled", "alone", "public-only")
 """Baselines, as federations of one site: all text in one place, each site by itself, and the public
 set alone."""
-OLD_NAMES = {
-    "fedavg": "fedavg-tagger",
-    "fedner": "fedner-tagger",
-    "feded": "feded-relations",
-    "fedavg-re": "fedavg-relations",
-    "fedatt-re": "fedatt-relations",
-    "pseudo-complete": "pseudo-complete-lightner",
-    "lazy-mil": "lazy-mil-bags",
-    "chain": "chain-bags",
-}
-"""Earlier names of pairs of a method and a kind, which are now called METHOD-KIND."""
 
 
 class DataTable(Table):

@@ -19,7 +19,7 @@ from confide.errors import ConfideError, RunError, SettingsError, os_errors_as
 from confide.federation.failures import Refusal
 from confide.federation.files import for_the_owner, write_of_run
 from confide.flare.run.consenting import Asked, outside, usual
-from confide.settings import OLD_NAMES, SiteFile
+from confide.settings import SiteFile
 from confide.settings.consentfile import Agreement, ConsentFile, dump_consent, load_consent
 from confide.userfiles import MOST_JSON, bytes_of
 
@@ -86,9 +86,7 @@ class Agreements:
                 where=str(self._path.with_name(CONSENT_FILE)),
             )
         named = (held.method if held else {}).items()
-        return self.old(site) | {
-            OLD_NAMES.get(method, method): Agreed(agreement) for method, agreement in named
-        }
+        return self.old(site) | {method: Agreed(agreement) for method, agreement in named}
 
     def agreed(self, site: SiteFile, method: str, wire: str | None) -> Agreed:
         """The site's agreement to a method, whose wire table has the digest `wire`, if given.
@@ -146,9 +144,7 @@ class Agreements:
             return {}
         written = int(self._path.stat().st_mtime)
         return {
-            OLD_NAMES.get(method, method): Agreed(
-                _with_usual_bounds(site, method, written), old=True
-            )
+            method: Agreed(_with_usual_bounds(site, method, written), old=True)
             for method in site.consent
         }
 

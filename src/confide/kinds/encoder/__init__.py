@@ -103,8 +103,7 @@ class ReleasedTokens(EncoderForm):
     """A released encoder that tags words; it needs the public encoder's files, and no key."""
 
     weights: Arrays = carries("weights of what was trained of the encoder, and of the last layer")
-    # before format 3, only pseudo-complete trained these models
-    apart: int = carries("number of its sites that annotated only some types", before=1)
+    apart: int = carries("number of its sites that annotated only some types")
 
 
 def describe_types_and_encoder(

@@ -125,8 +125,7 @@ class ReleasedBart(LightnerForm):
     """A released LightNER; it needs the BART that it was made of."""
 
     weights: Arrays = carries("the trained weights")
-    # before format 3, only pseudo-complete trained these models
-    apart: int = carries("number of its sites that annotated only some types", before=1)
+    apart: int = carries("number of its sites that annotated only some types")
 
 
 class LightnerDesk(EntityDesk[LightnerForm]):

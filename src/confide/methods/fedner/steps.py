@@ -65,10 +65,9 @@ class Enrolled(Kept[F], Generic[F]):
     lift_ids: dict[str, NDArray[np.int64]] = carries(
         "rows of each table that the site's vector file has",
         legend="K",
-        was="lift_ids_K/word.weight",
     )
     lift_rows: dict[str, NDArray[np.float32]] = carries(
-        "their vectors, minus the table's start", legend="KD", was="lift_rows_KD/word.weight"
+        "their vectors, minus the table's start", legend="KD"
     )
     own: Arrays = carries("weights of the private parts")
     steps: int = carries("steps of Adam", start=int)
