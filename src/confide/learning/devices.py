@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
@@ -300,15 +299,3 @@ def drawing(model: nn.Module, seed: int) -> Iterator[None]:
             stack.enter_context(own.device(index) if device.type == "cuda" else nullcontext())
             own.manual_seed(seed)
         yield
-
-
-def has_narrow_units() -> bool:
-    """Whether this processor multiplies matrices in bfloat16 (x86: `amx_bf16`).
-
-    The vector instructions of `avx512_bf16` alone are half as fast as float32 (torch 2.13).
-    """
-    try:
-        flags = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
-    except OSError:
-        return False
-    return "amx_bf16" in flags

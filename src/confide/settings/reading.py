@@ -20,6 +20,7 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from confide.errors import MissingDataError, SettingsError, printable, together
+from confide.removed import SETTINGS, UNREAD, VALUES
 from confide.settings.base import Table
 from confide.settings.defaults import defaults
 from confide.settings.tables import (
@@ -138,6 +139,7 @@ def overlaid(tree: Mapping[str, object], overrides: Sequence[str] = ()) -> Tree:
     for key, value in given:
         put(plain, key, value)
     _rename(plain)
+    _refuse_removed(plain)
     return plain
 
 
@@ -185,6 +187,26 @@ def _rename(plain: Tree) -> None:
                 f"{table}.{old} is now called {'.'.join(new)}", FutureWarning, stacklevel=3
             )
             put(plain, list(new), held.pop(old), unless_there=True)
+
+
+def _refuse_removed(plain: Tree) -> None:
+    """Drop what nobody reads (`removed.UNREAD`). Raises SettingsError if a removed name is used."""
+    for table, idle in UNREAD.items():
+        if plain.get(table) == idle:
+            del plain[table]
+    held = {".".join(key): value for key, value in leaves(plain)}
+    found = {
+        f"{key} = {value!r}": fix for (key, value), fix in VALUES.items() if held.get(key) == value
+    }
+    if not found:
+        found = {
+            key: fix
+            for key, fix in SETTINGS.items()
+            if any(name == key or name.startswith(f"{key}.") for name in held)
+        }
+    if found:
+        faults = [SettingsError(f"{name} was removed", fix=fix) for name, fix in found.items()]
+        raise together(faults)
 
 
 def _chosen(plain: Mapping[str, object]) -> tuple[str, str, str]:
