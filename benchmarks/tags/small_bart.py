@@ -28,7 +28,6 @@ from transformers import (
     BartConfig,
     BartForConditionalGeneration,
     BertModel,
-    get_linear_schedule_with_warmup,
 )
 
 from confide.learning.encoder_files import find_folder
@@ -209,7 +208,7 @@ def main() -> None:
     parser.add_argument("--encoder", default="minilm", help="a name or folder of BERT's form")
     parser.add_argument("--decoder-layers", type=int, default=3)
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--batch", type=int, default=8, help="passages")
+    parser.add_argument("--batch", type=int, default=4, help="passages")
     parser.add_argument("--rate", type=float, default=7e-4)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
@@ -224,24 +223,24 @@ def main() -> None:
     continues = {id for piece, id in tokenizer.get_vocab().items() if piece.startswith("##")}
     trained = [p for p in model.parameters() if p.requires_grad]
     steps = torch.optim.AdamW(trained, lr=given.rate)
-    rate = get_linear_schedule_with_warmup(steps, 50, 1000)  # thousandths of the time
     started, done, losses = time.monotonic(), 0, list[float]()
     while (share := (time.monotonic() - started) / (60 * given.minutes)) < 1:
-        rate.step(int(1000 * share))
+        rate = given.rate * min(share / 0.05, (1 - share) / 0.95)
         chosen = [learnt[place] for place in random.integers(len(learnt), size=given.batch)]
         loss = model(**batch_of(chosen, tokenizer, continues, random)).loss
         steps.zero_grad()
+        steps.param_groups[0]["lr"] = rate
         loss.backward()
         torch.nn.utils.clip_grad_norm_(trained, 1.0)
         steps.step()
-        done, losses = done + 1, [*losses[-99:], float(loss)]
+        done, losses = done + 1, [*losses[-99:], loss.item()]
         if done % 100 == 0:
             print(f"{share:6.1%}  {done} steps, loss {np.mean(losses):.3f}", flush=True)
     model.eval()
     with torch.no_grad():
-        some = [held[place] for place in random.permutation(len(held))[: 4 * given.batch]]
+        some = [held[place] for place in random.permutation(len(held))[:64]]
         loss = model(**batch_of(some, tokenizer, continues, random)).loss
-    print(f"{done} steps, loss {float(loss):.3f} on held-out text")
+    print(f"{done} steps, loss {loss.item():.3f} on held-out text")
     model.save_pretrained(given.out)
     tokenizer.save_pretrained(given.out)
 

@@ -182,8 +182,8 @@ def where_is(model: nn.Module) -> Place:
 
 
 def _bodies(model: nn.Module) -> Iterator[nn.Module]:
-    """The topmost modules that may be narrow: transformers' encoders, and the sides of our BART."""
-    if hasattr(model, "get_input_embeddings") or getattr(model, "may_be_narrow", False):
+    """The topmost modules that may be narrow: those that are transformers'."""
+    if hasattr(model, "get_input_embeddings"):
         yield model
         return
     for child in model.children():
@@ -207,10 +207,10 @@ def _widely(body: nn.Module, _: object, found: Any) -> Any:
         opened.pop().__exit__(None, None, None)
     if isinstance(found, Tensor):
         return found.float()
-    if isinstance(found, list):
-        return [one.float() for one in found]
     if getattr(found, "last_hidden_state", None) is not None:
         found.last_hidden_state = found.last_hidden_state.float()
+    if getattr(found, "hidden_states", None) is not None:
+        found.hidden_states = tuple(one.float() for one in found.hidden_states)
     return found
 
 
