@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.learning.bart_files import load_bart
-from confide.models.bart import Bart, Reading
+from confide.models.bart import Bart
 from learning.barts import PLACES, SIZES, bart_folder
 from learning.encoders import tiny_bart, tiny_bert
 
@@ -35,7 +35,7 @@ def changed(folder: Path, **keys: Any) -> Path:
 def states(model: Bart) -> torch.Tensor:
     with torch.no_grad():
         read = model.read(torch.tensor([[2, 7, 9, 3]]), mask_BP=None)
-        return model.write(model.tokens(torch.tensor([[2, 8, 5]])), Reading(read, None))
+        return model.write(model.tokens(torch.tensor([[2, 8, 5]])), model.reading(read, None))
 
 
 def test_it_computes_what_transformers_does(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.models.bart import Bart, Prompt, Reading
+from confide.models.bart import Bart, Prompt
 from models.barts import config_of, drawn
 
 DIM, ENCODER_LAYERS, DECODER_LAYERS, HEADS = 24, 2, 3, 4
@@ -83,7 +83,7 @@ def test_without_prompts_it_is_the_bart_of_transformers(scaled: bool, epsilon: f
         )
         every = ours.read_by_layer(ids_BP, mask_BP=mask_BP)
         read_BPD = ours.read(ids_BP, mask_BP=mask_BP)
-        states_BTD = ours.write(ours.tokens(written_BT), Reading(read_BPD, mask_BP))
+        states_BTD = ours.write(ours.tokens(written_BT), ours.reading(read_BPD, mask_BP))
     torch.testing.assert_close(states_BTD, answer.last_hidden_state, atol=1e-5, rtol=1e-5)
     assert torch.equal(every[-1][mask_BP], read_BPD[mask_BP])
     assert len(every) == ENCODER_LAYERS
@@ -115,7 +115,7 @@ def whole(model: Bart, prompts: bool) -> tuple[Tensor, Tensor]:
     read = prompts_of(ENCODER_LAYERS) if prompts else None
     wrote = prompts_of(DECODER_LAYERS) if prompts else None
     states_BPD = model.read(ids_BP, mask_BP=mask_BP, prompts=read)
-    reading = Reading(states_BPD, mask_BP)
+    reading = model.reading(states_BPD, mask_BP)
     return model.write(model.tokens(written_BT), reading, prompts=wrote), states_BPD
 
 
@@ -129,7 +129,7 @@ def test_padding_changes_nothing_with_prompts() -> None:
         )
         torch.testing.assert_close(alone[0], read_BPD[row, :length], atol=1e-5, rtol=1e-5)
         tokens = model.tokens(written_BT[row : row + 1])
-        states = model.write(tokens, Reading(alone, None), prompts=prompts_of(DECODER_LAYERS))
+        states = model.write(tokens, model.reading(alone, None), prompts=prompts_of(DECODER_LAYERS))
         torch.testing.assert_close(states[0], states_BTD[row], atol=1e-5, rtol=1e-5)
 
 
@@ -139,7 +139,7 @@ def test_no_place_sees_one_that_lies_ahead() -> None:
     states_BTD, read_BPD = whole(model, prompts=True)
     part = model.write(
         model.tokens(written_BT[:, :6]),
-        Reading(read_BPD, mask_BP),
+        model.reading(read_BPD, mask_BP),
         prompts=prompts_of(DECODER_LAYERS),
     )
     torch.testing.assert_close(part, states_BTD[:, :6], atol=1e-5, rtol=1e-5)
@@ -153,7 +153,7 @@ def test_prompts_matter_and_may_be_each_texts_own() -> None:
     assert (read - read_without).abs().max() > 0.05
     own = prompts_of(DECODER_LAYERS, len(LENGTHS))
     _, mask_BP, written_BT = texts()
-    reading, tokens = Reading(read_without, mask_BP), model.tokens(written_BT)
+    reading, tokens = model.reading(read_without, mask_BP), model.tokens(written_BT)
     states_BTD = model.write(tokens, reading, prompts=own)
     for row in range(len(LENGTHS)):
         shared = [(keys[row], values[row]) for keys, values in own]
@@ -168,7 +168,7 @@ def test_with_a_cache_the_states_are_those_of_one_pass(prompts: bool, pieces: in
     _, mask_BP, written_BT = texts()
     with torch.no_grad():
         expected_BTD, read_BPD = whole(model, prompts)
-        reading, cache = Reading(read_BPD, mask_BP), model.cache()
+        reading, cache = model.reading(read_BPD, mask_BP), model.cache()
         wrote = prompts_of(DECODER_LAYERS) if prompts else None
         tokens_BTD = model.tokens(written_BT)
         found = [
@@ -185,9 +185,9 @@ def test_texts_can_leave_a_cache() -> None:
     with torch.no_grad():
         expected_BTD, read_BPD = whole(model, prompts=True)
         tokens_BTD, cache = model.tokens(written_BT), model.cache()
-        model.write(tokens_BTD[:, :8], Reading(read_BPD, mask_BP), prompts=wrote, cache=cache)
+        model.write(tokens_BTD[:, :8], model.reading(read_BPD, mask_BP), prompts=wrote, cache=cache)
         cache.batch_select_indices(rows_K)
-        left = Reading(read_BPD[rows_K], mask_BP[rows_K])
+        left = model.reading(read_BPD[rows_K], mask_BP[rows_K])
         rest = model.write(tokens_BTD[rows_K, 8:], left, prompts=wrote, cache=cache)
     torch.testing.assert_close(rest, expected_BTD[rows_K, 8:], atol=1e-5, rtol=1e-5)
 

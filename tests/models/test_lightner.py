@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from confide.models.bart import Bart, Prompt, Reading
+from confide.models.bart import Bart, Prompt
 from confide.models.lightner import (
     NOTHING,
     Lightner,
@@ -53,7 +53,7 @@ def by_hand(model: Lightner, text: Batch) -> Tensor:
     symbols = text.symbols_BT[0].tolist()
     inputs = torch.stack([rows[NAMES.start], *(given[symbol] for symbol in symbols[:-1])])
     wrote = prompts_by_hand(model.prompts.decoder, q_QD)
-    decoded = bart.write(inputs[None] * bart.scale, Reading(states, None), prompts=wrote)
+    decoded = bart.write(inputs[None] * bart.scale, bart.reading(states, None), prompts=wrote)
     return torch.stack([torch.stack([state @ one for one in sought]) for state in decoded[0]])
 
 

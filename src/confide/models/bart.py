@@ -35,10 +35,10 @@ ATTENTION = "confide prompts"
 
 
 class Reading(NamedTuple):
-    """What a decoder knows of a text: the encoder's states, and the mask, None without padding."""
+    """What a decoder knows of a text. The mask is added to scores; None without padding."""
 
     states_BPD: Tensor
-    mask_BP: Tensor | None
+    mask_B11P: Tensor | None
 
 
 class Bart(nn.Module):
@@ -71,7 +71,7 @@ class Bart(nn.Module):
     ) -> Tensor:
         """states_BPD; those of the padding, where `mask_BP` is false, are meaningless."""
         found = self.encoder(
-            inputs_embeds=self.tokens(ids_BP), attention_mask=mask_BP, prompts=prompts
+            inputs_embeds=self.tokens(ids_BP), attention_mask=_added(mask_BP), prompts=prompts
         )
         states_BPD: Tensor = found.last_hidden_state
         return states_BPD
@@ -82,11 +82,15 @@ class Bart(nn.Module):
         """states_BPD of each layer of the encoder, the last one last."""
         found = self.encoder(
             inputs_embeds=self.tokens(ids_BP),
-            attention_mask=mask_BP,
+            attention_mask=_added(mask_BP),
             prompts=prompts,
             output_hidden_states=True,
         )
         return list(found.hidden_states[1:])
+
+    def reading(self, states_BPD: Tensor, mask_BP: Tensor | None) -> Reading:
+        """What the decoder knows of texts with these states of the encoder."""
+        return Reading(states_BPD, _added(mask_BP))
 
     def write(
         self,
@@ -100,10 +104,16 @@ class Bart(nn.Module):
 
         With a cache they come after what was written with it; prompts are never in it.
         """
+        ahead_11TS, steps = None, tokens_BTD.shape[1]
+        if steps > 1:
+            before = 0 if cache is None else cache.get_seq_length()
+            ahead_11TS = tokens_BTD.new_full((1, 1, steps, before + steps), -math.inf)
+            ahead_11TS = ahead_11TS.triu(before + 1)
         found = self.decoder(
             inputs_embeds=tokens_BTD,
+            attention_mask=ahead_11TS,
             encoder_hidden_states=reading.states_BPD,
-            encoder_attention_mask=reading.mask_BP,
+            encoder_attention_mask=reading.mask_B11P,
             past_key_values=cache,
             prompts=prompts,
         )
@@ -122,7 +132,9 @@ def bart_of(config: BartConfig, weights: Mapping[str, Tensor], *, dropout: float
 
     `dropout` acts on the embedded text and behind each sublayer, and nowhere else.
     """
-    _register()
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(ATTENTION, _prompted)  # it has no masks but those that are given
     config = copy.deepcopy(config)
     config._attn_implementation = ATTENTION
     config.use_cache = False
@@ -135,12 +147,12 @@ def bart_of(config: BartConfig, weights: Mapping[str, Tensor], *, dropout: float
     return model.eval()
 
 
-def _register() -> None:
-    from transformers import AttentionInterface
-    from transformers.masking_utils import AttentionMaskInterface, eager_mask
-
-    AttentionInterface.register(ATTENTION, _prompted)
-    AttentionMaskInterface.register(ATTENTION, eager_mask)
+def _added(mask_BP: Tensor | None) -> Tensor | None:
+    """mask_B11P to add to scores: minus infinity at padding, where `mask_BP` is false."""
+    if mask_BP is None:
+        return None
+    nothing_BP = torch.zeros(mask_BP.shape, device=mask_BP.device)
+    return nothing_BP.masked_fill(~mask_BP.bool(), -math.inf)[:, None, None]
 
 
 def _prompted(

@@ -189,7 +189,7 @@ class Lightner(nn.Module):
             < batch.lengths_B[:, None]
         )
         return Text(
-            reading=Reading(states_BPD, batch.mask_BP),
+            reading=self.bart.reading(states_BPD, batch.mask_BP),
             given_BVD=torch.cat((named_BVD, words_BLD), 1),
             sought_BVD=torch.cat((named_BVD, pointed_BLD), 1),
             known_BV=functional.pad(known_BL, (self.types + 1, 0), value=True),
