@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -48,14 +48,14 @@ class Bart(nn.Module):
     transformers' `BartModel`.
     """
 
-    def __init__(self, config: BartConfig) -> None:
+    def __init__(self, config: Any) -> None:
         from transformers.models.bart.modeling_bart import BartDecoder, BartEncoder
 
         super().__init__()
-        self.config = config
+        self.config = config  # a BartConfig, whose sizes are optional to transformers
         self.scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self.shared = nn.Embedding(config.vocab_size, config.d_model)
-        self.encoder, self.decoder = BartEncoder(config), BartDecoder(config)
+        self.encoder, self.decoder = cast(Any, BartEncoder(config)), cast(Any, BartDecoder(config))
         self.encoder.embed_tokens = self.decoder.embed_tokens = None
         for module in self.modules():
             if isinstance(module, nn.LayerNorm):

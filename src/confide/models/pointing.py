@@ -87,8 +87,9 @@ def write(
 
 
 def _only(text: Text, rows_K: Tensor) -> Text:
+    states_BPD, mask_B11P = text.reading
     return Text(
-        reading=Reading(*(None if part is None else part[rows_K] for part in text.reading)),
+        reading=Reading(states_BPD[rows_K], None if mask_B11P is None else mask_B11P[rows_K]),
         given_BVD=text.given_BVD[rows_K],
         sought_BVD=text.sought_BVD[rows_K],
         known_BV=text.known_BV[rows_K],
