@@ -44,7 +44,7 @@ def test_only_a_limit_may_be_infinite(kind: type[BaseModel], name: str) -> None:
 
 
 @pytest.mark.parametrize("key", [
-    "training.learning_rate", "training.weight_decay", "denoising.mean_span", "model.dropout",
+    "training.learning_rate", "training.weight_decay", "federation.fraction", "model.dropout",
 ])  # fmt: skip
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
 def test_a_number_is_finite(key: str, value: str) -> None:

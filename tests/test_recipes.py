@@ -37,7 +37,7 @@ def test_the_recipes_of_the_experiments_are_there():
                 "fedner-s-lstm-crf", "fedner-cnn-clstm-crf", "feded-gad", "feded-euadr",
                 "feded-chemprot", "feded-gad-paper", "feded-euadr-paper",
                 "feded-i2b2-paper", "lazymil-gids", "lazymil-pgr", "lazymil-nyt10-paper",
-                "lazymil-mirgene-paper", "tags-medical", "tags-crossner", "text-medical",
+                "lazymil-mirgene-paper", "tags-medical", "tags-crossner",
                 "tags-ontonotes-paper", "notas-es"}  # fmt: skip
     assert expected <= set(NAMES)
     assert sorted(NAMES) == NAMES

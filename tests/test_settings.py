@@ -198,10 +198,6 @@ def test_a_method_that_does_not_train_a_kind_says_which_it_trains() -> None:
             {"method": "lazy-mil"},
             "lazy-mil does not train tagger.*expected one of the kinds it trains: bags;",
         ),
-        (
-            {"method": "feded", "task": "text"},
-            "feded does not train text.*tagger, encoder, spans;",
-        ),
         ({"method": "alone", "base": "lazy-mil"}, "lazy-mil does not train tagger"),
         ({"method": "fedavgg"}, "no method 'fedavgg'.*did you mean 'fedavg'"),
     ):

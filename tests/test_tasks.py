@@ -25,10 +25,10 @@ def test_nothing_known_is_scored_as_entities_were_before() -> None:
 
 def test_of_a_text_a_task_needs_what_its_models_learn() -> None:
     assert {name: task.learns for name, task in TASKS.items()} == {
-        "ner": "entities", "re": "relations", "bags": "relations", "text": "",
+        "ner": "entities", "re": "relations", "bags": "relations",
     }  # fmt: skip
     assert [name for name, task in TASKS.items() if task.bags] == ["bags"]
-    assert not TASKS["ner"].pairs and TASKS["text"].pairs
+    assert not TASKS["ner"].pairs and TASKS["re"].pairs
 
 
 def test_every_kind_of_model_answers_a_task_that_there_is() -> None:

@@ -1,6 +1,6 @@
 """How far confidences can be trusted, before and after calibrating: one run for each kind.
 
-    confide pretrain import benchmarks/pretrain/delta --out bart
+    python benchmarks/tags/small_bart.py --out bart
     python benchmarks/calibration/run.py --out runs/calibration [--cells NAME...] [--seed N]
     python benchmarks/calibration/run.py --read NAME=RUN_FOLDER...
     python benchmarks/calibration/run.py --table

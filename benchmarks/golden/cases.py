@@ -67,8 +67,6 @@ _LAZY = ("", "options.weighting=equal federation.fraction=0.5", "bags.same=lette
          "options.warm_rounds=1")  # fmt: skip
 _RELATIONS = ("", "options.weighting=equal classifier.typed=true",
               "classifier.pool=start classifier.blind=false training.optimiser=sgd")  # fmt: skip
-_TEXT = ("", "options.weighting=equal denoising.train=all denoising.dropout=0.1",
-         "denoising.sampled=4 denoising.permuted=0.5 federation.fraction=0.7")  # fmt: skip
 
 
 PAPER = {
@@ -93,12 +91,10 @@ def _made_up() -> Iterator[Case]:
         yield from _several("bags", reader, "lazy-mil", _LAZY)
         yield from _several("bags", reader, "fedavg", _BAGS)
         yield from _several("bags", reader, "chain", ("", "bags.denoise=one"))
-    yield from _several("text", "", "fedavg", _TEXT)
     for method in ("pooled", "alone"):
         yield from _several("ner", "tagger", method, ("", "base=fedner"))
         yield from _several("re", "", method, ("", "base=feded"))
         yield from _several("bags", "pcnn", method, ("", "base=lazy-mil"))
-        yield from _several("text", "", method, ("",))
         for kind in ("tagger", "encoder", "lightner"):
             yield from _several("ner", kind, method, ("base=pseudo-complete",), knows=True)
     yield from _several("re", "", "public-only", ("", "base=feded"))
@@ -118,8 +114,6 @@ def _several(
 
 SMALL = {
     "fedner-medical-full": "model.context=minilm",
-    "text-medical": "data.train_share=0.05 denoising.decoder_layers=1 denoising.sampled=256"
-    " denoising.measured=512",
 }
 """What a recipe needs besides to be small."""
 

@@ -26,9 +26,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn import functional
+from transformers import BartConfig, BartForConditionalGeneration
 
 from confide.data.batches.examples import examples_from
 from confide.data.batches.pointers import NOTHING, PointerBatch, pointer_batches, spelled
@@ -38,14 +38,12 @@ from confide.learning.encoder_files import find_folder
 from confide.learning.lightner import EncodedLightner, LightnerForm, LightnerModeller
 from confide.learning.optimisers import Optimiser
 from confide.models import pointing
-from confide.models.bart import Bart, BartSizes, draw
 from confide.models.lightner import Lightner, Text, logits, split_loss
 from confide.models.pointing import Written, write
 from confide.models.products import has_wide_products
 from confide.text.formats import read
 
 CORPUS = "$CONFIDE_DATA/bc5cdr_ner/train.tsv"
-SIZES = BartSizes(30522, 384, 6, 6, 12, 12, 1536, 1536, 512, epsilon=1e-12)
 PER_BATCH = 4096
 SURE = 1e6
 
@@ -56,26 +54,23 @@ def random_bart(folder: Path) -> Path:
         if (file := find_folder("minilm") / name).is_file():
             shutil.copy(file, folder)
     torch.manual_seed(1)
-    model = Bart(SIZES)
-    draw(model, spread=0.05)
-    save_file(model.state_dict(), folder / "model.safetensors")
-    config = {
-        "model_type": "bart",
-        "vocab_size": SIZES.vocabulary,
-        "d_model": SIZES.dim,
-        "encoder_layers": SIZES.encoder_layers,
-        "decoder_layers": SIZES.decoder_layers,
-        "encoder_attention_heads": SIZES.encoder_heads,
-        "decoder_attention_heads": SIZES.decoder_heads,
-        "encoder_ffn_dim": SIZES.encoder_inner,
-        "decoder_ffn_dim": SIZES.decoder_inner,
-        "max_position_embeddings": SIZES.positions,
-        "layer_norm_eps": SIZES.epsilon,
-        "pad_token_id": 0,
-        "eos_token_id": 102,
-        "decoder_start_token_id": 101,
-    }
-    (folder / "config.json").write_text(json.dumps(config))
+    config = BartConfig(
+        vocab_size=30522,
+        d_model=384,
+        encoder_layers=6,
+        decoder_layers=6,
+        encoder_attention_heads=12,
+        decoder_attention_heads=12,
+        encoder_ffn_dim=1536,
+        decoder_ffn_dim=1536,
+        max_position_embeddings=512,
+        init_std=0.05,
+        bos_token_id=101,
+        pad_token_id=0,
+        eos_token_id=102,
+        decoder_start_token_id=101,
+    )
+    BartForConditionalGeneration(config).save_pretrained(folder)
     return folder
 
 
@@ -115,7 +110,7 @@ def again(model: Lightner, batch: PointerBatch, *, everything: bool) -> Written:
     found: list[Tensor] = []
     known = batch.states_BPD
     if not everything and known is None:
-        batch = replace(batch, states_BPD=model.encoded(batch)[-1])
+        batch = replace(batch, states_BPD=model.encoded(batch))
     for step in range(batch.symbols_BT.shape[1]):
         part = replace(batch, symbols_BT=batch.symbols_BT[:, : step + 1])
         log_probs_BV = functional.log_softmax(model(part)[:, -1], 1)

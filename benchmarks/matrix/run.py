@@ -38,7 +38,6 @@ test = "$CONFIDE_DATA/ncbi_disease_ner/test.tsv"
 """
 SETTINGS = {
     "ner": NCBI,
-    "text": NCBI,
     "re": """
 public.share = 0.2
 [data]
@@ -74,14 +73,6 @@ KINDS: dict[str, tuple[str, ...]] = {
     ),
     "relations": (),
     "bags": (),
-    "text": (
-        "denoising.decoder_layers=1",
-        "denoising.sampled=256",
-        "denoising.measured=1024",
-        "training.optimiser=adamw",
-        "training.learning_rate=0.001",
-        "select.by=likelihood",
-    ),
 }
 READER = ("bags.reader=encoder", "training.optimiser=adamw", "training.learning_rate=1e-4")
 ADAM = ("training.optimiser=adam", "training.learning_rate=1e-3", "rounds=30", "select.every=10")

@@ -12,6 +12,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from confide.removed import FUNCTIONS
+
 if TYPE_CHECKING:
     from confide.data.corpus.dealing import split
     from confide.data.corpus.labelling import label
@@ -32,8 +34,6 @@ if TYPE_CHECKING:
     from confide.jobs.loading import load
     from confide.jobs.logs import Logs
     from confide.jobs.predict import evaluate, predict
-    from confide.jobs.pretrain import pretrain
-    from confide.jobs.pretrain.delta import export_delta, import_delta
     from confide.jobs.privacy_plan import privacy_plan
     from confide.methods import wire
     from confide.recipes import recipes
@@ -57,18 +57,15 @@ __all__ = [
     "demo",
     "evaluate",
     "export",
-    "export_delta",
     "facts",
     "from_dataset",
     "home",
-    "import_delta",
     "init",
     "label",
     "ledger",
     "load",
     "new_key",
     "predict",
-    "pretrain",
     "privacy_plan",
     "protect_key",
     "read",
@@ -99,18 +96,15 @@ _HOME = {
     "demo": "confide.jobs.demo",
     "evaluate": "confide.jobs.predict",
     "export": "confide.jobs.export",
-    "export_delta": "confide.jobs.pretrain.delta",
     "facts": "confide.jobs.facts",
     "from_dataset": "confide.jobs.datasets",
     "home": "confide.jobs.home",
-    "import_delta": "confide.jobs.pretrain.delta",
     "init": "confide.jobs.initialise",
     "label": "confide.data.corpus.labelling",
     "ledger": "confide.federation.ledger",
     "load": "confide.jobs.loading",
     "new_key": "confide.federation.keys",
     "predict": "confide.jobs.predict",
-    "pretrain": "confide.jobs.pretrain",
     "privacy_plan": "confide.jobs.privacy_plan",
     "protect_key": "confide.federation.keys",
     "read": "confide.text.formats",
@@ -131,6 +125,8 @@ _HOME = {
 
 def __getattr__(name: str) -> object:
     """Import the function of this name and keep it."""
+    if name in FUNCTIONS:
+        raise AttributeError(f"{__name__}.{name} was removed: {FUNCTIONS[name]}")
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     function = getattr(import_module(_HOME[name]), name)

@@ -15,10 +15,9 @@ from confide.scoring.bags import BagCounts, bag_scores, sum_bag_counts
 from confide.scoring.counts import EntityCounts, sum_counts
 from confide.scoring.relations import RelationCounts, relation_scores, sum_relation_counts
 from confide.scoring.scores import Scored, scores
-from confide.scoring.texts import TextCounts, sum_text_counts, text_scores
 
-TaskName = Literal["ner", "re", "bags", "text"]
-Counts = EntityCounts | RelationCounts | BagCounts | TextCounts
+TaskName = Literal["ner", "re", "bags"]
+Counts = EntityCounts | RelationCounts | BagCounts
 """One site's counts, of whichever task."""
 Counted = Literal["strict", "relaxed", "micro", "best"]
 
@@ -56,20 +55,20 @@ class Words:
 class Task:
     """One question to text.
 
-    The text: `learns` is the annotation that a model learns, or empty if it learns from bare text.
-    With `bags`, all sentences that name one pair of entities stay together. `kind` is the only
-    kind of model that answers, or empty if the settings choose.
+    The text: `learns` is the annotation that a model learns. With `bags`, all sentences that name
+    one pair of entities stay together. `kind` is the only kind of model that answers, or empty if
+    the settings choose.
 
     The answer: `kinds` are the kinds of scores, the default first. One number stands for each: the
     score itself, or its entry `number`. `typed` are the kinds that also give rates by type, and
     `unit` is the key that says how much was scored. `nothing` holds the counts of no text, `sum`
     adds counts up, and `scores` turns them into scores. A site keeps the `counted` kinds of counts
-    of every single sentence, document, bag or piece (`drawn`), which `compare` resamples.
+    of every single sentence, document or bag (`drawn`), which `compare` resamples.
     """
 
     name: TaskName
     words: Words
-    learns: Literal["entities", "relations", ""]
+    learns: Literal["entities", "relations"]
     kinds: tuple[str, ...]
     unit: str
     typed: tuple[str, ...]
@@ -85,7 +84,7 @@ class Task:
     @property
     def pairs(self) -> bool:
         """Whether the task needs what a text says about pairs of entities."""
-        return self.learns != "entities"
+        return self.learns == "relations"
 
     def value(self, found: Scored, kind: str) -> float | None:
         """The number that stands for this kind of score; None if the scores lack it."""
@@ -166,33 +165,7 @@ _BAGS = Task(
     kind="bags",
     bags=True,
 )
-_TEXT = Task(
-    name="text",
-    words=Words(
-        "pieces",
-        "write text again",
-        "text",
-        "Each text",
-        "sentences",
-        "nothing",
-        score="",
-        kinds={"likelihood": "likelihood", "right": "right", "hidden": "hidden right"},
-        shown=("likelihood", "hidden"),
-    ),
-    learns="",
-    kinds=("likelihood", "right", "hidden"),
-    unit="pieces",
-    typed=("micro",),
-    nothing=TextCounts(),
-    sum=sum_text_counts,
-    scores=text_scores,
-    drawn="pieces",
-    kind="text",
-)
-
-TASKS: Mapping[str, Task] = MappingProxyType(
-    {task.name: task for task in (_NER, _RE, _BAGS, _TEXT)}
-)
+TASKS: Mapping[str, Task] = MappingProxyType({task.name: task for task in (_NER, _RE, _BAGS)})
 """By name, in the order in which a chain of models runs."""
 USUAL: TaskName = "ner"
 """The task of runs that do not name one: they were written before there was a second task."""

@@ -81,35 +81,10 @@ TINY: dict[str, Any] = {
 """Settings of a run that takes half a second."""
 
 
-def write_text_sites(
-    folder: Path, count: int = 3, *, train: int = 18, held_out: int = 6
-) -> list[dict[str, Any]]:
-    """Sentences that are said in one order alone, as raw text, and the `[[site]]` tables."""
-    tables = []
-    for name in [f"site-{n}" for n in range(1, count + 1)]:
-        table = {"name": name}
-        for part, size in {"train": train, "dev": held_out, "test": held_out}.items():
-            draw = random.Random(f"{name} {part}")
-            path = folder / name / f"{part}.txt"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            said = (_said(draw) for _ in range(size))
-            path.write_text("\n\n".join(said) + "\n", encoding="utf-8")
-            table[part] = str(path)
-        tables.append(table)
-    return tables
-
-
-def _said(draw: random.Random) -> str:
-    drug, effect = draw.choice(DRUGS), " ".join(draw.choice(EFFECTS))
-    times = " ".join(draw.choices(("today", "again", "then"), k=draw.randint(1, 4)))
-    return f"The patient took the {drug} {times} with the {effect} after the {drug} {times}."
-
-
 WRITE = {
     "ner": write_sites,
     "re": write_relation_sites,
     "bags": write_bag_sites,
-    "text": write_text_sites,
 }
 """What writes the files of sites, by task."""
 
@@ -138,8 +113,6 @@ def _usual(folder: Path, task: str, overrides: Sequence[str]) -> dict[str, Any]:
         return TINY
     if task == "re":
         return tiny_relations(folder)
-    if task == "text":
-        return tiny_text()
     return tiny_bags("encoder" if "bags.reader=encoder" in overrides else "pcnn")
 
 
@@ -172,21 +145,6 @@ def public_sentences(folder: Path) -> Path:
     """A file of a public set of sentences, with what is annotated in them."""
     path = folder / "public" / "set.conll"
     return path if path.exists() else write_conll(path, sentences("public", "set", 24))
-
-
-def tiny_text() -> dict[str, Any]:
-    """Settings of a run that pretrains a BART of a tiny encoder."""
-    return {
-        "rounds": 2,
-        "select": {"every": 1, "by": "likelihood"},
-        "data": {"format": "text"},
-        "denoising": {
-            "encoder": reader("encoder"), "decoder_layers": 1, "longest": 32, "sampled": 0,
-        },
-        "training": {
-            "optimiser": "adamw", "learning_rate": 0.02, "batch_size": 6, "local_epochs": 1,
-        },
-    }  # fmt: skip
 
 
 def tiny_private(task: str, kind: str, usual: dict[str, Any]) -> dict[str, Any]:

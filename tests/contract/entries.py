@@ -21,8 +21,8 @@ class Entry:
 
     Attributes:
         learning: overrides with which it learns `contract.corpus` in a few rounds.
-        reaches: the strict (of relations: micro) F1, or of bags the area, of text the likelihood
-            (before training: 0.01), that it must reach with them, on test text.
+        reaches: the strict (of relations: micro) F1, or of bags the area, that it must reach
+            with them, on test text.
         variants: overrides of other forms of the method that must resume and agree too.
         asked: overrides with which a step is asked that is not asked without them.
         slow: tests of every form are slow for the plain one too, since another entry is much alike.
@@ -88,7 +88,6 @@ LEARNS: dict[str, tuple[tuple[str, ...], float]] = {
         ),
         0.9,
     ),
-    "text": (("rounds=6", "training.local_epochs=10", "denoising.masked=0.15"), 0.1),
 }
 """Overrides with which a kind learns, and what it reaches, under methods that average weights."""
 
@@ -259,13 +258,6 @@ ENTRIES: dict[str, Entry] = {
         "bags",
         variants=(("bags.denoise=one", "federation.fraction=0.7"),),
         slow=True,
-    ),
-    "fedavg-text": entry(
-        "text",
-        variants=(
-            ("options.weighting=equal", "denoising.train=all", "denoising.dropout=0.1"),
-            ("denoising.sampled=4", "denoising.permuted=0.5", "federation.fraction=0.7"),
-        ),
     ),
 }
 """The pairs that were published, or that tests of other rooms stand on."""

@@ -243,7 +243,6 @@ PARTS = {
     "linear": ("crf", "table"),
     "relations": ("relation", "encoder"),
     "bags": ("relation", "reader"),
-    "text": ("model", "model"),
 }
 """Of each kind a part that FedNER keeps private anyhow, and one that it shares."""
 

@@ -73,7 +73,6 @@ SEEN = {
         for what in ("types", "types_and_encoder", "types_and_bart", "nested_types")
         for name in ("types", "digest")
     ),
-    ("describe_base", "digest"),
     ("describe_encoder", "check"),
     ("describe_encoder", "dim"),
     ("take", "vectors"),

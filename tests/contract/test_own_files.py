@@ -17,7 +17,7 @@ from contract.corpus import tiny
 from contract.entries import OPEN, pairs
 from contract.models import folder_of
 
-FILES = {"encoder": "tiny", "spans": "tiny", "relations": "tiny-relations", "text": "tiny"}
+FILES = {"encoder": "tiny", "spans": "tiny", "relations": "tiny-relations"}
 FILES["lightner"] = "tiny-bart"
 """The model that a tiny run of a kind names."""
 

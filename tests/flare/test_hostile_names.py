@@ -174,7 +174,7 @@ def _public_file_of_a_job(place: Place, name: Any) -> None:
 
 
 def _encoder_of_a_job(place: Place, name: Any) -> None:
-    for key in ("model.context", "classifier.encoder", "denoising.encoder", "lightner.bart"):
+    for key in ("model.context", "classifier.encoder", "lightner.bart"):
         table, field = key.split(".")
         if name == "a/b" or (key == "lightner.bart" and name == ""):
             continue  # as a hub calls its models; and none is named

@@ -320,8 +320,6 @@ def test_what_cannot_be_exported(runs: dict[str, Path], tmp_path: Path) -> None:
         export(runs["fedavg-tagger"], to="pdf", out=tmp_path / "out")  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="only ONNX can be written in int8"):
         export(runs["fedavg-tagger"], to="hf", out=tmp_path / "out", int8=True)
-    with pytest.raises(SettingsError, match="annotates nothing by itself"):
-        export(runs["fedavg-text"], to="onnx", out=tmp_path / "out")
     with pytest.raises(SettingsError, match=r"cannot be written so.*a tagger, an encoder"):
         export(runs["fedavg-bags"], to="onnx", out=tmp_path / "out")
     with pytest.raises(SettingsError, match=r"cannot be written so.*got Linear.*confide release"):

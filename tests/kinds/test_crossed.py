@@ -184,7 +184,7 @@ def test_a_relation_may_be_the_mean_over_the_sites_that_annotate_it(
         ]
 
 
-@pytest.mark.parametrize("kind", ["encoder", "lightner", "text"])
+@pytest.mark.parametrize("kind", ["encoder", "lightner"])
 def test_rows_of_a_kind_without_a_table_of_words_are_refused(tmp_path: Path, kind: str) -> None:
     settings = tiny(tmp_path, f"method=fedavg-{kind}", "options.rows=seen")
     with pytest.raises(SettingsError, match="has no word table") as caught:

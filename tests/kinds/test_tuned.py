@@ -73,7 +73,7 @@ def test_a_resumed_run_is_the_whole_one(way: str, tmp_path: Path) -> None:
     same_run(tmp_path / "whole", tmp_path / "cut")
 
 
-@pytest.mark.parametrize("pair", ["fedavg-tagger", "fedavg-bags", "fedavg-text"])
+@pytest.mark.parametrize("pair", ["fedavg-tagger", "fedavg-bags"])
 def test_without_an_encoder_there_is_nothing_to_tune(pair: str, tmp_path: Path) -> None:
     own = tiny(tmp_path, f"method={pair}", "encoder.tune=frozen", "training.optimiser=adamw")
     with pytest.raises(SettingsError, match=r"has no encoder that could be tuned.*'frozen'"):

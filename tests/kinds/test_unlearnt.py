@@ -46,8 +46,7 @@ def test_nothing_is_dropped(kind: str, tmp_path: Path) -> None:
     if first.units != "bags":
         alone = [desk.losses(bench.target.weights, how, [one]).losses_U for one in documents[:4]]
         joined = np.concatenate(alone)
-        if kind != "text":  # whose noise goes by the passage's number
-            assert joined == pytest.approx(first.losses_U[: len(joined)], rel=1e-4, abs=1e-5)
+        assert joined == pytest.approx(first.losses_U[: len(joined)], rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize("kind", sorted(QUIET))

@@ -34,8 +34,8 @@ def changed(folder: Path, **keys: Any) -> Path:
 
 def states(model: Bart) -> torch.Tensor:
     with torch.no_grad():
-        found: torch.Tensor = model(torch.tensor([[2, 7, 9, 3]]), torch.tensor([[2, 8, 5]]))
-    return found
+        read = model.read(torch.tensor([[2, 7, 9, 3]]), mask_BP=None)
+        return model.write(model.tokens(torch.tensor([[2, 8, 5]])), model.reading(read, None))
 
 
 def test_it_computes_what_transformers_does(tmp_path: Path) -> None:
@@ -54,8 +54,8 @@ def test_it_computes_what_transformers_does(tmp_path: Path) -> None:
 
 def test_words_are_cut_into_pieces(folder: Path) -> None:
     found = load_bart(str(folder))
-    assert found.sizes.dim == SIZES.dim
     loaded = found.loaded
+    assert loaded.model.config.d_model == SIZES["d_model"]
     assert (loaded.before, loaded.after, loaded.start, loaded.stop) == ((2,), (3,), 2, 3)
     assert (loaded.unknown, loaded.padding) == (1, 0)
     names = loaded.tokenizer.id_to_token
@@ -95,7 +95,9 @@ def test_half_precision_and_several_files(folder: Path) -> None:
     for file, names in halves.items():
         save_file({name: weights[name].half() for name in names}, folder / file)
     places = {name: file for file, names in halves.items() for name in names}
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {}, "weight_map": places})
+    )
     state = load_bart(str(folder)).loaded.model.state_dict()
     for name, tensor in weights.items():
         assert torch.equal(state[name], tensor.half().float())
@@ -104,7 +106,6 @@ def test_half_precision_and_several_files(folder: Path) -> None:
 def test_the_epsilon_of_normalisation_is_read(folder: Path) -> None:
     before = states(load_bart(str(folder)).loaded.model)
     other = load_bart(str(changed(folder, layer_norm_eps=0.1)))
-    assert other.sizes.epsilon == 0.1
     assert not torch.allclose(before, states(other.loaded.model), atol=1e-3)
 
 
@@ -123,21 +124,11 @@ def test_what_is_no_bart(folder: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "what"),
     [
-        ({"d_model": None}, "no usable d_model"),
-        ({"encoder_layers": 0}, "no usable encoder_layers"),
-        ({"decoder_attention_heads": 3}, "a multiple of 3"),
-    ],
-)
-def test_a_configuration_that_says_nothing(folder: Path, keys: Any, what: str) -> None:
-    with pytest.raises(DataError, match=what):
-        load_bart(str(changed(folder, **keys)))
-
-
-@pytest.mark.parametrize(
-    ("keys", "what"),
-    [
-        ({"d_model": 64}, "do not match config.json.*64"),
-        ({"decoder_layers": 3}, r"decoder\.layers\.2\.\S* of .*got nothing"),
+        ({"d_model": None}, "could not be loaded"),
+        ({"decoder_attention_heads": 3}, "could not be loaded"),
+        ({"layer_norm_eps": "none"}, "no usable layer_norm_eps"),
+        ({"d_model": 64}, r"do not match config\.json"),
+        ({"decoder_layers": 3}, r"do not match config\.json; expected \S*decoder\.layers\.2\."),
         ({"max_position_embeddings": 30}, "embed_positions"),
         ({"decoder_start_token_id": 5000}, "no usable decoder_start_token_id"),
         ({"eos_token_id": None}, "no usable eos_token_id"),
@@ -156,7 +147,7 @@ def test_damage(folder: Path) -> None:
     file.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="cut short"):
         load_bart(str(folder))
-    with pytest.raises(DataError, match="cut short"):
+    with pytest.raises(DataError, match="could not be loaded"):
         _ = found.loaded
     file.write_bytes(whole)
     (folder / "config.json").write_text("{")

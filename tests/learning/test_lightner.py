@@ -241,7 +241,7 @@ def test_states_that_never_change_are_kept(bart: PretrainedBart) -> None:
     assert batch.states_BPD is not None
     fresh = replace(batch, states_BPD=None)
     with torch.no_grad():
-        states_BPD = model.encoded(fresh)[-1]
+        states_BPD = model.encoded(fresh)
     pieces_BP = torch.ones_like(batch.ids_BP) if batch.mask_BP is None else batch.mask_BP
     inside_BP = pieces_BP.bool()
     torch.testing.assert_close(
@@ -266,7 +266,7 @@ def test_an_adversary_can_look_inside(bart: PretrainedBart) -> None:
     model, encoded = made.initial(1), annotated(made, count=4)
     batch: PointerBatch = made.batch(model, encoded, rows_B=np.arange(4))
     found = trace(model, batch)
-    assert len(found.encoder_layers) == bart.sizes.encoder_layers
+    assert len(found.encoder_layers) == bart.loaded.model.config.encoder_layers
     assert found.log_probs_BTV.shape[:2] == batch.symbols_BT.shape
     losses = split_loss(model, batch)
     assert torch.isfinite(torch.stack(losses)).all()

@@ -442,7 +442,7 @@ def test_lightner_without_a_bart_says_what_to_do(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "method=pseudo-complete-lightner", 'lightner.bart=""')
     with pytest.raises(SettingsError, match="LightNER needs a BART") as caught:
         run(settings, out=tmp_path / "run")
-    assert "confide pretrain" in str(caught.value)
+    assert "small_bart.py" in str(caught.value)
 
 
 def test_a_site_with_another_bart_is_named(tmp_path: Path) -> None:

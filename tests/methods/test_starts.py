@@ -144,7 +144,7 @@ def test_one_site_that_differs_is_left_out(
     assert done.left_out == {"site-2": DIFFERS}
     assert sorted(done.scores.sites) == ["site-1", "site-3"]
     assert done.history[0].failed == {}  # it was asked nothing more
-    if method in ("fedavg-tagger", "fedavg-text") and step != "check_key":
+    if method in ("fedavg-tagger", "fedavg-encoder") and step != "check_key":
         strict = tiny(tmp_path, f"method={method}", "rounds=1")
         with pytest.raises(FederationError, match=r"site-2 (differs|has a different)"):
             run(strict, out=tmp_path / "strict")

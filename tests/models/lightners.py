@@ -10,21 +10,22 @@ import torch
 from torch import Tensor, nn
 
 from confide.learning.tuning import add_low_rank
-from confide.models.bart import Bart, BartSizes, draw
 from confide.models.lightner import NOTHING, Lightner, LightnerSizes, Names, choose_trained
+from models.barts import config_of, drawn
 
-BART = BartSizes(
-    vocabulary=41,
-    dim=16,
-    encoder_layers=2,
-    decoder_layers=2,
-    encoder_heads=2,
-    decoder_heads=4,
-    encoder_inner=24,
-    decoder_inner=24,
-    positions=40,
-    scaled=True,
-)
+VOCABULARY, DIM, POSITIONS = 41, 16, 40
+BART = {
+    "vocab_size": VOCABULARY,
+    "d_model": DIM,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 2,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 24,
+    "decoder_ffn_dim": 24,
+    "max_position_embeddings": POSITIONS,
+    "scale_embedding": True,
+}
 NAMES = Names(labels=((7,), (8, 9, 8), (9, 10)), start=2, stop=3)
 TYPES = len(NAMES.labels)
 STOP = TYPES
@@ -50,8 +51,7 @@ def word(place: int) -> int:
 
 def lightner(*, seed: int = 1, spread: float = 0.3, **sizes: Any) -> Lightner:
     torch.manual_seed(seed)
-    bart = Bart(BART)
-    draw(bart, spread=spread)
+    bart = drawn(config_of(**BART), spread=spread, dropout=0.1)
     made = LightnerSizes(**{"prompts": 3, "hidden": 5, **sizes})
     if made.tune == "lora":
         add_low_rank(bart, ["q_proj", "v_proj"], rank=made.rank, alpha=made.rank)
@@ -75,7 +75,7 @@ def batch(
         for _ in range(count):
             starts.append(len(row))
             size = int(torch.randint(1, 4, (1,), generator=generator))
-            row += torch.randint(4, BART.vocabulary, (size,), generator=generator).tolist()
+            row += torch.randint(4, VOCABULARY, (size,), generator=generator).tolist()
         ids.append([*row, 3])
         firsts.append(starts)
     written = symbols or [[STOP]] * len(words)

@@ -1,4 +1,4 @@
-"""Our BART against transformers', and its cache against one pass over the whole sequence."""
+"""BART against transformers' own model, its prompts, and its cache against one pass."""
 
 from __future__ import annotations
 
@@ -11,76 +11,68 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from confide.models.bart import Bart, BartSizes, Prompt, draw
+pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-SIZES = BartSizes(
-    vocabulary=37,
-    dim=24,
-    encoder_layers=2,
-    decoder_layers=3,
-    encoder_heads=4,
-    decoder_heads=2,
-    encoder_inner=40,
-    decoder_inner=36,
-    positions=48,
-    scaled=True,
-    epsilon=1e-5,
-)
+from confide.models.bart import Bart, Prompt
+from models.barts import config_of, drawn
+
+DIM, ENCODER_LAYERS, DECODER_LAYERS, HEADS = 24, 2, 3, 4
+SIZES = {
+    "vocab_size": 37,
+    "d_model": DIM,
+    "encoder_layers": ENCODER_LAYERS,
+    "decoder_layers": DECODER_LAYERS,
+    "encoder_attention_heads": HEADS,
+    "decoder_attention_heads": 2,
+    "encoder_ffn_dim": 40,
+    "decoder_ffn_dim": 36,
+    "max_position_embeddings": 48,
+}
 LENGTHS = (9, 4, 1)
-WRITTEN = 21  # more than a fresh cache has room for
+WRITTEN = 21
 
 
 def mask_of(lengths: Sequence[int]) -> Tensor:
     return torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
 
 
-def bart() -> Bart:
+def bart(*, dropout: float = 0.0, **other: Any) -> Bart:
     """Large weights, and positions and normalisation that are not trivial."""
     torch.manual_seed(3)
-    model = Bart(SIZES)
-    draw(model, spread=0.3)
+    model = drawn(config_of(**{**SIZES, **other}), spread=0.3, dropout=dropout)
     for name, parameter in model.named_parameters():
         if "norm" in name or name.endswith("bias"):
             torch.nn.init.normal_(parameter, std=0.3)
-    return model.eval()
+    return model
 
 
 def texts() -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(5)
-    ids_BP = torch.randint(2, SIZES.vocabulary, (len(LENGTHS), max(LENGTHS)), generator=generator)
-    written = torch.randint(2, SIZES.vocabulary, (len(LENGTHS), WRITTEN), generator=generator)
-    return ids_BP, mask_of(LENGTHS), written
+    shapes = (len(LENGTHS), max(LENGTHS)), (len(LENGTHS), WRITTEN)
+    ids_BP, written_BT = (torch.randint(2, 37, shape, generator=generator) for shape in shapes)
+    return ids_BP, mask_of(LENGTHS), written_BT
 
 
 def prompts_of(layers: int, rows: int | None = None) -> list[Prompt]:
     generator = torch.Generator().manual_seed(7)
-    shape = (5, SIZES.dim) if rows is None else (rows, 5, SIZES.dim)
+    shape = (5, DIM) if rows is None else (rows, 5, DIM)
     drawn = [torch.randn(2, *shape, generator=generator) for _ in range(layers)]
     return [(pair[0], pair[1]) for pair in drawn]
 
 
 @pytest.mark.parametrize("scaled", [True, False], ids=["scaled", "not scaled"])
-def test_without_prompts_it_is_the_bart_of_transformers(scaled: bool) -> None:
-    transformers: Any = pytest.importorskip("transformers")
-    config = transformers.BartConfig(
-        vocab_size=SIZES.vocabulary,
-        d_model=SIZES.dim,
-        encoder_layers=SIZES.encoder_layers,
-        decoder_layers=SIZES.decoder_layers,
-        encoder_attention_heads=SIZES.encoder_heads,
-        decoder_attention_heads=SIZES.decoder_heads,
-        encoder_ffn_dim=SIZES.encoder_inner,
-        decoder_ffn_dim=SIZES.decoder_inner,
-        max_position_embeddings=SIZES.positions,
-        scale_embedding=scaled,
-        pad_token_id=1,
-    )
-    theirs = transformers.BartModel(config).eval()
-    ours = bart()
-    ours.sizes = BartSizes(**{**vars(SIZES), "scaled": scaled})
+@pytest.mark.parametrize("epsilon", [1e-5, 0.1])
+def test_without_prompts_it_is_the_bart_of_transformers(scaled: bool, epsilon: float) -> None:
+    from transformers import BartModel
+
+    ours = bart(scale_embedding=scaled, epsilon=epsilon)
+    theirs = BartModel(config_of(**SIZES, scale_embedding=scaled)).eval()
     found = theirs.load_state_dict(ours.state_dict(), strict=False)
     assert not found.unexpected_keys
     assert set(found.missing_keys) <= {f"{s}.embed_tokens.weight" for s in ("encoder", "decoder")}
+    for module in theirs.modules():
+        if isinstance(module, torch.nn.LayerNorm):
+            module.eps = epsilon
     ids_BP, mask_BP, written_BT = texts()
     with torch.no_grad():
         answer = theirs(
@@ -89,14 +81,12 @@ def test_without_prompts_it_is_the_bart_of_transformers(scaled: bool) -> None:
             decoder_input_ids=written_BT,
             output_hidden_states=True,
         )
-        every = ours.encoder.every_layer(ours.shared(ids_BP) * ours.scale, mask_BP=mask_BP)
-        torch.testing.assert_close(
-            ours(ids_BP, written_BT, mask_BP=mask_BP),
-            answer.last_hidden_state,
-            atol=1e-5,
-            rtol=1e-5,
-        )
-    assert len(every) == SIZES.encoder_layers
+        every = ours.read_by_layer(ids_BP, mask_BP=mask_BP)
+        read_BPD = ours.read(ids_BP, mask_BP=mask_BP)
+        states_BTD = ours.write(ours.tokens(written_BT), ours.reading(read_BPD, mask_BP))
+    torch.testing.assert_close(states_BTD, answer.last_hidden_state, atol=1e-5, rtol=1e-5)
+    assert torch.equal(every[-1][mask_BP], read_BPD[mask_BP])
+    assert len(every) == ENCODER_LAYERS
     for mine, their in zip(every, answer.encoder_hidden_states[1:], strict=True):
         torch.testing.assert_close(mine[mask_BP], their[mask_BP], atol=1e-5, rtol=1e-5)
 
@@ -104,32 +94,29 @@ def test_without_prompts_it_is_the_bart_of_transformers(scaled: bool) -> None:
 def test_a_prompt_is_as_in_equation_14() -> None:
     """One text, one layer, one head at a time."""
     attention = bart().encoder.layers[0].self_attn
-    states_PD = torch.randn(6, SIZES.dim, generator=torch.Generator().manual_seed(1))
-    keys_QD, values_QD = prompts_of(1)[0]
+    states_PD = torch.randn(6, DIM, generator=torch.Generator().manual_seed(1))
+    prompt = keys_QD, values_QD = prompts_of(1)[0]
     heads: list[Tensor] = []
-    width = SIZES.dim // SIZES.encoder_heads
-    for head in range(SIZES.encoder_heads):
+    width = DIM // HEADS
+    for head in range(HEADS):
         part = slice(head * width, (head + 1) * width)
         asked = attention.q_proj(states_PD)[:, part]
         keys = torch.cat((attention.k_proj(states_PD)[:, part], keys_QD[:, part]))
         values = torch.cat((attention.v_proj(states_PD)[:, part], values_QD[:, part]))
         heads.append(functional.softmax(asked @ keys.t() / math.sqrt(width), 1) @ values)
     expected = attention.out_proj(torch.cat(heads, 1))
-    seen = attention.seen(states_PD[None])
-    before = attention.before((keys_QD, values_QD), 1)
-    both = [torch.cat(parts, 2) for parts in zip(before, seen, strict=True)]
-    torch.testing.assert_close(attention(states_PD[None], both)[0], expected, atol=1e-5, rtol=1e-5)
+    found, _ = attention(states_PD[None], prompts=[prompt])
+    torch.testing.assert_close(found[0], expected, atol=1e-5, rtol=1e-5)
 
 
-def whole(model: Bart, prompts: bool, rows: bool = False) -> tuple[Tensor, Tensor]:
+def whole(model: Bart, prompts: bool) -> tuple[Tensor, Tensor]:
     """The decoder's states in one pass, and the encoder's."""
     ids_BP, mask_BP, written_BT = texts()
-    per_row = len(LENGTHS) if rows else None
-    read = prompts_of(SIZES.encoder_layers, per_row) if prompts else None
-    wrote = prompts_of(SIZES.decoder_layers, per_row) if prompts else None
-    states = model.encoder(model.shared(ids_BP), mask_BP=mask_BP, prompts=read)
-    reading = model.decoder.read(states, mask_BP)
-    return model.decoder(model.shared(written_BT), reading, prompts=wrote), states
+    read = prompts_of(ENCODER_LAYERS) if prompts else None
+    wrote = prompts_of(DECODER_LAYERS) if prompts else None
+    states_BPD = model.read(ids_BP, mask_BP=mask_BP, prompts=read)
+    reading = model.reading(states_BPD, mask_BP)
+    return model.write(model.tokens(written_BT), reading, prompts=wrote), states_BPD
 
 
 def test_padding_changes_nothing_with_prompts() -> None:
@@ -137,17 +124,25 @@ def test_padding_changes_nothing_with_prompts() -> None:
     ids_BP, _, written_BT = texts()
     states_BTD, read_BPD = whole(model, prompts=True)
     for row, length in enumerate(LENGTHS):
-        alone = model.encoder(
-            model.shared(ids_BP[row : row + 1, :length]), prompts=prompts_of(SIZES.encoder_layers)
+        alone = model.read(
+            ids_BP[row : row + 1, :length], mask_BP=None, prompts=prompts_of(ENCODER_LAYERS)
         )
         torch.testing.assert_close(alone[0], read_BPD[row, :length], atol=1e-5, rtol=1e-5)
-        reading = model.decoder.read(alone)
-        states = model.decoder(
-            model.shared(written_BT[row : row + 1]),
-            reading,
-            prompts=prompts_of(SIZES.decoder_layers),
-        )
+        tokens = model.tokens(written_BT[row : row + 1])
+        states = model.write(tokens, model.reading(alone, None), prompts=prompts_of(DECODER_LAYERS))
         torch.testing.assert_close(states[0], states_BTD[row], atol=1e-5, rtol=1e-5)
+
+
+def test_no_place_sees_one_that_lies_ahead() -> None:
+    model = bart()
+    _, mask_BP, written_BT = texts()
+    states_BTD, read_BPD = whole(model, prompts=True)
+    part = model.write(
+        model.tokens(written_BT[:, :6]),
+        model.reading(read_BPD, mask_BP),
+        prompts=prompts_of(DECODER_LAYERS),
+    )
+    torch.testing.assert_close(part, states_BTD[:, :6], atol=1e-5, rtol=1e-5)
 
 
 def test_prompts_matter_and_may_be_each_texts_own() -> None:
@@ -156,13 +151,13 @@ def test_prompts_matter_and_may_be_each_texts_own() -> None:
     without, read_without = whole(model, prompts=False)
     assert (with_prompts - without).abs().max() > 0.05
     assert (read - read_without).abs().max() > 0.05
-    own = prompts_of(SIZES.decoder_layers, len(LENGTHS))
-    ids_BP, mask_BP, written_BT = texts()
-    reading = model.decoder.read(model.encoder(model.shared(ids_BP), mask_BP=mask_BP), mask_BP)
-    states_BTD = model.decoder(model.shared(written_BT), reading, prompts=own)
+    own = prompts_of(DECODER_LAYERS, len(LENGTHS))
+    _, mask_BP, written_BT = texts()
+    reading, tokens = model.reading(read_without, mask_BP), model.tokens(written_BT)
+    states_BTD = model.write(tokens, reading, prompts=own)
     for row in range(len(LENGTHS)):
         shared = [(keys[row], values[row]) for keys, values in own]
-        alike = model.decoder(model.shared(written_BT), reading, prompts=shared)
+        alike = model.write(tokens, reading, prompts=shared)
         torch.testing.assert_close(alike[row], states_BTD[row], atol=1e-5, rtol=1e-5)
 
 
@@ -173,38 +168,43 @@ def test_with_a_cache_the_states_are_those_of_one_pass(prompts: bool, pieces: in
     _, mask_BP, written_BT = texts()
     with torch.no_grad():
         expected_BTD, read_BPD = whole(model, prompts)
-        reading = model.decoder.read(read_BPD, mask_BP)
-        wrote = prompts_of(SIZES.decoder_layers) if prompts else None
-        cache = model.decoder.cache(len(LENGTHS), prompts=wrote)
-        tokens_BTD = model.shared(written_BT)
+        reading, cache = model.reading(read_BPD, mask_BP), model.cache()
+        wrote = prompts_of(DECODER_LAYERS) if prompts else None
+        tokens_BTD = model.tokens(written_BT)
         found = [
-            model.decoder(tokens_BTD[:, at : at + pieces], reading, cache=cache)
+            model.write(tokens_BTD[:, at : at + pieces], reading, prompts=wrote, cache=cache)
             for at in range(0, WRITTEN, pieces)
         ]
-    assert cache.written == WRITTEN
     torch.testing.assert_close(torch.cat(found, 1), expected_BTD, atol=1e-5, rtol=1e-5)
 
 
 def test_texts_can_leave_a_cache() -> None:
     model = bart()
     _, mask_BP, written_BT = texts()
-    rows_K = torch.tensor([2, 0])
+    rows_K, wrote = torch.tensor([2, 0]), prompts_of(DECODER_LAYERS)
     with torch.no_grad():
         expected_BTD, read_BPD = whole(model, prompts=True)
-        reading = model.decoder.read(read_BPD, mask_BP)
-        cache = model.decoder.cache(len(LENGTHS), prompts=prompts_of(SIZES.decoder_layers))
-        tokens_BTD = model.shared(written_BT)
-        model.decoder(tokens_BTD[:, :8], reading, cache=cache)
-        cache.keep(rows_K)
-        rest = model.decoder(tokens_BTD[rows_K, 8:], reading.keep(rows_K), cache=cache)
+        tokens_BTD, cache = model.tokens(written_BT), model.cache()
+        model.write(tokens_BTD[:, :8], model.reading(read_BPD, mask_BP), prompts=wrote, cache=cache)
+        cache.batch_select_indices(rows_K)
+        left = model.reading(read_BPD[rows_K], mask_BP[rows_K])
+        rest = model.write(tokens_BTD[rows_K, 8:], left, prompts=wrote, cache=cache)
     torch.testing.assert_close(rest, expected_BTD[rows_K, 8:], atol=1e-5, rtol=1e-5)
 
 
 def test_dropout_acts_in_training_only() -> None:
-    model = bart()
-    ids_BP, mask_BP, written_BT = texts()
-    one, same = (model(ids_BP, written_BT, mask_BP=mask_BP) for _ in range(2))
+    model = bart(dropout=0.1)
+    one, same = (whole(model, prompts=True)[0] for _ in range(2))
     assert torch.equal(one, same)
     model.train()
-    one, other = (model(ids_BP, written_BT, mask_BP=mask_BP) for _ in range(2))
+    one, other = (whole(model, prompts=True)[0] for _ in range(2))
     assert not torch.allclose(one, other)
+
+
+def test_dropout_is_that_of_the_settings_alone() -> None:
+    """The files of a published BART state 0.1 for attention and activations as well."""
+    shares = ("attention_dropout", "activation_dropout", "encoder_layerdrop", "decoder_layerdrop")
+    model = bart(**dict.fromkeys(shares, 0.5))
+    expected, _ = whole(model, prompts=True)
+    model.train()
+    assert torch.equal(whole(model, prompts=True)[0], expected)

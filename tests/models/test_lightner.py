@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from confide.models.bart import Bart, BartSizes, Prompt
+from confide.models.bart import Bart, Prompt
 from confide.models.lightner import (
     NOTHING,
     Lightner,
@@ -20,7 +20,8 @@ from confide.models.lightner import (
     trace,
 )
 from confide.models.tokens import parted
-from models.lightners import BART, NAMES, STOP, TYPES, Batch, batch, lightner, only, word
+from models.barts import config_of
+from models.lightners import DIM, NAMES, STOP, TYPES, Batch, batch, lightner, only, word
 
 WORDS = (5, 2, 1)
 SYMBOLS = ((word(0), word(1), 2, word(4), word(4), 0, STOP), (STOP,), (word(0), word(0), 1, STOP))
@@ -32,7 +33,7 @@ def prompts_by_hand(layers: torch.nn.ModuleList, q_QD: Tensor) -> list[Prompt]:
     for layer in layers:
         inner, outer = layer.inner.weight, layer.outer.weight
         both = torch.stack([outer @ torch.tanh(inner @ row) for row in q_QD])
-        found.append((both[:, : BART.dim], both[:, BART.dim :]))
+        found.append((both[:, :DIM], both[:, DIM:]))
     return found
 
 
@@ -42,7 +43,7 @@ def by_hand(model: Lightner, text: Batch) -> Tensor:
     assert model.prompts is not None
     q_QD = model.prompts.q_QD
     read = prompts_by_hand(model.prompts.encoder, q_QD) or None
-    states = bart.encoder(rows[text.ids_BP] * bart.scale, prompts=read)
+    states = bart.read(text.ids_BP, mask_BP=None, prompts=read)
     labels = [torch.stack([rows[piece] for piece in label]).mean(0) for label in NAMES.labels]
     firsts = text.firsts_BL[0].tolist()
     words = [rows[text.ids_BP[0, place]] for place in firsts]
@@ -52,7 +53,7 @@ def by_hand(model: Lightner, text: Batch) -> Tensor:
     symbols = text.symbols_BT[0].tolist()
     inputs = torch.stack([rows[NAMES.start], *(given[symbol] for symbol in symbols[:-1])])
     wrote = prompts_by_hand(model.prompts.decoder, q_QD)
-    decoded = bart.decoder(inputs[None] * bart.scale, bart.decoder.read(states), prompts=wrote)
+    decoded = bart.write(inputs[None] * bart.scale, bart.reading(states, None), prompts=wrote)
     return torch.stack([torch.stack([state @ one for one in sought]) for state in decoded[0]])
 
 
@@ -88,7 +89,7 @@ def test_losses_are_parted_by_symbol() -> None:
 
 def test_known_states_of_the_encoder_are_taken() -> None:
     model, given = lightner(where="decoder"), batch(WORDS, SYMBOLS)
-    states_BPD = model.encoded(given)[-1]
+    states_BPD = model.encoded(given)
     assert torch.equal(model(given), model(replace(given, states_BPD=states_BPD)))
     other = model(replace(given, states_BPD=states_BPD + 0.1))
     assert not torch.allclose(model(given), other)
@@ -97,7 +98,7 @@ def test_known_states_of_the_encoder_are_taken() -> None:
 def test_each_text_may_have_its_own_q() -> None:
     model, given = lightner(), batch(WORDS, SYMBOLS)
     assert model.prompts is not None
-    q_BQD = torch.randn(3, 3, BART.dim, generator=torch.Generator().manual_seed(1))
+    q_BQD = torch.randn(3, 3, DIM, generator=torch.Generator().manual_seed(1))
     logits_BTV = model(given, q_BQD)
     for row in range(3):
         alike = model(given, q_BQD[row])
@@ -113,9 +114,9 @@ def test_a_trace_is_of_the_same_pass() -> None:
     losses_BT = symbol_losses(found.log_probs_BTV, given.symbols_BT)
     torch.testing.assert_close(parted(losses_BT, given.source_BT), (source_B, target_B))
     assert not losses_BT[given.symbols_BT == NOTHING].any()
-    assert [layer.shape for layer in found.encoder_layers] == [(*given.ids_BP.shape, BART.dim)] * 2
-    assert found.decoder_BTD.shape == (3, 7, BART.dim)
-    torch.testing.assert_close(found.encoder_layers[-1], model.encoded(given)[-1])
+    assert [layer.shape for layer in found.encoder_layers] == [(*given.ids_BP.shape, DIM)] * 2
+    assert found.decoder_BTD.shape == (3, 7, DIM)
+    torch.testing.assert_close(found.encoder_layers[-1], model.encoded(given))
     entropy = -(found.log_probs_BTV.exp() * found.log_probs_BTV).sum(2)
     assert torch.isfinite(entropy).all()
     found.encoder_layers[0].sum().backward()
@@ -159,9 +160,13 @@ def test_only_what_is_trained_moves() -> None:
 
 def test_the_share_is_near_the_papers() -> None:
     """7.04 % with N_q = 10, d = 768, h = 400 (Appendix C); ours has no biases."""
-    base = BartSizes(50265, 768, 6, 6, 12, 12, 3072, 3072, 1024)
+    sizes = {"vocab_size": 50265, "d_model": 768, "max_position_embeddings": 1024}
+    for side in ("encoder", "decoder"):
+        sizes |= {
+            f"{side}_layers": 6, f"{side}_attention_heads": 12, f"{side}_ffn_dim": 3072,
+        }  # fmt: skip
     with torch.device("meta"):
-        bart = Bart(base)
+        bart = Bart(config_of(**sizes))
         model = Lightner(bart, Names(((5,),), start=2, stop=2), LightnerSizes())
     choose_trained(model)
     assert sum(p.numel() for p in bart.parameters()) == 139_420_416  # facebook/bart-base

@@ -8,7 +8,7 @@ import torch
 from confide.models import pointing
 from confide.models.lightner import NOTHING, Lightner, Text
 from confide.models.pointing import write
-from models.lightners import BART, STOP, TYPES, Batch, batch, lightner, only, word
+from models.lightners import POSITIONS, STOP, TYPES, Batch, batch, lightner, only, word
 
 WORDS = (6, 3, 9, 1, 7, 4, 2, 8)
 
@@ -17,7 +17,7 @@ def slow(model: Lightner, text: Batch, *, constrained: bool) -> tuple[list[int],
     """One text; a step is one pass over all that was written; the grammar in words."""
     words, symbols, log_probs = int(text.lengths_B[0]), [], []
     least = 0
-    while len(symbols) < BART.positions // 3 * 3 and len(symbols) < 3 * words + 1:
+    while len(symbols) < POSITIONS // 3 * 3 and len(symbols) < 3 * words + 1:
         text = only_symbols(text, [*symbols, STOP])
         likely_V = model(text)[0, -1].log_softmax(0)
         if constrained:
@@ -149,7 +149,7 @@ def test_a_text_may_fill_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pointing, "logits", eager)
     with torch.inference_mode():
         found = write(lightner(), batch((15, 3)))
-    assert BART.positions == 40
+    assert POSITIONS == 40
     every = [symbol for place in range(15) for symbol in (word(place), word(place), 0)]
     assert found.symbols_BT[0].tolist() == every[:39]
     assert found.symbols_BT[1].tolist() == [*every[:9], STOP, *[NOTHING] * 29]

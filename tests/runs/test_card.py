@@ -101,7 +101,7 @@ def test_only_settings_of_this_model_are_shown(
     )
     tables = {name.partition(".")[0] for name in shown if "." in name}
     assert there | {"training", "select"} <= tables
-    assert not tables & (elsewhere | {"guards", "denoising"})
+    assert not tables & (elsewhere | {"guards"})
     assert {"rounds", "seed", "method", "training.learning_rate"} <= shown
     assert not {"threads", "device", "schema", "at_once", "start_from", "base"} & shown
     if own.get("model", {}).get("kind"):

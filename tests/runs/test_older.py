@@ -17,7 +17,7 @@ from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.runs.opening import opened
 from confide.runs.run import run
-from confide.settings.removed import REMOVED, without_removed
+from confide.removed import SETTINGS, without_removed
 from contract.corpus import tiny
 
 OLD = """
@@ -70,4 +70,4 @@ def test_what_another_method_still_has_stays() -> None:
     assert without_removed({"options": 3, "federation": {"sums": "integers"}}) == {
         "options": 3, "federation": {"sums": "masked"},
     }  # fmt: skip
-    assert all(text and text[0].islower() for text in REMOVED.values())
+    assert all(text and text[0].islower() for text in SETTINGS.values())

@@ -68,8 +68,6 @@ def next_commands(folder: Path, result: Result) -> list[str]:
     from confide.tasks import TASKS
 
     run, settings, task = shown(folder), RunFolder(folder).settings(), TASKS[result.task]
-    if not task.learns:
-        return [_line("release", run, "--out", f"{run}-bart"), _line("report", run)]
     file, site, reading = _held_out(settings, result)
     lines = [_line("evaluate", run, file, *site, *reading)] if file else []
     if task.learns == "entities":

@@ -91,8 +91,6 @@ def scores(values: Scored, *, title: str = "", of: str = "") -> Table:
     kinds = _kinds(values)
     if "curve" in values:
         return _ranked(values, title)
-    if "likelihood" in values:
-        return _written(values, title)
     typed = [kind for kind in kinds if "types" in values[kind]]
     one, many, told = _SCORED.get(of or kinds[0], _SCORED["strict"])
     table = titled(title, caption=f"in percent; {told}{_overlooked(values)}")
@@ -139,22 +137,6 @@ def _ranked(values: Scored, title: str) -> Table:
     for name, share in values["precision_at"].items():
         called = "mean P@N" if name == "mean" else f"P@{name}"
         table.add_row(called, "", "", points(share), "")
-    return table
-
-
-def _written(values: Scored, title: str) -> Table:
-    """The scores of a model that restores noised text."""
-    told = (
-        f"in percent; of {count(values['pieces'])} word pieces of noised text\n"
-        "likelihood: geometric mean of the pieces' probabilities (1 / perplexity)\n"
-        f"hidden: of the {count(values['hidden_pieces'])} pieces that the noised text hides"
-    )
-    table = titled(title, caption=told)
-    for name in ("", "pieces"):
-        table.add_column(name, justify="right" if name else "left")
-    table.add_row("likelihood", points(values["likelihood"]), style="bold")
-    table.add_row("right", points(values["right"]))
-    table.add_row("hidden right", points(values["hidden"]))
     return table
 
 

@@ -24,7 +24,6 @@ from confide.cli.key_verbs import keys
 from confide.cli.kit_verbs import consortium, server, site
 from confide.cli.missing import all_missing
 from confide.cli.peer_verbs import peers
-from confide.cli.pretrain_verbs import pretrain
 from confide.cli.privacy_verbs import privacy
 from confide.cli.reading import GoldHow, NotesHow, SettingsHow, reads_as
 from confide.cli.report_verbs import report
@@ -49,7 +48,8 @@ from confide.cli.words import (
     Site,
     with_canaries,
 )
-from confide.errors import ConfideError, DataError, printable
+from confide.errors import ConfideError, DataError, SettingsError, printable
+from confide.removed import VERBS
 
 if TYPE_CHECKING:
     from confide.jobs.initialise import Match
@@ -59,7 +59,7 @@ PANELS = {
         "wire", "ledger", "report", "compare", "audit", "home", "capacity", "budget", "privacy",
         "recipes",
     ),
-    "Data": ("data", "export", "pretrain"),
+    "Data": ("data", "export"),
     "Real sites": ("consortium", "server", "site", "peers", "coordinate"),
     "Keys": ("key", "release"),
 }  # fmt: skip
@@ -85,6 +85,12 @@ class Verbs(TyperGroup):
         """The verbs in the order of the help."""
         order = [name for names in PANELS.values() for name in names]
         return list(dict.fromkeys((*order, *self.commands)))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """The verb of these words. Raises SettingsError for one that was removed."""
+        if args and args[0] in VERBS:
+            raise SettingsError(f"confide {args[0]} was removed", fix=VERBS[args[0]])
+        return super().resolve_command(ctx, args)
 
     def main(self, *given: Any, **options: Any) -> Any:
         """Run the program, of which only what is printable gets out."""
@@ -155,7 +161,6 @@ app = typer.Typer(
 )
 app.add_typer(data, name="data")
 app.add_typer(keys, name="key")
-app.add_typer(pretrain, name="pretrain")
 app.add_typer(privacy, name="privacy")
 app.add_typer(consortium, name="consortium")
 app.add_typer(site, name="site")

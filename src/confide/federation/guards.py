@@ -45,7 +45,7 @@ class Guards:
         min_sentences: the fewest training sentences, and examples that a model makes of them, with
             which the site takes part.
         min_token_count: words that occur less often stay at the site.
-        min_batch: the fewest examples (sentences, pairs of entities, bags, passages) that one
+        min_batch: the fewest examples (sentences, pairs of entities, bags) that one
             gradient may cover, but for gradients under noise.
         min_sites: the fewest sites that a run over real sites must name.
         max_rounds: the last round that the site answers.

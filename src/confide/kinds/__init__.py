@@ -11,7 +11,6 @@ from confide.kinds.relations import RelationKind
 from confide.kinds.spans import SpanKind
 from confide.kinds.tagger import TaggerKind
 from confide.kinds.tagger.public import PublicTaggerKind
-from confide.kinds.text import TextKind
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -23,7 +22,6 @@ KINDS: dict[str, Kind] = {
         LinearKind(),
         RelationKind(),
         BagKind(),
-        TextKind(),
     )
 }
 """The kinds by name, in the order of the documentation."""

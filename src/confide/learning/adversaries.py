@@ -101,13 +101,13 @@ class AdversarialModeller:
                 expected='prompts in the encoder: where = "both"',
                 got=f"where = {self.lightner.form.where!r}",
             )
-        sizes = self.lightner.bart.sizes
+        bart = self.lightner.bart.loaded.model.config
         with seeded(derive_seed(seed, "adversary")):
             adversary = Adversary(
                 self.kind,
                 sites=self.sites,
-                layers=sizes.encoder_layers,
-                dim=sizes.dim,
+                layers=bart.encoder_layers,
+                dim=bart.d_model,
                 weight=self.weight,
             )
         return placed(Opposed(self.lightner.initial(seed), adversary).eval())

@@ -1,7 +1,6 @@
 """A pre-trained BART from a folder or the hub: its configuration, weights and tokenizer.
 
-The weights are read name by name into our own BART (`models.bart`); of transformers, only the
-tokenizer is used. Files are read as data: JSON and safetensors, never a pickle or code.
+Files are read as data: JSON and safetensors, never a pickle or code.
 """
 
 from __future__ import annotations
@@ -12,42 +11,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
-
 from confide.data.batches.token_pieces import Pieces
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.learning.cutting import FastCutter, around, by_word, plain, tokenizer_of
+from confide.learning.encoder import check_whole, read_pretrained
 from confide.learning.encoder_files import (
     Config,
     check_files,
     digest_of,
     find_folder,
-    first_line,
-    parts_of,
     read_json,
 )
-from confide.models.bart import Bart, BartSizes, bart_of
+from confide.models.bart import Bart, bart_of
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 _HOW = {"version": 1, "kind": "bart"}
-_TABLES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
-_SIZES = {
-    "vocabulary": "vocab_size",
-    "dim": "d_model",
-    "encoder_layers": "encoder_layers",
-    "decoder_layers": "decoder_layers",
-    "encoder_heads": "encoder_attention_heads",
-    "decoder_heads": "decoder_attention_heads",
-    "encoder_inner": "encoder_ffn_dim",
-    "decoder_inner": "decoder_ffn_dim",
-    "positions": "max_position_embeddings",
-}
-_OURS = {  # the architecture computed here, as a configuration may state it
-    "activation_function": "gelu",
+_USUAL = {  # what transformers computes, as a configuration may state it
     "normalize_before": False,
     "normalize_embedding": True,
     "add_final_layer_norm": False,
@@ -73,10 +54,11 @@ class LoadedBart(NamedTuple):
 
     def pieces(self, longest: int) -> Pieces:
         """How texts are read, `longest` pieces at once. Raises SettingsError if too many."""
-        if longest > self.model.sizes.positions:
+        most = self.model.config.max_position_embeddings
+        if longest > most:
             raise SettingsError(
                 "the model cannot read that many pieces at once",
-                expected=f"at most {self.model.sizes.positions}",
+                expected=f"at most {most}",
                 got=str(longest),
             )
         return Pieces(self.before, self.after, self.unknown, self.padding, longest)
@@ -95,7 +77,6 @@ class PretrainedBart:
 
     name: str
     folder: Path
-    sizes: BartSizes
     digest: str
 
     @cached_property
@@ -106,7 +87,7 @@ class PretrainedBart:
         config.json.
         """
         config = _config(self.folder)
-        model = filled(self.sizes, _stored(self.folder), where=self.folder).requires_grad_(False)
+        model = _model(self.folder, config)
         loaded = _assembled(model, tokenizer_of(self.folder), config, folder=self.folder)
         if digest_of(self.folder, _HOW) != self.digest:
             raise DataError("the model's files changed while it was in use", where=str(self.folder))
@@ -121,12 +102,9 @@ def load_bart(name: str) -> PretrainedBart:
     DataError if a file is damaged.
     """
     folder = find_folder(name)
-    sizes = sizes_of(_config(folder), folder)
+    _config(folder)
     check_files(folder)
-    return PretrainedBart(name, folder, sizes, digest_of(folder, _HOW))
-
-
-# --- configuration --------------------------------------------------------------------------
+    return PretrainedBart(name, folder, digest_of(folder, _HOW))
 
 
 def _config(folder: Path) -> Config:
@@ -145,7 +123,7 @@ def _config(folder: Path) -> Config:
             got=f"type {config.get('model_type')}",
             where=str(folder),
         )
-    for key, value in _OURS.items():
+    for key, value in _USUAL.items():
         if config.get(key, value) != value:
             raise SettingsError(
                 f"this kind of BART is not supported: {key} differs",
@@ -156,17 +134,10 @@ def _config(folder: Path) -> Config:
     return config
 
 
-def sizes_of(config: Config, folder: Path) -> BartSizes:
-    """The sizes that a BART's `config.json` states. Raises DataError if one is unusable."""
-    numbers = {name: config.get(key) for name, key in _SIZES.items()}
-    for name, number in numbers.items():
-        if not isinstance(number, int) or isinstance(number, bool) or number < 1:
-            raise DataError(
-                f"config.json has no usable {_SIZES[name]}",
-                expected="a whole number above 0",
-                got=str(number),
-                where=str(folder),
-            )
+def _model(folder: Path, config: Config) -> Bart:
+    """The BART of a folder, frozen. Raises DataError if its files do not belong together."""
+    from transformers import BartForConditionalGeneration
+
     epsilon = config.get("layer_norm_eps", 1e-5)
     if not isinstance(epsilon, float) or not 0 < epsilon < 1:
         raise DataError(
@@ -175,74 +146,16 @@ def sizes_of(config: Config, folder: Path) -> BartSizes:
             got=str(epsilon)[:40],
             where=str(folder),
         )
-    sizes = BartSizes(
-        **{name: int(number) for name, number in numbers.items() if number is not None},
-        scaled=bool(config.get("scale_embedding", False)),
-        epsilon=float(epsilon),
-    )
-    for heads in (sizes.encoder_heads, sizes.decoder_heads):
-        if sizes.dim % heads:
-            raise DataError(
-                "config.json is damaged: a state cannot be split into that many heads",
-                expected=f"d_model a multiple of {heads}",
-                got=str(sizes.dim),
-                where=str(folder),
-            )
-    return sizes
-
-
-# --- weights --------------------------------------------------------------------------------
-
-
-def filled(sizes: BartSizes, stored: dict[str, Tensor], *, where: Path) -> Bart:
-    """A BART with these weights in float32; the prefix that models with a head add is left out.
-
-    Raises DataError if a weight is missing or has another shape.
-    """
-    stored = {name.removeprefix("model."): tensor for name, tensor in stored.items()}
-    if "shared.weight" not in stored:
-        tables = [stored[name] for name in _TABLES if name in stored]
-        stored |= {"shared.weight": tables[0]} if tables else {}
-    with torch.device("meta"):
-        expected = Bart(sizes).state_dict()
-    weights: dict[str, Tensor] = {}
-    for name, like in expected.items():
-        found = stored.get(name)
-        if found is None or found.shape != like.shape:
-            raise DataError(
-                "the weights do not match config.json",
-                expected=f"{name} of {tuple(like.shape)}",
-                got="nothing" if found is None else str(tuple(found.shape)),
-                where=str(where),
-                fix="take config.json and the weights from the same model",
-            )
-        weights[name] = found.to(torch.float32)
-    return bart_of(sizes, weights)
-
-
-def _stored(folder: Path) -> dict[str, Tensor]:
-    """All tensors of the folder's files."""
-    files = [folder / "model.safetensors"]
-    if not files[0].is_file():
-        files = parts_of(folder / "model.safetensors.index.json")
-    found: dict[str, Tensor] = {}
-    for file in files:
-        try:
-            with safe_open(file, "pt") as tensors:
-                for name in tensors.keys():  # noqa: SIM118
-                    found[name] = tensors.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise DataError(
-                f"{file.name} is damaged or cut short", got=first_line(error), where=str(folder)
-            ) from error
-    return found
-
-
-# --- special pieces -------------------------------------------------------------------------
+    whole, lacking = read_pretrained(BartForConditionalGeneration, folder, what="BART")
+    check_whole(lacking, folder, apart=("lm_head.", "final_logits_bias"))
+    found = whole.model
+    found.config.layer_norm_eps = epsilon
+    state = {name: one for name, one in found.state_dict().items() if "embed_tokens" not in name}
+    return bart_of(found.config, state).requires_grad_(False)
 
 
 def _assembled(model: Bart, tokenizer: Any, config: Config, *, folder: Path) -> LoadedBart:
-    rows = model.sizes.vocabulary
+    rows = model.config.vocab_size
     frame = around(tokenizer, rows)
     if frame is None:
         raise DataError("the tokenizer does not belong to the model", where=str(folder))

@@ -18,7 +18,6 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
-from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
@@ -183,8 +182,8 @@ def where_is(model: nn.Module) -> Place:
 
 
 def _bodies(model: nn.Module) -> Iterator[nn.Module]:
-    """The topmost modules that may be narrow: transformers' encoders, and the sides of our BART."""
-    if hasattr(model, "get_input_embeddings") or getattr(model, "may_be_narrow", False):
+    """The topmost modules that may be narrow: those that are transformers'."""
+    if hasattr(model, "get_input_embeddings"):
         yield model
         return
     for child in model.children():
@@ -208,10 +207,10 @@ def _widely(body: nn.Module, _: object, found: Any) -> Any:
         opened.pop().__exit__(None, None, None)
     if isinstance(found, Tensor):
         return found.float()
-    if isinstance(found, list):
-        return [one.float() for one in found]
     if getattr(found, "last_hidden_state", None) is not None:
         found.last_hidden_state = found.last_hidden_state.float()
+    if getattr(found, "hidden_states", None) is not None:
+        found.hidden_states = tuple(one.float() for one in found.hidden_states)
     return found
 
 
@@ -300,15 +299,3 @@ def drawing(model: nn.Module, seed: int) -> Iterator[None]:
             stack.enter_context(own.device(index) if device.type == "cuda" else nullcontext())
             own.manual_seed(seed)
         yield
-
-
-def has_narrow_units() -> bool:
-    """Whether this processor multiplies matrices in bfloat16 (x86: `amx_bf16`).
-
-    The vector instructions of `avx512_bf16` alone are half as fast as float32 (torch 2.13).
-    """
-    try:
-        flags = Path("/proc/cpuinfo").read_text("utf-8", errors="replace")
-    except OSError:
-        return False
-    return "amx_bf16" in flags

@@ -29,7 +29,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from confide.errors import ConfideError, DataError, SettingsError
+from confide.errors import DataError, SettingsError
 from confide.learning.cutting import Cutter, around, cutter_of, tokenizer_of
 from confide.learning.devices import at_home, beside, predicting
 from confide.learning.encoder_files import (
@@ -190,39 +190,53 @@ class Loaded:
         return body
 
 
-def _load(folder: Path, dim: int, *, again: Callable[[], Any]) -> Loaded:
-    from transformers import AutoModel
+def read_pretrained(family: Any, folder: Path, *, what: str) -> tuple[Any, set[str]]:
+    """The model that a class of transformers reads from a folder, and the weights that lack there.
 
+    It is in float32, frozen and in evaluation mode; nothing in the folder runs. Raises DataError if
+    `what` this is cannot be loaded.
+    """
     with ONE_AT_A_TIME, _quiet():
         try:
-            tokenizer = tokenizer_of(folder, fast=False)
-            model, found = AutoModel.from_pretrained(
+            model, found = family.from_pretrained(
                 folder,
                 local_files_only=True,
                 trust_remote_code=False,
                 use_safetensors=True,
-                ignore_mismatched_sizes=True,  # such models are refused below
+                ignore_mismatched_sizes=True,  # they are among those that lack
                 dtype=torch.float32,
                 output_loading_info=True,
             )
-        except ConfideError:
-            raise
         except Exception as error:  # whatever transformers raises
             raise DataError(
-                "the encoder could not be loaded", got=first_line(error), where=str(folder)
+                f"the {what} could not be loaded", got=first_line(error), where=str(folder)
             ) from error
-    apart = ("pooler.", "decoder.") if model.config.is_encoder_decoder else ("pooler.",)
     lacking = {*found["missing_keys"], *(key for key, *_ in found["mismatched_keys"])}
-    lacking = {key for key in lacking if not key.startswith(apart)}
-    if lacking:
+    return model.eval().requires_grad_(False), lacking
+
+
+def check_whole(lacking: set[str], folder: Path, *, apart: tuple[str, ...]) -> None:
+    """Raise DataError if weights lack whose names do not start with one of `apart`."""
+    needed = {key for key in lacking if not key.startswith(apart)}
+    if needed:
         raise DataError(
             "the weights do not match config.json",
-            expected=f"{min(lacking)} and {len(lacking) - 1} more, each of its size",
+            expected=f"{min(needed)} and {len(needed) - 1} more, each of its size",
             where=str(folder),
         )
+
+
+def _load(folder: Path, dim: int, *, again: Callable[[], Any]) -> Loaded:
+    from transformers import AutoModel
+
+    with ONE_AT_A_TIME, _quiet():
+        tokenizer = tokenizer_of(folder, fast=False)
+    model, lacking = read_pretrained(AutoModel, folder, what="encoder")
+    apart = ("pooler.", "decoder.") if model.config.is_encoder_decoder else ("pooler.",)
+    check_whole(lacking, folder, apart=apart)
     model = model.get_encoder() if model.config.is_encoder_decoder else model
     try:
-        loaded = _assembled(tokenizer, model.eval().requires_grad_(False), folder, again=again)
+        loaded = _assembled(tokenizer, model, folder, again=again)
         _check_states(loaded, folder, dim=dim)
     except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
         raise SettingsError(

@@ -168,7 +168,7 @@ class LightnerModeller:
         loaded = self.bart.loaded.model
         own = self.form.tune == "all"
         weights = {name: p.clone() if own else p for name, p in loaded.state_dict().items()}
-        body = bart_of(replace(loaded.sizes, dropout=self.form.dropout), weights)
+        body = bart_of(loaded.config, weights, dropout=self.form.dropout)
         with seeded(seed):
             if self.form.tune == "lora":
                 side = body if self.form.where == "both" else body.decoder
@@ -191,7 +191,7 @@ class LightnerModeller:
 
         Raises DataError as `data.pointers.pointers` does.
         """
-        most = self.bart.sizes.positions
+        most = self.bart.loaded.model.config.max_position_embeddings
         written = pointers(text.pieces, spans, types=self.types, source=source, most=most)
         return EncodedLightner(text, written)
 
@@ -346,10 +346,10 @@ class LightnerModeller:
         """Compute the encoder's states of the text if they never change and are not known yet."""
         if not self.form.keeps_states or text.kept.states_ND is not None:
             return
-        states_ND = torch.zeros(len(text.pieces.ids_N), self.bart.sizes.dim)
+        states_ND = torch.zeros(len(text.pieces.ids_N), model.bart.config.d_model)
         with predicting(model):
             for batch in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
-                read_BPD = home(model.encoded(beside(batch, model))[-1])
+                read_BPD = home(model.encoded(beside(batch, model)))
                 for row, state_PD in zip(batch.rows_B.tolist(), read_BPD, strict=True):
                     begin, end = text.pieces.from_S1[row : row + 2].tolist()
                     states_ND[begin:end] = state_PD[: end - begin]

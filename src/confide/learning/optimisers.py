@@ -167,16 +167,6 @@ def _adagrad(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim
     )
 
 
-def each_adamw(parameters: list[nn.Parameter], settings: Optimiser) -> torch.optim.Optimizer:
-    """AdamW that steps the parameters one by one.
-
-    For a BART's decoder on a CPU, the fused version took five times as long.
-    """
-    return torch.optim.AdamW(
-        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay, foreach=True
-    )
-
-
 OPTIMISERS: dict[str, Callable[[list[nn.Parameter], Optimiser], torch.optim.Optimizer]] = {
     "sgd": _sgd,
     "adam": _adam,

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from confide.models.bart import Bart, BartSizes, Prompt, Reading
+from confide.models.bart import Bart, Prompt, Reading
 from confide.models.tokens import TokenInput, parted
 
 Where = Literal["both", "decoder"]
@@ -96,13 +96,14 @@ class Projection(nn.Module):
 class Prompts(nn.Module):
     """`q_QD` and its projection for each layer; the encoder may have none."""
 
-    def __init__(self, bart: BartSizes, sizes: LightnerSizes) -> None:
+    def __init__(self, bart: Bart, sizes: LightnerSizes) -> None:
         super().__init__()
-        reading = bart.encoder_layers if sizes.where == "both" else 0
-        self.q_QD = nn.Parameter(torch.randn(sizes.prompts, bart.dim))
-        self.encoder = nn.ModuleList(Projection(bart.dim, sizes.hidden) for _ in range(reading))
+        dim, own = bart.config.d_model, bart.config
+        reading = own.encoder_layers if sizes.where == "both" else 0
+        self.q_QD = nn.Parameter(torch.randn(sizes.prompts, dim))
+        self.encoder = nn.ModuleList(Projection(dim, sizes.hidden) for _ in range(reading))
         self.decoder = nn.ModuleList(
-            Projection(bart.dim, sizes.hidden) for _ in range(bart.decoder_layers)
+            Projection(dim, sizes.hidden) for _ in range(own.decoder_layers)
         )
 
     def forward(self, layers: nn.ModuleList, q: Tensor | None = None) -> list[Prompt]:
@@ -141,7 +142,7 @@ class Lightner(nn.Module):
         self.sizes = sizes
         self.types = len(names.labels)
         self.bart = bart
-        self.prompts = Prompts(bart.sizes, sizes) if sizes.prompts else None
+        self.prompts = Prompts(bart, sizes) if sizes.prompts else None
         labels_YK, shares_YK = _labels(names.labels)
         self.register_buffer("labels_YK", labels_YK, persistent=False)
         self.register_buffer("shares_YK", shares_YK, persistent=False)
@@ -152,12 +153,13 @@ class Lightner(nn.Module):
         """The number of the stop symbol; the text's words follow it."""
         return self.types
 
-    def encoded(self, batch: LightnerInput, *, q: Tensor | None = None) -> list[Tensor]:
-        """states_BPD of every layer of the encoder."""
-        made = self.prompts(self.prompts.encoder, q) if self.prompts is not None else []
-        return self.bart.encoder.every_layer(
-            self.bart.tokens(batch.ids_BP), mask_BP=batch.mask_BP, prompts=made or None
-        )
+    def encoded(self, batch: LightnerInput, *, q: Tensor | None = None) -> Tensor:
+        """states_BPD of the encoder."""
+        return self.bart.read(batch.ids_BP, mask_BP=batch.mask_BP, prompts=self.reads(q=q))
+
+    def reads(self, *, q: Tensor | None = None) -> list[Prompt] | None:
+        """The encoder's prompts."""
+        return self.prompts(self.prompts.encoder, q) or None if self.prompts is not None else None
 
     def wrote(self, *, q: Tensor | None = None) -> list[Prompt] | None:
         """The decoder's prompts."""
@@ -171,7 +173,7 @@ class Lightner(nn.Module):
     def known(self, batch: LightnerInput, *, q: Tensor | None = None) -> Text:
         """What is known before writing; the encoder runs unless its states are in the batch."""
         read_BPD = batch.states_BPD
-        return self.text(batch, self.encoded(batch, q=q)[-1] if read_BPD is None else read_BPD)
+        return self.text(batch, self.encoded(batch, q=q) if read_BPD is None else read_BPD)
 
     def text(self, batch: LightnerInput, states_BPD: Tensor) -> Text:
         """What is known before writing, given the encoder's states."""
@@ -187,7 +189,7 @@ class Lightner(nn.Module):
             < batch.lengths_B[:, None]
         )
         return Text(
-            reading=self.bart.decoder.read(states_BPD, batch.mask_BP),
+            reading=self.bart.reading(states_BPD, batch.mask_BP),
             given_BVD=torch.cat((named_BVD, words_BLD), 1),
             sought_BVD=torch.cat((named_BVD, pointed_BLD), 1),
             known_BV=functional.pad(known_BL, (self.types + 1, 0), value=True),
@@ -203,8 +205,7 @@ class Lightner(nn.Module):
         ]
         first_B1D = self.started().expand(len(before_BT), 1, -1)
         tokens_BTD = torch.cat((first_B1D, given_BTD), 1) * self.bart.scale
-        states_BTD: Tensor = self.bart.decoder(tokens_BTD, text.reading, prompts=prompts)
-        return states_BTD
+        return self.bart.write(tokens_BTD, text.reading, prompts=prompts)
 
     def forward(self, batch: LightnerInput, q: Tensor | None = None) -> Tensor:
         """logits_BTV of each symbol to write, given those before it.
@@ -226,7 +227,7 @@ def trace(model: Lightner, batch: LightnerInput) -> Trace:
 
     Gradients flow through the states as well.
     """
-    layers = model.encoded(batch)
+    layers = model.bart.read_by_layer(batch.ids_BP, mask_BP=batch.mask_BP, prompts=model.reads())
     text = model.text(batch, layers[-1])
     states_BTD = model.written(batch, text, prompts=model.wrote())
     return Trace(functional.log_softmax(logits(states_BTD, text), 2), layers, states_BTD)

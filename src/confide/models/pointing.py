@@ -28,6 +28,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from confide.models.bart import Reading
 from confide.models.lightner import NOTHING, Lightner, LightnerInput, Text, logits
 
 _LEAVE = 0.75  # no row leaves while more than this share of them still writes
@@ -57,13 +58,13 @@ def write(
     """
     text = model.known(batch)
     rows_B = _steps(len(batch.lengths_B), batch.lengths_B)
-    cache = model.bart.decoder.cache(len(rows_B), prompts=model.wrote())
+    cache, prompts = model.bart.cache(), model.wrote()
     writing = _Writing(model.types, batch.lengths_B, wanted_Y=wanted_Y)
     given_BD = model.started().expand(len(rows_B), -1)
-    most = model.bart.sizes.positions // 3 * 3
+    most = model.bart.config.max_position_embeddings // 3 * 3
     for step in range(min(most, 3 * int(batch.lengths_B.max()) + 1)):
-        states_B1D = model.bart.decoder(
-            given_BD[:, None] * model.bart.scale, text.reading, cache=cache
+        states_B1D = model.bart.write(
+            given_BD[:, None] * model.bart.scale, text.reading, prompts=prompts, cache=cache
         )
         log_probs_BV = functional.log_softmax(logits(states_B1D, text)[:, 0], 1)
         allowed_BV = text.known_BV
@@ -80,14 +81,15 @@ def write(
             kept_K = going_B.nonzero()[:, 0]
             rows_B, given_BD = rows_B[kept_K], given_BD[kept_K]
             text = _only(text, kept_K)
-            cache.keep(kept_K)
+            cache.batch_select_indices(kept_K)
             writing.keep(kept_K)
     return writing.result()
 
 
 def _only(text: Text, rows_K: Tensor) -> Text:
+    states_BPD, mask_B11P = text.reading
     return Text(
-        reading=text.reading.keep(rows_K),
+        reading=Reading(states_BPD[rows_K], None if mask_B11P is None else mask_B11P[rows_K]),
         given_BVD=text.given_BVD[rows_K],
         sought_BVD=text.sought_BVD[rows_K],
         known_BV=text.known_BV[rows_K],

@@ -42,7 +42,6 @@ _OF_KINDS = {
     "linear": ("linear",),
     "relations": ("classifier", "encoder", "pairs"),
     "bags": ("bags", "pairs"),
-    "text": ("denoising",),
 }
 _OF_READERS = {"pcnn": {"pcnn", "vocabulary"}, "encoder": {"classifier", "encoder"}}
 """Tables of settings that make a model what it is: any model, a kind, a reader of bags."""
@@ -50,6 +49,13 @@ _KEYS = {
     "task", "method", "seed", "rounds", "precision", "model.kind", "federation.fraction",
     "federation.combine", "federation.up", "federation.down",
 }  # fmt: skip
+_USE = """## Use
+
+With confide installed, in this folder:
+
+```console
+$ confide predict . note.txt
+```"""
 MOST_NAMES = 200
 """Types that a card lists."""
 
@@ -92,7 +98,7 @@ def card(settings: Settings, result: Result, copied: Copied) -> str:
         _head(result, task),
         f"# {title}",
         _what(result, task, copied),
-        _use(task),
+        _USE,
         _data(result, task, copied),
         _scores(result, task, copied),
         _training(settings),
@@ -119,12 +125,11 @@ def _code(name: str) -> str:
 def _head(result: Result, task: Task) -> str:
     """The metadata: YAML, whose values are JSON so that no name can break out of them."""
     kind = task.kinds[0]
-    pipeline = _PIPELINES.get(task.learns)
-    lines = ["library_name: confide"]
-    lines += [f"pipeline_tag: {pipeline}"] if pipeline else []
+    pipeline = _PIPELINES[task.learns]
+    lines = ["library_name: confide", f"pipeline_tag: {pipeline}"]
     lines.append(f"tags: {json.dumps(['confide', 'federated-learning', task.name, result.method])}")
     score = _of(task, result.scores.overall, kind)
-    if score is not None and pipeline:
+    if score is not None:
         metric = {"type": "f1" if task.words.score else kind, "value": round(score, 4)}
         metric["name"] = task.words.full(kind)
         model = {
@@ -159,15 +164,6 @@ def _what(result: Result, task: Task, copied: Copied) -> str:
         own = " One of them trained it further at home; the scores are those of the common model."
     size = f" It has {result.parameters:,} parameters." if result.parameters else ""
     return f"A model that can {task.words.does}. {how}{own}{size}"
-
-
-def _use(task: Task) -> str:
-    if not task.learns:
-        return ""
-    return (
-        "## Use\n\nWith confide installed, in this folder:\n\n"
-        "```console\n$ confide predict . note.txt\n```"
-    )
 
 
 def _data(result: Result, task: Task, copied: Copied) -> str:

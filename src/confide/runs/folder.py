@@ -31,10 +31,10 @@ from confide.federation.files import inside, lock, plain_name, private_folder, w
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode_file
+from confide.removed import without_removed
 from confide.runs.result import RESULT, Result
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import SIMULATED, Settings, dump, leaves, parse, read_tree
-from confide.settings.removed import without_removed
 from confide.userfiles import Tree, json_of, text_of
 
 if TYPE_CHECKING:

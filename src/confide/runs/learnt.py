@@ -75,10 +75,8 @@ def advice(result: Result, settings: Settings | None = None) -> Advice | None:
 def _least(task: Task, scored: Scored) -> float:
     """The score below which nothing was learnt.
 
-    A random ranking has an area of the share of facts; how likely text is has no such bound.
+    A random ranking has an area of the share of facts.
     """
-    if not task.learns:
-        return 0.0
     facts, candidates = int(scored.get("facts", 0)), int(scored.get("candidates", 0))
     return max(NOTHING, 1.5 * facts / max(1, candidates))
 

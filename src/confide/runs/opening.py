@@ -199,12 +199,6 @@ def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
     for path in paths:
         folder = HeldFolder(path, so_far=so_far)
         task = TASKS[release_task(path) or folder.settings().task]
-        if not task.learns:
-            raise RunError(
-                "this run trained a BART, which annotates nothing by itself",
-                where=str(path),
-                fix="write it to a folder with `confide release` and name that as lightner.bart",
-            )
         if task.name in found:
             raise RunError(
                 f"two models {task.words.does}",

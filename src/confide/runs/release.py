@@ -32,7 +32,7 @@ from confide.runs.folder import RunFolder
 from confide.runs.gathering import gather
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.settings import Settings, common_splitting
-from confide.tasks import TASKS, TaskName
+from confide.tasks import TaskName
 from confide.text.splitting import Splitting
 from confide.userfiles import MOST_JSON, json_of, text_of
 
@@ -51,9 +51,9 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     bag model that reads words, also gets the words of `site` (or of all sites) in the clear; `key`
     is the sites' shared key file, by default the one that the run's settings name. Words and
     characters that occur at no such site cannot be named: their rows are left out, and the copy
-    reads them as unknown. A BART is written as transformers reads it; it may have memorised
-    sentences. Beside the model lie its card (`confide.runs.card`) and, where that is not the plain
-    way, how the settings cut text: the copy cuts it into sentences and tokens as the run does.
+    reads them as unknown. Beside the model lie its card (`confide.runs.card`) and, where that is
+    not the plain way, how the settings cut text: the copy cuts it into sentences and tokens as the
+    run does.
 
     Raises RunError, KeyFileError, DataError.
     """
@@ -108,15 +108,15 @@ def _apart(settings: Settings) -> int:
 
 
 def _kind_of(folder: Path) -> Kind | None:
-    """The kind of a release. BART comes before the tagger, whose file name its folder has too."""
-    kinds = reversed(KINDS.values())
+    """The kind of a release."""
+    kinds = KINDS.values()
     return next((kind for kind in kinds if (Path(folder) / kind.released_as).is_file()), None)
 
 
 def release_task(folder: Path) -> TaskName | None:
-    """The task of a release that annotates; None if the folder holds no such release."""
+    """The task of a release; None if the folder holds none."""
     kind = _kind_of(folder)
-    return kind.task if kind and TASKS[kind.task].learns else None
+    return kind.task if kind else None
 
 
 def release_tells(folder: Path) -> str:

@@ -131,12 +131,6 @@ class _Scores(Part):
     bags: Whole = 0
     facts: Whole = 0
     candidates: Whole = 0
-    likelihood: Number = 0.0
-    loss: Loss = 0.0
-    right: Number = 0.0
-    hidden: Number = 0.0
-    pieces: Whole = 0
-    hidden_pieces: Whole = 0
 
 
 Scores = Annotated[Scored, _In(_Scores)]

@@ -28,7 +28,6 @@ from confide.scoring.relations import (
     sum_relation_counts,
 )
 from confide.scoring.scores import f1, micro, precision, recall, scores
-from confide.scoring.texts import TextCounts, sum_text_counts, text_scores
 
 __all__ = [
     "BagCounts",
@@ -39,7 +38,6 @@ __all__ = [
     "ErrorCase",
     "Interval",
     "RelationCounts",
-    "TextCounts",
     "bag_scores",
     "bootstrap_interval",
     "confusion",
@@ -60,7 +58,5 @@ __all__ = [
     "sum_bag_counts",
     "sum_counts",
     "sum_relation_counts",
-    "sum_text_counts",
-    "text_scores",
     "worst_errors",
 ]

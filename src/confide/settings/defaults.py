@@ -114,18 +114,6 @@ OF_KINDS: dict[str, Tree] = {
             "weight_decay": 1e-5,
         },
     },
-    "text": {  # as in `confide pretrain`, apart from its falling rate
-        "rounds": 20,
-        "training": {
-            "optimiser": "adamw",
-            "learning_rate": 0.001,
-            "decay": 0.95,
-            "batch_size": 8,
-            "local_epochs": 1,
-            "weight_decay": 0.01,
-            "clip": 1.0,
-        },
-    },
 }
 """These replace the tables' own defaults: a pair's come before a method's, and those before a
 kind's."""

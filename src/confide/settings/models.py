@@ -1,4 +1,4 @@
-"""The tables of the models: taggers, relation classifiers, bag rankers and BARTs."""
+"""The tables of the models: taggers, relation classifiers and bag rankers."""
 
 from __future__ import annotations
 
@@ -95,29 +95,6 @@ class LinearTable(Table):
     """A linear CRF on hashed features: its table has 2 to the power of `bits` rows."""
 
     bits: Annotated[int, Field(ge=8, le=22)] = 16
-
-
-class DenoisingTable(Table):
-    """A BART that is built from an encoder and learns to restore noised text: `task = "text"`.
-
-    `encoder` is the folder or name of a BERT encoder; `train` says what learns, the decoder or
-    everything. `longest` is the length of a passage in pieces; `sampled` is how many rows of the
-    output table stand for all others in a step's loss (0: use every row); `measured` is how many
-    pieces of a site's held-out text are scored, in whole batches (0: all). `masked` is the share of
-    words to hide, in spans of `mean_span` words on average; `permuted` is the share of passages
-    whose sentences are shuffled.
-    """
-
-    encoder: Annotated[str, Field(min_length=1)] = "minilm"
-    decoder_layers: Positive = 3
-    train: Literal["decoder", "all"] = "decoder"
-    longest: Annotated[int, Field(ge=16, le=512)] = 128
-    sampled: NotNegative = 4096
-    measured: NotNegative = 8192
-    masked: Annotated[float, Field(ge=0, le=0.9)] = 0.3
-    mean_span: Annotated[float, Field(ge=0.1, le=20)] = 3.0
-    permuted: Annotated[float, Field(ge=0, le=1)] = 1.0
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
 
 
 class BagsTable(Table):

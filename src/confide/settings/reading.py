@@ -19,9 +19,9 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from confide.errors import MissingDataError, SettingsError, printable, together
+from confide.removed import advice_on
 from confide.settings.base import Table
 from confide.settings.defaults import defaults
-from confide.settings.removed import advice_on
 from confide.settings.tables import (
     REFERENCES,
     SIMULATED,

@@ -28,7 +28,6 @@ from confide.settings.federation import FederationTable
 from confide.settings.models import (
     BagsTable,
     ClassifierTable,
-    DenoisingTable,
     EncoderTable,
     LightnerTable,
     LinearTable,
@@ -229,8 +228,7 @@ class SelectTable(Table):
     """
 
     by: Literal[
-        "strict", "relaxed", "micro", "macro", "auc", "auc_2000", "precision_at", "likelihood",
-        "right", "hidden", "last",
+        "strict", "relaxed", "micro", "macro", "auc", "auc_2000", "precision_at", "last",
     ] = "strict"  # fmt: skip
     patience: Annotated[int, Field(ge=0)] = 0
     every: Positive = 1
@@ -300,7 +298,6 @@ class Settings(Table):
     classifier: ClassifierTable = ClassifierTable()
     lightner: LightnerTable = LightnerTable()
     linear: LinearTable = LinearTable()
-    denoising: DenoisingTable = DenoisingTable()
     bags: BagsTable = BagsTable()
     pcnn: PcnnTable = PcnnTable()
     training: TrainingTable = TrainingTable()
@@ -377,7 +374,6 @@ TABLES: dict[str, type[Table]] = {
     "classifier": ClassifierTable,
     "lightner": LightnerTable,
     "linear": LinearTable,
-    "denoising": DenoisingTable,
     "bags": BagsTable,
     "pcnn": PcnnTable,
     "training": TrainingTable,

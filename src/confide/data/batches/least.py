@@ -1,7 +1,7 @@
 """The fewest rows that one gradient may cover: a site's own guard, for whatever trains there.
 
 A row is what a model learns from at once: a sentence (a window of a long one), a pair of entities,
-a bag, a passage. The site sets the least around all work that it does for others; what makes
+a bag. The site sets the least around all work that it does for others; what makes
 batches joins short ones to their neighbours, and what takes a gradient refuses one of fewer rows.
 Elsewhere the least is 1, and nothing changes.
 """

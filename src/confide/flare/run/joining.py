@@ -172,7 +172,6 @@ def encoders_of(settings: Settings) -> dict[str, str]:
     named = {
         "model.context": settings.model.context,
         "classifier.encoder": settings.classifier.encoder,
-        "denoising.encoder": settings.denoising.encoder,
         "lightner.bart": settings.lightner.bart,
     }
     return {key: name for key, name in named.items() if name}

@@ -24,7 +24,7 @@ SOON = 14
 GUARDS = {
     "min_sentences": "trains on no fewer sentences",
     "min_token_count": "keeps back words that occur less often here",
-    "min_batch": "takes no gradient of fewer sentences, pairs, bags or passages",
+    "min_batch": "takes no gradient of fewer sentences, pairs or bags",
     "min_sites": "joins no run of fewer sites, and no smaller sum",
     "max_rounds": "answers no more rounds of a run",
     "max_norm": "scales its uploads down to a change of this norm",

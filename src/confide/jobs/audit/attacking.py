@@ -265,7 +265,5 @@ class Bench:
 
 def _only(document: Document, learns: str, known: set[str]) -> Document:
     """The document with only the annotation that a model of these names can learn."""
-    if not learns:
-        return document
     kept: Any = {learns: tuple(one for one in getattr(document, learns) if one.type in known)}
     return replace(document, **kept)

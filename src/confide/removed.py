@@ -1,4 +1,4 @@
-"""Settings that confide no longer has, and what to do instead."""
+"""Names that confide had once, and what to do instead of each."""
 
 from __future__ import annotations
 
@@ -8,7 +8,20 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from confide.userfiles import Tree
 
-REMOVED: dict[str, str] = {
+_SMALL_BART = (
+    "train a BART with transformers (benchmarks/tags/small_bart.py in confide's repository makes a"
+    " small one), and name its folder as lightner.bart"
+)
+
+VERBS: dict[str, str] = {"pretrain": _SMALL_BART}
+"""Verbs of the command line."""
+
+FUNCTIONS: dict[str, str] = dict.fromkeys(("pretrain", "export_delta", "import_delta"), _SMALL_BART)
+"""Functions of `confide.api`."""
+
+SETTINGS: dict[str, str] = {
+    'task = "text"': _SMALL_BART,
+    "denoising": f"remove the table; {_SMALL_BART}",
     'federation.sums = "integers"': 'set federation.sums = "masked", which gives the same sums'
     ' among three sites or more; or "plain"',
     "options.adversary": "set lightner.adversary",
@@ -21,7 +34,7 @@ REMOVED: dict[str, str] = {
     "options.sparse": "leave it out: rows of zeros never travel, but under masks",
     "options.wire_dtype": 'set federation.up and federation.down to "float16" instead',
 }
-"""Advice by dotted key; by `key = "value"` where only a value went."""
+"""Advice by dotted key or table; by `key = "value"` where only a value went."""
 _STILL = {"options.wire_dtype": ("feded", "dp-feded")}
 """The methods that have a setting which others have no longer."""
 _INSTEAD = {'federation.sums = "integers"': "masked"}
@@ -30,7 +43,7 @@ _INSTEAD = {'federation.sums = "integers"': "masked"}
 
 def advice_on(place: str, value: object) -> str | None:
     """What to do instead of a removed key, or of a removed value of one; None: it never was."""
-    return REMOVED.get(place) or REMOVED.get(f'{place} = "{value}"')
+    return SETTINGS.get(place) or SETTINGS.get(f'{place} = "{value}"')
 
 
 def without_removed(tree: Tree) -> Tree:
@@ -40,7 +53,7 @@ def without_removed(tree: Tree) -> Tree:
     """
     kept = deepcopy(tree)
     methods = kept.get("method"), kept.get("base")
-    for name in REMOVED:
+    for name in SETTINGS:
         key, _, value = name.partition(" = ")
         *tables, last = key.split(".")
         table: object = kept
@@ -49,7 +62,7 @@ def without_removed(tree: Tree) -> Tree:
         if not isinstance(table, dict) or last not in table:
             continue
         if value and f'"{table[last]}"' == value:
-            table[last] = _INSTEAD[name]
+            table[last] = _INSTEAD.get(name, table[last])
         elif not value and not any(one in _STILL.get(key, ()) for one in methods):
             del table[last]
     return kept

@@ -1,15 +1,19 @@
-"""Settings that went are refused with what to do instead."""
+"""What is said to somebody who still writes a name that confide had once."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from confide import api
+from confide.cli.verbs import app
 from confide.errors import SettingsError
 from confide.methods import METHODS
-from confide.settings import parse
-from confide.settings.removed import REMOVED
+from confide.removed import FUNCTIONS, SETTINGS, VERBS
+from confide.settings import Settings, load, parse
 
 SITES: dict[str, Any] = {"site": [{"name": "north", "train": "n.conll"}]}
 FEDED = {"task": "re", "method": "feded"}
@@ -27,6 +31,8 @@ def refused(tree: dict[str, Any], *overrides: str) -> str:
     ("named", "tree", "override"),
     [
         ('federation.sums = "integers"', {}, "federation.sums=integers"),
+        ('task = "text"', {}, "task=text"),
+        ("denoising", {}, "denoising.masked=0.2"),
         ("options.download", FEDED, "options.download=difference"),
         ("options.label_share", FEDED, "options.label_share=0.5"),
         ("options.label_decay", FEDED, "options.label_decay=0.5"),
@@ -41,10 +47,37 @@ def test_a_removed_setting_says_what_to_do_instead(
     named: str, tree: dict[str, Any], override: str
 ) -> None:
     said = refused(tree, override)
-    assert REMOVED[named] in said
+    assert SETTINGS[named] in said
     assert "is no longer a setting" in said
 
 
 def test_other_wrong_values_are_told_as_ever() -> None:
     assert "no longer" not in refused({}, "federation.sums=whole")
     assert "no longer" not in refused({}, "federation.bums=integers")
+
+
+def test_the_file_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "settings.toml"
+    file.write_text('task = "text"\n')
+    with pytest.raises(SettingsError, match=r"settings\.toml: .*task = 'text' is no longer"):
+        load(file)
+
+
+def test_nothing_that_there_is_counts_as_removed() -> None:
+    assert not {*SETTINGS} & {*Settings.model_fields}
+    assert not {*FUNCTIONS} & {*api.__all__}
+    assert not {*VERBS} & {one.name for one in app.registered_groups}
+
+
+@pytest.mark.parametrize("words", [["pretrain", "notes", "--out", "bart"], ["pretrain", "--help"]])
+def test_a_removed_verb_says_what_to_do_instead(words: list[str]) -> None:
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "confide pretrain was removed" in done.output
+    assert "small_bart.py" in done.output.replace("\n", " ")
+
+
+@pytest.mark.parametrize("name", sorted(FUNCTIONS))
+def test_a_removed_function_says_what_to_do_instead(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"{name} was removed: .*small_bart"):
+        getattr(api, name)
