@@ -11,9 +11,8 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))  # its tiny corpora
 
-from confide.text.document import Document, Entity, Relation
+from confide.text.document import Document, Entity, Relation, pair_attributes
 from confide.text.formats import FORMATS, write
-from confide.text.pairs import pair_attributes
 from confide.text.segment import segmented
 from text.formats import published
 from text.formats import test_ade as ade

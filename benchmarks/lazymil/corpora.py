@@ -28,10 +28,9 @@ import numpy as np
 from confide.data.corpus.corpora import locate
 from confide.data.corpus.knowledge import knowledge_of, triples_of
 from confide.data.corpus.labelling import label as labelled
-from confide.text.document import Document, Relation
+from confide.text.checking import retag
+from confide.text.document import Document, Relation, pair_attributes
 from confide.text.formats import read, write
-from confide.text.pairs import pair_attributes
-from confide.text.retag import retag
 
 BAG = 4
 BAGS = 1200  # with a relation

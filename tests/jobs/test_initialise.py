@@ -502,7 +502,7 @@ def test_a_person_is_asked_at_a_terminal(in_tmp, monkeypatch, tty, answer, tags)
 def test_names_of_published_corpora(in_tmp, corpora, one, two, right):
     documents = read(corpora / one).documents
     if "ncbi" in one:
-        from confide.text.retag import retag
+        from confide.text.checking import retag
 
         documents, _ = retag(documents, {"Disease": "Other"})
     write(documents, Path("one.conll"), "conll")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
-from confide.text.checking import check, convert
+from confide.text.checking import check, check_types, convert, retag
 from confide.text.document import Document, Entity, Problem, Relation
 from confide.text.formats import detect, read, write
-from confide.text.retag import check_types, retag
 from text.generated import kinds, put
 
 CONLL = "Mild\tB-AE\nrash\tI-AE\n.\tO\n\nNo\tO\nfever\tB-AE\n"

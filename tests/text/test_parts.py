@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from confide.errors import MissingDataError
-from confide.text.parts import grouped
+from confide.text.formats.sniff import grouped
 from text.generated import put
 
 CONLL = "a\tB-X\n"

@@ -11,19 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.errors import SettingsError
-from confide.text.align import flat_spans
 from confide.text.checking import check, convert
 from confide.text.document import Document, Entity, Sentence
 from confide.text.formats import Options, read
 from confide.text.segment import (
+    Crossing,
+    Crossings,
     Cut,
     RuleSegmenter,
+    Splitting,
+    into_sentences,
     line_segmenter,
     segmented,
     tokens_of,
     words_cut,
 )
-from confide.text.splitting import Crossing, Crossings, Splitting, into_sentences
+from confide.text.tagging import flat_spans
 
 SPANISH = (
     "El paciente vive en la Avda. Diagonal, 21 y no toma nada. Lo vio la Dra. Ruiz en la consulta."

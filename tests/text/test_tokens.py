@@ -8,8 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from confide.text.document import Document, Sentence, Span
-from confide.text.tokens import Words, packed
+from confide.text.document import Document, Sentence, Span, Words, packed
 
 SPANS = ((4, 6), (7, 8), (9, 14))
 TEXT = "one ab c défgh two"

@@ -15,9 +15,8 @@ from confide.cli.verbs import app
 from confide.data.corpus.knowledge import knowledge_of, read_knowledge, triples_of, write_triples
 from confide.data.corpus.labelling import label
 from confide.errors import DataError, SettingsError
-from confide.text.document import Document, Entity
+from confide.text.document import NO_RELATION, Document, Entity, stated_pairs
 from confide.text.formats import read, write
-from confide.text.pairs import NO_RELATION, stated_pairs
 from text.generated import put
 
 KB = knowledge_of([("C1", "causes", "D1"), ("C1", "treats", "D1"), ("C2", "causes", "D1")])

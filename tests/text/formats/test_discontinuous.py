@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from confide.text.align import flat_spans
 from confide.text.checking import check, convert
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import FORMATS, read, write
 from confide.text.segment import segmented
+from confide.text.tagging import flat_spans
 
 KEPT = ("brat", "jsonl", "pubannotation", "bioc")
 NO_ENTITIES = ("notes", "text")

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from confide.errors import ConfideError
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import FORMATS, read, write
-from confide.text.formats.keeping import Keeps, cut_down
+from confide.text.reading import Keeps, cut_down
 from text.generated import any_documents, kinds, tokenised
 
 WRITTEN = [name for name, kind in FORMATS.items() if kind.write and name != "table"]

@@ -15,8 +15,8 @@ from confide.text.checking import CheckReport, check
 from confide.text.document import Document, Problem
 from confide.text.files import likely_encoding, read_bytes
 from confide.text.formats import Options, detect
-from confide.text.languages import AUTO, language_of
-from confide.text.parts import BRAT, PARTS
+from confide.text.formats.sniff import BRAT, PARTS
+from confide.text.segment import AUTO, language_of
 
 SITES = 3
 """The most simulated sites that one corpus is dealt to."""

@@ -13,20 +13,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
-from confide.text.align import entities_from_spans, flat_spans
 from confide.text.document import Document, Entity, Problem, Sentence, Span
+from confide.text.draft import PLACEHOLDER
 from confide.text.files import lines_of, read_text, write_text
-from confide.text.formats.base import Options, Reading, nothing_in, shown, unheld
-from confide.text.formats.keeping import Keeps, cut_down
-from confide.text.formats.marked import PLACEHOLDER
-from confide.text.schemes import (
+from confide.text.reading import Keeps, Options, Reading, cut_down, nothing_in, shown, unheld
+from confide.text.segment import segmented
+from confide.text.tagging import (
     detect_scheme,
+    entities_from_spans,
+    flat_spans,
     parse_tag,
     scheme_named,
     spans_from_tags,
     tags_from_spans,
 )
-from confide.text.segment import segmented
 
 COLUMNS = 10
 _ID = re.compile(r"(\d{1,6})(?:-(\d{1,6})|(\.\d{1,6}))?", re.ASCII)

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation
+from confide.text.draft import Draft, Source, gathered, opened
 from confide.text.files import LONGEST_LINE, lines_of, write_text
-from confide.text.formats.base import Options, Reading, place, shown, unheld, whole
-from confide.text.formats.draft import Draft, Source, gathered, opened
+from confide.text.reading import Options, Reading, place, shown, unheld, whole
 
 _HEAD = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 _NO_CONCEPT = frozenset(("", "-", "-1"))

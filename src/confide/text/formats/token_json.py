@@ -11,21 +11,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confide.text.document import Document, Problem
-from confide.text.files import write_text
-from confide.text.formats.base import Options, Reading
-from confide.text.formats.draft import gathered, opened
-from confide.text.formats.jsonl import rows_of
-from confide.text.formats.keeping import Keeps, cut_down
-from confide.text.formats.marked import (
+from confide.text.draft import (
     Link,
     Marked,
     Mention,
     by_sentence,
     document_of,
+    gathered,
     marked_of,
+    opened,
     respaced,
 )
-from confide.text.formats.rows import Key, Row
+from confide.text.files import write_text
+from confide.text.reading import Keeps, Options, Reading, cut_down
+from confide.text.rows import Key, Row, rows_of
 from confide.userfiles import Tree
 
 
