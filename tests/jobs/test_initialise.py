@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from confide.data.corpus.knowledge import write_triples
+from confide.data.corpus.labelling import label
 from confide.data.corpus.synthetic import write_corpus
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.jobs.initialise import Wishes, init
 from confide.settings import load
 from confide.settings.defaults import OF_METHODS
+from confide.text.document import Document, Entity
 from confide.text.formats import Options, read, write
 
 SENTENCES = ["Mild rash after aspirin .", "No fever today .", "She took aspirin again ."]
@@ -306,6 +309,17 @@ def test_files_of_bags_give_settings_of_bags(tmp_path: Path) -> None:
     assert (settings.task, settings.method) == ("bags", "lazy-mil")
     assert settings.split is not None and settings.split.hold_out == "corpus"
     assert not settings.public.share
+
+
+def test_files_that_label_wrote_give_settings_of_bags(tmp_path: Path) -> None:
+    ends = (Entity("T1", "Drug", ((0, 3),), concepts=("C1",)),
+            Entity("T2", "Effect", ((9, 13),), concepts=("D1",)))  # fmt: skip
+    notes = [Document(f"d{n}", "Ace made rash.", ends) for n in range(12)]
+    write_triples([("C1", "causes", "D1")], tmp_path / "kb.tsv")
+    labelled = label(notes, tmp_path / "kb.tsv").documents
+    write(labelled, tmp_path / "train.jsonl", "jsonl")
+    init([tmp_path / "train.jsonl"], out=tmp_path / "bags.toml")
+    assert load(tmp_path / "bags.toml").task == "bags"
 
 
 def test_files_without_annotation_are_refused_before_settings_are_written(in_tmp):

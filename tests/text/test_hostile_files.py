@@ -15,7 +15,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from text.published.test_psytar import book
 
 from confide.errors import ConfideError, DataError, FormatError, SettingsError
 from confide.text import files
@@ -23,6 +22,7 @@ from confide.text.checking import check
 from confide.text.files import FREE, read_bytes, read_member, read_text
 from confide.text.formats import FORMATS, detect, read
 from text.generated import put
+from text.published.test_psytar import book
 
 SECONDS = 4.0  # on a busy machine; each took far longer
 

@@ -118,7 +118,7 @@ def check_types(documents: Sequence[Document], types: Collection[str]) -> None:
                 )
 
 
-IN_SENTENCES = frozenset({"conll", "opennre", "table"})
+IN_SENTENCES = frozenset({"conll", "table"})
 """The formats whose writers cut text into sentences."""
 
 

@@ -40,7 +40,6 @@ from confide.text.reading import (
     reads,
     shown,
     shown_at,
-    unheld,
     whole_text,
 )
 from confide.text.segment import segmented, tokens_of
@@ -479,54 +478,11 @@ def marked_of(document: Document, problems: list[Problem]) -> Marked | None:
         mentions.append(Mention(first, last, entity.type, next(iter(entity.concepts), "")))
     links: list[Link] = []
     for relation in document.relations:
-        ends: tuple[int | str | None, int | str | None] = relation.head, relation.tail
-        if relation.level == "entity":
-            ends = numbers.get(relation.head), numbers.get(relation.tail)
-        if ends[0] is None or ends[1] is None:
+        head, tail = numbers.get(relation.head), numbers.get(relation.tail)
+        if head is None or tail is None:
             what = f"{relation.type} {relation.id} does not link two written mentions"
             problems.append(Problem("relation-unheld", where, what, lost=True))
             continue
-        links.append(Link(relation.type, ends[0], ends[1], relation.attributes))
+        links.append(Link(relation.type, head, tail, relation.attributes))
     sentences = [list(ready.token_texts(sentence)) for sentence in ready.sentences]
     return Marked(document.id, where, sentences, mentions, links, document.attributes)
-
-
-def by_sentence(marked: Marked, problems: list[Problem]) -> list[Marked]:
-    """A document cut into one for each sentence; what crosses a border is reported as lost."""
-    starts = marked.starts
-    if len(starts) == 1:
-        return [marked]
-    home = [bisect_right(starts, mention.start) - 1 for mention in marked.mentions]
-    borders = [*starts[1:], starts[-1] + len(marked.sentences[-1])]
-    parts = [
-        Marked(f"{marked.id}:{number}", marked.where, [sentence], attributes=marked.attributes)
-        for number, sentence in enumerate(marked.sentences, 1)
-    ]
-    places: dict[int, tuple[int, int]] = {}
-    for number, mention in enumerate(marked.mentions):
-        sentence = home[number]
-        if mention.end > borders[sentence]:
-            what = f"{mention.type} {mention.start}-{mention.end} crosses a sentence's end"
-            problems.append(Problem("crosses-sentence", marked.where, what, lost=True))
-            continue
-        start = starts[sentence]
-        places[number] = sentence, len(parts[sentence].mentions)
-        moved = mention._replace(start=mention.start - start, end=mention.end - start)
-        parts[sentence].mentions.append(moved)
-    for link in marked.links:
-        head, tail = (places.get(end) if isinstance(end, int) else None for end in link[1:3])
-        if head is None or tail is None or head[0] != tail[0]:
-            what = f"{link.type} links two sentences, or what was not written"
-            problems.append(Problem("relation-unheld", marked.where, what, lost=True))
-            continue
-        parts[head[0]].links.append(link._replace(head=head[1], tail=tail[1]))
-    return parts
-
-
-def respaced(documents: Sequence[Document], path: Path) -> list[Problem]:
-    """One problem for the documents whose white space no list of tokens holds."""
-    count = 0
-    for document in map(segmented, documents):
-        rows = (" ".join(document.token_texts(sentence)) for sentence in document.sentences)
-        count += document.text != "\n".join(rows)
-    return unheld(path, "documents lose their white space", count, kind="white-space-unheld")

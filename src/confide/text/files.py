@@ -678,7 +678,6 @@ def write_parts(path: Path, parts: Iterable[str]) -> None:
 # --- XML to a tree, safely: nothing is fetched or expanded, and errors name file and line ---------
 
 Element = ElementTree.Element
-NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _DECLARED = re.compile(rb"""\s*<\?xml[^>]*\sencoding\s*=\s*["']([A-Za-z][A-Za-z0-9._-]*)["']""")
 _ROOT = re.compile(rb"<([A-Za-z_][A-Za-z0-9_.:-]*)")
 _XML_HEAD = 4096

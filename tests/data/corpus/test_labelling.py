@@ -206,7 +206,7 @@ class TestCommand:
         assert done.exit_code == 0, done.output
         assert "triple-to-itself" in done.output and "causes" in done.output
         again = read(out)
-        assert again.format == "opennre"
+        assert again.format == "jsonl"
         assert Counter(bool(one.relations) for one in again.documents) == {True: 1, False: 1}
         none = CliRunner().invoke(app, [*words, "--na", "0", "--types", "Drug", "Effect"])
         assert none.exit_code == 0 and len(read(out).documents) == 1

@@ -14,8 +14,6 @@ from confide.text.reading import Keeps, cut_down
 from text.generated import any_documents, kinds, tokenised
 
 WRITTEN = [name for name, kind in FORMATS.items() if kind.write and name != "table"]
-BY_PAIR = ("tacred", "fewrel", "semeval", "opennre")
-NO_TYPES = ("fewrel", "semeval")
 
 
 def there_and_back(documents, folder, name):
@@ -35,16 +33,13 @@ def there_and_back(documents, folder, name):
 def test_whatever_is_missing_was_named(tmp_path_factory, name, document):
     again, problems = there_and_back([document], tmp_path_factory.mktemp("any"), name)
     lost = any(problem.lost for problem in problems)
-    parts = ("relations",) if name in BY_PAIR else ("entities", "relations")
-    for part in parts:
+    for part in ("entities", "relations"):
         before, after = len(getattr(document, part)), sum(len(getattr(one, part)) for one in again)
         assert after <= before
         assert lost or after == before, part
 
 
-@pytest.mark.parametrize(
-    "name", [name for name in WRITTEN if name not in (*BY_PAIR, "text", "notes")]
-)
+@pytest.mark.parametrize("name", [name for name in WRITTEN if name not in ("text", "notes")])
 @settings(max_examples=10, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 @given(document=tokenised())
 def test_entities_of_tokens_come_back_where_they_were(tmp_path_factory, name, document):
@@ -52,7 +47,7 @@ def test_entities_of_tokens_come_back_where_they_were(tmp_path_factory, name, do
     found = Counter((e.type, one.surface(e)) for one in again for e in one.entities)
     wanted = Counter((e.type, document.surface(e)) for e in document.entities)
     assert found == wanted or any(problem.lost for problem in problems)
-    assert found == wanted or name in ("brat", "pubtator", "i2b2-xml", "xmi")  # odd characters
+    assert found == wanted or name in ("brat", "pubtator", "xmi")  # odd characters
 
 
 def test_what_is_kept_and_what_is_counted(tmp_path):

@@ -197,7 +197,7 @@ def test_detection(folder, tmp_path):
 
 
 def test_it_is_only_read(folder, tmp_path):
-    with pytest.raises(SettingsError, match=r"only read.*conll or conllu or brat"):
+    with pytest.raises(SettingsError, match=r"only read.*conll or brat"):
         write([], tmp_path / "x", "ade")
     with pytest.raises(SettingsError, match="only read"):
         convert(folder, "ade-positive", tmp_path / "x")

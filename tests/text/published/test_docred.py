@@ -7,9 +7,7 @@ import json
 import pytest
 
 from confide.errors import FormatError
-from confide.text.document import Document, Entity, Relation
-from confide.text.formats import detect, read, write
-from confide.text.segment import segmented
+from confide.text.formats import detect, read
 from text.formats import published
 from text.formats.samples import mentions
 from text.generated import kinds, put
@@ -26,27 +24,6 @@ def test_sample(tmp_path):
         "P551", "V0", "V1", "concept",
     )  # fmt: skip
     assert relation.attributes == (("evidence", "0 1"),)
-
-
-def test_round_trip(tmp_path):
-    reading = read(put(tmp_path, "a.json", published.DOCRED))
-    assert write(reading.documents, tmp_path / "b.json", "docred") == []
-    ours, theirs = (json.loads(text) for text in (
-        (tmp_path / "b.json").read_text(), published.DOCRED,
-    ))  # fmt: skip
-    assert ours == theirs
-
-
-def test_relations_between_mentions_are_raised_and_said_to_be(tmp_path):
-    document = segmented(Document("d", "Rash after aspirin", (
-        Entity("T1", "ADE", ((0, 4),), concepts=("C1", "C2")), Entity("T2", "Drug", ((11, 18),)),
-    ), (
-        Relation("R", "causes", "T2", "T1"), Relation("Q", "x", "C1", "C9", level="concept"),
-    )))  # fmt: skip
-    problems = write([document], tmp_path / "a.json", "docred")
-    assert sorted(kinds(problems)) == ["concepts-unheld", "relation-unheld", "relations-raised"]
-    (again,) = read(tmp_path / "a.json").documents
-    assert [(r.head, r.tail) for r in again.relations] == [("V1", "V0")]
 
 
 def test_entities_that_are_not_there(tmp_path):

@@ -8,7 +8,7 @@ import pytest
 
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Relation, pair_attributes, stated_pairs
-from confide.text.formats import detect, read, write
+from confide.text.formats import detect, read
 from confide.text.segment import segmented
 from text.formats import published
 from text.formats.samples import links, mentions
@@ -52,25 +52,6 @@ def test_kbp37(tmp_path):
     assert first.text == "Thom Yorke of Radiohead has a guitar ."
     assert links(first) == [("per:employee_of(e1,e2)", "Thom Yorke", "Radiohead")]
     assert second.relations == ()
-
-
-@pytest.mark.parametrize("name", ["tacred", "fewrel", "semeval"])
-def test_written_pairs_come_back_and_the_rest_is_named(tmp_path, name):
-    path = tmp_path / ("a.txt" if name == "semeval" else "a.json")
-    problems = write([PAIRS], path, name)
-    reading = read(path)
-    found = [link for one in reading.documents for link in links(one)]
-    label = "causes(e1,e2)" if name == "semeval" else "causes"
-    assert found == [(label, "aspirin", "Rash")]
-    assert "relation-unheld" in kinds(problems)  # across sentences
-    if name == "fewrel":
-        assert len(reading.documents) == 1
-        assert {"pairs-unheld", "types-unheld"} <= set(kinds(problems))
-        assert reading.documents[0].entities[1].concepts == ("C1",)
-    else:
-        assert [stated_pairs(one) for one in reading.documents] == [[("T1", "T2")]] * 2
-    if name == "tacred":
-        assert mentions(reading.documents[1]) == [("Drug", "ibuprofen"), ("ADE", "fever")]
 
 
 def test_subjects_that_are_not_there(tmp_path):

@@ -35,7 +35,7 @@ FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
         Format("conll", "CoNLL columns", ".conll", conll.read, conll.write),
-        Format("conllu", "CoNLL-U with entities in MISC", ".conllu", conllu.read, conllu.write),
+        Format("conllu", "CoNLL-U with entities in MISC", ".conllu", conllu.read, None),
         Format("brat", "brat standoff, and BioNLP's", "", brat.read, brat.write, whole=True),
         Format("jsonl", "JSON Lines", ".jsonl", jsonl.read, jsonl.write),
         Format(
@@ -50,10 +50,7 @@ FORMATS: dict[str, Format] = {
             "labelstudio", "Label Studio's JSON", ".json", jsonl.read,
             tools.writer(tools.LABEL_STUDIO),
         ),
-        Format(
-            "labelstudio-min", "Label Studio's JSON-MIN", ".json", jsonl.read,
-            tools.writer(tools.LABEL_STUDIO_MIN),
-        ),
+        Format("labelstudio-min", "Label Studio's JSON-MIN", ".json", jsonl.read, None),
         Format("medcattrainer", "MedCATtrainer's JSON", ".json", jsonl.read, None),
         Format("spacy", "spaCy's training data as JSON", ".json", jsonl.read, None),
         Format("ner-annotator", "NER Annotator's JSON", ".json", jsonl.read, None),
@@ -65,19 +62,13 @@ FORMATS: dict[str, Format] = {
         Format("docbin", "spaCy's DocBin", ".spacy", docbin.read, docbin.write),
         Format(
             "gliner", "GLiNER's JSON", ".json", token_json.reader(token_json.GLINER),
-            token_json.writer(token_json.GLINER),
+            token_json.write_gliner,
         ),
-        Format(
-            "spert", "SpERT's JSON", ".json", token_json.reader(token_json.SPERT),
-            token_json.writer(token_json.SPERT),
-        ),
-        Format(
-            "dygie", "DyGIE's JSON Lines", ".jsonl", token_json.reader(token_json.DYGIE),
-            token_json.writer(token_json.DYGIE),
-        ),
-        Format("tacred", "TACRED's JSON", ".json", relations.read_tacred, relations.write_tacred),
-        Format("fewrel", "FewRel's JSON", ".json", relations.read_fewrel, relations.write_fewrel),
-        Format("docred", "DocRED's JSON", ".json", relations.read_docred, relations.write_docred),
+        Format("spert", "SpERT's JSON", ".json", token_json.reader(token_json.SPERT), None),
+        Format("dygie", "DyGIE's JSON Lines", ".jsonl", token_json.reader(token_json.DYGIE), None),
+        Format("tacred", "TACRED's JSON", ".json", relations.read_tacred, None),
+        Format("fewrel", "FewRel's JSON", ".json", relations.read_fewrel, None),
+        Format("docred", "DocRED's JSON", ".json", relations.read_docred, None),
         Format("xmi", "UIMA CAS as XMI", "", xmi.read, xmi.write, by_annotator=True),
         Format(
             "webanno", "WebAnno TSV 3", "", webanno.read, webanno.write, by_annotator=True
@@ -89,13 +80,10 @@ FORMATS: dict[str, Format] = {
         Format("ddi", "DDI corpus", "", ddi.read, None, whole=True),
         Format("i2b2", "i2b2/VA 2010", "", i2b2.read_2010, None, whole=True),
         Format("i2b2-2009", "i2b2 2009, medications", "", i2b2.read_2009, None, whole=True),
-        Format("i2b2-xml", "i2b2's XML of 2012 and 2014", "", i2b2.read_xml, i2b2.write_xml),
-        Format(
-            "semeval", "SemEval-2010 task 8, and KBP37", ".txt", relations.read_semeval,
-            relations.write_semeval,
-        ),
+        Format("i2b2-xml", "i2b2's XML of 2012 and 2014", "", i2b2.read_xml, None),
+        Format("semeval", "SemEval-2010 task 8, and KBP37", ".txt", relations.read_semeval, None),
         Format("nyt10", "NYT10's lines, and GIDS'", ".txt", bags.read_nyt10, None),
-        Format("opennre", "OpenNRE's JSON Lines", ".jsonl", bags.read_opennre, bags.write),
+        Format("opennre", "OpenNRE's JSON Lines", ".jsonl", bags.read_opennre, None),
         Format("pgr", "PGR's table", ".tsv", bags.read_pgr, None),
         Format("ade", "ADE corpus", "", ade.read, None, whole=True),
         Format(
@@ -110,6 +98,10 @@ FORMATS: dict[str, Format] = {
         Format("text", "raw text, no annotation", ".txt", plain.read_plain, plain.write_plain),
     )
 }  # fmt: skip
+_INSTEAD = {
+    "conllu": "conll", "i2b2-xml": "brat", "labelstudio-min": "labelstudio", "spert": "gliner",
+}  # fmt: skip
+"""What to write instead of a format that is only read, if something is nearer than jsonl."""
 
 
 def format_named(name: str) -> Format:
@@ -257,6 +249,6 @@ def write(
             "the format is only read, never written",
             expected=" or ".join(name for name, one in FORMATS.items() if one.write),
             got=repr(format),
-            fix="name the format to write",
+            fix=f"write {_INSTEAD.get(format, 'jsonl, which holds everything')}",
         )
     return kind.write(documents, Path(path), scheme)

@@ -15,17 +15,14 @@ from pathlib import Path
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Entity, Problem, Sentence, Span
 from confide.text.draft import PLACEHOLDER
-from confide.text.files import lines_of, read_text, write_text
-from confide.text.reading import Keeps, Options, Reading, cut_down, nothing_in, shown, unheld
-from confide.text.segment import segmented
+from confide.text.files import lines_of, read_text
+from confide.text.reading import Options, Reading, nothing_in, shown
 from confide.text.tagging import (
     detect_scheme,
     entities_from_spans,
-    flat_spans,
     parse_tag,
     scheme_named,
     spans_from_tags,
-    tags_from_spans,
 )
 
 COLUMNS = 10
@@ -243,63 +240,3 @@ def _bracketed(
         if left:
             what = f"({name} is never closed"
             problems.append(Problem("dangling-bracket", group[0].where, what, lost=True))
-
-
-# --- writing ------------------------------------------------------------------------------
-
-_KEEPS = Keeps(fragments=True, sentences=True)  # what is in pieces is named by flat_spans
-_CELL = re.compile(r"[\t\n\r\0\ufeff]")
-
-
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write a ``# newdoc`` for each document, a token per line, and its tag as ``NER=`` in MISC.
-
-    Raises:
-        SettingsError: there is no such scheme.
-        DataError: the file cannot be written.
-    """
-    scheme = scheme_named(scheme)
-    cut, problems = cut_down(documents, _KEEPS, path)
-    relations = sum(len(document.relations) for document in cut)
-    lines: list[str] = []
-    other = 0
-    for document in map(segmented, cut):
-        if not document.sentences:
-            what = "a document without a token has no line"
-            where = document.source or document.id
-            problems.append(Problem("empty-document", where, what, lost=True))
-            continue
-        lines.append(f"# newdoc id = {' '.join(document.id.split()) or '_'}")
-        spans, lost = flat_spans(document)
-        problems += lost
-        kept = ""
-        for number, (sentence, own) in enumerate(zip(document.sentences, spans, strict=True), 1):
-            lines.append(f"# sent_id = {number}")
-            lines.append(f"# text = {_CELL.sub(' ', document.text[sentence.start : sentence.end])}")
-            tags = tags_from_spans(len(sentence.tokens), own, scheme)
-            rows, line = _rows(document, sentence, tags)
-            lines += rows
-            kept += line + "\n"
-        other += kept != document.text + "\n"
-    write_text(path, "\n".join(lines) + "\n" if lines else "")
-    return [
-        *problems,
-        *unheld(path, "relations: CoNLL-U has none", relations, kind="relations-unheld"),
-        *unheld(path, "documents lose their white space", other, kind="white-space-unheld"),
-    ]
-
-
-def _rows(document: Document, sentence: Sentence, tags: Sequence[str]) -> tuple[list[str], str]:
-    """The lines of a sentence, with an empty one after them, and its text as a reader gets it."""
-    lines: list[str] = []
-    kept = ""
-    last = len(sentence.tokens) - 1
-    for place, ((start, end), tag) in enumerate(zip(sentence.tokens, tags, strict=True)):
-        glued = place < last and sentence.tokens[place + 1][0] == end
-        misc = [f"NER={'_'.join(tag.replace('|', '_').split())}"] if tag != "O" else []
-        misc += ["SpaceAfter=No"] if glued else []
-        token = _CELL.sub(" ", document.text[start:end]).strip() or PLACEHOLDER
-        rest = "\t".join("_" * (COLUMNS - 3))
-        lines.append(f"{place + 1}\t{token}\t{rest}\t{'|'.join(misc) or '_'}")
-        kept += token + ("" if glued or place == last else " ")
-    return [*lines, ""], kept

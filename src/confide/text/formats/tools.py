@@ -595,14 +595,6 @@ def _region(document: Document, entity: Entity) -> Tree:
     }
 
 
-def _to_label_studio_min(document: Document) -> Tree:
-    record: Tree = {"id": document.id, "text": document.text}
-    record["label"] = [_region(document, entity) for entity in document.entities]
-    meta = _meta(document, _numbered(document))
-    record |= {key: value for key, value in meta.items() if key not in record}
-    return {**record, "annotation_id": document.id}
-
-
 def _to_pubannotation(document: Document) -> Tree:
     denotations: list[Tree] = []
     said: list[tuple[str, str, str]] = []
@@ -636,7 +628,6 @@ _PUBANNOTATION = frozenset((
 DOCCANO = Tool(Keeps(relations=True, attributes=True), _to_doccano)
 PRODIGY = Tool(Keeps(relations=True, attributes=True), _to_prodigy)
 LABEL_STUDIO = Tool(Keeps(relations=True, attributes=True), _to_label_studio, one_list=True)
-LABEL_STUDIO_MIN = Tool(Keeps(attributes=True), _to_label_studio_min, one_list=True)
 PUBANNOTATION = Tool(
     Keeps(fragments=True, relations=True, concepts=True, said=True, attributes=True),
     _to_pubannotation,

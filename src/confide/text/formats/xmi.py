@@ -8,6 +8,7 @@ without one, a number that is the id of an annotation is a reference. Offsets co
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +18,7 @@ from xml.sax.saxutils import quoteattr
 from confide.errors import FormatError
 from confide.text.document import Document, Problem, Sentence, Span
 from confide.text.draft import Draft
-from confide.text.files import NOT_IN_XML, Element, exists, parse, write_text
+from confide.text.files import Element, exists, parse, write_text
 from confide.text.reading import Keeps, Options, Reading, clean, cut_down, file_name, unheld, whole
 from confide.text.segment import segmented
 
@@ -347,6 +348,7 @@ def _sentences(cas: _Cas) -> tuple[Sentence, ...]:
 # Documents to UIMA CAS as XMI, one file each, with the type system that INCEpTION needs beside.
 
 _KEEPS = Keeps(relations=True, concepts=True, sentences=True)
+_NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CORE = "de.tudarmstadt.ukp.dkpro.core.api."
 _SPACES = {
     "cas": "uima/cas",
@@ -383,7 +385,7 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
     taken: set[str] = set()
     for document in map(segmented, cut):
         name = file_name(document.id, taken)
-        text = NOT_IN_XML.sub("\ufffd", document.text)
+        text = _NOT_IN_XML.sub("\ufffd", document.text)
         if text != document.text:
             what = "characters that XML cannot hold are written as U+FFFD"
             where = document.source or document.id
@@ -448,7 +450,7 @@ _BREAKS = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
 
 
 def _safe(value: str) -> str:
-    return " ".join(NOT_IN_XML.sub("\ufffd", value).split())
+    return " ".join(_NOT_IN_XML.sub("\ufffd", value).split())
 
 
 def _type_system() -> Iterator[str]:

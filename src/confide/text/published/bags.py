@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -16,22 +15,17 @@ from typing import Any
 
 from confide.errors import ConfideError, DataError, FormatError
 from confide.text.document import (
-    NO_RELATION,
     PAIR,
     Document,
-    Entity,
     Problem,
-    Relation,
     Sentence,
     Span,
-    stated_pairs,
 )
 from confide.text.draft import Draft, Source, gathered, one_sentence, opened
-from confide.text.files import LONGEST_LINE, inside, lines_of, read_text, write_text
+from confide.text.files import LONGEST_LINE, inside, lines_of, read_text
 from confide.text.places import LONGEST_NAME, WAYS, Effort, place_mentions
-from confide.text.reading import Options, Reading, clean, shown, unheld, whole, whole_text
+from confide.text.reading import Options, Reading, clean, shown, whole, whole_text
 from confide.text.rows import rows_of, value_of
-from confide.text.segment import segmented
 from confide.userfiles import Tree, json_of
 
 # --- Shared by formats whose lines hold a sentence, two entities by name, and their relation ------
@@ -550,91 +544,6 @@ def _sentence(text: str, tokens: list[Span] | None) -> tuple[Sentence, ...]:
             spans.append((start, start + len(word)))
             start += len(word)
     return (Sentence(spans[0][0], spans[-1][1], tuple(spans)),) if spans else ()
-
-
-# --- writing ------------------------------------------------------------------------------
-
-
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write a line for every relation between two mentions; `scheme` is not used.
-
-    A pair that a document states and that has no relation is labelled ``NA``. The text is that of
-    the sentences from the first to the last that the two touch. An end has its type, and its first
-    concept as id. The document's id and attributes are further keys.
-
-    Raises:
-        DataError: the file cannot be written.
-    """
-    problems: list[Problem] = []
-    counts = dict.fromkeys(("alone", "concepts", "pieces"), 0)
-    lines = []
-    for document in map(segmented, documents):
-        entities = {entity.id: entity for entity in document.entities}
-        linked: set[str] = set()
-        for head, tail, label in _labelled(document, entities, problems):
-            linked |= {head.id, tail.id}
-            row = _opennre_row(document, (head, tail), label)
-            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
-        used = [entities[name] for name in linked]
-        counts["alone"] += len(entities) - len(used)
-        counts["concepts"] += sum(len(entity.concepts) > 1 for entity in used)
-        counts["pieces"] += sum(len(entity.fragments) > 1 for entity in used)
-    write_text(path, "".join(lines))
-    alone = "entities are in no pair: they have no line"
-    concepts = "entities have several concepts: the first is written"
-    pieces = "entities of several fragments are written as one stretch"
-    return [
-        *problems,
-        *unheld(path, alone, counts["alone"], kind="entities-unheld"),
-        *unheld(path, concepts, counts["concepts"], kind="concepts-unheld"),
-        *unheld(path, pieces, counts["pieces"], kind="fragments-unheld"),
-    ]
-
-
-def _labelled(
-    document: Document, entities: Mapping[str, Entity], problems: list[Problem]
-) -> Iterator[tuple[Entity, Entity, str]]:
-    """Head, tail and label of every line of a document: its pairs, then what no pair covers."""
-    related: dict[tuple[str, str], list[Relation]] = {
-        (head, tail): []
-        for head, tail in stated_pairs(document) or ()
-        if head in entities and tail in entities
-    }
-    for relation in document.relations:
-        ends = relation.head, relation.tail
-        if relation.level == "concept" or not set(ends) <= entities.keys():
-            what = f"{relation.type} {relation.id} does not link two mentions"
-            where = document.source or document.id
-            problems.append(Problem("relation-unheld", where, what, lost=True))
-        else:
-            related.setdefault(ends, []).append(relation)
-    for (head, tail), relations in related.items():
-        labels = dict.fromkeys(relation.type for relation in relations)
-        for label in labels or (NO_RELATION,):
-            yield entities[head], entities[tail], label
-
-
-def _opennre_row(document: Document, ends: tuple[Entity, Entity], label: str) -> Tree:
-    start, end = _window(document, ends)
-    row: Tree = {"id": document.id, "text": document.text[start:end]}
-    for side, entity in zip(("h", "t"), ends, strict=True):
-        row[side] = {"name": document.surface(entity)}
-        if entity.concepts:
-            row[side]["id"] = entity.concepts[0]
-        row[side] |= {"pos": [entity.start - start, entity.end - start], "type": entity.type}
-    row["relation"] = NOTHING if label == NO_RELATION else label
-    return row | {key: value for key, value in document.attributes if key not in {*_KNOWN, PAIR}}
-
-
-def _window(document: Document, ends: tuple[Entity, Entity]) -> Span:
-    """The characters of all sentences that two entities touch; all of a text of one sentence."""
-    if len(document.sentences) < 2:
-        return 0, len(document.text)
-    start, end = min(one.start for one in ends), max(one.end for one in ends)
-    starts = [sentence.start for sentence in document.sentences]
-    first, last = bisect_right(starts, start) - 1, bisect_right(starts, end - 1) - 1
-    start = min(start, starts[max(first, 0)])
-    return start, max(end, document.sentences[max(last, 0)].end)
 
 
 # --- PGR (Sousa, Lamurias & Couto 2019) -----------------------------------------------------------

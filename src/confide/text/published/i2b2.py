@@ -7,20 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
-from xml.sax.saxutils import escape, quoteattr
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
 from confide.text.draft import Draft
-from confide.text.files import NOT_IN_XML, Element, lines_of, parse, read_text, write_text
+from confide.text.files import Element, lines_of, parse, read_text
 from confide.text.reading import (
     NO_DATA,
-    Keeps,
     Options,
     Reading,
     clean,
-    cut_down,
-    file_name,
     merged_fragments,
     shown,
     shown_at,
@@ -509,7 +505,6 @@ def _medication(note: _Entries, kind: str, surface: str, places: str, *, where: 
 _HEAD = 1 << 20
 _KNOWN = frozenset(("id", "start", "end", "text", "TYPE", "fromID", "toID", "fromText", "toText"))
 _LINKS = {"TLINK": "type", "LINK": "TYPE"}
-_KEEPS = Keeps(relations=True, said=True)
 
 
 def is_i2b2_xml(raw: bytes) -> bool:
@@ -586,50 +581,3 @@ def _tag_entity(draft: Draft, tag: Element) -> None:
         surface=tag.get("text"),
         attributes=said,
     )
-
-
-def write_xml(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write a folder of files like those of 2014: TAG with a TYPE, and LINK; `scheme` is not used.
-
-    A character that XML cannot hold is written as U+FFFD, and reported. Raises DataError if the
-    files cannot be written.
-    """
-    cut, problems = cut_down(documents, _KEEPS, path)
-    taken: set[str] = set()
-    for document in cut:
-        name = file_name(document.id, taken)
-        text = NOT_IN_XML.sub("\ufffd", document.text)
-        if text != document.text:
-            what = "characters that XML cannot hold are written as U+FFFD"
-            where = document.source or document.id
-            problems.append(Problem("character-changed", where, what))
-        write_text(path / f"{name}.xml", "\n".join(_lines(document, text)) + "\n")
-    return problems
-
-
-def _lines(document: Document, text: str) -> Iterator[str]:
-    yield '<?xml version="1.0" encoding="UTF-8"?>'
-    yield "<deIdi2b2>"
-    held = escape(text, {"\r": "&#13;"})
-    yield f"<TEXT>{held}</TEXT>"
-    yield "<TAGS>"
-    for entity in document.entities:
-        surface = text[entity.start : entity.end]
-        pairs = [("id", entity.id), ("start", str(entity.start)), ("end", str(entity.end))]
-        pairs += [("text", surface), ("TYPE", entity.type)]
-        yield _tag("TAG", [*pairs, *entity.attributes])
-    for relation in document.relations:
-        pairs = [("id", relation.id), ("fromID", relation.head), ("toID", relation.tail)]
-        yield _tag("LINK", [*pairs, ("TYPE", relation.type), *relation.attributes])
-    yield "</TAGS>"
-    yield "</deIdi2b2>"
-
-
-def _tag(name: str, pairs: Sequence[tuple[str, str]]) -> str:
-    """An element; an attribute that is there already, or whose name XML does not allow, is left."""
-    said: dict[str, str] = {}
-    for key, value in pairs:
-        if key.replace("_", "a").isalnum() and key[0].isalpha() and key.isascii():
-            said.setdefault(key, NOT_IN_XML.sub("\ufffd", value))
-    inside = "".join(f" {key}={quoteattr(value)}" for key, value in said.items())
-    return f"<{name}{inside}/>"

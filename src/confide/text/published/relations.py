@@ -2,51 +2,39 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
 from confide.errors import DataError, FormatError
 from confide.text.document import (
-    NO_RELATION,
-    PAIR,
     Document,
     Problem,
-    Relation,
     Sentence,
     Span,
-    stated_pairs,
 )
 from confide.text.draft import (
     Link,
     Marked,
     Mention,
     Source,
-    by_sentence,
     document_of,
     gathered,
     laid_out,
-    marked_of,
     one_sentence,
     opened,
-    respaced,
 )
-from confide.text.files import LONGEST_LINE, write_text
+from confide.text.files import LONGEST_LINE
 from confide.text.published.bags import End, Line, pair_document
 from confide.text.reading import (
-    Keeps,
     Options,
     Reading,
     clean,
-    cut_down,
     merged_fragments,
     shown,
-    unheld,
     whole_text,
 )
 from confide.text.rows import Row, rows_of
@@ -354,46 +342,6 @@ def _unmarked(marked: str, where: str) -> tuple[str, tuple[Span, Span]]:
     return text, (first, second)
 
 
-# --- writing ------------------------------------------------------------------------------
-
-_DIRECTED = re.compile(r".*\(e[12],e[12]\)")
-
-
-def write_semeval(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write a sentence for each pair, e1 its head and e2 its tail; `scheme` is not used.
-
-    A relation that states no direction goes from e1 to e2; a pair without one is ``Other``. Types
-    and identifiers of entities are not held. Raises DataError if the file cannot be written.
-    """
-    problems: list[Problem] = []
-    lines: list[str] = []
-    types: set[str] = set()
-    overlaps = 0
-    for part, pair, label in marked_pairs(documents, path, problems):
-        head, tail = (part.mentions[end] for end in pair)
-        if head.start < tail.end and tail.start < head.end:
-            overlaps += 1
-            continue
-        types |= {head.type, tail.type}
-        tokens = [token for sentence in part.sentences for token in sentence]
-        for number, mention in ((1, head), (2, tail)):
-            tokens[mention.start] = f"<e{number}>{tokens[mention.start]}"
-            tokens[mention.end - 1] += f"</e{number}>"
-        number = len(lines) // 4 + 1
-        sentence = " ".join(" ".join(tokens).split())
-        named = label if _DIRECTED.fullmatch(label) else f"{'_'.join(label.split())}(e1,e2)"
-        named = OTHER if label == NO_RELATION else named
-        lines += [f'{number}\t"{sentence}"', named, "Comment:", ""]
-    write_text(path, "\n".join(lines) + "\n" if lines else "")
-    bare = len(types) if len(types) > 1 else 0
-    return [
-        *problems,
-        *unheld(path, "pairs of overlapping entities are not written", overlaps,
-                kind="pairs-unheld"),
-        *unheld(path, "types of entities are not written", bare, kind="types-unheld"),
-    ]  # fmt: skip
-
-
 # --- TACRED and FewRel: JSON with the tokens of one sentence, and one pair of entities in it ------
 
 NOTHING = "no_relation"
@@ -564,110 +512,11 @@ def _fewrel(
     return pair_document(line, options, problems), more
 
 
-# --- writing ------------------------------------------------------------------------------
-
-_PAIR_KEEPS = Keeps(relations=True, sentences=True, concepts=True)
-
-
-def marked_pairs(
-    documents: Sequence[Document], path: Path, problems: list[Problem]
-) -> Iterator[tuple[Marked, tuple[int, int], str]]:
-    """Every sentence with a pair that is asked about, and the pair's label."""
-    alone = several = 0
-    cut, losses = cut_down([_labelled(document) for document in documents], _PAIR_KEEPS, path)
-    problems += losses
-    for document in cut:
-        marked = marked_of(document, problems)
-        for part in by_sentence(marked, problems) if marked is not None else ():
-            linked = {end for link in part.links for end in (link.head, link.tail)}
-            alone += len(part.mentions) - len(linked)
-            for link in part.links:
-                assert isinstance(link.head, int) and isinstance(link.tail, int)
-                yield part, (link.head, link.tail), link.type
-        several += sum(len(entity.concepts) > 1 for entity in document.entities)
-    alone_words = "entities are in no pair of one sentence: they have no line"
-    problems += unheld(path, alone_words, alone, kind="entities-unheld")
-    more = "entities have several concepts: the first is written"
-    problems += unheld(path, more, several, kind="concepts-unheld")
-    problems += respaced(documents, path)
-
-
-def _labelled(document: Document) -> Document:
-    """The document with a relation "no-relation" for each stated pair that has none.
-
-    The pairs are no attributes any more: each has a line of its own.
-    """
-    related = {(relation.head, relation.tail) for relation in document.relations}
-    known = {entity.id for entity in document.entities}
-    bare = [pair for pair in stated_pairs(document) or () if pair not in related]
-    more = tuple(
-        Relation(f"N{number}", NO_RELATION, *pair)
-        for number, pair in enumerate(bare, 1)
-        if set(pair) <= known
-    )
-    attributes = tuple(pair for pair in document.attributes if pair[0] != PAIR)
-    return replace(document, relations=(*document.relations, *more), attributes=attributes)
-
-
-def write_tacred(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write a record for every pair of one sentence; `scheme` is not used.
-
-    A pair without a relation is labelled ``no_relation``. Raises DataError if the file cannot be
-    written.
-    """
-    problems: list[Problem] = []
-    records = []
-    concepts = sum(bool(entity.concepts) for document in documents for entity in document.entities)
-    for number, (part, pair, label) in enumerate(marked_pairs(documents, path, problems), 1):
-        record: Tree = {"id": f"{part.id}-{number}", "docid": part.id}
-        record["relation"] = NOTHING if label == NO_RELATION else label
-        record["token"] = list(chain.from_iterable(part.sentences))
-        for side, end in zip(("subj", "obj"), pair, strict=True):
-            mention = part.mentions[end]
-            record[f"{side}_start"], record[f"{side}_end"] = mention.start, mention.end - 1
-            record[f"{side}_type"] = mention.type
-        records.append(json.dumps(record, ensure_ascii=False))
-    write_text(path, "[" + ",\n".join(records) + "]\n")
-    what = "entities lose their concepts"
-    return [*problems, *unheld(path, what, concepts, kind="attributes-unheld")]
-
-
-def write_fewrel(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write an instance for every relation in one sentence; `scheme` is not used.
-
-    FewRel has no types, and no pairs without a relation; both are reported. Raises DataError if the
-    file cannot be written.
-    """
-    problems: list[Problem] = []
-    instances: dict[str, list[Tree]] = {}
-    none, types = 0, set()
-    for part, pair, label in marked_pairs(documents, path, problems):
-        if label == NO_RELATION:
-            none += 1
-            continue
-        record: Tree = {"tokens": list(chain.from_iterable(part.sentences))}
-        for side, end in zip(("h", "t"), pair, strict=True):
-            mention = part.mentions[end]
-            types.add(mention.type)
-            name = " ".join(record["tokens"][mention.start : mention.end])
-            places = list(range(mention.start, mention.end))
-            record[side] = [name, mention.concept, [places]]
-        instances.setdefault(label, []).append(record)
-    write_text(path, json.dumps(instances, ensure_ascii=False) + "\n")
-    bare = types if len(types) > 1 else set()
-    return [
-        *problems,
-        *unheld(path, "pairs without a relation have no instance", none, kind="pairs-unheld"),
-        *unheld(path, "types of entities are not written", len(bare), kind="types-unheld"),
-    ]
-
-
 # --- DocRED: sentences of tokens, entities as sets of mentions, and relations between entities ----
 #
 # An entity is a concept here: its mentions share the identifier ``V0``, ``V1``, ..., and relations
 # link concepts.
 
-_KEEPS = Keeps(relations=True, concept_relations=True, concepts=True, said=True, sentences=True)
 _EVIDENCE = "evidence"
 
 
@@ -728,69 +577,3 @@ def _mention(row: Row, item: object, starts: Sequence[int], concept: str) -> Men
     if not 0 <= sentence < len(starts) or first < 0:
         return Mention(-1, -1, kind, concept)
     return Mention(starts[sentence] + first, starts[sentence] + last, kind, concept)
-
-
-def write_docred(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write a record for each document; `scheme` is not used.
-
-    Mentions with one first concept are one entity; a mention without a concept is one of its own. A
-    relation between mentions becomes one between their entities. Raises DataError if the file
-    cannot be written.
-    """
-    cut, problems = cut_down(documents, _KEEPS, path)
-    records: list[str] = []
-    raised = several = said = 0
-    for document in cut:
-        marked = marked_of(document, problems)
-        if marked is not None:
-            record, count = _record(marked, problems)
-            records.append(json.dumps(record, ensure_ascii=False))
-            raised += count
-        several += sum(len(entity.concepts) > 1 for entity in document.entities)
-        said += sum(bool(entity.attributes) for entity in document.entities)
-    write_text(path, "[" + ",\n".join(records) + "]\n")
-    if raised:
-        what = f"{raised} relations between mentions are written between their entities"
-        problems.append(Problem("relations-raised", str(path), what))
-    return [
-        *problems,
-        *unheld(path, "entities have several concepts: the first is written", several,
-                kind="concepts-unheld"),
-        *unheld(path, "entities lose attributes", said, kind="attributes-unheld"),
-        *respaced(documents, path),
-    ]  # fmt: skip
-
-
-def _record(marked: Marked, problems: list[Problem]) -> tuple[Tree, int]:
-    """A document's record, and how many of its relations were between mentions."""
-    starts = marked.starts
-    names = [one.concept or f"mention {number}" for number, one in enumerate(marked.mentions)]
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
-    vertices: list[list[Tree]] = [[] for _ in numbers]
-    tokens = [token for sentence in marked.sentences for token in sentence]
-    for name, mention in zip(names, marked.mentions, strict=True):
-        home = max(number for number, start in enumerate(starts) if start <= mention.start)
-        vertices[numbers[name]].append(
-            {
-                "name": " ".join(tokens[mention.start : mention.end]),
-                "sent_id": home,
-                "pos": [mention.start - starts[home], mention.end - starts[home]],
-                "type": mention.type,
-            }
-        )
-    labels: list[Tree] = []
-    raised = 0
-    for link in marked.links:
-        ends = [names[end] if isinstance(end, int) else end for end in (link.head, link.tail)]
-        raised += isinstance(link.head, int)
-        if not set(ends) <= numbers.keys():
-            what = f"{link.type} links a concept that no mention has"
-            problems.append(Problem("relation-unheld", marked.where, what, lost=True))
-            continue
-        evidence = [int(one) for one in dict(link.attributes).get(_EVIDENCE, "").split()
-                    if one.isdigit()]  # fmt: skip
-        label = {"r": link.type, "h": numbers[ends[0]], "t": numbers[ends[1]]}
-        labels.append({**label, _EVIDENCE: evidence})
-    return {
-        "title": marked.id, "sents": marked.sentences, "vertexSet": vertices, "labels": labels,
-    }, raised  # fmt: skip
