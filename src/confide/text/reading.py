@@ -196,6 +196,12 @@ def is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 16
 
 
+def malformed(what: str, expected: str, got: object, *, where: str) -> FormatError:
+    """The error for a part of a file that is not as expected; it names what came, not its value."""
+    shape = "nothing" if got is None else type(got).__name__
+    return FormatError(what, expected=expected, got=shape, where=where)
+
+
 def whole(value: object) -> int | None:
     """A whole number, which a file may write as 6, 6.0 or "6"; None for anything else.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from confide.errors import FormatError
 from confide.text.document import Problem
 from confide.text.files import each_line, with_plain_ends
-from confide.text.reading import Options, clean, shown, whole
+from confide.text.reading import Options, clean, malformed, shown, whole
 from confide.userfiles import Tree, json_of
 
 # --- Values in lines and in the cells of a table: JSON's, Python's, and NumPy's lists -------------
@@ -68,13 +68,13 @@ def list_of(cell: str, where: str) -> list[object]:
     if not inside.startswith("["):
         return list(inside.split())
     if not inside.endswith("]"):
-        raise _odd(cell, where)
+        raise _no_list(cell, where)
     found: list[object] = []
     place = 1
     while inside[place:-1].strip():
         match = _ITEM.match(inside, place)
         if match is None:
-            raise _odd(cell, where)
+            raise _no_list(cell, where)
         found.append(_unquoted(match["text"], where) if match["text"] else int(match["number"]))
         place = match.end()
     return found
@@ -86,10 +86,10 @@ def _unquoted(quoted: str, where: str) -> str:
     try:
         return str(ast.literal_eval(quoted.replace("\n", "\\n")))
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise _odd(quoted, where) from error
+        raise _no_list(quoted, where) from error
 
 
-def _odd(cell: str, where: str) -> FormatError:
+def _no_list(cell: str, where: str) -> FormatError:
     cut = "..." in cell
     return FormatError(
         "a list whose middle was left out" if cut else "a cell that is no list",
@@ -119,16 +119,15 @@ class Row:
     tree: Tree
     where: str
 
-    def odd(self, what: str, expected: str, got: object) -> FormatError:
+    def malformed(self, what: str, expected: str, got: object) -> FormatError:
         """The error for a part of another form."""
-        shape = "nothing" if got is None else type(got).__name__
-        return FormatError(what, expected=expected, got=shape, where=self.where)
+        return malformed(what, expected, got, where=self.where)
 
     def string(self, key: str) -> str:
         """A string that is not empty."""
         value = self.tree.get(key)
         if not isinstance(value, str) or not value.strip():
-            raise self.odd(f'"{key}"', "a string that is not empty", value)
+            raise self.malformed(f'"{key}"', "a string that is not empty", value)
         return clean(value.strip())
 
     def name(self, keys: Sequence[str], otherwise: str) -> str:
@@ -147,7 +146,7 @@ class Row:
         """A value of this object that must be a whole number."""
         number = whole(value)
         if number is None:
-            raise self.odd(what, "a whole number", value)
+            raise self.malformed(what, "a whole number", value)
         return number
 
     def words(self, key: str) -> list[str]:
@@ -157,7 +156,7 @@ class Row:
     def strings(self, value: object, what: str) -> list[str]:
         """A value of this object that must be a list of strings."""
         if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise self.odd(what, "a list of strings", value)
+            raise self.malformed(what, "a list of strings", value)
         return value
 
     def values(self, key: str) -> list[object]:
@@ -166,7 +165,7 @@ class Row:
         if value is None:
             return []
         if not isinstance(value, list):
-            raise self.odd(f'"{key}"', "a list", value)
+            raise self.malformed(f'"{key}"', "a list", value)
         return value
 
     def rows(self, key: str) -> list[Row]:
@@ -174,23 +173,23 @@ class Row:
         values = self.values(key)
         found = [Row(one, self.where) for one in values if isinstance(one, dict)]
         if len(found) != len(values):
-            raise self.odd(f'"{key}"', "a list of objects", values)
+            raise self.malformed(f'"{key}"', "a list of objects", values)
         return found
 
     def part(self, item: object, key: Key, what: str) -> object:
         """A part of an item that is an object or a list."""
         if isinstance(key, int):
             if not isinstance(item, list) or key >= len(item):
-                raise self.odd(what, f"a list of at least {key + 1}", item)
+                raise self.malformed(what, f"a list of at least {key + 1}", item)
             return item[key]
         if not isinstance(item, dict):
-            raise self.odd(what, "an object", item)
+            raise self.malformed(what, "an object", item)
         return item.get(key)
 
     def type(self, value: object, what: str) -> str:
         """A value that must be the name of a type."""
         if not isinstance(value, str) or not value.strip():
-            raise self.odd(what, "a string that is not empty", value)
+            raise self.malformed(what, "a string that is not empty", value)
         return clean(value.strip())
 
 

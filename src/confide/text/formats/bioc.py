@@ -78,21 +78,19 @@ def _rows(path: Path, options: Options, problems: list[Problem]) -> tuple[list[A
     if root_name(read_bytes(path)):
         root, encoding = parse(path, options.encoding)
         if root.tag != ROOT:
-            raise _odd("not BioC", f"<{ROOT}>", str(path))
+            raise FormatError("not BioC", expected=f"<{ROOT}>", where=str(path))
         return [_from_xml(item) for item in root.findall("document")], encoding
     text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     rows: list[Any] = []
     for where, _, row in rows_of(text, path, options=options, problems=problems):
         with options.document(problems, where):
             if not is_bioc(row):
-                raise _odd("neither a BioC collection nor a document", '"documents"', where)
+                raise FormatError(
+                    "neither a BioC collection nor a document", expected='"documents"', where=where
+                )
             key = next((key for key in _COLLECTIONS if key in row), "")
             rows += [row] if "passages" in row else row[key]
     return rows, encoding
-
-
-def _odd(what: str, expected: str, where: str) -> FormatError:
-    return FormatError(what, expected=expected, where=where)
 
 
 def _from_xml(item: Element) -> Tree:
@@ -113,14 +111,14 @@ def _from_xml(item: Element) -> Tree:
 def _list(row: Tree, key: str, where: str) -> list[Tree]:
     items = row.get(key) or []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise _odd(f'"{key}"', "a list of objects", where)
+        raise FormatError(f'"{key}"', expected="a list of objects", where=where)
     return items
 
 
 def _number(value: object, what: str, where: str) -> int:
     number = whole(value)
     if number is None or number < 0:
-        raise _odd(what, "a whole number", where)
+        raise FormatError(what, expected="a whole number", where=where)
     return number
 
 
@@ -138,7 +136,7 @@ def _infons(row: Tree) -> dict[str, str]:
 
 def _document(source: Source, where: str, name: str, row: Tree) -> Document:
     if not isinstance(row, dict):
-        raise _odd("a document", "an object", where)
+        raise FormatError("a document", expected="an object", where=where)
     passages = _list(row, "passages", where)
     groups = [list(_blocks(passage, where, source.problems)) for passage in passages]
     cut = [one for passage in passages for one in _list(passage, "sentences", where)]
@@ -168,7 +166,7 @@ def _blocks(passage: Tree, where: str, problems: list[Problem]) -> Iterator[tupl
         if text is None or text == "":
             continue
         if not isinstance(text, str):
-            raise _odd("a passage's text", "a string", where)
+            raise FormatError("a passage's text", expected="a string", where=where)
         offset = _number(part.get("offset", 0), "the offset of a passage", where)
         yield whole_text(text, where, problems), offset
 

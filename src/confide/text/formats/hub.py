@@ -150,7 +150,7 @@ class _Table:
             elif isinstance(tag, str) and tag.strip():
                 found.append(f"I-{tag.strip()}")  # types without prefixes
             else:
-                raise row.odd("a tag", "a name or a number", tag)
+                raise row.malformed("a tag", "a name or a number", tag)
         return found
 
     def documents(self) -> tuple[list[Document], str]:

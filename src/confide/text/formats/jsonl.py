@@ -23,6 +23,7 @@ from confide.text.reading import (
     Reading,
     Version,
     clean,
+    malformed,
     nothing_in,
     settled,
     shown,
@@ -84,7 +85,7 @@ class RecordReader:
                 fix="rename the key of its text, or state the format",
             )
         if not isinstance(text, str):
-            raise self._odd('"text"', "a string", text)
+            raise malformed('"text"', "a string", text, where=self._where)
         text = whole_text(text, where, self.problems)
         given = row.get("id")
         called = clean(str(given)) if isinstance(given, str | int) else name
@@ -94,10 +95,6 @@ class RecordReader:
         draft.sentences = self._sentences(row, text)
         draft.attributes = self._attributes(row)
         return draft.document()
-
-    def _odd(self, what: str, expected: str, got: object) -> FormatError:
-        shape = "nothing" if got is None else type(got).__name__
-        return FormatError(what, expected=expected, got=shape, where=self._where)
 
     def _note(self, kind: str, what: str, *, lost: bool = True) -> None:
         self.problems.append(Problem(kind, self._where, what, lost))
@@ -110,7 +107,9 @@ class RecordReader:
             if isinstance(item, list) and len(item) >= 3:
                 item = {"start": item[0], "end": item[1], "type": item[2]}
             if not isinstance(item, dict):
-                raise self._odd("an entity", "[start, end, type] or an object", item)
+                raise malformed(
+                    "an entity", "[start, end, type] or an object", item, where=self._where
+                )
             self._entity(item, draft)
 
     def _list(self, row: Tree, key: str) -> list[Any]:
@@ -118,13 +117,15 @@ class RecordReader:
         if value is None or (key == "label" and isinstance(value, str)):
             return []
         if not isinstance(value, list):
-            raise self._odd(f'"{key}"', "a list", value)
+            raise malformed(f'"{key}"', "a list", value, where=self._where)
         return value
 
     def _entity(self, item: Tree, draft: Draft) -> None:
         kind = first_of(item, _TYPE)
         if not isinstance(kind, str) or not kind:
-            raise self._odd("an entity's type", "a string that is not empty", kind)
+            raise malformed(
+                "an entity's type", "a string that is not empty", kind, where=self._where
+            )
         kind = clean(kind)
         given = first_of(item, ("fragments", "offsets"))
         if given is None:
@@ -133,7 +134,9 @@ class RecordReader:
             draft.units = (CHARACTERS,)  # our own form, and that of Python's libraries
         spans = self._spans(given, f"the offsets of {kind}")
         if not spans:
-            raise self._odd(f"the offsets of {kind}", "at least one fragment", None)
+            raise malformed(
+                f"the offsets of {kind}", "at least one fragment", None, where=self._where
+            )
         surface = item.get("text")
         if isinstance(surface, list):
             surface = " ".join(map(str, surface))
@@ -150,7 +153,7 @@ class RecordReader:
 
     def _spans(self, value: object, what: str) -> list[Span]:
         if not isinstance(value, list):
-            raise self._odd(what, "[[start, end], ...]", value)
+            raise malformed(what, "[[start, end], ...]", value, where=self._where)
         return [self._span(pair, what) for pair in value]
 
     def _span(self, pair: object, what: str) -> Span:
@@ -158,7 +161,7 @@ class RecordReader:
             return pair[0], pair[1]  # as nearly always
         ends = [whole(end) for end in pair] if isinstance(pair, list) else []
         if len(ends) != 2 or ends[0] is None or ends[1] is None:
-            raise self._odd(what, "whole numbers, a start and an end", pair)
+            raise malformed(what, "whole numbers, a start and an end", pair, where=self._where)
         return ends[0], ends[1]
 
     def _confidence(self, item: Tree) -> float | None:
@@ -166,14 +169,14 @@ class RecordReader:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise self._odd("a confidence", "a number from 0 to 1", value)
+            raise malformed("a confidence", "a number from 0 to 1", value, where=self._where)
         return float(value)
 
     def _strings(self, item: Tree, key: str) -> list[str]:
         values = self._list(item, key)
         for value in values:
             if not isinstance(value, str | int | float):
-                raise self._odd(f'"{key}"', "a list of strings", value)
+                raise malformed(f'"{key}"', "a list of strings", value, where=self._where)
         return [clean(str(value)) for value in values]
 
     def _pairs(self, value: object) -> tuple[tuple[str, str], ...]:
@@ -185,7 +188,9 @@ class RecordReader:
             and all(isinstance(part, str | int | float) for part in pair)
             for pair in pairs
         ):
-            raise self._odd('"attributes"', "an object or a list of pairs of strings", value)
+            raise malformed(
+                '"attributes"', "an object or a list of pairs of strings", value, where=self._where
+            )
         return tuple((clean(str(key)), clean(str(content))) for key, content in pairs)
 
     # --- everything else --------------------------------------------------------------
@@ -193,11 +198,11 @@ class RecordReader:
     def _relations(self, row: Tree, draft: Draft) -> None:
         for number, item in enumerate(self._list(row, "relations"), 1):
             if not isinstance(item, dict):
-                raise self._odd("a relation", "an object", item)
+                raise malformed("a relation", "an object", item, where=self._where)
             kind = first_of(item, ("type", "label"))
             ends = [first_of(item, keys) for keys in (_HEAD, _TAIL)]
             if not isinstance(kind, str) or not all(isinstance(end, str | int) for end in ends):
-                raise self._odd("a relation", '"type", "head" and "tail"', item)
+                raise malformed("a relation", '"type", "head" and "tail"', item, where=self._where)
             head, tail = (clean(str(end)) for end in ends)
             draft.relation(
                 clean(kind),
@@ -214,12 +219,14 @@ class RecordReader:
         last = 0
         for item in self._list(row, "sentences"):
             if not isinstance(item, dict):
-                raise self._odd("a sentence", "an object", item)
+                raise malformed("a sentence", "an object", item, where=self._where)
             start, end = self._span([item.get("start"), item.get("end")], "a sentence")
             tokens = self._spans(item.get("tokens"), "the tokens of a sentence")
             borders = [last, start, *(offset for token in tokens for offset in token), end]
             if borders != sorted(borders) or end > len(text) or any(a >= b for a, b in tokens):
-                raise self._odd("sentences or tokens out of order", "ascending offsets", item)
+                raise malformed(
+                    "sentences or tokens out of order", "ascending offsets", item, where=self._where
+                )
             sentences.append(Sentence(start, end, packed(tokens)))
             last = end
         return tuple(sentences)

@@ -142,7 +142,7 @@ def _items(shape: Shape, row: Row, key: str) -> Iterator[object]:
         elif isinstance(value, list):
             yield from value
         else:
-            raise row.odd(f'"{key}"', "a list for each sentence", value)
+            raise row.malformed(f'"{key}"', "a list for each sentence", value)
 
 
 def _mention(shape: Shape, row: Row, item: object) -> Mention:

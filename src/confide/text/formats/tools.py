@@ -14,7 +14,7 @@ from confide.errors import FormatError
 from confide.text.document import PAIR, Document, Entity, Problem
 from confide.text.files import write_text
 from confide.text.places import CHARACTERS, UTF16
-from confide.text.reading import Keeps, cut_down, shown, whole
+from confide.text.reading import Keeps, cut_down, malformed, shown, whole
 from confide.text.segment import segmented
 from confide.userfiles import Tree
 
@@ -79,18 +79,13 @@ class Notes:
         """Write down a loss."""
         self.problems.append(Problem(kind, self.where, what, lost=True))
 
-    def odd(self, what: str, expected: str, got: object) -> FormatError:
-        """The error for a part of another form."""
-        shape = "nothing" if got is None else type(got).__name__
-        return FormatError(what, expected=expected, got=shape, where=self.where)
-
     def rows(self, row: Tree, key: str) -> list[Tree]:
         """A list of objects in a record; empty if it is missing. Raises FormatError."""
         value = row.get(key)
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-            raise self.odd(f'"{key}"', "a list of objects", value)
+            raise malformed(f'"{key}"', "a list of objects", value, where=self.where)
         return value
 
     def accepted(self, answer: object) -> bool:
@@ -136,7 +131,7 @@ def taken(value: object, notes: Notes) -> tuple[str, list[Taken]]:
     if _is_pair(value):
         return "spaCy", [_pair(*value)]
     if not isinstance(value, dict):
-        raise notes.odd("not a document", 'a JSON object with "text"', value)
+        raise malformed("not a document", 'a JSON object with "text"', value, where=notes.where)
     if not _MARKS.isdisjoint(value):
         for tool, belongs, turned in _TOOLS:
             if belongs(value):
@@ -291,7 +286,7 @@ def _label_studio_min(row: Tree, notes: Notes) -> Iterator[Taken]:
         if regions and all(isinstance(one, dict) and "labels" in one for one in regions):
             for region in regions:
                 if not isinstance(region["labels"], list):
-                    raise notes.odd('"labels"', "a list", region["labels"])
+                    raise malformed('"labels"', "a list", region["labels"], where=notes.where)
                 entities += _regions(region, None, notes)
         elif key not in (*_MIN_KEYS, "id", "text"):
             rest[key] = value
@@ -398,7 +393,9 @@ def _denoted(track: Tree, notes: Notes) -> Tree:
         given = spans if isinstance(spans, list) else [spans]
         parts = [part for part in given if isinstance(part, dict)]
         if not parts or len(parts) != len(given):
-            raise notes.odd("a denotation's span", '{"begin": ..., "end": ...}', spans)
+            raise malformed(
+                "a denotation's span", '{"begin": ..., "end": ...}', spans, where=notes.where
+            )
         name = str(one.get("id", f"T{number}"))
         while name in entities:
             name += "'"

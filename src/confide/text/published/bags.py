@@ -24,7 +24,7 @@ from confide.text.document import (
 from confide.text.draft import Draft, Source, gathered, one_sentence, opened
 from confide.text.files import LONGEST_LINE, inside, lines_of, read_text
 from confide.text.places import LONGEST_NAME, WAYS, Effort, place_mentions
-from confide.text.reading import Options, Reading, clean, shown, whole, whole_text
+from confide.text.reading import Options, Reading, clean, malformed, shown, whole, whole_text
 from confide.text.rows import rows_of, value_of
 from confide.userfiles import Tree, json_of
 
@@ -405,7 +405,7 @@ class _Reader:
         if label is None:
             self.bare.append(where)
         elif not isinstance(label, str) or not label.strip():
-            raise _odd("the relation", "a string that is not empty", label, where=where)
+            raise malformed("the relation", "a string that is not empty", label, where=where)
         else:
             label = clean(label.strip())
             self.labels.append((label, where))
@@ -425,11 +425,11 @@ class _Reader:
         """The text, and where its tokens stand if the file has them."""
         if "text" in row:
             if not isinstance(row["text"], str):
-                raise _odd("the text", "a string", row["text"], where=where)
+                raise malformed("the text", "a string", row["text"], where=where)
             return whole_text(row["text"], where, self.problems), None
         tokens = row.get("token")
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise _odd("a line without text", '"text" or a list "token"', tokens, where=where)
+            raise malformed("a line without text", '"text" or a list "token"', tokens, where=where)
         tokens = [whole_text(token, where, self.problems) for token in tokens]
         spans: list[Span] = []
         for token in tokens:
@@ -444,7 +444,7 @@ class _Reader:
         for side in ("h", "t"):
             item = row.get(side)
             if not isinstance(item, dict):
-                raise _odd(f"{side!r}, an end of the pair", "an object", item, where=where)
+                raise malformed(f"{side!r}, an end of the pair", "an object", item, where=where)
             self._note_keys((f"{side}.{key}" for key in item.keys() - _OF_END), where)
             taken = ends[0].fragments if ends else None
             ends.append(self._end(item, text, tokens, taken=taken or (), where=where))
@@ -461,7 +461,7 @@ class _Reader:
     ) -> End:
         name, kind, given = item.get("name"), item.get("type"), item.get("id")
         if not isinstance(name, str | None) or not isinstance(kind, str | None):
-            raise _odd("name or type of an end", "strings", item, where=where)
+            raise malformed("name or type of an end", "strings", item, where=where)
         concept = clean(str(given).strip()) if isinstance(given, str | int) else ""
         wanted = clean(name or "")
         fragments: tuple[Span, ...] | None
@@ -484,7 +484,7 @@ class _Reader:
         """The characters of the text, or None and a problem if there are none."""
         whole = isinstance(given, list | tuple) and len(given) == 2
         if not whole or not all(type(place) is int for place in given):
-            raise _odd('"pos"', "[start, end], whole numbers", given, where=where)
+            raise malformed('"pos"', "[start, end], whole numbers", given, where=where)
         start, end = given
         known = len(text) if tokens is None else len(tokens)
         unit = "characters" if tokens is None else "tokens"
@@ -521,11 +521,6 @@ class _Reader:
             self._ignored.add(key)
             what = f"{shown(key)} is not read, here and further on"
             self.problems.append(Problem("key-ignored", where, what, lost=True))
-
-
-def _odd(what: str, expected: str, got: object, *, where: str) -> FormatError:
-    shape = "nothing" if got is None else type(got).__name__
-    return FormatError(what, expected=expected, got=shape, where=where)
 
 
 def _letters(text: str) -> str:

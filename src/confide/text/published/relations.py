@@ -493,7 +493,7 @@ def _fewrel(
         item = row.tree.get(side)
         places = row.part(item, 2, f'"{side}"')
         if not isinstance(places, list) or not places or not isinstance(places[0], list):
-            raise row.odd(f'the places of "{side}"', "[[token, ...], ...]", places)
+            raise row.malformed(f'the places of "{side}"', "[[token, ...], ...]", places)
         more += len(places) > 1
         first = [row.whole(place, f'a place of "{side}"') for place in places[0][:_MOST_PLACES]]
         concept = row.part(item, 1, f'"{side}"')
@@ -555,13 +555,13 @@ def _marked(row: Row, name: str) -> Marked:
     vertices = row.values("vertexSet")
     for number, vertex in enumerate(vertices):
         if not isinstance(vertex, list):
-            raise row.odd('an item of "vertexSet"', "a list of mentions", vertex)
+            raise row.malformed('an item of "vertexSet"', "a list of mentions", vertex)
         for item in vertex:
             marked.mentions.append(_mention(row, item, starts, f"V{number}"))
     for label in row.rows("labels"):
         head, tail = label.number("h"), label.number("t")
         if not 0 <= head < len(vertices) or not 0 <= tail < len(vertices):
-            raise row.odd('"h" and "t"', f"entities from 0 to {len(vertices) - 1}", head)
+            raise row.malformed('"h" and "t"', f"entities from 0 to {len(vertices) - 1}", head)
         evidence = " ".join(str(one) for one in label.values(_EVIDENCE))
         said = ((_EVIDENCE, evidence),) if evidence else ()
         marked.links.append(Link(label.string("r"), f"V{head}", f"V{tail}", said))
