@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from confide.errors import DataError, FormatError, MissingDataError
-from confide.text.document import Document, Entity, Problem, Relation, Sentence, Span
-from confide.text.draft import Draft
+from confide.text.document import Document, Problem, Sentence, Span
+from confide.text.draft import Draft, Source, gathered
 from confide.text.files import Element, lines_of, parse, read_text
 from confide.text.reading import (
     NO_DATA,
@@ -66,15 +67,15 @@ class _Mention(NamedTuple):
 
 @dataclass(slots=True)
 class _Lines:
-    """A note in the making; `lines` are its tokens, line by line, as offsets into the text."""
+    """A note in the making.
 
-    name: str
-    text: str
+    `lines` are its tokens, line by line, as offsets into the text; `at` has the ids of entities by
+    their places.
+    """
+
+    draft: Draft
     lines: list[tuple[Span, ...]]
-    entities: dict[str, Entity] = field(default_factory=dict)
-    relations: list[Relation] = field(default_factory=list)
-    at: dict[Place, str] = field(default_factory=dict)
-    assertions: dict[str, list[tuple[str, str]]] = field(default_factory=dict)
+    at: dict[tuple[object, ...], str] = field(default_factory=dict)
 
 
 def read_2010(path: Path, options: Options) -> Reading:
@@ -96,11 +97,9 @@ def read_2010(path: Path, options: Options) -> Reading:
         raise MissingDataError(
             "there is no note", expected=".txt, .con and .rel files", where=str(path)
         )
-    reading = Reading([], [], "i2b2", {"encoding": options.encoding or "utf-8"})
-    for name, files in sorted(notes.items()):
-        with options.document(reading.problems, next(iter(files.values()))):
-            reading.documents.append(_document_2010(name, files, options, reading.problems))
-    return reading
+    source = Source(path, options, "", options.encoding or "utf-8")
+    rows = ((str(next(iter(files.values()))), name, files) for name, files in sorted(notes.items()))
+    return gathered(source, rows, partial(_document_2010, source), format="i2b2")
 
 
 def belongs(path: Path) -> bool:
@@ -148,36 +147,28 @@ def _notes(folder: Path) -> dict[str, dict[str, Path]]:
     }
 
 
-def _document_2010(
-    name: str, files: dict[str, Path], options: Options, problems: list[Problem]
-) -> Document:
+def _document_2010(source: Source, where: str, name: str, files: dict[str, Path]) -> Document:
     if ".txt" not in files:
         raise MissingDataError(
-            "the text of the annotations is missing",
-            expected=f"{name}.txt",
-            where=str(next(iter(files.values()))),
+            "the text of the annotations is missing", expected=f"{name}.txt", where=where
         )
-    text, _ = read_text(files[".txt"], options.encoding)
-    rows = lines_of(text)
-    note = _Lines(name, "\n".join(rows), tokens_of_lines(rows))
+    note = _note(source, name, files[".txt"])
     if CONCEPTS not in files:
         what = "no .con file beside it: read without annotation"
-        problems.append(Problem("no-annotation-file", str(files[".txt"]), what))
+        note.draft.note("no-annotation-file", what, lost=False)
     for ending, add in ((CONCEPTS, _concept), (ASSERTIONS, _assertion), (RELATIONS, _relation)):
-        for where, match in _matches(files.get(ending), ending, options):
-            if ending == CONCEPTS:
-                options.require(match[6], where)
-            add(note, match, where, problems)
-    for id, pairs in note.assertions.items():
-        note.entities[id] = replace(note.entities[id], attributes=tuple(pairs))
-    return Document(
-        name,
-        note.text,
-        entities=tuple(note.entities.values()),
-        relations=tuple(note.relations),
-        sentences=tuple(Sentence(row[0][0], row[-1][1], row) for row in note.lines if row),
-        source=str(files[".txt"]),
-    )
+        for at, match in _matches(files.get(ending), ending, source.options):
+            add(note, match, at)
+    return note.draft.document()
+
+
+def _note(source: Source, name: str, file: Path) -> _Lines:
+    """A note without its annotation; every line with a token is a sentence."""
+    rows = lines_of(read_text(file, source.options.encoding)[0])
+    lines = tokens_of_lines(rows)
+    draft = source.draft(name, "\n".join(rows), str(file))
+    draft.sentences = tuple(Sentence(row[0][0], row[-1][1], row) for row in lines if row)
+    return _Lines(draft, lines)
 
 
 def _matches(file: Path | None, ending: str, options: Options) -> Iterator[tuple[str, Parts]]:
@@ -251,37 +242,39 @@ def span_of(lines: Sequence[tuple[Span, ...]], place: Place) -> Span | None:
     return rows[0][token][0], rows[1][last_token][1]
 
 
-def _concept(note: _Lines, match: Parts, where: str, problems: list[Problem]) -> None:
-    (surface, place), kind = _mention(match, 1), match[6]
+def _concept(note: _Lines, match: Parts, where: str) -> None:
+    (surface, place), kind, draft = _mention(match, 1), match[6], note.draft
+    draft.options.require(kind, where)
     span = span_of(note.lines, place)
     if span is None:
         what = f"{kind} {shown(surface)} points to a line or token that the note has not"
-        problems.append(Problem("beyond-text", where, what, lost=True))
+        draft.note("beyond-text", what, where=where)
         return
-    if not agree(note.text, span, surface):
-        what = f"{kind} {shown(surface)} is {shown_at(note.text, [span])} in the text"
-        problems.append(Problem("text-mismatch", where, what))
-    same = note.entities.get(note.at.get(place, ""))
+    if not agree(draft.text, span, surface):
+        what = f"{kind} {shown(surface)} is {shown_at(draft.text, [span])} in the text"
+        draft.note("text-mismatch", what, lost=False, where=where)
+    same = draft.entities.get(note.at.get(place, ""))
     if same is not None:
         what = f"{kind} {shown(surface)} stands where {same.type} {same.id} does"
         if same.type == kind:
-            problems.append(Problem("duplicate-mention", where, what))
+            draft.note("duplicate-mention", what, lost=False, where=where)
             return
         what += ", which the relations of this place go to"
-        problems.append(Problem("ambiguous-mention", where, what))
-    name = f"T{len(note.entities) + 1}"
-    note.entities[name] = Entity(name, kind, (span,))
-    note.at.setdefault(place, name)
+        draft.note("ambiguous-mention", what, lost=False, where=where)
+    key = draft.entity(kind, [span], where=where)
+    note.at.setdefault(place, draft.names[key])
 
 
-def _assertion(note: _Lines, match: Parts, where: str, problems: list[Problem]) -> None:
+def _assertion(note: _Lines, match: Parts, where: str) -> None:
     (surface, place), value = _mention(match, 1), match[7]
     name = note.at.get(place)
     if name is None:
         what = f"{value}: no concept stands at the place of {shown(surface)}"
-        problems.append(Problem("dangling-attribute", where, what, lost=True))
+        note.draft.note("dangling-attribute", what, where=where)
         return
-    note.assertions.setdefault(name, []).append(("assertion", value))
+    entity = note.draft.entities[name]
+    said = (*entity.attributes, ("assertion", value))
+    note.draft.entities[name] = replace(entity, attributes=said)
 
 
 def agree(text: str, span: Span, surface: str) -> bool:
@@ -291,21 +284,21 @@ def agree(text: str, span: Span, surface: str) -> bool:
     return text[slice(*span)].lower().split() == surface.lower().split()
 
 
-def _relation(note: _Lines, match: Parts, where: str, problems: list[Problem]) -> None:
-    ends, kind = (_mention(match, 1), _mention(match, 7)), match[6]
+def _relation(note: _Lines, match: Parts, where: str) -> None:
+    ends, kind, draft = (_mention(match, 1), _mention(match, 7)), match[6], note.draft
     names = [note.at.get(end.place) for end in ends]
     for end, name in zip(ends, names, strict=True):
         if name is None:
             what = f"{kind}: no concept stands at the place of {shown(end.surface)}"
-            problems.append(Problem("dangling-relation", where, what, lost=True))
+            draft.note("dangling-relation", what, where=where)
             return
-        span = note.entities[name].fragments[0]
-        if not agree(note.text, span, end.surface):
-            found = shown_at(note.text, [span])
+        span = draft.entities[name].fragments[0]
+        if not agree(draft.text, span, end.surface):
+            found = shown_at(draft.text, [span])
             what = f"{kind} of {shown(end.surface)} goes to {found}, which stands there"
-            problems.append(Problem("text-mismatch", where, what))
+            draft.note("text-mismatch", what, lost=False, where=where)
     head, tail = map(str, names)
-    note.relations.append(Relation(f"R{len(note.relations) + 1}", kind, head, tail))
+    draft.relation(kind, head, tail, where=where)
 
 
 # --- i2b2 2009 ------------------------------------------------------------------------------------
@@ -336,17 +329,6 @@ _SAMPLE = 5
 _ENTRY_FORM = 'm="medication" line:token line:token||do="..."||mo="..."||f="..."||ln="list"'
 
 
-@dataclass(slots=True)
-class _Entries:
-    """A note in the making."""
-
-    text: str
-    lines: list[tuple[Span, ...]]
-    problems: list[Problem]
-    entities: dict[tuple[str, tuple[Span, ...]], Entity] = field(default_factory=dict)
-    relations: list[Relation] = field(default_factory=list)
-
-
 def is_entries(lines: list[str]) -> bool:
     """Whether the first lines of a file are entries."""
     first = [line.strip() for line in lines if line.strip()][:_SAMPLE]
@@ -369,13 +351,9 @@ def read_2009(path: Path, options: Options) -> Reading:
     entries = {file: lines for file, lines in pages.items() if lines is not None}
     if not entries:
         raise MissingDataError("there are no entries", expected=_ENTRY_FORM, where=str(path))
-    reading = Reading([], [], "i2b2-2009", {"encoding": options.encoding or "utf-8"})
-    for file, lines in entries.items():
-        with options.document(reading.problems, file):
-            reading.documents.append(_document_2009(file, lines, options, reading.problems))
-    if not reading.documents:
-        raise DataError("there is no note", where=str(path))
-    return reading
+    source = Source(path, options, "", options.encoding or "utf-8")
+    rows = ((str(file), _stem(file.name), (file, lines)) for file, lines in entries.items())
+    return gathered(source, rows, partial(_document_2009, source), format="i2b2-2009")
 
 
 def _data(file: Path) -> bool:
@@ -412,22 +390,14 @@ def _text_of(file: Path) -> Path:
 
 
 def _document_2009(
-    file: Path, lines: list[str], options: Options, problems: list[Problem]
+    source: Source, where: str, name: str, entries: tuple[Path, list[str]]
 ) -> Document:
-    source = _text_of(file)
-    rows = lines_of(read_text(source, options.encoding)[0])
-    note = _Entries("\n".join(rows), tokens_of_lines(rows), problems)
+    file, lines = entries
+    note = _note(source, name, _text_of(file))
     for number, line in enumerate(lines, 1):
         if line.strip():
-            _entry(note, line.strip(), f"{file}:{number}", options)
-    return Document(
-        _stem(file.name),
-        note.text,
-        tuple(note.entities.values()),
-        tuple(note.relations),
-        sentences=tuple(Sentence(row[0][0], row[-1][1], row) for row in note.lines if row),
-        source=str(source),
-    )
+            _entry(note, line.strip(), f"{file}:{number}")
+    return note.draft.document()
 
 
 def _fields(line: str, where: str) -> Iterator[tuple[str, str, str]]:
@@ -442,8 +412,8 @@ def _fields(line: str, where: str) -> Iterator[tuple[str, str, str]]:
         place = match.end()
 
 
-def _entry(note: _Entries, line: str, where: str, options: Options) -> None:
-    drug = ""
+def _entry(note: _Lines, line: str, where: str) -> None:
+    drug, draft = "", note.draft
     said: list[tuple[str, str]] = []
     parts: list[tuple[str, str]] = []
     for key, surface, places in _fields(line, where):
@@ -451,48 +421,46 @@ def _entry(note: _Entries, line: str, where: str, options: Options) -> None:
             if surface != _NOT_MENTIONED:
                 said.append((_OTHERS[key], surface))
         elif key not in TYPES:
-            what = f"the field {key} is not known"
-            note.problems.append(Problem("key-ignored", where, what, lost=True))
+            draft.note("key-ignored", f"the field {key} is not known", where=where)
         elif places.strip():
-            options.require(TYPES[key], where)
+            draft.options.require(TYPES[key], where)
             name = _medication(note, TYPES[key], surface, places, where=where)
             if key == "m":
                 drug = name
             elif name:
                 parts.append((TYPES[key], name))
     for kind, tail in parts if drug else ():
-        name = f"R{len(note.relations) + 1}"
-        note.relations.append(Relation(name, kind, drug, tail))
+        draft.relation(kind, drug, tail, where=where)
     if parts and not drug:
         what = f"{len(parts)} fields of a medication without a place"
-        note.problems.append(Problem("dangling-relation", where, what, lost=True))
-    for at, entity in note.entities.items():
-        if entity.id == drug and said:
-            pairs = tuple(dict.fromkeys((*entity.attributes, *said)))
-            note.entities[at] = Entity(drug, entity.type, entity.fragments, attributes=pairs)
+        draft.note("dangling-relation", what, where=where)
+    if drug:
+        entity = draft.entities[drug]
+        pairs = tuple(dict.fromkeys((*entity.attributes, *said)))
+        draft.entities[drug] = replace(entity, attributes=pairs)
 
 
-def _medication(note: _Entries, kind: str, surface: str, places: str, *, where: str) -> str:
+def _medication(note: _Lines, kind: str, surface: str, places: str, *, where: str) -> str:
     """The id of the entity at some places; empty if one is not there."""
     spans: list[Span] = []
+    draft = note.draft
     for match in _PLACE.finditer(places):
         line, token, last_line, last_token = (int(part) for part in match.groups())
         span = span_of(note.lines, (line, token, last_line, last_token))
         if span is None:
             what = f"{kind} {shown(surface)} points to a line or token that the note has not"
-            note.problems.append(Problem("beyond-text", where, what, lost=True))
+            draft.note("beyond-text", what, where=where)
             return ""
         spans.append(span)
     fragments = merged_fragments(spans)
     words = surface.replace(" ... ", " ")
-    if len(fragments) == 1 and not agree(note.text, fragments[0], words):
-        what = f"{kind} {shown(surface)} is {shown_at(note.text, fragments)} in the text"
-        note.problems.append(Problem("text-mismatch", where, what))
-    known = note.entities.get((kind, fragments))
-    if known is None:
-        known = Entity(f"T{len(note.entities) + 1}", kind, fragments)
-        note.entities[kind, fragments] = known
-    return known.id
+    if len(fragments) == 1 and not agree(draft.text, fragments[0], words):
+        what = f"{kind} {shown(surface)} is {shown_at(draft.text, fragments)} in the text"
+        draft.note("text-mismatch", what, lost=False, where=where)
+    if (kind, fragments) not in note.at:
+        key = draft.entity(kind, fragments, where=where)
+        note.at[kind, fragments] = draft.names[key]
+    return note.at[kind, fragments]
 
 
 # --- i2b2's XML of 2012 and 2014, and its relatives such as MEDDOCAN ------------------------------
