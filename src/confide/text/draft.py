@@ -297,7 +297,10 @@ class Draft:
 
 @dataclass(slots=True)
 class Source:
-    """A file that is read: its text, and what all its documents share."""
+    """A file that is read: its text, and what all its documents share.
+
+    `encoding` is empty if it is no text.
+    """
 
     path: Path
     options: Options
@@ -313,9 +316,17 @@ class Source:
             if line and not line.isspace():
                 yield f"{file}:{number}", f"{stem}:{number}", line
 
-    def draft(self, id: str, text: str, where: str, *, attributes: Pairs = ()) -> Draft:
+    def draft(
+        self,
+        id: str,
+        text: str,
+        where: str,
+        *,
+        sentences: tuple[Sentence, ...] = (),
+        attributes: Pairs = (),
+    ) -> Draft:
         """A new document of this file."""
-        return Draft(id, text, where, self.options, self.problems, attributes=attributes)
+        return Draft(id, text, where, self.options, self.problems, sentences, attributes)
 
 
 def opened(path: Path, options: Options, *, longest: int = LONGEST_JSON) -> Source:
@@ -337,13 +348,14 @@ def gathered(
     Raises DataError if there is none.
     """
     documents: list[Document] = []
+    known = {"encoding": source.encoding} if source.encoding else {}
     for where, name, row in rows:
         with source.options.document(source.problems, where):
             found = one(where, name, row)
             documents += [found] if found is not None else []
     if not documents:
         raise nothing_in(source.path, source.problems, "there is no document: the file is empty")
-    return Reading(documents, source.problems, format, {"encoding": source.encoding, **details})
+    return Reading(documents, source.problems, format, known | details)
 
 
 # --- Tokens with mentions and links by number: what many JSON forms are, to documents and back ----

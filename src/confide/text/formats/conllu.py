@@ -10,16 +10,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
-from confide.text.document import Document, Entity, Problem, Sentence, Span
-from confide.text.draft import PLACEHOLDER
+from confide.text.document import Document, Problem, Sentence, Span
+from confide.text.draft import PLACEHOLDER, Draft, Source, gathered
 from confide.text.files import lines_of, read_text
-from confide.text.reading import Options, Reading, nothing_in, shown
+from confide.text.reading import Options, Reading, shown
 from confide.text.tagging import (
     detect_scheme,
-    entities_from_spans,
     parse_tag,
     scheme_named,
     spans_from_tags,
@@ -82,18 +82,17 @@ def read(path: Path, options: Options) -> Reading:
     if not tagged and not bracketed:
         what = "no entities in MISC: expected NER=B-TYPE, or Entity=(1-type ... 1)"
         problems.append(Problem("no-tags", str(path), what))
-    documents: list[Document] = []
-    for number, group in enumerate(_grouped(sentences), 1):
-        with options.document(problems, group[0].where):
-            if not any(one.broken for one in group):
-                name = f"{path.stem}:{number}"
-                documents.append(_document(group, name, (scheme, options), problems))
-    if not documents:
-        raise nothing_in(path, problems, "no document is left")
+    source = Source(path, options, "", encoding, problems)
+    rows = (
+        (group[0].where, f"{path.stem}:{number}", group)
+        for number, group in enumerate(_grouped(sentences), 1)
+    )
+    reading = gathered(source, rows, partial(_document, source, scheme), format="conllu")
+    documents = reading.documents
     if not any(one.new is not None for one in sentences):
         documents = [replace(document, unmarked=True) for document in documents]
-    details = {"encoding": encoding} if bracketed else {"scheme": scheme, "encoding": encoding}
-    return Reading(documents, problems, "conllu", details)
+    details = reading.details if bracketed else {"scheme": scheme, **reading.details}
+    return replace(reading, documents=documents, details=details)
 
 
 def _sentences(
@@ -178,15 +177,13 @@ def _grouped(sentences: Sequence[_Sentence]) -> list[list[_Sentence]]:
 
 
 def _document(
-    group: Sequence[_Sentence],
-    name: str,
-    how: tuple[str, Options],
-    problems: list[Problem],
-) -> Document:
-    scheme, options = how
+    source: Source, scheme: str, where: str, name: str, group: Sequence[_Sentence]
+) -> Document | None:
+    if any(one.broken for one in group):
+        return None
     pieces: list[str] = []
     rows: list[Sentence] = []
-    spans: list[list[tuple[int, int, str]]] = []
+    mentions: list[tuple[str, Span]] = []
     offset = 0
     for one in group:
         tokens: list[Span] = []
@@ -198,28 +195,21 @@ def _document(
         rows.append(Sentence(tokens[0][0], tokens[-1][1], tuple(tokens)))
         found, malformed = spans_from_tags(one.tags, scheme)
         for _, tag, why in malformed:
-            problems.append(Problem("malformed-tag", one.where, f"{tag}: {why}"))
-        spans.append([(a, b, kind or options.bare_type) for a, b, kind in found])
-    document = Document(
-        group[0].new or name,
-        "".join(pieces)[:-1],
-        sentences=tuple(rows),
-        source=group[0].where,
-    )
-    entities = [*entities_from_spans(document, spans), *_bracketed(group, rows, problems)]
-    for entity in entities:
-        options.require(entity.type, document.source)
-    named = tuple(
-        Entity(f"T{number}", one.type, one.fragments) for number, one in enumerate(entities, 1)
-    )
-    return Document(
-        document.id, document.text, named, sentences=document.sentences, source=document.source
-    )
+            source.problems.append(Problem("malformed-tag", one.where, f"{tag}: {why}"))
+        mentions += [
+            (kind or source.options.bare_type, (tokens[first][0], tokens[last - 1][1]))
+            for first, last, kind in found
+        ]
+    text = "".join(pieces)[:-1]
+    draft = source.draft(group[0].new or name, text, where, sentences=tuple(rows))
+    for kind, span in [*mentions, *_bracketed(group, rows, draft)]:
+        draft.entity(kind, [span])
+    return draft.document()
 
 
 def _bracketed(
-    group: Sequence[_Sentence], rows: Sequence[Sentence], problems: list[Problem]
-) -> Iterator[Entity]:
+    group: Sequence[_Sentence], rows: Sequence[Sentence], draft: Draft
+) -> Iterator[tuple[str, Span]]:
     """Entities in brackets, which may be nested and cross sentences."""
     held: dict[str, list[tuple[int, str]]] = {}
     for one, row in zip(group, rows, strict=True):
@@ -227,16 +217,14 @@ def _bracketed(
             start, end = row.tokens[place]
             for match in _OPEN.finditer(brackets):
                 if match[4] is None and match[3] is not None:
-                    yield Entity("", match[2], ((start, end),))
+                    yield match[2], (start, end)
                 elif match[4] is None:
                     held.setdefault(match[1], []).append((start, match[2]))
                 elif held.get(match[4]):
                     first, kind = held[match[4]].pop()
-                    yield Entity("", kind, ((first, end),))
+                    yield kind, (first, end)
                 else:
-                    what = f"{match[4]}) closes nothing"
-                    problems.append(Problem("dangling-bracket", one.where, what, lost=True))
+                    draft.note("dangling-bracket", f"{match[4]}) closes nothing", where=one.where)
     for name, left in held.items():
         if left:
-            what = f"({name} is never closed"
-            problems.append(Problem("dangling-bracket", group[0].where, what, lost=True))
+            draft.note("dangling-bracket", f"({name} is never closed")

@@ -11,12 +11,13 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from confide.errors import DataError, FormatError, SettingsError, os_errors_as
-from confide.text.document import Document, Entity, Problem, Sentence, Span
-from confide.text.draft import Marked, Mention, marked_of
+from confide.text.document import Document, Problem, Sentence, Span
+from confide.text.draft import Marked, Mention, Source, gathered, marked_of
 from confide.text.files import Meter, Stream, read_bytes
 from confide.text.reading import Keeps, Options, Reading, clean, cut_down, extra, unheld
 from confide.text.segment import segmented
@@ -77,29 +78,26 @@ def read(path: Path, options: Options) -> Reading:
         DataError: there is no document, or a type was not declared.
     """
     raw = _unpacked(read_bytes(path), path)
-    problems: list[Problem] = []
+    source = Source(path, options, "", "")
     try:
         opened = _opened(raw, path)
     except (FormatError, SettingsError):
         raise
     except Exception as error:  # damaged bytes fail anywhere in msgpack and numpy
         raise _damaged(error, path) from error
-    documents: list[Document] = []
-    start = 0
-    for number, length in enumerate(opened.lengths):
-        where = f"{path}#{number + 1}"
-        with options.document(problems, where):
-            try:
-                found = _document(opened, number, start, problems, where=where, stem=path.stem)
-            except (KeyError, ValueError, IndexError, TypeError, struct.error) as error:
-                raise _damaged(error, where) from error
-            for entity in found.entities:
-                options.require(entity.type, where)
-            documents.append(found)
-        start += length
-    if not documents:
-        raise DataError("there is no document", where=str(path))
-    return Reading(documents, problems, "docbin", {})
+
+    def one(where: str, name: str, place: tuple[int, int]) -> Document:
+        try:
+            return _document(source, opened, place, where=where, name=name)
+        except (KeyError, ValueError, IndexError, TypeError, struct.error) as error:
+            raise _damaged(error, where) from error
+
+    starts = accumulate(opened.lengths, initial=0)
+    rows = (
+        (f"{path}#{number + 1}", f"{path.stem}:{number + 1}", (number, start))
+        for number, start in zip(range(len(opened.lengths)), starts, strict=False)
+    )
+    return gathered(source, rows, one, format="docbin")
 
 
 def _damaged(error: Exception, where: object) -> FormatError:
@@ -153,8 +151,9 @@ def _opened(raw: bytes, path: Path) -> _Bin:
 
 
 def _document(
-    opened: _Bin, number: int, start: int, problems: list[Problem], *, where: str, stem: str
+    source: Source, opened: _Bin, place: tuple[int, int], *, where: str, name: str
 ) -> Document:
+    number, start = place
     rows = opened.rows[start : start + opened.lengths[number]].tolist()
     spaces = opened.spaces[start : start + len(rows)]
     flags = _part(opened.parts, "flags", number)
@@ -169,19 +168,29 @@ def _document(
         pieces += [word, " "] if space else [word]
         length += len(word) + bool(space)
     text = "".join(pieces)
-    said, name = _user_data(_part(opened.parts, "user_data", number), problems, where)
+    said, own = _user_data(_part(opened.parts, "user_data", number), source.problems, where)
+    sentences = tuple(_sentences(opened, rows, spans, text))
+    draft = source.draft(own or name, text, where, sentences=sentences, attributes=said)
     if _part(opened.parts, "cats", number):
-        what = "categories of a whole document are not read"
-        problems.append(Problem("key-ignored", where, what, lost=True))
-    found = [*_entities(opened, rows), *_groups(opened, number, len(rows))]
-    return Document(
-        name or f"{stem}:{number + 1}",
-        text,
-        tuple(_placed(found, spans, problems, where)),
-        sentences=tuple(_sentences(opened, rows, spans, text)),
-        attributes=said,
-        source=where,
-    )
+        draft.note("key-ignored", "categories of a whole document are not read")
+    seen: set[tuple[int, int, str]] = set()
+    for one in [*_entities(opened, rows), *_groups(opened, number, len(rows))]:
+        fragment = (0, 0)
+        if one.first < one.last:
+            fragment = spans[one.first][0], spans[one.last - 1][1]
+        if fragment[0] >= fragment[1]:
+            draft.note("empty-span", f"{one.type} covers no character")
+            continue
+        if (*fragment, one.type) in seen:  # a span that an entity is already is none of its own
+            continue
+        seen.add((*fragment, one.type))
+        draft.entity(
+            one.type,
+            [fragment],
+            concepts=(one.concept,) if one.concept else (),
+            attributes=(("span_group", one.group),) if one.group not in ("", GROUP) else (),
+        )
+    return draft.document()
 
 
 def _part(parts: Tree, key: str, number: int) -> Any:
@@ -247,31 +256,6 @@ def _groups(opened: _Bin, number: int, length: int) -> Iterator[_Found]:
             if not 0 <= first <= last <= length:
                 raise ValueError("a span outside its document")
             yield _Found(first, last, opened.string(kind) or name, opened.string(concept), name)
-
-
-def _placed(
-    found: Sequence[_Found], spans: Sequence[Span], problems: list[Problem], where: str
-) -> Iterator[Entity]:
-    """The entities by characters; a span that an entity is already is none of its own."""
-    seen: set[tuple[int, int, str]] = set()
-    for one in found:
-        fragment = (0, 0)
-        if one.first < one.last:
-            fragment = spans[one.first][0], spans[one.last - 1][1]
-        if fragment[0] >= fragment[1]:
-            what = f"{one.type} covers no character"
-            problems.append(Problem("empty-span", where, what, lost=True))
-            continue
-        if (*fragment, one.type) in seen:
-            continue
-        seen.add((*fragment, one.type))
-        yield Entity(
-            f"T{len(seen)}",
-            one.type,
-            (fragment,),
-            concepts=(one.concept,) if one.concept else (),
-            attributes=(("span_group", one.group),) if one.group not in ("", GROUP) else (),
-        )
 
 
 def _sentences(

@@ -12,14 +12,15 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from confide.errors import DataError, FormatError, MissingDataError
-from confide.text.document import Document, Entity, Problem, Relation, Span
-from confide.text.draft import joined
+from confide.text.document import Document, Problem, Span
+from confide.text.draft import Draft, Source, gathered, joined
 from confide.text.files import lines_of, read_text
 from confide.text.reading import Options, Reading, is_number, shown
 
@@ -119,11 +120,10 @@ def _reading(path: Path, options: Options, name: str) -> Reading:
     if list(files) == [NEGATIVES] and _beside(path.parent).keys() & _TYPES.keys():
         what = f"the files beside it hold other sentences of the same abstracts: read {path.parent}"
         problems.append(Problem("abstracts-divided", str(path), what))
-    documents = [_document(id, abstract, problems) for id, abstract in abstracts.items()]
-    if not documents:
-        raise DataError("no line is left", where=str(path))
-    details = {"files": ", ".join(files), "encoding": encodings[0]}
-    return Reading(documents, problems, name, details)
+    source = Source(path, options, "", encodings[0], problems)
+    rows = ((abstract.source, id, abstract) for id, abstract in abstracts.items())
+    reading = gathered(source, rows, partial(_document, source), format=name)
+    return replace(reading, details={"files": ", ".join(files), **reading.details})
 
 
 # --- which files --------------------------------------------------------------------------
@@ -241,49 +241,40 @@ def _add_negative(
 # --- from abstracts to documents ----------------------------------------------------------
 
 
-def _document(id: str, abstract: _Abstract, problems: list[Problem]) -> Document:
+def _document(source: Source, where: str, name: str, abstract: _Abstract) -> Document:
     """The positive sentences in the order of the abstract, then the negative ones in file order."""
-    solved = {text: _solved(text, rows, problems) for text, rows in abstract.positive.items()}
+    solved = {
+        text: _solved(text, rows, source.problems) for text, rows in abstract.positive.items()
+    }
     ordered = sorted(solved, key=lambda text: solved[text][0])
     whole = joined([*ordered, *abstract.negative])
+    draft = source.draft(name, whole.text, where, sentences=whole.sentences)
     marked: dict[tuple[str, _Mention], tuple[int, int, str]] = {}
     for text, start in zip(ordered, whole.starts, strict=False):
         for mention, (begin, end) in solved[text][1].items():
             marked[text, mention] = (start + begin, start + end, mention.type)
-    entities = {
-        mark: Entity(f"T{number}", mark[2], (mark[:2],))
-        for number, mark in enumerate(sorted(set(marked.values())), 1)
-    }
-    names = {key: entities[mark].id for key, mark in marked.items()}
-    rows = [row for text in ordered for row in abstract.positive[text]]
-    return Document(
-        id,
-        whole.text,
-        entities=tuple(entities.values()),
-        relations=tuple(_relations(rows, names, problems)),
-        sentences=whole.sentences,
-        source=abstract.source,
-    )
+    keys = {mark: draft.entity(mark[2], [mark[:2]]) for mark in sorted(set(marked.values()))}
+    names = {key: keys[mark] for key, mark in marked.items()}
+    _relate(draft, [row for text in ordered for row in abstract.positive[text]], names)
+    return draft.document()
 
 
-def _relations(
-    rows: Sequence[_Row], names: dict[tuple[str, _Mention], str], problems: list[Problem]
-) -> Iterator[Relation]:
-    """From each drug to its effects and doses; `names` has the entities of placed mentions."""
+def _relate(draft: Draft, rows: Sequence[_Row], names: dict[tuple[str, _Mention], str]) -> None:
+    """Link each drug to its effects and doses; `names` has the entities of placed mentions."""
     seen: dict[tuple[str, str, str], str] = {}
     for row in rows:
         type = _RELATIONS[row.other.type]
         head, tail = (names.get((row.sentence, end)) for end in (row.drug, row.other))
         if head is None or tail is None:
             what = f"{type} of {shown(row.drug.surface)}: a mention is not in the sentence"
-            problems.append(Problem("dangling-relation", row.where, what, lost=True))
+            draft.note("dangling-relation", what, where=row.where)
             continue
         earlier = seen.setdefault((type, head, tail), row.where)
         if earlier != row.where:
             what = f"the same relation is in {earlier}"
-            problems.append(Problem("duplicate-relation", row.where, what))
+            draft.note("duplicate-relation", what, lost=False, where=row.where)
             continue
-        yield Relation(f"R{len(seen)}", type, head, tail)
+        draft.relation(type, head, tail, where=row.where)
 
 
 def _places(surface: str, text: str) -> list[int]:

@@ -166,9 +166,8 @@ def _note(source: Source, name: str, file: Path) -> _Lines:
     """A note without its annotation; every line with a token is a sentence."""
     rows = lines_of(read_text(file, source.options.encoding)[0])
     lines = tokens_of_lines(rows)
-    draft = source.draft(name, "\n".join(rows), str(file))
-    draft.sentences = tuple(Sentence(row[0][0], row[-1][1], row) for row in lines if row)
-    return _Lines(draft, lines)
+    sentences = tuple(Sentence(row[0][0], row[-1][1], row) for row in lines if row)
+    return _Lines(source.draft(name, "\n".join(rows), str(file), sentences=sentences), lines)
 
 
 def _matches(file: Path | None, ending: str, options: Options) -> Iterator[tuple[str, Parts]]:

@@ -11,12 +11,13 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from io import BytesIO
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
-from confide.text.document import Document, Entity, Problem, Span
-from confide.text.draft import joined
+from confide.text.document import Document, Problem, Span
+from confide.text.draft import Source, gathered, joined
 from confide.text.files import read_bytes, zipped_files
 from confide.text.places import WAYS, Effort, place_mentions
 from confide.text.reading import Options, Reading, clean, extra, is_number, shown
@@ -84,9 +85,11 @@ def read(path: Path, options: Options) -> Reading:
             _add_mentions(
                 type, row, reviews, options=options, problems=problems, ways=ways, effort=effort
             )
-    documents = [_document(id, review) for id, review in reviews.items()]
     counted = [f"{ways[way]:,} {way}" for way in (*WAYS, "not placed") if ways[way]]
-    return Reading(documents, problems, "psytar", {"mentions": ", ".join(counted) or "none"})
+    source = Source(path, options, "", "", problems)
+    rows = ((review.source, id, review) for id, review in reviews.items())
+    said = ", ".join(counted) or "none"
+    return gathered(source, rows, partial(_document, source), format="psytar", mentions=said)
 
 
 # --- the workbook -------------------------------------------------------------------------
@@ -236,20 +239,13 @@ def _add_mentions(
         sentence.mentions.setdefault(key, name)
 
 
-def _document(id: str, review: _Review) -> Document:
+def _document(source: Source, where: str, name: str, review: _Review) -> Document:
     """A review as a document."""
     whole = joined(sentence.text for sentence in review.sentences)
-    entities: list[Entity] = []
+    drug = (name.rpartition(".")[0] or name).lower()
+    about = (("domain", drug), ("drug", drug))
+    draft = source.draft(name, whole.text, where, sentences=whole.sentences, attributes=about)
     for offset, sentence in zip(whole.starts, review.sentences, strict=True):
         for type, fragments in sentence.mentions:
-            moved = tuple((start + offset, end + offset) for start, end in fragments)
-            entities.append(Entity(f"T{len(entities) + 1}", type, moved))
-    drug = (id.rpartition(".")[0] or id).lower()
-    return Document(
-        id,
-        whole.text,
-        entities=tuple(entities),
-        sentences=whole.sentences,
-        attributes=(("domain", drug), ("drug", drug)),
-        source=review.source,
-    )
+            draft.entity(type, [(start + offset, end + offset) for start, end in fragments])
+    return draft.document()
