@@ -30,7 +30,6 @@ _ID = re.compile(r"(\d{1,6})(?:-(\d{1,6})|(\.\d{1,6}))?", re.ASCII)
 _TAGS = ("NER", "NE", "ner", "Entity", "NamedEntity", "ne")
 _OPEN = re.compile(r"\(([^()\-]+)-([^()\-]+)[^()]*(\))?|([^()\-]+)\)")
 _NEW = re.compile(r"#\s*newdoc(?:\s+id)?\s*(?:=\s*(.*))?$")
-_SENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*)$")
 
 
 @dataclass(slots=True)

@@ -361,11 +361,6 @@ def _numbered(names: object) -> list[str]:
     return [pairs[number] for number in range(len(pairs))] if whole else []
 
 
-def is_saved(path: Path) -> bool:
-    """Whether this is a folder that `save_to_disk` wrote."""
-    return saved_split(path)
-
-
 # --- Parquet files and Arrow streams to rows, under a limit: a small file may hold a huge one -----
 
 _FREE, _MOST_TIMES = 1 << 23, 64
