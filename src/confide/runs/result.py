@@ -354,7 +354,7 @@ def _check(tree: object, file: Path) -> None:
     schema, task = tree.get("schema"), tree.get("task", USUAL)
     if type(schema) is not int:
         raise RunError(_WHAT, expected='a "schema" number', where=str(file))
-    must_not_be_newer(schema, SCHEMA, "this run", file)
+    must_not_be_newer(schema, SCHEMA, what="this run", file=file)
     if not isinstance(task, str) or task not in TASKS:
         raise RunError(
             "this confide does not know the task of this run",
@@ -378,7 +378,7 @@ def read_record(file: Path, parsed: Callable[[str], T], what: str, *, fix: str |
         raise RunError(what, where=str(file), got=printable(error), fix=fix) from error
 
 
-def must_not_be_newer(schema: int, known: int, what: str, file: Path) -> None:
+def must_not_be_newer(schema: int, known: int, *, what: str, file: Path) -> None:
     """Raise RunError if a file has a schema that only a newer version understands."""
     if schema > known:
         raise RunError(

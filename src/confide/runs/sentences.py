@@ -60,7 +60,7 @@ class SentencesFile(BaseModel):
 def sentences_file(file: Path) -> SentencesFile:
     """A site's sentences.json. Raises RunError if it is damaged or has a newer schema."""
     held = read_record(file, lambda text: SentencesFile.model_validate(json_of(text)), _DAMAGED)
-    must_not_be_newer(held.schema_, SENTENCES_SCHEMA, "these counts of sentences", file)
+    must_not_be_newer(held.schema_, SENTENCES_SCHEMA, what="these counts of sentences", file=file)
     return held
 
 
