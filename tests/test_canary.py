@@ -33,8 +33,7 @@ from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.runs.release import release
 from confide.runs.run import run
-from confide.text.document import Document, Entity
-from confide.text.pairs import NO_RELATION
+from confide.text.document import NO_RELATION, Document, Entity
 from contract.bags import bag_documents
 from contract.corpus import KEY, sentences, tiny, write_conll
 from contract.entries import ENTRIES, EVERY_STEP, pairs

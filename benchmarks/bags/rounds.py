@@ -25,7 +25,7 @@ key = "simulated"
 rounds = 1
 
 [data]
-format = "opennre"
+format = "jsonl"
 dev_share = 0.01
 test_share = 0.01
 

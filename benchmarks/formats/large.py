@@ -46,7 +46,7 @@ SEGMENT = """
 import sys, time
 from confide.text.formats import read
 from confide.text.segment import segmented
-from confide.text.uncollected import uncollected
+from confide.text.reading import uncollected
 path, format = sys.argv[1:]
 documents = read(path, format or None).documents
 with uncollected():

@@ -47,8 +47,8 @@ OF_ENTITIES = (
     "discontinuous", "crosses-sentence", "no-token", "nested", "overlapping", "duplicate",
     "entities-unheld", "empty-span", "beyond-text",
 )  # fmt: skip
-OF_RELATIONS = ("relation-unheld", "relations-unheld", "relation-of-mentions", "dangling-relation",
-                "pairs-unheld")  # fmt: skip
+OF_RELATIONS = ("relation-unheld", "relations-unheld", "relation-of-mentions",
+                "dangling-relation")  # fmt: skip
 
 
 def found_in(documents: list[Document]) -> tuple[int, int]:
@@ -133,20 +133,14 @@ def round_trip(name: str, documents: list[Document], folder: Path) -> dict:
             lost[f"{problem.kind} (reading)"] += 1
     seconds = time.process_time() - start
     before, after = found_in(documents), found_in(reading.documents)
-    by_pair = name in ("tacred", "fewrel", "semeval", "opennre")
-    missing_entities = 0 if by_pair else before[0] - after[0]
+    missing_entities = before[0] - after[0]
     return {
         "entities": after[0],
         "relations": after[1],
         "documents": len(reading.documents),
         "lost": dict(lost.most_common()),
-        "unnamed entities": 0
-        if by_pair
-        else missing_entities - sum(lost[kind] for kind in OF_ENTITIES),
-        "unnamed relations": before[1]
-        - after[1]
-        - sum(lost[kind] for kind in OF_RELATIONS)
-        + (lost["pairs-unheld"] if by_pair else 0),
+        "unnamed entities": missing_entities - sum(lost[kind] for kind in OF_ENTITIES),
+        "unnamed relations": before[1] - after[1] - sum(lost[kind] for kind in OF_RELATIONS),
         "counter": _count(name, path),
         "seconds": round(seconds, 1),
     }

@@ -11,17 +11,16 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))  # its tiny corpora
 
-from confide.text.document import Document, Entity, Relation
+from confide.text.document import Document, Entity, Relation, pair_attributes
 from confide.text.formats import FORMATS, write
-from confide.text.pairs import pair_attributes
 from confide.text.segment import segmented
 from text.formats import published
-from text.formats import test_ade as ade
-from text.formats import test_bag_formats as bags
 from text.formats import test_bioc as bioc
-from text.formats import test_i2b2 as i2b2
-from text.formats import test_marked_pairs as pairs
-from text.formats import test_psytar as psytar
+from text.published import test_ade as ade
+from text.published import test_bag_formats as bags
+from text.published import test_i2b2 as i2b2
+from text.published import test_marked_pairs as pairs
+from text.published import test_psytar as psytar
 
 TEXT = "Rash after aspirin (81 mg) was seen.\nNaïve patients had no rash: see 😀 table 2."
 

@@ -28,10 +28,9 @@ import numpy as np
 from confide.data.corpus.corpora import locate
 from confide.data.corpus.knowledge import knowledge_of, triples_of
 from confide.data.corpus.labelling import label as labelled
-from confide.text.document import Document, Relation
+from confide.text.checking import retag
+from confide.text.document import Document, Relation, pair_attributes
 from confide.text.formats import read, write
-from confide.text.pairs import pair_attributes
-from confide.text.retag import retag
 
 BAG = 4
 BAGS = 1200  # with a relation
@@ -52,16 +51,16 @@ def main() -> None:
     given.out.mkdir(parents=True, exist_ok=True)
     train, test = (read(locate(path), "semeval").documents for path in (TRAIN, TEST))
     alone = [in_bag(one, f"test-{n}", label(one)) for n, one in enumerate(test)]
-    write(alone, given.out / "scattered-test.jsonl", "opennre")
+    write(alone, given.out / "scattered-test.jsonl", "jsonl")
     for share in WRONG:
         documents, right = scattered(train, wrong=share / 100, seed=given.seed)
-        write(documents, given.out / f"scattered-{share}.jsonl", "opennre")
+        write(documents, given.out / f"scattered-{share}.jsonl", "jsonl")
         kept = [one for one, is_right in zip(documents, right, strict=True) if is_right]
-        write(kept, given.out / f"scattered-right-{share}.jsonl", "opennre")
+        write(kept, given.out / f"scattered-right-{share}.jsonl", "jsonl")
         taken = {one.id for one in documents}
         over = [one for one in train if one.id not in taken]
         spare = [in_bag(one, f"choose-{n}", label(one)) for n, one in enumerate(over)]
-        write(spare, given.out / f"scattered-choose-{share}.jsonl", "opennre")
+        write(spare, given.out / f"scattered-choose-{share}.jsonl", "jsonl")
         truth = {one.id: is_right for one, is_right in zip(documents, right, strict=True)}
         (given.out / f"truth-{share}.json").write_text(json.dumps(truth))
         print(f"scattered-{share}: {len(documents)} sentences, {sum(right)} of them right")
@@ -86,7 +85,7 @@ def cdr(out: Path) -> None:
         found = labelled(
             documents, knowledge_of(triples_of(facts)), types=("Chemical", "Disease"), na=0.5
         )
-        write(found.documents, out / f"{name}.jsonl", "opennre")
+        write(found.documents, out / f"{name}.jsonl", "jsonl")
         print(f"{name}: {found.relations} {found.counts}")
 
 

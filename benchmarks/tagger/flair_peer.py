@@ -37,7 +37,7 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.predict import predict_spans
 from confide.learning.weights import initial
 from confide.models.tagger import TaggerSizes
-from confide.text.schemes import spans_from_tags
+from confide.text.tagging import spans_from_tags
 
 Labelled = list[tuple[list[str], list[str]]]
 Calls = tuple[Callable[[], object], Callable[[], object]]  # to train an epoch, to label

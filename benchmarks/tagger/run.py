@@ -30,7 +30,7 @@ from confide.learning.predict import predict_spans
 from confide.learning.weights import initial
 from confide.models import tagger
 from confide.models.tagger import TaggerSizes
-from confide.text.schemes import spans_from_tags
+from confide.text.tagging import spans_from_tags
 
 
 def encoded_text(limit: int, seed: int) -> tuple[str, Encoded, Encoded, TaggerSizes]:

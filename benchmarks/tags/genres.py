@@ -20,8 +20,8 @@ from table import EVERY, NAMES, ORDER, spread
 from confide.api import predict, read
 from confide.data.corpus.corpora import locate
 from confide.scoring import count_entities, f1, micro
+from confide.text.checking import retag
 from confide.text.document import Document
-from confide.text.retag import retag
 
 FILE = "$CONFIDE_DATA/uner_ewt/en_ewt-ud-test.iob2"
 TYPES = {"PER": "person", "ORG": "organisation", "LOC": "location"}

@@ -16,8 +16,7 @@ from confide.runs.result import Result
 from confide.scoring import count_entities, count_relations, relation_scores
 from confide.scoring import scores as entity_scores
 from confide.tasks import TASKS
-from confide.text.document import Document, Entity
-from confide.text.pairs import NO_RELATION
+from confide.text.document import NO_RELATION, Document, Entity
 
 
 def lines(table: Table) -> list[str]:

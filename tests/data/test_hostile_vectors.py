@@ -14,7 +14,7 @@ from confide.data.batches.vectors import LONGEST_LINE, read_vectors
 from confide.data.batches.vocabulary import ClearVocabulary
 from confide.data.corpus.knowledge import read_knowledge
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError
-from confide.text.unpacking import FREE
+from confide.text.files import FREE
 
 WORDS = ClearVocabulary(("rash", "pain"))
 

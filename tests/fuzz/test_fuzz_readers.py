@@ -32,7 +32,7 @@ def test_a_reader_that_raises_something_else_is_a_failure(
 ) -> None:
     """The fuzzer can fail: it sees what damaged archives raised before."""
     readers = fuzzer("readers", root, monkeypatch)
-    monkeypatch.setattr("confide.text.archives._BROKEN", ())
+    monkeypatch.setattr("confide.text.files._BROKEN", ())
     failures = readers.attack(300, 1).failures
     assert any("ReadError" in failure for failure in failures)
 

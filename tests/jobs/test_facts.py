@@ -18,8 +18,8 @@ from confide.report.errorlists import errors_of
 from confide.report.mistakes import errors_view
 from confide.runs.release import release
 from confide.runs.run import RunResult, run
+from confide.text.document import NO_RELATION
 from confide.text.formats import read
-from confide.text.pairs import NO_RELATION
 from contract.corpus import tiny
 from contract.learned import learned
 

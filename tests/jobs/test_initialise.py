@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from confide.data.corpus.knowledge import write_triples
+from confide.data.corpus.labelling import label
 from confide.data.corpus.synthetic import write_corpus
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.jobs.initialise import Wishes, init
 from confide.settings import load
 from confide.settings.defaults import OF_METHODS
+from confide.text.document import Document, Entity
 from confide.text.formats import Options, read, write
 
 SENTENCES = ["Mild rash after aspirin .", "No fever today .", "She took aspirin again ."]
@@ -308,6 +311,17 @@ def test_files_of_bags_give_settings_of_bags(tmp_path: Path) -> None:
     assert not settings.public.share
 
 
+def test_files_that_label_wrote_give_settings_of_bags(tmp_path: Path) -> None:
+    ends = (Entity("T1", "Drug", ((0, 3),), concepts=("C1",)),
+            Entity("T2", "Effect", ((9, 13),), concepts=("D1",)))  # fmt: skip
+    notes = [Document(f"d{n}", "Ace made rash.", ends) for n in range(12)]
+    write_triples([("C1", "causes", "D1")], tmp_path / "kb.tsv")
+    labelled = label(notes, tmp_path / "kb.tsv").documents
+    write(labelled, tmp_path / "train.jsonl", "jsonl")
+    init([tmp_path / "train.jsonl"], out=tmp_path / "bags.toml")
+    assert load(tmp_path / "bags.toml").task == "bags"
+
+
 def test_files_without_annotation_are_refused_before_settings_are_written(in_tmp):
     put("o.conll", "Rash\tO\nafter\tO\n")
     with pytest.raises(DataError, match="nothing is annotated in these files"):
@@ -502,7 +516,7 @@ def test_a_person_is_asked_at_a_terminal(in_tmp, monkeypatch, tty, answer, tags)
 def test_names_of_published_corpora(in_tmp, corpora, one, two, right):
     documents = read(corpora / one).documents
     if "ncbi" in one:
-        from confide.text.retag import retag
+        from confide.text.checking import retag
 
         documents, _ = retag(documents, {"Disease": "Other"})
     write(documents, Path("one.conll"), "conll")

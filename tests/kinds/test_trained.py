@@ -12,8 +12,7 @@ from confide.kinds.entities import EntityExtractor
 from confide.kinds.relations.extractor import RelationExtractor
 from confide.kinds.relations.report import _worst as relations_worst
 from confide.kinds.trained import WORST, Report, as_many_of_both, fingerprint
-from confide.text.document import Document, Entity, Relation
-from confide.text.pairs import NO_RELATION
+from confide.text.document import NO_RELATION, Document, Entity, Relation
 
 
 def test_each_says_what_it_finds() -> None:

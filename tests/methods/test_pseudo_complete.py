@@ -27,9 +27,8 @@ from confide.runs.opening import opened
 from confide.runs.release import release
 from confide.runs.run import run
 from confide.settings import Settings, parse
-from confide.text.document import Document, Entity, Relation
+from confide.text.document import NO_RELATION, Document, Entity, Relation
 from confide.text.formats import read, write
-from confide.text.pairs import NO_RELATION
 from contract.corpus import sentences, tiny, write_conll
 from contract.models import folder_of
 from contract.relations import documents, encoder, write_documents

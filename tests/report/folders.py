@@ -18,7 +18,7 @@ from confide.scoring import (
     sum_relation_counts,
 )
 from confide.scoring.bags import ranked_bags
-from confide.text.pairs import NO_RELATION
+from confide.text.document import NO_RELATION
 
 TYPES = ("DRUG", "DOSE", "ADE", "REASON")
 RELATIONS = ("causes", "prevents", "treats")

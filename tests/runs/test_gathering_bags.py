@@ -12,9 +12,8 @@ from confide.errors import DataError
 from confide.runs.gathering import Gathered, gather
 from confide.runs.references import pooled
 from confide.settings import parse
-from confide.text.document import Document, Entity, Relation
+from confide.text.document import Document, Entity, Relation, pair_attributes
 from confide.text.formats import write
-from confide.text.pairs import pair_attributes
 
 
 def sentence(number: int, pair: int, *, file: str = "") -> Document:

@@ -14,10 +14,10 @@ import pytest
 from confide.errors import RunError
 from confide.federation.messages import encode
 from confide.methods import METHODS
+from confide.removed import SETTINGS, without_removed
 from confide.runs.folder import RunFolder
 from confide.runs.opening import opened
 from confide.runs.run import run
-from confide.removed import SETTINGS, without_removed
 from contract.corpus import tiny
 
 OLD = """

@@ -12,7 +12,7 @@ from confide.errors import RunError
 from confide.runs.opening import opened
 from confide.runs.release import READING, release
 from confide.text.document import Document, Sentence
-from confide.text.splitting import Splitting
+from confide.text.segment import Splitting
 from contract.learned import learned
 
 NOTE = [Document("n", "Vive en la Urb. Norte. Toma aspirin.")]

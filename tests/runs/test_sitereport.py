@@ -24,8 +24,7 @@ from confide.report.errorlists import errors_of
 from confide.report.mistakes import errors_view
 from confide.runs.sitereport import Home, keep, site_reports
 from confide.scoring import Count, EntityCounts, RelationCounts, relation_scores
-from confide.text.document import Document, Entity, Relation
-from confide.text.pairs import NO_RELATION, pair_attributes
+from confide.text.document import NO_RELATION, Document, Entity, Relation, pair_attributes
 
 TEXT = "Aspirin eased pain. Lasix caused a rash."
 RULES = Rules(types=frozenset({("Drug", "Sign")}))

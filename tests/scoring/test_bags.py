@@ -12,7 +12,7 @@ from confide.errors import DataError
 from confide.scoring import Count
 from confide.scoring.bags import BINS, BagCounts, bag_scores, count_bags, sum_bag_counts
 from confide.scoring.ranking import auc, precisions_at, ranking
-from confide.text.pairs import NO_RELATION
+from confide.text.document import NO_RELATION
 
 LABELS = (NO_RELATION, "a", "b", "c")
 

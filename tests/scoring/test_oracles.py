@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.scoring import Count, count_entities, f1, micro, scores
-from confide.text.schemes import spans_from_tags
+from confide.text.tagging import spans_from_tags
 from scoring.cases import LENGTH, TYPES, flat_document, flat_spans
 
 with warnings.catch_warnings():

@@ -21,7 +21,7 @@ from confide.scoring import (
     relation_table,
     sum_relation_counts,
 )
-from confide.text.pairs import NO_RELATION
+from confide.text.document import NO_RELATION
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # its own deprecations; it comes with seqeval

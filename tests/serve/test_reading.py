@@ -11,7 +11,7 @@ from confide.serve.app import Shown
 from confide.serve.limits import Limits
 from confide.serve.reading import MARKED, stretches
 from confide.text.document import Document, Entity
-from confide.text.splitting import Splitting, into_sentences
+from confide.text.segment import Splitting, into_sentences
 from serve.served import ORIGIN, QUICK, browser, models
 
 ES = Splitting("es")

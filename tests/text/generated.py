@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from confide.text.document import Document, Entity, Relation, Sentence
-from confide.text.schemes import tags_from_spans
+from confide.text.tagging import tags_from_spans
 
 TYPES = ("Drug", "Effect", "creative-work")
 LETTERS = st.characters(

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 
 from confide.errors import DataError
-from confide.text.align import all_spans, entities_from_spans, flat_spans
 from confide.text.document import Document, Entity, Sentence
 from confide.text.segment import segmented
+from confide.text.tagging import all_spans, entities_from_spans, flat_spans
 from text.generated import any_documents, joined, kinds, tokenised
 
 TEXT, SENTENCES = joined([["severe", "chest", "pain"], ["no", "fever"]])

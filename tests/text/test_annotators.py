@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from confide.text.annotators import Version, settled
 from confide.text.checking import check
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import Options, read
+from confide.text.reading import Version, settled
 from text.generated import kinds, put
 
 TEXT = "Rash after aspirin."

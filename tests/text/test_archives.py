@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from confide.data.corpus.corpora import VARIABLE, locate
 from confide.errors import ConfideError, FormatError, MissingDataError
-from confide.text import unpacking
-from confide.text.archives import exists, files_below, inside, is_folder
-from confide.text.files import read_bytes
+from confide.text import files
+from confide.text.files import exists, files_below, inside, is_folder, read_bytes
 from confide.text.formats import read
 
 XML = (
@@ -138,7 +137,7 @@ def test_a_bomb_is_not_unpacked(
     tmp_path: Path, make: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert callable(make)
-    monkeypatch.setattr(unpacking, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(files, "MOST_UNPACKED", 1 << 20)
     packed = make(tmp_path, {"small": b"x", "zeros": bytes(3 << 20), "more": bytes(3 << 20)})
     with pytest.raises(FormatError, match=r"holds more than 1 MiB.*unpack it yourself"):
         read_bytes(packed / "small")

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
-from confide.text.checking import check, convert
+from confide.text.checking import check, check_types, convert, retag
 from confide.text.document import Document, Entity, Problem, Relation
-from confide.text.formats import detect, read, write
-from confide.text.retag import check_types, retag
+from confide.text.formats import FORMATS, detect, read, write
 from text.generated import kinds, put
 
 CONLL = "Mild\tB-AE\nrash\tI-AE\n.\tO\n\nNo\tO\nfever\tB-AE\n"
@@ -241,3 +240,18 @@ def test_raw_text(tmp_path):
     ]
     with pytest.raises(DataError, match="empty"):
         read(put(tmp_path, "b.txt", " "), "text")
+
+
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("conllu", "conll"), ("labelstudio-min", "labelstudio"), ("i2b2-xml", "brat"),
+        ("spert", "gliner"), ("dygie", "jsonl"), ("tacred", "jsonl"), ("fewrel", "jsonl"),
+        ("docred", "jsonl"), ("semeval", "jsonl"), ("opennre", "jsonl"),
+    ],
+)  # fmt: skip
+def test_formats_that_are_only_read_say_what_to_write(tmp_path, name, instead):
+    source = put(tmp_path, "a.jsonl", '{"text": "a"}\n')
+    with pytest.raises(SettingsError, match=rf"only read.*to fix it, write {instead}\b"):
+        convert(source, name, tmp_path / "out")
+    assert FORMATS[instead].write is not None

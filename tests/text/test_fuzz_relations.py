@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.text.formats.pgr import _COLUMNS
+from confide.text.published.bags import _COLUMNS
 from text.generated import put
 from text.test_fuzz import VALUES, WORDS, survives
 

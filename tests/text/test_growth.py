@@ -16,7 +16,7 @@ import pytest
 from confide.errors import FormatError
 from confide.text.checking import check
 from confide.text.formats import FORMATS, read
-from confide.text.uncollected import uncollected
+from confide.text.reading import uncollected
 
 ROWS = 4000
 TRIES = 3

@@ -18,13 +18,11 @@ import pytest
 
 from confide.errors import ConfideError, DataError, FormatError, SettingsError
 from confide.text import files
-from confide.text.archives import read_member
 from confide.text.checking import check
-from confide.text.files import read_bytes, read_text
+from confide.text.files import FREE, read_bytes, read_member, read_text
 from confide.text.formats import FORMATS, detect, read
-from confide.text.unpacking import FREE
-from text.formats.test_psytar import book
 from text.generated import put
+from text.published.test_psytar import book
 
 SECONDS = 4.0  # on a busy machine; each took far longer
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from confide.errors import SettingsError
-from confide.text.languages import check_language, language_of, stops_of
+from confide.text.segment import check_language, language_of, stops_of
 
 TEXTS = {
     "en": "The patient was admitted with pain in the chest and is now on aspirin.",

@@ -14,8 +14,8 @@ import pytest
 
 from confide.errors import ConfideError, FormatError
 from confide.text.checking import check
+from confide.text.files import looks_like, text_looks_like
 from confide.text.formats import detect, read
-from confide.text.looks import looks_like, text_looks_like
 from text.generated import put
 
 

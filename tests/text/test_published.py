@@ -9,7 +9,7 @@ import pytest
 
 from confide.text.checking import check
 from confide.text.formats import read, write
-from confide.text.schemes import SCHEMES
+from confide.text.tagging import SCHEMES
 
 pytestmark = pytest.mark.data
 

@@ -7,9 +7,9 @@ from collections import Counter
 import pytest
 
 from confide.data.batches.relations import Rules, candidates
+from confide.text.document import stated_pairs
 from confide.text.formats import read
-from confide.text.pairs import stated_pairs
-from confide.text.parts import grouped
+from confide.text.formats.sniff import grouped
 
 pytestmark = pytest.mark.data
 

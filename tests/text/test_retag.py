@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from confide.text.checking import retag
 from confide.text.document import Document, Entity, Problem, Relation
-from confide.text.retag import retag
 
 ENTITIES = (Entity("T1", "Drug", ((0, 4),)), Entity("T2", "Effect", ((5, 7),)))
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from confide.errors import DataError, SettingsError
-from confide.text import schemes
-from confide.text.schemes import (
+from confide.text import tagging
+from confide.text.tagging import (
     SCHEMES,
     contradiction,
     detect_scheme,
@@ -225,9 +225,9 @@ def test_an_unknown_scheme_is_refused(name):
 
 def test_long_tags_are_read_and_not_kept() -> None:
     """The attack: a file of long tags, which would stay in memory when it is closed."""
-    kept = schemes._parsed.cache_info().currsize, schemes._step.cache_info().currsize
+    kept = tagging._parsed.cache_info().currsize, tagging._step.cache_info().currsize
     tags = [f"{letter}-{'x' * 1000}{n}" for n in range(50) for letter in "BI"]
     assert parse_tag(tags[0]) == ("B", tags[0][2:])
     spans, malformed = spans_from_tags(tags, "iob2")
     assert [span[:2] for span in spans] == [(2 * n, 2 * n + 2) for n in range(50)] and not malformed
-    assert kept == (schemes._parsed.cache_info().currsize, schemes._step.cache_info().currsize)
+    assert kept == (tagging._parsed.cache_info().currsize, tagging._step.cache_info().currsize)

@@ -223,7 +223,7 @@ def label(
     done = api.label(
         documents, kb, by=by, types=types, na=share, max_sentences=max_sentences, seed=seed
     )
-    say_problems([*done.problems, *api.write(done.documents, out, "opennre")])
+    say_problems([*done.problems, *api.write(done.documents, out, "jsonl")])
     screen.show(*labels.labelled(done))
     if not done.counts["triples"]:
         screen.say("no triple was found; check that --by says how the triples name entities")

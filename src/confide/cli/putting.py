@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from confide.jobs.facts import StatedFact
     from confide.scoring.scores import Scored
     from confide.text.document import Document, Problem
-    from confide.text.segment import Cut
-    from confide.text.splitting import Crossing
+    from confide.text.segment import Crossing, Cut
 
 
 def put_documents(documents: Sequence[Document], path: Path | None, *, format: str) -> None:

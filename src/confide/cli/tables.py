@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from confide.runs.result import Result
     from confide.scoring.scores import Scored
     from confide.text.checking import CheckReport
-    from confide.text.formats.base import Format
+    from confide.text.reading import Format
 
 _RIGHT = {"bytes", "again", "count", "sites", "rounds", "sentences", "support"}
 

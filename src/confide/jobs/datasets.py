@@ -12,11 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from confide.errors import DataError
 from confide.jobs.predict import documents_of
-from confide.text.align import entities_from_spans
 from confide.text.document import Document, Problem, Sentence
-from confide.text.formats.hub import fitting
-from confide.text.formats.hub_write import OUTSIDE, rows_of_documents
-from confide.text.schemes import spans_from_tags
+from confide.text.formats.hub import OUTSIDE, fitting, rows_of_documents
+from confide.text.tagging import entities_from_spans, spans_from_tags
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -14,8 +14,8 @@ from confide.data.batches.relations import candidates
 from confide.errors import RunError
 from confide.jobs.predict import check_options, common_names, documents_of, note
 from confide.runs.opening import Runs, opened
+from confide.text.checking import retag
 from confide.text.document import Document
-from confide.text.retag import retag
 from confide.userfiles import Tree
 
 COLUMNS = (

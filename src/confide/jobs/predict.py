@@ -31,10 +31,9 @@ from confide.scoring import (
 from confide.scoring.counts import Mode
 from confide.scoring.end_to_end import Fact, Mention, count_facts
 from confide.scoring.scores import Scored
-from confide.text.document import Document, Problem
+from confide.text.checking import retag
+from confide.text.document import NO_RELATION, Document, Problem
 from confide.text.formats import Options, read
-from confide.text.pairs import NO_RELATION
-from confide.text.retag import retag
 
 STANDARD_INPUT = "-"
 

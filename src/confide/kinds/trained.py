@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, Protocol, Self, TypeVar
 from confide.data.batches.relations import Rules
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.tasks import Counts
-from confide.text.document import Document, Entity, Relation
-from confide.text.pairs import stated_pairs
+from confide.text.document import Document, Entity, Relation, stated_pairs
 
 if TYPE_CHECKING:
     from confide.kinds.bags.extractor import Fact

@@ -23,9 +23,9 @@ from confide.learning.windows import FoundSpan, joined
 from confide.models import tagger
 from confide.models.crf import Posterior, Scores, span_probabilities
 from confide.models.tagger import CrfTagger
-from confide.text.align import entities_from_spans
 from confide.text.document import Document
 from confide.text.segment import segmented
+from confide.text.tagging import entities_from_spans
 
 
 def predict_spans(

@@ -11,12 +11,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
-from confide.errors import RunError, printable
-from confide.runs.result import first_wrong
+from confide.runs.result import read_record
 from confide.tasks import USUAL
-from confide.userfiles import MOST_JSON, json_of, text_of
+from confide.userfiles import json_of
 
 Place = Annotated[int, Field(ge=0, lt=1 << 63)]
 Fragment = tuple[Place, Place]
@@ -150,12 +149,9 @@ _ERRORS: TypeAdapter[Errors] = TypeAdapter(
 
 def read_errors(file: Path) -> Errors:
     """One site's errors. Raises RunError, which names the first wrong value."""
-    try:
-        return errors_of(json_of(text_of(file, MOST_JSON)), site=file.parent.name)
-    except ValidationError as error:
-        raise first_wrong(error, _WHAT, file, fix=_FIX) from error
-    except (OSError, ValueError) as error:
-        raise RunError(_WHAT, where=str(file), got=printable(error), fix=_FIX) from error
+    return read_record(
+        file, lambda text: errors_of(json_of(text), site=file.parent.name), _WHAT, fix=_FIX
+    )
 
 
 def errors_of(tree: object, *, site: str = "") -> Errors:

@@ -16,7 +16,7 @@ from confide.report.errorlists import (
 )
 from confide.scoring.scores import Scored
 from confide.tasks import TASKS
-from confide.text.pairs import NO_RELATION
+from confide.text.document import NO_RELATION
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from confide.errors import MessageError, RunError, printable
+from confide.errors import MessageError, RunError
 from confide.federation.messages import Arrays, carries, decode_file
 from confide.runs.folder import RunFolder
-from confide.runs.result import first_wrong
+from confide.runs.result import read_record
 from confide.scoring.calibration import Calibrator
-from confide.userfiles import MOST_JSON, text_of
 
 CANDIDATES = FEDERATED, TUNED, ALONE = "federated", "tuned", "alone"
 """The model of the run; the same, trained on at home; one trained at home alone."""
@@ -103,12 +102,7 @@ def compared_at_home(folder: RunFolder, site: str) -> AtHome | None:
     if not path.is_file():
         return None
     what, fix = "what the site compared cannot be read", "compare again with `confide home`"
-    try:
-        found = AtHome.model_validate_json(text_of(path, MOST_JSON))
-    except ValidationError as error:
-        raise first_wrong(error, what, path, fix=fix) from error
-    except (OSError, ValueError) as error:
-        raise RunError(what, where=str(path), got=printable(error), fix=fix) from error
+    found = read_record(path, AtHome.model_validate_json, what, fix=fix)
     return found if found.round == round_of(folder, site) else None
 
 

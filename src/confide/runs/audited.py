@@ -9,12 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from confide.errors import RunError, printable
 from confide.runs.folder import RunFolder
-from confide.runs.result import first_wrong
-from confide.userfiles import MOST_JSON, text_of
+from confide.runs.result import read_record
 
 AUDIT = "audit.json"
 AUDIT_SCHEMA = 1
@@ -156,12 +154,7 @@ def audited(folder: RunFolder) -> Audit | None:
     if not path.is_file():
         return None
     fix = "audit the run again with `confide audit`, or delete the file"
-    try:
-        found = Audit.model_validate_json(text_of(path, MOST_JSON))
-    except ValidationError as error:
-        raise first_wrong(error, _DAMAGED, path, fix=fix) from error
-    except (OSError, ValueError) as error:
-        raise RunError(_DAMAGED, where=str(path), got=printable(error), fix=fix) from error
+    found = read_record(path, Audit.model_validate_json, _DAMAGED, fix=fix)
     return found if dict(found.rounds) == dict(folder.result().best_rounds) else None
 
 

@@ -35,11 +35,10 @@ from confide.runs.holding import PARTS, Parts, held_out, public_share, train_sha
 from confide.seeds import derive_seed
 from confide.settings import PublicTable, Settings, SiteTable, SplitTable, splitting_of
 from confide.tasks import TASKS, USUAL
-from confide.text.document import Document, Problem
+from confide.text.checking import check_types, retag
+from confide.text.document import Document, Problem, stated_pairs
 from confide.text.formats import Options, read
-from confide.text.pairs import stated_pairs
-from confide.text.retag import check_types, retag
-from confide.text.splitting import into_sentences
+from confide.text.segment import into_sentences
 from confide.userfiles import Tree
 
 

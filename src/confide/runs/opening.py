@@ -28,10 +28,8 @@ from confide.runs.standing import so_far
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, SiteTable, SplitTable, common_splitting
 from confide.tasks import TASKS
-from confide.text.document import Document
-from confide.text.pairs import PAIR
-from confide.text.segment import Cut
-from confide.text.splitting import Splitting, into_sentences
+from confide.text.document import PAIR, Document
+from confide.text.segment import Cut, Splitting, into_sentences
 
 Runs = Path | str | Sequence[Path | str]
 """A run or a release; or a chain of two, one for entities and one for relations, in any order.

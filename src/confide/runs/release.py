@@ -33,7 +33,7 @@ from confide.runs.gathering import gather
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.settings import Settings, common_splitting
 from confide.tasks import TaskName
-from confide.text.splitting import Splitting
+from confide.text.segment import Splitting
 from confide.userfiles import MOST_JSON, json_of, text_of
 
 CALIBRATION = "calibration.json"

@@ -348,14 +348,7 @@ def _check(tree: object, file: Path) -> None:
     schema, task = tree.get("schema"), tree.get("task", USUAL)
     if type(schema) is not int:
         raise RunError(_WHAT, expected='a "schema" number', where=str(file))
-    if schema > SCHEMA:
-        raise RunError(
-            "a newer confide wrote this run",
-            expected=f"schema {SCHEMA} or older",
-            got=printable(f"schema {schema}", 40),
-            where=str(file),
-            fix="upgrade confide, or read it with the version that wrote it",
-        )
+    must_not_be_newer(schema, SCHEMA, what="this run", file=file)
     if not isinstance(task, str) or task not in TASKS:
         raise RunError(
             "this confide does not know the task of this run",
@@ -363,6 +356,31 @@ def _check(tree: object, file: Path) -> None:
             got=printable(repr(task), 40),
             where=str(file),
             fix="upgrade confide",
+        )
+
+
+def read_record(file: Path, parsed: Callable[[str], T], what: str, *, fix: str | None = None) -> T:
+    """A JSON file that confide wrote, as `parsed` makes it of its text.
+
+    Raises RunError if it is missing, damaged or wrong; the error names the first wrong value.
+    """
+    try:
+        return parsed(text_of(file, MOST_JSON))
+    except ValidationError as error:
+        raise first_wrong(error, what, file, fix=fix) from error
+    except (OSError, ValueError) as error:
+        raise RunError(what, where=str(file), got=printable(error), fix=fix) from error
+
+
+def must_not_be_newer(schema: int, known: int, *, what: str, file: Path) -> None:
+    """Raise RunError if a file has a schema that only a newer version understands."""
+    if schema > known:
+        raise RunError(
+            f"a newer confide wrote {what}",
+            expected=f"schema {known} or older",
+            got=printable(f"schema {schema}", 40),
+            where=str(file),
+            fix="upgrade confide, or read it with the version that wrote it",
         )
 
 

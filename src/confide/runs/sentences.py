@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
-from confide.errors import RunError, printable
-from confide.runs.result import Whole, first_wrong
+from confide.errors import RunError
+from confide.runs.result import Whole, must_not_be_newer, read_record
 from confide.scoring.bootstrap import Table
 from confide.tasks import TASKS, USUAL, Counted
-from confide.userfiles import MOST_JSON, json_of, text_of
+from confide.userfiles import json_of
 
 SENTENCES = "sentences.json"
 SENTENCES_SCHEMA = 1
@@ -59,20 +59,8 @@ class SentencesFile(BaseModel):
 
 def sentences_file(file: Path) -> SentencesFile:
     """A site's sentences.json. Raises RunError if it is damaged or has a newer schema."""
-    try:
-        held = SentencesFile.model_validate(json_of(text_of(file, MOST_JSON)))
-    except ValidationError as error:
-        raise first_wrong(error, _DAMAGED, file) from error
-    except (OSError, ValueError) as error:
-        raise RunError(_DAMAGED, where=str(file), got=printable(error)) from error
-    if held.schema_ > SENTENCES_SCHEMA:
-        raise RunError(
-            "a newer confide wrote these counts of sentences",
-            where=str(file),
-            expected=f"schema {SENTENCES_SCHEMA} or older",
-            got=printable(f"schema {held.schema_}", 40),
-            fix="upgrade confide",
-        )
+    held = read_record(file, lambda text: SentencesFile.model_validate(json_of(text)), _DAMAGED)
+    must_not_be_newer(held.schema_, SENTENCES_SCHEMA, what="these counts of sentences", file=file)
     return held
 
 

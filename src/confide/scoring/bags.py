@@ -24,7 +24,7 @@ from confide.scoring.calibration import Right, Sure
 from confide.scoring.counts import Count
 from confide.scoring.ranking import Ranking, auc, pr_curve, precisions_at
 from confide.scoring.scores import Scored, micro, rate_of
-from confide.text.pairs import NO_RELATION
+from confide.text.document import NO_RELATION
 
 BINS = 8192
 FARTHEST = 16.0

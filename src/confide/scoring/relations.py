@@ -19,7 +19,7 @@ from confide.scoring.bootstrap import Table
 from confide.scoring.calibration import Sure, count_sure, sum_sure
 from confide.scoring.counts import Count
 from confide.scoring.scores import Scored, micro, rate_of
-from confide.text.pairs import NO_RELATION
+from confide.text.document import NO_RELATION
 
 Labels = tuple[str, str]
 _DIRECTED = re.compile(r"(.+)\((?:e1,e2|e2,e1)\)")

@@ -15,8 +15,7 @@ from confide.serve.gate import Refused
 from confide.serve.limits import Limits
 from confide.settings.wording import expected, own_words
 from confide.text.document import Document, Entity
-from confide.text.languages import CODES
-from confide.text.splitting import Splitting, into_sentences
+from confide.text.segment import CODES, Splitting, into_sentences
 from confide.userfiles import json_of
 
 T = TypeVar("T", bound=BaseModel)

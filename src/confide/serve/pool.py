@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from confide.serve.reading import stretches
-from confide.text.document import Document, Entity, Relation, Sentence
-from confide.text.tokens import packed
+from confide.text.document import Document, Entity, Relation, Sentence, packed
 
 EVERY = 5
 

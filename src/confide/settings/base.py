@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from confide.text.languages import AUTO, CODES
+from confide.text.segment import AUTO, CODES
 from confide.userfiles import known_encoding
 
 

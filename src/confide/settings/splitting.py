@@ -5,7 +5,7 @@ from __future__ import annotations
 from confide.settings.base import Table
 from confide.settings.tables import Settings
 from confide.tasks import TASKS
-from confide.text.splitting import Splitting
+from confide.text.segment import Splitting
 
 
 def splitting_of(table: Table | None, settings: Settings) -> Splitting:

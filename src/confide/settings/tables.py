@@ -36,8 +36,7 @@ from confide.settings.models import (
 )
 from confide.settings.privacy import PrivacyTable
 from confide.tasks import TASKS, TaskName
-from confide.text.languages import AUTO
-from confide.text.splitting import Sentences, TrainOn
+from confide.text.segment import AUTO, Sentences, TrainOn
 from confide.userfiles import Tree
 
 SCHEMA = 1

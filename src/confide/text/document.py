@@ -5,11 +5,133 @@ All offsets are characters (Python string positions) from the start of `Document
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from itertools import chain
+from typing import Literal, overload
 
-from confide.text.tokens import Span, Words
+# --- The tokens of a sentence in little memory ----------------------------------------------------
+#
+# The tokens of a sentence in little memory: sequences of offsets that equal a tuple of the same.
+#
+# A pair of Python integers takes some 120 bytes, and a corpus of a million sentences has 20
+# million.
+
+Span = tuple[int, int]
+
+
+class Spans(Sequence[Span]):
+    """What the sequences below share: they are equal to any tuple of the same spans."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def one(self, place: int) -> Span:
+        """The span at a place, counted from 0, in a time that does not grow with their number."""
+
+    def stretches(self, places: Iterable[tuple[int, int]]) -> Iterator[Span]:
+        """The characters from each first token to the one before `last`; places ascend."""
+        return ((self.one(first)[0], self.one(last - 1)[1]) for first, last in places)
+
+    @overload
+    def __getitem__(self, place: int) -> Span: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[Span, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> Span | tuple[Span, ...]:
+        if isinstance(place, slice):
+            return tuple(self)[place]
+        count = len(self)
+        if not -count <= place < count:
+            raise IndexError(f"token {place} of {count}")
+        return self.one(place % count)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, tuple | Spans):
+            return tuple(self) == tuple(other)
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+class Packed(Spans):
+    """Spans of eight bytes each, as `packed` makes them."""
+
+    __slots__ = ("_borders",)
+
+    def __init__(self, borders: array[int]) -> None:
+        self._borders = borders
+
+    def __len__(self) -> int:
+        return len(self._borders) // 2
+
+    def __iter__(self) -> Iterator[Span]:
+        return zip(self._borders[::2], self._borders[1::2], strict=True)
+
+    def one(self, place: int) -> Span:
+        """The span at a place."""
+        return self._borders[2 * place], self._borders[2 * place + 1]
+
+
+class Words(Spans):
+    """The words of a stretch of text in which each is one blank from the next.
+
+    Nothing is stored until one of them is asked for by its number. `end` is one past the last
+    character. A word has at least one.
+    """
+
+    __slots__ = ("_packed", "end", "start", "text")
+
+    def __init__(self, text: str, start: int, end: int) -> None:
+        self.text, self.start, self.end = text, start, end
+        self._packed: Packed | None = None
+
+    def strings(self) -> list[str]:
+        """The words themselves."""
+        return self.text[self.start : self.end].split(" ")
+
+    def __len__(self) -> int:
+        if self._packed is not None:
+            return len(self._packed)
+        return self.text.count(" ", self.start, self.end) + 1
+
+    def one(self, place: int) -> Span:
+        """The span at a place."""
+        if self._packed is None:
+            self._packed = packed(self)
+        return self._packed.one(place)
+
+    def stretches(self, places: Iterable[tuple[int, int]]) -> Iterator[Span]:
+        """The characters from each first word to the one before `last`; places ascend."""
+        words, at, here = self.strings(), self.start, 0
+        for first, last in places:
+            at += len(" ".join(words[here:first])) + (first > here)
+            here = first
+            yield at, at + len(" ".join(words[first:last]))
+
+    def __iter__(self) -> Iterator[Span]:
+        start = self.start
+        for word in self.strings():
+            end = start + len(word)
+            yield start, end
+            start = end + 1
+
+
+def packed(spans: Iterable[Span]) -> Packed:
+    """Spans in little memory.
+
+    >>> packed([(0, 4), (5, 7)])[-1], packed([(0, 4)]) == ((0, 4),)
+    ((5, 7), True)
+    """
+    return Packed(array("I", chain.from_iterable(spans)))
+
 
 __all__ = ["Document", "Entity", "Problem", "Relation", "Sentence", "Span"]
 
@@ -53,7 +175,7 @@ class Relation:
 class Sentence:
     """A sentence and its tokens, as offsets into the document's text.
 
-    `tokens` are a tuple, or one of the sequences of `text.tokens`, which take less memory.
+    `tokens` are a tuple, or one of the sequences above, which take less memory.
     """
 
     start: int
@@ -102,3 +224,37 @@ class Problem:
     where: str
     what: str
     lost: bool = False
+
+
+# --- Which pairs of entities a document asks about, and the label of a pair without a relation ----
+#
+# Some formats mark one pair of entities in each text (BioBERT's tables, ChemProt, SemEval-2010 task
+# 8), or list the pairs that annotators looked at. Documents carry these as attributes named "pair":
+# two entity ids separated by a blank. A document without the attribute asks about every pair.
+
+NO_RELATION = "no-relation"
+"""The label of a pair between whose entities nothing is said to hold."""
+PAIR = "pair"
+
+
+def pair_attributes(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:
+    """The attributes that state these pairs (head id, tail id) and no others.
+
+    >>> pair_attributes([("T1", "T2")])
+    (('pair', 'T1 T2'),)
+    >>> pair_attributes([])
+    (('pair', ''),)
+    """
+    stated = tuple((PAIR, f"{head} {tail}") for head, tail in pairs)
+    return stated or ((PAIR, ""),)
+
+
+def stated_pairs(document: Document) -> list[tuple[str, str]] | None:
+    """The pairs that a document asks about, in order, each once; None if it does not say.
+
+    A value that is not two words is not a pair; an empty value stands for no pair at all.
+    """
+    values = [value.split() for key, value in document.attributes if key == PAIR]
+    if not values:
+        return None
+    return list(dict.fromkeys((words[0], words[1]) for words in values if len(words) == 2))

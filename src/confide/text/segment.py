@@ -1,25 +1,182 @@
-"""Raw text to sentences and tokens, with exact offsets, behind one small interface.
-
-Tokens cover every character that is not white space, in order and without overlap; every token lies
-in one sentence. The rules are made for clinical and scientific prose: abbreviations, decimals,
-initials, list items, headings, and notes whose lines either end with the sentence or are merely
-wrapped.
-"""
+"""Raw text to sentences and tokens, with exact offsets, by the rules of its language."""
 
 from __future__ import annotations
 
 import re
+import tomllib
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import accumulate, chain
-from typing import Protocol
+from functools import cache, cached_property, lru_cache
+from importlib.resources import files
+from itertools import accumulate, chain, islice
+from typing import Literal, Protocol
 
-from confide.text.document import Document, Sentence, Span
-from confide.text.languages import Stops, stops_of
-from confide.text.tokens import Packed
+from confide.errors import SettingsError
+from confide.text.document import Document, Entity, Packed, Sentence, Span
+from confide.userfiles import Tree
+
+# --- What a full stop means in a language, and which language a text is in ------------------------
+#
+# Two sources say whether a stop belongs to an abbreviation: `sentencex`, Wikimedia's library of
+# abbreviations in some 240 languages, and `languages.toml`, the words of clinical text. The
+# language of a text is that of its frequent short words or, where a script tells it, of its
+# letters.
+
+AUTO = "auto"
+"""The setting that lets a site's own text tell its language."""
+
+_ISO = (
+    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv "
+    "cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr "
+    "ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw "
+    "ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv "
+    "ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr "
+    "ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi "
+    "yo za zh zu"
+)
+CODES = frozenset(_ISO.split())
+"""The languages of ISO 639-1, two letters each."""
+
+_SCRIPTS = (
+    ("ja", re.compile("[\u3041-\u30ff]")),
+    ("ko", re.compile("[\u1100-\u11ff\uac00-\ud7a3]")),
+    ("zh", re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")),
+    ("th", re.compile("[\u0e01-\u0e4e]")),
+    ("lo", re.compile("[\u0e81-\u0ece]")),
+    ("km", re.compile("[\u1780-\u17d3]")),
+    ("my", re.compile("[\u1000-\u104f]")),
+    ("ka", re.compile("[\u10a0-\u10ff]")),
+    ("hy", re.compile("[\u0531-\u0587]")),
+    ("am", re.compile("[\u1200-\u135a]")),
+    ("bn", re.compile("[\u0980-\u09fb]")),
+    ("ta", re.compile("[\u0b80-\u0bfa]")),
+    ("te", re.compile("[\u0c00-\u0c7f]")),
+)
+"""Scripts that tell the language; kana before Han letters, which Japanese has as well."""
+_WORD = re.compile(r"[^\W\d_]+")
+_SAMPLE, _DOCUMENTS = 4000, 400  # characters of a document, documents
+_FEWEST, _HIT_SHARE, _LEAD = 4, 0.08, 1.25  # hits, hits per word, lead over the second language
+
+
+@dataclass(frozen=True, slots=True)
+class Stops:
+    """What a full stop after a word means.
+
+    A word of `never`, or one that ends like one of `endings`, is an abbreviation, and the sentence
+    goes on. After one of `often` it ends only if one of `openers` follows; so it does after a
+    number if `ordinals`. `library`: whether sentencex is asked about all other words.
+    """
+
+    language: str
+    never: frozenset[str]
+    often: frozenset[str]
+    openers: frozenset[str]
+    endings: tuple[str, ...] = ()
+    ordinals: bool = False
+    library: bool = True
+
+    def never_ends(self, lower: str) -> bool:
+        """Whether a word in lower case, with a stop, is an abbreviation that ends no sentence."""
+        return lower in self.never or (bool(self.endings) and lower.endswith(self.endings))
+
+    def in_library(self, word: str, following: str) -> bool:
+        """Whether sentencex reads a word with a stop, before this word, as an abbreviation."""
+        return self.library and _abbreviates(self.language, word, following)
+
+
+def stops_of(language: str, abbreviations: Iterable[str] = ()) -> Stops:
+    """The rules of a language of `languages.toml`, or else those of sentencex alone.
+
+    `abbreviations` are further ones that never end a sentence, with or without their last stop.
+    """
+    own = _table().get(language, {})
+    never = [*own.get("never", "").split(), *(one.strip() for one in abbreviations)]
+    never = [one.lower().removesuffix(".") for one in never]
+    return Stops(
+        language,
+        never=frozenset(one for one in never if not one.startswith("-")),
+        often=frozenset(own.get("often", "").split()),
+        openers=frozenset(own.get("openers", "").split()),
+        endings=tuple(one[1:] for one in never if one.startswith("-")),
+        ordinals=own.get("ordinals", False),
+    )
+
+
+def check_language(code: str) -> None:
+    """Raise SettingsError for a language that is neither `auto` nor one of ISO 639-1."""
+    if code != AUTO and code not in CODES:
+        raise SettingsError(
+            "the language is not known",
+            expected="auto, or two letters of ISO 639-1 such as en, es, fr, de or ja",
+            got=repr(code[:40]),
+        )
+
+
+def language_of(texts: Iterable[str]) -> str:
+    """The language of texts, taken together; "" if they are too few or too mixed to tell."""
+    letters: Counter[str] = Counter()
+    scores: dict[str, float] = defaultdict(float)
+    words = hits = 0
+    known = _languages_of_words()
+    for text in islice(texts, _DOCUMENTS):
+        sample = text[:_SAMPLE]
+        letters.update({name: len(script.findall(sample)) for name, script in _SCRIPTS})
+        for word in _WORD.findall(sample.lower()):
+            words += 1
+            among = known.get(word, ())
+            hits += bool(among)
+            for language in among:
+                scores[language] += 1 / len(among)
+    if letters["ja"] * 10 > letters["zh"]:
+        letters["ja"] += letters.pop("zh", 0)
+    script, seen = max(letters.items(), key=lambda item: item[1], default=("", 0))
+    if seen > 2 * words:  # words of Latin letters are several letters each
+        return script
+    if hits < _FEWEST or hits < _HIT_SHARE * words:
+        return script if seen > words and seen >= _FEWEST else ""
+    (best, most), (_, second) = [*sorted(scores.items(), key=lambda item: -item[1]), ("", 0.0)][:2]
+    return best if most >= _LEAD * second else ""
+
+
+@lru_cache(maxsize=1 << 14)
+def _abbreviates(language: str, word: str, following: str) -> bool:
+    """Whether sentencex reads a word with a stop as an abbreviation before this word."""
+    from sentencex import segment
+
+    probe = f"Xx {word}. {following} xx."
+    try:
+        return len(segment(language, probe)) == 1
+    except UnicodeEncodeError:  # half of a character, which is no abbreviation
+        return False
+
+
+@cache
+def _table() -> dict[str, Tree]:
+    table: dict[str, Tree] = tomllib.loads(
+        (files("confide.text") / "languages.toml").read_text("utf-8")
+    )
+    return table
+
+
+@cache
+def _languages_of_words() -> dict[str, tuple[str, ...]]:
+    """The languages that have a frequent word."""
+    found: dict[str, list[str]] = {}
+    for language, own in _table().items():
+        for word in own.get("words", "").split():
+            found.setdefault(word, []).append(language)
+    return {word: tuple(dict.fromkeys(languages)) for word, languages in found.items()}
+
+
+# --- Raw text to sentences and tokens, with exact offsets, behind one small interface -------------
+#
+# Tokens cover every character that is not white space, in order and without overlap; every token
+# lies in one sentence. The rules are made for clinical and scientific prose: abbreviations,
+# decimals, initials, list items, headings, and notes whose lines either end with the sentence or
+# are merely wrapped.
 
 _UNITS = "mg|mcg|ug|µg|g|kg|ml|mL|dl|dL|l|L|mm|cm|mmHg|mmol|mEq|IU|hrs?|h|min|days?|wks?|yo|x"
 _MARKS = (
@@ -256,3 +413,120 @@ def segmented(document: Document, segmenter: Segmenter | None = None) -> Documen
     if document.sentences:
         return document
     return replace(document, sentences=(segmenter or RuleSegmenter())(document.text))
+
+
+# --- How documents are cut into sentences ---------------------------------------------------------
+#
+# How documents are cut into sentences: by a language's rules, by their lines, or as they came.
+
+Sentences = Literal["rules", "lines"]
+TrainOn = Literal["own tokens", "file tokens"]
+"""The tokens of text that comes with tokens: those that raw text has, or those of the file."""
+_PLAIN_LANGUAGES = ("", "en")
+_WORD_SHARE, _COMMONEST = 0.01, 10
+
+
+@dataclass(frozen=True, slots=True)
+class Splitting:
+    """How to cut text into sentences and tokens.
+
+    `language` is two letters of ISO 639-1, or `auto`: that of all documents together. Text that is
+    English, or does not tell, then keeps the rules of English prose. With `lines`, every line is a
+    sentence. `abbreviations` are further ones that end no sentence. Text that comes with sentences
+    keeps them; `tokens` says which tokens they have.
+    """
+
+    language: str = AUTO
+    sentences: Sentences = "rules"
+    abbreviations: tuple[str, ...] = ()
+    tokens: TrainOn = "file tokens"
+
+    def __post_init__(self) -> None:
+        """Raise SettingsError for a language that is not known."""
+        check_language(self.language)
+
+    def language_for(self, documents: Sequence[Document]) -> str:
+        """The language that is stated or, if `auto`, told by documents without sentences."""
+        if self.language != AUTO:
+            return self.language
+        return language_of(one.text for one in documents if not one.sentences)
+
+    def segmenter(self, language: str) -> Segmenter:
+        """What finds the sentences of text in this language."""
+        if self.sentences == "lines":
+            return line_segmenter
+        plain = self.language == AUTO and language in _PLAIN_LANGUAGES
+        return RuleSegmenter("" if plain else language, self.abbreviations)
+
+
+def into_sentences(documents: Sequence[Document], splitting: Splitting) -> list[Document]:
+    """The documents with sentences; those that have some keep them."""
+    if splitting.tokens == "own tokens":
+        documents = [with_own_tokens(one) if one.sentences else one for one in documents]
+    if all(one.sentences for one in documents):
+        return list(documents)
+    segmenter = splitting.segmenter(splitting.language_for(documents))
+    if segmenter == RuleSegmenter():  # what everything does by itself, when it needs sentences
+        return list(documents)
+    return [segmented(document, segmenter) for document in documents]
+
+
+# --- entities across the ends of sentences --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Crossing:
+    """Entities of a type that cross the end of a sentence, of how many, and what stands there.
+
+    `before` counts the words before those ends, the ten commonest first.
+    """
+
+    crossing: int
+    entities: int
+    before: Mapping[str, int]
+
+
+class Crossings:
+    """Counts, document by document, the entities that cross the end of a sentence."""
+
+    def __init__(self) -> None:
+        self._totals: Counter[str] = Counter()
+        self._crossing: Counter[str] = Counter()
+        self._before: defaultdict[str, Counter[str]] = defaultdict(Counter)
+
+    def add(self, document: Document) -> None:
+        """Count a segmented document."""
+        self._totals.update(entity.type for entity in document.entities)
+        if len(document.sentences) > 1:
+            for entity, word in _crossing(document):
+                self._crossing[entity.type] += 1
+                self._before[entity.type][word] += 1
+
+    def by_type(self) -> dict[str, Crossing]:
+        """The types of which more than 1 % cross the end of a sentence, the most frequent first."""
+        return {
+            type: Crossing(
+                count, self._totals[type], dict(self._before[type].most_common(_COMMONEST))
+            )
+            for type, count in self._crossing.most_common()
+            if count > _WORD_SHARE * self._totals[type]
+        }
+
+
+def _crossing(document: Document) -> list[tuple[Entity, str]]:
+    """Entities across the end of a sentence, each with the word before the first such end."""
+    found = []
+    ordered = sorted((e for e in document.entities if len(e.fragments) == 1), key=_start)
+    sentences, place = document.sentences, 0
+    for entity in ordered:
+        while place + 1 < len(sentences) and sentences[place + 1].start <= entity.start:
+            place += 1
+        if place + 1 < len(sentences) and sentences[place + 1].start < entity.end:
+            end = sentences[place].end
+            word = document.text[max(end - 40, sentences[place].start) : end].split()
+            found.append((entity, word[-1] if word else ""))
+    return found
+
+
+def _start(entity: Entity) -> int:
+    return entity.start

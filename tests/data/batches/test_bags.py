@@ -9,8 +9,7 @@ import pytest
 from confide.data.batches.bags import Bags, Same, held_out_bags, identity, training_bags
 from confide.data.batches.relations import NO_RELATION, candidates
 from confide.errors import DataError
-from confide.text.document import Document, Entity, Relation
-from confide.text.pairs import pair_attributes
+from confide.text.document import Document, Entity, Relation, pair_attributes
 
 
 def document(

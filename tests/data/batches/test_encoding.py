@@ -19,7 +19,7 @@ from confide.data.batches.vocabulary import (
     numbered,
 )
 from confide.errors import DataError
-from confide.text.schemes import spans_from_tags, tags_from_spans
+from confide.text.tagging import spans_from_tags, tags_from_spans
 
 SCHEMES: tuple[TagScheme, ...] = ("iobes", "iob2")
 TYPES = ("ADE", "Drug")

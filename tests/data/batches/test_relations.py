@@ -19,9 +19,8 @@ from confide.data.batches.relations import (
     with_labels,
     with_relations,
 )
-from confide.text.document import Document, Entity, Relation
+from confide.text.document import Document, Entity, Relation, pair_attributes
 from confide.text.formats import read
-from confide.text.pairs import pair_attributes
 from text.generated import any_documents, kinds
 
 TEXT = "Aspirin and Lasix caused rash. Later a cough came. He took Lasix."

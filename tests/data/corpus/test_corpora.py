@@ -4,9 +4,9 @@ import pytest
 
 from confide.data.corpus.corpora import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
-from confide.text.archives import exists
+from confide.text.files import exists
 from confide.text.formats import FORMATS
-from confide.text.schemes import SCHEMES
+from confide.text.tagging import SCHEMES
 
 
 @pytest.fixture

@@ -15,9 +15,8 @@ from confide.cli.verbs import app
 from confide.data.corpus.knowledge import knowledge_of, read_knowledge, triples_of, write_triples
 from confide.data.corpus.labelling import label
 from confide.errors import DataError, SettingsError
-from confide.text.document import Document, Entity
+from confide.text.document import NO_RELATION, Document, Entity, stated_pairs
 from confide.text.formats import read, write
-from confide.text.pairs import NO_RELATION, stated_pairs
 from text.generated import put
 
 KB = knowledge_of([("C1", "causes", "D1"), ("C1", "treats", "D1"), ("C2", "causes", "D1")])
@@ -207,7 +206,7 @@ class TestCommand:
         assert done.exit_code == 0, done.output
         assert "triple-to-itself" in done.output and "causes" in done.output
         again = read(out)
-        assert again.format == "opennre"
+        assert again.format == "jsonl"
         assert Counter(bool(one.relations) for one in again.documents) == {True: 1, False: 1}
         none = CliRunner().invoke(app, [*words, "--na", "0", "--types", "Drug", "Effect"])
         assert none.exit_code == 0 and len(read(out).documents) == 1

@@ -9,8 +9,7 @@ import pytest
 from confide.data.corpus.pairing import apart, grouped, pairs_of
 from confide.data.corpus.partitions import deal_pairs, partition
 from confide.errors import DataError
-from confide.text.document import Document, Entity
-from confide.text.pairs import pair_attributes
+from confide.text.document import Document, Entity, pair_attributes
 
 
 def sentence(number, head, tail, *, concepts=True, file=""):

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from confide.data.corpus.partitions import KINDS, class_of, group_of, partition, site_names
 from confide.errors import DataError
-from confide.text.document import Document, Entity, Relation
-from confide.text.pairs import NO_RELATION, pair_attributes
+from confide.text.document import NO_RELATION, Document, Entity, Relation, pair_attributes
 
 TYPES = ("Drug", "Effect", "Test")
 

@@ -4,9 +4,8 @@ from dataclasses import replace
 import pytest
 
 from confide.data.corpus.statistics import count_documents, stats
-from confide.text.document import Document, Entity, Relation
+from confide.text.document import Document, Entity, Relation, pair_attributes
 from confide.text.formats import write
-from confide.text.pairs import pair_attributes
 from confide.text.segment import segmented
 
 

@@ -10,8 +10,7 @@ import pytest
 
 from confide.errors import ConfideError
 from confide.text.formats import Options, Reading
-from confide.text.formats.columns import Layout, find_layout, sampled
-from confide.text.formats.conll import read
+from confide.text.formats.conll import Layout, find_layout, read, sampled
 
 NOTHING = re.compile("(?!)")
 ODD = (

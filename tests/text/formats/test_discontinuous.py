@@ -7,19 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from confide.text.align import flat_spans
 from confide.text.checking import check, convert
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import FORMATS, read, write
 from confide.text.segment import segmented
+from confide.text.tagging import flat_spans
 
 KEPT = ("brat", "jsonl", "pubannotation", "bioc")
 NO_ENTITIES = ("notes", "text")
 """Formats without entities: they name all of them, `entities-unheld`."""
-PAIRS = ("tacred", "fewrel", "semeval", "opennre", "table")
-"""Formats of pairs, whose mentions are those of relations."""
 OTHERS = [name for name, one in FORMATS.items()
-          if one.write and name not in (*KEPT, *NO_ENTITIES, *PAIRS)]  # fmt: skip
+          if one.write and name not in (*KEPT, *NO_ENTITIES, "table")]  # fmt: skip
 TEXT = "Chest and back pain after aspirin."
 MENTIONS = (
     Entity("T1", "Symptom", ((0, 5), (15, 19)), concepts=("C1",)),
@@ -62,12 +60,6 @@ def test_all_others_leave_them_out_by_name(name: str, tmp_path: Path) -> None:
     whole = [("Chest" in again.surface(one), again.surface(one)) for one in again.entities]
     assert not any(begins for begins, _ in whole), "a mention was widened"
     assert (False, "back pain") in whole and (False, "aspirin") in whole
-
-
-@pytest.mark.parametrize("name", ["tacred", "fewrel", "semeval"])
-def test_pairs_of_them_are_named(name: str, tmp_path: Path) -> None:
-    problems = write([NOTE], tmp_path / "out", name)
-    assert {"discontinuous", "relation-unheld"} <= {one.kind for one in problems if one.lost}
 
 
 def test_a_strict_conversion_says_so(tmp_path: Path) -> None:

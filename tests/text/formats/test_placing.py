@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.text.formats.placing import WAYS, place_mentions
+from confide.text.places import WAYS, place_mentions
 
 WRITTEN, ALIKE, INSIDE, PIECES, MISSPELT = WAYS
 

@@ -8,7 +8,7 @@ import pytest
 
 from confide.errors import DataError, FormatError
 from confide.text.formats import FORMATS, Options, read
-from confide.text.formats.offsets import BYTES, CHARACTERS, UTF16, Given, fitting
+from confide.text.places import BYTES, CHARACTERS, UTF16, Given, fitting
 from text.formats.samples import links, mentions
 from text.generated import kinds, put
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from confide.text.align import all_spans, flat_spans
 from confide.text.document import Document, Problem
 from confide.text.segment import segmented
+from confide.text.tagging import all_spans, flat_spans
 
 Span = tuple[int, int, str]
 

@@ -13,8 +13,15 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
-from confide.text.document import Document, Entity, Problem, Relation, Span
-from confide.text.pairs import NO_RELATION, stated_pairs
+from confide.text.document import (
+    NO_RELATION,
+    Document,
+    Entity,
+    Problem,
+    Relation,
+    Span,
+    stated_pairs,
+)
 from confide.text.segment import segmented
 
 __all__ = [
@@ -95,7 +102,7 @@ class Candidates:
 def candidates(documents: Sequence[Document], rules: Rules | None = None) -> Candidates:
     """Every pair of entities that the rules allow, as an example.
 
-    A document that states its pairs (`confide.text.pairs`) gives these, in their order and
+    A document that states its pairs (`confide.text.document`) gives these, in their order and
     direction, whatever the rules say about types and distance. Text without sentences is segmented.
 
     A relation between concepts becomes one between mentions: every pair of mentions that carry the

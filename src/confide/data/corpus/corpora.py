@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from confide.errors import MissingDataError, SettingsError
-from confide.text.archives import exists
+from confide.text.files import exists
 from confide.userfiles import Tree
 
 VARIABLE = "CONFIDE_DATA"

@@ -12,10 +12,9 @@ from confide.data.corpus.corpora import locate
 from confide.data.corpus.facts import count_relations, kinds_of
 from confide.data.corpus.partitions import ALPHA, By, Classes, group_of, partition
 from confide.errors import DataError, SettingsError
-from confide.text.document import Document
+from confide.text.document import Document, stated_pairs
 from confide.text.files import write_text
 from confide.text.formats import Reading, format_named, read, write
-from confide.text.pairs import stated_pairs
 from confide.userfiles import Tree
 
 SCHEMA = 1

@@ -9,8 +9,7 @@ from dataclasses import asdict
 
 from confide.data.batches.bags import Same
 from confide.data.corpus.pairing import pairs_of
-from confide.text.document import Document, Problem
-from confide.text.pairs import NO_RELATION, stated_pairs
+from confide.text.document import NO_RELATION, Document, Problem, stated_pairs
 from confide.text.segment import segmented, words_cut
 from confide.userfiles import Tree
 

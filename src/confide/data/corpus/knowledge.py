@@ -22,11 +22,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError, FormatError
-from confide.text.archives import inside
 from confide.text.document import Document, Problem
-from confide.text.files import LONGEST_LINE, lines_of, read_text, write_text
-from confide.text.formats.draft import is_negative
-from confide.text.unpacking import GZIP, Meter, Metered
+from confide.text.draft import is_negative
+from confide.text.files import (
+    GZIP,
+    LONGEST_LINE,
+    Meter,
+    Metered,
+    inside,
+    lines_of,
+    read_text,
+    write_text,
+)
 from confide.userfiles import opened
 
 T = TypeVar("T")

@@ -22,9 +22,16 @@ import numpy as np
 from confide.data.batches.relations import RelationExample, Rules, Types, candidates
 from confide.data.corpus.knowledge import By, KnowledgeBase, letters, read_knowledge
 from confide.errors import DataError, SettingsError
-from confide.text.document import Document, Entity, Problem, Relation
-from confide.text.formats.sentences import joined
-from confide.text.pairs import NO_RELATION, PAIR, pair_attributes
+from confide.text.document import (
+    NO_RELATION,
+    PAIR,
+    Document,
+    Entity,
+    Problem,
+    Relation,
+    pair_attributes,
+)
+from confide.text.draft import joined
 
 FILE = "file"
 """The attribute of a labelled sentence that names its document."""

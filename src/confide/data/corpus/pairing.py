@@ -6,8 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 from confide.data.batches.bags import Same, identity
 from confide.errors import DataError
-from confide.text.document import Document
-from confide.text.pairs import PAIR, stated_pairs
+from confide.text.document import PAIR, Document, stated_pairs
 
 
 def pairs_of(documents: Sequence[Document], same: Same = "concept") -> list[Hashable]:

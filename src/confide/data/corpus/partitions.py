@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 from confide.data.batches.bags import Same
 from confide.data.corpus.pairing import pairs_of
 from confide.errors import DataError
-from confide.text.document import Document
-from confide.text.pairs import NO_RELATION, stated_pairs
+from confide.text.document import NO_RELATION, Document, stated_pairs
 
 By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
 KINDS: tuple[By, ...] = get_args(By)

@@ -12,11 +12,8 @@ from pathlib import Path
 from confide.data.batches.relations import Rules, candidates
 from confide.data.corpus.dealing import read_all
 from confide.scoring.matching import shared_characters
-from confide.text.document import Document, Entity
-from confide.text.languages import AUTO
-from confide.text.pairs import stated_pairs
-from confide.text.segment import segmented
-from confide.text.splitting import Splitting, into_sentences
+from confide.text.document import Document, Entity, stated_pairs
+from confide.text.segment import AUTO, Splitting, into_sentences, segmented
 from confide.userfiles import Tree
 
 Tokens = tuple[str, ...]

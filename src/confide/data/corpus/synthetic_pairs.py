@@ -184,7 +184,7 @@ def write_bags(folder: Path, *, seed: int = 1, sentences: int = 160) -> None:
         for split in SPLITS:
             notes = bag_documents(habit.site, split, seed=seed, sentences=sentences)
             labelled = label(notes, folder / "known.tsv").documents
-            write(labelled, folder / habit.site / f"{split}.jsonl", "opennre")
+            write(labelled, folder / habit.site / f"{split}.jsonl", "jsonl")
 
 
 def _named(thing: str) -> str:

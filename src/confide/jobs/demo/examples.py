@@ -8,9 +8,9 @@ from pathlib import Path
 
 from confide.data.corpus.synthetic import HABITS, TYPES, Habit, documents
 from confide.jobs.predict import predict
+from confide.text.checking import retag
 from confide.text.document import Document, Sentence
 from confide.text.formats import read
-from confide.text.retag import retag
 from confide.text.segment import segmented
 
 

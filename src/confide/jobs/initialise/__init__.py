@@ -23,7 +23,7 @@ from confide.settings import load
 from confide.text.document import Problem
 from confide.text.files import write_text
 from confide.text.formats import Options
-from confide.text.parts import grouped
+from confide.text.formats.sniff import grouped
 
 __all__ = ["InitReport", "Match", "Wishes", "init"]
 

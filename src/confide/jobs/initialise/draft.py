@@ -13,7 +13,7 @@ from confide.jobs.initialise.files import SiteFiles, shares
 from confide.jobs.initialise.proposal import Proposal, Wishes
 from confide.jobs.initialise.rule import Rule
 from confide.text.formats import FORMATS, Options
-from confide.text.languages import AUTO
+from confide.text.segment import AUTO
 
 _LINES = 32
 

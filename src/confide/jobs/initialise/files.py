@@ -9,14 +9,15 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
+from confide.data.corpus.labelling import FILE
 from confide.errors import DataError
 from confide.runs.holding import blocks
 from confide.text.checking import CheckReport, check
-from confide.text.document import Document, Problem
+from confide.text.document import Document, Problem, stated_pairs
 from confide.text.files import likely_encoding, read_bytes
 from confide.text.formats import Options, detect
-from confide.text.languages import AUTO, language_of
-from confide.text.parts import BRAT, PARTS
+from confide.text.formats.sniff import BRAT, PARTS
+from confide.text.segment import AUTO, language_of
 
 SITES = 3
 """The most simulated sites that one corpus is dealt to."""
@@ -26,8 +27,8 @@ BY_CHANCE = 0.01
 """The probability below which a site does not lack a type by chance."""
 FEW_DOCUMENTS = 10
 """So few documents tell too little of chance; then mentions are counted."""
-OF_BAGS = frozenset(("nyt10", "opennre", "pgr"))
-_OF_RELATIONS = OF_BAGS | {
+_OF_BAGS = frozenset(("nyt10", "opennre", "pgr"))
+_OF_RELATIONS = _OF_BAGS | {
     "biobert", "chemprot", "ddi", "fewrel", "semeval", "table", "tacred",
 }  # fmt: skip
 """Formats published for learning relations; from all others, entities are learnt by default."""
@@ -45,6 +46,18 @@ class Read:
     path: Path
     report: CheckReport
     encoding: str = ""
+
+
+def _of_bags(report: CheckReport) -> bool:
+    """Whether a file holds bags: by its format, or as `confide data label` writes them."""
+    if report.format != "jsonl" or not report.documents:
+        return report.format in _OF_BAGS
+    return all(
+        len(one.entities) == 2
+        and len(stated_pairs(one) or ()) == 1
+        and any(key == FILE for key, _ in one.attributes)
+        for one in report.documents
+    )
 
 
 @dataclass
@@ -70,7 +83,12 @@ class SiteFiles:
     @cached_property
     def about_relations(self) -> bool:
         """Whether relations are what these files are for."""
-        return all(one.report.format in _OF_RELATIONS for one in self.read)
+        return all(one.report.format in _OF_RELATIONS or _of_bags(one.report) for one in self.read)
+
+    @cached_property
+    def about_bags(self) -> bool:
+        """Whether relations that hold of bags are what these files are for."""
+        return all(_of_bags(one.report) for one in self.read)
 
     @cached_property
     def documents(self) -> list[Document]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from confide.errors import SettingsError
-from confide.jobs.initialise.files import OF_BAGS, SiteFiles
+from confide.jobs.initialise.files import SiteFiles
 from confide.settings.defaults import OF_METHODS
 
 FEW = 300
@@ -129,7 +129,7 @@ def advice(sites: Sequence[SiteFiles], wishes: Wishes) -> list[str]:
 
 def of_bags(sites: Sequence[SiteFiles]) -> bool:
     """Whether the files are of corpora whose relations hold of bags."""
-    return all(site.about_relations and site.formats <= OF_BAGS for site in sites)
+    return all(site.about_bags for site in sites)
 
 
 def _must_not(wishes: Wishes, what: str, *, public: bool = False, own_types: bool = False) -> None:

@@ -7,129 +7,101 @@ from dataclasses import replace
 from pathlib import Path
 
 from confide.errors import DataError, MissingDataError, SettingsError
-from confide.text.annotators import Version, settled
-from confide.text.archives import is_folder, must_be_a_path
 from confide.text.document import Document, Problem
-from confide.text.files import must_be_known
+from confide.text.files import is_folder, must_be_a_path, must_be_known
 from confide.text.formats import (
-    ade,
-    biobert,
     bioc,
-    bioc_write,
     brat,
-    chemprot,
     conll,
-    conll_write,
     conllu,
-    ddi,
     docbin,
-    docbin_write,
-    docred,
-    fhir,
     hub,
-    hub_write,
-    i2b2,
-    i2b2_2009,
-    i2b2_xml,
     jsonl,
-    notes,
-    nyt10,
-    opennre,
-    pair_json,
-    pgr,
     plain,
-    psytar,
     pubtator,
-    semeval,
-    span_json,
-    table,
+    tables,
     token_json,
+    tools,
     webanno,
-    webanno_write,
     xmi,
-    xmi_write,
 )
-from confide.text.formats.base import Columns, Format, Options, Reading
-from confide.text.formats.folders import files_under
-from confide.text.formats.sniff import detect
-from confide.text.uncollected import uncollected
+from confide.text.formats.sniff import detect, files_under
+from confide.text.published import ade, bags, ddi, i2b2, psytar, relations
+from confide.text.reading import Columns, Format, Options, Reading, Version, settled, uncollected
 
 __all__ = ["FORMATS", "Columns", "Format", "Options", "Reading", "detect", "read", "write"]
 
 FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
-        Format("conll", "CoNLL columns", ".conll", conll.read, conll_write.write),
-        Format("conllu", "CoNLL-U with entities in MISC", ".conllu", conllu.read, conllu.write),
+        Format("conll", "CoNLL columns", ".conll", conll.read, conll.write),
+        Format("conllu", "CoNLL-U with entities in MISC", ".conllu", conllu.read, None),
         Format("brat", "brat standoff, and BioNLP's", "", brat.read, brat.write, whole=True),
         Format("jsonl", "JSON Lines", ".jsonl", jsonl.read, jsonl.write),
         Format(
             "doccano", "doccano's JSON Lines", ".jsonl", jsonl.read,
-            span_json.writer(span_json.DOCCANO),
+            tools.writer(tools.DOCCANO),
         ),
         Format(
             "prodigy", "Prodigy's JSON Lines", ".jsonl", jsonl.read,
-            span_json.writer(span_json.PRODIGY),
+            tools.writer(tools.PRODIGY),
         ),
         Format(
             "labelstudio", "Label Studio's JSON", ".json", jsonl.read,
-            span_json.writer(span_json.LABEL_STUDIO),
+            tools.writer(tools.LABEL_STUDIO),
         ),
-        Format(
-            "labelstudio-min", "Label Studio's JSON-MIN", ".json", jsonl.read,
-            span_json.writer(span_json.LABEL_STUDIO_MIN),
-        ),
+        Format("labelstudio-min", "Label Studio's JSON-MIN", ".json", jsonl.read, None),
         Format("medcattrainer", "MedCATtrainer's JSON", ".json", jsonl.read, None),
         Format("spacy", "spaCy's training data as JSON", ".json", jsonl.read, None),
         Format("ner-annotator", "NER Annotator's JSON", ".json", jsonl.read, None),
         Format(
             "pubannotation", "PubAnnotation's JSON", ".json", jsonl.read,
-            span_json.writer(span_json.PUBANNOTATION),
+            tools.writer(tools.PUBANNOTATION),
         ),
-        Format("datasets", "rows of Hugging Face's datasets", ".jsonl", hub.read, hub_write.write),
-        Format("docbin", "spaCy's DocBin", ".spacy", docbin.read, docbin_write.write),
+        Format("datasets", "rows of Hugging Face's datasets", ".jsonl", hub.read, hub.write),
+        Format("docbin", "spaCy's DocBin", ".spacy", docbin.read, docbin.write),
         Format(
             "gliner", "GLiNER's JSON", ".json", token_json.reader(token_json.GLINER),
-            token_json.writer(token_json.GLINER),
+            token_json.write_gliner,
         ),
+        Format("spert", "SpERT's JSON", ".json", token_json.reader(token_json.SPERT), None),
+        Format("dygie", "DyGIE's JSON Lines", ".jsonl", token_json.reader(token_json.DYGIE), None),
+        Format("tacred", "TACRED's JSON", ".json", relations.read_tacred, None),
+        Format("fewrel", "FewRel's JSON", ".json", relations.read_fewrel, None),
+        Format("docred", "DocRED's JSON", ".json", relations.read_docred, None),
+        Format("xmi", "UIMA CAS as XMI", "", xmi.read, xmi.write, by_annotator=True),
         Format(
-            "spert", "SpERT's JSON", ".json", token_json.reader(token_json.SPERT),
-            token_json.writer(token_json.SPERT),
-        ),
-        Format(
-            "dygie", "DyGIE's JSON Lines", ".jsonl", token_json.reader(token_json.DYGIE),
-            token_json.writer(token_json.DYGIE),
-        ),
-        Format("tacred", "TACRED's JSON", ".json", pair_json.read_tacred, pair_json.write_tacred),
-        Format("fewrel", "FewRel's JSON", ".json", pair_json.read_fewrel, pair_json.write_fewrel),
-        Format("docred", "DocRED's JSON", ".json", docred.read, docred.write),
-        Format("xmi", "UIMA CAS as XMI", "", xmi.read, xmi_write.write, by_annotator=True),
-        Format(
-            "webanno", "WebAnno TSV 3", "", webanno.read, webanno_write.write, by_annotator=True
+            "webanno", "WebAnno TSV 3", "", webanno.read, webanno.write, by_annotator=True
         ),
         Format("pubtator", "PubTator", ".pubtator", pubtator.read, pubtator.write),
-        Format("bioc", "BioC", ".json", bioc.read, bioc_write.write),
-        Format("biobert", "BioBERT's table of relations", ".tsv", biobert.read, None),
-        Format("chemprot", "ChemProt's JSON Lines", ".jsonl", chemprot.read, None),
+        Format("bioc", "BioC", ".json", bioc.read, bioc.write),
+        Format("biobert", "BioBERT's table of relations", ".tsv", relations.read_biobert, None),
+        Format("chemprot", "ChemProt's JSON Lines", ".jsonl", relations.read_chemprot, None),
         Format("ddi", "DDI corpus", "", ddi.read, None, whole=True),
-        Format("i2b2", "i2b2/VA 2010", "", i2b2.read, None, whole=True),
-        Format("i2b2-2009", "i2b2 2009, medications", "", i2b2_2009.read, None, whole=True),
-        Format("i2b2-xml", "i2b2's XML of 2012 and 2014", "", i2b2_xml.read, i2b2_xml.write),
-        Format("semeval", "SemEval-2010 task 8, and KBP37", ".txt", semeval.read, semeval.write),
-        Format("nyt10", "NYT10's lines, and GIDS'", ".txt", nyt10.read, None),
-        Format("opennre", "OpenNRE's JSON Lines", ".jsonl", opennre.read, opennre.write),
-        Format("pgr", "PGR's table", ".tsv", pgr.read, None),
+        Format("i2b2", "i2b2/VA 2010", "", i2b2.read_2010, None, whole=True),
+        Format("i2b2-2009", "i2b2 2009, medications", "", i2b2.read_2009, None, whole=True),
+        Format("i2b2-xml", "i2b2's XML of 2012 and 2014", "", i2b2.read_xml, None),
+        Format("semeval", "SemEval-2010 task 8, and KBP37", ".txt", relations.read_semeval, None),
+        Format("nyt10", "NYT10's lines, and GIDS'", ".txt", bags.read_nyt10, None),
+        Format("opennre", "OpenNRE's JSON Lines", ".jsonl", bags.read_opennre, None),
+        Format("pgr", "PGR's table", ".tsv", bags.read_pgr, None),
         Format("ade", "ADE corpus", "", ade.read, None, whole=True),
         Format(
             "ade-positive", "ADE corpus without negatives", "", ade.read_positive, None, whole=True
         ),
         Format("psytar", "PsyTAR workbook", ".xlsx", psytar.read, None),
-        Format("notes", "a table of notes, CSV or TSV", ".csv", notes.read, notes.write),
-        Format("fhir", "FHIR's texts as JSON", ".json", fhir.read, None),
-        Format("table", "a table of relations", ".tsv", table.read, table.write),
-        Format("text", "raw text, no annotation", ".txt", plain.read, plain.write),
+        Format(
+            "notes", "a table of notes, CSV or TSV", ".csv", tables.read_notes, tables.write_notes
+        ),
+        Format("fhir", "FHIR's texts as JSON", ".json", plain.read_fhir, None),
+        Format("table", "a table of relations", ".tsv", tables.read_table, tables.write_table),
+        Format("text", "raw text, no annotation", ".txt", plain.read_plain, plain.write_plain),
     )
 }  # fmt: skip
+_INSTEAD = {
+    "conllu": "conll", "i2b2-xml": "brat", "labelstudio-min": "labelstudio", "spert": "gliner",
+}  # fmt: skip
+"""What to write instead of a format that is only read, if something is nearer than jsonl."""
 
 
 def format_named(name: str) -> Format:
@@ -277,6 +249,6 @@ def write(
             "the format is only read, never written",
             expected=" or ".join(name for name, one in FORMATS.items() if one.write),
             got=repr(format),
-            fix="name the format to write",
+            fix=f"write {_INSTEAD.get(format, 'jsonl, which holds everything')}",
         )
     return kind.write(documents, Path(path), scheme)

@@ -8,6 +8,7 @@ plain objects, those of BioC's JSON.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -16,15 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import FormatError
-from confide.text.document import Document, Problem, Sentence
-from confide.text.files import LONGEST_JSON, read_bytes, read_text
-from confide.text.formats.base import Options, Reading, whole, whole_text
-from confide.text.formats.draft import Draft, Source, gathered, head_first
-from confide.text.formats.jsonl import rows_of
-from confide.text.formats.markup import Element, parse, root_name
-from confide.text.formats.offsets import BYTES, CHARACTERS, Stretch
-from confide.text.formats.records import clean
-from confide.text.formats.sentences import joined
+from confide.text.document import Document, Entity, Problem, Relation, Sentence
+from confide.text.draft import Draft, Source, gathered, head_first, joined
+from confide.text.files import (
+    LONGEST_JSON,
+    Element,
+    parse,
+    read_bytes,
+    read_text,
+    root_name,
+    write_parts,
+)
+from confide.text.places import BYTES, CHARACTERS, Stretch
+from confide.text.reading import Keeps, Options, Reading, clean, cut_down, whole, whole_text
+from confide.text.rows import rows_of
 from confide.userfiles import Tree
 
 ROOT = "collection"
@@ -72,21 +78,19 @@ def _rows(path: Path, options: Options, problems: list[Problem]) -> tuple[list[A
     if root_name(read_bytes(path)):
         root, encoding = parse(path, options.encoding)
         if root.tag != ROOT:
-            raise _odd("not BioC", f"<{ROOT}>", str(path))
+            raise FormatError("not BioC", expected=f"<{ROOT}>", where=str(path))
         return [_from_xml(item) for item in root.findall("document")], encoding
     text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     rows: list[Any] = []
     for where, _, row in rows_of(text, path, options=options, problems=problems):
         with options.document(problems, where):
             if not is_bioc(row):
-                raise _odd("neither a BioC collection nor a document", '"documents"', where)
+                raise FormatError(
+                    "neither a BioC collection nor a document", expected='"documents"', where=where
+                )
             key = next((key for key in _COLLECTIONS if key in row), "")
             rows += [row] if "passages" in row else row[key]
     return rows, encoding
-
-
-def _odd(what: str, expected: str, where: str) -> FormatError:
-    return FormatError(what, expected=expected, where=where)
 
 
 def _from_xml(item: Element) -> Tree:
@@ -107,14 +111,14 @@ def _from_xml(item: Element) -> Tree:
 def _list(row: Tree, key: str, where: str) -> list[Tree]:
     items = row.get(key) or []
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise _odd(f'"{key}"', "a list of objects", where)
+        raise FormatError(f'"{key}"', expected="a list of objects", where=where)
     return items
 
 
 def _number(value: object, what: str, where: str) -> int:
     number = whole(value)
     if number is None or number < 0:
-        raise _odd(what, "a whole number", where)
+        raise FormatError(what, expected="a whole number", where=where)
     return number
 
 
@@ -132,7 +136,7 @@ def _infons(row: Tree) -> dict[str, str]:
 
 def _document(source: Source, where: str, name: str, row: Tree) -> Document:
     if not isinstance(row, dict):
-        raise _odd("a document", "an object", where)
+        raise FormatError("a document", expected="an object", where=where)
     passages = _list(row, "passages", where)
     groups = [list(_blocks(passage, where, source.problems)) for passage in passages]
     cut = [one for passage in passages for one in _list(passage, "sentences", where)]
@@ -162,7 +166,7 @@ def _blocks(passage: Tree, where: str, problems: list[Problem]) -> Iterator[tupl
         if text is None or text == "":
             continue
         if not isinstance(text, str):
-            raise _odd("a passage's text", "a string", where)
+            raise FormatError("a passage's text", expected="a string", where=where)
         offset = _number(part.get("offset", 0), "the offset of a passage", where)
         yield whole_text(text, where, problems), offset
 
@@ -256,3 +260,72 @@ def _concept_ends(
         return None
     head, tail = left if head_first(left, known) else left[::-1]
     return infons[head], infons[tail]
+
+
+# --- Documents to BioC's JSON: one passage each, mentions with a location for every fragment ------
+
+_KEEPS = Keeps(
+    fragments=True, relations=True, concept_relations=True, concepts=True, attributes=True
+)
+
+
+def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+    """Write documents as one BioC collection, and return what it cannot hold.
+
+    BioC's JSON holds every fragment of a mention, its concepts, and relations between mentions or
+    between concepts. A concept with a comma in it cannot be told from two: it is lost, and named.
+    `scheme` is not used. Raises DataError if the file cannot be written.
+    """
+    cut, problems = cut_down(documents, _KEEPS, path)
+    for document in cut:
+        problems += _commas(document)
+    write_parts(path, _parts(cut))
+    return problems
+
+
+def _parts(documents: Sequence[Document]) -> list[str]:
+    rows = [json.dumps(_record(document), ensure_ascii=False) for document in documents]
+    return ['{\n"source": "confide", "documents": [\n', ",\n".join(rows), "\n]\n}\n"]
+
+
+def _record(document: Document) -> Tree:
+    annotations = [_annotation(document, entity) for entity in document.entities]
+    passage = {"offset": 0, "infons": {}, "text": document.text, "annotations": annotations}
+    return {
+        "id": document.id,
+        "passages": [passage],
+        "infons": dict(document.attributes),
+        "relations": [_link(relation) for relation in document.relations],
+    }
+
+
+def _annotation(document: Document, entity: Entity) -> Tree:
+    infons = {"type": entity.type}
+    kept = [concept for concept in entity.concepts if "," not in concept]
+    if kept:
+        infons["identifier"] = ",".join(kept)
+    return {
+        "id": entity.id,
+        "infons": infons,
+        "text": document.surface(entity),
+        "locations": [{"offset": start, "length": end - start} for start, end in entity.fragments],
+    }
+
+
+def _link(relation: Relation) -> Tree:
+    infons = {"type": relation.type}
+    if relation.level == "concept":
+        infons |= {"entity1": relation.head, "entity2": relation.tail}
+        return {"id": relation.id, "infons": infons, "nodes": []}
+    nodes = [{"refid": relation.head, "role": "head"}, {"refid": relation.tail, "role": "tail"}]
+    return {"id": relation.id, "infons": infons, "nodes": nodes}
+
+
+def _commas(document: Document) -> list[Problem]:
+    """A problem for each mention one of whose concepts has a comma in it."""
+    where = document.source or document.id
+    return [
+        Problem("concepts-unheld", where, f"{one.type} {one.id}: a concept with a comma", lost=True)
+        for one in document.entities
+        if any("," in concept for concept in one.concepts)
+    ]

@@ -10,30 +10,26 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
-from confide.text.align import entities_from_spans, flat_spans
-from confide.text.document import Document, Entity, Problem, Sentence, Span
-from confide.text.files import lines_of, read_text, write_text
-from confide.text.formats.base import Options, Reading, nothing_in, shown, unheld
-from confide.text.formats.keeping import Keeps, cut_down
-from confide.text.formats.marked import PLACEHOLDER
-from confide.text.schemes import (
+from confide.text.document import Document, Problem, Sentence, Span
+from confide.text.draft import PLACEHOLDER, Draft, Source, gathered
+from confide.text.files import lines_of, read_text
+from confide.text.reading import Options, Reading, shown
+from confide.text.tagging import (
     detect_scheme,
     parse_tag,
     scheme_named,
     spans_from_tags,
-    tags_from_spans,
 )
-from confide.text.segment import segmented
 
 COLUMNS = 10
 _ID = re.compile(r"(\d{1,6})(?:-(\d{1,6})|(\.\d{1,6}))?", re.ASCII)
 _TAGS = ("NER", "NE", "ner", "Entity", "NamedEntity", "ne")
 _OPEN = re.compile(r"\(([^()\-]+)-([^()\-]+)[^()]*(\))?|([^()\-]+)\)")
 _NEW = re.compile(r"#\s*newdoc(?:\s+id)?\s*(?:=\s*(.*))?$")
-_SENT_ID = re.compile(r"#\s*sent_id\s*=\s*(.*)$")
 
 
 @dataclass(slots=True)
@@ -85,18 +81,17 @@ def read(path: Path, options: Options) -> Reading:
     if not tagged and not bracketed:
         what = "no entities in MISC: expected NER=B-TYPE, or Entity=(1-type ... 1)"
         problems.append(Problem("no-tags", str(path), what))
-    documents: list[Document] = []
-    for number, group in enumerate(_grouped(sentences), 1):
-        with options.document(problems, group[0].where):
-            if not any(one.broken for one in group):
-                name = f"{path.stem}:{number}"
-                documents.append(_document(group, name, (scheme, options), problems))
-    if not documents:
-        raise nothing_in(path, problems, "no document is left")
+    source = Source(path, options, "", encoding, problems)
+    rows = (
+        (group[0].where, f"{path.stem}:{number}", group)
+        for number, group in enumerate(_grouped(sentences), 1)
+    )
+    reading = gathered(source, rows, partial(_document, source, scheme), format="conllu")
+    documents = reading.documents
     if not any(one.new is not None for one in sentences):
         documents = [replace(document, unmarked=True) for document in documents]
-    details = {"encoding": encoding} if bracketed else {"scheme": scheme, "encoding": encoding}
-    return Reading(documents, problems, "conllu", details)
+    details = reading.details if bracketed else {"scheme": scheme, **reading.details}
+    return replace(reading, documents=documents, details=details)
 
 
 def _sentences(
@@ -181,15 +176,13 @@ def _grouped(sentences: Sequence[_Sentence]) -> list[list[_Sentence]]:
 
 
 def _document(
-    group: Sequence[_Sentence],
-    name: str,
-    how: tuple[str, Options],
-    problems: list[Problem],
-) -> Document:
-    scheme, options = how
+    source: Source, scheme: str, where: str, name: str, group: Sequence[_Sentence]
+) -> Document | None:
+    if any(one.broken for one in group):
+        return None
     pieces: list[str] = []
     rows: list[Sentence] = []
-    spans: list[list[tuple[int, int, str]]] = []
+    mentions: list[tuple[str, Span]] = []
     offset = 0
     for one in group:
         tokens: list[Span] = []
@@ -201,28 +194,21 @@ def _document(
         rows.append(Sentence(tokens[0][0], tokens[-1][1], tuple(tokens)))
         found, malformed = spans_from_tags(one.tags, scheme)
         for _, tag, why in malformed:
-            problems.append(Problem("malformed-tag", one.where, f"{tag}: {why}"))
-        spans.append([(a, b, kind or options.bare_type) for a, b, kind in found])
-    document = Document(
-        group[0].new or name,
-        "".join(pieces)[:-1],
-        sentences=tuple(rows),
-        source=group[0].where,
-    )
-    entities = [*entities_from_spans(document, spans), *_bracketed(group, rows, problems)]
-    for entity in entities:
-        options.require(entity.type, document.source)
-    named = tuple(
-        Entity(f"T{number}", one.type, one.fragments) for number, one in enumerate(entities, 1)
-    )
-    return Document(
-        document.id, document.text, named, sentences=document.sentences, source=document.source
-    )
+            source.problems.append(Problem("malformed-tag", one.where, f"{tag}: {why}"))
+        mentions += [
+            (kind or source.options.bare_type, (tokens[first][0], tokens[last - 1][1]))
+            for first, last, kind in found
+        ]
+    text = "".join(pieces)[:-1]
+    draft = source.draft(group[0].new or name, text, where, sentences=tuple(rows))
+    for kind, span in [*mentions, *_bracketed(group, rows, draft)]:
+        draft.entity(kind, [span])
+    return draft.document()
 
 
 def _bracketed(
-    group: Sequence[_Sentence], rows: Sequence[Sentence], problems: list[Problem]
-) -> Iterator[Entity]:
+    group: Sequence[_Sentence], rows: Sequence[Sentence], draft: Draft
+) -> Iterator[tuple[str, Span]]:
     """Entities in brackets, which may be nested and cross sentences."""
     held: dict[str, list[tuple[int, str]]] = {}
     for one, row in zip(group, rows, strict=True):
@@ -230,76 +216,14 @@ def _bracketed(
             start, end = row.tokens[place]
             for match in _OPEN.finditer(brackets):
                 if match[4] is None and match[3] is not None:
-                    yield Entity("", match[2], ((start, end),))
+                    yield match[2], (start, end)
                 elif match[4] is None:
                     held.setdefault(match[1], []).append((start, match[2]))
                 elif held.get(match[4]):
                     first, kind = held[match[4]].pop()
-                    yield Entity("", kind, ((first, end),))
+                    yield kind, (first, end)
                 else:
-                    what = f"{match[4]}) closes nothing"
-                    problems.append(Problem("dangling-bracket", one.where, what, lost=True))
+                    draft.note("dangling-bracket", f"{match[4]}) closes nothing", where=one.where)
     for name, left in held.items():
         if left:
-            what = f"({name} is never closed"
-            problems.append(Problem("dangling-bracket", group[0].where, what, lost=True))
-
-
-# --- writing ------------------------------------------------------------------------------
-
-_KEEPS = Keeps(fragments=True, sentences=True)  # what is in pieces is named by flat_spans
-_CELL = re.compile(r"[\t\n\r\0\ufeff]")
-
-
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write a ``# newdoc`` for each document, a token per line, and its tag as ``NER=`` in MISC.
-
-    Raises:
-        SettingsError: there is no such scheme.
-        DataError: the file cannot be written.
-    """
-    scheme = scheme_named(scheme)
-    cut, problems = cut_down(documents, _KEEPS, path)
-    relations = sum(len(document.relations) for document in cut)
-    lines: list[str] = []
-    other = 0
-    for document in map(segmented, cut):
-        if not document.sentences:
-            what = "a document without a token has no line"
-            where = document.source or document.id
-            problems.append(Problem("empty-document", where, what, lost=True))
-            continue
-        lines.append(f"# newdoc id = {' '.join(document.id.split()) or '_'}")
-        spans, lost = flat_spans(document)
-        problems += lost
-        kept = ""
-        for number, (sentence, own) in enumerate(zip(document.sentences, spans, strict=True), 1):
-            lines.append(f"# sent_id = {number}")
-            lines.append(f"# text = {_CELL.sub(' ', document.text[sentence.start : sentence.end])}")
-            tags = tags_from_spans(len(sentence.tokens), own, scheme)
-            rows, line = _rows(document, sentence, tags)
-            lines += rows
-            kept += line + "\n"
-        other += kept != document.text + "\n"
-    write_text(path, "\n".join(lines) + "\n" if lines else "")
-    return [
-        *problems,
-        *unheld(path, "relations: CoNLL-U has none", relations, kind="relations-unheld"),
-        *unheld(path, "documents lose their white space", other, kind="white-space-unheld"),
-    ]
-
-
-def _rows(document: Document, sentence: Sentence, tags: Sequence[str]) -> tuple[list[str], str]:
-    """The lines of a sentence, with an empty one after them, and its text as a reader gets it."""
-    lines: list[str] = []
-    kept = ""
-    last = len(sentence.tokens) - 1
-    for place, ((start, end), tag) in enumerate(zip(sentence.tokens, tags, strict=True)):
-        glued = place < last and sentence.tokens[place + 1][0] == end
-        misc = [f"NER={'_'.join(tag.replace('|', '_').split())}"] if tag != "O" else []
-        misc += ["SpaceAfter=No"] if glued else []
-        token = _CELL.sub(" ", document.text[start:end]).strip() or PLACEHOLDER
-        rest = "\t".join("_" * (COLUMNS - 3))
-        lines.append(f"{place + 1}\t{token}\t{rest}\t{'|'.join(misc) or '_'}")
-        kept += token + ("" if glued or place == last else " ")
-    return [*lines, ""], kept
+            draft.note("dangling-bracket", f"({name} is never closed")

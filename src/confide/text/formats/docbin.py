@@ -11,17 +11,17 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import BytesIO
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from confide.errors import DataError, FormatError, SettingsError
-from confide.text.document import Document, Entity, Problem, Sentence, Span
-from confide.text.extras import extra
-from confide.text.files import read_bytes
-from confide.text.formats.base import Options, Reading
-from confide.text.formats.records import clean
-from confide.text.unpacking import Meter, Stream
-from confide.userfiles import Tree
+from confide.errors import DataError, FormatError, SettingsError, os_errors_as
+from confide.text.document import Document, Problem, Sentence, Span
+from confide.text.draft import Marked, Mention, Source, gathered, marked_of
+from confide.text.files import Meter, Stream, read_bytes
+from confide.text.reading import Keeps, Options, Reading, clean, cut_down, extra, unheld
+from confide.text.segment import segmented
+from confide.userfiles import Tree, write_whole
 
 GROUP = "sc"
 """The span group that holds what `ents` cannot: spaCy's own name for it."""
@@ -78,29 +78,26 @@ def read(path: Path, options: Options) -> Reading:
         DataError: there is no document, or a type was not declared.
     """
     raw = _unpacked(read_bytes(path), path)
-    problems: list[Problem] = []
+    source = Source(path, options, "", "")
     try:
         opened = _opened(raw, path)
     except (FormatError, SettingsError):
         raise
     except Exception as error:  # damaged bytes fail anywhere in msgpack and numpy
         raise _damaged(error, path) from error
-    documents: list[Document] = []
-    start = 0
-    for number, length in enumerate(opened.lengths):
-        where = f"{path}#{number + 1}"
-        with options.document(problems, where):
-            try:
-                found = _document(opened, number, start, problems, where=where, stem=path.stem)
-            except (KeyError, ValueError, IndexError, TypeError, struct.error) as error:
-                raise _damaged(error, where) from error
-            for entity in found.entities:
-                options.require(entity.type, where)
-            documents.append(found)
-        start += length
-    if not documents:
-        raise DataError("there is no document", where=str(path))
-    return Reading(documents, problems, "docbin", {})
+
+    def one(where: str, name: str, place: tuple[int, int]) -> Document:
+        try:
+            return _document(source, opened, place, where=where, name=name)
+        except (KeyError, ValueError, IndexError, TypeError, struct.error) as error:
+            raise _damaged(error, where) from error
+
+    starts = accumulate(opened.lengths, initial=0)
+    rows = (
+        (f"{path}#{number + 1}", f"{path.stem}:{number + 1}", (number, start))
+        for number, start in zip(range(len(opened.lengths)), starts, strict=False)
+    )
+    return gathered(source, rows, one, format="docbin")
 
 
 def _damaged(error: Exception, where: object) -> FormatError:
@@ -154,8 +151,9 @@ def _opened(raw: bytes, path: Path) -> _Bin:
 
 
 def _document(
-    opened: _Bin, number: int, start: int, problems: list[Problem], *, where: str, stem: str
+    source: Source, opened: _Bin, place: tuple[int, int], *, where: str, name: str
 ) -> Document:
+    number, start = place
     rows = opened.rows[start : start + opened.lengths[number]].tolist()
     spaces = opened.spaces[start : start + len(rows)]
     flags = _part(opened.parts, "flags", number)
@@ -170,19 +168,29 @@ def _document(
         pieces += [word, " "] if space else [word]
         length += len(word) + bool(space)
     text = "".join(pieces)
-    said, name = _user_data(_part(opened.parts, "user_data", number), problems, where)
+    said, own = _user_data(_part(opened.parts, "user_data", number), source.problems, where)
+    sentences = tuple(_sentences(opened, rows, spans, text))
+    draft = source.draft(own or name, text, where, sentences=sentences, attributes=said)
     if _part(opened.parts, "cats", number):
-        what = "categories of a whole document are not read"
-        problems.append(Problem("key-ignored", where, what, lost=True))
-    found = [*_entities(opened, rows), *_groups(opened, number, len(rows))]
-    return Document(
-        name or f"{stem}:{number + 1}",
-        text,
-        tuple(_placed(found, spans, problems, where)),
-        sentences=tuple(_sentences(opened, rows, spans, text)),
-        attributes=said,
-        source=where,
-    )
+        draft.note("key-ignored", "categories of a whole document are not read")
+    seen: set[tuple[int, int, str]] = set()
+    for one in [*_entities(opened, rows), *_groups(opened, number, len(rows))]:
+        fragment = (0, 0)
+        if one.first < one.last:
+            fragment = spans[one.first][0], spans[one.last - 1][1]
+        if fragment[0] >= fragment[1]:
+            draft.note("empty-span", f"{one.type} covers no character")
+            continue
+        if (*fragment, one.type) in seen:  # a span that an entity is already is none of its own
+            continue
+        seen.add((*fragment, one.type))
+        draft.entity(
+            one.type,
+            [fragment],
+            concepts=(one.concept,) if one.concept else (),
+            attributes=(("span_group", one.group),) if one.group not in ("", GROUP) else (),
+        )
+    return draft.document()
 
 
 def _part(parts: Tree, key: str, number: int) -> Any:
@@ -250,31 +258,6 @@ def _groups(opened: _Bin, number: int, length: int) -> Iterator[_Found]:
             yield _Found(first, last, opened.string(kind) or name, opened.string(concept), name)
 
 
-def _placed(
-    found: Sequence[_Found], spans: Sequence[Span], problems: list[Problem], where: str
-) -> Iterator[Entity]:
-    """The entities by characters; a span that an entity is already is none of its own."""
-    seen: set[tuple[int, int, str]] = set()
-    for one in found:
-        fragment = (0, 0)
-        if one.first < one.last:
-            fragment = spans[one.first][0], spans[one.last - 1][1]
-        if fragment[0] >= fragment[1]:
-            what = f"{one.type} covers no character"
-            problems.append(Problem("empty-span", where, what, lost=True))
-            continue
-        if (*fragment, one.type) in seen:
-            continue
-        seen.add((*fragment, one.type))
-        yield Entity(
-            f"T{len(seen)}",
-            one.type,
-            (fragment,),
-            concepts=(one.concept,) if one.concept else (),
-            attributes=(("span_group", one.group),) if one.group not in ("", GROUP) else (),
-        )
-
-
 def _sentences(
     opened: _Bin, rows: Sequence[Sequence[int]], spans: Sequence[Span], text: str
 ) -> Iterator[Sentence]:
@@ -290,3 +273,102 @@ def _sentences(
             tokens = []
         if text[span[0] : span[1]].strip():
             tokens.append(span)
+
+
+# --- Documents to spaCy's DocBin: `ents` for what does not overlap, a span group for everything
+
+_KEEPS = Keeps(concepts=True, attributes=True, sentences=True)
+
+
+def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+    """Write a DocBin with the documents' text as it is; `scheme` is not used.
+
+    Entities are widened to tokens. `ents` holds the longest of those that overlap, and the span
+    group "sc" all entities of a document where some do. The id and the attributes are user data.
+
+    Raises:
+        SettingsError: spaCy is not installed.
+        DataError: the file cannot be written.
+    """
+    spacy: Any = extra("spacy", "spacy", where=path, what="DocBin files")
+    tokens: Any = extra("spacy.tokens", "spacy", where=path, what="DocBin files")
+    cut, problems = cut_down(documents, _KEEPS, path)
+    vocab = spacy.blank("xx").vocab
+    held = tokens.DocBin(
+        attrs=["ENT_IOB", "ENT_TYPE", "ENT_KB_ID", "SENT_START"], store_user_data=True
+    )
+    several = 0
+    for document in cut:
+        marked = marked_of(document, problems)
+        if marked is not None:
+            held.add(_doc(segmented(document), marked, vocab, tokens))
+        several += sum(len(entity.concepts) > 1 for entity in document.entities)
+    with os_errors_as(DataError, "the file cannot be written", where=path):
+        write_whole(path, held.to_bytes())
+    what = "entities have several concepts: the first is written"
+    return [*problems, *unheld(path, what, several, kind="concepts-unheld")]
+
+
+def _doc(document: Document, marked: Marked, vocab: Any, library: Any) -> Any:
+    """A spaCy document of the same text."""
+    words, spaces, starts, numbers = _words(document)
+    doc = library.Doc(vocab, words=words, spaces=spaces, sent_starts=starts)
+    spans = []
+    for mention in marked.mentions:
+        first, last = numbers[mention.start], numbers[mention.end - 1] + 1
+        spans.append(library.Span(doc, first, last, label=mention.type, kb_id=mention.concept))
+    flat = [spans[number] for number in _flat(marked.mentions)]
+    doc.set_ents(flat, default="outside")
+    if len(flat) < len(spans):
+        doc.spans[GROUP] = spans
+    said: Tree = {"id": document.id}
+    for key, value in document.attributes:
+        if key != "id":
+            said[key] = [*said.get(key, []), value]
+    doc.user_data.update(said)
+    return doc
+
+
+def _flat(mentions: Sequence[Mention]) -> list[int]:
+    """The numbers of mentions that do not overlap: of those that do the longest, then the first."""
+    chosen: list[int] = []
+    taken: set[int] = set()
+    order = sorted(range(len(mentions)), key=lambda n: mentions[n].start - mentions[n].end)
+    for number in order:
+        own = range(mentions[number].start, mentions[number].end)
+        if taken.isdisjoint(own):
+            taken.update(own)
+            chosen.append(number)
+    return chosen
+
+
+def _words(document: Document) -> tuple[list[str], list[bool], list[bool], list[int]]:
+    """Words and white space that make up the text, whether a blank follows, sentence starts.
+
+    Also the number of the word of each token.
+    """
+    words: list[str] = []
+    spaces: list[bool] = []
+    starts: list[bool] = []
+    numbers: list[int] = []
+    offset = 0
+
+    def gap(end: int) -> None:
+        between = document.text[offset:end]
+        if between and words and between[0] == " ":
+            spaces[-1], between = True, between[1:]
+        if between:
+            words.append(between)
+            spaces.append(False)
+            starts.append(False)
+
+    for sentence in document.sentences:
+        for place, (start, end) in enumerate(sentence.tokens):
+            gap(start)
+            numbers.append(len(words))
+            words.append(document.text[start:end])
+            spaces.append(False)
+            starts.append(place == 0)
+            offset = end
+    gap(len(document.text))
+    return words, spaces, starts, numbers

@@ -7,25 +7,46 @@ back as it was.
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
-from confide.errors import ConfideError, DataError, FormatError
-from confide.text.align import entities_from_spans
+from confide.errors import ConfideError, DataError, FormatError, os_errors_as
 from confide.text.document import Document, Problem, Sentence
-from confide.text.files import LONGEST_JSON, read_bytes, read_text
-from confide.text.formats.base import Options, Reading, shown, whole, whole_text
-from confide.text.formats.delimited import rows_of_table
-from confide.text.formats.folders import saved_split
-from confide.text.formats.jsonl import rows_of
-from confide.text.formats.literals import list_of
-from confide.text.formats.marked import laid_out
-from confide.text.formats.records import RecordReader, clean
-from confide.text.formats.rows import Row
-from confide.text.schemes import detect_scheme, parse_tag, scheme_named, spans_from_tags
-from confide.userfiles import Tree, json_of, text_of
+from confide.text.draft import laid_out
+from confide.text.files import LONGEST_JSON, MOST_UNPACKED, read_bytes, read_text, write_text
+from confide.text.formats.jsonl import RecordReader
+from confide.text.formats.tables import rows_of_table
+from confide.text.reading import (
+    Keeps,
+    Options,
+    Reading,
+    clean,
+    cut_down,
+    extra,
+    shown,
+    unheld,
+    whole,
+    whole_text,
+)
+from confide.text.rows import Row, list_of, rows_of
+from confide.text.segment import segmented
+from confide.text.tagging import (
+    detect_scheme,
+    entities_from_spans,
+    flat_spans,
+    parse_tag,
+    scheme_named,
+    spans_from_tags,
+    tags_from_spans,
+)
+from confide.userfiles import Tree, json_of, size_in_words, text_of, write_whole
 
 TOKENS = ("tokens", "words", "token")
 TAGS = ("ner_tags", "tags", "ner_labels", "fine_ner_tags", "labels", "ner", "label")
@@ -34,6 +55,15 @@ _OWN = frozenset((*_IDS, "text", "offsets"))
 _CARD_NAME = re.compile(r"^\s*'?(\d{1,5})'?:\s*(\S+)\s*$", re.MULTILINE)
 _NAMES = ("label.json", "labels.json", "label2id.json", "id2label.json")
 _MOST_NAMES = 10_000
+
+
+ARROW_FOLDER = "state.json"
+"""The file in every folder that `datasets.save_to_disk` makes of one split."""
+
+
+def saved_split(folder: Path) -> bool:
+    """Whether this is a split that `datasets.save_to_disk` wrote."""
+    return (folder / ARROW_FOLDER).is_file() and (folder / "dataset_info.json").is_file()
 
 
 def is_rows(keys: Iterable[str]) -> bool:
@@ -120,7 +150,7 @@ class _Table:
             elif isinstance(tag, str) and tag.strip():
                 found.append(f"I-{tag.strip()}")  # types without prefixes
             else:
-                raise row.odd("a tag", "a name or a number", tag)
+                raise row.malformed("a tag", "a name or a number", tag)
         return found
 
     def documents(self) -> tuple[list[Document], str]:
@@ -207,8 +237,6 @@ def read(path: Path, options: Options) -> Reading:
     problems: list[Problem] = []
     rows: Iterable[tuple[str, str, Tree]]
     if path.is_dir() or _is_arrow(path):
-        from confide.text.formats.arrow import rows_and_names  # only with pyarrow
-
         rows, names = rows_and_names(path)
     else:
         text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
@@ -333,6 +361,264 @@ def _numbered(names: object) -> list[str]:
     return [pairs[number] for number in range(len(pairs))] if whole else []
 
 
-def is_saved(path: Path) -> bool:
-    """Whether this is a folder that `save_to_disk` wrote."""
-    return saved_split(path)
+# --- Parquet files and Arrow streams to rows, under a limit: a small file may hold a huge one -----
+
+_FREE, _MOST_TIMES = 1 << 23, 64
+_BATCH = 1000
+_MOST_PARTS = 4096
+
+
+def rows_and_names(path: Path) -> tuple[Iterator[tuple[str, str, Tree]], dict[str, list[str]]]:
+    """The rows of a file or of a saved split, and the names of the tags in its columns.
+
+    Raises:
+        SettingsError: pyarrow is not installed.
+        FormatError: a file is damaged, or holds far more than it weighs.
+        DataError: a part of a saved split is missing.
+    """
+    if not path.is_dir():
+        raw = read_bytes(path)
+        return _rows(raw, path), _named(_features_in(raw, path))
+    info = _object(path / "dataset_info.json")
+    features = info.get("features")
+    parts = _object(path / ARROW_FOLDER).get("_data_files")
+    held = [part.get("filename") for part in parts or () if isinstance(part, dict)]
+    names = [name for name in held if isinstance(name, str) and _plain(name)]
+    if not names or len(names) > _MOST_PARTS or len(names) != len(held):
+        raise FormatError(
+            "a saved dataset without files", expected="_data_files", where=str(path / ARROW_FOLDER)
+        )
+
+    def every() -> Iterator[tuple[str, str, Tree]]:
+        for name in names:
+            yield from _rows(read_bytes(path / name), path / name)
+
+    return every(), _named(features)
+
+
+def _plain(name: str) -> bool:
+    """Whether this is the name of a file in the folder, not a way out of it."""
+    return Path(name).name == name and name not in ("", "..")
+
+
+def _object(file: Path) -> Tree:
+    try:
+        found = json_of(text_of(file))
+    except (OSError, ValueError) as error:
+        raise DataError(f"a saved dataset is damaged ({error})", where=str(file)) from error
+    if not isinstance(found, dict):
+        raise FormatError("a saved dataset is damaged", expected="an object", where=str(file))
+    return found
+
+
+def _named(features: object) -> dict[str, list[str]]:
+    return names_of(features) if isinstance(features, dict) else {}
+
+
+def _arrow(path: Path) -> Any:
+    return extra("pyarrow", "datasets", where=path, what="parquet and Arrow files")
+
+
+def _features_in(raw: bytes, path: Path) -> object:
+    """The features that `datasets` writes into a file's schema."""
+    schema = _opened(raw, path)[0]
+    held = (schema.metadata or {}).get(b"huggingface")
+    try:
+        found = json_of(held) if held else {}
+    except ValueError:
+        return {}
+    info = found.get("info") if isinstance(found, dict) else None
+    return info.get("features") if isinstance(info, dict) else {}
+
+
+def _opened(raw: bytes, path: Path) -> tuple[Any, Iterator[Any]]:
+    """The schema of a file and its batches. Raises FormatError."""
+    arrow = _arrow(path)
+    try:
+        if raw.startswith(b"PAR1"):
+            parquet = extra("pyarrow.parquet", "datasets", where=path, what="parquet files")
+            file = parquet.ParquetFile(io.BytesIO(raw))
+            return file.schema_arrow, file.iter_batches(batch_size=_BATCH)
+        ipc = extra("pyarrow.ipc", "datasets", where=path, what="Arrow files")
+        if raw.startswith(b"ARROW1"):
+            whole = ipc.open_file(arrow.py_buffer(raw))
+            return whole.schema, (whole.get_batch(n) for n in range(whole.num_record_batches))
+        stream = ipc.open_stream(arrow.py_buffer(raw))
+        return stream.schema, iter(stream)
+    except Exception as error:  # a damaged file fails anywhere in arrow
+        raise _damaged(error, path) from error
+
+
+def _damaged(error: Exception, path: Path) -> FormatError:
+    return FormatError(
+        f"the parquet or Arrow file is damaged ({type(error).__name__})",
+        where=str(path),
+        fix="write it again",
+    )
+
+
+def _rows(raw: bytes, path: Path) -> Iterator[tuple[str, str, Tree]]:
+    """Every row: its place, a name for it, and its values."""
+    _, batches = _opened(raw, path)
+    most = min(MOST_UNPACKED, max(_FREE, _MOST_TIMES * len(raw)))
+    held = number = 0
+    while True:
+        try:
+            batch = next(batches, None)
+            if batch is None:
+                return
+            batch.validate(full=True)
+            held += batch.nbytes + 64 * batch.num_rows
+            rows = batch.to_pylist() if held <= most else []
+        except Exception as error:  # as above
+            raise _damaged(error, path) from error
+        if held > most:
+            raise FormatError(
+                f"the file of {len(raw):,} bytes holds more than {size_in_words(most)}",
+                expected=f"at most {_MOST_TIMES} times its own size",
+                where=str(path),
+                fix="write it in several files",
+            )
+        for row in rows:
+            number += 1
+            yield f"{path}#{number}", f"{path.stem}:{number}", row
+
+
+# --- Documents to rows of tokens and tags, as JSON Lines, CSV, parquet or a folder for `datasets`
+#
+# Documents to rows of tokens and tags, as JSON Lines, CSV, parquet or a folder for `datasets`.
+
+OUTSIDE = "O"
+_DATA = "data-00000-of-00001.arrow"
+_KEEPS = Keeps(fragments=True, sentences=True)  # what is in pieces is named by flat_spans
+
+
+def rows_of_documents(
+    documents: Sequence[Document], scheme: str = "iob2"
+) -> tuple[list[Tree], list[Problem]]:
+    """A row for each sentence: id, text, tokens, offsets and ner_tags; and what it cannot hold."""
+    problems: list[Problem] = []
+    rows: list[Tree] = []
+    for document in map(segmented, documents):
+        spans, lost = flat_spans(document)
+        problems += lost
+        if not document.sentences:
+            what = "a document without a token has no row"
+            where = document.source or document.id
+            problems.append(Problem("empty-document", where, what, lost=True))
+        for sentence, own in zip(document.sentences, spans, strict=True):
+            start = sentence.start
+            rows.append(
+                {
+                    "id": document.id,
+                    "text": document.text[start : sentence.end],
+                    "tokens": list(document.token_texts(sentence)),
+                    "offsets": [[a - start, b - start] for a, b in sentence.tokens],
+                    "ner_tags": tags_from_spans(len(sentence.tokens), own, scheme),
+                }
+            )
+    return rows, problems
+
+
+def names_of_tags(rows: Sequence[Tree]) -> list[str]:
+    """Every tag of some rows: first O, then by type, B before I."""
+    tags = {tag for row in rows for tag in row["ner_tags"]} - {OUTSIDE}
+    types = sorted({tag[2:] for tag in tags})
+    return [OUTSIDE, *(f"{part}-{name}" for name in types for part in "BILESU"
+                       if f"{part}-{name}" in tags or part in "BI")]  # fmt: skip
+
+
+def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+    """Write rows: the ending of the path says how.
+
+    ``.parquet`` is parquet and ``.csv`` a table, anything else with an ending JSON Lines; a path
+    without an ending becomes a folder that `datasets.load_from_disk` opens. In parquet and folders
+    the tags are numbers, which the features name.
+
+    Raises:
+        SettingsError: parquet or a folder needs pyarrow, which is not installed.
+        DataError: the file cannot be written.
+    """
+    cut, problems = cut_down(documents, _KEEPS, path)
+    rows, lost = rows_of_documents(cut, scheme)
+    problems += lost
+    relations = sum(len(document.relations) for document in cut)
+    problems += unheld(path, "relations: a row has none", relations, kind="relations-unheld")
+    if path.suffix == ".parquet" or not path.suffix:
+        _write_arrow(rows, path)
+    elif path.suffix == ".csv":
+        page = io.StringIO(newline="")
+        table = csv.writer(page)
+        table.writerow(("id", "text", "tokens", "offsets", "ner_tags"))
+        for row in rows:
+            lists = (json.dumps(row[key], ensure_ascii=False)
+                     for key in ("tokens", "offsets", "ner_tags"))  # fmt: skip
+            table.writerow((row["id"], row["text"].replace("\0", " "), *lists))
+        write_text(path, page.getvalue())
+    else:
+        write_text(path, "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows))
+    return problems
+
+
+def _features_of(names: Sequence[str]) -> Tree:
+    """The features of the columns, as `datasets` writes them."""
+    string = {"dtype": "string", "_type": "Value"}
+    number = {"dtype": "int32", "_type": "Value"}
+
+    def several(feature: Tree) -> Tree:
+        return {"feature": feature, "_type": "List"}
+
+    return {
+        "id": string,
+        "text": string,
+        "tokens": several(string),
+        "offsets": several(several(number)),
+        "ner_tags": several({"names": list(names), "_type": "ClassLabel"}),
+    }
+
+
+def _write_arrow(rows: Sequence[Tree], path: Path) -> None:
+    """A parquet file, or the folder of a saved split."""
+    arrow: Any = extra("pyarrow", "datasets", where=path, what="parquet and Arrow files")
+    names = names_of_tags(rows)
+    numbers = {name: number for number, name in enumerate(names)}
+    features = _features_of(names)
+    schema = arrow.schema(
+        [
+            ("id", arrow.string()),
+            ("text", arrow.string()),
+            ("tokens", arrow.list_(arrow.string())),
+            ("offsets", arrow.list_(arrow.list_(arrow.int32()))),
+            ("ner_tags", arrow.list_(arrow.int64())),
+        ],
+        metadata={"huggingface": json.dumps({"info": {"features": features}})},
+    )
+    coded = [{**row, "ner_tags": [numbers[tag] for tag in row["ner_tags"]]} for row in rows]
+    table = arrow.Table.from_pylist(coded, schema=schema)
+    held = io.BytesIO()
+    if path.suffix == ".parquet":
+        parquet: Any = extra("pyarrow.parquet", "datasets", where=path, what="parquet files")
+        parquet.write_table(table, held)
+        _put(path, held.getvalue())
+        return
+    ipc: Any = extra("pyarrow.ipc", "datasets", where=path, what="Arrow files")
+    with ipc.new_stream(held, schema) as stream:
+        stream.write_table(table)
+    _put(path / _DATA, held.getvalue())
+    info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
+    state: Tree = {
+        "_data_files": [{"filename": _DATA}],
+        "_fingerprint": sha256(held.getvalue()).hexdigest()[:16],
+        "_format_columns": None,
+        "_format_kwargs": {},
+        "_format_type": None,
+        "_output_all_columns": False,
+        "_split": None,
+    }
+    _put(path / "dataset_info.json", json.dumps(info, indent=2).encode())
+    _put(path / ARROW_FOLDER, json.dumps(state, indent=2).encode())
+
+
+def _put(path: Path, raw: bytes) -> None:
+    with os_errors_as(DataError, "the file cannot be written", where=path):
+        write_whole(path, raw)

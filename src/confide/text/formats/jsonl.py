@@ -7,26 +7,256 @@ single object, is read too; so are the exports of the tools in `tools`.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from confide.errors import DataError, FormatError
-from confide.text.annotators import Version, settled
-from confide.text.document import Document, Problem
-from confide.text.files import each_line, with_plain_ends, write_parts
-from confide.text.formats.base import Options, Reading, nothing_in
-from confide.text.formats.draft import Source, opened
-from confide.text.formats.records import RecordReader
+from confide.text.document import PAIR, Document, Problem, Sentence, Span, packed
+from confide.text.draft import Draft, Source, opened
+from confide.text.files import write_parts
 from confide.text.formats.tools import LeftOut, Notes, parts_of, taken
-from confide.userfiles import Tree, json_of
+from confide.text.places import CHARACTERS, UTF16
+from confide.text.reading import (
+    Options,
+    Reading,
+    Version,
+    clean,
+    malformed,
+    nothing_in,
+    settled,
+    shown,
+    whole,
+    whole_text,
+)
+from confide.text.rows import Value, loaded, values_of
+from confide.userfiles import Tree
 
-_BLANK = re.compile(r"\s*")
-_OPEN = re.compile(r"\{[^\S\n]*(?:\n|\Z)")
-_PAIR = re.compile(r'\[\s*"')
-Value = tuple[str, str, object]
-"""A line, or a value of a list: its place, a name for its document, and itself."""
+# --- JSON objects to documents: our own full form, and the forms that annotation tools write ------
+
+_ENTITIES = ("entities", "spans", "label", "labels")
+_START = ("start", "start_offset", "begin")
+_END = ("end", "end_offset")
+_TYPE = ("type", "label", "tag", "entity")
+_HEAD = ("head", "from_id", "from")
+_TAIL = ("tail", "to_id", "to")
+_KNOWN = frozenset((*_ENTITIES, "id", "text", "relations", "sentences", "attributes", "Comments"))
+
+_PARTS = _KNOWN - {"attributes"}
+
+
+def first_of(row: Tree, keys: Iterable[str]) -> Any:
+    """The value of the first of `keys` that is present and not null, or None."""
+    return next((row[key] for key in keys if row.get(key) is not None), None)
+
+
+class RecordReader:
+    """Makes documents of the JSON objects of one file; what does not fit goes to `problems`."""
+
+    def __init__(self, options: Options, problems: list[Problem]) -> None:
+        self.options, self.problems = options, problems
+        self._ignored: set[str] = set()
+        self._where = ""
+
+    def document(
+        self, row: Tree, name: str, where: str, *, units: tuple[str, ...] = (CHARACTERS, UTF16)
+    ) -> Document:
+        """One document.
+
+        Args:
+            row: the object.
+            name: the document's id if the object has no "id".
+            where: "file:line", for problems and errors.
+            units: how its offsets may be counted if nothing in it tells, its own rule first.
+
+        Raises:
+            FormatError: there is no text, or a part has the wrong form.
+            DataError: a type was not declared.
+        """
+        self._where = where
+        text = row.get("text")
+        if text is None:
+            raise FormatError(
+                'a document without "text"',
+                expected='a "text", or the keys of another form, such as "tokens" and "ner_tags"',
+                got=f"the keys {', '.join(map(clean, row))[:200]}" if row else "no key",
+                where=where,
+                fix="rename the key of its text, or state the format",
+            )
+        if not isinstance(text, str):
+            raise malformed('"text"', "a string", text, where=self._where)
+        text = whole_text(text, where, self.problems)
+        given = row.get("id")
+        called = clean(str(given)) if isinstance(given, str | int) else name
+        draft = Draft(called, text, where, self.options, self.problems, units=units, keep=True)
+        self._entities(row, draft)
+        self._relations(row, draft)
+        draft.sentences = self._sentences(row, text)
+        draft.attributes = self._attributes(row)
+        return draft.document()
+
+    def _note(self, kind: str, what: str, *, lost: bool = True) -> None:
+        self.problems.append(Problem(kind, self._where, what, lost))
+
+    # --- entities ---------------------------------------------------------------------
+
+    def _entities(self, row: Tree, draft: Draft) -> None:
+        items = [item for key in _ENTITIES if key in row for item in self._list(row, key)]
+        for item in items:
+            if isinstance(item, list) and len(item) >= 3:
+                item = {"start": item[0], "end": item[1], "type": item[2]}
+            if not isinstance(item, dict):
+                raise malformed(
+                    "an entity", "[start, end, type] or an object", item, where=self._where
+                )
+            self._entity(item, draft)
+
+    def _list(self, row: Tree, key: str) -> list[Any]:
+        value = row.get(key)
+        if value is None or (key == "label" and isinstance(value, str)):
+            return []
+        if not isinstance(value, list):
+            raise malformed(f'"{key}"', "a list", value, where=self._where)
+        return value
+
+    def _entity(self, item: Tree, draft: Draft) -> None:
+        kind = first_of(item, _TYPE)
+        if not isinstance(kind, str) or not kind:
+            raise malformed(
+                "an entity's type", "a string that is not empty", kind, where=self._where
+            )
+        kind = clean(kind)
+        given = first_of(item, ("fragments", "offsets"))
+        if given is None:
+            given = [[first_of(item, _START), first_of(item, _END)]]
+        else:
+            draft.units = (CHARACTERS,)  # our own form, and that of Python's libraries
+        spans = self._spans(given, f"the offsets of {kind}")
+        if not spans:
+            raise malformed(
+                f"the offsets of {kind}", "at least one fragment", None, where=self._where
+            )
+        surface = item.get("text")
+        if isinstance(surface, list):
+            surface = " ".join(map(str, surface))
+        name = item.get("id")
+        draft.entity(
+            kind,
+            spans,
+            given=clean(str(name)) if isinstance(name, str | int) else "",
+            surface=surface,
+            confidence=self._confidence(item),
+            concepts=tuple(self._strings(item, "concepts")),
+            attributes=self._pairs(item.get("attributes")),
+        )
+
+    def _spans(self, value: object, what: str) -> list[Span]:
+        if not isinstance(value, list):
+            raise malformed(what, "[[start, end], ...]", value, where=self._where)
+        return [self._span(pair, what) for pair in value]
+
+    def _span(self, pair: object, what: str) -> Span:
+        if type(pair) is list and len(pair) == 2 and type(pair[0]) is type(pair[1]) is int:
+            return pair[0], pair[1]  # as nearly always
+        ends = [whole(end) for end in pair] if isinstance(pair, list) else []
+        if len(ends) != 2 or ends[0] is None or ends[1] is None:
+            raise malformed(what, "whole numbers, a start and an end", pair, where=self._where)
+        return ends[0], ends[1]
+
+    def _confidence(self, item: Tree) -> float | None:
+        value = first_of(item, ("confidence", "score"))
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise malformed("a confidence", "a number from 0 to 1", value, where=self._where)
+        return float(value)
+
+    def _strings(self, item: Tree, key: str) -> list[str]:
+        values = self._list(item, key)
+        for value in values:
+            if not isinstance(value, str | int | float):
+                raise malformed(f'"{key}"', "a list of strings", value, where=self._where)
+        return [clean(str(value)) for value in values]
+
+    def _pairs(self, value: object) -> tuple[tuple[str, str], ...]:
+        """Attributes, from a list of pairs or an object."""
+        pairs = list(value.items()) if isinstance(value, dict) else value or []
+        if not isinstance(pairs, list) or not all(
+            isinstance(pair, list | tuple)
+            and len(pair) == 2
+            and all(isinstance(part, str | int | float) for part in pair)
+            for pair in pairs
+        ):
+            raise malformed(
+                '"attributes"', "an object or a list of pairs of strings", value, where=self._where
+            )
+        return tuple((clean(str(key)), clean(str(content))) for key, content in pairs)
+
+    # --- everything else --------------------------------------------------------------
+
+    def _relations(self, row: Tree, draft: Draft) -> None:
+        for number, item in enumerate(self._list(row, "relations"), 1):
+            if not isinstance(item, dict):
+                raise malformed("a relation", "an object", item, where=self._where)
+            kind = first_of(item, ("type", "label"))
+            ends = [first_of(item, keys) for keys in (_HEAD, _TAIL)]
+            if not isinstance(kind, str) or not all(isinstance(end, str | int) for end in ends):
+                raise malformed("a relation", '"type", "head" and "tail"', item, where=self._where)
+            head, tail = (clean(str(end)) for end in ends)
+            draft.relation(
+                clean(kind),
+                head,
+                tail,
+                given=clean(str(item.get("id", f"R{number}"))),
+                concepts=item.get("level") == "concept",
+                confidence=self._confidence(item),
+                attributes=self._pairs(item.get("attributes")),
+            )
+
+    def _sentences(self, row: Tree, text: str) -> tuple[Sentence, ...]:
+        sentences = []
+        last = 0
+        for item in self._list(row, "sentences"):
+            if not isinstance(item, dict):
+                raise malformed("a sentence", "an object", item, where=self._where)
+            start, end = self._span([item.get("start"), item.get("end")], "a sentence")
+            tokens = self._spans(item.get("tokens"), "the tokens of a sentence")
+            borders = [last, start, *(offset for token in tokens for offset in token), end]
+            if borders != sorted(borders) or end > len(text) or any(a >= b for a, b in tokens):
+                raise malformed(
+                    "sentences or tokens out of order", "ascending offsets", item, where=self._where
+                )
+            sentences.append(Sentence(start, end, packed(tokens)))
+            last = end
+        return tuple(sentences)
+
+    def _attributes(self, row: Tree) -> tuple[tuple[str, str], ...]:
+        """Our "attributes", then "meta" and every other key that holds one plain value."""
+        if _PARTS.issuperset(row) and not isinstance(row.get("label"), str):
+            return ()
+        pairs = list(self._pairs(row.get("attributes")))
+        meta = row.get("meta")
+        others = {key: value for key, value in row.items() if key not in _KNOWN}
+        if isinstance(meta, dict):
+            others |= meta
+            del others["meta"]
+        if isinstance(row.get("label"), str):
+            others["label"] = row["label"]
+        for key, value in others.items():
+            listed = key == PAIR or (isinstance(meta, dict) and key in meta)
+            if (
+                listed
+                and isinstance(value, list)
+                and all(isinstance(one, str | int | float) for one in value)
+            ):
+                pairs += [(clean(key), clean(str(one))) for one in value]
+            elif isinstance(value, str | int | float):
+                pairs.append((clean(key), clean(str(value))))
+            elif value and key not in self._ignored:
+                self._ignored.add(key)
+                self._note("key-ignored", f"{shown(key)} is not understood, here and below")
+        return tuple(pairs)
 
 
 def read(path: Path, options: Options) -> Reading:
@@ -38,7 +268,7 @@ def read(path: Path, options: Options) -> Reading:
     """
     source = opened(path, options)
     text, source.text = source.text, ""
-    return annotated(source, _values(text, path), format="jsonl")
+    return annotated(source, values_of(text, path), format="jsonl")
 
 
 def annotated(source: Source, values: Iterable[Value], *, format: str) -> Reading:
@@ -64,7 +294,7 @@ def annotated(source: Source, values: Iterable[Value], *, format: str) -> Readin
 
     for where, name, given in values:
         try:
-            value = _load(given, where) if isinstance(given, str) else given
+            value = loaded(given, where) if isinstance(given, str) else given
             parts = parts_of(value)
             if len(parts) == 1:
                 add(parts[0], name, where)
@@ -106,65 +336,6 @@ def _named_alike(versions: list[Version]) -> list[Version]:
             version = Version(version.annotator, document)
         alike.append(version)
     return alike
-
-
-def rows_of(
-    text: str,
-    path: Path,
-    *,
-    options: Options | None = None,
-    problems: list[Problem] | None = None,
-) -> Iterator[tuple[str, str, Tree]]:
-    """Every JSON object of a file: its place, a name for it, and the object.
-
-    With `options`, a broken line is left out if they say so. Raises FormatError if a line is not
-    JSON or not an object.
-    """
-    options, problems = options or Options(), problems if problems is not None else []
-    for where, name, given in _values(text, path):
-        with options.document(problems, where):
-            row = _load(given, where) if isinstance(given, str) else given
-            if not isinstance(row, dict):
-                raise FormatError(
-                    "not a document",
-                    expected='a JSON object with "text"',
-                    got=type(row).__name__,
-                    where=where,
-                )
-            yield where, name, row
-
-
-def _values(text: str, path: Path) -> Iterator[Value]:
-    """Every line of a file, or the values of the one list that it is; strings are not parsed."""
-    file, stem, text = str(path), path.stem, with_plain_ends(text)
-    found = _BLANK.match(text)
-    start = found.end() if found else 0
-    if text.startswith("[", start) and not _PAIR.match(text, start):
-        listed = _load(text, file)
-        assert isinstance(listed, list), "a JSON text that begins with [ is a list"
-        listed.reverse()
-        for number in range(1, len(listed) + 1):
-            value = listed.pop()
-            line = json.dumps(value) if isinstance(value, str) else value
-            yield f"{file}#{number}", f"{stem}:{number}", line
-        return
-    lines: Iterable[tuple[int, str]] = enumerate(each_line(text), 1)
-    if _OPEN.match(text, start):  # one object over several lines
-        lines = [(text.count("\n", 0, start) + 1, text)]
-    for number, line in lines:
-        if line and not line.isspace():
-            yield f"{file}:{number}", f"{stem}:{number}", line
-
-
-def _load(text: str, where: str) -> object:
-    try:
-        return json_of(text, parse_constant=_refuse)
-    except ValueError as error:
-        raise FormatError(f"not JSON: {error}", where=where) from error
-
-
-def _refuse(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation
+from confide.text.draft import Draft, Source, gathered, opened
 from confide.text.files import LONGEST_LINE, lines_of, write_text
-from confide.text.formats.base import Options, Reading, place, shown, unheld, whole
-from confide.text.formats.draft import Draft, Source, gathered, opened
+from confide.text.reading import Options, Reading, place, shown, unheld, whole
 
 _HEAD = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 _NO_CONCEPT = frozenset(("", "-", "-1"))
@@ -53,7 +53,7 @@ def _blocks(source: Source) -> Iterator[tuple[str, str, _Lines]]:
 def _document(source: Source, where: str, name: str, block: _Lines) -> Document:
     title = _HEAD.match(block[0][1])
     if title is None or title[2] != "t":
-        raise _odd("a line before any title", where, "id|t|title")
+        raise FormatError("a line before any title", expected="id|t|title", where=where)
     name, rest = title[1], block[1:]
     draft = source.draft(name, title[3], where)
     if rest and (head := _HEAD.match(rest[0][1])) and head[1] == name:
@@ -61,32 +61,35 @@ def _document(source: Source, where: str, name: str, block: _Lines) -> Document:
         rest = rest[1:]
     for at, line in rest:
         if _HEAD.match(line):
-            raise _odd("an abstract without its title", at, f"one abstract of {name}")
+            raise FormatError(
+                "an abstract without its title", expected=f"one abstract of {name}", where=at
+            )
         fields = line.split("\t")
         if fields[0] != name:
-            raise _odd("a line of another document", at, f"the id {name!r} first")
+            raise FormatError(
+                "a line of another document", expected=f"the id {name!r} first", where=at
+            )
         if len(fields) >= 5 and whole(fields[1]) is not None and whole(fields[2]) is not None:
             _mention(draft, fields, at)
         elif len(fields) in (4, 5) and fields[1]:
             novelty = (("novelty", fields[4]),) if len(fields) == 5 else ()
             draft.relation(*fields[1:4], concepts=True, attributes=novelty)
         else:
-            raise _odd(
+            raise FormatError(
                 f"a line of {len(fields)} columns that is neither a mention nor a relation",
-                at,
-                "id, start, end, text, type, concept; or id, type, concept, concept; cut by tabs",
+                expected="id, start, end, text, type, concept; or id, type, concept, concept;"
+                " cut by tabs",
+                where=at,
             )
     return draft.document()
-
-
-def _odd(what: str, where: str, expected: str) -> FormatError:
-    return FormatError(what, where=where, expected=expected)
 
 
 def _mention(draft: Draft, fields: list[str], where: str) -> None:
     start, end, surface, kind, raw, parts, *_ = *fields[1:], "", ""
     if not kind:
-        raise _odd("a mention without a type", where, "a type in the fifth column")
+        raise FormatError(
+            "a mention without a type", expected="a type in the fifth column", where=where
+        )
     cut = "|" if parts and raw.count("|") == parts.count("|") else ","
     draft.entity(
         kind,

@@ -1,39 +1,117 @@
-"""The format of a file or folder, detected from its content."""
+"""The format of a file or folder, detected from its content, and which files are one corpus."""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError
-from confide.text.archives import files_below, is_folder, must_be_a_path
-from confide.text.files import decode, lines_of, read_bytes
-from confide.text.formats import bioc, ddi, hub, i2b2, i2b2_2009
-from confide.text.formats.ade import is_ade
-from confide.text.formats.biobert import is_biobert
-from confide.text.formats.chemprot import is_chemprot
-from confide.text.formats.columns import find_layout
+from confide.text.files import (
+    decode,
+    files_below,
+    is_folder,
+    lines_of,
+    must_be_a_path,
+    read_bytes,
+    root_name,
+    text_looks_like,
+    zip_of,
+)
+from confide.text.formats import bioc, hub
+from confide.text.formats.conll import find_layout
 from confide.text.formats.conllu import is_conllu
-from confide.text.formats.delimited import header_of
 from confide.text.formats.docbin import is_docbin
-from confide.text.formats.docred import is_docred
-from confide.text.formats.fhir import is_fhir
-from confide.text.formats.folders import files_under, saved_split
-from confide.text.formats.i2b2_xml import is_i2b2_xml
-from confide.text.formats.markup import root_name
-from confide.text.formats.notes import is_notes
-from confide.text.formats.nyt10 import is_nyt10
-from confide.text.formats.opennre import is_opennre
-from confide.text.formats.pair_json import is_fewrel, is_tacred
-from confide.text.formats.pgr import is_pgr
-from confide.text.formats.psytar import ZIP
-from confide.text.formats.rows import first_keys
-from confide.text.formats.semeval import is_semeval
+from confide.text.formats.hub import saved_split
+from confide.text.formats.plain import is_fhir
+from confide.text.formats.tables import header_of, is_notes
 from confide.text.formats.token_json import shape_of
 from confide.text.formats.webanno import is_webanno
 from confide.text.formats.xmi import ROOTS
-from confide.text.looks import text_looks_like, zip_of
+from confide.text.published import ddi, i2b2
+from confide.text.published.ade import corpus_file, is_ade
+from confide.text.published.bags import is_nyt10, is_opennre, is_pgr
+from confide.text.published.i2b2 import is_i2b2_xml
+from confide.text.published.psytar import ZIP
+from confide.text.published.relations import (
+    is_biobert,
+    is_chemprot,
+    is_docred,
+    is_fewrel,
+    is_semeval,
+    is_tacred,
+)
+from confide.text.reading import NO_DATA
+from confide.text.rows import first_keys
+
+# --- The data files of a folder, at any depth, on disk or in an archive ---------------------------
+
+
+def files_in(folder: Path) -> list[Path]:
+    """The data files directly in a folder, sorted by name, without hidden files and READMEs.
+
+    A folder whose data files are the ADE corpus, or a split that `datasets` saved, stands for
+    itself, since they are read together.
+
+    Raises:
+        DataError: the system refuses to list the folder.
+    """
+    try:
+        inside = sorted(folder.iterdir())
+    except OSError as error:
+        raise DataError(f"the folder cannot be read ({error})", where=str(folder)) from error
+    return _leaves(folder, [file for file in inside if file.is_file()])
+
+
+def files_under(folder: Path) -> list[Path]:
+    """The data files of a folder and of all folders in it; no link to a folder is followed.
+
+    Raises:
+        DataError: the system refuses to list a folder.
+    """
+    if not folder.is_dir():
+        return [file for file in sorted(files_below(folder)) if not _hidden(file, folder)]
+    found: list[Path] = []
+    for place, names in _walk(folder):
+        found += _leaves(place, [place / name for name in names])
+    return found
+
+
+def _hidden(file: Path, folder: Path) -> bool:
+    parts = file.relative_to(folder).parts
+    return any(part.startswith((".", "__MACOSX")) for part in parts) or _no_data(file)
+
+
+def _no_data(file: Path) -> bool:
+    return file.name.startswith(".") or NO_DATA.search(file.name) is not None
+
+
+def _walk(folder: Path) -> Iterator[tuple[Path, list[str]]]:
+    """Every folder and the names of its files, sorted. Raises DataError."""
+    try:
+        for place, folders, files in os.walk(folder, onerror=_refused):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            here = Path(place)
+            yield here, sorted(name for name in files if (here / name).is_file())
+    except OSError as error:
+        raise DataError(f"the folder cannot be read ({error})", where=str(folder)) from error
+
+
+def _refused(error: OSError) -> None:
+    raise error
+
+
+def _leaves(folder: Path, inside: list[Path]) -> list[Path]:
+    """The data files among those of a folder, or the folder if it stands for itself."""
+    if saved_split(folder):
+        return [folder]
+    files = [file for file in inside if not _no_data(file)]
+    return [folder] if files and all(map(corpus_file, files)) else files
+
+
+# --- The format of a file or folder, detected from its content ------------------------------------
 
 _SAMPLE = 1 << 18
 BRAT = frozenset((".ann", ".a1", ".a2"))
@@ -54,7 +132,7 @@ _BY_BYTES: dict[str, Callable[[bytes], bool]] = {
     "i2b2-xml": lambda raw: root_name(raw) != "" and is_i2b2_xml(raw),
 }
 _BY_LINES: dict[str, Callable[[list[str]], bool]] = {
-    "i2b2-2009": i2b2_2009.is_entries,
+    "i2b2-2009": i2b2.is_entries,
     "nyt10": is_nyt10,
     "pgr": is_pgr,
     "ade": is_ade,
@@ -227,3 +305,149 @@ def _of_folder(folder: Path, encoding: str | None, *, skip_broken: bool) -> str:
 def _standing_alone(folder: Path) -> str:
     """The format of a folder that is read as one."""
     return "datasets" if saved_split(folder) else "ade"
+
+
+# --- Which files belong together ------------------------------------------------------------------
+#
+# Which files belong together: the parts (train, dev, test) of one corpus, or several corpora.
+
+__all__ = ["BRAT", "PARTS", "grouped"]
+
+PARTS = ("train", "dev", "test")
+_PART_NAMES = (
+    ("train", re.compile(r"train(?:ing)?(?:[-_. ]?set)?", re.IGNORECASE)),
+    (
+        "dev",
+        re.compile(
+            r"(?<![a-z])(?:devel(?:opment)?|dev|valid(?:ation)?|val)(?:[-_. ]?set)?(?![a-z])",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        "test",
+        re.compile(r"(?<![a-z])(?:test(?:ing)?|eval)(?:[-_. ]?set)?(?![a-z])", re.IGNORECASE),
+    ),
+)
+
+
+def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
+    """Group files by corpus and part, in the order in which they were given.
+
+    Files in one folder whose names differ only in words such as train, devel or test form one
+    corpus; a file whose name has no such word is a corpus for training. Folders side by side whose
+    whole names are such words hold the parts of one corpus, or of several if the files in them
+    have the same names. A folder of brat files (or of i2b2's or DDI's) counts as one file; any
+    other folder stands for its contents.
+
+    Returns:
+        For each corpus, a name (letters, digits, ``_ . -``; taken from the files' names or their
+        folder) and its files by part. Every corpus has a file for training.
+
+    Raises:
+        MissingDataError: a folder holds nothing.
+    """
+    leaves = list(
+        dict.fromkeys(leaf for path in paths for leaf in _corpus_leaves(path, frozenset()))
+    )
+    by_folder = _parts_by_folder(leaves)
+    groups: dict[tuple[Path, str], dict[str, list[Path]]] = {}
+    for leaf in leaves:
+        part, rest = _part(leaf)
+        key = leaf.parent, rest
+        if leaf in by_folder:
+            part, key = by_folder[leaf]
+        parts = groups.setdefault(key, {name: [] for name in PARTS})
+        parts[part].append(leaf)
+    _join_orphans(groups)
+    return dict(zip(_names(list(groups)), groups.values(), strict=True))
+
+
+def _corpus_leaves(path: Path, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
+    """The files of a path; a folder of brat, i2b2 or DDI files counts as one.
+
+    `above` are the folders that led to this one; a link back to one of them is not followed.
+    """
+    must_be_a_path(path)
+    if not path.is_dir():
+        yield path
+        return
+    try:
+        state = path.stat()
+        if (state.st_dev, state.st_ino) in above:
+            return
+        above |= {(state.st_dev, state.st_ino)}
+        inside = sorted(child for child in path.iterdir() if not child.name.startswith("."))
+        together = one_corpus(path)
+    except OSError as error:
+        raise DataError(f"the folder cannot be read ({error})", where=str(path)) from error
+    if together:
+        yield path
+        return
+    leaves = files_in(path)
+    leaves += [leaf for child in inside if child.is_dir() for leaf in _corpus_leaves(child, above)]
+    if not leaves:
+        raise MissingDataError("the folder holds no data file", where=str(path))
+    yield from leaves
+
+
+def _part(path: Path) -> tuple[str, str]:
+    """Which part a file's name says it is ("train" if none), and the rest of the name."""
+    stem = path.name if path.is_dir() else path.name.removesuffix(".gz").rpartition(".")[0]
+    stem = stem or path.name
+    for part, pattern in _PART_NAMES:
+        found = pattern.search(stem)
+        if found:
+            rest = stem[: found.start()] + " " + stem[found.end() :]
+            return part, re.sub(r"[^A-Za-z0-9]+", "-", rest).strip("-")
+    return "train", stem
+
+
+def _parts_by_folder(leaves: Sequence[Path]) -> dict[Path, tuple[str, tuple[Path, str]]]:
+    """The part and corpus of files that lie in folders such as train/ and dev/, side by side.
+
+    Only of files whose own names say no part.
+    """
+    found: dict[Path, dict[str, list[Path]]] = {}
+    for leaf in leaves:
+        named = next((part for part, name in _PART_NAMES if name.fullmatch(leaf.parent.name)), None)
+        if named and _part(leaf) == ("train", leaf.name.removesuffix(".gz").rpartition(".")[0]):
+            found.setdefault(leaf.parent.parent, {}).setdefault(named, []).append(leaf)
+    placed = {}
+    for folder, parts in found.items():
+        if len(parts) < 2 or "train" not in parts:
+            continue
+        stems = {part: {_part(leaf)[1] for leaf in own} for part, own in parts.items()}
+        alike = all(own <= stems["train"] for own in stems.values())
+        for part, own in parts.items():
+            for leaf in own:
+                placed[leaf] = part, (folder, _part(leaf)[1] if alike else "")
+    return placed
+
+
+def _join_orphans(groups: dict[tuple[Path, str], dict[str, list[Path]]]) -> None:
+    """Let groups without a train file join the only group beside them with one, or train on dev."""
+    for key in [key for key, parts in groups.items() if not parts["train"]]:
+        beside = [other for other in groups if other[0] == key[0] and groups[other]["train"]]
+        orphan = groups[key]
+        if len(beside) == 1:
+            for part in ("dev", "test"):
+                groups[beside[0]][part] += orphan[part]
+            del groups[key]
+        else:
+            spare = "dev" if orphan["dev"] else "test"
+            orphan["train"], orphan[spare] = orphan[spare], []
+
+
+def _names(keys: Sequence[tuple[Path, str]]) -> list[str]:
+    """A name for each site, from the rest of its files' names or their folder."""
+    plain = [rest or folder.resolve().name for folder, rest in keys]
+    twice = {name for name, count in Counter(plain).items() if count > 1}
+    names: dict[str, None] = {}
+    counts: Counter[str] = Counter()
+    for name, (folder, rest) in zip(plain, keys, strict=True):
+        wanted = f"{folder.resolve().name}-{rest}" if name in twice else name
+        wanted = re.sub(r"[^A-Za-z0-9_.-]+", "-", wanted).strip("-_.")[:56] or "site"
+        chosen = f"{wanted}-{counts[wanted] + 1}" if wanted in names else wanted
+        counts[re.sub(r"-\d+$", "", chosen)] += 1
+        names[chosen] = None
+    return list(names)

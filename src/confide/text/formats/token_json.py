@@ -1,31 +1,30 @@
 """GLiNER, SpERT and DyGIE: JSON with lists of tokens, and mentions by the numbers of tokens.
 
-Each form is a `Shape`; one reader and one writer serve them all.
+Each form is a `Shape`, and one reader serves them all; GLiNER's is written, too.
 """
 
 from __future__ import annotations
 
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from confide.text.document import Document, Problem
-from confide.text.files import write_text
-from confide.text.formats.base import Options, Reading
-from confide.text.formats.draft import gathered, opened
-from confide.text.formats.jsonl import rows_of
-from confide.text.formats.keeping import Keeps, cut_down
-from confide.text.formats.marked import (
+from confide.text.draft import (
     Link,
     Marked,
     Mention,
-    by_sentence,
     document_of,
+    gathered,
     marked_of,
-    respaced,
+    opened,
 )
-from confide.text.formats.rows import Key, Row
+from confide.text.files import write_text
+from confide.text.reading import Keeps, Options, Reading, cut_down, unheld
+from confide.text.rows import Key, Row, rows_of
+from confide.text.segment import segmented
 from confide.userfiles import Tree
 
 
@@ -38,8 +37,7 @@ class Shape:
     first. Otherwise a record is one sentence. `mention` says where start, end and type stand in an
     item of `mentions`, by key or place; `last`: the end is the last token, not one past it. `link`
     says where type, head and tail stand in an item of `links`; head and tail are the numbers of
-    mentions, or, if there are five, the first and last tokens of head and tail. `lines`: JSON
-    Lines are written, not a list.
+    mentions, or, if there are five, the first and last tokens of head and tail.
     """
 
     name: str
@@ -51,7 +49,6 @@ class Shape:
     link: tuple[Key, ...]
     sentences: bool = False
     last: bool = True
-    lines: bool = False
 
     @property
     def known(self) -> frozenset[str]:
@@ -66,10 +63,9 @@ SPERT = Shape(
 )  # fmt: skip
 DYGIE = Shape(
     "dygie", "doc_key", "sentences", "ner", (0, 1, 2), "relations", (4, 0, 1, 2, 3),
-    sentences=True, lines=True,
+    sentences=True,
 )  # fmt: skip
 SHAPES = (GLINER, SPERT, DYGIE)
-_KEEPS = Keeps(relations=True, sentences=True)
 _QUIET = frozenset(("dataset", "_sentence_start", "sentence_start"))
 
 
@@ -146,7 +142,7 @@ def _items(shape: Shape, row: Row, key: str) -> Iterator[object]:
         elif isinstance(value, list):
             yield from value
         else:
-            raise row.odd(f'"{key}"', "a list for each sentence", value)
+            raise row.malformed(f'"{key}"', "a list for each sentence", value)
 
 
 def _mention(shape: Shape, row: Row, item: object) -> Mention:
@@ -167,62 +163,70 @@ def _link(shape: Shape, row: Row, item: object, mentions: Sequence[Mention]) -> 
     return Link(kind, head, tail)
 
 
-# --- writing ------------------------------------------------------------------------------
+# --- writing GLiNER's form ----------------------------------------------------------------
 
 
-def writer(shape: Shape) -> Callable[[Sequence[Document], Path, str], list[Problem]]:
-    """The writer of a form; nested entities are kept, several fragments and white space are not."""
+def write_gliner(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+    """Write a record for each sentence; `scheme` is not used.
 
-    def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-        keeps = _KEEPS
-        cut, problems = cut_down(documents, keeps, path)
-        records: list[Tree] = []
-        for document in cut:
-            marked = marked_of(document, problems)
-            if marked is not None:
-                parts = [marked] if shape.sentences else by_sentence(marked, problems)
-                records += [_record(shape, part) for part in parts]
-        lines = [json.dumps(record, ensure_ascii=False) for record in records]
-        whole = "\n".join(lines) if shape.lines else "[" + ",\n".join(lines) + "]"
-        write_text(path, whole + "\n")
-        return [*problems, *respaced(documents, path)]
+    Nested entities are kept, several fragments and white space are not. Raises DataError if the
+    file cannot be written.
+    """
+    cut, problems = cut_down(documents, Keeps(relations=True, sentences=True), path)
+    records: list[Tree] = []
+    for document in cut:
+        marked = marked_of(document, problems)
+        for part in _by_sentence(marked, problems) if marked is not None else ():
+            (tokens,) = part.sentences
+            records.append(
+                {
+                    GLINER.id: part.id,
+                    GLINER.tokens: tokens,
+                    GLINER.mentions: [[one.start, one.end - 1, one.type] for one in part.mentions],
+                    GLINER.links: [[one.head, one.tail, one.type] for one in part.links],
+                }
+            )
+    lines = [json.dumps(record, ensure_ascii=False) for record in records]
+    write_text(path, "[" + ",\n".join(lines) + "]\n")
+    return [*problems, *_respaced(documents, path)]
 
-    return write
 
-
-def _record(shape: Shape, marked: Marked) -> Tree:
-    record: Tree = {shape.id: marked.id}
+def _by_sentence(marked: Marked, problems: list[Problem]) -> list[Marked]:
+    """A document cut into one for each sentence; what crosses a border is reported as lost."""
     starts = marked.starts
-    mentions: list[list[object]] = [[] for _ in starts]
-    links: list[list[object]] = [[] for _ in starts]
-    for mention in marked.mentions:
-        home = _home(starts, mention.start)
-        values = mention.start, mention.end - shape.last, mention.type
-        mentions[home].append(_item(shape.mention, values))
+    if len(starts) == 1:
+        return [marked]
+    home = [bisect_right(starts, mention.start) - 1 for mention in marked.mentions]
+    borders = [*starts[1:], starts[-1] + len(marked.sentences[-1])]
+    parts = [
+        Marked(f"{marked.id}:{number}", marked.where, [sentence], attributes=marked.attributes)
+        for number, sentence in enumerate(marked.sentences, 1)
+    ]
+    places: dict[int, tuple[int, int]] = {}
+    for number, mention in enumerate(marked.mentions):
+        sentence = home[number]
+        if mention.end > borders[sentence]:
+            what = f"{mention.type} {mention.start}-{mention.end} crosses a sentence's end"
+            problems.append(Problem("crosses-sentence", marked.where, what, lost=True))
+            continue
+        start = starts[sentence]
+        places[number] = sentence, len(parts[sentence].mentions)
+        moved = mention._replace(start=mention.start - start, end=mention.end - start)
+        parts[sentence].mentions.append(moved)
     for link in marked.links:
-        ends = [marked.mentions[end] for end in link[1:3] if isinstance(end, int)]
-        numbers: list[object] = list(link[1:3])
-        if len(shape.link) == 5:
-            numbers = [place for end in ends for place in (end.start, end.end - 1)]
-        links[_home(starts, ends[0].start)].append(_item(shape.link, (link.type, *numbers)))
-    if shape.sentences:
-        return {
-            **record,
-            shape.tokens: marked.sentences,
-            shape.mentions: mentions,
-            shape.links: links,
-        }
-    (tokens,) = marked.sentences
-    return {**record, shape.tokens: tokens, shape.mentions: mentions[0], shape.links: links[0]}
+        head, tail = (places.get(end) if isinstance(end, int) else None for end in link[1:3])
+        if head is None or tail is None or head[0] != tail[0]:
+            what = f"{link.type} links two sentences, or what was not written"
+            problems.append(Problem("relation-unheld", marked.where, what, lost=True))
+            continue
+        parts[head[0]].links.append(link._replace(head=head[1], tail=tail[1]))
+    return parts
 
 
-def _home(starts: Sequence[int], token: int) -> int:
-    return max(number for number, start in enumerate(starts) if start <= token)
-
-
-def _item(keys: Sequence[Key], values: Sequence[object]) -> object:
-    """An object or a list with the values at their keys."""
-    pairs = list(zip(keys, values, strict=True))
-    if isinstance(keys[0], str):
-        return {str(key): value for key, value in pairs}
-    return [value for _, value in sorted(pairs, key=lambda pair: int(pair[0]))]
+def _respaced(documents: Sequence[Document], path: Path) -> list[Problem]:
+    """One problem for the documents whose white space no list of tokens holds."""
+    count = 0
+    for document in map(segmented, documents):
+        rows = (" ".join(document.token_texts(sentence)) for sentence in document.sentences)
+        count += document.text != "\n".join(rows)
+    return unheld(path, "documents lose their white space", count, kind="white-space-unheld")

@@ -1,20 +1,27 @@
-"""Records of annotation tools, each turned into one of our own: text and entities by offsets.
-
-Only what was accepted is read: `LeftOut` counts by name what was rejected, ignored, skipped or
-cancelled. A tool's record may hold several annotators' versions of one text.
-"""
+"""The JSON of annotation tools: doccano, Prodigy, Label Studio, PubAnnotation and others."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 from confide.errors import FormatError
-from confide.text.document import Problem
-from confide.text.formats.base import shown, whole
-from confide.text.formats.offsets import CHARACTERS, UTF16
+from confide.text.document import PAIR, Document, Entity, Problem
+from confide.text.files import write_text
+from confide.text.places import CHARACTERS, UTF16
+from confide.text.reading import Keeps, cut_down, malformed, shown, whole
+from confide.text.segment import segmented
 from confide.userfiles import Tree
+
+# --- Records of annotation tools, each turned into one of our own: text and entities by offsets
+#
+# Only what was accepted is read: `LeftOut` counts by name what was rejected, ignored, skipped or
+# cancelled. A tool's record may hold several annotators' versions of one text.
 
 _MOST_LABELS = 100  # of one region of Label Studio
 _KEPT_BY_PRODIGY = frozenset(("text", "spans", "relations", "tokens", "answer", "is_binary"))
@@ -72,18 +79,13 @@ class Notes:
         """Write down a loss."""
         self.problems.append(Problem(kind, self.where, what, lost=True))
 
-    def odd(self, what: str, expected: str, got: object) -> FormatError:
-        """The error for a part of another form."""
-        shape = "nothing" if got is None else type(got).__name__
-        return FormatError(what, expected=expected, got=shape, where=self.where)
-
     def rows(self, row: Tree, key: str) -> list[Tree]:
         """A list of objects in a record; empty if it is missing. Raises FormatError."""
         value = row.get(key)
         if value is None:
             return []
         if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
-            raise self.odd(f'"{key}"', "a list of objects", value)
+            raise malformed(f'"{key}"', "a list of objects", value, where=self.where)
         return value
 
     def accepted(self, answer: object) -> bool:
@@ -129,7 +131,7 @@ def taken(value: object, notes: Notes) -> tuple[str, list[Taken]]:
     if _is_pair(value):
         return "spaCy", [_pair(*value)]
     if not isinstance(value, dict):
-        raise notes.odd("not a document", 'a JSON object with "text"', value)
+        raise malformed("not a document", 'a JSON object with "text"', value, where=notes.where)
     if not _MARKS.isdisjoint(value):
         for tool, belongs, turned in _TOOLS:
             if belongs(value):
@@ -284,7 +286,7 @@ def _label_studio_min(row: Tree, notes: Notes) -> Iterator[Taken]:
         if regions and all(isinstance(one, dict) and "labels" in one for one in regions):
             for region in regions:
                 if not isinstance(region["labels"], list):
-                    raise notes.odd('"labels"', "a list", region["labels"])
+                    raise malformed('"labels"', "a list", region["labels"], where=notes.where)
                 entities += _regions(region, None, notes)
         elif key not in (*_MIN_KEYS, "id", "text"):
             rest[key] = value
@@ -391,7 +393,9 @@ def _denoted(track: Tree, notes: Notes) -> Tree:
         given = spans if isinstance(spans, list) else [spans]
         parts = [part for part in given if isinstance(part, dict)]
         if not parts or len(parts) != len(given):
-            raise notes.odd("a denotation's span", '{"begin": ..., "end": ...}', spans)
+            raise malformed(
+                "a denotation's span", '{"begin": ..., "end": ...}', spans, where=notes.where
+            )
         name = str(one.get("id", f"T{number}"))
         while name in entities:
             name += "'"
@@ -431,4 +435,198 @@ _TOOLS: tuple[tuple[str, Callable[[Tree], bool], Callable[[Tree, Notes], Iterato
     ("MedCATtrainer", _is_medcat, _medcat),
     ("NER Annotator", _is_ner_annotator, _ner_annotator),
     ("PubAnnotation", _is_pubannotation, _pubannotation),
+)
+
+
+# --- Documents to the JSON of annotation tools ----------------------------------------------------
+#
+# Documents to the JSON of annotation tools: doccano, Prodigy, Label Studio and PubAnnotation.
+#
+# Each tool has its `Keeps` and one function from a document to its record; all are read by `jsonl`.
+
+_FROM, _TO = itemgetter(0), itemgetter(1)
+Writer = Callable[[Sequence[Document], Path, str], list[Problem]]
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """A tool's form: what it keeps, a document's record, and whether the file is one list."""
+
+    keeps: Keeps
+    record: Callable[[Document], Tree]
+    one_list: bool = False
+
+
+def writer(tool: Tool) -> Writer:
+    """The writer of a tool's form; it raises DataError if the file cannot be written."""
+
+    def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+        cut, problems = cut_down(documents, tool.keeps, path)
+        lines = [json.dumps(tool.record(document), ensure_ascii=False) for document in cut]
+        if tool.one_list:
+            write_text(path, "[" + ",\n".join(lines) + "]\n")
+        else:
+            write_text(path, "".join(f"{line}\n" for line in lines))
+        return problems
+
+    return write
+
+
+def _numbered(document: Document) -> dict[str, str]:
+    """The names T1, T2, ... that a reader gives to entities without any."""
+    return {entity.id: f"T{number}" for number, entity in enumerate(document.entities, 1)}
+
+
+def _meta(document: Document, names: Mapping[str, str] | None = None) -> Tree:
+    """The attributes as an object: one value, or a list of several; pairs by the new names."""
+    meta: Tree = {}
+    for key, value in document.attributes:
+        if key == PAIR and names is not None:
+            value = " ".join(names.get(end, end) for end in value.split())
+        if key in meta:
+            before = meta[key] if isinstance(meta[key], list) else [meta[key]]
+            meta[key] = [*before, value]
+        else:
+            meta[key] = value
+    return meta
+
+
+def _to_doccano(document: Document) -> Tree:
+    numbers = {entity.id: number for number, entity in enumerate(document.entities, 1)}
+    record: Tree = {"id": document.id, "text": document.text}
+    meta = _meta(document, {name: str(number) for name, number in numbers.items()})
+    record |= {key: value for key, value in meta.items() if key not in (*record, *_DOCCANO)}
+    record["entities"] = [
+        {"id": number, "label": one.type, "start_offset": one.start, "end_offset": one.end}
+        for number, one in enumerate(document.entities, 1)
+    ]
+    if max(document.text, default="") > "\uffff":  # a browser would count otherwise: say the text
+        for entity, item in zip(document.entities, record["entities"], strict=True):
+            item["text"] = document.surface(entity)
+    record["relations"] = [
+        {"id": number, "from_id": numbers[one.head], "to_id": numbers[one.tail], "type": one.type}
+        for number, one in enumerate(document.relations, 1)
+    ]
+    return record
+
+
+_DOCCANO = ("entities", "relations", "label", "labels", "spans", "meta", "sentences", "attributes")
+
+
+def _to_prodigy(document: Document) -> Tree:
+    ready = segmented(document)
+    tokens = [token for sentence in ready.sentences for token in sentence.tokens]
+    spans = {entity.id: _span(entity, tokens) for entity in document.entities}
+    relations: list[Tree] = []
+    for one in document.relations:
+        head, tail = spans[one.head], spans[one.tail]
+        relations.append(
+            {
+                "head": head.get("token_end", -1),
+                "child": tail.get("token_end", -1),
+                "head_span": head,
+                "child_span": tail,
+                "label": one.type,
+            }
+        )
+    return {
+        "id": document.id,
+        "text": document.text,
+        "meta": _meta(document, _numbered(document)),
+        "tokens": [
+            {
+                "text": document.text[start:end],
+                "start": start,
+                "end": end,
+                "id": number,
+                "ws": document.text[end : end + 1].isspace(),
+            }
+            for number, (start, end) in enumerate(tokens)
+        ],
+        "spans": list(spans.values()),
+        "relations": relations,
+        "answer": "accept",
+    }
+
+
+def _span(entity: Entity, tokens: Sequence[tuple[int, int]]) -> Tree:
+    """A span, with its first and last token if it has any."""
+    span: Tree = {"start": entity.start, "end": entity.end, "label": entity.type}
+    first = bisect_right(tokens, entity.start, key=_TO)
+    last = bisect_left(tokens, entity.end, key=_FROM) - 1
+    return span if first > last else {**span, "token_start": first, "token_end": last}
+
+
+def _to_label_studio(document: Document) -> Tree:
+    results: list[Tree] = [
+        {
+            "id": entity.id,
+            "from_name": "label",
+            "to_name": "text",
+            "type": "labels",
+            "value": _region(document, entity),
+        }
+        for entity in document.entities
+    ]
+    results += [
+        {
+            "type": "relation",
+            "from_id": relation.head,
+            "to_id": relation.tail,
+            "direction": "right",
+            "labels": [relation.type],
+        }
+        for relation in document.relations
+    ]
+    data = {"text": document.text}
+    data |= {key: value for key, value in _meta(document).items() if key not in data}
+    return {"id": document.id, "data": data, "annotations": [{"result": results}]}
+
+
+def _region(document: Document, entity: Entity) -> Tree:
+    return {
+        "start": entity.start,
+        "end": entity.end,
+        "text": document.surface(entity),
+        "labels": [entity.type],
+    }
+
+
+def _to_pubannotation(document: Document) -> Tree:
+    denotations: list[Tree] = []
+    said: list[tuple[str, str, str]] = []
+    for entity in document.entities:
+        spans = [{"begin": start, "end": end} for start, end in entity.fragments]
+        span = spans[0] if len(spans) == 1 else spans
+        denotations.append({"id": entity.id, "span": span, "obj": entity.type})
+        said += [(entity.id, CONCEPT, concept) for concept in entity.concepts]
+        said += [(entity.id, key, value) for key, value in entity.attributes]
+    relations = []
+    for one in document.relations:
+        ends = {"subj": one.head, "obj": one.tail}
+        relations.append({"id": one.id, "pred": one.type, **ends})
+        said += [(one.id, key, value) for key, value in one.attributes]
+    record: Tree = {"sourceid": document.id, "text": document.text, "denotations": denotations}
+    record["relations"] = relations
+    record["attributes"] = [
+        {"id": f"A{number}", "subj": subject, "pred": key, "obj": value}
+        for number, (subject, key, value) in enumerate(said, 1)
+    ]
+    meta = _meta(document)
+    return record | {key: value for key, value in meta.items() if key not in _PUBANNOTATION}
+
+
+CONCEPT = "concept"
+"""The attribute that a concept of an entity becomes in PubAnnotation."""
+_PUBANNOTATION = frozenset((
+    "id", "sourceid", "sourcedb", "divid", "text", "denotations", "relations", "attributes",
+    "modifications", "tracks", "namespaces",
+))  # fmt: skip
+DOCCANO = Tool(Keeps(relations=True, attributes=True), _to_doccano)
+PRODIGY = Tool(Keeps(relations=True, attributes=True), _to_prodigy)
+LABEL_STUDIO = Tool(Keeps(relations=True, attributes=True), _to_label_studio, one_list=True)
+PUBANNOTATION = Tool(
+    Keeps(fragments=True, relations=True, concepts=True, said=True, attributes=True),
+    _to_pubannotation,
+    one_list=True,
 )

@@ -8,19 +8,109 @@ without one, a number that is the id of an annotation is a reference. Offsets co
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from confide.errors import FormatError
-from confide.text.archives import exists
-from confide.text.document import Problem, Sentence, Span
-from confide.text.formats.base import Options, Reading, whole
-from confide.text.formats.draft import Draft
-from confide.text.formats.layers import Units, called, is_linguistic, short
-from confide.text.formats.markup import Element, parse
-from confide.text.formats.records import clean
+from confide.text.document import Document, Problem, Sentence, Span
+from confide.text.draft import Draft
+from confide.text.files import Element, exists, parse, write_text
+from confide.text.reading import Keeps, Options, Reading, clean, cut_down, file_name, unheld, whole
+from confide.text.segment import segmented
+
+# --- Annotation layers of WebAnno and INCEpTION ---------------------------------------------------
+#
+# Annotation layers of WebAnno and INCEpTION: which say something, and what an item is called.
+
+NAMED_ENTITY = "de.tudarmstadt.ukp.dkpro.core.api.ner.type.NamedEntity"
+RELATION = "webanno.custom.Relation"
+_ANALYSIS = (
+    "de.tudarmstadt.ukp.dkpro.core.api.metadata",
+    "de.tudarmstadt.ukp.dkpro.core.api.segmentation",
+    "de.tudarmstadt.ukp.dkpro.core.api.lexmorph",
+    "de.tudarmstadt.ukp.dkpro.core.api.syntax",
+    "de.tudarmstadt.ukp.dkpro.core.api.transform",
+    "de.tudarmstadt.ukp.clarin",
+    "uima.",
+    "org.dkpro.core.api.xml",
+)
+_VALUES = ("value", "label", "type", "category", "class", "entityType", "semanticType", "role")
+_CONCEPTS = ("identifier", "entityID", "concept", "conceptID", "cui")
+
+
+def is_linguistic(name: str) -> bool:
+    """Whether a layer is part of the text's analysis (tokens, words' classes), not annotation."""
+    return name.startswith(_ANALYSIS)
+
+
+def short(name: str) -> str:
+    """The last part of a layer's name.
+
+    >>> short("webanno.custom.Drug")
+    'Drug'
+    """
+    return name.rpartition(".")[2] or name
+
+
+def called(
+    layer: str, features: Mapping[str, str]
+) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The type of an item, its concepts, and its other features as attributes.
+
+    The type is the value of the first feature that usually holds it, or else the layer's name.
+
+    >>> called("webanno.custom.Drug", {"identifier": "C1", "dose": "5"})
+    ('Drug', ('C1',), (('dose', '5'),))
+    """
+    key = next((key for key in _VALUES if features.get(key, "").strip()), "")
+    concepts = [features[key] for key in _CONCEPTS if features.get(key, "").strip()]
+    others = tuple(
+        (name, value)
+        for name, value in features.items()
+        if name not in (key, *_CONCEPTS) and value.strip()
+    )
+    return features[key].strip() if key else short(layer), tuple(concepts), others
+
+
+class Units:
+    """Offsets in UTF-16 units, as Java counts, to characters; None for one that is not there."""
+
+    def __init__(self, text: str) -> None:
+        self._places: list[int] | None = None
+        self._length = len(text)
+        if not text.isascii() and max(text) > "\uffff":
+            places: list[int] = []
+            for number, character in enumerate(text):
+                places += [number] * (1 + (character > "\uffff"))
+            self._places = [*places, len(text)]
+
+    def __call__(self, offset: int) -> int | None:
+        """The character that begins at an offset, or that it lies in."""
+        most = self._length + 1 if self._places is None else len(self._places)
+        if not 0 <= offset < most:
+            return None
+        return offset if self._places is None else self._places[offset]
+
+
+def units_of(text: str, offsets: Sequence[int]) -> list[int]:
+    r"""Ascending offsets in characters as UTF-16 units.
+
+    >>> units_of("a\U0001f600b", [0, 1, 2, 3])
+    [0, 1, 3, 4]
+    """
+    found: list[int] = []
+    last = units = 0
+    for offset in offsets:
+        part = text[last:offset]
+        units += len(part) + (0 if part.isascii() else sum(c > "\uffff" for c in part))
+        last = offset
+        found.append(units)
+    return found
+
 
 ROOTS = ("xmi:XMI", "XMI")
 _ID = "{http://www.omg.org/XMI}id"
@@ -29,7 +119,7 @@ _NEVER = _NOTHING | {"value", "label", "identifier"}
 TYPES = "TypeSystem.xml"
 _VALUE = "uima.cas."
 _NO_VALUES = ("FSArray", "FSList", "TOP", "AnnotationBase", "Sofa", "NonEmptyFSList")
-_CORE = "de.tudarmstadt.ukp.dkpro.core.api.segmentation.type."
+_SEGMENTATION = "de.tudarmstadt.ukp.dkpro.core.api.segmentation.type."
 _ENDS = (("Governor", "Dependent"), ("source", "target"), ("arg1", "arg2"))
 _QUIET = ("uima.cas", "uima.tcas", "uima.noNamespace")
 
@@ -184,7 +274,7 @@ def _add_entities(cas: _Cas, draft: Draft) -> None:
         if item.span is None or _two_ends(item) is not None:
             continue
         if is_linguistic(item.layer):
-            if not item.layer.startswith((_CORE, *_QUIET)) and "metadata" not in item.layer:
+            if not item.layer.startswith((_SEGMENTATION, *_QUIET)) and "metadata" not in item.layer:
                 cas.ignored[short(item.layer)] += 1
             continue
         kind, concepts, attributes = called(item.layer, _plain(item, cas))
@@ -230,8 +320,8 @@ def _sentences(cas: _Cas) -> tuple[Sentence, ...]:
     """The sentences with their tokens; none if the file has no tokens, or they overlap."""
     spans: dict[str, list[Span]] = {"Sentence": [], "Token": []}
     for item in cas.items.values():
-        kind = item.layer.removeprefix(_CORE)
-        if kind in spans and item.layer.startswith(_CORE) and item.span is not None:
+        kind = item.layer.removeprefix(_SEGMENTATION)
+        if kind in spans and item.layer.startswith(_SEGMENTATION) and item.span is not None:
             spans[kind].append(item.span)
     tokens = sorted(span for span in spans["Token"] if cas.text[slice(*span)].strip())
     borders = [offset for token in tokens for offset in token]
@@ -251,3 +341,128 @@ def _sentences(cas: _Cas) -> tuple[Sentence, ...]:
             last = own[-1][1]
     covered = sum(len(sentence.tokens) for sentence in sentences)
     return tuple(sentences) if covered == len(tokens) else ()
+
+
+# --- Documents to UIMA CAS as XMI, one file each, with the type system that INCEpTION needs beside
+#
+# Documents to UIMA CAS as XMI, one file each, with the type system that INCEpTION needs beside.
+
+_KEEPS = Keeps(relations=True, concepts=True, sentences=True)
+_NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+_CORE = "de.tudarmstadt.ukp.dkpro.core.api."
+_SPACES = {
+    "cas": "uima/cas",
+    "tcas": "uima/tcas",
+    "meta": "de/tudarmstadt/ukp/dkpro/core/api/metadata/type",
+    "seg": "de/tudarmstadt/ukp/dkpro/core/api/segmentation/type",
+    "ner": "de/tudarmstadt/ukp/dkpro/core/api/ner/type",
+    "custom": "webanno/custom",
+}
+_STRING, _ANNOTATION = "uima.cas.String", "uima.tcas.Annotation"
+_TYPES: dict[str, tuple[str, dict[str, str]]] = {
+    f"{_CORE}metadata.type.DocumentMetaData": (
+        "uima.tcas.DocumentAnnotation",
+        {"documentTitle": _STRING, "documentId": _STRING},
+    ),
+    f"{_CORE}segmentation.type.Sentence": (_ANNOTATION, {}),
+    f"{_CORE}segmentation.type.Token": (_ANNOTATION, {}),
+    NAMED_ENTITY: (_ANNOTATION, {"value": _STRING, "identifier": _STRING}),
+    RELATION: (
+        _ANNOTATION,
+        {"Dependent": NAMED_ENTITY, "Governor": NAMED_ENTITY, "label": _STRING},
+    ),
+}
+
+
+def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+    """Write a folder: NamedEntity with value and identifier, relations as webanno.custom.Relation.
+
+    `scheme` is not used. A character that XML cannot hold is written as U+FFFD, and reported.
+    Raises DataError if the files cannot be written.
+    """
+    cut, problems = cut_down(documents, _KEEPS, path)
+    several = sum(len(entity.concepts) > 1 for one in cut for entity in one.entities)
+    taken: set[str] = set()
+    for document in map(segmented, cut):
+        name = file_name(document.id, taken)
+        text = _NOT_IN_XML.sub("\ufffd", document.text)
+        if text != document.text:
+            what = "characters that XML cannot hold are written as U+FFFD"
+            where = document.source or document.id
+            problems.append(Problem("character-changed", where, what))
+        write_text(path / f"{name}.xmi", "\n".join(_lines(document, text)) + "\n")
+    write_text(path / TYPES, "\n".join(_type_system()) + "\n")
+    what = "entities have several concepts: the first is written"
+    return [*problems, *unheld(path, what, several, kind="concepts-unheld")]
+
+
+def _lines(document: Document, text: str) -> Iterator[str]:
+    borders = {0, len(text)}
+    for sentence in document.sentences:
+        borders |= {sentence.start, sentence.end}
+        borders |= {offset for token in sentence.tokens for offset in token}
+    borders |= {offset for entity in document.entities for offset in (entity.start, entity.end)}
+    order = sorted(borders)
+    places = dict(zip(order, units_of(text, order), strict=True))
+    spaces = " ".join(f'xmlns:{key}="http:///{value}.ecore"' for key, value in _SPACES.items())
+    yield '<?xml version="1.0" encoding="UTF-8"?>'
+    yield f'<xmi:XMI xmlns:xmi="http://www.omg.org/XMI" {spaces} xmi:version="2.0">'
+    yield '<cas:NULL xmi:id="0"/>'
+    numbers: list[int] = []
+
+    def item(name: str, span: Span, features: Mapping[str, str]) -> str:
+        start, end = span
+        numbers.append(len(numbers) + 2)
+        said = "".join(f" {key}={quoteattr(_safe(value))}" for key, value in features.items())
+        return (
+            f'<{name} xmi:id="{numbers[-1]}" sofa="1" begin="{places[start]}"'
+            f' end="{places[end]}"{said}/>'
+        )
+
+    named = {"language": "x-unspecified", "documentTitle": document.id, "documentId": document.id}
+    yield item("meta:DocumentMetaData", (0, len(text)), named)
+    for sentence in document.sentences:
+        yield item("seg:Sentence", (sentence.start, sentence.end), {})
+        for start, end in sentence.tokens:
+            yield item("seg:Token", (start, end), {})
+    ids: dict[str, str] = {}
+    for entity in document.entities:
+        features = {"value": entity.type}
+        if entity.concepts:
+            features["identifier"] = entity.concepts[0]
+        yield item("ner:NamedEntity", (entity.start, entity.end), features)
+        ids[entity.id] = str(numbers[-1])
+    spans = {entity.id: (entity.start, entity.end) for entity in document.entities}
+    for relation in document.relations:
+        features = {"Dependent": ids[relation.tail], "Governor": ids[relation.head]}
+        span = spans[relation.tail]
+        yield item("custom:Relation", span, {**features, "label": relation.type})
+    yield (
+        f'<cas:Sofa xmi:id="1" sofaNum="1" sofaID="_InitialView" mimeType="text"'
+        f" sofaString={quoteattr(text, _BREAKS)}/>"
+    )
+    members = " ".join(map(str, numbers))
+    yield f'<cas:View sofa="1" members="{members}"/>'
+    yield "</xmi:XMI>"
+
+
+_BREAKS = {"\n": "&#10;", "\r": "&#13;", "\t": "&#9;"}
+
+
+def _safe(value: str) -> str:
+    return " ".join(_NOT_IN_XML.sub("\ufffd", value).split())
+
+
+def _type_system() -> Iterator[str]:
+    yield '<?xml version="1.0" encoding="UTF-8"?>'
+    yield '<typeSystemDescription xmlns="http://uima.apache.org/resourceSpecifier"><types>'
+    for name, (above, features) in _TYPES.items():
+        yield f"<typeDescription><name>{name}</name><description/>"
+        yield f"<supertypeName>{above}</supertypeName><features>"
+        for feature, range_ in features.items():
+            yield (
+                f"<featureDescription><name>{feature}</name><description/>"
+                f"<rangeTypeName>{range_}</rangeTypeName></featureDescription>"
+            )
+        yield "</features></typeDescription>"
+    yield "</types></typeSystemDescription>"

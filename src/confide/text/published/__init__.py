@@ -1,0 +1,1 @@
+"""Readers of corpora in the forms in which they were published."""

@@ -1,0 +1,550 @@
+"""i2b2's corpora: concepts and relations of 2010, medications of 2009, the XML of 2012 and 2014."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from confide.errors import DataError, FormatError, MissingDataError
+from confide.text.document import Document, Problem, Sentence, Span
+from confide.text.draft import Draft, Source, gathered
+from confide.text.files import Element, lines_of, parse, read_text
+from confide.text.reading import (
+    NO_DATA,
+    Options,
+    Reading,
+    clean,
+    merged_fragments,
+    shown,
+    shown_at,
+    whole,
+)
+
+# --- i2b2/VA 2010: notes as lines of tokens, and beside them concepts, assertions and relations
+#
+# A note is ``name.txt``; ``name.con``, ``name.ast`` and ``name.rel`` point into it by position,
+# ``line:token``. Lines count from 1, tokens (runs without white space) from 0, and the last token
+# is inclusive. Concepts are in lower case. The files of a note are in one folder or, as published,
+# in sibling folders called txt, concept, ast and rel.
+#
+#     c="chest pain" 3:4 3:5||t="problem"
+#     c="chest pain" 3:4 3:5||t="problem"||a="present"
+#     c="aspirin" 3:0 3:0||r="TrAP"||c="chest pain" 3:4 3:5
+
+CONCEPTS, ASSERTIONS, RELATIONS = ".con", ".ast", ".rel"
+ENDINGS = (".txt", CONCEPTS, ASSERTIONS, RELATIONS)
+FOLDERS = frozenset(("txt", "concept", "concepts", "con", "ast", "assertion", "rel", "relation"))
+_CONCEPT_PLACE = r'c="(.*?)" (\d{1,9}):(\d{1,9}) (\d{1,9}):(\d{1,9})'
+_FORMS = {
+    CONCEPTS: re.compile(rf'{_CONCEPT_PLACE}\|\|t="([^"]+)"', re.ASCII),
+    ASSERTIONS: re.compile(rf'{_CONCEPT_PLACE}\|\|t="([^"]+)"\|\|a="([^"]+)"', re.ASCII),
+}
+_KIND = re.compile(r'\|\|r="([^"]+)"\|\|c="')
+_TAIL = re.compile(r'" (\d{1,9}):(\d{1,9}) (\d{1,9}):(\d{1,9})\Z', re.ASCII)
+_LONGEST_TAIL = 44
+_EXPECTED_FORMS = {
+    CONCEPTS: 'c="text" line:token line:token||t="type"',
+    ASSERTIONS: 'c="text" line:token line:token||t="problem"||a="assertion"',
+    RELATIONS: 'c="text" line:token line:token||r="type"||c="text" line:token line:token',
+}
+_SLACK = 200
+_TOKEN = re.compile(r"[^ \t\f\v\r]+")
+Place = tuple[int, int, int, int]
+Parts = tuple[str, ...]
+"""A line, and the groups of its pattern from 1 on."""
+
+
+class _Mention(NamedTuple):
+    """A concept in a line: its text in lower case, and (line, token, line, token)."""
+
+    surface: str
+    place: Place
+
+
+@dataclass(slots=True)
+class _Lines:
+    """A note in the making.
+
+    `lines` are its tokens, line by line, as offsets into the text; `at` has the ids of entities by
+    their places.
+    """
+
+    draft: Draft
+    lines: list[tuple[Span, ...]]
+    at: dict[tuple[object, ...], str] = field(default_factory=dict)
+
+
+def read_2010(path: Path, options: Options) -> Reading:
+    """Read all notes below a folder, or the note that one file belongs to.
+
+    Every line with a token is a sentence. A concept's assertion becomes its attribute "assertion".
+    Relations go to the concept at exactly their position.
+
+    Raises:
+        MissingDataError: annotation without its text, or nothing there.
+        FormatError: a line does not belong into its file.
+        DataError: a note occurs twice, or a type was not declared.
+    """
+    folder = path if path.is_dir() else note_folder(path)
+    notes = _notes(folder)
+    if not path.is_dir():
+        notes = {name: files for name, files in notes.items() if path in files.values()}
+    if not notes:
+        raise MissingDataError(
+            "there is no note", expected=".txt, .con and .rel files", where=str(path)
+        )
+    source = Source(path, options, "", options.encoding or "utf-8")
+    rows = ((str(next(iter(files.values()))), name, files) for name, files in sorted(notes.items()))
+    return gathered(source, rows, partial(_document_2010, source), format="i2b2")
+
+
+def belongs(path: Path) -> bool:
+    """Whether a file is one of a note's: a .con or .ast file, or a text that has a .con file."""
+    ending = path.suffix.lower()
+    if ending != ".txt":
+        return ending in (CONCEPTS, ASSERTIONS)
+    places = [path.parent]
+    if path.parent.name.lower() in FOLDERS:
+        places += [path.parent.parent / name for name in sorted(FOLDERS)]
+    return any((place / f"{path.stem}{CONCEPTS}").is_file() for place in places)
+
+
+def note_folder(path: Path) -> Path:
+    """The folder that holds all files of a note, given one of them."""
+    return path.parent.parent if path.parent.name.lower() in FOLDERS else path.parent
+
+
+def _notes(folder: Path) -> dict[str, dict[str, Path]]:
+    """The files of each note by their ending; notes are named by their path in the folder."""
+    notes: dict[str, dict[str, Path]] = {}
+    try:
+        files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
+    except OSError as error:
+        raise DataError(f"the folder cannot be read ({error})", where=str(folder)) from error
+    for file in files:
+        if file.name.startswith(".") or not file.is_file():
+            continue
+        inside = note_folder(file)
+        base = inside.relative_to(folder) if inside.is_relative_to(folder) else Path()
+        parts = notes.setdefault((base / file.stem).as_posix(), {})
+        ending = file.suffix.lower()
+        if ending in parts:
+            raise DataError(
+                f"the note is there twice, in {parts[ending]} too",
+                where=str(file),
+                fix="keep one, or read the folders one by one",
+            )
+        parts[ending] = file
+    annotated = {name: parts for name, parts in notes.items() if parts.keys() - {".txt"}}
+    return {
+        name: parts
+        for name, parts in notes.items()
+        if name in annotated or not NO_DATA.search(parts[".txt"].name)
+    }
+
+
+def _document_2010(source: Source, where: str, name: str, files: dict[str, Path]) -> Document:
+    if ".txt" not in files:
+        raise MissingDataError(
+            "the text of the annotations is missing", expected=f"{name}.txt", where=where
+        )
+    note = _note(source, name, files[".txt"])
+    if CONCEPTS not in files:
+        what = "no .con file beside it: read without annotation"
+        note.draft.note("no-annotation-file", what, lost=False)
+    for ending, add in ((CONCEPTS, _concept), (ASSERTIONS, _assertion), (RELATIONS, _relation)):
+        for at, match in _matches(files.get(ending), ending, source.options):
+            add(note, match, at)
+    return note.draft.document()
+
+
+def _note(source: Source, name: str, file: Path) -> _Lines:
+    """A note without its annotation; every line with a token is a sentence."""
+    rows = lines_of(read_text(file, source.options.encoding)[0])
+    lines = tokens_of_lines(rows)
+    sentences = tuple(Sentence(row[0][0], row[-1][1], row) for row in lines if row)
+    return _Lines(source.draft(name, "\n".join(rows), str(file), sentences=sentences), lines)
+
+
+def _matches(file: Path | None, ending: str, options: Options) -> Iterator[tuple[str, Parts]]:
+    if file is None:
+        return
+    text, _ = read_text(file, options.encoding)
+    for number, line in enumerate(lines_of(text), 1):
+        if not line.strip():
+            continue
+        match = _parts(line.strip(), ending)
+        if not match:
+            raise FormatError(
+                f"not a line of a {ending} file",
+                expected=_EXPECTED_FORMS[ending],
+                where=f"{file}:{number}",
+            )
+        yield f"{file}:{number}", match
+
+
+def is_relation_line(line: str) -> bool:
+    """Whether a line is one of a ``.rel`` file."""
+    return bool(_parts(line.strip(), RELATIONS))
+
+
+def _parts(line: str, ending: str) -> Parts:
+    """The line with its one or two places and its values; empty if it has another form."""
+    if ending != RELATIONS:
+        match = _FORMS[ending].fullmatch(line)
+        return (line, *match.groups()) if match else ()
+    tail = _tail(line, len(line))
+    if tail is None or not line.startswith('c="'):
+        return ()
+    for kind in _KIND.finditer(line):
+        head = _tail(line, kind.start())
+        if head is not None and head.start() >= 3 and kind.end() <= tail.start():
+            first, second = line[3 : head.start()], line[kind.end() : tail.start()]
+            return (line, first, *head.groups(), kind[1], second, *tail.groups())
+    return ()
+
+
+def _tail(line: str, end: int) -> re.Match[str] | None:
+    """The four numbers before `end`, behind a quotation mark."""
+    return _TAIL.search(line, max(0, end - _LONGEST_TAIL), end)
+
+
+def _mention(match: Parts, first: int) -> _Mention:
+    """The concept whose five groups begin with group `first`."""
+    line, token, last_line, last_token = (int(match[first + n]) for n in range(1, 5))
+    return _Mention(match[first], (line, token, last_line, last_token))
+
+
+def tokens_of_lines(lines: Sequence[str]) -> list[tuple[Span, ...]]:
+    """The runs without white space of each line, as offsets into the lines joined by newlines."""
+    found: list[tuple[Span, ...]] = []
+    offset = 0
+    for line in lines:
+        tokens = [match.span() for match in _TOKEN.finditer(line)]
+        found.append(tuple((start + offset, end + offset) for start, end in tokens))
+        offset += len(line) + 1
+    return found
+
+
+def span_of(lines: Sequence[tuple[Span, ...]], place: Place) -> Span | None:
+    """The characters from the first token to the last; None if one of them does not exist."""
+    line, token, last_line, last_token = place
+    if not 1 <= line <= last_line <= len(lines) or (line, token) > (last_line, last_token):
+        return None
+    rows = lines[line - 1], lines[last_line - 1]
+    if token >= len(rows[0]) or last_token >= len(rows[1]):
+        return None
+    return rows[0][token][0], rows[1][last_token][1]
+
+
+def _concept(note: _Lines, match: Parts, where: str) -> None:
+    (surface, place), kind, draft = _mention(match, 1), match[6], note.draft
+    draft.options.require(kind, where)
+    span = span_of(note.lines, place)
+    if span is None:
+        what = f"{kind} {shown(surface)} points to a line or token that the note has not"
+        draft.note("beyond-text", what, where=where)
+        return
+    if not agree(draft.text, span, surface):
+        what = f"{kind} {shown(surface)} is {shown_at(draft.text, [span])} in the text"
+        draft.note("text-mismatch", what, lost=False, where=where)
+    same = draft.entities.get(note.at.get(place, ""))
+    if same is not None:
+        what = f"{kind} {shown(surface)} stands where {same.type} {same.id} does"
+        if same.type == kind:
+            draft.note("duplicate-mention", what, lost=False, where=where)
+            return
+        what += ", which the relations of this place go to"
+        draft.note("ambiguous-mention", what, lost=False, where=where)
+    key = draft.entity(kind, [span], where=where)
+    note.at.setdefault(place, draft.names[key])
+
+
+def _assertion(note: _Lines, match: Parts, where: str) -> None:
+    (surface, place), value = _mention(match, 1), match[7]
+    name = note.at.get(place)
+    if name is None:
+        what = f"{value}: no concept stands at the place of {shown(surface)}"
+        note.draft.note("dangling-attribute", what, where=where)
+        return
+    entity = note.draft.entities[name]
+    said = (*entity.attributes, ("assertion", value))
+    note.draft.entities[name] = replace(entity, attributes=said)
+
+
+def agree(text: str, span: Span, surface: str) -> bool:
+    """Whether a stretch equals a surface apart from case and white space."""
+    if span[1] - span[0] > 2 * len(surface) + _SLACK:
+        return False
+    return text[slice(*span)].lower().split() == surface.lower().split()
+
+
+def _relation(note: _Lines, match: Parts, where: str) -> None:
+    ends, kind, draft = (_mention(match, 1), _mention(match, 7)), match[6], note.draft
+    names = [note.at.get(end.place) for end in ends]
+    for end, name in zip(ends, names, strict=True):
+        if name is None:
+            what = f"{kind}: no concept stands at the place of {shown(end.surface)}"
+            draft.note("dangling-relation", what, where=where)
+            return
+        span = draft.entities[name].fragments[0]
+        if not agree(draft.text, span, end.surface):
+            found = shown_at(draft.text, [span])
+            what = f"{kind} of {shown(end.surface)} goes to {found}, which stands there"
+            draft.note("text-mismatch", what, lost=False, where=where)
+    head, tail = map(str, names)
+    draft.relation(kind, head, tail, where=where)
+
+
+# --- i2b2 2009 ------------------------------------------------------------------------------------
+#
+# i2b2 2009: medications in notes, an entry for each with its dose, mode, frequency and so on.
+#
+# An entry stands on a line of a file beside the note; places are those of 2010, and a field of
+# several pieces has several places, cut by commas:
+#
+#     m="aspirin" 12:3 12:3||do="81 mg" 12:4 12:5||mo="nm"||f="daily" 12:6 12:6||ln="list"
+
+TYPES = {
+    "m": "medication", "do": "dosage", "mo": "mode", "f": "frequency", "du": "duration",
+    "r": "reason",
+}  # fmt: skip
+"""Fields with a place, and the types of their entities."""
+_OTHERS = {"e": "event", "t": "temporal", "c": "certainty", "ln": "listed"}
+_NOT_MENTIONED = "nm"
+_ENTRY = re.compile(r'm="')
+_FIELD = re.compile(
+    r'([a-z]{1,2})="((?:(?!\|\|[a-z]{1,2}=").)*?)"'  # a field never runs into the next one
+    r"((?:[ ,]{1,2}\d{1,9}:\d{1,9} \d{1,9}:\d{1,9})*+)(?:\|\||\Z)",
+    re.ASCII,
+)
+_PLACE = re.compile(r"(\d+):(\d+) (\d+):(\d+)", re.ASCII)
+_STEM = re.compile(r"(.+?)(?:[._](?:i2b2|gold|entries|m|annotations?|txt|text|deid).*)?")
+_SAMPLE = 5
+_ENTRY_FORM = 'm="medication" line:token line:token||do="..."||mo="..."||f="..."||ln="list"'
+
+
+def is_entries(lines: list[str]) -> bool:
+    """Whether the first lines of a file are entries."""
+    first = [line.strip() for line in lines if line.strip()][:_SAMPLE]
+    return bool(first) and all(_ENTRY.match(line) and "||" in line for line in first)
+
+
+def read_2009(path: Path, options: Options) -> Reading:
+    """Read all notes of a folder that have entries, or the note of one file of entries.
+
+    A medication is linked to each of its fields by a relation of the field's type. Events,
+    temporality, certainty and "listed" (list or narrative) are attributes of the medication.
+
+    Raises:
+        MissingDataError: a note's text is missing, or there are no entries.
+        FormatError: a line is no entry.
+        DataError: a type was not declared.
+    """
+    files = sorted(path.rglob("*")) if path.is_dir() else [path]
+    pages = {file: _entries(file, options) for file in files if file.is_file() and _data(file)}
+    entries = {file: lines for file, lines in pages.items() if lines is not None}
+    if not entries:
+        raise MissingDataError("there are no entries", expected=_ENTRY_FORM, where=str(path))
+    source = Source(path, options, "", options.encoding or "utf-8")
+    rows = ((str(file), _stem(file.name), (file, lines)) for file, lines in entries.items())
+    return gathered(source, rows, partial(_document_2009, source), format="i2b2-2009")
+
+
+def _data(file: Path) -> bool:
+    return not file.name.startswith(".") and not NO_DATA.search(file.name)
+
+
+def _entries(file: Path, options: Options) -> list[str] | None:
+    text, _ = read_text(file, options.encoding)
+    lines = lines_of(text)
+    return lines if any(_ENTRY.match(line.strip()) for line in lines) else None
+
+
+def _stem(name: str) -> str:
+    match = _STEM.fullmatch(name)
+    return match[1] if match else name
+
+
+def _text_of(file: Path) -> Path:
+    """The note of a file of entries, beside it or in a folder beside its own."""
+    stem = _stem(file.name)
+    places = [file.parent]
+    if file.parent.parent != file.parent:
+        places += sorted(one for one in file.parent.parent.iterdir() if one.is_dir())
+    for place in places:
+        for name in (stem, f"{stem}.txt", f"{stem}.text"):
+            found = place / name
+            if found.is_file() and found != file:
+                return found
+    raise MissingDataError(
+        "the text of the entries is missing",
+        expected=f"{stem} or {stem}.txt beside it",
+        where=str(file),
+    )
+
+
+def _document_2009(
+    source: Source, where: str, name: str, entries: tuple[Path, list[str]]
+) -> Document:
+    file, lines = entries
+    note = _note(source, name, _text_of(file))
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            _entry(note, line.strip(), f"{file}:{number}")
+    return note.draft.document()
+
+
+def _fields(line: str, where: str) -> Iterator[tuple[str, str, str]]:
+    place = 0
+    while place < len(line):
+        match = _FIELD.match(line, place)
+        if match is None:
+            raise FormatError(
+                "not an entry", expected=_ENTRY_FORM, got=shown(line[place:]), where=where
+            )
+        yield match[1], match[2], match[3]
+        place = match.end()
+
+
+def _entry(note: _Lines, line: str, where: str) -> None:
+    drug, draft = "", note.draft
+    said: list[tuple[str, str]] = []
+    parts: list[tuple[str, str]] = []
+    for key, surface, places in _fields(line, where):
+        if key in _OTHERS:
+            if surface != _NOT_MENTIONED:
+                said.append((_OTHERS[key], surface))
+        elif key not in TYPES:
+            draft.note("key-ignored", f"the field {key} is not known", where=where)
+        elif places.strip():
+            draft.options.require(TYPES[key], where)
+            name = _medication(note, TYPES[key], surface, places, where=where)
+            if key == "m":
+                drug = name
+            elif name:
+                parts.append((TYPES[key], name))
+    for kind, tail in parts if drug else ():
+        draft.relation(kind, drug, tail, where=where)
+    if parts and not drug:
+        what = f"{len(parts)} fields of a medication without a place"
+        draft.note("dangling-relation", what, where=where)
+    if drug:
+        entity = draft.entities[drug]
+        pairs = tuple(dict.fromkeys((*entity.attributes, *said)))
+        draft.entities[drug] = replace(entity, attributes=pairs)
+
+
+def _medication(note: _Lines, kind: str, surface: str, places: str, *, where: str) -> str:
+    """The id of the entity at some places; empty if one is not there."""
+    spans: list[Span] = []
+    draft = note.draft
+    for match in _PLACE.finditer(places):
+        line, token, last_line, last_token = (int(part) for part in match.groups())
+        span = span_of(note.lines, (line, token, last_line, last_token))
+        if span is None:
+            what = f"{kind} {shown(surface)} points to a line or token that the note has not"
+            draft.note("beyond-text", what, where=where)
+            return ""
+        spans.append(span)
+    fragments = merged_fragments(spans)
+    words = surface.replace(" ... ", " ")
+    if len(fragments) == 1 and not agree(draft.text, fragments[0], words):
+        what = f"{kind} {shown(surface)} is {shown_at(draft.text, fragments)} in the text"
+        draft.note("text-mismatch", what, lost=False, where=where)
+    if (kind, fragments) not in note.at:
+        key = draft.entity(kind, fragments, where=where)
+        note.at[kind, fragments] = draft.names[key]
+    return note.at[kind, fragments]
+
+
+# --- i2b2's XML of 2012 and 2014, and its relatives such as MEDDOCAN ------------------------------
+#
+# i2b2's XML of 2012 and 2014, and its relatives such as MEDDOCAN: a TEXT, and TAGS beside it.
+#
+# A tag with a start and an end is an entity, one with `fromID` and `toID` a relation. The type of
+# an entity is its TYPE (2014) or type (2012), or the tag's name; other attributes are kept.
+
+_HEAD = 1 << 20
+_KNOWN = frozenset(("id", "start", "end", "text", "TYPE", "fromID", "toID", "fromText", "toText"))
+_LINKS = {"TLINK": "type", "LINK": "TYPE"}
+
+
+def is_i2b2_xml(raw: bytes) -> bool:
+    """Whether the bytes of an XML file have a TEXT and TAGS."""
+    head = raw[:_HEAD]
+    return b"<TEXT>" in head and (b"<TAGS" in raw)
+
+
+def read_xml(path: Path, options: Options) -> Reading:
+    """Read a file as one document, called as the file.
+
+    Raises:
+        FormatError: there is no TEXT, or a tag points nowhere because it has no numbers.
+        DataError: a type was not declared.
+    """
+    root, encoding = parse(path, options.encoding)
+    held = root.find("TEXT")
+    tags = root.find("TAGS")
+    if held is None or tags is None:
+        raise FormatError("not i2b2's XML", expected="<TEXT> and <TAGS>", where=str(path))
+    problems: list[Problem] = []
+    text = clean(held.text or "")
+    if len(held):
+        what = "elements inside the text are not read"
+        problems.append(Problem("key-ignored", str(path), what, lost=True))
+    name = path.name.partition(".")[0] or path.name
+    draft = Draft(name, text, str(path), options, problems)
+    links: list[Element] = []
+    bare = 0
+    for tag in tags:
+        if "fromID" in tag.attrib and "toID" in tag.attrib:
+            links.append(tag)
+        elif "start" in tag.attrib and "end" in tag.attrib:
+            _tag_entity(draft, tag)
+        else:
+            bare += 1
+    if bare:
+        draft.note("tags-without-place", f"{bare} tags about the whole document are not read")
+    for tag in links:
+        key = _LINKS.get(tag.tag, "type")
+        kind = clean(tag.get(key, "").strip() or tag.tag)
+        ends = clean(tag.get("fromID", "")), clean(tag.get("toID", ""))
+        draft.relation(kind, *ends, attributes=_said(tag, key))
+    return Reading([draft.document()], problems, "i2b2-xml", {"encoding": encoding})
+
+
+def _said(tag: Element, named: str) -> tuple[tuple[str, str], ...]:
+    """The attributes of a tag that are no place and not its type."""
+    return tuple(
+        (clean(key), clean(value))
+        for key, value in tag.attrib.items()
+        if key not in (*_KNOWN, named) and value
+    )
+
+
+def _tag_entity(draft: Draft, tag: Element) -> None:
+    named = next((key for key in ("TYPE", "type") if tag.get(key, "").strip()), "")
+    kind = clean(tag.get(named, "").strip() or tag.tag)
+    start, end = (whole(tag.get(key)) for key in ("start", "end"))
+    if start is None or end is None:
+        raise FormatError(
+            "a tag's start and end",
+            expected="whole numbers",
+            got=shown(f"{tag.get('start')} {tag.get('end')}"),
+            where=draft.where,
+        )
+    said = _said(tag, named)
+    if tag.tag not in ("TAG", kind):
+        said = (("tag", clean(tag.tag)), *said)
+    draft.entity(
+        kind,
+        [(start, end)],
+        given=clean(tag.get("id", "")),
+        surface=tag.get("text"),
+        attributes=said,
+    )

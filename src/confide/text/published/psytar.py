@@ -1,0 +1,251 @@
+"""PsyTAR (Zolnoori et al. 2019): patients' reviews of four psychiatric drugs, from the workbook.
+
+The sheet `Sentence_Labeling` has all sentences, and the four sheets `*_Identified` have the
+mentions of each sentence as strings without offsets; `places` finds their places.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+
+from confide.errors import DataError, FormatError
+from confide.text.document import Document, Problem, Span
+from confide.text.draft import Source, gathered, joined
+from confide.text.files import read_bytes, zipped_files
+from confide.text.places import WAYS, Effort, place_mentions
+from confide.text.reading import Options, Reading, clean, extra, is_number, shown
+
+ZIP = b"PK\x03\x04"
+"""The first bytes of every .xlsx file."""
+SENTENCES = "Sentence_Labeling"
+MOST_CELLS = 250_000
+"""Cells of all sheets that are read; the published workbook has half as many."""
+_SHEETS = "xl/worksheets/"
+TYPES = ("ADR", "WD", "DI", "SSI")
+"""Nearly every indication (DI) is listed as a sign, symptom or illness (SSI) too. It comes first,
+so that a tagger that can keep only one of the two keeps the narrower one."""
+_KEYS = ("drug_id", "sentence_index", "sentences")
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A line of a sheet: its place, the sentence it is about, and its cells by heading."""
+
+    where: str
+    review: str
+    index: int
+    text: str
+    cells: dict[str, str]
+
+
+@dataclass(slots=True)
+class _Sentence:
+    """A labelled sentence and what was found in it: for each mention its type and fragments."""
+
+    index: int
+    text: str
+    mentions: dict[tuple[str, tuple[Span, ...]], str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Review:
+    """A review; `at` are its sentences by their index."""
+
+    source: str
+    sentences: list[_Sentence] = field(default_factory=list)
+    at: dict[int, dict[str, _Sentence]] = field(default_factory=dict)
+
+
+def read(path: Path, options: Options) -> Reading:
+    """Read the workbook: each review becomes a document, named by its `drug_id`.
+
+    Documents have the attributes "drug" and "domain", both the drug's name in lower case.
+
+    Raises:
+        SettingsError: openpyxl is not installed.
+        FormatError: this is not a workbook, or it lacks PsyTAR's sheets and columns.
+        DataError: there is no review, or a type was not declared.
+    """
+    book = _workbook(path)
+    problems: list[Problem] = []
+    reviews = _reviews(_rows(book, SENTENCES, path, problems), problems)
+    if not reviews:
+        raise DataError("there is no review in the workbook", where=f"{path}#{SENTENCES}")
+    ways: Counter[str] = Counter()
+    effort = Effort(str(path))
+    for type in TYPES:
+        for row in _rows(book, f"{type}_Identified", path, problems):
+            _add_mentions(
+                type, row, reviews, options=options, problems=problems, ways=ways, effort=effort
+            )
+    counted = [f"{ways[way]:,} {way}" for way in (*WAYS, "not placed") if ways[way]]
+    source = Source(path, options, "", "", problems)
+    rows = ((review.source, id, review) for id, review in reviews.items())
+    said = ", ".join(counted) or "none"
+    return gathered(source, rows, partial(_document, source), format="psytar", mentions=said)
+
+
+# --- the workbook -------------------------------------------------------------------------
+
+
+def _workbook(path: Path) -> dict[str, list[list[str]]]:
+    """The cells of the sheets that we read, as strings without white space around them."""
+    raw = read_bytes(path)
+    if not raw.startswith(ZIP):
+        raise FormatError("not a workbook", expected="an .xlsx file", where=str(path))
+    openpyxl = extra("openpyxl", "xlsx", where=path, what="a workbook")
+    wanted = (SENTENCES, *(f"{type}_Identified" for type in TYPES))
+    try:
+        _must_be_small(raw, path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            book = openpyxl.load_workbook(BytesIO(raw), read_only=True, data_only=True)
+            found = [name for name in wanted if name in book.sheetnames]
+            for name in found:
+                book[name].reset_dimensions()  # a sheet may state fewer rows than it has
+            left = MOST_CELLS
+            cells: dict[str, list[list[str]]] = {name: [] for name in found}
+            for name in found:
+                for row in book[name].values:  # as wide and as long as the last cell is far away
+                    left -= len(row) + 1
+                    if left < 0:
+                        raise _too_large(path, f"more than {MOST_CELLS:,} cells")
+                    cells[name].append([_string(cell) for cell in row])
+            return cells
+    except FormatError:
+        raise
+    except Exception as error:  # a damaged file fails anywhere in openpyxl, zipfile or expat
+        raise FormatError(
+            f"the workbook is damaged ({type(error).__name__})", where=str(path)
+        ) from error
+
+
+def _must_be_small(raw: bytes, path: Path) -> None:
+    """Raise FormatError for parts that openpyxl would take long to read: it counts nothing."""
+    at_once = 0
+    for name, part in zipped_files(raw, str(path)):
+        tags = part.count(b"<")
+        at_once += 0 if name.startswith(_SHEETS) else tags
+        if max(tags // 2, at_once) > MOST_CELLS:
+            raise _too_large(path, f"more than {MOST_CELLS:,} tags in {shown(name)}")
+
+
+def _too_large(path: Path, what: str) -> FormatError:
+    return FormatError(
+        f"the workbook has {what}",
+        expected="the sheets of PsyTAR as they are published, some 120,000 cells",
+        where=str(path),
+        fix="delete the rows and columns behind the last one with text in it, and save it again",
+    )
+
+
+def _string(cell: object) -> str:
+    """A cell as a string; whole numbers without a point."""
+    if cell is None:
+        return ""
+    if isinstance(cell, float) and cell.is_integer():
+        cell = int(cell)
+    return clean(str(cell)).strip()
+
+
+def _rows(
+    book: dict[str, list[list[str]]], name: str, path: Path, problems: list[Problem]
+) -> Iterator[_Row]:
+    """The lines of a sheet that are about a sentence."""
+    where = f"{path}#{name}"
+    if name not in book:
+        expected = f"the sheets of PsyTAR, {SENTENCES} and {', '.join(TYPES)} with _Identified"
+        raise FormatError(f"there is no sheet {name}", expected=expected, where=str(path))
+    header, *rows = book[name] or [[]]
+    missing = [key for key in _KEYS if key not in header]
+    if missing:
+        raise FormatError(
+            f"there is no column {missing[0]}", expected=", ".join(_KEYS), where=f"{where}:1"
+        )
+    for number, row in enumerate(rows, 2):
+        cells = dict(zip(header, row, strict=False))
+        review, index, text = (cells.get(key, "") for key in _KEYS)
+        if review and is_number(index):
+            yield _Row(f"{where}:{number}", review, int(index), text, cells)
+        elif review or text:  # the last line, of sums, has none
+            what = f"no drug_id, or a sentence_index that is no number: {shown(review)}"
+            problems.append(Problem("row-without-key", f"{where}:{number}", what, lost=True))
+
+
+# --- from lines to documents ----------------------------------------------------------------
+
+
+def _reviews(rows: Iterator[_Row], problems: list[Problem]) -> dict[str, _Review]:
+    """All reviews with their sentences in order."""
+    reviews: dict[str, _Review] = {}
+    for row in rows:
+        review = reviews.setdefault(row.review, _Review(row.where))
+        if not row.text:
+            problems.append(Problem("empty-sentence", row.where, "there is no text in it"))
+            continue
+        if row.index in review.at:
+            what = f"{row.review} has two sentences {row.index}; both are kept"
+            problems.append(Problem("duplicate-index", row.where, what))
+        sentence = _Sentence(row.index, row.text)
+        review.sentences.append(sentence)
+        review.at.setdefault(row.index, {}).setdefault(row.text, sentence)
+    for review in reviews.values():
+        review.sentences.sort(key=lambda sentence: sentence.index)
+    return reviews
+
+
+def _add_mentions(
+    type: str,
+    row: _Row,
+    reviews: dict[str, _Review],
+    *,
+    options: Options,
+    problems: list[Problem],
+    ways: Counter[str],
+    effort: Effort,
+) -> None:
+    """Place the mentions of a line in its sentence; report those that cannot be placed."""
+    column = re.compile(rf"{type}\d+")
+    mentions = {name: cell for name, cell in row.cells.items() if cell and column.fullmatch(name)}
+    same = reviews[row.review].at.get(row.index, {}) if row.review in reviews else {}
+    sentence = same.get(row.text, next(iter(same.values()), None))
+    text = "" if sentence is None else sentence.text
+    found = place_mentions(text, list(mentions.values()), effort=effort)
+    for (name, mention), place in zip(mentions.items(), found, strict=True):
+        options.require(type, row.where)
+        ways["not placed" if place is None else place.way] += 1
+        if sentence is None or place is None:
+            what = f"{name} {shown(mention)} is not in sentence {row.index} of {row.review}"
+            problems.append(Problem("mention-not-found", row.where, what, lost=True))
+            continue
+        key = (type, place.fragments)
+        if place.places > 1:
+            what = f"{name} {shown(mention)} may stand at {place.places} places; read at the first"
+            problems.append(Problem("ambiguous-mention", row.where, what))
+        if place.way == WAYS[4]:
+            start, end = place.fragments[0]
+            what = f"{name} {shown(mention)} is {shown(text[start:end])} in the sentence"
+            problems.append(Problem("text-mismatch", row.where, what))
+        if key in sentence.mentions:
+            what = f"{name} {shown(mention)} stands where {sentence.mentions[key]} does"
+            problems.append(Problem("duplicate-mention", row.where, what))
+        sentence.mentions.setdefault(key, name)
+
+
+def _document(source: Source, where: str, name: str, review: _Review) -> Document:
+    """A review as a document."""
+    whole = joined(sentence.text for sentence in review.sentences)
+    drug = (name.rpartition(".")[0] or name).lower()
+    about = (("domain", drug), ("drug", drug))
+    draft = source.draft(name, whole.text, where, sentences=whole.sentences, attributes=about)
+    for offset, sentence in zip(whole.starts, review.sentences, strict=True):
+        for type, fragments in sentence.mentions:
+            draft.entity(type, [(start + offset, end + offset) for start, end in fragments])
+    return draft.document()

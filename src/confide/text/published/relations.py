@@ -1,0 +1,579 @@
+"""Corpora of relations, mostly of one marked pair in a sentence, as they were published."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+from confide.errors import DataError, FormatError
+from confide.text.document import (
+    Document,
+    Problem,
+    Sentence,
+    Span,
+)
+from confide.text.draft import (
+    Link,
+    Marked,
+    Mention,
+    Source,
+    document_of,
+    gathered,
+    laid_out,
+    one_sentence,
+    opened,
+)
+from confide.text.files import LONGEST_LINE
+from confide.text.published.bags import End, Line, pair_document
+from confide.text.reading import (
+    Options,
+    Reading,
+    clean,
+    merged_fragments,
+    shown,
+    whole_text,
+)
+from confide.text.rows import Row, rows_of
+from confide.userfiles import Tree, json_of
+
+# --- ChemProt as SciBERT's authors published it ---------------------------------------------------
+#
+# ChemProt as SciBERT's authors published it: JSON Lines whose text marks one pair of arguments.
+#
+# ``<< a >>`` is the first argument in the text and ``[[ b ]]`` the other, whichever of them is the
+# chemical: the file does not give the roles.
+
+_CHEMPROT_SAMPLE = 20
+
+
+class _Arguments(NamedTuple):
+    """A text without its marks, and the places of its two arguments."""
+
+    text: str
+    first: Span
+    second: Span
+
+
+def read_chemprot(path: Path, options: Options) -> Reading:
+    """Read the file: each line becomes a document of one sentence that asks about its one pair.
+
+    Marks are removed from the text. Both entities have the type `options.bare_type`; the relation,
+    whose type is the label, goes from ``<< a >>`` to ``[[ b ]]``.
+
+    Raises:
+        FormatError: a line is not JSON, has no text or label, or does not mark two arguments.
+        DataError: there is no line, or the type was not declared.
+    """
+    source = opened(path, options)
+    rows = rows_of(source.text, path, options=options, problems=source.problems)
+    return gathered(source, rows, partial(_chemprot_document, source), format="chemprot")
+
+
+def is_chemprot(lines: Sequence[str]) -> bool:
+    """Whether the first lines of a file are such JSON Lines."""
+    first = [line for line in lines if line.strip()][:_CHEMPROT_SAMPLE]
+    return bool(first) and all(map(_is_row, first))
+
+
+def _is_row(line: str) -> bool:
+    try:
+        row = json_of(line)
+    except ValueError:
+        return False
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("label"), str)
+        and isinstance(row.get("text"), str)
+        and unmarked(row["text"]) is not None
+    )
+
+
+def unmarked(text: str) -> _Arguments | None:
+    """A text without the marks of its two arguments; None if it does not mark two.
+
+    A text may hold further ``>>`` and ``]]``: the first one after its opening mark closes it.
+
+    >>> unmarked("(<< TCDD >>) and [[ Cyp1a1 ]].")
+    Marked(text='(TCDD) and Cyp1a1.', first=(1, 5), second=(11, 17))
+    """
+    first = _between(text, "<< ", " >>", start=0)
+    second = _between(text, "[[ ", " ]]", start=first[1] + 3) if first else None
+    if first is None or second is None:
+        return None
+    parts = [text[: first[0] - 3], text[slice(*first)]]
+    parts += [text[first[1] + 3 : second[0] - 3], text[slice(*second)]]
+    start = len(parts[0])
+    after = start + len(parts[1]) + len(parts[2])
+    return _Arguments(
+        "".join(parts) + text[second[1] + 3 :],
+        (start, start + len(parts[1])),
+        (after, after + len(parts[3])),
+    )
+
+
+def _between(text: str, opens: str, closes: str, *, start: int) -> Span | None:
+    """What is between two marks of three characters, without surrounding white space."""
+    begin = text.find(opens, start) + 3
+    while begin > 2 and text[begin : begin + 1].isspace():
+        begin = text.find(opens, begin) + 3
+    end = text.find(closes, begin + 1) if 2 < begin < len(text) else -1
+    while end > 0 and text[end - 1].isspace():
+        end = text.find(closes, end + 1)
+    return (begin, end) if end > 0 else None
+
+
+def _chemprot_document(source: Source, where: str, name: str, row: Tree) -> Document:
+    text, label = row.get("text"), row.get("label")
+    if not isinstance(text, str) or not isinstance(label, str) or not label.strip():
+        raise FormatError(
+            "a line without text or label", expected='"text" and "label", strings', where=where
+        )
+    found = unmarked(whole_text(text, where, source.problems))
+    if found is None:
+        raise FormatError(
+            "the text does not mark two arguments",
+            expected="<< a >> and after it [[ b ]], with blanks",
+            where=where,
+        )
+    draft = source.draft(name, found.text, where)
+    draft.sentences = one_sentence(found.text)
+    for key in sorted(row.keys() - {"text", "label"}):
+        if row[key]:
+            draft.note("key-ignored", f"{shown(key)} is not read")
+    ends = [draft.entity(source.options.bare_type, [span]) for span in found[1:]]
+    draft.pair(ends[0], ends[1], clean(label.strip()))
+    return draft.document()
+
+
+# --- BioBERT's tables for relations (GAD, EU-ADR) -------------------------------------------------
+#
+# BioBERT's tables for relations (GAD, EU-ADR): a sentence with blinded entities, and a label.
+#
+# A line is ``sentence TAB label``; a file that begins with the line ``index TAB sentence TAB
+# label`` has a number before each. Entities are already replaced by their types, as in ``@GENE$``.
+
+HEADER = ["index", "sentence", "label"]
+POSITIVE, RELATED = "1", "related"
+_BLINDED = re.compile(r"@([A-Za-z][\w-]*)\$")
+_SAMPLE = 50
+
+
+def read_biobert(path: Path, options: Options) -> Reading:
+    """Read a table: each line becomes a document of one sentence that asks about its one pair.
+
+    The pair goes from the first blinded entity to the second, since nothing says which is the head.
+    The label ``1`` means the relation "related"; any other label that is not negative names it.
+
+    Raises:
+        FormatError: a line's columns differ from those of the first, or a label is empty.
+        DataError: there is no sentence, or a type was not declared.
+    """
+    source = opened(path, options, longest=LONGEST_LINE)
+    rows = list(source.lines())
+    headed = bool(rows) and rows[0][2].split("\t") == HEADER
+
+    def one(where: str, name: str, line: str) -> Document:
+        return _biobert_document(source, where, name, _columns(line, where, headed=headed))
+
+    return gathered(source, rows[headed:], one, format="biobert", header="yes" if headed else "no")
+
+
+def is_biobert(lines: Sequence[str]) -> bool:
+    """Whether the first lines of a file are such a table: most sentences have a blinded pair."""
+    rows = [line.split("\t") for line in lines if line.strip()][:_SAMPLE]
+    headed = bool(rows) and rows[0] == HEADER
+    rows = rows[headed:]
+    width = 3 if headed else 2
+    if any(len(row) != width for row in rows):
+        return False
+    paired = sum(" " in row[-2] and len(_BLINDED.findall(row[-2])) == 2 for row in rows)
+    return 2 * paired > len(rows)
+
+
+def _columns(line: str, where: str, *, headed: bool) -> tuple[str, str]:
+    """The sentence and the label of a line."""
+    columns = line.split("\t")
+    if len(columns) != (3 if headed else 2) or not columns[-1].strip() or not columns[-2].strip():
+        wanted = "index, sentence and label" if headed else "sentence and label"
+        raise FormatError(
+            f"a line of {len(columns)} columns, or an empty one among them",
+            expected=f"{wanted}, cut by tabs",
+            where=where,
+        )
+    return columns[-2], columns[-1].strip()
+
+
+def _biobert_document(source: Source, where: str, name: str, row: tuple[str, str]) -> Document:
+    """A line as a document. Unless it has two entities, its label belongs to no pair."""
+    sentence, label = row
+    draft = source.draft(name, sentence, where)
+    draft.sentences = one_sentence(sentence)
+    found = [draft.entity(match[1], [match.span()]) for match in _BLINDED.finditer(sentence)]
+    if len(found) == 2:
+        draft.pair(found[0], found[1], RELATED if label == POSITIVE else label)
+    else:
+        draft.pair("", "", None)
+        what = f"the label {shown(label)} of a sentence with {len(found)} blinded entities"
+        draft.note("not-one-pair", what)
+    return draft.document()
+
+
+# --- SemEval-2010 task 8: one sentence with two marked nominals, and the relation between them ----
+#
+# A sentence is ``number TAB "text with <e1>...</e1> and <e2>...</e2>"``. The line after it is the
+# label, whose end says the direction, ``Cause-Effect(e2,e1)``, or ``Other``; then a comment. The
+# task's test file has the sentences alone. KBP37 has the same form, with blanks between all tokens
+# and inside the marks, labels such as ``per:title(e1,e2)``, and ``no_relation``.
+
+OTHER = "Other"
+_SENTENCE = re.compile(r"(\d+)\t(.*\S.*)", re.DOTALL | re.ASCII)
+_LABEL = re.compile(r"[A-Za-z][\w:/.-]*(\(e[12],e[12]\))?")
+_COMMENT = "Comment:"
+_MARK = re.compile(r"<(/?)e([12])>")
+
+
+@dataclass(slots=True)
+class _Item:
+    """The lines of one sentence."""
+
+    where: str
+    number: str
+    marked: str
+    label: str | None = None
+    comment: str = ""
+
+
+def read_semeval(path: Path, options: Options) -> Reading:
+    """Read the file: each sentence becomes a document, named by its number, about its one pair.
+
+    Marks and outer quotation marks are removed from the text. Both entities have the type
+    `options.bare_type`. A relation goes from e1 to e2, and its type is the whole label, direction
+    included; ``Other`` and ``no_relation`` are none. A comment becomes the attribute "comment".
+
+    Raises:
+        FormatError: a line is not of this format, or a sentence does not mark e1 and e2 once each.
+        DataError: there is no sentence, or the type was not declared.
+    """
+    source = opened(path, options, longest=LONGEST_LINE)
+    items = list(_items(source))
+    bare = [item for item in items if item.label is None]
+    if bare:
+        what = (
+            f"{len(bare)} of {len(items)} sentences have no label: they are read without relation"
+        )
+        source.problems.append(Problem("no-label", bare[0].where, what))
+    rows = ((item.where, item.number, item) for item in items)
+    return gathered(source, rows, partial(_semeval_document, source), format="semeval")
+
+
+def is_semeval(lines: Sequence[str]) -> bool:
+    """Whether a file begins with such a sentence."""
+    first = next((line for line in lines if line.strip()), "")
+    match = _SENTENCE.fullmatch(first)
+    return match is not None and "<e1>" in match[2] and "<e2>" in match[2]
+
+
+def _items(source: Source) -> Iterator[_Item]:
+    item: _Item | None = None
+    for where, _, line in source.lines():
+        line = line.strip()
+        match = _SENTENCE.fullmatch(line)
+        if match:
+            if item is not None:
+                yield item
+            item = _Item(where, match[1], match[2])
+        elif item is not None and line.startswith(_COMMENT):
+            item.comment = line.removeprefix(_COMMENT).strip()
+        elif item is not None and item.label is None and _LABEL.fullmatch(line):
+            item.label = line
+        else:
+            error = FormatError(
+                f"a line that is no sentence, label or comment: {shown(line)}",
+                expected='number TAB "text", then Relation(e1,e2) or Other, then Comment:',
+                where=where,
+            )
+            source.options.skip(error, source.problems, where)
+            item = None
+    if item is not None:
+        yield item
+
+
+def _semeval_document(source: Source, where: str, name: str, item: _Item) -> Document:
+    marked = item.marked.strip()
+    if len(marked) > 1 and marked[0] == marked[-1] == '"':
+        marked = marked[1:-1].strip()
+    text, spans = _unmarked(marked, where)
+    comment = (("comment", item.comment),) if item.comment else ()
+    draft = source.draft(name, text, where, attributes=comment)
+    draft.sentences = one_sentence(text)
+    ends = [draft.entity(source.options.bare_type, [span]) for span in spans]
+    draft.pair(ends[0], ends[1], item.label)
+    return draft.document()
+
+
+def _unmarked(marked: str, where: str) -> tuple[str, tuple[Span, Span]]:
+    """A text without its four marks, and the places of e1 and e2."""
+    borders: dict[str, int] = {}
+    text, last, twice = "", 0, False
+    for match in _MARK.finditer(marked):
+        text += marked[last : match.start()]
+        last = match.end()
+        if text[-1:] in ("", " ") and marked[last : last + 1] == " ":
+            last += 1  # a mark that stands alone, as in KBP37
+        twice = twice or match[0] in borders
+        borders[match[0]] = len(text)
+    text += marked[last:]
+    whole = len(borders) == 4 and not twice
+    for mark in ("</e1>", "</e2>"):
+        borders[mark] = len(text[: borders.get(mark, 0)].rstrip())
+    first, second = (
+        (borders.get(f"<e{number}>", 0), borders.get(f"</e{number}>", 0)) for number in (1, 2)
+    )
+    if not whole or first[0] >= first[1] or second[0] >= second[1]:
+        raise FormatError(
+            "the sentence does not mark two nominals",
+            expected="<e1>...</e1> and <e2>...</e2>, each once and not empty",
+            where=where,
+        )
+    return text, (first, second)
+
+
+# --- TACRED and FewRel: JSON with the tokens of one sentence, and one pair of entities in it ------
+
+NOTHING = "no_relation"
+_TACRED = frozenset((
+    "id", "docid", "relation", "token", "subj_start", "subj_end", "obj_start", "obj_end",
+    "subj_type", "obj_type",
+))  # fmt: skip
+_LAYERS = frozenset(("stanford_pos", "stanford_ner", "stanford_head", "stanford_deprel"))
+"""What a parser said of the tokens: not annotation, and not read."""
+_MOST_PLACES = 1000
+
+
+def is_tacred(keys: Sequence[str]) -> bool:
+    """Whether the keys of a record are TACRED's."""
+    return {"token", "subj_start", "obj_start"} <= set(keys)
+
+
+def is_fewrel(keys: Sequence[str], inner: Sequence[str]) -> bool:
+    """Whether the keys of a file's object, and of the first record in it, are FewRel's."""
+    return bool(keys) and {"tokens", "h", "t"} <= set(inner)
+
+
+def read_tacred(path: Path, options: Options) -> Reading:
+    """Read a document for each line: subject and object, T1 and T2, and their relation.
+
+    ``no_relation`` is none. The places of subject and object include their last tokens.
+
+    Raises:
+        FormatError: a record does not have TACRED's form.
+        DataError: there is no record, or a type was not declared.
+    """
+    source = opened(path, options)
+    rows = rows_of(source.text, path, options=options, problems=source.problems)
+    return gathered(source, rows, partial(_tacred, source), format="tacred")
+
+
+def _tacred(source: Source, where: str, name: str, tree: Tree) -> Document:
+    row, options, problems = Row(tree, where), source.options, source.problems
+    text, spans = _sentence(row, "token", problems)
+    ends = []
+    for side in ("subj", "obj"):
+        places = range(row.number(f"{side}_start"), row.number(f"{side}_end") + 1)
+        fragments = _stretch(places[:_MOST_PLACES], spans)
+        kind = row.name((f"{side}_type",), options.bare_type)
+        ends.append(_end(text, kind, fragments, row=row, problems=problems))
+    label = row.tree.get("relation")
+    pairs = [
+        (key, str(value))
+        for key, value in row.tree.items()
+        if key not in _TACRED | _LAYERS and isinstance(value, str | int | float)
+    ]
+    if isinstance(row.tree.get("docid"), str):
+        pairs.append(("docid", row.string("docid")))
+    line = Line(
+        row.name(("id",), name),
+        row.where,
+        text,
+        (ends[0], ends[1]),
+        None if label is None else row.type(label, '"relation"'),
+        attributes=tuple((clean(key), clean(value)) for key, value in pairs),
+        sentences=_one(spans),
+    )
+    return pair_document(line, options, problems)
+
+
+def _one(spans: Sequence[Span]) -> tuple[Sentence, ...]:
+    return (Sentence(spans[0][0], spans[-1][1], tuple(spans)),)
+
+
+def _sentence(row: Row, key: str, problems: list[Problem]) -> tuple[str, tuple[Span, ...]]:
+    text, spans = laid_out([row.words(key)], row.where, problems)
+    if not spans:
+        raise DataError("a record without a token", where=row.where)
+    return text, spans[0]
+
+
+def _stretch(places: Sequence[int], spans: Sequence[Span]) -> tuple[Span, ...] | None:
+    """The characters of some tokens, neighbours in one fragment; None if one is not there."""
+    if not places or min(places) < 0 or max(places) >= len(spans):
+        return None
+    fragments: list[Span] = []
+    last = -2
+    for place in sorted(set(places)):
+        start = fragments.pop()[0] if place == last + 1 and fragments else spans[place][0]
+        fragments.append((start, spans[place][1]))
+        last = place
+    return merged_fragments(fragments)
+
+
+def _end(
+    text: str,
+    kind: str,
+    fragments: tuple[Span, ...] | None,
+    *,
+    row: Row,
+    problems: list[Problem],
+    concept: str = "",
+) -> End:
+    if fragments is None:
+        what = f"{kind} is not among the tokens: its pair is left out"
+        problems.append(Problem("beyond-text", row.where, what, lost=True))
+        return End("", kind, concept)
+    name = " ".join(text[start:end] for start, end in fragments)
+    return End(name, kind, concept, fragments)
+
+
+# --- FewRel -------------------------------------------------------------------------------
+
+
+def read_fewrel(path: Path, options: Options) -> Reading:
+    """Read a document for each instance: head and tail, T1 and T2, with the key as relation.
+
+    Of several places of an entity the first is read. An entity has `options.bare_type`, and its
+    identifier as concept.
+
+    Raises:
+        FormatError: the file or an instance does not have FewRel's form.
+        DataError: there is no instance, or the type was not declared.
+    """
+    source, more = opened(path, options), 0
+
+    def one(where: str, label: str, row: Row) -> Document:
+        nonlocal more
+        document, places = _fewrel(row, label, options, source.problems)
+        more += places
+        return document
+
+    rows = (
+        (f"{path}#{clean(label)}:{number}", clean(label), row)
+        for where, _, tree in rows_of(source.text, path, options=options, problems=source.problems)
+        for label in tree
+        for number, row in enumerate(Row(tree, where).rows(label), 1)
+    )
+    named = ((where, label, Row(row.tree, where)) for where, label, row in rows)
+    reading = gathered(source, named, one, format="fewrel")
+    if more:
+        what = f"{more} entities stand at several places: the first is read"
+        source.problems.append(Problem("ambiguous-mention", str(path), what))
+    return reading
+
+
+def _fewrel(
+    row: Row, label: str, options: Options, problems: list[Problem]
+) -> tuple[Document, int]:
+    """The document of an instance, and how many of its two entities stand at several places."""
+    text, spans = _sentence(row, "tokens", problems)
+    ends, more = [], 0
+    for side in ("h", "t"):
+        item = row.tree.get(side)
+        places = row.part(item, 2, f'"{side}"')
+        if not isinstance(places, list) or not places or not isinstance(places[0], list):
+            raise row.malformed(f'the places of "{side}"', "[[token, ...], ...]", places)
+        more += len(places) > 1
+        first = [row.whole(place, f'a place of "{side}"') for place in places[0][:_MOST_PLACES]]
+        concept = row.part(item, 1, f'"{side}"')
+        ends.append(
+            _end(
+                text,
+                options.bare_type,
+                _stretch(first, spans),
+                row=row,
+                problems=problems,
+                concept=clean(str(concept)) if isinstance(concept, str) else "",
+            )
+        )
+    stem = row.where.rpartition("#")[2]
+    line = Line(stem, row.where, text, (ends[0], ends[1]), label, sentences=_one(spans))
+    return pair_document(line, options, problems), more
+
+
+# --- DocRED: sentences of tokens, entities as sets of mentions, and relations between entities ----
+#
+# An entity is a concept here: its mentions share the identifier ``V0``, ``V1``, ..., and relations
+# link concepts.
+
+_EVIDENCE = "evidence"
+
+
+def is_docred(keys: Sequence[str]) -> bool:
+    """Whether the keys of a record are DocRED's."""
+    return {"sents", "vertexSet"} <= set(keys)
+
+
+def read_docred(path: Path, options: Options) -> Reading:
+    """Read a document for each record. The sentences of its evidence are a relation's attribute.
+
+    Raises:
+        FormatError: a record does not have DocRED's form.
+        DataError: there is no record, or a type was not declared.
+    """
+    source = opened(path, options)
+    bare = 0
+
+    def one(where: str, name: str, tree: Tree) -> Document:
+        nonlocal bare
+        bare += "labels" not in tree
+        return document_of(_marked(Row(tree, where), name), options, source.problems)
+
+    rows = rows_of(source.text, path, options=options, problems=source.problems)
+    reading = gathered(source, rows, one, format="docred")
+    if bare:
+        what = f"{bare} of {len(reading.documents)} documents have no relations: read without"
+        source.problems.append(Problem("no-label", str(path), what))
+    return reading
+
+
+def _marked(row: Row, name: str) -> Marked:
+    sentences = [row.strings(one, '"sents"') for one in row.values("sents")]
+    marked = Marked(row.name(("title",), name), row.where, sentences)
+    starts = marked.starts
+    vertices = row.values("vertexSet")
+    for number, vertex in enumerate(vertices):
+        if not isinstance(vertex, list):
+            raise row.malformed('an item of "vertexSet"', "a list of mentions", vertex)
+        for item in vertex:
+            marked.mentions.append(_mention(row, item, starts, f"V{number}"))
+    for label in row.rows("labels"):
+        head, tail = label.number("h"), label.number("t")
+        if not 0 <= head < len(vertices) or not 0 <= tail < len(vertices):
+            raise row.malformed('"h" and "t"', f"entities from 0 to {len(vertices) - 1}", head)
+        evidence = " ".join(str(one) for one in label.values(_EVIDENCE))
+        said = ((_EVIDENCE, evidence),) if evidence else ()
+        marked.links.append(Link(label.string("r"), f"V{head}", f"V{tail}", said))
+    return marked
+
+
+def _mention(row: Row, item: object, starts: Sequence[int], concept: str) -> Mention:
+    what = "a mention"
+    sentence = row.whole(row.part(item, "sent_id", what), "a mention's sent_id")
+    place = row.part(item, "pos", what)
+    first, last = (row.whole(row.part(place, n, '"pos"'), '"pos"') for n in (0, 1))
+    kind = row.type(row.part(item, "type", what), "a mention's type")
+    if not 0 <= sentence < len(starts) or first < 0:
+        return Mention(-1, -1, kind, concept)
+    return Mention(starts[sentence] + first, starts[sentence] + last, kind, concept)

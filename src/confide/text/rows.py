@@ -1,0 +1,285 @@
+"""JSON and Python values of a file: one by one, and their parts checked as they are taken."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from confide.errors import FormatError
+from confide.text.document import Problem
+from confide.text.files import each_line, with_plain_ends
+from confide.text.reading import Options, clean, malformed, shown, whole
+from confide.userfiles import Tree, json_of
+
+# --- Values in lines and in the cells of a table: JSON's, Python's, and NumPy's lists -------------
+
+_ITEM = re.compile(
+    r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")|(?P<number>-?[0-9]{1,9})(?:\.0*)?)
+    (?=[\s,\]])\s*,?""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+_LITERAL = re.compile(
+    r"""(?:[uU]?'(?:[^'\\]|\\.)*+'|[uU]?"(?:[^"\\]|\\.)*+"|[\s\[\]{}(),:]|True|False|None
+    |[-+]?[0-9.]++(?:[eE][-+]?[0-9]++)?)*+""",
+    re.VERBOSE | re.DOTALL,
+)
+"""What a value of strings, numbers, lists and dicts is written with: no names, no operators."""
+
+
+def value_of(text: str) -> object:
+    """A value that is written as JSON, or as Python writes it. Raises ValueError.
+
+    >>> value_of("[(6, 15, 'DRUG')]"), value_of('{"a": null}')
+    ([(6, 15, 'DRUG')], {'a': None})
+    """
+    try:
+        return json_of(text)
+    except ValueError:
+        if not _LITERAL.fullmatch(text):  # Python's parser takes hours for some that are none
+            raise
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a backslash in a text that escapes nothing
+            found: object = ast.literal_eval(text)
+            return found
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
+        raise ValueError("neither JSON nor a Python value") from error
+
+
+def list_of(cell: str, where: str) -> list[object]:
+    """The strings and whole numbers of a list; a cell without brackets is words between blanks.
+
+    Raises:
+        FormatError: it is no such list, or NumPy left out its middle (...).
+
+    >>> list_of("['EU' 'its']", "")
+    ['EU', 'its']
+    >>> list_of('["EU", "said"]', ""), list_of("[0. 3.]", ""), list_of("O B-X", "")
+    (['EU', 'said'], [0, 3], ['O', 'B-X'])
+    """
+    inside = cell.strip()
+    if not inside.startswith("["):
+        return list(inside.split())
+    if not inside.endswith("]"):
+        raise _no_list(cell, where)
+    found: list[object] = []
+    place = 1
+    while inside[place:-1].strip():
+        match = _ITEM.match(inside, place)
+        if match is None:
+            raise _no_list(cell, where)
+        found.append(_unquoted(match["text"], where) if match["text"] else int(match["number"]))
+        place = match.end()
+    return found
+
+
+def _unquoted(quoted: str, where: str) -> str:
+    if "\\" not in quoted:
+        return quoted[1:-1]
+    try:
+        return str(ast.literal_eval(quoted.replace("\n", "\\n")))
+    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+        raise _no_list(quoted, where) from error
+
+
+def _no_list(cell: str, where: str) -> FormatError:
+    cut = "..." in cell
+    return FormatError(
+        "a list whose middle was left out" if cut else "a cell that is no list",
+        expected="a list of strings or of whole numbers",
+        got=shown(cell),
+        where=where,
+        fix="write the table as JSON or parquet, which hold whole lists" if cut else None,
+    )
+
+
+# --- A JSON object whose parts are checked as they are taken, and the keys that tell its form -----
+
+_MARK = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}:,]', re.DOTALL)
+_BLANK = re.compile(r"\s*")
+_OPEN = re.compile(r"\{[^\S\n]*(?:\n|\Z)")
+_PAIR = re.compile(r'\[\s*"')
+Value = tuple[str, str, object]
+"""A line, or a value of a list: its place, a name for its document, and itself."""
+Key = int | str
+"""A key of an object, or a place in a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An object of a file, and where it stands. Every method raises FormatError."""
+
+    tree: Tree
+    where: str
+
+    def malformed(self, what: str, expected: str, got: object) -> FormatError:
+        """The error for a part of another form."""
+        return malformed(what, expected, got, where=self.where)
+
+    def string(self, key: str) -> str:
+        """A string that is not empty."""
+        value = self.tree.get(key)
+        if not isinstance(value, str) or not value.strip():
+            raise self.malformed(f'"{key}"', "a string that is not empty", value)
+        return clean(value.strip())
+
+    def name(self, keys: Sequence[str], otherwise: str) -> str:
+        """The first of some keys that holds a string or a number, as a string."""
+        for key in keys:
+            value = self.tree.get(key)
+            if isinstance(value, str | int) and str(value).strip():
+                return clean(str(value))
+        return otherwise
+
+    def number(self, key: str) -> int:
+        """A whole number."""
+        return self.whole(self.tree.get(key), f'"{key}"')
+
+    def whole(self, value: object, what: str) -> int:
+        """A value of this object that must be a whole number."""
+        number = whole(value)
+        if number is None:
+            raise self.malformed(what, "a whole number", value)
+        return number
+
+    def words(self, key: str) -> list[str]:
+        """A list of strings."""
+        return self.strings(self.tree.get(key), f'"{key}"')
+
+    def strings(self, value: object, what: str) -> list[str]:
+        """A value of this object that must be a list of strings."""
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise self.malformed(what, "a list of strings", value)
+        return value
+
+    def values(self, key: str) -> list[object]:
+        """A list, empty if it is missing."""
+        value = self.tree.get(key)
+        if value is None:
+            return []
+        if not isinstance(value, list):
+            raise self.malformed(f'"{key}"', "a list", value)
+        return value
+
+    def rows(self, key: str) -> list[Row]:
+        """A list of objects, empty if it is missing."""
+        values = self.values(key)
+        found = [Row(one, self.where) for one in values if isinstance(one, dict)]
+        if len(found) != len(values):
+            raise self.malformed(f'"{key}"', "a list of objects", values)
+        return found
+
+    def part(self, item: object, key: Key, what: str) -> object:
+        """A part of an item that is an object or a list."""
+        if isinstance(key, int):
+            if not isinstance(item, list) or key >= len(item):
+                raise self.malformed(what, f"a list of at least {key + 1}", item)
+            return item[key]
+        if not isinstance(item, dict):
+            raise self.malformed(what, "an object", item)
+        return item.get(key)
+
+    def type(self, value: object, what: str) -> str:
+        """A value that must be the name of a type."""
+        if not isinstance(value, str) or not value.strip():
+            raise self.malformed(what, "a string that is not empty", value)
+        return clean(value.strip())
+
+
+def first_keys(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The keys of the first object of a JSON text, and those of the first object inside it.
+
+    The text may end in the middle.
+
+    >>> first_keys('[{"tokens": ["a"], "h": {"pos": [0')
+    (('tokens', 'h'), ('pos',))
+    """
+    found: tuple[list[str], list[str]] = [], []
+    open_objects, depth, last = 0, [], ""
+    inner_closed = False
+    for match in _MARK.finditer(text):
+        mark = match[0]
+        if mark in "[{":
+            depth.append(mark)
+            open_objects += mark == "{"
+        elif mark in "]}":
+            if depth and depth.pop() == "{":
+                inner_closed = inner_closed or open_objects == 2
+                open_objects -= 1
+                if open_objects == 0:
+                    break
+        elif mark == ":":
+            if open_objects == 1 and depth[-1:] == ["{"]:
+                found[0].append(last)
+            elif open_objects == 2 and not inner_closed and depth[-1:] == ["{"]:
+                found[1].append(last)
+        elif mark != ",":
+            last = mark[1:-1]
+    return tuple(found[0]), tuple(found[1])
+
+
+def rows_of(
+    text: str,
+    path: Path,
+    *,
+    options: Options | None = None,
+    problems: list[Problem] | None = None,
+) -> Iterator[tuple[str, str, Tree]]:
+    """Every JSON object of a file: its place, a name for it, and the object.
+
+    With `options`, a broken line is left out if they say so. Raises FormatError if a line is not
+    JSON or not an object.
+    """
+    options, problems = options or Options(), problems if problems is not None else []
+    for where, name, given in values_of(text, path):
+        with options.document(problems, where):
+            row = loaded(given, where) if isinstance(given, str) else given
+            if not isinstance(row, dict):
+                raise FormatError(
+                    "not a document",
+                    expected='a JSON object with "text"',
+                    got=type(row).__name__,
+                    where=where,
+                )
+            yield where, name, row
+
+
+def values_of(text: str, path: Path) -> Iterator[Value]:
+    """Every line of a file, or the values of the one list that it is; strings are not parsed."""
+    file, stem, text = str(path), path.stem, with_plain_ends(text)
+    found = _BLANK.match(text)
+    start = found.end() if found else 0
+    if text.startswith("[", start) and not _PAIR.match(text, start):
+        listed = loaded(text, file)
+        assert isinstance(listed, list), "a JSON text that begins with [ is a list"
+        listed.reverse()
+        for number in range(1, len(listed) + 1):
+            value = listed.pop()
+            line = json.dumps(value) if isinstance(value, str) else value
+            yield f"{file}#{number}", f"{stem}:{number}", line
+        return
+    lines: Iterable[tuple[int, str]] = enumerate(each_line(text), 1)
+    if _OPEN.match(text, start):  # one object over several lines
+        lines = [(text.count("\n", 0, start) + 1, text)]
+    for number, line in lines:
+        if line and not line.isspace():
+            yield f"{file}:{number}", f"{stem}:{number}", line
+
+
+def loaded(text: str, where: str) -> object:
+    """The value of a JSON text. Raises FormatError."""
+    try:
+        return json_of(text, parse_constant=_refuse)
+    except ValueError as error:
+        raise FormatError(f"not JSON: {error}", where=where) from error
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
