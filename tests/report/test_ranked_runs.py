@@ -28,6 +28,7 @@ def runs(folder: Path) -> list[Path]:
     return [first, write_run(folder / "avg", bag_result("fedavg", 2.0))]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_every_run_has_its_curve_in_one_drawing(tmp_path: Path) -> None:
     views = [view_of(n, run) for n, run in enumerate(load_runs(runs(tmp_path)))]
     found = precision_recall(views)
