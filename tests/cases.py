@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import wraps
+from reprlib import repr as short
 from typing import Any
 
 
@@ -38,7 +39,7 @@ def each(names: str | Iterable[str], values: Iterable[Any]) -> Callable[[Any], A
                         test(*args, **own, **case)
                     except Exception as error:
                         failed.append(error)
-                        notes.append(f"case {number}, {case}: {type(error).__name__}")
+                        notes.append(f"case {number}, {short(case)}: {type(error).__name__}")
             if failed:
                 for note in notes:
                     failed[0].add_note(note)

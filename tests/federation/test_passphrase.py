@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
+from cases import each
 from confide.errors import KeyFileError, LockedKeyError
 from confide.federation import keys, passphrase
 from confide.federation.keys import new_key, protect_key, read_key, unlock, unprotect_key
@@ -158,7 +159,7 @@ def test_a_new_passphrase_is_asked_for_twice_and_an_old_one_once(tmp_path, monke
     assert asked == [f"Passphrase of {tmp_path / 'k'}: "]
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "words"),
     [
         ((SECRET, SECRET + "!"), "differ"),
@@ -422,9 +423,7 @@ def test_a_key_of_one_kind_is_none_of_the_other(known, tmp_path):
         load_private(shared)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"torn", b"-----BEGIN PRIVATE KEY-----\n", b"\0" * 99, b"confide-key-1 ab"]
-)
+@each("content", [b"", b"torn", b"-----BEGIN PRIVATE KEY-----\n", b"\0" * 99, b"confide-key-1 ab"])
 def test_what_is_no_private_key_is_refused(tmp_path, content):
     (tmp_path / "k").write_bytes(content)
     with pytest.raises(KeyFileError, match="not a private key"):

@@ -21,6 +21,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
+from cases import each
 from confide import __version__
 from confide.errors import EngineError, GuardError, SettingsError
 from confide.federation.failures import Failure
@@ -72,7 +73,7 @@ HOSTILE = [
 NOT_TEXT: list[Any] = [None, 7, 1.5, True, ["x"], {"x": "y"}, b"x"]
 
 
-@pytest.mark.parametrize("name", [*HOSTILE, *NOT_TEXT], ids=lambda name: repr(name)[:20])
+@each("name", [*HOSTILE, *NOT_TEXT])
 def test_one_function_refuses_every_hostile_name(tmp_path: Path, name: Any) -> None:
     with pytest.raises(GuardError) as raised:
         plain_name(name, "a run")
@@ -81,7 +82,7 @@ def test_one_function_refuses_every_hostile_name(tmp_path: Path, name: Any) -> N
         inside(tmp_path, "fine", name)
 
 
-@pytest.mark.parametrize("name", ["run-1", "a", "A_b.c-9", "refused.jsonl", "a" * LONGEST_NAME])
+@each("name", ["run-1", "a", "A_b.c-9", "refused.jsonl", "a" * LONGEST_NAME])
 def test_it_takes_plain_names(tmp_path: Path, name: str) -> None:
     assert inside(tmp_path, name) == tmp_path / name
 
@@ -276,7 +277,7 @@ def seen(place: Place) -> dict[str, str]:
     return there
 
 
-@pytest.mark.parametrize("door", DOORS)
+@each("door", DOORS)
 def test_no_door_takes_a_hostile_name(
     door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -293,7 +294,7 @@ def test_no_door_takes_a_hostile_name(
 # --- what is not a name -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("odd", NOT_TEXT, ids=repr)
+@each("odd", NOT_TEXT)
 def test_an_order_of_other_types_is_refused(odd: Any) -> None:
     good: dict[str, Any] = {
         "run": "run-1",

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import FederationError, GuardError, QuorumError, RunError, SettingsError
 from confide.federation.messages import decode
 from confide.federation.site import Site
@@ -184,7 +185,7 @@ def test_other_optimisers_are_refused(tmp_path: Path) -> None:
 GOOD = TextScored(pieces=9, right=4, hidden=5, hidden_right=3, loss=2.5)
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "words"),
     [
         ({"right": 10}, "right or hidden is out of range"),
@@ -195,7 +196,6 @@ GOOD = TextScored(pieces=9, right=4, hidden=5, hidden_right=3, loss=2.5)
         ({"loss": -0.5}, "hidden_right or loss is out of range"),
         ({"loss": float("inf")}, "hidden_right or loss is out of range"),
     ],
-    ids=str,
 )
 def test_counts_that_cannot_be_are_refused(changes: dict[str, Any], words: str) -> None:
     check_text_scored(None, GOOD)

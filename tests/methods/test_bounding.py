@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.federation.guards import check_reply
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
@@ -113,9 +114,7 @@ def improved(times: float = 1.0, *, share: float = 0.25, kinds: tuple[type, ...]
     return Improved(update, share, 0.5 * share, 6)
 
 
-@pytest.mark.parametrize(
-    "kinds", [(np.float32, np.float32), (np.float16, np.float16), (np.float16, np.float32)]
-)
+@each("kinds", [(np.float32, np.float32), (np.float16, np.float16), (np.float16, np.float32)])
 def test_an_update_is_bounded_before_the_share(kinds: tuple[type, ...]) -> None:
     """Whatever travels; a server may ask in two types of number."""
     weights = {n: way.astype(kind) for (n, way), kind in zip(WAY.items(), kinds, strict=True)}

@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.data.batches.relation_pieces import relation_batch
 from confide.errors import SettingsError
 from confide.federation.messages import encode
@@ -49,9 +50,9 @@ ROUNDS = ([0, 1, 2], [3], [4, 5])
 """The sites of each round: the mean is over sites, not over the means of rounds."""
 
 
-@pytest.mark.parametrize("wire_dtype", NEAR)
-@pytest.mark.parametrize("upload", ["logits", "probabilities"])
-@pytest.mark.parametrize("factor", [0.5, 1.0])
+@each("wire_dtype", NEAR)
+@each("upload", ["logits", "probabilities"])
+@each("factor", [0.5, 1.0])
 def test_a_site_counts_less_with_every_round_that_has_passed(
     wire_dtype: str, upload: str, factor: float
 ) -> None:
@@ -97,9 +98,9 @@ def test_the_server_remembers_what_the_sites_said(pair: str, tmp_path: Path) -> 
 PUBLIC = PublicSentences([["a"] * (1 + n % 5) for n in range(40)])
 
 
-@pytest.mark.parametrize("apart", [True, False])
-@pytest.mark.parametrize("hold_out", [0.0, 0.1])
-@pytest.mark.parametrize("label_share", [0.0, 0.25, 1.0])
+@each("apart", [True, False])
+@each("hold_out", [0.0, 0.1])
+@each("label_share", [0.0, 0.25, 1.0])
 def test_parts_are_drawn_sentence_by_sentence(
     label_share: float, hold_out: float, apart: bool
 ) -> None:

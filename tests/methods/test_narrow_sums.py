@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
+from cases import each
 from confide.federation.messages import decode
 from confide.federation.secure.lanes import Part, layout_of
 from confide.federation.steps import Step
@@ -35,14 +35,14 @@ def part_of(step: Step, ask: Any, field: str, *, sites: int = 10) -> Part:
     return next(part for part in layout.parts if part.field == field)
 
 
-@pytest.mark.parametrize("sites", [3, 10, 100])
+@each("sites", [3, 10, 100])
 def test_float16_is_as_long_under_masks_as_without(sites: int) -> None:
     said = part_of(TRAIN_AND_PREDICT, asked(S=1000, R=9, wire_dtype="float16"), "said_SQ")
     moved = part_of(IMPROVE, improve(local_steps=4), "update", sites=sites)
     assert (said.length, moved.length) == (2 * 1000 * 8, 2 * 200 * 500)
 
 
-@pytest.mark.parametrize(("sites", "most"), [(3, 1.34), (6, 1.34), (10, 1.61), (28, 1.61), (50, 2)])
+@each(("sites", "most"), [(3, 1.34), (6, 1.34), (10, 1.61), (28, 1.61), (50, 2)])
 def test_codes_of_a_byte_are_as_long_as_their_sum_must_be(sites: int, most: float) -> None:
     said = part_of(TRAIN_AND_PREDICT, asked(S=1000, R=9, wire_dtype="int8"), "said_SQ", sites=sites)
     assert np.log2(2 * 127 * sites + 1) / 8 <= said.length / 8000 <= most
@@ -54,7 +54,7 @@ def test_gradients_keep_four_bytes() -> None:
     assert part_of(IMPROVE, improve(local_steps=4, dtype="float32"), "update").width == 4
 
 
-@pytest.mark.parametrize("growth", [0.5, 0.9, 1.0, 1.05, 1.11, 1.3, 30.0])
+@each("growth", [0.5, 0.9, 1.0, 1.05, 1.11, 1.3, 30.0])
 def test_no_step_of_adam_is_longer_than_its_lane_says(growth: float) -> None:
     """Gradients that grow by β2 / β1 in each step are the worst: they come within a hair."""
     value = {"a": np.zeros(1, np.float32)}
@@ -70,7 +70,7 @@ def test_no_step_of_adam_is_longer_than_its_lane_says(growth: float) -> None:
     assert growth != 1.11 or longest > 0.97 * LONGEST
 
 
-@pytest.mark.parametrize("rate", [1e-6, 1e-3, 0.5])
+@each("rate", [1e-6, 1e-3, 0.5])
 def test_the_longest_change_in_float16_fits_its_lane(rate: float) -> None:
     ask = improve(local_steps=3, how=replace(HOW, learning_rate=rate))
     _, most = lanes_of_improved(ask)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import FederationError, MissingDataError, RunError, SettingsError
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode
@@ -214,7 +215,7 @@ def test_a_folder_of_a_newer_schema_is_refused_in_words(tmp_path: Path) -> None:
         run(settings, out=out, resume=True)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "x"}', "null"])
+@each("text", ["", "{", "[]", '{"schema": "x"}', "null"])
 def test_a_damaged_result_is_refused(tmp_path: Path, text: str) -> None:
     folder = RunFolder(tmp_path)
     folder.write("settings.toml", "")
@@ -313,7 +314,7 @@ def selected(folder: Path, f1s: list[float | None], *overrides: str) -> tuple[in
     return trained.progress.best_round, len(trained.progress.history)
 
 
-@pytest.mark.parametrize(
+@each(
     ("f1s", "overrides", "expected"),
     [
         ([0.1, 0.5, 0.3], [], (2, 3)),

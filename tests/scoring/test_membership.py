@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cases import each
 from confide.scoring.membership import (
     LOOKS,
     Side,
@@ -21,7 +22,7 @@ from confide.scoring.membership import (
 )
 
 
-@pytest.mark.parametrize(("many", "most"), [(100, 3.49), (500, 5.11), (1000, 5.81), (2000, 6.50)])
+@each(("many", "most"), [(100, 3.49), (500, 5.11), (1000, 5.81), (2000, 6.50)])
 def test_perfect_guesses_show_at_most(many: int, most: float) -> None:
     assert least_epsilon(many, many, many) == pytest.approx(most, abs=0.006)
     assert least_epsilon(many, many, many, delta=1e-5) <= most + 0.006
@@ -61,7 +62,7 @@ def test_exposure_is_the_rank_in_bits() -> None:
     assert found.tolist() == [2.0, 1.0, 0.0]
 
 
-@pytest.mark.parametrize(("hits", "of"), [(0, 10), (3, 10), (10, 10), (17, 400)])
+@each(("hits", "of"), [(0, 10), (3, 10), (10, 10), (17, 400)])
 def test_exact_intervals_are_scipys(hits: int, of: int) -> None:
     wanted = stats.binomtest(hits, of).proportion_ci(0.95, "exact")
     assert clopper_pearson(hits, of) == pytest.approx((wanted.low, wanted.high), abs=1e-9)

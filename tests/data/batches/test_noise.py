@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cases import each
 from confide.data.batches.noise import Noise, Passage, infilled, noised, permuted
 
 MASK = 0
@@ -44,7 +45,7 @@ def spans(text: Passage, ids: np.ndarray) -> list[int]:
     return gone + ([words - last] if words > last else [])
 
 
-@pytest.mark.parametrize("share", [0.15, 0.3, 0.5])
+@each("share", [0.15, 0.3, 0.5])
 def test_the_share_of_words_that_is_masked(share: float) -> None:
     rng = np.random.default_rng(1)
     masked = words = 0

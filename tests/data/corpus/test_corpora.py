@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from cases import each
 from confide.data.corpus.corpora import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
 from confide.text.archives import exists
@@ -69,7 +70,7 @@ class TestLocate:
             locate("$HOME/a.tsv")
 
 
-@pytest.mark.parametrize("corpus", CORPORA.values(), ids=lambda corpus: corpus.name)
+@each("corpus", CORPORA.values())
 def test_an_entry_is_whole(corpus):
     assert corpus.title and corpus.licence and corpus.published and corpus.files
     assert corpus.kind in ("ner", "relations", "vectors")

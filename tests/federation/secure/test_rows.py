@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import DroppedError, QuorumError
 from confide.federation.engine import Delivery
 from confide.federation.failures import Failure
@@ -105,8 +106,8 @@ def losing(engine: Lying, site: str, *, part: str) -> None:
 # --- exact -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sums", ["integers", "masked"])
-@pytest.mark.parametrize("moods", [{}, {"site-02": "raise"}])
+@each("sums", ["integers", "masked"])
+@each("moods", [{}, {"site-02": "raise"}])
 def test_the_sum_of_the_union_is_the_whole_sum_bit_for_bit(
     sums: str, moods: dict[str, str], tmp_path: Path
 ) -> None:
@@ -242,8 +243,8 @@ def test_what_a_site_wrote_down_stops_the_same_attack(
     assert {one.code for one in federation.faults} == {"lost", "other-set"}
 
 
-@pytest.mark.parametrize("sums", ["integers", "masked"])
-@pytest.mark.parametrize("at_least", [3, 0])
+@each("sums", ["integers", "masked"])
+@each("at_least", [3, 0])
 def test_both_sums_are_dropped_and_the_next_round_goes_on_without(
     at_least: int, sums: str, tmp_path: Path
 ) -> None:
@@ -380,7 +381,7 @@ def test_values_are_given_only_once_the_rows_are_open(tmp_path: Path) -> None:
     assert isinstance(found, Failure) and found.code == "early-ask"
 
 
-@pytest.mark.parametrize("part", ["rows", "other", ""])
+@each("part", ["rows", "other", ""])
 def test_parts_that_a_step_does_not_have_are_refused(part: str, tmp_path: Path) -> None:
     engine = sites(tmp_path, DENSE)
     heard: list[Opening] = []
