@@ -266,8 +266,8 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, overrides: list[str
     assert dump(again) == dump(found)
 
 
-@pytest.mark.parametrize("name", [found.name for found in known_recipes()])
-@pytest.mark.parametrize("method", ["fedavg", "pooled", "alone"])
+@each("name", [found.name for found in known_recipes()])
+@each("method", ["fedavg", "pooled", "alone"])
 def test_every_recipe_reads_back_the_same(tmp_path: Path, name: str, method: str) -> None:
     found = load(recipe_path(name), [f"method={method}"])
     assert load(write(tmp_path, dump(found))) == found.model_copy(update={"when": {}})

@@ -95,7 +95,7 @@ def test_letters_with_marks_are_the_same_from_every_keyboard(known, tmp_path):
     assert passphrase_for(tmp_path / "k") == "Bürger zürnen".encode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("", "empty"),
@@ -117,7 +117,7 @@ def test_what_is_no_passphrase_is_refused_and_not_shown(known, tmp_path, text, w
         assert "five unrelated words" not in str(caught.value) and "xxx" not in str(caught.value)
 
 
-@pytest.mark.parametrize("bits", [0o640, 0o604, 0o660, 0o666, 0o601, 0o777])
+@each("bits", [0o640, 0o604, 0o660, 0o666, 0o601, 0o777])
 def test_a_passphrase_that_others_can_read_is_refused(known, tmp_path, bits):
     path = known(mode=bits)
     with pytest.raises(LockedKeyError, match=r"others can read.*0600") as caught:
@@ -294,7 +294,7 @@ def test_every_truncation_is_refused(tmp_path):
             unseal(content + more, tmp_path, kind="shared", passphrase=SECRET.encode())
 
 
-@pytest.mark.parametrize("cost", [2**14, 2**19, 2**30, 2**33, 2**15 + 1, 99999, 9999999999])
+@each("cost", [2**14, 2**19, 2**30, 2**33, 2**15 + 1, 99999, 9999999999])
 def test_a_hostile_file_gets_no_memory(known, tmp_path, monkeypatch, cost):
     """Refused before scrypt is called, and before anybody is asked for a passphrase."""
     monkeypatch.setattr(passphrase, "LEAST_COST", 2**15)

@@ -313,7 +313,14 @@ def sites_with(folder: Path, settings: Settings, *, odd: bool) -> Settings:
     return settings.model_copy(update={"site": tuple(tables)})
 
 
-@pytest.mark.parametrize("pair", [name for name, pair in METHODS.items() if pair.private])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(name, marks=[] if name.endswith("-tagger") else [pytest.mark.slow])
+        for name, pair in METHODS.items()
+        if pair.private
+    ],
+)
 def test_nothing_that_leaves_without_noise_depends_on_the_text(
     pair: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

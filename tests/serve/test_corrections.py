@@ -126,7 +126,7 @@ def test_kill_9_loses_nothing_that_was_answered(tmp_path) -> None:
     assert len(numbers) >= 30 and numbers <= found
 
 
-@pytest.mark.parametrize("format", EXPORTS)
+@each("format", EXPORTS)
 def test_every_format_is_exported(tmp_path, format: str) -> None:
     raw, suffix = exported([ONE], format)
     assert raw

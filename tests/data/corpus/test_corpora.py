@@ -36,7 +36,7 @@ class TestLocate:
         monkeypatch.setenv("HOME", str(tmp_path))
         assert locate("~/a.tsv") == tmp_path / "a.tsv"
 
-    @pytest.mark.parametrize("name", [name for name, one in CORPORA.items() if not one.shipped])
+    @each("name", [name for name, one in CORPORA.items() if not one.shipped])
     def test_a_missing_corpus_is_explained(self, data, name):
         corpus = CORPORA[name]
         split = next(iter(corpus.files))
@@ -90,7 +90,7 @@ def test_what_is_shipped_is_there(monkeypatch):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("corpus", CORPORA.values(), ids=lambda corpus: corpus.name)
+@each("corpus", CORPORA.values())
 def test_the_files_are_what_the_entry_says(corpus, corpora):
     if not (corpora / corpus.name).is_dir():
         pytest.skip(f"{corpus.name} is not there")
