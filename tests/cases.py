@@ -9,6 +9,8 @@ from functools import wraps
 from reprlib import repr as short
 from typing import Any
 
+from _pytest.mark import ParameterSet
+
 
 def each(names: str | Iterable[str], values: Iterable[Any]) -> Callable[[Any], Any]:
     """Run a test with each of the values in one item, as `pytest.mark.parametrize` does in many.
@@ -16,6 +18,8 @@ def each(names: str | Iterable[str], values: Iterable[Any]) -> Callable[[Any], A
     Every case has a `tmp_path` and a `monkeypatch` of its own; other fixtures are shared. All cases
     run; the first that failed is raised, with a note on each that did.
     """
+    values = list(values)
+    assert not any(isinstance(value, ParameterSet) for value in values), "marks are for items"
     keys = [name.strip() for name in names.split(",")] if isinstance(names, str) else [*names]
     cases = [dict(zip(keys, value if len(keys) > 1 else (value,), strict=True)) for value in values]
     assert cases, "there is no case"

@@ -19,7 +19,6 @@ from typing import Any
 import pytest
 
 import confide
-from cases import each
 from confide.data.batches.examples import Example
 from confide.data.batches.features import Marks
 from confide.data.batches.vocabulary import DIGEST_BYTES, digest, normalise
@@ -429,7 +428,7 @@ def errors_with_text(text: str) -> dict[str, Exception]:
     }
 
 
-@each(("method", "step"), EVERY_STEP)
+@pytest.mark.parametrize(("method", "step"), EVERY_STEP)
 def test_an_error_inside_a_step_leaves_its_text_at_the_site(
     method: str, step: str, tmp_path: Path
 ) -> None:

@@ -135,11 +135,20 @@ def prepare(chosen: list[Block], folder: Path, request: pytest.FixtureRequest) -
         request.getfixturevalue("demo_run")(folder / "demo-run")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+LONG = ("docs/cli.md", "docs/audit.md", "docs/deployment.md", "docs/formats/")
+"""Pages whose examples take long: they use every verb, or read whole corpora."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name, marks=[pytest.mark.slow] * name.startswith(LONG))
+        for page, name in zip(PAGES, NAMES, strict=True)
+        if any(block.runs and "slow" not in block.marks for block in blocks(page))
+    ],
+)
 def test_examples_run(page: Path, in_tmp: Path, request: pytest.FixtureRequest) -> None:
     chosen = [block for block in blocks(page) if block.runs and "slow" not in block.marks]
-    if not chosen:
-        pytest.skip("nothing to run on this page")
     prepare(chosen, in_tmp, request)
     if not run_page(page, chosen, in_tmp):
         pytest.skip("needs the published corpora under $CONFIDE_DATA")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +43,8 @@ GIVING = [name for name, pair in OPEN.items() if any(map(gives, pair.steps))]
 CODED = [name for name, pair in OPEN.items() if any(map(can_be_coded, pair.steps))]
 
 
-def pairs(names: list[str], quick: Collection[str] = QUICK) -> list[Any]:
-    return [pytest.param(name, marks=[] if name in quick else [pytest.mark.slow]) for name in names]
+def pairs(names: list[str]) -> list[Any]:
+    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
 
 
 def sent(folder: Path, way: str) -> int:
@@ -91,7 +90,8 @@ def test_first_weights_are_drawn_by_the_sites(
     assert all(held == {GIVES, FIRST} or GIVES not in held for held in first.values())
 
 
-@pytest.mark.parametrize("method", pairs(sorted({*GIVING} & {*CODED}), ["fedavg-tagger"]))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", sorted({*GIVING} & {*CODED}))
 def test_workers_code_as_one_process_does(method: str, tmp_path: Path) -> None:
     folders = [
         run(

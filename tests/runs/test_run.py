@@ -247,6 +247,7 @@ def test_alone_is_one_federation_for_each_site(tmp_path: Path) -> None:
     assert together.result.history[0].sites == ["site-1", "site-2", "site-3"]
 
 
+@pytest.mark.slow
 def test_alone_with_workers_is_the_same(tmp_path: Path) -> None:
     one = run(tiny(tmp_path, "method=alone"), out=tmp_path / "one").folder
     two = run(tiny(tmp_path, "method=alone", "workers=2"), out=tmp_path / "two").folder
