@@ -7,7 +7,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy.special import ive
-from scipy.stats import chi2, norm
 
 from cases import each
 from confide.errors import SettingsError
@@ -41,6 +40,8 @@ def test_the_variance_is_exact() -> None:
 
 def chance(counts: np.ndarray, expected: np.ndarray) -> float:
     """The p value of the chi-square test."""
+    from scipy.stats import chi2
+
     return float(chi2.sf((np.square(counts - expected) / expected).sum(), len(counts) - 1))
 
 
@@ -72,6 +73,8 @@ def test_wide_noise_has_its_distribution_where_poisson_draws_of_floats_fail() ->
     assert chance(np.bincount(slices, minlength=200), draws * np.diff(bounds)) > 1e-3
     assert chance(np.bincount(found % 16, minlength=16), np.full(16, draws / 16)) > 1e-3
     assert found.std() == pytest.approx(wide, rel=0.005)
+    from scipy.stats import norm
+
     assert abs(norm.sf(abs(found.mean()) / wide * draws**0.5)) > 1e-3
 
 

@@ -6,7 +6,6 @@ import random
 from dataclasses import replace
 
 import pytest
-from sklearn.metrics import cohen_kappa_score
 
 from cases import each
 from confide.serve.agreement import agreement, kappa
@@ -17,6 +16,8 @@ from confide.text.document import Document, Entity
 def test_kappa_is_that_of_scikit_learn(seed: int) -> None:
     chance = random.Random(seed)
     pairs = [(chance.choice("abc"), chance.choice("aab")) for _ in range(60)]
+    from sklearn.metrics import cohen_kappa_score
+
     assert kappa(pairs) == pytest.approx(cohen_kappa_score(*zip(*pairs, strict=True)))
 
 
