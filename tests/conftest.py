@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,6 +42,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     ]
     if lost:
         pytest.exit(f"this pytest and pytest-xdist lose groups: {lost[0]}", returncode=3)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_made_once() -> Iterator[None]:
+    """typer's runner makes all verbs anew for each command that a test types."""
+    from typer import testing
+    from typer.main import get_command
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "_get_command", cache(get_command))
+        yield
 
 
 @pytest.fixture(autouse=True)
