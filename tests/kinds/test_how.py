@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from cases import each
 from confide.kinds import KINDS
@@ -18,7 +19,13 @@ from methods.relation_runs import started
 PAGE = Path(__file__).parents[2] / "docs/methods/pseudo-complete.md"
 
 
-@each("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ("tagger", "relations", "bags")))
+        for kind in KINDS
+    ],
+)
 def test_a_round_may_be_a_batch_or_two(kind: str, tmp_path: Path) -> None:
     """Sites take at most `local_steps` batches, and no more passes than `local_epochs`."""
     done = {}
