@@ -165,6 +165,7 @@ def test_the_spanish_recipe_reads_all_names_as_one_set(monkeypatch, tmp_path):
         assert all(document.sentences for document in spec.train)
 
 
+@pytest.mark.slow
 @pytest.mark.data
 @each("name", [name for name in NAMES if name not in LICENSED])
 def test_its_files_can_be_read(name, corpora):

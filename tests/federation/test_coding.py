@@ -159,12 +159,10 @@ def _lies(sent: Arrays) -> list[tuple[str, Arrays]]:
     ]
 
 
-@each("place", range(14))
-def test_codes_that_do_not_fit_are_refused(place: int) -> None:
-    sent = coded(a_change(1), Coder("int8"), seed=1).sent
-    what, lie = _lies(sent)[place]
-    with pytest.raises(GuardError, match=what):
-        decoded(lie, SHAPES)
+def test_codes_that_do_not_fit_are_refused() -> None:
+    for what, lie in _lies(coded(a_change(1), Coder("int8"), seed=1).sent):
+        with pytest.raises(GuardError, match=what):
+            decoded(lie, SHAPES)
 
 
 def test_no_more_is_unpacked_than_there_are_numbers() -> None:
