@@ -29,14 +29,14 @@ help:       ## this list
 demo: $(VENV)/.installed  ## install into .venv, then train one model for three made-up sites (three minutes)
 	PYTHONDONTWRITEBYTECODE= $(BIN)/confide demo
 
-test: $(VENV)/.installed-dev  ## every test but the slow ones (25 minutes on two slow cores)
-	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist worksteal
+test: $(VENV)/.installed-dev  ## every test but the slow ones (five minutes on two cores)
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -n auto --maxprocesses 8 --dist worksteal
 
 test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real processes and TLS, and no text in their frames (five minutes)
 	$(BIN)/python -m pytest -m slow tests/flare/test_real_methods.py -k "($(REAL)) and not context and not take_model"
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests, two at a time (an hour or more: processes, networks, disks and certificates)
-	$(BIN)/python -m pytest -m slow -n 2 --dist loadgroup
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m slow -n 2 --dist loadgroup
 
 test-browser: $(VENV)/.installed-browser  ## of the slow tests: the pages and the report in Debian's chromium (two minutes)
 	@command -v chromium >/dev/null || { echo "chromium is missing: apt-get install --no-install-recommends chromium"; exit 1; }

@@ -6,10 +6,15 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    from contract.runs import Straight
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -37,6 +42,17 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     ]
     if lost:
         pytest.exit(f"this pytest and pytest-xdist lose groups: {lost[0]}", returncode=3)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_made_once() -> Iterator[None]:
+    """typer's runner makes all verbs anew for each command that a test types."""
+    from typer import testing
+    from typer.main import get_command
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(testing, "_get_command", cache(get_command))
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +95,22 @@ def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     overrides = ["rounds=8", "workers=1", "model.bilstm_hidden=32", "model.word_dim=25"]
     api.run(settings, overrides=overrides, out=folder / "federated")
     return folder
+
+
+@pytest.fixture(scope="session")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Straight]:
+    """Gives a tiny run with these overrides (`contract.runs.straight_run`), made once for all."""
+    from contract.runs import straight_run
+
+    made: dict[object, Straight] = {}
+
+    def give(*overrides: str, sites: int = 3) -> Straight:
+        key = (overrides, sites)
+        if key not in made:
+            made[key] = straight_run(tmp_path_factory.mktemp("straight"), *overrides, sites=sites)
+        return made[key]
+
+    return give
 
 
 @pytest.fixture

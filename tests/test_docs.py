@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from cases import each
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 NAMES = [str(page.relative_to(ROOT)) for page in PAGES]
@@ -133,11 +135,20 @@ def prepare(chosen: list[Block], folder: Path, request: pytest.FixtureRequest) -
         request.getfixturevalue("demo_run")(folder / "demo-run")
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+LONG = ("docs/cli.md", "docs/audit.md", "docs/deployment.md", "docs/formats/")
+"""Pages whose examples take long: they use every verb, or read whole corpora."""
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, id=name, marks=[pytest.mark.slow] * name.startswith(LONG))
+        for page, name in zip(PAGES, NAMES, strict=True)
+        if any(block.runs and "slow" not in block.marks for block in blocks(page))
+    ],
+)
 def test_examples_run(page: Path, in_tmp: Path, request: pytest.FixtureRequest) -> None:
     chosen = [block for block in blocks(page) if block.runs and "slow" not in block.marks]
-    if not chosen:
-        pytest.skip("nothing to run on this page")
     prepare(chosen, in_tmp, request)
     if not run_page(page, chosen, in_tmp):
         pytest.skip("needs the published corpora under $CONFIDE_DATA")
@@ -154,7 +165,7 @@ def test_slow_examples_run(page: Path, in_tmp: Path, request: pytest.FixtureRequ
     run_page(page, chosen, in_tmp)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@each("page", PAGES)
 def test_no_command_hides_in_a_block_that_is_not_run(page: Path) -> None:
     for block in blocks(page):
         if block.language in {"bash", "sh", "shell", ""} and "skip" not in block.marks:
@@ -163,7 +174,7 @@ def test_no_command_hides_in_a_block_that_is_not_run(page: Path) -> None:
             assert len(block.marks["skip"]) > 3, f"{page.name}:{block.line}: skipped, but why?"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@each("page", PAGES)
 def test_toml_examples_are_settings(page: Path) -> None:
     from confide.settings import parse
 
@@ -172,7 +183,7 @@ def test_toml_examples_are_settings(page: Path) -> None:
             parse(tomllib.loads(block.code))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@each("page", PAGES)
 def test_links_lead_somewhere(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     broken = []
@@ -187,7 +198,7 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert not broken
 
 
-@pytest.mark.parametrize("page", PAGES, ids=NAMES)
+@each("page", PAGES)
 def test_tests_that_a_page_names_are_there(page: Path) -> None:
     """A promise names the test that holds it: `tests/….py`, or `tests/….py::test_…`."""
     text, missing = page.read_text(encoding="utf-8"), []
@@ -200,7 +211,7 @@ def test_tests_that_a_page_names_are_there(page: Path) -> None:
     assert not missing
 
 
-@pytest.mark.parametrize("name", PROTECTION)
+@each("name", PROTECTION)
 def test_pages_on_protection_say_first_what_is_not_promised(name: str) -> None:
     text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
     before, _, after = text.partition("hat is not promised")

@@ -6,7 +6,7 @@ import doctest
 from importlib import import_module
 from pathlib import Path
 
-import pytest
+from cases import each
 
 SRC = Path(__file__).resolve().parent.parent / "src"
 NAMES = [
@@ -16,7 +16,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_docstring_examples(name: str) -> None:
     done = doctest.testmod(import_module(name), optionflags=doctest.ELLIPSIS)
     assert done.attempted and not done.failed

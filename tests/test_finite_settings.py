@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from cases import each
 from confide.errors import SettingsError
 from confide.settings import Settings, SiteFile, parse
 from confide.settings.base import Most, Norm
@@ -34,7 +35,7 @@ def accepts(kind: type[BaseModel], name: str, value: float) -> bool:
     return True
 
 
-@pytest.mark.parametrize(("kind", "name"), FIELDS)
+@each(("kind", "name"), FIELDS)
 def test_only_a_limit_may_be_infinite(kind: type[BaseModel], name: str) -> None:
     """Infinity was accepted for every rate; nothing that is a number may be none."""
     assert not accepts(kind, name, math.nan)
@@ -43,10 +44,10 @@ def test_only_a_limit_may_be_infinite(kind: type[BaseModel], name: str) -> None:
     assert accepts(kind, name, math.inf) == may_be_none
 
 
-@pytest.mark.parametrize("key", [
+@each("key", [
     "training.learning_rate", "training.weight_decay", "federation.fraction", "model.dropout",
 ])  # fmt: skip
-@pytest.mark.parametrize("value", ["nan", "inf", "-inf"])
+@each("value", ["nan", "inf", "-inf"])
 def test_a_number_is_finite(key: str, value: str) -> None:
     """Infinity was accepted for rates, norms and times."""
     with pytest.raises(SettingsError, match=f"{key} is wrong"):
@@ -60,7 +61,7 @@ def test_a_limit_may_be_none(kind: Any) -> None:
         TypeAdapter(kind).validate_python(math.nan)
 
 
-@pytest.mark.parametrize("encoding", ["punycode", "idna", "hex", "", "x" * 1000])
+@each("encoding", ["punycode", "idna", "hex", "", "x" * 1000])
 def test_an_encoding_that_is_not_read(encoding: str) -> None:
     with pytest.raises(SettingsError, match=r"data\.encoding is wrong: an encoding must be utf-8"):
         parse({"data": {"encoding": encoding}})

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.errors import ConfideError, KitError, MissingDataError, SettingsError
 from confide.federation.failures import Refusal
 from confide.flare.kits.startup import open_consortium, open_kit
@@ -50,8 +51,8 @@ def refused(act: Callable[[], object], kind: type[ConfideError] = SettingsError)
     return caught.value
 
 
-@pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("attack", ATTACKS)
+@each("name", READERS)
+@each("attack", ATTACKS)
 def test_a_file_that_attacks(tmp_path: Path, name: str, attack: str) -> None:
     text, said = ATTACKS[attack]
     path = tmp_path / "s.toml"
@@ -64,7 +65,7 @@ def test_a_file_that_attacks(tmp_path: Path, name: str, attack: str) -> None:
             READERS[name](path)
 
 
-@pytest.mark.parametrize("name", READERS)
+@each("name", READERS)
 def test_what_is_no_file(tmp_path: Path, name: str) -> None:
     """A named pipe was waited for, and a device read, for ever."""
     os.mkfifo(tmp_path / "pipe")
@@ -121,7 +122,7 @@ def test_overrides() -> None:
     assert parse_assignment(f"name={deep}") == (["name"], deep)
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "a = " + "9" * 5000, "#" * MOST_BYTES * 2])
+@each("text", ["a = " + "[" * 5000, "a = " + "9" * 5000, "#" * MOST_BYTES * 2])
 def test_settings_that_a_lead_sends_to_a_site(text: str) -> None:
     """They ended in another error than a refusal."""
     with pytest.raises(Refusal) as caught:
@@ -143,7 +144,7 @@ KIT = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     "raw",
     [
         "[" * 100_000,
@@ -168,9 +169,7 @@ def test_a_kit_whose_description_attacks(tmp_path: Path, raw: str) -> None:
     assert refused(lambda: open_kit(tmp_path), KitError).where == str(path)
 
 
-@pytest.mark.parametrize(
-    "more", ["port = [1]", "sites = [1]", 'sites = "north"', 'host = "a\\u001b"', "days = true"]
-)
+@each("more", ["port = [1]", "sites = [1]", 'sites = "north"', 'host = "a\\u001b"', "days = true"])
 def test_a_consortium_whose_file_attacks(tmp_path: Path, more: str) -> None:
     lines = {"schema": "1", "name": '"n"', "host": '"h"', "port": "1", "lead": '"l"',
              "sites": '["a"]', "days": "1.0"}  # fmt: skip

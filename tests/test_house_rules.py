@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from cases import each
 
 SRC = Path(__file__).resolve().parent.parent / "src" / "confide"
 MODULES = sorted(SRC.rglob("*.py"))
@@ -258,7 +258,7 @@ def test_nobody_asks_which_task_or_which_extractor_it_is() -> None:
     assert not broken
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     ['if settings.task == "ner": ...', 'x = 1 if "bags" != task else 2', 'task in ("re", "bags")',
      'found.get("task") == "re"', "isinstance(model, BagExtractor)",

@@ -15,6 +15,8 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from cases import each
+
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "locks"
 EXTRAS = {
@@ -97,7 +99,7 @@ def needed(wanted: list[Requirement], place: dict[str, str]) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("lock", FILES)
+@each("lock", FILES)
 def test_every_line_is_a_pin_with_hashes_and_nothing_else(lock: str) -> None:
     assert "://" not in (LOCKS / f"{lock}.txt").read_text(encoding="utf-8")
     for line in lines(lock):
@@ -127,10 +129,8 @@ def test_pyproject_admits_the_pins(lock: str) -> None:
         assert requirement.specifier.contains(version(pin)), f"{requirement} and {pin}"
 
 
-@pytest.mark.parametrize(
-    "place", PLACES, ids=lambda p: f"{p['python_version']}-{p['platform_machine']}"
-)
-@pytest.mark.parametrize("lock", EXTRAS)
+@each("place", PLACES)
+@each("lock", EXTRAS)
 def test_nothing_is_missing_and_nothing_too_much(lock: str, place: dict[str, str]) -> None:
     locked = {n for n, pin in pins(lock).items() if not pin.marker or pin.marker.evaluate(place)}
     assert locked == needed(declared(EXTRAS[lock]), place) - set(pins("torch"))

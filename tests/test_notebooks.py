@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from cases import each
+
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 NAMES = [path.stem for path in NOTEBOOKS]
@@ -23,7 +25,7 @@ def test_there_are_four() -> None:
     assert NAMES == ["correct-and-improve", "first-federation", "five-methods", "own-files"]
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+@each("path", NOTEBOOKS)
 def test_notebooks_hold_no_outputs(path: Path) -> None:
     for cell in cells(path, "code"):
         assert cell["outputs"] == [] and cell["execution_count"] is None
@@ -32,7 +34,7 @@ def test_notebooks_hold_no_outputs(path: Path) -> None:
     assert path.stat().st_size < 20_000
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+@each("path", NOTEBOOKS)
 def test_every_cell_is_python(path: Path) -> None:
     for number, cell in enumerate(cells(path, "code")):
         compile("".join(cell["source"]), f"{path.name}[{number}]", "exec")

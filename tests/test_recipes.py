@@ -3,6 +3,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.data.corpus.corpora import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
 from confide.methods import method_of
@@ -50,8 +51,8 @@ def test_what_is_said_about_one():
     assert found.title.startswith("CrossNER")
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("method", ["fedavg", "pooled", "alone"])
+@each("name", NAMES)
+@each("method", ["fedavg", "pooled", "alone"])
 def test_a_recipe_loads_with_every_reference(name, method):
     settings = load(recipe_path(name), [f"method={method}"])
     assert (settings.name, settings.method) == (name, method)
@@ -62,8 +63,8 @@ def test_a_recipe_loads_with_every_reference(name, method):
 TRAINED = {"lazy-mil": {"bags"}, "feded": {"relations", "tagger", "encoder"}}
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("method", TRAINED)
+@each("name", NAMES)
+@each("method", TRAINED)
 def test_a_recipe_loads_with_no_method_that_does_not_train_its_kind(name, method):
     settings = load(recipe_path(name), [f"method={method}"])
     if settings.kind in TRAINED[method]:
@@ -73,16 +74,16 @@ def test_a_recipe_loads_with_no_method_that_does_not_train_its_kind(name, method
         method_of(settings)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("feded")])
-@pytest.mark.parametrize("method", ["feded", "fedatt", "public-only"])
+@each("name", [name for name in NAMES if name.startswith("feded")])
+@each("method", ["feded", "fedatt", "public-only"])
 def test_a_recipe_of_relations_loads_with_every_method(name, method):
     settings = load(recipe_path(name), [f"method={method}"])
     assert (settings.task, settings.public.share, settings.select.by) == ("re", 0.2, "micro")
     method_of(settings)(settings)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith("lazymil")])
-@pytest.mark.parametrize("method", ["lazy-mil", "fedavg", "chain", "pooled"])
+@each("name", [name for name in NAMES if name.startswith("lazymil")])
+@each("method", ["lazy-mil", "fedavg", "chain", "pooled"])
 def test_a_recipe_of_bags_loads_with_every_method(name, method):
     settings = load(recipe_path(name), [f"method={method}", "bags.denoise=att-ra"])
     assert (settings.task, settings.select.by, settings.split.hold_out) == (
@@ -91,14 +92,14 @@ def test_a_recipe_of_bags_loads_with_every_method(name, method):
     method_of(settings)(settings)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_a_recipe_is_short_and_commented(name):
     lines = recipe_path(name).read_text(encoding="utf-8").splitlines()
     assert len(lines) <= 34
     assert lines[0].startswith("# ")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@each("name", NAMES)
 def test_its_files_are_those_of_a_known_corpus(name):
     for file in files(name):
         root, corpus, inside = file.split("/", 2)
@@ -106,7 +107,7 @@ def test_its_files_are_those_of_a_known_corpus(name):
         assert inside in [f for parts in CORPORA[corpus].files.values() for f in parts]
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "notas-es"])
+@each("name", [name for name in NAMES if name != "notas-es"])
 def test_missing_data_is_explained(name, monkeypatch, tmp_path):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     with pytest.raises(MissingDataError, match=r"Licence: .* Published: "):
@@ -164,8 +165,9 @@ def test_the_spanish_recipe_reads_all_names_as_one_set(monkeypatch, tmp_path):
         assert all(document.sentences for document in spec.train)
 
 
+@pytest.mark.slow
 @pytest.mark.data
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in LICENSED])
+@each("name", [name for name in NAMES if name not in LICENSED])
 def test_its_files_can_be_read(name, corpora):
     settings = load(recipe_path(name))
     for table in settings.site or (settings.split,):
@@ -254,7 +256,7 @@ PAPERS = {
 """What a recipe of a paper resolves to: all that the paper gives a number or a name."""
 
 
-@pytest.mark.parametrize("name", PAPERS)
+@each("name", PAPERS)
 def test_a_recipe_of_a_paper_is_literal(name):
     settings = load(recipe_path(name))
     own = method_of(settings).Settings(**settings.options)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import MissingDataError, SettingsError
 from confide.methods import METHODS, method_named, method_of
 from confide.recipes import recipe_path
@@ -48,7 +49,7 @@ def test_the_papers_settings_stand_in_their_recipes(name: str) -> None:
     assert (found.model.bilstm_hidden, found.model.character_filters) == (200, 30)
 
 
-@pytest.mark.parametrize("method", ["fedner", "dp-fedsgd", "dp-fedner", "feded"])
+@each("method", ["fedner", "dp-fedsgd", "dp-fedner", "feded"])
 def test_methods_with_settings_of_their_own_keep_them(method: str) -> None:
     """Those of averaging by whole passes are not for them."""
     found = parse({**SHORT, "method": method})
@@ -64,7 +65,7 @@ def test_a_site_that_names_no_bound_or_an_endless_one_has_none(given: str, most:
     assert parse(tomllib.loads(dump(found))) == found
 
 
-@pytest.mark.parametrize(
+@each(
     ("tree", "words"),
     [
         ({"rouns": 3}, r"unknown key 'rouns'; to fix it, did you mean 'rounds'\?"),
@@ -142,7 +143,7 @@ def test_overrides_go_before_the_file() -> None:
     assert found.training.decay == 1.0
 
 
-@pytest.mark.parametrize("text", ["rounds", "=3", "rounds.deep=3", "site.7.name=x", "site.x=3"])
+@each("text", ["rounds", "=3", "rounds.deep=3", "site.7.name=x", "site.x=3"])
 def test_an_override_that_fits_nowhere_is_refused(text: str) -> None:
     with pytest.raises(SettingsError):
         parse({**SHORT, "rounds": 3}, [text])
@@ -176,7 +177,7 @@ def test_a_method_is_named_with_its_kind_or_alone() -> None:
     assert {name: method_named(name) for name in firsts} == firsts
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_settings_name_the_pair_that_they_run(name: str) -> None:
     pair = METHODS[name]
     model = {"model": {"kind": pair.kind.name}} if pair.task == "ner" else {}
@@ -249,7 +250,7 @@ def test_paths_are_taken_from_the_files_folder(tmp_path: Path) -> None:
     assert anchored(found, Path("/elsewhere")) == found
 
 
-@pytest.mark.parametrize("overrides", [[], ["method=alone"], ["site.0.format=conll"]])
+@each("overrides", [[], ["method=alone"], ["site.0.format=conll"]])
 def test_what_is_written_reads_back_the_same(tmp_path: Path, overrides: list[str]) -> None:
     found = load(write(tmp_path, FILE), overrides)
     again = load(write(tmp_path, dump(found)))
@@ -257,8 +258,8 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, overrides: list[str
     assert dump(again) == dump(found)
 
 
-@pytest.mark.parametrize("name", [found.name for found in known_recipes()])
-@pytest.mark.parametrize("method", ["fedavg", "pooled", "alone"])
+@each("name", [found.name for found in known_recipes()])
+@each("method", ["fedavg", "pooled", "alone"])
 def test_every_recipe_reads_back_the_same(tmp_path: Path, name: str, method: str) -> None:
     found = load(recipe_path(name), [f"method={method}"])
     assert load(write(tmp_path, dump(found))) == found.model_copy(update={"when": {}})
@@ -270,7 +271,7 @@ def test_a_wrong_path_is_said(tmp_path: Path) -> None:
             load(path)
 
 
-@pytest.mark.parametrize("raw", [b"rounds = ", b"\xff\xfe\x00", b"a = 1\na = 2", b"[[[x"])
+@each("raw", [b"rounds = ", b"\xff\xfe\x00", b"a = 1\na = 2", b"[[[x"])
 def test_what_is_not_toml_is_said_with_its_file(tmp_path: Path, raw: bytes) -> None:
     path = tmp_path / "settings.toml"
     path.write_bytes(raw)
@@ -283,7 +284,7 @@ def test_a_mistake_names_its_file(tmp_path: Path) -> None:
         load(write(tmp_path, "rouns = 3\n" + FILE))
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "optimiser"),
     [({}, "adam"), ({"kind": "encoder"}, "adamw"), ({"dropout": 0.1}, "adam")],
 )

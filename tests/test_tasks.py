@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
+from cases import each
 from confide.scoring import RelationCounts, count_relations
 from confide.tasks import TASKS, task_of_scores
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+@each("name", sorted(TASKS))
 def test_scores_say_of_which_task_they_are(name: str) -> None:
     task = TASKS[name]
     found = task.scores(task.sum([task.nothing, task.nothing]))
@@ -39,7 +38,7 @@ def test_every_kind_of_model_answers_a_task_that_there_is() -> None:
     assert {kind.task for kind in KINDS.values()} == set(TASKS)
 
 
-@pytest.mark.parametrize("name", sorted(TASKS))
+@each("name", sorted(TASKS))
 def test_a_page_says_what_the_scores_of_each_task_mean(name: str) -> None:
     from confide.report import page
 

@@ -21,6 +21,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from cases import each
 from confide import api
 from confide.cli import screen
 from confide.cli.progress import Progress
@@ -214,7 +215,7 @@ def test_what_runs_from_right_to_left_stays_apart() -> None:
     assert raw(safe("\u2068" + told)) == []
 
 
-@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp1252"])
+@each("encoding", ["ascii", "latin-1", "cp1252"])
 def test_a_stream_that_is_not_utf_8(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(found, encoding=encoding))
@@ -294,9 +295,7 @@ OURS = re.compile(r"\x1b\[(\d+(;\d+)*m|\?25[lh]|2K|\d*A|1G)|\r(?=\n|\x1b)")
 BEGIN = "import sys, warnings\nfrom confide.cli.verbs import app, main\nH = {!r}\n"
 
 
-@pytest.mark.parametrize(
-    ("code", "coloured"),
-    [
+@each(("code", "coloured"), [
         ("sys.argv = ['confide', 'data', 'check', H[:40] + H[-3:]]; main()", True),
         ("sys.argv = ['confide', 'data', H]; main()", False),
         ("sys.argv = ['confide', 'data', 'check', '--help']; main()", True),
@@ -309,9 +308,7 @@ BEGIN = "import sys, warnings\nfrom confide.cli.verbs import app, main\nH = {!r}
          "with Progress() as told:\n"
          "    told(Event(kind='step', round=1, rounds=2, site=H, step=H, message=H))\n"
          "    print(H, file=sys.stderr); print(H); screen.say(H); warnings.warn(H)\n", True),
-    ],
-    ids=["a verb", "no verb", "help", "nothing", "a trace", "a file", "a bar"],
-)  # fmt: skip
+    ])  # fmt: skip
 def test_at_a_terminal(code: str, coloured: bool, tmp_path: Path) -> None:
     shown = at_a_terminal(BEGIN.format(NAME) + code, folder=tmp_path)
     ours = {one[0] for one in OURS.finditer(shown)}

@@ -19,6 +19,7 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
+from cases import each
 from confide import __version__, api
 from confide.cli.screen import AGAIN, STOPPED, TERMINATED, Terminated
 from confide.cli.verbs import PANELS, app
@@ -542,7 +543,7 @@ def test_evaluate_names_types_that_the_model_cannot_find(put: Any) -> None:
     assert "the model does not know the type Age, so it counts as not found" in done.stderr
 
 
-@pytest.mark.parametrize("words", [("data", "check"), ("data", "convert"), ("predict",)])
+@each("words", [("data", "check"), ("data", "convert"), ("predict",)])
 def test_help_says_where_the_formats_are_listed(words: tuple[str, ...]) -> None:
     assert "confide data formats" in re.sub(r"[\s│]+", " ", call(*words, "--help").stdout)
 

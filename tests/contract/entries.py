@@ -6,7 +6,7 @@ line to `LEARNS`, a new method an entry for each pair that it was published with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,15 +25,13 @@ class Entry:
             with them, on test text.
         variants: overrides of other forms of the method that must resume and agree too.
         asked: overrides with which a step is asked that is not asked without them.
-        slow: tests of every form are slow for the plain one too, since another entry is much alike.
-        crossed: the method and the kind are tested in other pairs; nearly all tests are slow.
+        crossed: nobody has published the pair: its method was published with other kinds.
     """
 
     learning: tuple[str, ...]
     reaches: float
     variants: tuple[tuple[str, ...], ...] = ()
     asked: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    slow: bool = False
     crossed: bool = False
 
 
@@ -185,7 +183,6 @@ ENTRIES: dict[str, Entry] = {
             ("federation.down=int8", "options.wire_dtype=int8", "public.labelled=false"),
             ("options.average=known", "options.upload=probabilities"),
         ),
-        slow=True,
     ),
     "fedavg-relations": entry(
         "relations",
@@ -193,12 +190,10 @@ ENTRIES: dict[str, Entry] = {
             ("options.weighting=equal", "classifier.typed=true"),
             ("classifier.pool=start", "classifier.blind=false", "training.optimiser=sgd"),
         ),
-        slow=True,
     ),
     "fedatt-relations": entry(
         "relations",
         variants=(("options.epsilon=0.5", "federation.fraction=0.5"),),
-        slow=True,
     ),
     "pseudo-complete-lightner": entry(
         "lightner",
@@ -210,7 +205,6 @@ ENTRIES: dict[str, Entry] = {
     "pseudo-complete-encoder": entry(
         "encoder",
         variants=(("options.weighting=sentences", "federation.fraction=0.7"),),
-        slow=True,
     ),
     "pseudo-complete-relations": entry(
         "relations",
@@ -218,7 +212,6 @@ ENTRIES: dict[str, Entry] = {
             ("options.instance_weights=false", "options.warmup_rounds=1"),
             ("options.weighting=examples", "options.centred=true", "federation.fraction=0.7"),
         ),
-        slow=True,
     ),
     "pseudo-complete-tagger": Entry(
         learning=(
@@ -252,12 +245,10 @@ ENTRIES: dict[str, Entry] = {
             ("bags.denoise=ave",),
             ("bags.denoise=att-ra",),
         ),
-        slow=True,
     ),
     "chain-bags": entry(
         "bags",
         variants=(("bags.denoise=one", "federation.fraction=0.7"),),
-        slow=True,
     ),
 }
 """The pairs that were published, or that tests of other rooms stand on."""
@@ -287,7 +278,7 @@ _CROSSED: dict[str, dict[str, Any]] = {
 """What other pairs need besides."""
 
 ENTRIES |= {
-    name: entry(pair.kind.name, slow=True, crossed=True, **_CROSSED.get(name, {}))
+    name: entry(pair.kind.name, crossed=True, **_CROSSED.get(name, {}))
     for name, pair in OPEN.items()
     if name not in ENTRIES
 }
@@ -301,33 +292,45 @@ STEPS = [
 """Every step of every pair, but for those that are optional."""
 
 
-def slow_if_repeated(method: str, step: str) -> list[pytest.MarkDecorator]:
-    """The mark of a step that an earlier pair has too: it is the same code.
+METHOD = {pair.method: name for name, pair in reversed(OPEN.items()) if name in ENTRIES} | {
+    "fedatt": "fedatt-relations",
+    "chain": "chain-bags",
+    "feddf": "feddf-tagger",
+    "pseudo-complete": "pseudo-complete-tagger",
+}
+"""By method one pair, of which tests that are about the method are fast."""
 
-    Of one task; and of any task where the pair is `crossed`.
-    """
-    return [] if (method, step) in FIRST else [pytest.mark.slow]
+FAST = {*METHOD.values(), *(name for name, pair in OPEN.items() if pair.method == "fedavg")}
+"""Every method with one kind, and every kind with FedAvg: the tests of all other pairs are slow."""
 
 
 def _firsts(steps: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
     found: dict[Any, tuple[str, str]] = {}
-    for method, name in sorted(steps, key=lambda one: ENTRIES[one[0]].crossed):
+    for method, name in sorted(steps, key=lambda one: one[0] not in FAST):
         answer = next(one.answer for one in METHODS[method].steps if one.name == name)
-        task = "" if ENTRIES[method].crossed else METHODS[method].task
-        if task or not any(one is answer for one, _ in found):
-            found.setdefault((answer, task), (method, name))
+        found.setdefault((answer, METHODS[method].task), (method, name))
     return set(found.values())
 
 
 FIRST = _firsts(STEPS)
-"""The pairs and steps whose tests are not slow: one for all that are the same code."""
+"""One pair for each step and task: the same step of other pairs is the same code."""
+
+_ANSWERS = {
+    next(one.answer for one in METHODS[method].steps if one.name == name): (method, name)
+    for method, name in sorted(FIRST, reverse=True)
+}
 
 
-def pairs(*, slow: bool = False, of: Sequence[str] = tuple(OPEN)) -> list[Any]:
-    """Every pair as a parameter of a test; slow where it is `crossed`, or, if `slow`, says so."""
+def slow_if_repeated(method: str, step: str) -> list[pytest.MarkDecorator]:
+    """The mark of a step that an earlier pair of the task has too."""
+    return [] if (method, step) in FIRST else [pytest.mark.slow]
+
+
+def pairs(*, fast: Collection[str] = FAST, of: Collection[str] = tuple(OPEN)) -> list[Any]:
+    """Every pair as a parameter of a test, slow but for those that are `fast`."""
     return [
-        pytest.param(name, marks=[pytest.mark.slow] * (one.crossed or (slow and one.slow)))
-        for name, one in ENTRIES.items()
+        pytest.param(name, marks=[] if name in fast else [pytest.mark.slow])
+        for name in ENTRIES
         if name in of
     ]
 
@@ -340,11 +343,11 @@ _AS_FEDAVG = {
 """Pairs whose steps are those of FedAvg under another name: of these the first alone is tested."""
 
 EVERY_STEP = [
-    pytest.param(*pair, marks=slow_if_repeated(*pair))
+    pytest.param(*pair, marks=[] if pair in _ANSWERS.values() else [pytest.mark.slow])
     for pair in STEPS
     if pair in FIRST or pair[0] not in _AS_FEDAVG
 ]
-"""The same as parameters of tests, each step once among those that are not slow."""
+"""Every step as parameters of a test; fast once for each function that answers one."""
 
 
 def asking(method: str, step: str) -> tuple[str, ...]:

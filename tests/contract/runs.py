@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from confide.federation.ledger import read_ledger
 from confide.federation.site import SiteHost
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
+from confide.settings import Settings
 from contract.corpus import tiny
 from federation.secure.summed import without_masks
 
@@ -134,6 +137,46 @@ class Asking(SequentialEngine):
 def use_engine(patch: pytest.MonkeyPatch, kind: type[SequentialEngine], **members: Any) -> None:
     """Let `run` use this engine; `members` are set on a class of its own."""
     patch.setattr("confide.runs.run.SequentialEngine", type(kind.__name__, (kind,), members))
+
+
+@dataclass(frozen=True)
+class Crossed:
+    """One ask and its reply, as bytes."""
+
+    step: str
+    round: int
+    site: str
+    ask: bytes
+    reply: bytes
+
+
+@dataclass(frozen=True)
+class Straight:
+    """A run from start to end, which many tests compare theirs with. Nobody writes there."""
+
+    settings: Settings
+    folder: Path
+    events: list[Any]
+    crossed: list[Crossed]
+
+    def copy(self, folder: Path) -> Path:
+        """A copy of the run that may be changed."""
+        return Path(shutil.copytree(self.folder, folder))
+
+
+def straight_run(folder: Path, *overrides: str, sites: int = 3) -> Straight:
+    """A tiny run, with all that crossed in it."""
+    settings = tiny(folder, *overrides, sites=sites)
+    events: list[Any] = []
+    crossed: list[Crossed] = []
+
+    def look(engine: Asking, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
+        crossed.append(Crossed(step, round, site, ask, reply))
+
+    with pytest.MonkeyPatch.context() as patch:
+        use_engine(patch, Asking, look=look)
+        done = run(settings, out=folder / "run", on_event=events.append)
+    return Straight(settings, done.folder, events, crossed)
 
 
 def breaking(patch: pytest.MonkeyPatch, site: str, step: str, error: Exception) -> None:

@@ -25,7 +25,7 @@ from confide.federation.steps import Step
 from confide.methods import METHODS
 from confide.runs.run import run
 from contract.corpus import tiny
-from contract.entries import OPEN, OPTIONAL, pairs
+from contract.entries import METHOD, OPEN, OPTIONAL, pairs
 from contract.runs import Asking, same_run, states, stopping_at, use_engine
 
 LIAR = "site-1"
@@ -43,18 +43,39 @@ AVERAGING = [
     for name, kind in OPEN.items()
     if any(step.summed and step.learnt and step.learnt.combined for step in kind.steps)
 ]
-every_method = pytest.mark.parametrize("method", pairs())
-averaging = pytest.mark.parametrize("method", pairs(slow=True, of=AVERAGING))
-combining = pytest.mark.parametrize(
-    ("method", "how"),
-    [
-        pytest.param(*pair.values, how, marks=[*pair.marks, *[pytest.mark.slow] * (n % 3 != way)])
-        for n, pair in enumerate(pairs(slow=True, of=AVERAGING))
+MEAN = ("fedavg-tagger", "fedner-tagger", "pseudo-complete-tagger", "lazy-mil-bags")
+"""One pair of each method that averages."""
+
+
+def lying() -> list[Any]:
+    """Every pair with every lie; fast is each lie of FedAvg, and one of each other method."""
+    quick = [*METHOD.values()]
+    return [
+        pytest.param(
+            name,
+            lie,
+            marks=[]
+            if name in quick and (name == quick[0] or quick.index(name) % len(LIES) == number)
+            else [pytest.mark.slow],
+        )
+        for name in OPEN
+        for number, lie in enumerate(LIES)
+    ]
+
+
+def robust(fast: int) -> list[Any]:
+    """Every pair that averages with every way to combine; fast are the first pairs, in turn."""
+    return [
+        pytest.param(
+            name,
+            how,
+            marks=[]
+            if name in MEAN[:fast] and (way - MEAN.index(name)) % len(ROBUST) == 0
+            else [pytest.mark.slow],
+        )
+        for name in AVERAGING
         for way, how in enumerate(ROBUST)
-    ],
-)
-"""Every pair with every way to combine; each pair is fast with one of them, and each way with some
-pairs: combining is made once, for all."""
+    ]
 
 
 def _most(array: np.ndarray, number: float) -> float:
@@ -110,8 +131,7 @@ def test_every_sum_of_arrays_says_what_was_learnt() -> None:
                 assert step.learnt.field in fields_of(step.reply)
 
 
-@every_method
-@pytest.mark.parametrize("lie", LIES)
+@pytest.mark.parametrize(("method", "lie"), lying())
 def test_a_lie_costs_the_site_its_round_and_nobody_else_theirs(
     method: str, lie: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,7 +155,7 @@ def test_a_lie_costs_the_site_its_round_and_nobody_else_theirs(
         assert odd_part(decode(METHODS[method].State, data)) is None
 
 
-@every_method
+@pytest.mark.parametrize("method", pairs(fast=METHOD.values()))
 def test_of_two_sites_no_lie_is_ever_saved(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,8 +180,7 @@ def test_of_two_sites_no_lie_is_ever_saved(
         assert odd_part(decode(METHODS[method].State, data)) is None
 
 
-@averaging
-@pytest.mark.parametrize("how", ROBUST)
+@pytest.mark.parametrize(("method", "how"), robust(len(MEAN)))
 def test_without_a_refusal_a_lie_is_outvoted(
     method: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,16 +200,19 @@ def test_without_a_refusal_a_lie_is_outvoted(
     assert 0 < away < (10 if how == "clipped" else 2)
 
 
-@combining
-def test_both_engines_agree_and_a_resumed_run_is_the_same(
-    method: str, how: str, tmp_path: Path
-) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "how"), robust(0))
+def test_both_engines_agree(method: str, how: str, tmp_path: Path) -> None:
     chosen = [f"method={method}", f"federation.combine={how}"]
+    one = run(tiny(tmp_path, *chosen, sites=4), out=tmp_path / "one").folder
+    same_run(one, run(tiny(tmp_path, *chosen, "workers=2", sites=4), out=tmp_path / "two").folder)
+
+
+@pytest.mark.parametrize(("method", "how"), robust(len(ROBUST)))
+def test_a_resumed_run_is_the_same(method: str, how: str, tmp_path: Path) -> None:
     events: list[Any] = []
-    settings = tiny(tmp_path, *chosen, sites=4)
+    settings = tiny(tmp_path, f"method={method}", f"federation.combine={how}", sites=4)
     straight = run(settings, out=tmp_path / "one", on_event=events.append).folder
-    two = run(tiny(tmp_path, *chosen, "workers=2", sites=4), out=tmp_path / "two").folder
-    same_run(straight, two)
     with pytest.raises(KeyboardInterrupt):
         run(settings, out=tmp_path / "stopped", on_event=stopping_at(2 * len(events) // 3))
     same_run(straight, run(settings, out=tmp_path / "stopped", resume=True).folder)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Collection, Iterable
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.errors import CheckpointError, DataError, QuorumError, RunError
+from confide.errors import CheckpointError, DataError, QuorumError, RunError, SiteFault
+from confide.federation.federation import Delivery, Federation
 from confide.federation.forms import class_of
 from confide.federation.messages import decode, encode, fields_of, peek
 from confide.federation.steps import Step
@@ -22,6 +24,8 @@ from contract.corpus import tiny
 from contract.entries import (
     ENTRIES,
     EVERY_STEP,
+    FAST,
+    METHOD,
     OPEN,
     OPTIONAL,
     STEPS,
@@ -32,6 +36,7 @@ from contract.entries import (
 from contract.runs import (
     Asking,
     Forging,
+    Straight,
     breaking,
     memory_files,
     result,
@@ -44,21 +49,23 @@ from contract.runs import (
 SECRET = "Hiltrud Ängström"
 
 every_method = pytest.mark.parametrize("method", pairs())
-most_quickly = pytest.mark.parametrize("method", METHODS)
+each_method = pytest.mark.parametrize("method", pairs(fast=METHOD.values()))
 every_step = pytest.mark.parametrize(("method", "step"), EVERY_STEP)
-every_form = pytest.mark.parametrize(
-    ("method", "form"),
-    [
+MADE = Callable[..., Straight]
+
+
+def forms(fast: Collection[str]) -> list[Any]:
+    """Every pair in each of its forms; slow but for the plain ones of some pairs."""
+    return [
         pytest.param(
             name,
             form,
             id="-".join([name, *form]),
-            marks=[pytest.mark.slow] * (bool(form) or entry.slow),
+            marks=[] if name in fast and not form else [pytest.mark.slow],
         )
         for name, entry in ENTRIES.items()
         for form in ((), *entry.variants)
-    ],
-)
+    ]
 
 
 def step_of(method: str, name: str) -> Step:
@@ -74,98 +81,110 @@ def test_every_pair_has_an_entry() -> None:
 # --- messages ------------------------------------------------------------------------------
 
 
-@most_quickly
-def test_state_and_memory_can_travel(method: str) -> None:
-    kind = METHODS[method]
-    assert fields_of(kind.State)
-    assert fields_of(kind.Memory)
+def test_state_and_memory_can_travel() -> None:
+    for pair in METHODS.values():
+        assert fields_of(pair.State)
+        assert fields_of(pair.Memory)
 
 
 @pytest.mark.parametrize(
     ("method", "form"),
     [
-        pytest.param(name, form, marks=[pytest.mark.slow] * entry.crossed)
+        pytest.param(name, form, marks=[pytest.mark.slow] * (name not in FAST))
         for name, entry in ENTRIES.items()
         for form in ((), *entry.asked.values())
     ],
 )
 def test_every_message_round_trips_and_a_re_ask_is_harmless(
-    method: str, form: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    form: tuple[str, ...],
+    straight: MADE,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Each ask is asked twice; the run is the same as one that asks once."""
-    steps: set[str] = set()
-    settings = tiny(tmp_path, f"method={method}", *form)
-    run(settings, out=tmp_path / "once")
+    once = straight(f"method={method}", *form)
+    for one in once.crossed:
+        declared = step_of(method, one.step)
+        assert encode(decode(declared.ask, one.ask)) == one.ask
+        assert encode(decode(declared.reply, one.reply)) == one.reply
 
     def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
-        declared = step_of(method, step)
-        steps.add(step)
-        assert encode(decode(declared.ask, ask)) == ask
-        assert encode(decode(declared.reply, reply)) == reply
         memory = memory_files(tmp_path / "twice")
         assert engine.again(step, round, site, ask) == reply
         assert memory_files(tmp_path / "twice") == memory
 
     use_engine(monkeypatch, Asking, look=look)
-    run(settings, out=tmp_path / "twice")
+    run(once.settings, out=tmp_path / "twice")
     others = {step for step, asked in ENTRIES[method].asked.items() if asked != form}
+    steps = {one.step for one in once.crossed}
     assert steps == {step.name for step in METHODS[method].steps} - OPTIONAL - others
-    same_run(tmp_path / "once", tmp_path / "twice")
+    same_run(once.folder, tmp_path / "twice")
 
 
-@most_quickly
-def test_a_site_can_bound_every_sum_of_arrays(method: str) -> None:
+def test_a_site_can_bound_every_sum_of_arrays() -> None:
     """Or its guard `max_norm` would refuse the method."""
-    for step in METHODS[method].steps:
-        kinds = set(fields_of(step.reply).values())
-        if step.summed and {"array", "arrays"} & kinds:
-            assert step.bound is not None, f"step {step.name} does not say how it is bounded"
+    for pair in METHODS.values():
+        for step in pair.steps:
+            kinds = set(fields_of(step.reply).values())
+            if step.summed and {"array", "arrays"} & kinds:
+                assert step.bound is not None, f"step {step.name} does not say how it is bounded"
 
 
 # --- the same numbers, whoever computes -----------------------------------------------------
 
 
-@every_form
+@pytest.mark.parametrize(("method", "form"), forms(["fedavg-tagger", "fedner-tagger"]))
 def test_both_engines_agree_whatever_workers_is(
-    method: str, form: tuple[str, ...], tmp_path: Path
+    method: str, form: tuple[str, ...], straight: MADE, tmp_path: Path
 ) -> None:
-    def go(workers: int) -> Path:
-        settings = tiny(tmp_path, f"method={method}", f"workers={workers}", *form)
-        return run(settings, out=tmp_path / f"workers-{workers}").folder
-
-    one = go(1)
-    assert states(one)
-    same_run(one, go(3 if form else 2))
+    one = straight(f"method={method}", *form)
+    assert states(one.folder)
+    settings = one.settings.model_copy(update={"workers": 3 if form else 2})
+    same_run(one.folder, run(settings, out=tmp_path / "workers").folder)
 
 
-@every_method
-def test_another_seed_gives_other_numbers(method: str, tmp_path: Path) -> None:
-    one = run(tiny(tmp_path, f"method={method}"), out=tmp_path / "one").folder
-    two = run(tiny(tmp_path, f"method={method}", "seed=2"), out=tmp_path / "two").folder
-    assert states(one).keys() == states(two).keys()
-    assert states(one) != states(two)
+@each_method
+def test_another_seed_gives_other_numbers(method: str, straight: MADE, tmp_path: Path) -> None:
+    one = straight(f"method={method}")
+    two = run(one.settings.model_copy(update={"seed": 2}), out=tmp_path / "two").folder
+    assert states(one.folder).keys() == states(two).keys()
+    assert states(one.folder) != states(two)
 
 
-@every_form
+@pytest.mark.parametrize(("method", "form"), forms([]))
 def test_a_run_that_is_stopped_and_resumed_is_the_same_run(
-    method: str, form: tuple[str, ...], tmp_path: Path
+    method: str, form: tuple[str, ...], straight: MADE, tmp_path: Path
 ) -> None:
     """Stopped at events spread over setup, training, scoring and the end of a round."""
-    settings = tiny(tmp_path, f"method={method}", *form)
-    events: list[Any] = []
-    straight = run(settings, out=tmp_path / "straight", on_event=events.append).folder
+    events = straight(f"method={method}", *form).events
     points = moments(events) if form else range(1, len(events), 7)
     assert len(points) > 5
+    stopped_and_resumed(straight(f"method={method}", *form), points, tmp_path)
+
+
+@each_method
+def test_a_run_that_is_stopped_thrice_is_the_same_run(
+    method: str, straight: MADE, tmp_path: Path
+) -> None:
+    """At three of these moments."""
+    found = straight(f"method={method}")
+    points = moments(found.events)
+    stopped_and_resumed(found, points[2 :: len(points) // 3], tmp_path)
+
+
+def stopped_and_resumed(straight: Straight, points: Iterable[int], folder: Path) -> None:
+    """Stop the run at each of these events, again on the way, and resume it to its end."""
     for point in points:
-        out = tmp_path / f"stopped-{point}"
-        for stop in (point, point // 2 + 5):  # and stopped again on the way
+        out = folder / f"stopped-{point}"
+        for stop in (point, point // 2 + 5):
             try:
                 resume = (out / "settings.toml").exists()
-                run(settings, out=out, resume=resume, on_event=stopping_at(stop))
+                run(straight.settings, out=out, resume=resume, on_event=stopping_at(stop))
             except KeyboardInterrupt:
                 continue
-        run(settings, out=out, resume=(out / "settings.toml").exists())
-        same_run(straight, out)
+        run(straight.settings, out=out, resume=(out / "settings.toml").exists())
+        same_run(straight.folder, out)
 
 
 def moments(events: list[Any]) -> list[int]:
@@ -176,23 +195,24 @@ def moments(events: list[Any]) -> list[int]:
     return [group[turn % len(group)] for turn, group in enumerate(found.values())]
 
 
-@most_quickly
-def test_a_finished_run_that_is_resumed_stays_as_it_is(method: str, tmp_path: Path) -> None:
-    settings = tiny(tmp_path, f"method={method}")
-    out = run(settings, out=tmp_path / "run").folder
-    before = result(out), states(out)
-    run(settings, out=out, resume=True)
-    assert (result(out), states(out)) == before
-
-
 @every_method
-def test_more_rounds_can_be_added_later(method: str, tmp_path: Path) -> None:
-    straight = run(tiny(tmp_path, f"method={method}", "rounds=4"), out=tmp_path / "four").folder
-    run(tiny(tmp_path, f"method={method}", "rounds=2"), out=tmp_path / "two")
-    settings = tiny(tmp_path, f"method={method}", "rounds=4")
-    longer = run(settings, out=tmp_path / "two", resume=True).folder
-    assert result(longer) == result(straight)
-    assert states(longer) == states(straight)
+def test_a_finished_run_that_is_resumed_stays_as_it_is(
+    method: str, straight: MADE, tmp_path: Path
+) -> None:
+    done = straight(f"method={method}")
+    out = done.copy(tmp_path / "run")
+    run(done.settings, out=out, resume=True)
+    assert (result(out), states(out)) == (result(done.folder), states(done.folder))
+
+
+@each_method
+def test_more_rounds_can_be_added_later(method: str, straight: MADE, tmp_path: Path) -> None:
+    two = straight(f"method={method}")
+    settings = two.settings.model_copy(update={"rounds": 4})
+    four = run(settings, out=tmp_path / "four").folder
+    longer = run(settings, out=two.copy(tmp_path / "two"), resume=True).folder
+    assert result(longer) == result(four)
+    assert states(longer) == states(four)
     assert "rounds = 4" in (longer / "settings.toml").read_text()
 
 
@@ -283,37 +303,82 @@ def _least(array: np.ndarray) -> float:
     return (np.finfo if array.dtype.kind == "f" else np.iinfo)(array.dtype).min
 
 
-POISONS = [
-    pytest.param(
-        method,
-        step,
-        poison,
-        id=f"{method}-{step}-{poison}".replace(" ", "_"),
-        marks=slow_if_repeated(method, step),
-    )
-    for method, step in STEPS
-    for poison in poisons(step_of(method, step))
-]
-
-
-@pytest.mark.parametrize(("method", "step", "poison"), POISONS)
+@pytest.mark.parametrize(
+    ("method", "step"), [pytest.param(*one, marks=slow_if_repeated(*one)) for one in STEPS]
+)
 def test_a_poisoned_reply_is_refused_and_the_round_goes_on(
-    method: str, step: str, poison: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    method: str,
+    step: str,
+    accepted: Callable[[str, str], list[str]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    spoil = poisons(step_of(method, step))[poison]
+    """Every poison is tried on a reply by itself, and one in a run, which goes on without the site.
+
+    A poison that shows only beside other replies has a run of its own.
+    """
+    spoiled = poisons(step_of(method, step))
+    for number, name in enumerate(["garbage", *accepted(method, step)]):
+        with monkeypatch.context() as patch:
+            poisoned_run(method, step, spoiled[name], tmp_path / str(number), patch)
+
+
+@pytest.fixture(scope="module")
+def accepted(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], list[str]]:
+    """Gives the poisons of a step that a reply does not show by itself."""
+    tried: dict[tuple[str, ...], dict[str, list[str]]] = {}
+
+    def give(method: str, step: str) -> list[str]:
+        chosen = asking(method, step)
+        if chosen not in tried:
+            tried[chosen] = accepted_alone(tmp_path_factory.mktemp("tried"), *chosen)
+        return tried[chosen][step]
+
+    return give
+
+
+def accepted_alone(folder: Path, *overrides: str) -> dict[str, list[str]]:
+    """Try every poison on the first reply of every step: by step those that come through."""
+    found: dict[str, list[str]] = {}
+    real = Federation._open
+
+    def opened(self: Federation, step: Step, one: Delivery, ask: object, *, round: int) -> Any:
+        if step.name not in found:
+            left = found[step.name] = []
+            for name, spoil in poisons(step).items():
+                odd = Delivery(one.site, spoil(one.reply), 0.0, heard=False)
+                assert odd.reply != one.reply, name
+                try:
+                    real(self, step, odd, ask, round=round)
+                except SiteFault as error:
+                    assert "the server refused" in str(error), name
+                else:
+                    left.append(name)
+        return real(self, step, one, ask, round=round)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Federation, "_open", opened)
+        run(tiny(folder, *overrides, "rounds=1"), out=folder / "run")
+    return found
+
+
+def poisoned_run(
+    method: str, step: str, spoil: Any, folder: Path, patch: pytest.MonkeyPatch
+) -> None:
+    """A run without the site whose replies are spoiled."""
 
     def change(asked: str, site: str, round: int, reply: bytes) -> bytes:
         if asked != step or site != "site-1" or peek(reply)["message"] == "Failure":
             return reply
-        return spoil(reply)
+        return bytes(spoil(reply))
 
-    use_engine(monkeypatch, Forging, change=staticmethod(change))
+    use_engine(patch, Forging, change=staticmethod(change))
     events: list[Any] = []
-    settings = tiny(tmp_path, *asking(method, step), "federation.at_least=2", "rounds=1")
-    done = run(settings, out=tmp_path / "run", on_event=events.append)
+    settings = tiny(folder, *asking(method, step), "federation.at_least=2", "rounds=1")
+    done = run(settings, out=folder / "run", on_event=events.append)
     refused = [e for e in events if e.kind == "failed" and "the server refused" in e.message]
     assert [(event.site, event.step) for event in refused][:1] == [("site-1", step)]
-    state = decode(METHODS[method].State, states(tmp_path / "run").popitem()[1])
+    state = decode(METHODS[method].State, states(folder / "run").popitem()[1])
     for name, kind in fields_of(METHODS[method].State).items():
         if kind == "arrays":
             assert all(np.isfinite(array).all() for array in attrgetter(name)(state).values())
@@ -330,8 +395,14 @@ def first_score(task: str, done: Any) -> float:
     return found
 
 
-@every_method
-@pytest.mark.parametrize("sites", [1, 2, 5])
+@pytest.mark.parametrize(
+    ("method", "sites"),
+    [
+        pytest.param(*one.values, sites, marks=[*one.marks, *[pytest.mark.slow] * (sites != 2)])
+        for one in pairs(fast=METHOD.values())
+        for sites in (1, 2, 5)
+    ],
+)
 def test_it_learns_with_any_number_of_sites(method: str, sites: int, tmp_path: Path) -> None:
     entry = ENTRIES[method]
     settings = tiny(tmp_path, f"method={method}", *entry.learning, sites=sites)
@@ -341,10 +412,19 @@ def test_it_learns_with_any_number_of_sites(method: str, sites: int, tmp_path: P
     assert done.history[-1].loss < done.history[0].loss
 
 
+REFERRED = {
+    ("fedavg-tagger", "pooled"),
+    ("fedavg-tagger", "alone"),
+    ("feded-relations", "public-only"),
+}
+
+
 @pytest.mark.parametrize(
     ("method", "reference"),
     [
-        pytest.param(name, reference, marks=[pytest.mark.slow] * ENTRIES[name].slow)
+        pytest.param(
+            name, reference, marks=[pytest.mark.slow] * ((name, reference) not in REFERRED)
+        )
         for name, kind in OPEN.items()
         for reference in REFERENCES
         if kind.task == "re" or reference != "public-only"
@@ -359,7 +439,7 @@ def test_its_references_learn_too(method: str, reference: str, tmp_path: Path) -
     assert sorted(done.scores.sites) == ["site-1", "site-2", "site-3"]
 
 
-@every_method
+@each_method
 def test_a_fraction_of_the_sites_takes_part_in_a_round(method: str, tmp_path: Path) -> None:
     settings = tiny(tmp_path, f"method={method}", "federation.fraction=0.5", "rounds=4", sites=4)
     done = run(settings, out=tmp_path / "run").result
@@ -369,7 +449,9 @@ def test_a_fraction_of_the_sites_takes_part_in_a_round(method: str, tmp_path: Pa
     assert len(done.scores.sites) == 4
 
 
-@every_method
+@pytest.mark.parametrize(
+    "method", pairs(fast=("fedavg-tagger", "feded-relations", "lazy-mil-bags"))
+)
 def test_other_settings_are_not_resumed(method: str, tmp_path: Path) -> None:
     out = run(tiny(tmp_path, f"method={method}"), out=tmp_path / "run").folder
     with pytest.raises(RunError, match=r"another training\.batch_size; expected 6; got 7"):

@@ -23,7 +23,7 @@ FILES["lightner"] = "tiny-bart"
 
 
 @pytest.mark.parametrize(
-    "method", pairs(slow=True, of=[name for name, pair in OPEN.items() if pair.kind.name in FILES])
+    "method", pairs(of=[name for name, pair in OPEN.items() if pair.kind.name in FILES])
 )
 def test_a_site_reads_its_own_copy_and_no_other(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -85,6 +85,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path) -> No
         assert not [one for one in odd if "bytes" not in one]  # sites greet anew
 
 
+@pytest.mark.slow
 def test_workers_mask_as_one_process_does(tmp_path: Path) -> None:
     folders = [
         run(

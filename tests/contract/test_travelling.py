@@ -99,7 +99,8 @@ def test_first_weights_are_drawn_by_the_sites(
     assert all(held == {GIVES, FIRST} or GIVES not in held for held in first.values())
 
 
-@pytest.mark.parametrize("method", pairs(sorted({*GIVING} & {*CODED})))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", sorted({*GIVING} & {*CODED}))
 def test_workers_code_as_one_process_does(method: str, tmp_path: Path) -> None:
     folders = [
         run(

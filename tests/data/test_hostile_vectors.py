@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.data.batches.vectors import LONGEST_LINE, read_vectors
 from confide.data.batches.vocabulary import ClearVocabulary
 from confide.data.corpus.knowledge import read_knowledge
@@ -49,7 +50,7 @@ def test_a_line_of_vectors_has_a_bound(tmp_path: Path) -> None:
     assert f"v.txt:2: a line of more than {LONGEST_LINE:,} bytes" in refused(lambda: vectors(path))
 
 
-@pytest.mark.parametrize("dims", ["0", "70000", "9" * 20, "9" * 5000])
+@each("dims", ["0", "70000", "9" * 20, "9" * 5000])
 def test_a_number_of_dimensions_that_no_vector_has(tmp_path: Path, dims: str) -> None:
     """5,000 digits ended in a ValueError, 20 in an OverflowError."""
     path = tmp_path / "v.txt"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import (
     EngineError,
     GuardError,
@@ -43,8 +44,8 @@ def with_check(step: Step, check: Any) -> Step:
     return dataclasses.replace(step, check=check)
 
 
-@pytest.mark.parametrize("kind", ERRORS)
-@pytest.mark.parametrize("step", [MULTIPLY, TELL], ids=lambda step: step.name)
+@each("kind", ERRORS)
+@each("step", [MULTIPLY, TELL])
 def test_any_error_of_one_reply_is_a_fault_of_its_site(
     tmp_path: Path, step: Step, kind: type[Exception]
 ) -> None:
@@ -111,7 +112,7 @@ def test_a_relay_goes_on_from_the_site_before_one_that_cannot_be_used(tmp_path: 
 # --- failures that a site makes up ----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("code", [*CODES, "refused", "made-up", EVIL])
+@each("code", [*CODES, "refused", "made-up", EVIL])
 def test_a_failure_has_only_words_that_our_code_could_have_said(code: str) -> None:
     told = fault(Failure(code, EVIL, EVIL, EVIL * 9), site="site-1", step="train", round=1)
     words = str(told)
@@ -122,7 +123,7 @@ def test_a_failure_has_only_words_that_our_code_could_have_said(code: str) -> No
     assert "(Exception at ?)" in words or told.code != "error"
 
 
-@pytest.mark.parametrize("place", ["/etc/passwd\n:1", "a.py:x", "../../a:1" * 50, "a b.py:3", "x"])
+@each("place", ["/etc/passwd\n:1", "a.py:x", "../../a:1" * 50, "a b.py:3", "x"])
 def test_a_place_is_a_file_and_a_line(place: str) -> None:
     words = str(fault(Failure("error", "TypeError", place, ""), site="s", step="t", round=1))
     assert words.endswith("(TypeError at ?)")
@@ -169,7 +170,7 @@ def test_a_site_that_says_it_is_lost_has_answered(tmp_path: Path) -> None:
         assert bool(up) == bool(lines)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "shown"),
     [
         ("plain", "plain"),

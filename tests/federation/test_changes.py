@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import GuardError
 from confide.federation.changes import restored, shortened
 from confide.federation.messages import Arrays, carries, decode, encode
@@ -123,7 +124,7 @@ BITS = np.packbits(np.array([1, 0, 0, 0, 0, 0], bool))
 ROW = np.zeros((1, 4), np.float32)
 
 
-@pytest.mark.parametrize(
+@each(
     ("sent", "words"),
     [
         ({"table?": BITS}, "weights/table? belongs to no table"),

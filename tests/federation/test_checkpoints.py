@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import CheckpointError
 from confide.federation.checkpoints import Checkpoint, CheckpointStore, as_array
 from confide.federation.messages import encode
@@ -66,7 +67,7 @@ def test_every_changed_byte_is_noticed(store: CheckpointStore) -> None:
             store.load(1)
 
 
-@pytest.mark.parametrize("length", [0, 5, 21, 60, 86, 200, -1])
+@each("length", [0, 5, 21, 60, 86, 200, -1])
 def test_a_truncated_file_is_refused(store: CheckpointStore, length: int) -> None:
     store.save(checkpoint(1), best=1)
     store.path(1).write_bytes(store.path(1).read_bytes()[:length])

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import GuardError, QuorumError, RunError
 from confide.federation.bounds import LARGEST, check_learnt, odd_part
 from confide.federation.combining import (
@@ -187,8 +188,8 @@ def test_with_nobody_refused_the_mean_is_the_plain_sum_bit_for_bit(tmp_path: Pat
         assert type(seen.count) is int
 
 
-@pytest.mark.parametrize("how", ["trimmed", "median", "clipped"])
-@pytest.mark.parametrize("weight", ["", "loss"])
+@each("how", ["trimmed", "median", "clipped"])
+@each("weight", ["", "loss"])
 def test_what_was_combined_looks_like_a_sum(tmp_path: Path, how: How, weight: str) -> None:
     """The oracle: each site's change by hand, combined by brute force, times the weights' sum."""
     seen: dict[str, Reply] = {}
@@ -219,8 +220,8 @@ def test_what_was_combined_looks_like_a_sum(tmp_path: Path, how: How, weight: st
     assert np.array_equal(total.vector_3, sum(seen[site].vector_3 for site in sites))
 
 
-@pytest.mark.parametrize("how", HOWS)
-@pytest.mark.parametrize("factor", [-9.0, 9.5, -9.9])
+@each("how", HOWS)
+@each("factor", [-9.0, 9.5, -9.9])
 def test_a_site_too_far_off_is_out_of_the_round_by_name(
     tmp_path: Path, how: How, factor: float
 ) -> None:
@@ -238,7 +239,7 @@ def test_a_site_too_far_off_is_out_of_the_round_by_name(
     assert same(total, alone.sum(weighed(), ask(), round=4, sites=others))
 
 
-@pytest.mark.parametrize("at_least", [0, 4, 5])
+@each("at_least", [0, 4, 5])
 def test_a_site_too_far_off_has_answered_where_all_have_to(tmp_path: Path, at_least: int) -> None:
     """One site must not end the run of the others by a lie that is found out."""
     walls = Combining(most_norm=5)
@@ -332,7 +333,7 @@ class _State:
     ids_N: np.ndarray = carries("whole numbers")
 
 
-@pytest.mark.parametrize(
+@each(
     ("spoilt", "words"),
     [
         ({}, None),
@@ -390,11 +391,11 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
             spool.put(b"1")
 
 
-@pytest.mark.parametrize("how", HOWS)
+@each("how", HOWS)
 def test_memory_does_not_grow_with_the_number_of_sites(
     how: How, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Models of 4 MB: the peak of 40 sites is that of 5, and less than seven models in float64."""
+    """Models of 4 MB: the peak of 20 sites is that of 5, and less than seven models in float64."""
     size = 2**20
     monkeypatch.setattr("confide.federation.combining.BLOCK", 2**17)
     monkeypatch.setattr("confide.federation.combining.IN_MEMORY", 2**20)
@@ -416,6 +417,6 @@ def test_memory_does_not_grow_with_the_number_of_sites(
         tracemalloc.stop()
         return most / 2**20
 
-    few, many = peak(5), peak(40)
+    few, many = peak(5), peak(20)
     assert many < 1.1 * few + 1
     assert many < 7 * size * 8 / 2**20

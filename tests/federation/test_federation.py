@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.adding import form_of, odd_field
 from confide.federation.events import Event
@@ -247,7 +248,7 @@ POISON = {
 }
 
 
-@pytest.mark.parametrize("mood", POISON)
+@each("mood", POISON)
 def test_the_sites_own_guard_holds_back_what_is_wrong(tmp_path: Path, mood: str) -> None:
     sites = federation(sequential(tmp_path), at_least=2)
     total = sites.sum(MULTIPLY, ask(f"site-2={mood}"), round=1)
@@ -257,7 +258,7 @@ def test_the_sites_own_guard_holds_back_what_is_wrong(tmp_path: Path, mood: str)
     assert not list((tmp_path / "site-2").rglob("*.memory"))  # a turn without reply never was
 
 
-@pytest.mark.parametrize("mood", POISON)
+@each("mood", POISON)
 def test_the_server_refuses_it_where_the_sites_guard_is_bypassed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str
 ) -> None:
@@ -287,7 +288,7 @@ FORGED: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("forgery", FORGED)
+@each("forgery", FORGED)
 def test_forged_bytes_are_refused_by_the_name_of_the_site(tmp_path: Path, forgery: str) -> None:
     def forge(site: str, data: bytes) -> bytes:
         return FORGED[forgery](data) if site == "site-3" else data
@@ -298,9 +299,7 @@ def test_forged_bytes_are_refused_by_the_name_of_the_site(tmp_path: Path, forger
     assert (fault.site, fault.code) == ("site-3", "refused")
 
 
-@pytest.mark.parametrize(
-    "vector", [np.zeros(1), np.zeros(4), np.zeros((3, 1)), np.zeros(3, np.int64)], ids=str
-)
+@each("vector", [np.zeros(1), np.zeros(4), np.zeros((3, 1)), np.zeros(3, np.int64)])
 def test_what_is_not_like_the_others_is_not_added(tmp_path: Path, vector: np.ndarray) -> None:
     """Nothing is broadcast: an array is of the form that its field declares."""
 

@@ -14,6 +14,7 @@ import safetensors.numpy
 from numpy.typing import NDArray
 from typing_extensions import TypeAliasType
 
+from cases import each
 from confide.errors import MessageError
 from confide.federation import messages
 from confide.federation.checkpoints import Checkpoint
@@ -80,12 +81,12 @@ def counted(**changes: Any) -> Counted:
 # --- what is declared ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", MESSAGES, ids=str)
+@each("kind", MESSAGES)
 def test_every_array_of_every_message_is_declared(kind: type) -> None:
     assert undeclared(kind) == []
 
 
-@pytest.mark.parametrize("step", STEPS.values(), ids=lambda step: step.name)
+@each("step", STEPS.values())
 def test_arrays_by_name_in_a_reply_are_declared_or_shaped_by_the_ask(step: Step) -> None:
     like = {replied for _, replied in step.like}
     for name, form in forms_of(step.reply).items():
@@ -95,7 +96,7 @@ def test_arrays_by_name_in_a_reply_are_declared_or_shaped_by_the_ask(step: Step)
             assert form.dtypes, f"{class_of(step.reply).__name__}.{name}"
 
 
-@pytest.mark.parametrize("step", STEPS.values(), ids=lambda step: step.name)
+@each("step", STEPS.values())
 def test_every_reply_is_bounded_by_its_field_its_ask_or_its_step(step: Step) -> None:
     """Nothing of a reply is left to the widest bound, which is that of unknown arrays."""
     like = {replied for _, replied in step.like}
@@ -265,7 +266,7 @@ def test_a_failure_fits_into_every_replys_limits() -> None:
         assert decode(Failure, data, limits=reply_limits(step, ask()))
 
 
-@pytest.mark.parametrize("step", STEPS.values(), ids=lambda step: step.name)
+@each("step", STEPS.values())
 def test_no_message_of_a_site_without_weights_may_be_large(step: Step) -> None:
     """Numbers, names and counts alone: at most a few hundred megabytes, and a small header."""
     if step.like or step.shapes is not None:
@@ -300,7 +301,7 @@ class Loose:
     weights: Arrays = carries("any arrays")
 
 
-@pytest.mark.parametrize("shape", [[2**63], [2**64], [-1], [0] * 65, [2**62, 0], [1.5], "x", None])
+@each("shape", [[2**63], [2**64], [-1], [0] * 65, [2**62, 0], [1.5], "x", None])
 def test_shapes_that_no_array_has_are_refused(shape: Any) -> None:
     entry = {"dtype": "F32", "shape": shape, "data_offsets": [0, 0]}
     inner = json.dumps([FORMAT, "Loose", {}])

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.federation.failures import Refusal
 from confide.federation.giving import (
     FIRST,
@@ -65,7 +66,7 @@ class Server:
         return packed.weights
 
 
-@pytest.mark.parametrize("down", ["float16", "int8", "int4", "int2", "top"])
+@each("down", ["float16", "int8", "int4", "int2", "top"])
 def test_a_site_has_what_the_server_has_bit_for_bit(down: Down) -> None:
     server = Server(down)
     first = server.sent()
@@ -82,7 +83,7 @@ def test_a_site_has_what_the_server_has_bit_for_bit(down: Down) -> None:
         assert server.sent().keys() == {GIVES}
 
 
-@pytest.mark.parametrize("down", ["once", "float16", "int2"])
+@each("down", ["once", "float16", "int2"])
 def test_first_weights_that_are_drawn_need_not_travel(down: Down) -> None:
     server = Server(down, seed=0)
     assert server.sent().keys() == {GIVES, FIRST}
@@ -265,7 +266,7 @@ def lies(server: Server) -> list[tuple[str, Arrays]]:
     ]
 
 
-@pytest.mark.parametrize("place", range(13))
+@each("place", range(13))
 def test_what_is_not_what_it_says_is_refused(place: int) -> None:
     server = Server("int8")
     code, lie = lies(server)[place]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import GuardError
 from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import MOST, Guards, bound_of, bounded, check_reply, near
@@ -46,7 +47,7 @@ def test_an_honest_reply_passes() -> None:
     check_reply(MULTIPLY, ASK, reply(vector_3=large))
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "words"),
     [
         (changed("a", with_(A, np.nan)), "weights/a is not finite"),
@@ -100,14 +101,14 @@ def change(*numbers: float, kind: type = np.float32) -> dict[str, np.ndarray]:
     return {"a": np.array([[first]], kind), "b": np.array(rest, kind)}
 
 
-@pytest.mark.parametrize("most", [13.0, 13.5, 1e9])
+@each("most", [13.0, 13.5, 1e9])
 def test_a_change_that_is_no_larger_is_left_as_it_is(most: float) -> None:
     given = change(3, 4, 12)  # 3² + 4² + 12² = 13²
     assert bounded(given, most) is given
     assert bounded(change(0, 0, 0), 1e-9)["b"].tolist() == [0, 0]
 
 
-@pytest.mark.parametrize("kind", [np.float16, np.float32, np.float64])
+@each("kind", [np.float16, np.float32, np.float64])
 def test_a_larger_change_keeps_its_direction(kind: type) -> None:
     found = bounded(change(3, 4, 12, kind=kind), 6.5)
     assert [found["a"].tolist(), found["b"].tolist()] == [[[1.5]], [2, 6]]
@@ -159,7 +160,7 @@ def test_a_site_bounds_what_it_sends_and_not_what_it_keeps(tmp_path: Path) -> No
     assert (decode(Failure, refused).code, nothing) == ("no-bound", None)
 
 
-@pytest.mark.parametrize(
+@each(
     ("private", "name", "keeps"),
     [
         (("crf",), "crf.linear.bias", True),
@@ -176,7 +177,7 @@ def test_a_part_is_a_whole_name(private: tuple[str, ...], name: str, keeps: bool
     assert Guards(private=private).keeps(name) == keeps
 
 
-@pytest.mark.parametrize("private", [("a",), ("b",), ("other", "b")])
+@each("private", [("a",), ("b",), ("other", "b")])
 def test_no_step_uploads_what_a_site_keeps(private: tuple[str, ...], tmp_path: Path) -> None:
     """Whatever the step: its host looks at what is asked before the step is."""
     site = Site("site-1", [], guards=Guards(private=private))
@@ -206,7 +207,7 @@ class Keeping(Memory):
     private: list[str] = carries("parts that stay here")
 
 
-@pytest.mark.parametrize(("every", "noisy"), [(0.0, True), (2.0, True), (2.0, False)])
+@each(("every", "noisy"), [(0.0, True), (2.0, True), (2.0, False)])
 def test_a_sum_under_noise_leaves_in_its_own_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, every: float, noisy: bool
 ) -> None:

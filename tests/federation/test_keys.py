@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.data.batches.vocabulary import digest
 from confide.errors import KeyFileError
 from confide.federation.keys import key_check, new_key, read_key
@@ -33,7 +34,7 @@ def test_a_key_is_never_overwritten(tmp_path: Path) -> None:
     assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "words"),
     [
         (b"", "not a key file"),

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as numpy_st
 from numpy.typing import NDArray
 
+from cases import each
 from confide.errors import MessageError
 from confide.federation.messages import (
     FORMAT,
@@ -132,7 +133,7 @@ def test_a_long_list_does_not_make_the_header_negative() -> None:
     assert sizes(message, encoded)[-1].bytes > 0
 
 
-@pytest.mark.parametrize(
+@each(
     "array",
     [
         np.arange(12, dtype=np.float32).reshape(3, 4).T,
@@ -140,7 +141,6 @@ def test_a_long_list_does_not_make_the_header_negative() -> None:
         np.arange(3, dtype=">f4").reshape(3, 1),
         np.broadcast_to(np.float32(2.0), (3, 2)),
     ],
-    ids=["transposed", "strided", "big-endian", "broadcast"],
 )
 def test_arrays_of_any_layout_keep_their_values(array: np.ndarray) -> None:
     back = decode(Everything, encode(some(table_NM=array))).table_NM
@@ -197,7 +197,7 @@ def rewritten(data: bytes, change: Any) -> bytes:
     return safetensors.numpy.save(tensors, {"confide": json.dumps(list(header.values()))})
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "words"),
     [
         (lambda h: h["fields"].pop("rate"), "lacks its field 'rate'"),
@@ -291,7 +291,7 @@ def _entry(**said: Any) -> Callable[[Any], None]:
     return lambda outer: outer["weights/a"].update(said)
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         _entry(shape=[3]),

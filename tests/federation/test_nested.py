@@ -13,6 +13,7 @@ import safetensors.numpy
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import GuardError, MessageError
 from confide.federation.failures import Failure
 from confide.federation.forms import (
@@ -128,7 +129,7 @@ def test_values_are_found_and_put_together_by_their_names() -> None:
 # --- what is refused ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "words"),
     [
         ({"has.form.extra": 1}, "a Deep has an unknown field 'has.form.extra'"),

@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import ed25519, rsa
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
+from cases import each
 from confide.errors import KeyFileError, LockedKeyError
 from confide.federation import keys, passphrase
 from confide.federation.keys import new_key, protect_key, read_key, unlock, unprotect_key
@@ -94,7 +95,7 @@ def test_letters_with_marks_are_the_same_from_every_keyboard(known, tmp_path):
     assert passphrase_for(tmp_path / "k") == "Bürger zürnen".encode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "words"),
     [
         ("", "empty"),
@@ -116,7 +117,7 @@ def test_what_is_no_passphrase_is_refused_and_not_shown(known, tmp_path, text, w
         assert "five unrelated words" not in str(caught.value) and "xxx" not in str(caught.value)
 
 
-@pytest.mark.parametrize("bits", [0o640, 0o604, 0o660, 0o666, 0o601, 0o777])
+@each("bits", [0o640, 0o604, 0o660, 0o666, 0o601, 0o777])
 def test_a_passphrase_that_others_can_read_is_refused(known, tmp_path, bits):
     path = known(mode=bits)
     with pytest.raises(LockedKeyError, match=r"others can read.*0600") as caught:
@@ -158,7 +159,7 @@ def test_a_new_passphrase_is_asked_for_twice_and_an_old_one_once(tmp_path, monke
     assert asked == [f"Passphrase of {tmp_path / 'k'}: "]
 
 
-@pytest.mark.parametrize(
+@each(
     ("lines", "words"),
     [
         ((SECRET, SECRET + "!"), "differ"),
@@ -293,7 +294,7 @@ def test_every_truncation_is_refused(tmp_path):
             unseal(content + more, tmp_path, kind="shared", passphrase=SECRET.encode())
 
 
-@pytest.mark.parametrize("cost", [2**14, 2**19, 2**30, 2**33, 2**15 + 1, 99999, 9999999999])
+@each("cost", [2**14, 2**19, 2**30, 2**33, 2**15 + 1, 99999, 9999999999])
 def test_a_hostile_file_gets_no_memory(known, tmp_path, monkeypatch, cost):
     """Refused before scrypt is called, and before anybody is asked for a passphrase."""
     monkeypatch.setattr(passphrase, "LEAST_COST", 2**15)
@@ -422,9 +423,7 @@ def test_a_key_of_one_kind_is_none_of_the_other(known, tmp_path):
         load_private(shared)
 
 
-@pytest.mark.parametrize(
-    "content", [b"", b"torn", b"-----BEGIN PRIVATE KEY-----\n", b"\0" * 99, b"confide-key-1 ab"]
-)
+@each("content", [b"", b"torn", b"-----BEGIN PRIVATE KEY-----\n", b"\0" * 99, b"confide-key-1 ab"])
 def test_what_is_no_private_key_is_refused(tmp_path, content):
     (tmp_path / "k").write_bytes(content)
     with pytest.raises(KeyFileError, match="not a private key"):

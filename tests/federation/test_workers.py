@@ -158,6 +158,7 @@ def test_a_message_lies_in_no_memory_with_a_name(size: int) -> None:
         os.fstat(handle)
 
 
+@pytest.mark.slow
 def test_a_death_between_checkpoints_ends_the_run_in_words(tmp_path: Path, marks: Path) -> None:
     """What the process remembered is gone, so its sites could not answer as before."""
     kept = replace(hosting(), every=5)

@@ -43,7 +43,7 @@ from confide.flare.run.conducting import Conductor
 from confide.flare.run.signing import Evidence
 from confide.runs.run import run
 from contract.corpus import tiny
-from contract.entries import ENTRIES
+from contract.entries import METHOD, pairs
 from contract.runs import differences, states
 from flare.homes import as_toml, ordered, place_in, public_of, write_site_files
 from flare.run.test_conducting import numbers
@@ -161,7 +161,7 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts_module, "_PAUSE", 0.01)
 
 
-@pytest.mark.parametrize("method", sorted(ENTRIES))
+@pytest.mark.parametrize("method", pairs(fast=METHOD.values()))
 def test_a_run_through_the_components_gives_the_same_numbers(tmp_path: Path, method: str) -> None:
     through_the_components(tmp_path, method)
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
+from cases import each
 from confide.cli.verbs import app
 from confide.errors import KitError, SettingsError
 from confide.federation.keys import new_key
@@ -175,7 +176,7 @@ def test_settings_that_run_another_method_or_are_not_the_leads_are_refused(
         asked_by(study)
 
 
-@pytest.mark.parametrize(
+@each(
     ("words", "said"),
     [
         (("--agree",), "no method is named"),

@@ -6,9 +6,8 @@ import ast
 import re
 from pathlib import Path
 
-import pytest
-
 import confide
+from cases import each
 from confide.federation.failures import CODES
 from confide.settings import ConsentTable, SiteFile, SiteGuards
 from confide.settings.consentfile import Agreement
@@ -66,7 +65,7 @@ def test_the_page_says_the_guards_defaults() -> None:
         assert said and said[1].lower() == text.lower()
 
 
-@pytest.mark.parametrize("table", [SiteFile, GuardsTable, ConsentTable])
+@each("table", [SiteFile, GuardsTable, ConsentTable])
 def test_every_key_of_a_sites_file_is_on_the_page(table: type) -> None:
     part = TEXT.partition("### site.toml")[2].partition("### Check, and agree")[0]
     shown = set(re.findall(r"`\[?([a-z_]+)[\].A-Z]*`", part))

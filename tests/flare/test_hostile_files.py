@@ -19,6 +19,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
+from cases import each
 from confide.errors import ConfideError, KitError, RunError
 from confide.flare.kits.identity import archive
 from confide.flare.kits.peers import Pins, place_of, renew
@@ -109,8 +110,8 @@ def _put(kind: str, path: Path) -> None:
 
 
 @pytest.mark.usefixtures("in_time")
-@pytest.mark.parametrize("kind", ["pipe", "device", "large"])
-@pytest.mark.parametrize("door", DOORS)
+@each("kind", ["pipe", "device", "large"])
+@each("door", DOORS)
 def test_what_is_no_file_of_a_kit(founded: Kit, tmp_path: Path, door: str, kind: str) -> None:
     shutil.copytree(founded.path, tmp_path / "kit")
     kit = dataclasses.replace(founded, path=tmp_path / "kit")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.signal import Signal
 
+from cases import each
 from confide import __version__
 from confide.errors import EngineError, GuardError, SettingsError
 from confide.federation.failures import Failure
@@ -72,7 +73,7 @@ HOSTILE = [
 NOT_TEXT: list[Any] = [None, 7, 1.5, True, ["x"], {"x": "y"}, b"x"]
 
 
-@pytest.mark.parametrize("name", [*HOSTILE, *NOT_TEXT], ids=lambda name: repr(name)[:20])
+@each("name", [*HOSTILE, *NOT_TEXT])
 def test_one_function_refuses_every_hostile_name(tmp_path: Path, name: Any) -> None:
     with pytest.raises(GuardError) as raised:
         plain_name(name, "a run")
@@ -81,7 +82,7 @@ def test_one_function_refuses_every_hostile_name(tmp_path: Path, name: Any) -> N
         inside(tmp_path, "fine", name)
 
 
-@pytest.mark.parametrize("name", ["run-1", "a", "A_b.c-9", "refused.jsonl", "a" * LONGEST_NAME])
+@each("name", ["run-1", "a", "A_b.c-9", "refused.jsonl", "a" * LONGEST_NAME])
 def test_it_takes_plain_names(tmp_path: Path, name: str) -> None:
     assert inside(tmp_path, name) == tmp_path / name
 
@@ -268,34 +269,32 @@ DOORS: dict[str, Callable[[Place, Any], None]] = {
 }
 
 
-@pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    found = Place(tmp_path)
-    (tmp_path / "cwd").mkdir()
-    monkeypatch.chdir(tmp_path / "cwd")
-    before = seen(found)
-    yield found
-    assert seen(found) == before
-
-
 def seen(place: Place) -> dict[str, str]:
     """Everything that no door may touch."""
-    folders = [place.outside, place.folder / "cwd"]
+    folders = [place.outside, Path.cwd()]
     files = [path for folder in folders for path in folder.rglob("*")]
     there = {str(path): path.read_text() if path.is_file() else "" for path in files}
     return there
 
 
-@pytest.mark.parametrize("door", DOORS)
-@pytest.mark.parametrize("name", HOSTILE, ids=lambda name: repr(name)[:20])
-def test_no_door_takes_a_hostile_name(place: Place, door: str, name: str) -> None:
-    DOORS[door](place, name)
+@each("door", DOORS)
+def test_no_door_takes_a_hostile_name(
+    door: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    for number, name in enumerate(HOSTILE):
+        (tmp_path / str(number)).mkdir()
+        place = Place(tmp_path / str(number))
+        before = seen(place)
+        DOORS[door](place, name)
+        assert seen(place) == before, name
 
 
 # --- what is not a name -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("odd", NOT_TEXT, ids=repr)
+@each("odd", NOT_TEXT)
 def test_an_order_of_other_types_is_refused(odd: Any) -> None:
     good: dict[str, Any] = {
         "run": "run-1",

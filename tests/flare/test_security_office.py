@@ -8,8 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
-
+from cases import each
 from confide.federation.failures import Failure
 from confide.flare.run.joining import wire_of
 from confide.methods import METHODS
@@ -43,7 +42,7 @@ def leaving(method: str) -> set[Row]:
     return {(row.step, row.field, row.what, SEEN[row.seen]) for row in rows}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@each("method", METHODS)
 def test_every_field_that_leaves_a_site_is_on_the_page(method: str) -> None:
     missing = sorted(leaving(method) - shown())
     assert not missing, f"docs/security-office.md does not say, or says otherwise: {missing}"

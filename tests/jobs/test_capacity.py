@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from cases import each
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.jobs.capacity import CapacityReport, capacity
 from confide.jobs.capacity.measuring import Measured, measure
@@ -35,14 +36,14 @@ def rising(size):
 
 
 class TestVerdict:
-    @pytest.mark.parametrize("seed", range(5))
+    @each("seed", range(5))
     def test_a_rising_curve_is_worth_federating(self, seed):
         found = conclude(measured(rising, noise=0.004, seed=seed), name="x")
         assert found.verdict == "worth federating"
         assert found.low < 0.25 * (1 - 2**-0.6) < found.high
         assert found.low <= found.gain <= found.high
 
-    @pytest.mark.parametrize("seed", range(5))
+    @each("seed", range(5))
     def test_a_flat_curve_is_flat(self, seed):
         found = conclude(measured(lambda size: 0.8, noise=0.004, seed=seed), name="x")
         assert found.verdict == "flat"
@@ -54,7 +55,7 @@ class TestVerdict:
         )
         assert found.verdict == "flat"
 
-    @pytest.mark.parametrize("seed", [0, 1, 2])
+    @each("seed", [0, 1, 2])
     def test_noise_says_nothing(self, seed):
         def slowly(size):
             return 0.85 - 0.06 * (size / 2000) ** -0.5
@@ -146,7 +147,7 @@ class TestMeasure:
         assert rounds[-1].dev_f1 == 1
         assert rounds[-1].seconds_left == 0
 
-    @pytest.mark.parametrize(
+    @each(
         ("how", "why"),
         [({"parts": 3}, "too few parts"), ({"seeds": 1}, "one seed"), ({"parts": 99}, "fewer doc")],
     )
@@ -155,7 +156,7 @@ class TestMeasure:
             measure(notes(9), notes(4), learn=lambda *_: notes(4), **how)
 
 
-@pytest.mark.parametrize(("rounds", "epochs"), [(1, 7), (5, 5), (5, 2), (20, 67), (7, 7)])
+@each(("rounds", "epochs"), [(1, 7), (5, 5), (5, 2), (20, 67), (7, 7)])
 def test_epochs_are_spread_over_the_rounds(rounds, epochs):
     spread = epochs_by_round(rounds, epochs)
     assert len(spread) == rounds

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import RunError, SettingsError
 from confide.federation.inprocess import SiteSpec
 from confide.jobs.comparison import RunComparison, compare, read_sentences
@@ -244,7 +245,7 @@ def test_a_run_of_an_older_confide_and_a_site_that_is_elsewhere(tmp_path: Path) 
         compare(done, old)
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "words"),
     [
         ({"level": 1.0}, "level of an interval.*less than 1; got 1.0"),
@@ -292,7 +293,7 @@ def test_the_fingerprint_is_that_of_text_and_annotation(tmp_path: Path) -> None:
     assert len({printed(), *others}) == 4
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         {"schema": "1"}, {"schema": 0}, {"schema": None}, {"site": 3}, {"fingerprint": None},

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import warnings
+from typing import Any
 
 import pytest
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")
-    datasets = pytest.importorskip("datasets")
 
 from confide.errors import DataError
 from confide.jobs.datasets import from_dataset, to_dataset
 from confide.text.document import Document, Entity
+
+
+@pytest.fixture(scope="module", autouse=True)
+def datasets() -> Any:
+    """The library, which takes seconds to be imported and warns of itself."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return pytest.importorskip("datasets")
+
 
 NOTE = Document("n", "Rash  after\tvarelozil.\nNo pain.", (
     Entity("T1", "ADE", ((0, 4),)), Entity("T2", "DRUG", ((12, 21),)),
@@ -32,7 +38,7 @@ def test_a_corpus_comes_back_with_its_characters() -> None:
     assert [second.surface(one) for one in second.entities] == ["pain"]
 
 
-def test_rows_of_others_need_tokens_and_tags_only() -> None:
+def test_rows_of_others_need_tokens_and_tags_only(datasets: Any) -> None:
     data = datasets.Dataset.from_dict(
         {"words": [["New", "York", "won"]], "labels": [["B-LOC", "I-LOC", "O"]]}
     )
@@ -43,14 +49,14 @@ def test_rows_of_others_need_tokens_and_tags_only() -> None:
         from_dataset(data)
 
 
-def test_offsets_that_do_not_fit_are_not_believed() -> None:
+def test_offsets_that_do_not_fit_are_not_believed(datasets: Any) -> None:
     row = {"text": ["abc def"], "tokens": [["abc", "def"]], "offsets": [[[0, 3], [3, 6]]],
            "ner_tags": [["O", "B-X"]]}  # fmt: skip
     (found,) = from_dataset(datasets.Dataset.from_dict(row))
     assert found.surface(found.entities[0]) == "def"
 
 
-def test_numbers_without_names_and_rows_that_do_not_fit_are_refused() -> None:
+def test_numbers_without_names_and_rows_that_do_not_fit_are_refused(datasets: Any) -> None:
     with pytest.raises(DataError, match=r"row 0.*numbers"):
         from_dataset(datasets.Dataset.from_dict({"tokens": [["a"]], "ner_tags": [[1]]}))
     with pytest.raises(DataError, match="expected 1 tags; got 2"):

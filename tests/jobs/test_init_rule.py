@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from cases import each
 from confide.jobs.initialise.rule import Amount, rule, usable_cores
 
 SMALLER = {"context": "minilm", "word_dim": 50, "bilstm_hidden": 64}
@@ -15,7 +16,7 @@ def entities(examples: int, language: str = "en") -> Amount:
     return Amount("entities", sites=3, examples=examples, held_out=100, language=language)
 
 
-@pytest.mark.parametrize(
+@each(
     ("examples", "rounds", "model"),
     [
         (50, 20, {"context": "minilm"}),  # at most 40 passes, two in a round
@@ -33,7 +34,7 @@ def test_english_text_gets_a_tagger_by_its_amount(
     assert (found.rounds, found.model) == (rounds, model)
 
 
-@pytest.mark.parametrize(("language", "encoder"), [("de", True), ("", True), ("en", False)])
+@each(("language", "encoder"), [("de", True), ("", True), ("en", False)])
 def test_other_text_gets_the_linear_kind(language: str, encoder: bool) -> None:
     assert rule(entities(700, language), encoder=encoder).model == {"kind": "linear"}
 

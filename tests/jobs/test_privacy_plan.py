@@ -15,6 +15,7 @@ import pytest
 import tomli_w
 from typer.testing import CliRunner
 
+from cases import each
 from confide.cli.verbs import app
 from confide.errors import SettingsError
 from confide.jobs.privacy_plan import MEASURED, privacy_plan
@@ -64,7 +65,7 @@ def test_sites_that_step_by_themselves_add_all_of_the_noise() -> None:
     assert plan.rounds_spent[-1].epsilon == pytest.approx(privacy_plan(own).epsilon)
 
 
-@pytest.mark.parametrize(
+@each(
     ("privacy", "words"),
     [
         ({"unit": "hospital"}, r"privacy\.unit is wrong"),
@@ -181,8 +182,8 @@ def bare(name: str) -> dict[str, Any]:
     return deepcopy({key: one for key, one in {**SITES, **BARE[name]}.items() if one is not None})
 
 
-@pytest.mark.parametrize("units", [None, 600, 5000])
-@pytest.mark.parametrize("name", BARE)
+@each("units", [None, 600, 5000])
+@each("name", BARE)
 def test_what_is_proposed_is_all_that_a_run_asks_for(name: str, units: int | None) -> None:
     """With the examples for what only people can say, the method takes the settings."""
     plan = privacy_plan(parse_bare(name), epsilon=None if name == "epsilon" else 8, units=units)

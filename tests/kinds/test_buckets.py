@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.data.batches.vocabulary import (
     SPECIALS,
     UNK,
@@ -87,7 +88,7 @@ def test_rare_words_stay_at_the_site() -> None:
     assert not len(found.character_counts_C)
 
 
-@pytest.mark.parametrize(("words", "characters"), [(0, 3), (25, 3), (3, 25), (3, -1)])
+@each(("words", "characters"), [(0, 3), (25, 3), (3, 25), (3, -1)])
 def test_absurd_sizes_are_refused(words: int, characters: int) -> None:
     with pytest.raises(Refusal):
         buckets_counted(Site("s", []), CountBuckets("none", words, characters), [])

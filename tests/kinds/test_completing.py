@@ -16,6 +16,7 @@ from torch.nn import functional
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.data.batches.relation_pieces import EncodedRelations, relation_batch
 from confide.data.batches.relations import NO_RELATION
 from confide.kinds.completing import CompletingDesk
@@ -73,11 +74,7 @@ def test_the_sites_own_pairs_are_not_changed() -> None:
     assert text.relations_S.tolist() == LABELS
 
 
-@pytest.mark.parametrize(
-    ("labels", "own_R"),
-    [(LABELS, ALL), ([1] * 6, OWN), ([], OWN)],
-    ids=["nothing is lacking", "every pair has a relation", "no pair"],
-)
+@each(("labels", "own_R"), [(LABELS, ALL), ([1] * 6, OWN), ([], OWN)])
 def test_a_model_is_not_asked_where_nothing_can_be_found(labels: list[int], own_R: Any) -> None:
     def refuse(asked: EncodedRelations) -> Any:
         raise AssertionError(len(asked))

@@ -17,7 +17,7 @@ from confide.kinds.how import how_of
 from confide.methods import METHODS
 from confide.seeds import derive_seed
 from contract.corpus import KEY, lacking, tiny
-from contract.entries import ENTRIES, OPEN
+from contract.entries import ENTRIES, OPEN, pairs
 from kinds.bag_runs import WIDE as SITES
 from kinds.bag_runs import WORDS, begun, learnt, whole
 from methods.relation_runs import started
@@ -30,7 +30,7 @@ OWN = {"fedner": ("training.optimiser=adam",)}
 """What a method needs besides."""
 
 
-@pytest.mark.parametrize("name", PAIRS)
+@pytest.mark.parametrize("name", pairs(of=PAIRS))
 def test_two_rounds_of_every_pair_learn_something_finite(tmp_path: Path, name: str) -> None:
     pair = METHODS[name]
     settings = tiny(tmp_path, f"method={name}", *OWN.get(pair.method, ()))
@@ -63,7 +63,7 @@ CROSSED = [f"fedavg-{kind}" for kind in KINDS]
 OTHERS = [name for name in OPEN if METHODS[name].method not in ("fedavg", "fedatt", "chain")]
 
 
-@pytest.mark.parametrize("name", [*CROSSED, *OTHERS])
+@pytest.mark.parametrize("name", pairs(of=[*CROSSED, *OTHERS]))
 def test_a_site_without_training_text_is_idle_under_every_pair(tmp_path: Path, name: str) -> None:
     settings = tiny(tmp_path, f"method={name}", *OWN.get(METHODS[name].method, ()))
     method, federation, engine = started(tmp_path, settings)
@@ -81,7 +81,7 @@ def test_a_site_without_training_text_is_idle_under_every_pair(tmp_path: Path, n
     assert all(np.array_equal(again.weights[name], a) for name, a in after.weights.items())
 
 
-@pytest.mark.parametrize("name", [*CROSSED, *OTHERS])
+@pytest.mark.parametrize("name", pairs(of=[*CROSSED, *OTHERS]))
 def test_a_run_in_which_every_site_is_idle_is_refused(tmp_path: Path, name: str) -> None:
     settings = tiny(tmp_path, f"method={name}", *OWN.get(METHODS[name].method, ()))
     method, federation, engine = started(tmp_path, settings)

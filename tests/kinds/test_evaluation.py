@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import GuardError
 from confide.federation.messages import decode, encode
 from confide.kinds.evaluation import (
@@ -50,7 +51,7 @@ def test_a_site_without_held_out_text_adds_nothing() -> None:
     assert sum_counts([full, counts_of(empty)]) == full
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"strict_Y3": np.zeros((3, 2), np.int64)},
@@ -64,7 +65,6 @@ def test_a_site_without_held_out_text_adds_nothing() -> None:
         {"sentences": -1},
         {"malformed": -1},
     ],
-    ids=str,
 )
 def test_counts_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(GuardError):
@@ -84,7 +84,7 @@ def test_counts_by_confidence_come_back_as_they_were() -> None:
     assert counts_of(decode(Scored, encode(reply))).sure == count_entities(GOLD, SURE).sure
 
 
-@pytest.mark.parametrize(
+@each(
     ("rows", "said"),
     [
         ([[0, 40, 0, 1], [0, 40, 0, 1]], "not in order"),
@@ -100,7 +100,6 @@ def test_counts_by_confidence_come_back_as_they_were() -> None:
         ([[2, 40, 1, 1]], "more right"),
         ([[1, 40, 0]], "malformed"),
     ],
-    ids=str,
 )
 def test_counts_by_confidence_that_cannot_be_are_refused(rows: list[list[int]], said: str) -> None:
     reply = score_documents(GOLD, SURE)
@@ -133,7 +132,7 @@ def test_counts_of_bags_round_trip() -> None:
     assert bag_counts_of(none) == BagCounts()
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"candidates_B": np.zeros(BINS, np.int64)},
@@ -147,7 +146,6 @@ def test_counts_of_bags_round_trip() -> None:
         {"labels": ["causes"]},
         {"best_Y3": np.array([[2, 1, 1]] * 3)},
     ],
-    ids=lambda changes: next(iter(changes)),
 )
 def test_counts_of_bags_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(GuardError):

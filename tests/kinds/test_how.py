@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import each
 from confide.kinds import KINDS
 from confide.kinds.how import how_of
 from confide.methods import METHODS
@@ -18,7 +19,13 @@ from methods.relation_runs import started
 PAGE = Path(__file__).parents[2] / "docs/methods/pseudo-complete.md"
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ("tagger", "relations", "bags")))
+        for kind in KINDS
+    ],
+)
 def test_a_round_may_be_a_batch_or_two(kind: str, tmp_path: Path) -> None:
     """Sites take at most `local_steps` batches, and no more passes than `local_epochs`."""
     done = {}
@@ -33,7 +40,7 @@ def test_a_round_may_be_a_batch_or_two(kind: str, tmp_path: Path) -> None:
     assert 0 < done[1] < done[2] < done[0] == done[10_000]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_the_kinds_that_leave_outside_open_are_those_that_the_page_names(
     kind: str, tmp_path: Path
 ) -> None:

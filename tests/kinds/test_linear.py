@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import each
 from confide.api import export, predict, run
 from confide.errors import SettingsError
 from confide.federation.keys import new_key
@@ -98,7 +99,7 @@ def test_a_release_finds_the_same_without_the_key(tmp_path: Path) -> None:
         export(tmp_path / "copy", to="onnx", out=tmp_path / "graph")
 
 
-@pytest.mark.parametrize("method", ["feded", "feddf", "dp-fedsgd", "dp-feded", "dp-fedner"])
+@each("method", ["feded", "feddf", "dp-fedsgd", "dp-feded", "dp-fedner"])
 def test_methods_that_cannot_train_it_say_so(method: str) -> None:
     tree = {"method": method, "model": {"kind": "linear"}}
     with pytest.raises(SettingsError, match=f"{method} does not train linear"):

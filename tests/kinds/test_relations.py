@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.data.batches.relations import candidates
 from confide.errors import GuardError, SettingsError
 from confide.federation.changes import restored
@@ -109,7 +110,7 @@ START: Arrays = {"a": f32(1, 2), TABLE: f32([1, 1], [2, 2])}
 ASK = Train(START, how(optimiser="adamw", epochs=2), "equal", [])
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"weight": 0.0},
@@ -123,7 +124,6 @@ ASK = Train(START, how(optimiser="adamw", epochs=2), "equal", [])
         {"weights": {**START, "a": f32(1, np.inf)}},
         {"weights": {**START, "a": np.ones(2)}},
     ],
-    ids=str,
 )
 def test_a_reply_that_would_turn_the_mean_over_is_refused(changes: dict[str, Any]) -> None:
     good = Trained(START, 1.0, {}, 0.5, 8)

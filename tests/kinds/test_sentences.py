@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide.data.batches.encoding import TagSet
 from confide.data.batches.examples import examples_from
 from confide.errors import DataError, MessageError, SettingsError
@@ -113,10 +114,9 @@ def test_there_has_to_be_a_sentence(documents: list[Document]) -> None:
 # --- what a server might send instead -------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "each",
     [[], [[]], [["a"], []], [["a", ""]], [["a"] * (MOST_TOKENS + 1)], [["a"] * 10] * 100_000],
-    ids=["nothing", "no token", "an empty sentence", "an empty token", "one long", "a million"],
 )
 def test_a_site_refuses_what_is_no_public_set(each: list[list[str]]) -> None:
     with pytest.raises(Refusal) as caught:
@@ -128,7 +128,7 @@ def test_the_most_is_taken() -> None:
     made([["a"] * 10] * (MOST_TOKENS // 10)).check()
 
 
-@pytest.mark.parametrize("odd", ["text", [["a", 1]], [[["a"]]], {"a": ["b"]}, [[None]]], ids=repr)
+@each("odd", ["text", [["a", 1]], [[["a"]]], {"a": ["b"]}, [[None]]])
 def test_other_things_than_lists_of_tokens_are_not_read(odd: Any) -> None:
     data = encode(PublicSentences([["qqq"]]))
     broken = data.replace(b"sentences", b"sentencez")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from cases import each
 from confide.kinds.bags.extractor import BagExtractor
 from confide.kinds.bags.report import _worst as bags_worst
 from confide.kinds.entities import EntityExtractor
@@ -20,7 +19,7 @@ def test_each_says_what_it_finds() -> None:
     assert found == ["entities", "relations", "facts"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "silent", "kept"),
     [(0, 0, (0, 0)), (30, 30, (10, 10)), (30, 3, (17, 3)), (4, 30, (4, 16)), (30, 0, (20, 0))],
 )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from cases import each
 from confide.federation.site import Site
 from confide.kinds.units import clipped_sum, units_of
 from confide.learning import unit_slopes
@@ -104,7 +105,7 @@ TUNINGS = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "extra"),
     [
         ("tagger", "model.bilstm_layers=2 model.cnn_filters=6 model.cnn_widths=[1,3]"),

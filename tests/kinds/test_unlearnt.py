@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import each
 from confide.federation.inprocess import site_of
 from confide.jobs.audit import _bench, _opened
 from confide.kinds import KINDS
@@ -32,7 +33,7 @@ def bench_of(kind: str, folder: Path, *overrides: str):
                   opened.gathered.specs[0], {})  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_nothing_is_dropped(kind: str, tmp_path: Path) -> None:
     bench = bench_of(kind, tmp_path)
     desk, how = bench._desk, bench.target.at_home(1)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.data.batches.vocabulary import DIGEST_BYTES, KeyedVocabulary, digest, normalise
 from confide.errors import DataError, FederationError, GuardError, QuorumError
 from confide.federation.federation import Federation
@@ -97,7 +98,7 @@ def rows(digests_V16: np.ndarray) -> list[bytes]:
     return [row.tobytes() for row in digests_V16]
 
 
-@pytest.mark.parametrize("how", ["none", "lower", "lower-digits"])
+@each("how", ["none", "lower", "lower-digits"])
 def test_words_are_numbered_as_a_plain_count_would(tmp_path: Path, how: str) -> None:
     found = agreed(federation(tmp_path, TEXTS), how=how)
     total = sum(counted(TEXTS, how).values(), Counter())
@@ -130,7 +131,7 @@ def test_the_check_value_goes_with_the_vocabulary(tmp_path: Path) -> None:
     assert found.check == key_check(KEY, found.nonce)
 
 
-@pytest.mark.parametrize(("min_count", "min_sites"), [(2, 1), (1, 2), (3, 1), (2, 2), (1, 3)])
+@each(("min_count", "min_sites"), [(2, 1), (1, 2), (3, 1), (2, 2), (1, 3)])
 def test_floors_keep_rare_words_out(tmp_path: Path, min_count: int, min_sites: int) -> None:
     found = agreed(federation(tmp_path, TEXTS), min_count=min_count, min_sites=min_sites)
     single = counted(TEXTS)
@@ -275,7 +276,7 @@ def test_numbering_is_a_count_with_two_floors(
     assert rows(number(backwards, min_count=min_count, min_sites=min_sites)) == expected
 
 
-@pytest.mark.parametrize("check", ["", "aspirin", "0a\n", "0" * 65])
+@each("check", ["", "aspirin", "0a\n", "0" * 65])
 def test_a_check_value_of_the_key_that_is_no_digest_is_refused(check: str) -> None:
     with pytest.raises(GuardError, match="check"):
         check_key_checked(None, KeyChecked(check))

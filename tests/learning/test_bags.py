@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from cases import each
 from confide.data.batches.relations import RelationExample
 from confide.data.batches.vocabulary import ClearVocabulary
 from confide.errors import DataError, SettingsError
@@ -75,7 +76,7 @@ def trained(denoise: Denoise, *, epochs: int = 20, optimiser: Optimiser = SGD) -
     return model
 
 
-@pytest.mark.parametrize("denoise", DENOISERS)
+@each("denoise", DENOISERS)
 def test_each_denoiser_learns(denoise: Denoise) -> None:
     """What is wrong in a bag is no matter, but to "none", which has no way to know it."""
     given, own = corpus(clean=denoise == "none")
@@ -174,7 +175,7 @@ def test_a_part_is_as_in_the_whole() -> None:
     )
 
 
-@pytest.mark.parametrize("denoise", DENOISERS)
+@each("denoise", DENOISERS)
 def test_a_bag_of_ten_thousand_sentences(denoise: Denoise) -> None:
     encoded = MODELLER.encoded(EXAMPLES)
     many = encoded.only(np.resize(GROUPS[1], 10_000))
@@ -215,7 +216,7 @@ def test_an_empty_bag_and_no_bag_are_named() -> None:
         row_steps([], Optimiser("sgd", momentum=0.9))
 
 
-@pytest.mark.parametrize("denoise", DENOISERS)
+@each("denoise", DENOISERS)
 def test_an_encoder_reads_bags_too(denoise: Denoise, tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
     from confide.learning.encoder import load_encoder

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from cases import each
 from confide.errors import DataError
 from confide.learning import context as context_module
 from confide.learning.context import Context, cache_folder, contextual
@@ -140,7 +141,7 @@ def remade(folder: Path) -> Context:
     return found
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.999])
+@each("share", [0.0, 0.1, 0.5, 0.999])
 def test_a_file_that_was_cut_short_is_made_again(tmp_path: Path, share: float) -> None:
     path = made(tmp_path, Fake()).path
     assert path is not None
@@ -242,7 +243,7 @@ class Failing(Fake):
         raise self.error("stop")
 
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, DataError, MemoryError])
+@each("error", [KeyboardInterrupt, DataError, MemoryError])
 def test_what_is_stopped_half_way_leaves_nothing(
     tmp_path: Path, error: type[BaseException]
 ) -> None:
@@ -336,7 +337,7 @@ def test_states_are_never_all_in_memory(tmp_path: Path) -> None:
     assert found.states_NX.nbytes == 8_000_000 and peak < 3_000_000
 
 
-@pytest.mark.parametrize("value", [1e6, -1e6, np.inf, -np.inf])
+@each("value", [1e6, -1e6, np.inf, -np.inf])
 def test_states_are_clipped_to_what_float16_holds(tmp_path: Path, value: float) -> None:
     encoder = Fake(scale=value)
     for folder in (tmp_path, None):
@@ -360,7 +361,7 @@ def test_nothing_is_left_where_no_folder_is_given(in_tmp: Path) -> None:
     assert not found.states_NX.flags.writeable
 
 
-@pytest.mark.parametrize("text", [[], [[]], [[], []]])
+@each("text", [[], [[]], [[], []]])
 def test_no_token_needs_no_file(tmp_path: Path, text: list[list[str]]) -> None:
     encoder = Fake()
     found = contextual(text, encoder, folder=tmp_path)

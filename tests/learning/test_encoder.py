@@ -14,6 +14,7 @@ import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
 
+from cases import each
 from confide.errors import ConfideError, DataError, MissingDataError, SettingsError
 from confide.learning.encoder import FrozenEncoder, load_encoder
 from confide.learning.encoder_files import MODELS
@@ -376,9 +377,7 @@ def test_weights_in_several_files_are_read(bert: Path, copied: Path) -> None:
 # --- where it is looked for ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["./nowhere", "/nowhere/at/all", "a/b/c", "~/no/such", "two words"]
-)
+@each("name", ["./nowhere", "/nowhere/at/all", "a/b/c", "~/no/such", "two words"])
 def test_a_folder_that_is_not_there(name: str) -> None:
     with pytest.raises(MissingDataError, match="no such folder"):
         load_encoder(name)

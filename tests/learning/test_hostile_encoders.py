@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.errors import ConfideError, DataError
 from confide.learning.encoder_files import check_files, digest_of, parts_of, read_json, width
 
@@ -18,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "model.safetensors", "vocab.txt"])
+@each("name", ["tokenizer.json", "model.safetensors", "vocab.txt"])
 def test_what_is_no_file_is_never_opened(tmp_path: Path, name: str) -> None:
     place = folder(tmp_path) / name
     place.unlink(missing_ok=True)
@@ -33,7 +34,7 @@ def test_what_is_no_file_is_never_opened(tmp_path: Path, name: str) -> None:
         check_files(tmp_path)
 
 
-@pytest.mark.parametrize("text", ["[" * 100_000, "[1]", "{", '{"a": ' * 100 + "1" + "}" * 100])
+@each("text", ["[" * 100_000, "[1]", "{", '{"a": ' * 100 + "1" + "}" * 100])
 def test_a_configuration_that_is_none(tmp_path: Path, text: str) -> None:
     """Nesting ended in a RecursionError."""
     (tmp_path / "config.json").write_text(text)
@@ -49,7 +50,7 @@ def test_a_configuration_that_is_no_file(tmp_path: Path) -> None:
         width(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["../x.safetensors", "/etc/passwd", "..", "", "a/b", "a\x1b[2J"])
+@each("name", ["../x.safetensors", "/etc/passwd", "..", "", "a/b", "a\x1b[2J"])
 def test_an_index_that_leads_out_of_its_folder(tmp_path: Path, name: str) -> None:
     """Any file of the machine was opened."""
     index = tmp_path / "model.safetensors.index.json"

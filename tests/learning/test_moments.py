@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 import torch
 from torch import nn
 
+from cases import each
 from confide.learning.optimisers import Descent, Moments, Optimiser, RowSteps, row_steps
 
 SLOPES = [torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.5, 3.0, 0.0]), torch.tensor([-1, 1, 2.0])]
@@ -21,7 +21,7 @@ def stepped(settings: Optimiser, slopes: list[torch.Tensor], start: torch.Tensor
     return parameter.detach()
 
 
-@pytest.mark.parametrize("name", ["adam", "adamw", "sgd"])
+@each("name", ["adam", "adamw", "sgd"])
 def test_two_trainings_with_kept_moments_are_one(name: str) -> None:
     settings = Optimiser(name, 0.1, clip=0.0)
     start = torch.zeros(3)

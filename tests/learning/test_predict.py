@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from cases import each
 from confide.data.batches.examples import Example
 from confide.data.batches.tagger import batch_of
 from confide.learning.fit import fit
@@ -77,8 +78,8 @@ def test_of_iob2_an_entity_that_could_go_on_is_not_counted_with_the_longer_one()
     assert found.end == 4
 
 
-@pytest.mark.parametrize("scheme", ["iobes", "iob2"])
-@pytest.mark.parametrize("wanted", ["Drug", "Effect"])
+@each("scheme", ["iobes", "iob2"])
+@each("wanted", ["Drug", "Effect"])
 def test_wanted_types_are_all_that_is_decided_between(scheme: str, wanted: str) -> None:
     """Against all paths without the other type: the best one, and its chances among these."""
     corpus, model = learnt(scheme)

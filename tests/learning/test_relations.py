@@ -13,6 +13,7 @@ from torch.nn import functional
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.data.batches.relation_pieces import RelationBatch
 from confide.data.batches.relations import RelationExample
 from confide.errors import DataError, SettingsError
@@ -79,8 +80,8 @@ def test_the_seed_draws_what_is_new_and_the_encoder_stays_as_it_is(bert: Path) -
     assert not any(p.requires_grad for p in made.encoder.loaded.model.parameters())
 
 
-@pytest.mark.parametrize("kind", [tiny_bert, tiny_roberta], ids=["bert", "roberta"])
-@pytest.mark.parametrize("changes", [{}, {"pool": "start", "blind": False}], ids=["sum", "start"])
+@each("kind", [tiny_bert, tiny_roberta])
+@each("changes", [{}, {"pool": "start", "blind": False}])
 def test_a_rule_is_learnt(kind: Any, changes: dict[str, Any], tmp_path: Path) -> None:
     made = modeller(kind(tmp_path / "encoder"), **changes)
     model, encoded = made.initial(1), made.encoded(EXAMPLES)
@@ -155,8 +156,8 @@ def test_a_loss_of_ones_own_sees_which_examples_it_is_of(bert: Path) -> None:
     assert (relation_logits(model, encoded).argmax(1) == 1).all()
 
 
-@pytest.mark.parametrize("kind", [tiny_bert, tiny_roberta], ids=["bert", "roberta"])
-@pytest.mark.parametrize("weight_decay", [0.0, 0.1])
+@each("kind", [tiny_bert, tiny_roberta])
+@each("weight_decay", [0.0, 0.1])
 def test_only_rows_that_are_read_are_trained_and_nobody_sees_it(
     kind: Any, weight_decay: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

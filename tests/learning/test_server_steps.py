@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from cases import each
 from confide.learning.optimisers import Descent, Optimiser
 from confide.learning.server_steps import ServerStep, stepped
 
@@ -36,8 +37,8 @@ def by_hand(how: ServerStep) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("name", ["momentum", "adam", "yogi"])
-@pytest.mark.parametrize("rate", [1.0, 0.1])
+@each("name", ["momentum", "adam", "yogi"])
+@each("rate", [1.0, 0.1])
 def test_two_rounds_are_those_of_the_formulas(name: str, rate: float) -> None:
     how = ServerStep(name, rate, momentum=0.7)  # type: ignore[arg-type]
     weights, moments, squares = dict(BEFORE), {}, {}

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from cases import each
 from confide.data.batches.flat import Rows
 from confide.learning import unit_slopes
 from confide.learning.taps import UnknownError, layers_of
@@ -97,7 +98,7 @@ def test_units_of_one_row_each_are_multiplied_at_once(monkeypatch: pytest.Monkey
     check(*made())
 
 
-@pytest.mark.parametrize("changes", [{"last": Own}, {"tied": True}, {"repeated": True}])
+@each("changes", [{"last": Own}, {"tied": True}, {"repeated": True}])
 def test_what_is_not_known_is_gone_through_unit_by_unit(changes: dict[str, Any]) -> None:
     """A layer of another type, a weight read outside its layer, and rows that are repeated."""
     model, losses = made(**changes)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from cases import each
 from confide.data.batches.vectors import VectorFile
 from confide.errors import DataError
 from confide.learning.weights import arrays, load, named, set_words
@@ -49,9 +50,7 @@ def test_some_parameters_can_be_set_alone() -> None:
     assert changed == ["crf.linear.bias"]
 
 
-@pytest.mark.parametrize(
-    ("name", "shape"), [("crf.linear.bias", (1,)), ("crf.bias", (9,)), ("word.weight", (3, 16))]
-)
+@each(("name", "shape"), [("crf.linear.bias", (1,)), ("crf.bias", (9,)), ("word.weight", (3, 16))])
 def test_what_does_not_fit_changes_nothing(name: str, shape: tuple[int, ...]) -> None:
     model = CORPUS.model()
     before = arrays(model)

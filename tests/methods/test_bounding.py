@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.federation.guards import check_reply
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
@@ -51,8 +52,8 @@ def trained(times: float = 1.0, *, weight: float = 1.0) -> Trained:
     return Trained(weights, weight, {}, 0.5 * weight, 18)
 
 
-@pytest.mark.parametrize("most", [13.0, 13.001, 1e9])
-@pytest.mark.parametrize("weight", [1.0, 3.0])
+@each("most", [13.0, 13.001, 1e9])
+@each("weight", [1.0, 3.0])
 def test_a_site_that_moved_no_further_sends_what_it_has(most: float, weight: float) -> None:
     reply = trained(weight=weight)
     assert bounded_trained(asked(), reply, most) is reply

@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import QuorumError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
@@ -63,7 +64,7 @@ def account(site: Any) -> list[dict[str, Any]]:
 # --- a site ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pair", ["encoder", "spans", "tagger", "relations"])
+@each("pair", ["encoder", "spans", "tagger", "relations"])
 def test_a_site_steps_along_its_own_noisy_sums_and_predicts(
     pair: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

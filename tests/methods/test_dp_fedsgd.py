@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import QuorumError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.ledger import read_ledger
@@ -116,7 +117,7 @@ def test_the_same_ask_gets_the_same_answer_and_is_charged_once(tmp_path: Path) -
     assert site.purse.standing() == spent and spent.charges == 1
 
 
-@pytest.mark.parametrize("what", ["round", "weights", "rate", "clip"])
+@each("what", ["round", "weights", "rate", "clip"])
 def test_another_ask_gets_another_draw_and_other_noise_and_is_charged(
     what: str, tmp_path: Path
 ) -> None:
@@ -246,7 +247,7 @@ def test_units_that_are_not_finite_are_zeros_and_refuse_nothing(tmp_path: Path) 
     assert np.abs(asked(site, memory)).max() < 128 * 8
 
 
-@pytest.mark.parametrize(
+@each(
     "odd",
     [
         {"unit": "site"}, {"patients": "-" * 11}, {"clip": 0.0}, {"clip": math.inf},
@@ -433,7 +434,7 @@ def test_a_run_ends_when_a_site_has_spent_all_it_allows(tmp_path: Path) -> None:
 # --- settings ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("override", "words"),
     [
         ("rounds=61", "more rounds than"),

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import GuardError, QuorumError
 from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import Guards
@@ -146,7 +147,7 @@ def test_one_site_may_have_all_attention_among_many() -> None:
         layout.lanes_of(ATTEND, asks(1.0), Attended({"a": np.array([8.1, 0], np.float32)}))
 
 
-@pytest.mark.parametrize("total", [0.0, -1.0, float("nan"), float("inf")])
+@each("total", [0.0, -1.0, float("nan"), float("inf")])
 def test_totals_that_no_sum_can_be_are_refused(total: float) -> None:
     with pytest.raises(Refusal) as caught:
         attend(SITE, moved_site([1, 1]), asks(total), TURN)

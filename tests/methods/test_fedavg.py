@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.data.batches.vocabulary import UNK, KeyedVocabulary, normalise
 from confide.errors import FederationError, GuardError, KeyFileError, QuorumError, SettingsError
 from confide.federation.changes import restored
@@ -190,7 +191,7 @@ def test_unknown_options_are_refused(tmp_path: Path) -> None:
 ROWS = np.array([0.0, 1.0], np.float32)
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"weight": 0.0},
@@ -207,7 +208,6 @@ ROWS = np.array([0.0, 1.0], np.float32)
         {"seen": {"word.weight": ROWS / 2}},  # the row as it is, but hardly a weight
         {"weights": {"word.weight": np.ones((2, 3), np.float32), "crf.weight": ROWS}},
     ],
-    ids=str,
 )
 def test_a_reply_that_would_turn_the_mean_over_is_refused(changes: dict[str, Any]) -> None:
     weights = {"word.weight": np.ones((2, 3), np.float32), "crf.weight": np.ones(2, np.float32)}
@@ -332,9 +332,7 @@ def test_a_file_of_vectors_that_does_not_fit(
         method.start(federation)
 
 
-@pytest.mark.parametrize(
-    ("server", "rate"), [("mean", 1), ("momentum", 1), ("adam", 0.01), ("yogi", 0.01)]
-)
+@each(("server", "rate"), [("mean", 1), ("momentum", 1), ("adam", 0.01), ("yogi", 0.01)])
 def test_a_servers_rate_without_a_setting(server: str, rate: float) -> None:
     assert FedAvgSettings(server=server).step(1).rate == rate
     halved = FedAvgSettings(server=server, server_decay=0.5).step(3)

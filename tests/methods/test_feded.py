@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.data.batches.relation_pieces import relation_batch
 from confide.data.batches.relations import NO_RELATION, candidates
 from confide.errors import QuorumError, SettingsError
@@ -66,8 +67,8 @@ NEAR = {"float32": 1e-6, "float16": 2e-3, "int8": 0.03}
 # --- the teacher ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wire_dtype", NEAR)
-@pytest.mark.parametrize("temperature", [1.0, 2.0])
+@each("wire_dtype", NEAR)
+@each("temperature", [1.0, 2.0])
 def test_the_teacher_is_the_softened_mean_of_the_logits(
     wire_dtype: str, temperature: float
 ) -> None:
@@ -81,7 +82,7 @@ def test_the_teacher_is_the_softened_mean_of_the_logits(
     np.testing.assert_allclose(found.sum(1), 1, rtol=1e-6)
 
 
-@pytest.mark.parametrize("wire_dtype", NEAR)
+@each("wire_dtype", NEAR)
 def test_or_the_mean_of_the_probabilities(wire_dtype: str) -> None:
     ask = asked(upload="probabilities", most=1.0, wire_dtype=wire_dtype)
     total = total_of(*(reply_of(one, ask) for one in LOGITS))
@@ -129,7 +130,7 @@ def test_where_all_know_all_both_means_are_the_same() -> None:
     assert np.array_equal(found, same)
 
 
-@pytest.mark.parametrize("wire_dtype", NEAR)
+@each("wire_dtype", NEAR)
 def test_no_relation_keeps_its_share_where_sites_know_different_ones(wire_dtype: str) -> None:
     """Each weighs its relation against none: 9 to 1, so 9 : 9 : 1 together, as with logits."""
     odds = math.log(9)

@@ -12,6 +12,7 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.data.batches.relation_pieces import relation_batch
 from confide.errors import SettingsError
 from confide.federation.messages import encode
@@ -46,9 +47,9 @@ ROUNDS = ([0, 1, 2], [3], [4, 5])
 """The sites of each round: the mean is over sites, not over the means of rounds."""
 
 
-@pytest.mark.parametrize("wire_dtype", NEAR)
-@pytest.mark.parametrize("upload", ["logits", "probabilities"])
-@pytest.mark.parametrize("factor", [0.5, 1.0])
+@each("wire_dtype", NEAR)
+@each("upload", ["logits", "probabilities"])
+@each("factor", [0.5, 1.0])
 def test_a_site_counts_less_with_every_round_that_has_passed(
     wire_dtype: str, upload: str, factor: float
 ) -> None:
@@ -94,7 +95,7 @@ def test_the_server_remembers_what_the_sites_said(pair: str, tmp_path: Path) -> 
 PUBLIC = PublicSentences([["a"] * (1 + n % 5) for n in range(40)])
 
 
-@pytest.mark.parametrize("share", [0.1, 0.5])
+@each("share", [0.1, 0.5])
 def test_what_is_held_out_is_drawn_sentence_by_sentence(share: float) -> None:
     held_S = held_out(PUBLIC, share, seed=3)
     numbers = PUBLIC.row_sentences

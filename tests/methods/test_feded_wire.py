@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import GuardError, SettingsError
 from confide.federation.coarse import fixed, unfixed
 from confide.federation.guards import check_reply
@@ -59,7 +60,7 @@ def reply(S: int, Q: int, wire_dtype: Any) -> Predicted:
     return Predicted(codes, {}, 1, round(0.123456, 4), sentences=2 * 82)
 
 
-@pytest.mark.parametrize(
+@each(
     ("public", "classes", "wire_dtype", "most"),
     [
         (64, 2, "int8", 323),  # EU-ADR: 20 % of 320; Sui et al. 2020, Table 7
@@ -83,7 +84,7 @@ GOOD = Predicted(np.zeros((4, 2), np.float16), {}, 1, 0.5, 8)
 KNOWN = replace(GOOD, knows={"R": np.array([1, 0, 1], np.float32)})
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"sites": 2},
@@ -99,7 +100,6 @@ KNOWN = replace(GOOD, knows={"R": np.array([1, 0, 1], np.float32)})
         {"said_SQ": np.full((4, 2), -np.inf, np.float16)},
         {"knows": {"R": np.ones(3, np.float32)}},
     ],
-    ids=str,
 )
 def test_a_reply_that_is_none_is_refused(changes: dict[str, Any]) -> None:
     check_reply(TRAIN_AND_PREDICT, asked(), GOOD)
@@ -108,7 +108,7 @@ def test_a_reply_that_is_none_is_refused(changes: dict[str, Any]) -> None:
         check_reply(TRAIN_AND_PREDICT, asked(), replace(GOOD, **changes))
 
 
-@pytest.mark.parametrize(
+@each(
     "knows",
     [
         {},
@@ -120,7 +120,6 @@ def test_a_reply_that_is_none_is_refused(changes: dict[str, Any]) -> None:
         {"R": np.array([1, np.nan, 1], np.float32)},
         {"R": np.ones(3, np.float32), "odd": np.ones(3, np.float32)},
     ],
-    ids=str,
 )
 def test_what_a_site_knows_is_yes_or_no(knows: Arrays) -> None:
     ask = asked(average="known")
@@ -129,7 +128,7 @@ def test_what_a_site_knows_is_yes_or_no(knows: Arrays) -> None:
         check_reply(TRAIN_AND_PREDICT, ask, replace(KNOWN, knows=knows))
 
 
-@pytest.mark.parametrize("code", [-128, 127, -127])
+@each("code", [-128, 127, -127])
 def test_codes_of_int8_are_symmetric(code: int) -> None:
     ask = asked(wire_dtype="int8")
     found = replace(GOOD, said_SQ=np.full((4, 2), code, np.int8))
@@ -140,8 +139,8 @@ def test_codes_of_int8_are_symmetric(code: int) -> None:
         check_reply(TRAIN_AND_PREDICT, ask, found)
 
 
-@pytest.mark.parametrize("wire_dtype", ["float32", "float16", "int8"])
-@pytest.mark.parametrize("most", [0.5, 3.0, 1e6])
+@each("wire_dtype", ["float32", "float16", "int8"])
+@each("most", [0.5, 3.0, 1e6])
 def test_a_site_says_no_more_than_its_guard_lets_it(wire_dtype: Any, most: float) -> None:
     """The norm of all logits together, whatever type of number they travel in."""
     ask = asked(wire_dtype=wire_dtype)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from cases import each
 from confide.data.batches.tagger import drawn_batch
 from confide.errors import FederationError, GuardError, QuorumError, RunError, SettingsError
 from confide.federation.changes import restored
@@ -222,7 +223,7 @@ def test_settings_that_mean_nothing_are_refused(tmp_path: Path, override: str, w
         method.start(federation)
 
 
-@pytest.mark.parametrize("size", [1, 5, 64, 1000])
+@each("size", [1, 5, 64, 1000])
 def test_shares_of_a_batch_are_whole_and_nobody_is_left_out(size: int) -> None:
     sentences = {"a": 6000, "b": 2500, "c": 1499, "d": 1}
     shares = shares_of_batch(sentences, size)

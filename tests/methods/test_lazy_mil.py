@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.data.batches.bags import training_bags
 from confide.data.batches.relations import NO_RELATION, candidates
 from confide.data.batches.vocabulary import digest
@@ -252,8 +253,8 @@ def won_at(
     return {site: good_rows(found[site], **how) for site in winners(bids, asked=b"", **how)}
 
 
-@pytest.mark.parametrize("levels", [0, 32])
-@pytest.mark.parametrize("temperature", [0.3, 0.5, 1.0, 2.0])
+@each("levels", [0, 32])
+@each("temperature", [0.3, 0.5, 1.0, 2.0])
 def test_a_draw_takes_each_sentence_with_its_chance_over_all_sites(
     temperature: float, levels: int
 ) -> None:
@@ -409,7 +410,7 @@ def test_the_default_is_several_winners_after_warm_rounds() -> None:
     assert (own.warm_rounds, own.factor, own.temperature) == (4, "adaptive", 0.0)
 
 
-@pytest.mark.parametrize("wrong", ["factor=0.0", "factor=1.1", "factor=other", "temperature=-1.0",
+@each("wrong", ["factor=0.0", "factor=1.1", "factor=other", "temperature=-1.0",
                                    "temperature=101.0", "cooling=0.0", "cooling=1.5"])  # fmt: skip
 def test_options_that_cannot_be_are_refused(tmp_path: Path, wrong: str) -> None:
     with pytest.raises(SettingsError):
@@ -445,7 +446,7 @@ def test_drawn_winners_at_a_site_are_close_to_its_best_before_squashing(tmp_path
         assert engine.memory(site).won_W.tolist() == rows
 
 
-@pytest.mark.parametrize("wrong", [-1.0, float("inf"), float("nan")])
+@each("wrong", [-1.0, float("inf"), float("nan")])
 def test_a_server_that_asks_for_an_impossible_draw_is_refused(tmp_path: Path, wrong: float) -> None:
     method, federation, _ = own_sites(tmp_path, TWO)
     state = method.start(federation)
@@ -453,7 +454,7 @@ def test_a_server_that_asks_for_an_impossible_draw_is_refused(tmp_path: Path, wr
         federation.ask(BID, Bid(state.weights, False, wrong), round=1)
 
 
-@pytest.mark.parametrize("wrong", [0.0, -0.5, 1.5, float("nan")])
+@each("wrong", [0.0, -0.5, 1.5, float("nan")])
 def test_a_server_with_an_impossible_factor_is_refused(tmp_path: Path, wrong: float) -> None:
     method, federation, _ = own_sites(tmp_path, TWO)
     state = method.start(federation)
@@ -466,8 +467,8 @@ def test_a_server_with_an_impossible_factor_is_refused(tmp_path: Path, wrong: fl
 # --- levels -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("levels", [2, 3, 32, 64])
-@pytest.mark.parametrize("temperature", [COLDEST, 0.3, 1.0, 100.0])
+@each("levels", [2, 3, 32, 64])
+@each("temperature", [COLDEST, 0.3, 1.0, 100.0])
 def test_drawn_bids_of_so_many_values_stay_what_they_are(levels: int, temperature: float) -> None:
     """Their values are close where draws lie: around the log of a probability, in units of T."""
     random = np.random.default_rng(0)
@@ -486,7 +487,7 @@ def test_drawn_bids_of_so_many_values_stay_what_they_are(levels: int, temperatur
     assert np.abs(units[0] - units[1])[inner].max() < 0.5
 
 
-@pytest.mark.parametrize("levels", [2, 3, 32, 64])
+@each("levels", [2, 3, 32, 64])
 def test_bids_of_so_many_values_are_the_nearest_and_stay_what_they_are(levels: int) -> None:
     values = np.concatenate([f32(0, 1, 1e-30), np.linspace(0, 1, 5001, dtype=np.float32)])
     found = levelled(values, levels)
@@ -565,7 +566,7 @@ def test_bids_have_levels_wherever_sums_are_secure_unless_told_otherwise(
         assert np.array_equal(levelled(values, LEVELS), values) == (sums != "plain" and not more)
 
 
-@pytest.mark.parametrize(
+@each(
     ("levels", "masked", "refused"),
     [(1, False, True), (-3, False, True), (0, True, True), (65, True, True), (64, True, False)],
 )

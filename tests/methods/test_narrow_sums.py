@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
+from cases import each
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode
 from confide.federation.secure.lanes import Part, layout_of
@@ -32,14 +32,14 @@ def part_of(step: Step, ask: Any, field: str, *, sites: int = 10, lane: int = 0)
     return next(part for part in layout.parts if part.field == field)
 
 
-@pytest.mark.parametrize("sites", [3, 10, 100])
+@each("sites", [3, 10, 100])
 def test_predictions_in_float16_or_int8_take_two_bytes(sites: int) -> None:
     for wire_dtype in ("float16", "int8"):
         ask = asked(S=1000, R=9, wire_dtype=wire_dtype)
         assert part_of(TRAIN_AND_PREDICT, ask, "said_SQ", sites=sites).length == 2 * 1000 * 8
 
 
-@pytest.mark.parametrize("local_steps", [1, 4])
+@each("local_steps", [1, 4])
 def test_updates_of_fedner_take_as_many_bytes_as_are_asked_for(local_steps: int) -> None:
     ask = Improve({"w": np.zeros((200, 500), np.float32)}, HOW, local_steps)
     assert [part_of(IMPROVE, ask, "update", lane=lane).width for lane in (0, 2, 1)] == [4, 2, 1]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -152,12 +153,22 @@ FAILS = {
     "a guard": raising(Refusal("too-few-sentences"), "check"),
     "its own types": raising(Refusal("tag-outside-set"), "desk"),
 }
-COUNTS = range(3, 11)
+QUICK = {("dp-fedsgd", 3), ("dp-fedner", 5)}, {("dp-fedsgd", 4), ("dp-fedner", 7)}
+
+
+def counts(quick: Collection[tuple[str, int]]) -> Any:
+    """Both methods with three to ten sites, slow but for the quick ones."""
+    return pytest.mark.parametrize(
+        ("method", "count"),
+        [
+            pytest.param(*one, marks=[] if one in quick else [pytest.mark.slow])
+            for one in product(ASKS, range(3, 11))
+        ],
+    )
 
 
 @pytest.mark.parametrize("why", FAILS)
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("method", ASKS)
+@counts(QUICK[0])
 def test_a_site_that_fails_adds_all_of_its_noise(
     method: str, count: int, why: str, tmp_path: Path
 ) -> None:
@@ -178,8 +189,7 @@ def test_a_site_that_fails_adds_all_of_its_noise(
 
 @pytest.mark.parametrize("late", [False, True])
 @pytest.mark.parametrize("exchange", ["work", "mask", "agree", "unmask"])
-@pytest.mark.parametrize("count", COUNTS)
-@pytest.mark.parametrize("method", ASKS)
+@counts(QUICK[1])
 def test_sites_that_are_lost_take_no_noise_that_is_charged(
     method: str, count: int, exchange: str, late: bool, tmp_path: Path
 ) -> None:
@@ -303,7 +313,14 @@ def sites_with(folder: Path, settings: Settings, *, odd: bool) -> Settings:
     return settings.model_copy(update={"site": tuple(tables)})
 
 
-@pytest.mark.parametrize("pair", [name for name, pair in METHODS.items() if pair.private])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(name, marks=[] if name.endswith("-tagger") else [pytest.mark.slow])
+        for name, pair in METHODS.items()
+        if pair.private
+    ],
+)
 def test_nothing_that_leaves_without_noise_depends_on_the_text(
     pair: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -62,17 +62,31 @@ def test_it_trains_two_kinds(tmp_path: Path) -> None:
     assert done.stdout.splitlines()[-1] == "['by-loss-relations', 'by-loss-tagger']"
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
+IMPORT = """
+import os, sys, torch
+for folder in sys.argv[1:]:
+    child = os.fork()
+    if not child:
+        sys.path.insert(0, folder)
+        import confide.methods
+        os._exit(0)
+    print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_one_that_does_not_fit_is_named(tmp_path: Path) -> None:
+    odd = [
         ('= "by-loss"', '= "fedavg"', "two methods are called 'fedavg'"),
         ('("tagger", "relations")', '("taggers",)', "does not say which kinds it trains"),
         ('("tagger", "relations")', "()", "does not say which kinds it trains"),
-    ],
-)
-def test_one_that_does_not_fit_is_named(tmp_path: Path, old: str, new: str, said: str) -> None:
-    installed(tmp_path, code().replace(old, new))
-    done = python(tmp_path, "import confide.methods")
-    assert done.returncode != 0
-    assert said in done.stderr
-    assert "by_loss:ByLoss" in done.stderr
+    ]
+    folders = [tmp_path / str(number) for number in range(len(odd))]
+    for folder, (old, new, _) in zip(folders, odd, strict=True):
+        folder.mkdir()
+        installed(folder, code().replace(old, new))
+    done = python(tmp_path, IMPORT, *map(str, folders))
+    assert done.stdout.split() == ["1"] * len(odd)
+    errors = done.stderr.split("Traceback (most recent call last):")[1:]
+    found = [one.strip().splitlines()[-1] for one in errors if "by_loss:ByLoss" in one]
+    assert len(found) == len(odd)
+    assert all(said in one for one, (_, _, said) in zip(found, odd, strict=True)), found

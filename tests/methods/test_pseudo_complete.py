@@ -36,7 +36,13 @@ from contract.runs import Asking, use_engine
 from methods.relation_runs import started
 
 KINDS = ("pseudo-complete-lightner", "pseudo-complete-encoder", "pseudo-complete-tagger")
-every_kind = pytest.mark.parametrize("method", KINDS)
+every_kind = pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name != "pseudo-complete-tagger"))
+        for name in KINDS
+    ],
+)
 
 
 def _apart(settings: Settings, folder: Path) -> Settings:

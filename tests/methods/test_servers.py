@@ -17,6 +17,9 @@ PAIRS = [(f"fedavg-{kind}",) for kind in CROSSED[FedAvg]]
 PAIRS += [("fedavg-bags", "bags.reader=encoder")]
 
 
+QUICK = ("fedavg-tagger", "fedavg-relations", "fedavg-bags")
+
+
 def losses(folder: Path, *overrides: str) -> list[float | None]:
     return [
         entry.loss
@@ -24,7 +27,14 @@ def losses(folder: Path, *overrides: str) -> list[float | None]:
     ]
 
 
-@pytest.mark.parametrize("pair", PAIRS, ids="-".join)
+@pytest.mark.parametrize(
+    "pair",
+    [
+        pytest.param(pair, marks=[pytest.mark.slow] * (pair[0] not in QUICK or len(pair) > 1))
+        for pair in PAIRS
+    ],
+    ids="-".join,
+)
 def test_every_kind_is_moved_by_the_servers_step_and_held_by_the_proximal_term(
     tmp_path: Path, pair: tuple[str, ...]
 ) -> None:

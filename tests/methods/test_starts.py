@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import ConfideError, DataError, FederationError, QuorumError, SiteFault
 from confide.federation.agreement import DIFFERS, Parted, alike
 from confide.federation.federation import Delivery, Federation
@@ -43,7 +44,7 @@ def parted(said: dict[str, Any], at_least: int, ours: Any = None) -> tuple[Any, 
     return alike(sites, said, step=CHECK_KEY, why="other", error=error, ours=ours), sites
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "at_least", "ours", "kept"),
     [
         ({"a": 1, "b": 1}, 0, None, "a b"),
@@ -64,7 +65,7 @@ def test_most_go_on(said: dict[str, Any], at_least: int, ours: Any, kept: str) -
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "at_least", "ours", "words"),
     [
         ({"a": 1, "b": 1, "c": 2}, 0, None, r"odd: \('c',\); tied: False"),

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases import each
 from confide.models.adversaries import (
     Adversary,
     Kind,
@@ -149,7 +150,7 @@ def test_fada_goes_down_to_parts_that_are_independent() -> None:
     assert values[-1] < values[0] - 0.3
 
 
-@pytest.mark.parametrize("kind", ["dann", "fada", "fade"])
+@each("kind", ["dann", "fada", "fade"])
 def test_the_model_goes_up_where_discriminators_go_down(kind: Kind) -> None:
     one = case(kind, weight=0.0)
     loss = loss_of(one, reversal=0.3)

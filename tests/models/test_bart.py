@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
-
+from cases import each
 from confide.models.bart import Bart, Prompt
 from models.barts import config_of, drawn
 
@@ -161,8 +161,8 @@ def test_prompts_matter_and_may_be_each_texts_own() -> None:
         torch.testing.assert_close(alike[row], states_BTD[row], atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize("prompts", [True, False], ids=["prompts", "no prompts"])
-@pytest.mark.parametrize("pieces", [1, 4], ids=["one by one", "four at once"])
+@each("prompts", [True, False])
+@each("pieces", [1, 4])
 def test_with_a_cache_the_states_are_those_of_one_pass(prompts: bool, pieces: int) -> None:
     model = bart()
     _, mask_BP, written_BT = texts()

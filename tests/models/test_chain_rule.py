@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from cases import each
 from confide.data.batches.encoding import TagSet
 from confide.models import chain_rule
 from confide.models.chain_rule import token_losses
@@ -65,8 +66,8 @@ def test_each_token_is_what_the_sum_over_paths_says_and_so_is_its_gradient() -> 
 
 
 @pytest.mark.usefixtures("both_ways")
-@pytest.mark.parametrize(("dtype", "near"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
-@pytest.mark.parametrize("tags", [1, 3, 11])
+@each(("dtype", "near"), [(torch.float64, 1e-10), (torch.float32, 1e-4)])
+@each("tags", [1, 3, 11])
 def test_the_sum_over_tokens_is_the_loss_and_its_gradient(
     dtype: torch.dtype, near: float, tags: int
 ) -> None:
@@ -112,7 +113,7 @@ def test_padding_is_never_looked_at() -> None:
     assert not plain[0].grad[outside].any()
 
 
-@pytest.mark.parametrize("scale", [1.0, 10.0, 100.0, 1000.0])
+@each("scale", [1.0, 10.0, 100.0, 1000.0])
 def test_rules_and_scores_far_apart_stay_finite(scale: float) -> None:
     """Where the recursion in probabilities would vanish."""
     tags = TagSet(("a", "b"))

@@ -11,6 +11,7 @@ import torch
 import torchcrf
 from torch import Tensor
 
+from cases import each
 from confide.data.batches.encoding import TagSet
 from confide.models import crf
 from confide.models.chain_rule import token_losses
@@ -45,8 +46,8 @@ def all_paths(emissions_LY: Tensor, scores: Scores) -> dict[tuple[int, ...], flo
     return dict(zip(paths, weights.softmax(0).tolist(), strict=True))
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 2e-5)])
-@pytest.mark.parametrize("tags", [1, 3, 11])
+@each(("dtype", "tolerance"), [(torch.float64, 1e-10), (torch.float32, 2e-5)])
+@each("tags", [1, 3, 11])
 def test_loss_and_gradients_equal_pytorch_crf(
     dtype: torch.dtype, tolerance: float, tags: int
 ) -> None:
@@ -70,8 +71,8 @@ def test_loss_and_gradients_equal_pytorch_crf(
     torch.testing.assert_close(ours.ends_Y.grad, theirs.end_transitions.grad, **near)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-@pytest.mark.parametrize("scale", [0.1, 1.0, 20.0])
+@each("dtype", [torch.float64, torch.float32])
+@each("scale", [0.1, 1.0, 20.0])
 def test_decoding_equals_pytorch_crf(dtype: torch.dtype, scale: float) -> None:
     lengths = torch.randint(1, 31, (40,), generator=torch.Generator().manual_seed(1))
     emissions, scores, _ = random_problem(lengths, 9, dtype=dtype, scale=scale)
@@ -149,8 +150,8 @@ def test_gradient_passes_finite_differences() -> None:
     assert torch.autograd.gradcheck(total, inputs)
 
 
-@pytest.mark.parametrize("size", [100.0, 1000.0])
-@pytest.mark.parametrize("ruled", [False, True])
+@each("size", [100.0, 1000.0])
+@each("ruled", [False, True])
 def test_extreme_emissions_are_exact(size: float, ruled: bool) -> None:
     """Adversarial ±size: every token is sure of a random tag, which the rules often forbid."""
     lengths = torch.tensor([30, 12, 1, 25])
@@ -252,7 +253,7 @@ def _marginals(emissions: Tensor, scores: Scores, *, tags_BL: Tensor, lengths_B:
     return log_marginals(emissions, scores, lengths_B=lengths_B)
 
 
-@pytest.mark.parametrize("loss", [negative_log_likelihood, _partial, token_losses, _marginals])
+@each("loss", [negative_log_likelihood, _partial, token_losses, _marginals])
 def test_on_apples_gpu_the_processor_computes_the_sums(loss: Callable[..., Tensor]) -> None:
     """Which has no 64-bit numbers: loss and gradients are those of the processor, bit for bit."""
     emissions, scores, tags = random_problem(RAGGED, 4, dtype=torch.float32)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from cases import each
 from confide.models.distillation import distillation_loss, softened
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 3.0]])
@@ -35,8 +36,8 @@ def by_hand(*, labelled: bool, temperature: float = 1.0) -> list[float]:
     return losses
 
 
-@pytest.mark.parametrize("labelled", [True, False])
-@pytest.mark.parametrize("temperature", [1.0, 2.0, 5.0])
+@each("labelled", [True, False])
+@each("temperature", [1.0, 2.0, 5.0])
 def test_the_loss_is_that_of_the_formula(labelled: bool, temperature: float) -> None:
     found = distillation_loss(
         LOGITS, TEACHER, labels_B=LABELS if labelled else None, temperature=temperature

@@ -5,10 +5,10 @@ from __future__ import annotations
 import itertools
 import math
 
-import pytest
 import torch
 from torch import Tensor
 
+from cases import each
 from confide.data.batches.encoding import TagSet
 from confide.models.crf import CRF, Scores, posterior
 from confide.models.distillation import distillation_loss
@@ -33,7 +33,7 @@ def enumerated(emissions_LY: Tensor, scores: Scores) -> Tensor:
     return torch.stack([torch.stack(row) for row in rows])
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
+@each("scale", [0.1, 1.0, 8.0])
 def test_they_equal_enumeration(scale: float) -> None:
     lengths = torch.tensor([4, 2, 1])
     emissions, scores, _ = random_problem(lengths, 3, scale=scale)
@@ -95,7 +95,7 @@ def test_the_gradient_is_that_of_finite_differences() -> None:
     assert torch.autograd.gradcheck(loss, leaves)
 
 
-@pytest.mark.parametrize("scale", [1.0, 300.0, 3000.0])
+@each("scale", [1.0, 300.0, 3000.0])
 def test_forbidden_tags_and_extreme_scores_give_finite_numbers(scale: float) -> None:
     """A tag that the scheme forbids at an edge has the least logarithm, and pulls at nothing."""
     tags = TagSet(("Drug",))

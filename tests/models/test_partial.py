@@ -6,10 +6,10 @@ import itertools
 import math
 
 import numpy as np
-import pytest
 import torch
 from torch import Tensor
 
+from cases import each
 from confide.data.batches.encoding import TagSet
 from confide.models.crf import CRF, Scores, negative_log_likelihood
 from confide.models.partial import allowed_tags, partial_loss, partial_word_losses, weights_outside
@@ -40,7 +40,7 @@ def nested(lengths: Tensor, tags: int) -> tuple[Tensor, Tensor]:
     return (inner * weights).log(), (outer * weights.sqrt()).log()
 
 
-@pytest.mark.parametrize("scale", [0.1, 1.0, 8.0])
+@each("scale", [0.1, 1.0, 8.0])
 def test_it_equals_enumeration_and_so_does_its_gradient(scale: float) -> None:
     emissions, scores, _ = random_problem(LENGTHS, 3, scale=scale)
     inner, outer = nested(LENGTHS, 3)
@@ -84,7 +84,7 @@ def test_open_tokens_may_have_the_tags_of_types_that_the_site_lacks() -> None:
     assert allowed.tolist() == [[outside, [0.0, 0.0, 1.0, 0.0, 0.0], [0.0, 0.0, 0.0, 0.25, 0.0]]]
 
 
-@pytest.mark.parametrize("weight", [1e-6, 0.1, 0.5, 1.0])
+@each("weight", [1e-6, 0.1, 0.5, 1.0])
 def test_no_part_of_a_loss_is_below_zero_whatever_the_weight(weight: float) -> None:
     """The model is sure of what another model found: then nothing is left to learn of it."""
     _, scores, tags = random_problem(RAGGED, 5)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from cases import each
 from confide.models import pcnn
 from confide.models.pcnn import Pcnn, PcnnSizes
 
@@ -98,10 +99,8 @@ def made(**changes: Any) -> Pcnn:
     return model
 
 
-@pytest.mark.parametrize("block", [1, 8, 4096])
-@pytest.mark.parametrize(
-    "changes", [{}, {"activation": "relu"}, {"width": 5}, {"width": 1}], ids=str
-)
+@each("block", [1, 8, 4096])
+@each("changes", [{}, {"activation": "relu"}, {"width": 5}, {"width": 1}])
 def test_what_a_padded_one_gives(
     changes: dict[str, Any], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,10 +111,8 @@ def test_what_a_padded_one_gives(
         torch.testing.assert_close(model(batch()), slow(model))
 
 
-@pytest.mark.parametrize("block", [1, 8, 4096])
-@pytest.mark.parametrize(
-    "changes", [{}, {"activation": "relu"}, {"width": 5}, {"width": 1}], ids=str
-)
+@each("block", [1, 8, 4096])
+@each("changes", [{}, {"activation": "relu"}, {"width": 5}, {"width": 1}])
 def test_gradients_are_those_of_a_padded_one(
     changes: dict[str, Any], block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cases import each
 from confide.models import pointing
 from confide.models.lightner import NOTHING, Lightner, Text
 from confide.models.pointing import write
@@ -47,9 +48,9 @@ def only_symbols(text: Batch, symbols: list[int]) -> Batch:
     )
 
 
-@pytest.mark.parametrize("constrained", [True, False], ids=["constrained", "unconstrained"])
-@pytest.mark.parametrize("where", ["both", "decoder"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@each("constrained", [True, False])
+@each("where", ["both", "decoder"])
+@each("seed", [1, 2, 3])
 def test_it_writes_what_reading_everything_again_does(
     constrained: bool, where: str, seed: int
 ) -> None:
@@ -66,7 +67,7 @@ def test_it_writes_what_reading_everything_again_does(
             )
 
 
-@pytest.mark.parametrize(
+@each(
     ("start", "types", "label", "chance"),
     [
         (0.9, (0.1, 0.7), 1, 0.7),  # .9 * .8 * .1 = .072 < .1: more likely no entity; it stays

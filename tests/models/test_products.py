@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from cases import each
 from confide.models import products
 from confide.models.products import WideLinear, has_wide_products, widen
 
@@ -37,8 +38,8 @@ def pair(*, bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
 
 
 @pytest.mark.usefixtures("processor")
-@pytest.mark.parametrize("bias", [True, False])
-@pytest.mark.parametrize("shape", SHAPES)
+@each("bias", [True, False])
+@each("shape", SHAPES)
 def test_values_and_gradients_are_those_of_double_precision(
     shape: tuple[int, ...], bias: bool
 ) -> None:

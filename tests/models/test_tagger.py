@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from cases import each
 from confide.data.batches.encoding import Encoded, TagSet, encode, with_context
 from confide.data.batches.examples import Example
 from confide.data.batches.tagger import batch_of
@@ -46,7 +47,7 @@ def build(**changes: Any) -> Tagger:
     return Tagger(replace(SIZES, **changes))
 
 
-@pytest.mark.parametrize("character", ["cnn", "bilstm", "none"])
+@each("character", ["cnn", "bilstm", "none"])
 def test_parts_have_the_names_that_methods_share_by(character: str) -> None:
     names = {name.split(".")[0] for name, _ in build(character=character).named_parameters()}
     expected = {"word", "bilstm", "crf"} | ({"character"} if character != "none" else set())

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import ive, logsumexp
 
+from cases import each
 from confide.errors import SettingsError
 from confide.privacy.account import (
     DISTANCE,
@@ -25,7 +26,7 @@ from confide.privacy.solving import Budget
 DELTA = 1e-5
 
 
-@pytest.mark.parametrize(
+@each(
     ("rate", "noise", "rounds", "epsilon"),
     [
         (0.0128, 1, 1560, 3.3174143),
@@ -50,7 +51,7 @@ GAUSSIAN = [
 ]
 
 
-@pytest.mark.parametrize(("rate", "noise", "rounds", "rdp", "whole", "pld"), GAUSSIAN)
+@each(("rate", "noise", "rounds", "rdp", "whole", "pld"), GAUSSIAN)
 def test_it_is_never_below_what_gaussian_noise_of_the_same_size_spends(
     rate: float, noise: float, rounds: int, rdp: float, whole: float, pld: float
 ) -> None:
@@ -67,8 +68,8 @@ def exactly_gaussian(rate: float, noise: float, order: int) -> float:
     return float(logsumexp(terms, b=(1 - rate) ** (order - k) * rate**k)) / (order - 1)
 
 
-@pytest.mark.parametrize("rate", [0.001, 0.05, 0.4])
-@pytest.mark.parametrize("noise", [0.7, 2.0])
+@each("rate", [0.001, 0.05, 0.4])
+@each("noise", [0.7, 2.0])
 def test_sampling_is_bounded_at_every_order(rate: float, noise: float) -> None:
     curve_A = sampled(skellam(1, 0, variance=noise**2), rate)
     for place, order in enumerate(ORDERS[:60]):
@@ -88,8 +89,8 @@ def divergence(left: np.ndarray, right: np.ndarray, order: int) -> float:
     return float(logsumexp(order * left[there] - (order - 1) * right[there])) / (order - 1)
 
 
-@pytest.mark.parametrize("rate", [0.003, 0.1, 0.5, 0.9])
-@pytest.mark.parametrize(("change", "variance"), [(1, 1), (3, 4), (5, 60), (20, 300)])
+@each("rate", [0.003, 0.1, 0.5, 0.9])
+@each(("change", "variance"), [(1, 1), (3, 4), (5, 60), (20, 300)])
 def test_sampled_noise_is_bounded_whether_the_unit_is_added_or_taken_away(
     rate: float, change: int, variance: float
 ) -> None:
@@ -154,7 +155,7 @@ def exactly_skellam(change: int, variance: float, order: int) -> float | None:
     return float(logsumexp(terms)) / (order - 1) if 20 < top < len(terms) - 20 else None
 
 
-@pytest.mark.parametrize("variance", [0.5, 1, 4, 30, 200])
+@each("variance", [0.5, 1, 4, 30, 200])
 def test_noise_is_bounded_by_its_curve_in_any_number_of_places(variance: float) -> None:
     tried = 0
     for changes in ([1], [2], [5], [1, 1, 1], [3, -2, 1], [7, 1]):
@@ -219,9 +220,7 @@ def test_the_conversion_is_the_published_one() -> None:
     assert converted(DELTA)[ORDERS.index(10)] == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("clip", "variance", "rate"), [(0, 1, 0.1), (1, 0, 0.1), (1, 1, 0), (1, 1, 1.1)]
-)
+@each(("clip", "variance", "rate"), [(0, 1, 0.1), (1, 0, 0.1), (1, 1, 0), (1, 1, 1.1)])
 def test_numbers_that_make_no_mechanism(clip: int, variance: int, rate: float) -> None:
     with pytest.raises(SettingsError, match="no private sum"):
         Mechanism(clip, variance, rate)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.privacy.clipping import Sum, TableRows, UnitSlopes, make_whole, square_of, whole
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
@@ -35,7 +35,7 @@ def test_rounding_comes_before_clipping() -> None:
     assert square_of(whole(vector, clip=1.0, grid=64)) <= 64**2
 
 
-@pytest.mark.parametrize("times", [1e-3, 1.0, 1e3, 1e20, 1e36])
+@each("times", [1e-3, 1.0, 1e3, 1e20, 1e36])
 def test_a_long_vector_keeps_its_direction(times: float) -> None:
     direction = np.random.default_rng(1).normal(size=500)
     direction /= np.linalg.norm(direction)
@@ -66,8 +66,8 @@ def _some_units(numbers: int) -> tuple[list[dict[str, np.ndarray]], UnitSlopes]:
     return each, UnitSlopes(np.arange(5), ("w",), dense, tables)
 
 
-@pytest.mark.parametrize("numbers", [3, 100_000])
-@pytest.mark.parametrize("grid", [64, 2**16])
+@each("numbers", [3, 100_000])
+@each("grid", [64, 2**16])
 def test_units_at_once_are_to_the_bit_what_each_is_by_itself(numbers: int, grid: int) -> None:
     """And so is their sum: one unit more changes nothing of the others."""
     each, together = _some_units(numbers)
@@ -101,8 +101,8 @@ def test_a_sum_of_many_units_is_exact() -> None:
     assert found.tolist() == [1000 * 2**16, 700 * (-(2**16) + 1) - 300, 700]
 
 
-@pytest.mark.parametrize("grid", [2**10, 2**16, 2**24, 2**25])
-@pytest.mark.parametrize("units", [0, 1, 256, 257, 701])
+@each("grid", [2**10, 2**16, 2**24, 2**25])
+@each("units", [0, 1, 256, 257, 701])
 def test_so_many_units_at_once_are_summed_exactly_too(units: int, grid: int) -> None:
     total = Sum({"w": np.zeros(2, np.float32)}, grid=grid)
     odd = min(grid, 2**24) - 1

@@ -7,8 +7,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from scipy.special import ive
-from scipy.stats import chi2, norm
 
+from cases import each
 from confide.errors import SettingsError
 from confide.privacy import noise
 from confide.privacy.account import DISTANCE
@@ -17,7 +17,7 @@ from confide.privacy.noise import WIDEST, Skellam, bessel_ratios, skellam_of
 KEY = bytes(range(32))
 
 
-@pytest.mark.parametrize("variance", [1, 2, 7, 50, 1000, 100_000])
+@each("variance", [1, 2, 7, 50, 1000, 100_000])
 def test_probabilities_are_those_of_bessel_functions(variance: int) -> None:
     weights = bessel_ratios(variance)
     total = 2 * sum(weights) - weights[0]
@@ -40,10 +40,12 @@ def test_the_variance_is_exact() -> None:
 
 def chance(counts: np.ndarray, expected: np.ndarray) -> float:
     """The p value of the chi-square test."""
+    from scipy.stats import chi2
+
     return float(chi2.sf((np.square(counts - expected) / expected).sum(), len(counts) - 1))
 
 
-@pytest.mark.parametrize("variance", [1, 5, 40])
+@each("variance", [1, 5, 40])
 def test_narrow_noise_has_its_distribution(variance: int) -> None:
     draws = 200_000
     found = skellam_of(variance).draw(KEY, draws)
@@ -71,6 +73,8 @@ def test_wide_noise_has_its_distribution_where_poisson_draws_of_floats_fail() ->
     assert chance(np.bincount(slices, minlength=200), draws * np.diff(bounds)) > 1e-3
     assert chance(np.bincount(found % 16, minlength=16), np.full(16, draws / 16)) > 1e-3
     assert found.std() == pytest.approx(wide, rel=0.005)
+    from scipy.stats import norm
+
     assert abs(norm.sf(abs(found.mean()) / wide * draws**0.5)) > 1e-3
 
 
@@ -112,7 +116,7 @@ def test_the_lower_bits_decide_ties() -> None:
     assert at(9, 29, sign=1) == -3
 
 
-@pytest.mark.parametrize("variance", [1, 1000, 2**24])
+@each("variance", [1, 1000, 2**24])
 def test_shelves_find_what_a_search_among_all_finds(variance: int) -> None:
     """At random bits, at every cumulative probability and beside it, and at every shelf's edge."""
     table = skellam_of(variance)
@@ -144,7 +148,7 @@ def test_the_stated_distance_covers_the_table() -> None:
     assert noise._last(WIDEST**2) < 2**20
 
 
-@pytest.mark.parametrize("variance", [0, -1, WIDEST**2 + 1])
+@each("variance", [0, -1, WIDEST**2 + 1])
 def test_noise_that_cannot_be_drawn(variance: int) -> None:
     with pytest.raises(SettingsError, match="cannot be drawn"):
         skellam_of(variance)

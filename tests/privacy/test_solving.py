@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from cases import each
 from confide.errors import SettingsError
 from confide.privacy.noise import WIDEST
 from confide.privacy.solving import Budget, grid, solved
@@ -49,7 +50,7 @@ def test_two_open_ones_are_too_many() -> None:
         without("rate", noise=None)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["noise", "rate", "rounds"])
+@each("name", ["noise", "rate", "rounds"])
 def test_what_nothing_can_reach(name: str) -> None:
     with pytest.raises(SettingsError, match="out of reach"):
         without(name, epsilon=1e-7, rounds=1_000_000, noise=0.1, rate=1.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.errors import GuardError
 from confide.privacy import spending
 from confide.privacy.account import ORDERS, Mechanism, converted
@@ -129,7 +130,7 @@ def test_a_torn_line_is_one_that_was_never_answered_upon(tmp_path: Path) -> None
     assert mine._path.read_bytes() == after
 
 
-@pytest.mark.parametrize("attack", ["dropped", "edited", "swapped", "cut in front", "not json"])
+@each("attack", ["dropped", "edited", "swapped", "cut in front", "not json"])
 def test_an_account_that_was_changed_is_refused(tmp_path: Path, attack: str) -> None:
     mine = account(tmp_path)
     for mark in range(4):

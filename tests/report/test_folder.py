@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.errors import RunError
 from confide.report.folder import load_run, load_runs, task_of, totals
 from report.folders import SITES, errors, ledger, relation_result, result, write_run
@@ -74,7 +75,7 @@ def test_text_is_left_unread(tmp_path: Path) -> None:
     assert load_run(folder, text=False).errors == ()
 
 
-@pytest.mark.parametrize(
+@each(
     ("file", "content", "says"),
     [
         ("result.json", None, "not finished"),

@@ -113,6 +113,7 @@ def test_one_run_has_its_own_page(runs: list[Path], tmp_path: Path) -> None:
     assert report(runs[1:2], out=tmp_path / "new" / "here.html").exists()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_page_is_self_contained_and_well_formed(runs: list[Path]) -> None:
     page = page_of(report(runs))
     assert page.tags["script"] == page.tags["link"] == page.tags["img"] == page.tags["iframe"] == 0
@@ -134,6 +135,7 @@ def test_figures_have_words_and_tables_have_heads(runs: list[Path]) -> None:
     assert len(heads) == page.tags["th"]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_same_runs_give_the_same_page(runs: list[Path]) -> None:
     assert report(runs).read_bytes() == report(runs).read_bytes()
 
@@ -187,6 +189,7 @@ def test_the_confusion_of_all_sites_is_their_sum(runs: list[Path]) -> None:
     assert "Which type was found" not in words_of(report(runs[1:2], text=False))
 
 
+@pytest.mark.usefixtures("drawn")
 def test_axes_of_scores_end_at_100(runs: list[Path]) -> None:
     high = write_run(runs[0].parent / "high", result("fedavg", 0.999))
     ticks = re.findall(r">(\d+(?:\.\d+)?)</text>", report([high]).read_text())
@@ -201,6 +204,7 @@ def test_damaged_errors_are_refused_and_can_be_left_out(tmp_path: Path) -> None:
     assert report([folder], text=False).exists()
 
 
+@pytest.mark.usefixtures("drawn")
 def test_what_sites_write_is_escaped(tmp_path: Path) -> None:
     made = result("fedavg", 0.8, sites=("a",))
     evil = "<script>alert(1)</script>"

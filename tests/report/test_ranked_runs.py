@@ -28,6 +28,7 @@ def runs(folder: Path) -> list[Path]:
     return [first, write_run(folder / "avg", bag_result("fedavg", 2.0))]
 
 
+@pytest.mark.usefixtures("drawn")
 def test_every_run_has_its_curve_in_one_drawing(tmp_path: Path) -> None:
     views = [view_of(n, run) for n, run in enumerate(load_runs(runs(tmp_path)))]
     found = precision_recall(views)
@@ -48,6 +49,7 @@ def test_other_tasks_have_no_curve(tmp_path: Path) -> None:
         assert precision_recall([view_of(0, run)]) is None
 
 
+@pytest.mark.usefixtures("drawn")
 def test_sites_have_areas_and_relations_f1(tmp_path: Path) -> None:
     views = [view_of(n, run) for n, run in enumerate(load_runs(runs(tmp_path)))]
     sites, types = by_site(views), by_type(views)

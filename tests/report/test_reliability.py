@@ -6,6 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from confide.report import report
 from confide.report.folder import load_run
 from confide.report.reliability import SureRow, reliability
@@ -63,6 +65,7 @@ def _typed() -> dict[str, Any]:
     return told(**found)
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_types_with_the_most_finds_are_drawn(tmp_path: Path) -> None:
     folder = write_run(tmp_path, _typed())
     found = reliability(load_run(folder), id="x")

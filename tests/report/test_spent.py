@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide.report import report
 from confide.report.spent import won
 from report.folders import result, write_run
@@ -68,9 +69,7 @@ def test_keys_from_the_seed_promise_nothing(tmp_path: Path) -> None:
     assert "scores of held-out text, which left the sites without noise" in words
 
 
-@pytest.mark.parametrize(
-    "settings", ["", "no = [toml", '[privacy]\nunit = "document"\n', "privacy = 3"]
-)
+@each("settings", ["", "no = [toml", '[privacy]\nunit = "document"\n', "privacy = 3"])
 def test_settings_that_name_no_epsilon_are_no_obstacle(settings: str, tmp_path: Path) -> None:
     words = page(noisy(tmp_path / "run", settings=settings)).words
     assert "ε spent 7.98" in words and "ε of the settings" not in words

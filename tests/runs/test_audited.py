@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
+from cases import each
 from confide.runs.audited import Audit, SiteAudit, told, told_epsilon, told_smallest
 from report.test_audits import CANARIES, found_of, one
 
@@ -21,7 +20,7 @@ def test_the_stronger_attack_counts() -> None:
         assert found.strongest.found.value == 0.4
 
 
-@pytest.mark.parametrize(
+@each(
     ("unit", "epsilon", "broken"),
     [("document", 1.0, True), ("patient", 1.0, True), ("sentence", 1.0, False),
      ("document", 2.0, False)],
@@ -43,7 +42,7 @@ def test_the_site_that_shows_most_is_told() -> None:
     assert sum("canaries:" in line for line in told(of(sites=sites))) == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("smallest", "said"),
     [(1, "read: 1 (it could read single replies)"), (4, "read: 4"), (None, "no weights left")],
 )

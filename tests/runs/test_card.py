@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide import api
 from confide.federation.keys import new_key
 from confide.kinds import KINDS
@@ -78,7 +79,7 @@ def test_paths_names_of_sites_and_digests_are_left_out() -> None:
     assert "| `model.word_dim` |" in text
 
 
-@pytest.mark.parametrize(
+@each(
     ("own", "there", "elsewhere"),
     [
         ({}, {"model", "vocabulary"}, {"classifier", "encoder", "lightner", "pcnn", "pairs"}),
@@ -126,7 +127,7 @@ def test_guards_that_the_run_set_are_named() -> None:
     assert "Guards of the run: min_sentences 20." in text.replace("\\_", "_")
 
 
-@pytest.mark.parametrize(
+@each(
     "evil",
     ["---\nlicense: mit", "<script>alert(1)</script>", "a|b", "[x](javascript:1)", "`x`", '"]}'],
 )

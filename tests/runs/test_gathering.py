@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide.data.batches.examples import examples_from
 from confide.data.corpus.facts import count_relations
 from confide.errors import (
@@ -128,7 +129,7 @@ def test_only_what_is_missing_is_held_out(tmp_path: Path) -> None:
     assert [len(part) for part in (spec.train, spec.dev, spec.test)] == [18, 2, 6]
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@each("count", [1, 2, 3])
 def test_a_tiny_site_keeps_something_to_train_on(tmp_path: Path, count: int) -> None:
     write_conll(tmp_path / "train.conll", sentences("north", "train", count))
     text = (tmp_path / "train.conll").read_text()
@@ -207,7 +208,7 @@ def test_a_wrong_path_is_named(tmp_path: Path) -> None:
         gathered(tmp_path, tiny(tmp_path, site=tables))
 
 
-@pytest.mark.parametrize("text", ["", "\n\n\n", " \n"])
+@each("text", ["", "\n\n\n", " \n"])
 def test_an_empty_file_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(DataError, match=r"train\.conll|north"):
         gathered(tmp_path, one_site(tmp_path, text))

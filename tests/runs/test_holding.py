@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide.errors import DataError
 from confide.runs.gathering import gather
 from confide.runs.holding import PARTS, blocks, held_out, public_share, train_share
@@ -45,7 +46,7 @@ def drawn(settings: Settings, documents: list[Document]) -> list[list[Document]]
     return [*held.values(), kept, public, train_share(documents, settings, "north")]
 
 
-@pytest.mark.parametrize("place", [0, 57, 199])
+@each("place", [0, 57, 199])
 def test_under_noise_a_document_less_moves_no_other(place: int) -> None:
     settings = settings_of(train_share=0.5)
     whole = letters(200)
@@ -165,7 +166,7 @@ def runs_of(numbers: list[int]) -> list[int]:
     return [end - start + 1 for start, end in zip(starts, ends, strict=True)]
 
 
-@pytest.mark.parametrize("count", [1, 2, 10, 18, 60, 240, 700, 3000])
+@each("count", [1, 2, 10, 18, 60, 240, 700, 3000])
 def test_sentences_of_unknown_documents_are_held_out_in_runs(tmp_path: Path, count: int) -> None:
     train = read(columns(tmp_path, count)).documents
     settings = settings_of(privacy=False, dev_share=0.1, test_share=0.2)

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
-
+from cases import each
 from confide.report.folder import load_runs
 from confide.report.verdict import verdict
 from confide.runs.learnt import FASTER, Advice, advice
@@ -55,7 +54,7 @@ def rising(rounds: int, tau: float) -> list[float]:
     return [0.8 * (1 - math.exp(-n / tau)) for n in range(1, rounds + 1)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("dev", "learning"),
     [
         ([0.2, 0.4, 0.6], True),
@@ -78,7 +77,7 @@ def test_a_run_is_still_learning_if_its_last_fifth_brought_a_point(
         assert "on development text rose from" in found.said
 
 
-@pytest.mark.parametrize("rounds", [10, 20, 100])
+@each("rounds", [10, 20, 100])
 def test_without_development_text_the_loss_decides(rounds: int) -> None:
     """By what is left to fall: of exp(-n / tau) the last fifth brings 5 % when N = 2.7 tau."""
     for share, learning in ((1.0, True), (2.0, True), (4.0, False), (8.0, False)):

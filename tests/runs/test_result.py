@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import RunError
 from confide.runs.folder import RunFolder
 from confide.runs.result import RESULT, SCHEMA, Result, Scores, Turn
@@ -115,7 +116,7 @@ def test_a_run_that_is_made_here_has_the_keys_in_the_order_they_are_given() -> N
     assert list(json.loads(made.to_json())) == ["schema", "seed", "method", "history"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("path", "value", "says"),
     [
         (("seed",), "x", r"result\.json: this is not the result.*a whole number at seed; got 'x'"),
@@ -171,7 +172,7 @@ def test_the_first_wrong_value_is_named(
     assert len(str(caught.value)) < 400 + len(str(tmp_path))
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "says"),
     [
         ("", "cannot be read as JSON"),

@@ -92,19 +92,21 @@ def test_sites_that_remember_between_checkpoints_resume_to_the_same_numbers(
 ) -> None:
     """FedNER's private parts: written with every third round's checkpoint, played again after."""
     settings = ("method=fedner", "base=fedner", "rounds=8", "select.every=3")
-    found = killed(tmp_path, root, *settings, count=9, seed=3)
-    assert sum(not one["survived"][0] for one in found) >= 6
+    found = killed(tmp_path, root, *settings, count=6, seed=3)
+    assert sum(not one["survived"][0] for one in found) >= 4
     assert all(one["survived"][-1] for one in found)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedner"])
+@pytest.mark.parametrize(
+    ("method", "count"), [("fedavg", 3), pytest.param("fedner", 9, marks=pytest.mark.slow)]
+)
 def test_a_run_killed_in_a_masked_sum_resumes_to_the_same_numbers(
-    tmp_path: Path, root: Path, method: str
+    tmp_path: Path, root: Path, method: str, count: int
 ) -> None:
     """Keys and shares die with the process; the sum that was under way is made anew."""
     settings = (f"method={method}", "rounds=3", "federation.sums=masked")
-    found = killed(tmp_path, root, *settings, count=9, seed=4, same=same_numbers)
-    assert sum(not one["survived"][0] for one in found) >= 6
+    found = killed(tmp_path, root, *settings, count=count, seed=4, same=same_numbers)
+    assert sum(not one["survived"][0] for one in found) >= count // 2
     assert all(one["survived"][-1] for one in found)
 
 

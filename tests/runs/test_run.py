@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import FederationError, MissingDataError, RunError, SettingsError
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode
@@ -214,7 +215,7 @@ def test_a_folder_of_a_newer_schema_is_refused_in_words(tmp_path: Path) -> None:
         run(settings, out=out, resume=True)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": "x"}', "null"])
+@each("text", ["", "{", "[]", '{"schema": "x"}', "null"])
 def test_a_damaged_result_is_refused(tmp_path: Path, text: str) -> None:
     folder = RunFolder(tmp_path)
     folder.write("settings.toml", "")
@@ -246,6 +247,7 @@ def test_alone_is_one_federation_for_each_site(tmp_path: Path) -> None:
     assert together.result.history[0].sites == ["site-1", "site-2", "site-3"]
 
 
+@pytest.mark.slow
 def test_alone_with_workers_is_the_same(tmp_path: Path) -> None:
     one = run(tiny(tmp_path, "method=alone"), out=tmp_path / "one").folder
     two = run(tiny(tmp_path, "method=alone", "workers=2"), out=tmp_path / "two").folder
@@ -313,7 +315,7 @@ def selected(folder: Path, f1s: list[float | None], *overrides: str) -> tuple[in
     return trained.progress.best_round, len(trained.progress.history)
 
 
-@pytest.mark.parametrize(
+@each(
     ("f1s", "overrides", "expected"),
     [
         ([0.1, 0.5, 0.3], [], (2, 3)),

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide.data.batches.relations import Rules
 from confide.errors import RunError, SettingsError
 from confide.federation.inprocess import SiteSpec
@@ -115,7 +116,7 @@ def test_right_relations_are_kept_too(tmp_path: Path) -> None:
     assert (right["gold"], right["predicted"]) == ("treats", "treats")
 
 
-@pytest.mark.parametrize(("found", "unseen"), [(50, 50), (50, 3), (3, 50), (2, 2), (0, 50)])
+@each(("found", "unseen"), [(50, 50), (50, 3), (3, 50), (2, 2), (0, 50)])
 def test_both_kinds_of_mistake_have_room(tmp_path: Path, found: int, unseen: int) -> None:
     gold = [note("n")] * found + [note("n", ("treats", "T1", "T2"))] * unseen
     seen = [note("n", ("treats", "T1", "T2"), sure=0.5)] * found + [note("n")] * unseen

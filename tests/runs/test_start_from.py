@@ -10,6 +10,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from cases import each
 from confide import __version__
 from confide.data.batches.vocabulary import SPECIALS
 from confide.errors import ConfideError, RunError, SettingsError
@@ -156,7 +157,7 @@ def test_another_start_is_another_run(tmp_path: Path) -> None:
         run(settings, out=tmp_path / "out", resume=True)
 
 
-@pytest.mark.parametrize("name", ["/srv/run", "../run", "$CONFIDE_DATA/run", "a//b", "~"])
+@each("name", ["/srv/run", "../run", "$CONFIDE_DATA/run", "a//b", "~"])
 def test_a_server_opens_no_folder_but_its_own(tmp_path: Path, name: str) -> None:
     settings = parse({"start_from": name, "federation": {"sums": "masked"}})
     with pytest.raises(SettingsError, match=r"start_from: a run over real sites.*`public`"):

@@ -38,6 +38,7 @@ def stopped(folder: Path, *overrides: str, after: int, **tree: object) -> Path:
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_evaluated_used_and_reported(tmp_path: Path) -> None:
     """A real process, really killed. What is kept is what the finished run had at that round."""
     settings = tiny(tmp_path, "name=same", "rounds=500", "training.learning_rate=0.05")

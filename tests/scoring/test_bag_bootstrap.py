@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import DataError
 from confide.scoring.bag_bootstrap import auc_interval
 from confide.scoring.bags import BINS, bag_scores, count_bags, ranked_bags
@@ -52,7 +53,7 @@ def test_large_corpora_are_drawn_less_often(monkeypatch: pytest.MonkeyPatch) -> 
     assert auc_interval(rows, samples=500) == hundred
 
 
-@pytest.mark.parametrize("wrong", [[], [[]], [[1, -1]], [[1, 2 * BINS]], [[0, 1]], [[2, 1], []]])
+@each("wrong", [[], [[]], [[1, -1]], [[1, 2 * BINS]], [[0, 1]], [[2, 1], []]])
 def test_bags_that_are_none_are_refused(wrong: list[list[int]]) -> None:
     with pytest.raises(DataError):
         auc_interval(wrong)

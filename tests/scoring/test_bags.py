@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import DataError
 from confide.scoring import Count
 from confide.scoring.bags import BINS, BagCounts, bag_scores, count_bags, sum_bag_counts
@@ -39,7 +40,7 @@ def exact(scores, facts):
     return ranking(scores[:, 1:].ravel(), np.array(true).ravel(), many)
 
 
-@pytest.mark.parametrize("bags", [30, 400, 5000])
+@each("bags", [30, 400, 5000])
 def test_the_histogram_comes_to_what_raw_scores_come_to(bags: int) -> None:
     scores, facts = drawn(bags)
     found, raw = bag_scores(count_bags(scores, LABELS, facts)), exact(scores, facts)

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import DataError
 from confide.scoring import Count, EntityCounts, count_entities, sum_counts
 from confide.text.document import Document, Entity
@@ -16,7 +17,7 @@ def counts(gold, predicted, **how):
 
 
 class TestDefault:
-    @pytest.mark.parametrize(
+    @each(
         ("gold", "predicted", "strict", "relaxed"),
         [
             ([("Drug", 0, 5)], [("Drug", 0, 5)], (1, 1, 1), (1, 1, 1)),
@@ -67,7 +68,7 @@ class TestDefault:
 class TestN2c2:
     """The cases that distinguish the shared task's script, by hand."""
 
-    @pytest.mark.parametrize(
+    @each(
         ("gold", "predicted", "strict", "relaxed"),
         [
             ([("Drug", 0, 5)], [("Drug", 0, 4)], (0, 1, 1), (1, 1, 1)),

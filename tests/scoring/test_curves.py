@@ -3,6 +3,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import DataError
 from confide.scoring.curves import Curve, fit_curve, resampled_curves
 
@@ -103,7 +104,7 @@ class TestResampled:
 
 
 class TestBadInput:
-    @pytest.mark.parametrize("sizes", [[1, 2, 3], [1, 2, 2, 3], [0, 1, 2, 3], [4, 3, 2, 1]])
+    @each("sizes", [[1, 2, 3], [1, 2, 2, 3], [0, 1, 2, 3], [4, 3, 2, 1]])
     def test_sizes_that_carry_no_curve(self, sizes):
         with pytest.raises(DataError, match="at least 4 growing amounts"):
             fit_curve(sizes, [0.5] * len(sizes))

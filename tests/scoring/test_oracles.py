@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.scoring import Count, count_entities, f1, micro, scores
 from confide.text.tagging import spans_from_tags
 from scoring.cases import LENGTH, TYPES, flat_document, flat_spans
@@ -92,7 +93,7 @@ class TestNervaluate:
 class TestConlleval:
     """Known cases of the CoNLL-2000/2003 script."""
 
-    @pytest.mark.parametrize(
+    @each(
         ("gold", "predicted", "true", "guessed", "correct"),
         [
             ("B-NP I-NP O", "B-NP I-NP O", 1, 1, 1),

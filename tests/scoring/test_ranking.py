@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import DataError
 from confide.scoring.ranking import Ranking, auc, pr_curve, precision_at, precisions_at, ranking
 
@@ -33,7 +34,7 @@ def drawn(size, seed=0):
     return generator.random(size) + 0.4 * true, true
 
 
-@pytest.mark.parametrize("size", [1, 2, 50, 3000])
+@each("size", [1, 2, 50, 3000])
 def test_without_ties_it_is_the_trapezoid_over_every_candidate(size: int) -> None:
     scores, true = drawn(size)
     facts = int(true.sum()) + 3
@@ -107,7 +108,7 @@ def test_the_curve_that_is_drawn_lies_on_the_whole_one() -> None:
     assert abs(area(shown) - auc(found)) < 2e-3
 
 
-@pytest.mark.parametrize(
+@each(
     ("scores", "true", "facts", "says"),
     [
         ([0.1, float("nan")], [True, False], 1, "not a number"),

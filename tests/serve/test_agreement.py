@@ -6,16 +6,18 @@ import random
 from dataclasses import replace
 
 import pytest
-from sklearn.metrics import cohen_kappa_score
 
+from cases import each
 from confide.serve.agreement import agreement, kappa
 from confide.text.document import Document, Entity
 
 
-@pytest.mark.parametrize("seed", range(5))
+@each("seed", range(5))
 def test_kappa_is_that_of_scikit_learn(seed: int) -> None:
     chance = random.Random(seed)
     pairs = [(chance.choice("abc"), chance.choice("aab")) for _ in range(60)]
+    from sklearn.metrics import cohen_kappa_score
+
     assert kappa(pairs) == pytest.approx(cohen_kappa_score(*zip(*pairs, strict=True)))
 
 

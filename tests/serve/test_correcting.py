@@ -11,6 +11,7 @@ import time
 import httpx2
 import pytest
 
+from cases import each
 from confide.serve import correcting, reading
 from confide.serve.app import Shown, application
 from confide.text.document import Document
@@ -82,7 +83,7 @@ def test_skipped_sentences_wait(there) -> None:
     assert _next(there)["item"]["id"] == item["id"]
 
 
-@pytest.mark.parametrize(
+@each(
     "marked",
     [
         [{"id": "1", "type": "X", "fragments": [[0, 99]]}],
@@ -119,7 +120,7 @@ def test_relations_are_kept(there, tmp_path) -> None:
     assert (found["type"], found["head"], found["tail"]) == ("r", "1", "2")
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "", ".hidden", "a" * 101, "a\u0000b"])
+@each("name", ["../x", "a/b", "", ".hidden", "a" * 101, "a\u0000b"])
 def test_a_name_that_is_no_name_is_refused(there, name: str) -> None:
     assert there.post("/pages/next", json={"annotator": name}).status_code == 422
     found = there.get("/corrections/export", params={"annotator": name})

@@ -13,6 +13,7 @@ from zipfile import ZipFile
 
 import pytest
 
+from cases import each
 from confide import api
 from confide.errors import DataError, FormatError, GuardError
 from confide.serve.corrections import EXPORTS, Corrections, exported, place_of, settled
@@ -50,7 +51,7 @@ def test_the_last_correction_of_a_sentence_counts(tmp_path) -> None:
     assert Corrections(tmp_path).of("ann")["d.s1"].entities == ()
 
 
-@pytest.mark.parametrize("cut", [1, 10, 60])
+@each("cut", [1, 10, 60])
 def test_a_torn_last_line_is_left_out(tmp_path, cut: int) -> None:
     kept = Corrections(tmp_path)
     kept.save("ann", ONE)
@@ -125,7 +126,7 @@ def test_kill_9_loses_nothing_that_was_answered(tmp_path) -> None:
     assert len(numbers) >= 30 and numbers <= found
 
 
-@pytest.mark.parametrize("format", EXPORTS)
+@each("format", EXPORTS)
 def test_every_format_is_exported(tmp_path, format: str) -> None:
     raw, suffix = exported([ONE], format)
     assert raw
@@ -151,7 +152,7 @@ def test_a_sentence_is_saved_with_its_place(tmp_path) -> None:
     assert place_of(again["d.s1"]) == ("d", 17) and place_of(again["e"]) is None
 
 
-@pytest.mark.parametrize("at", ["", "-1", "x", "1.5", "9" * 5000, "²"])
+@each("at", ["", "-1", "x", "1.5", "9" * 5000, "²"])
 def test_a_place_that_is_none_is_none(at: str) -> None:
     assert place_of(Document("d.s1", "a", attributes=(("of", "d"), ("at", at)))) is None
 

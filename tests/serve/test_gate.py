@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from cases import each
 from confide.serve.gate import COOKIE, HEADERS, Doors, Gate, Refused
 from confide.serve.limits import Limits
 from serve.served import HOST, ORIGIN, browser
@@ -15,7 +16,7 @@ TOKEN = "x" * 43
 TEXTS = {"texts": ["Took drug9."]}
 
 
-@pytest.mark.parametrize("host", ["evil.example", "localhost:1", "localhost", "", f"{HOST}.evil"])
+@each("host", ["evil.example", "localhost:1", "localhost", "", f"{HOST}.evil"])
 def test_a_name_that_is_not_ours_is_refused(host: str) -> None:
     """DNS rebinding: a page elsewhere makes its own name lead here."""
     for path in ("/healthz", "/v1/models", "/static/app.css"):
@@ -26,7 +27,7 @@ def test_our_own_name_is_answered_in_any_case() -> None:
     assert browser().get("/healthz", headers={"host": HOST.upper()}).status_code == 200
 
 
-@pytest.mark.parametrize(
+@each(
     "headers",
     [
         {"origin": "http://evil.example"},
@@ -53,7 +54,7 @@ def test_a_form_needs_an_origin() -> None:
     assert browser(token=TOKEN).post("/enter", data={"token": TOKEN}).status_code == 403
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+@each("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
 def test_what_a_page_elsewhere_could_send_without_asking_is_not_read(kind: str) -> None:
     found = browser().post(
         "/v1/predict", content=b'{"texts": ["a"]}', headers={"content-type": kind}
@@ -61,7 +62,7 @@ def test_what_a_page_elsewhere_could_send_without_asking_is_not_read(kind: str) 
     assert found.status_code == 415
 
 
-@pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"])
+@each("method", ["PUT", "DELETE", "OPTIONS", "TRACE", "PATCH"])
 def test_other_methods_are_refused(method: str) -> None:
     assert browser().request(method, "/v1/predict").status_code == 405
 

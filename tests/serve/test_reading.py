@@ -5,8 +5,7 @@ from __future__ import annotations
 import gzip
 from dataclasses import replace
 
-import pytest
-
+from cases import each
 from confide.serve.app import Shown
 from confide.serve.limits import Limits
 from confide.serve.reading import MARKED, stretches
@@ -85,7 +84,7 @@ def _opened(raw: bytes, name: str, there=None):
     return there.post(f"/pages/open?name={name}", content=raw, headers=OWN)
 
 
-@pytest.mark.parametrize(
+@each(
     ("raw", "name"),
     [
         (b"drug1 B-X\nhelped O\n", "a.conll"),
@@ -99,7 +98,7 @@ def test_files_of_many_formats_are_opened(raw: bytes, name: str) -> None:
     assert text["entities"] == [{"type": "X", "start": 0, "end": 5}]
 
 
-@pytest.mark.parametrize("name", ["../../../tmp/x.txt", "a.%2e%2e", "x." + "y" * 300, "", "%00"])
+@each("name", ["../../../tmp/x.txt", "a.%2e%2e", "x." + "y" * 300, "", "%00"])
 def test_a_file_s_name_leads_nowhere(name: str) -> None:
     assert _opened(b"just words", name).status_code in (200, 422)
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 from starlette.testclient import TestClient
 
+from cases import each
 from confide.errors import KitError, SettingsError
 from confide.serve import running
 from confide.serve.app import Shown, application
@@ -33,7 +34,7 @@ def test_an_address_beyond_this_machine_needs_a_token() -> None:
         listen(Shown(models()), Address.of("https://notes.example=127.0.0.1:0"), say=print)
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
+@each("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
 def test_what_is_here(host: str) -> None:
     assert is_here(host)
 
@@ -45,7 +46,7 @@ def test_a_token_is_made_once_for_its_owner(tmp_path) -> None:
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
 
-@pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
+@each("mode", [0o644, 0o640, 0o604, 0o660, 0o602])
 def test_a_token_that_others_can_read_is_refused(tmp_path, mode: int) -> None:
     file = tmp_path / "token"
     token = token_of(file)
@@ -63,7 +64,7 @@ def test_a_token_that_is_no_file_is_refused(tmp_path) -> None:
             token_of(path)
 
 
-@pytest.mark.parametrize("words", ["", "short", "x" * 31, "a b " * 20, "é" * 50])
+@each("words", ["", "short", "x" * 31, "a b " * 20, "é" * 50])
 def test_a_weak_token_is_refused(tmp_path, words: str) -> None:
     (tmp_path / "token").write_text(words)
     (tmp_path / "token").chmod(0o600)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from cases import each
 from confide.errors import SettingsError
 from confide.methods import METHODS
 from confide.runs.result import Part
@@ -70,7 +71,7 @@ def test_every_error_that_a_table_can_give_has_words_of_ours() -> None:
 SITE = {"name": "north", "train": "x"}
 
 
-@pytest.mark.parametrize(
+@each(
     ("tree", "said"),
     [
         ({"rounds": 0}, "rounds is wrong; expected at least 1; got 0"),

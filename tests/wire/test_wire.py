@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.errors import SettingsError
 from confide.federation.forms import forms_of
 from confide.federation.wire import WireRow, wire_table
@@ -120,7 +121,7 @@ def locked(axis: str, name: str) -> str:
     return path.read_text(encoding="utf-8") if path.exists() else ""
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_what_leaves_a_site_is_what_was_reviewed(name: str) -> None:
     kind, method = table_of(METHODS[name].kind), METHODS[name].method
     reviewed = whole(locked("kinds", kind), locked("methods", method))
@@ -140,13 +141,13 @@ def test_every_table_belongs_to_a_kind_or_a_method() -> None:
     assert not list(FOLDER.glob("*.txt"))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_a_methods_table_is_the_same_for_all_its_kinds(name: str) -> None:
     """No line of a kind stands in a method's table, where another kind would send it unseen."""
     assert of_a_method(METHODS[name]) + "\n" == locked("methods", METHODS[name].method)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_every_field_says_what_it_carries(name: str) -> None:
     for row in wire(name):
         assert len(row.what) > 3, f"{row.step}.{row.field}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cases import each
 from confide.data.batches.annotation import annotation, of_rows
 from confide.data.batches.encoding import TagSet, Window, encode
 from confide.data.batches.examples import Example
@@ -58,7 +59,7 @@ def test_windows_have_the_tags_that_encoding_gives_them() -> None:
     assert np.array_equal(found.source_N, encoded.tags_N == 0)
 
 
-@pytest.mark.parametrize(
+@each(
     ("spans", "says"),
     [
         ([[]], "do not belong to these"),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
+from cases import each
 from confide.data.batches.flat import offsets, padded, places
 
 LENGTHS = [3, 0, 1, 4]
 
 
-@pytest.mark.parametrize("rows", [[0, 1, 2, 3], [3, 3, 0], [1], []])
+@each("rows", [[0, 1, 2, 3], [3, 3, 0], [1], []])
 def test_both_views_hold_the_values_of_the_rows(rows: list[int]) -> None:
     from_S1, values_N = offsets(LENGTHS), np.arange(10, 18)
     rows_B = np.array(rows, np.int64)

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from cases import each
 from confide.data.batches.examples import Example, Span
 from confide.data.batches.pointers import (
     NOTHING,
@@ -93,7 +94,7 @@ def test_there_may_be_more_entities_than_places() -> None:
     assert found.left_out == 1
 
 
-@pytest.mark.parametrize(
+@each(
     ("spans", "what"),
     [
         ([[(0, 1, "gene")]], "outside the declared set"),
@@ -115,7 +116,7 @@ def test_a_chance_is_that_of_three_symbols() -> None:
     assert not irregular
 
 
-@pytest.mark.parametrize(
+@each(
     ("symbols", "spans", "irregular"),
     [
         ([0, 3, 3, 1, STOP], [(0, 1, "effect")], 1),  # a type without words

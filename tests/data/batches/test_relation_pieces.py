@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.data.batches.relation_pieces import (
     EncodedRelations,
     Marking,
@@ -87,7 +88,7 @@ def test_the_tail_may_come_first_and_touch_the_head() -> None:
     assert shown(example("{rash}[pill]")) == "[CLS] <e2> Disease </e2> <e1> Drug </e1> [SEP]"
 
 
-@pytest.mark.parametrize(
+@each(
     ("marked", "pieces"),
     [
         ("a [b {c} d] e", "a <e1> b <e2> c </e2> d </e1> e"),

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.data.batches.relations import (
     NO_RELATION,
     RelationExample,
@@ -227,7 +228,7 @@ UNDIRECTED = Rules(direction="undirected")
 
 @pytest.mark.data
 class TestCorpora:
-    @pytest.mark.parametrize(
+    @each(
         ("file", "examples"),
         [
             ("gad_re/1/train.tsv", {"related": 2520, NO_RELATION: 2276}),
@@ -241,7 +242,7 @@ class TestCorpora:
             dict(sorted(examples.items())), {}, [],
         )  # fmt: skip
 
-    @pytest.mark.parametrize(("part", "rows"), [("train", 4169), ("dev", 2427), ("test", 3469)])
+    @each(("part", "rows"), [("train", 4169), ("dev", 2427), ("test", 3469)])
     def test_chemprot(self, corpora, part, rows):
         documents = read(corpora / "chemprot_re" / f"{part}.txt").documents
         found = candidates(documents)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cases import each
 from confide.data.batches.relations import RelationExample
 from confide.data.batches.sentences import (
     EncodedSentences,
@@ -54,8 +55,8 @@ def test_words_positions_and_pieces() -> None:
     assert batch.relations_B.tolist() == [1, 1]
 
 
-@pytest.mark.parametrize("longest", [8, 12, 20])
-@pytest.mark.parametrize(("before", "between", "after"), [(50, 0, 50), (3, 60, 3), (0, 2, 90)])
+@each("longest", [8, 12, 20])
+@each(("before", "between", "after"), [(50, 0, 50), (3, 60, 3), (0, 2, 90)])
 def test_a_long_sentence_is_cut_around_its_entities(
     longest: int, before: int, between: int, after: int
 ) -> None:

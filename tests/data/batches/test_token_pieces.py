@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from cases import each
 from confide.data.batches.encoding import TagSet
 from confide.data.batches.examples import Example
 from confide.data.batches.token_pieces import (
@@ -51,7 +52,7 @@ def test_a_sentence_without_a_word_has_no_row() -> None:
     assert list(predict_token_batches(none)) == []
 
 
-@pytest.mark.parametrize("longest", [10, 18, 23])
+@each("longest", [10, 18, 23])
 def test_windows_fit_overlap_and_own_every_word_once(longest: int) -> None:
     pieces = Pieces((START,), (END,), unknown=UNKNOWN, padding=PADDING, longest=longest)
     random = np.random.default_rng(longest)

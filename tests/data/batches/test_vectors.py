@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import each
 from confide.data.batches.vectors import read_vectors
 from confide.data.batches.vocabulary import ClearVocabulary, KeyedVocabulary, digest
 from confide.errors import FormatError, MissingDataError
@@ -87,7 +88,7 @@ def test_a_vocabulary_that_knows_nothing_is_no_error(tmp_path: Path) -> None:
     assert found.rows_KD.shape == (0, 2) and found.ids_K.shape == (0,)
 
 
-@pytest.mark.parametrize("content", [b"", b"\n\n", b"word\n", b"3 4\nthe 1 2\n", b"\x80\x03\x00"])
+@each("content", [b"", b"\n\n", b"word\n", b"3 4\nthe 1 2\n", b"\x80\x03\x00"])
 def test_what_holds_no_vector_is_refused(tmp_path: Path, content: bytes) -> None:
     with pytest.raises(FormatError):
         read_vectors(written(tmp_path, content), WORDS)

@@ -2,6 +2,7 @@ import re
 
 import pytest
 
+from cases import each
 from confide.data.corpus.corpora import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
 from confide.text.files import exists
@@ -35,7 +36,7 @@ class TestLocate:
         monkeypatch.setenv("HOME", str(tmp_path))
         assert locate("~/a.tsv") == tmp_path / "a.tsv"
 
-    @pytest.mark.parametrize("name", [name for name, one in CORPORA.items() if not one.shipped])
+    @each("name", [name for name, one in CORPORA.items() if not one.shipped])
     def test_a_missing_corpus_is_explained(self, data, name):
         corpus = CORPORA[name]
         split = next(iter(corpus.files))
@@ -69,7 +70,7 @@ class TestLocate:
             locate("$HOME/a.tsv")
 
 
-@pytest.mark.parametrize("corpus", CORPORA.values(), ids=lambda corpus: corpus.name)
+@each("corpus", CORPORA.values())
 def test_an_entry_is_whole(corpus):
     assert corpus.title and corpus.licence and corpus.published and corpus.files
     assert corpus.kind in ("ner", "relations", "vectors")
@@ -89,7 +90,7 @@ def test_what_is_shipped_is_there(monkeypatch):
 
 
 @pytest.mark.data
-@pytest.mark.parametrize("corpus", CORPORA.values(), ids=lambda corpus: corpus.name)
+@each("corpus", CORPORA.values())
 def test_the_files_are_what_the_entry_says(corpus, corpora):
     if not (corpora / corpus.name).is_dir():
         pytest.skip(f"{corpus.name} is not there")

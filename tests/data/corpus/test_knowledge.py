@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.data.corpus.knowledge import (
     knowledge_of,
     letters,
@@ -48,8 +49,8 @@ def test_what_is_between_a_pair(triples):
     assert kinds.count("duplicate-triple") == rows - len(wanted) - kinds.count("triple-to-itself")
 
 
-@pytest.mark.parametrize("pack", [str.encode, lambda text: gzip.compress(text.encode())])
-@pytest.mark.parametrize("header", ["", "Head\tRelation\tTail\n"])
+@each("pack", [str.encode, lambda text: gzip.compress(text.encode())])
+@each("header", ["", "Head\tRelation\tTail\n"])
 def test_a_file(tmp_path, pack, header):
     path = tmp_path / "kb.tsv"
     path.write_bytes(pack(f"{header}C1\tcauses\tD1\r\n\n D1 \tof\tC1\r\n"))
@@ -102,7 +103,7 @@ def test_letters(tmp_path):
     assert [problem.kind for problem in kb.problems] == ["duplicate-triple"]
 
 
-@pytest.mark.parametrize("row", ["a\tr", "a\tr\tb\tX", "a\t\tb", "a\tr\tb\tX\tY", "a r b"])
+@each("row", ["a\tr", "a\tr\tb\tX", "a\t\tb", "a\tr\tb\tX\tY", "a r b"])
 def test_other_columns_are_an_error(tmp_path, row):
     path = put(tmp_path, "kb.tsv", f"a\tr\tb\n{row}\n")
     with pytest.raises(FormatError) as caught:

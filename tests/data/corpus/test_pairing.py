@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from cases import each
 from confide.data.corpus.pairing import apart, grouped, pairs_of
 from confide.data.corpus.partitions import deal_pairs, partition
 from confide.errors import DataError
@@ -52,7 +53,7 @@ def test_documents_of_several_pairs_or_none_are_like_no_other() -> None:
     assert [len(group) for group in grouped([one, several, silent, one, several])] == [2, 1, 1, 1]
 
 
-@pytest.mark.parametrize("sites", [1, 3, 7])
+@each("sites", [1, 3, 7])
 def test_every_pair_is_at_one_site_and_nothing_is_lost(sites: int) -> None:
     documents = corpus(20, 5)
     dealt = deal_pairs(documents, sites, seed=3)

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.data.corpus.partitions import KINDS, class_of, group_of, partition, site_names
 from confide.errors import DataError
 from confide.text.document import NO_RELATION, Document, Entity, Relation, pair_attributes
@@ -216,7 +217,7 @@ class TestQuantity:
         dealt = partition(many(20), 5, by="quantity", seed=1, alpha=50)
         assert [len(part) for part in dealt.values()] == [16, 1, 1, 1, 1]
 
-    @pytest.mark.parametrize("shares", [[1], [1, 2, 0], [1, 2, -1], [1, 2, np.nan], [1, 2, np.inf]])
+    @each("shares", [[1], [1, 2, 0], [1, 2, -1], [1, 2, np.nan], [1, 2, np.inf]])
     def test_shares_that_make_no_sense(self, shares):
         with pytest.raises(DataError, match="expected 3 positive numbers"):
             partition(many(9), 3, by="quantity", seed=1, shares=shares)
@@ -235,7 +236,7 @@ class TestBadInput:
         with pytest.raises(DataError, match="got 'size'"):
             partition(many(3), 1, by="size", seed=1)
 
-    @pytest.mark.parametrize("alpha", [0, -1, float("nan"), float("inf")])
+    @each("alpha", [0, -1, float("nan"), float("inf")])
     def test_alpha_that_makes_no_sense(self, alpha):
         with pytest.raises(DataError, match="alpha"):
             partition(many(9), 3, by="dirichlet", seed=1, alpha=alpha)

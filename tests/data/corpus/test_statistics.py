@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import pytest
 
+from cases import each
 from confide.data.corpus.statistics import count_documents, stats
 from confide.text.document import Document, Entity, Relation, pair_attributes
 from confide.text.formats import write
@@ -36,7 +37,7 @@ def test_counts_by_hand():
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("spans", "nested", "overlapping", "discontinuous"),
     [
         ([("A", 0, 4), ("A", 5, 8)], 0, 0, 0),

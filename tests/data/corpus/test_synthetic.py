@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from cases import each
 from confide.data.corpus.synthetic import (
     HABITS,
     SPLITS,
@@ -36,7 +37,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     }
 
 
-@pytest.mark.parametrize("site", SITES)
+@each("site", SITES)
 def test_offsets_and_sizes_hold(site: str) -> None:
     for split, sentences in (("train", 160), ("dev", 40), ("test", 120)):
         notes = documents(site, split)
@@ -55,7 +56,7 @@ def test_offsets_and_sizes_hold(site: str) -> None:
                 assert "{" not in words
 
 
-@pytest.mark.parametrize("site", SITES)
+@each("site", SITES)
 def test_every_type_is_there_and_rare_enough_to_miss(site: str) -> None:
     for split in SPLITS:
         notes = documents(site, split)
@@ -84,7 +85,7 @@ def test_splits_and_sites_are_not_copies_of_each_other() -> None:
     assert len(set(texts)) == len(texts)
 
 
-@pytest.mark.parametrize("site", SITES)
+@each("site", SITES)
 def test_what_makes_it_hard_is_there(site: str) -> None:
     own = documents(site, "train")
     everyone = [note for s in SITES for note in documents(s, "train")]
@@ -145,7 +146,7 @@ def test_writing_again_replaces_and_nothing_else_is_touched(tmp_path: Path) -> N
         write_corpus(tmp_path / "mine")
 
 
-@pytest.mark.parametrize(("site", "split", "sentences"), [
+@each(("site", "split", "sentences"), [
     ("dentist", "train", 240), ("oncology", "valid", 240), ("oncology", "train", 7),
 ])  # fmt: skip
 def test_what_there_is_not(site: str, split: str, sentences: int) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
+from cases import each
 from confide.data.corpus.knowledge import read_knowledge
 from confide.data.corpus.synthetic import HABITS, grammar
 from confide.data.corpus.synthetic_pairs import (
@@ -29,7 +28,7 @@ def pair_of(note: Document) -> tuple[str, str]:
     return by_type["DRUG"], by_type["COMPLAINT"]
 
 
-@pytest.mark.parametrize("site", SITES)
+@each("site", SITES)
 def test_relations_go_from_the_one_drug_to_complaints(site: str) -> None:
     for split, count in (("train", 64), ("dev", 16), ("test", 48)):
         notes = relation_documents(site, split, sentences=64)

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cases import each
 from confide.federation import secure
 from confide.federation.failures import Refusal
 from confide.federation.secure import primitives, shamir
@@ -69,7 +70,7 @@ def test_masks_do_not_depend_on_any_seed() -> None:
     assert len(seen) == 2
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.name)
+@each("path", MODULES)
 def test_no_other_source_of_chance_is_even_imported(path: Path) -> None:
     """Only the operating system's, by `secrets` and `cryptography`; never `random` or numpy's."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from cases import each
 from confide.errors import GuardError
 from confide.federation.secure.messages import Greet, Greeted, check_greeted
 
 
-@pytest.mark.parametrize("account", ["\ud800", "\x1b[2J", "7 é", "x" * 5000])
+@each("account", ["\ud800", "\x1b[2J", "7 é", "x" * 5000])
 def test_an_account_that_cannot_be_one_is_the_fault_of_its_site(account: str) -> None:
     """Half a character ended the run for everybody, where the server signed what it had heard."""
     key, signature = "09" + "00" * 31, "11" * 64

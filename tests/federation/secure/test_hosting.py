@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import QuorumError
 from confide.federation.digests import digest
 from confide.federation.failures import Failure, Refusal
@@ -46,7 +47,7 @@ ODD_MOODS = [
 # --- what depends on text ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mood", ODD_MOODS)
+@each("mood", ODD_MOODS)
 def test_an_odd_reply_is_zeros_and_a_one_and_never_a_refusal(mood: str, tmp_path: Path) -> None:
     engine = sites_of(5, tmp_path)
     federation = federation_of(engine, summing_of(engine))
@@ -60,7 +61,7 @@ def test_an_odd_reply_is_zeros_and_a_one_and_never_a_refusal(mood: str, tmp_path
     assert "round 1 step move" in log
 
 
-@pytest.mark.parametrize("mood", ODD_MOODS)
+@each("mood", ODD_MOODS)
 def test_an_odd_reply_looks_like_any_other(mood: str, tmp_path: Path) -> None:
     """As many bytes, field by field, in every exchange; what differs is noise."""
     forms = []
@@ -130,8 +131,8 @@ def kept(engine: Sites, site: str, round: int) -> int:
     return memory.turns if isinstance(memory, Kept) else 0
 
 
-@pytest.mark.parametrize("exchange", EXCHANGES)
-@pytest.mark.parametrize("late", [False, True])
+@each("exchange", EXCHANGES)
+@each("late", [False, True])
 def test_memory_is_written_only_when_the_sum_has_settled(
     exchange: str, late: bool, tmp_path: Path
 ) -> None:
@@ -270,14 +271,14 @@ def test_an_opening_without_its_ask_has_the_digest_that_was_noted_and_no_other(
         asked.of(without)
 
 
-@pytest.mark.parametrize("data", [b"", b"x", b"\0" * 64, json.dumps({}).encode()])
+@each("data", [b"", b"x", b"\0" * 64, json.dumps({}).encode()])
 def test_an_opening_around_nothing_is_refused(data: bytes, tmp_path: Path) -> None:
     engine = sites_of(4, tmp_path)
     refused = answered(engine, opening_of(engine, data))
     assert isinstance(refused, Failure) and refused.code == "bad-ask"
 
 
-@pytest.mark.parametrize(
+@each(
     "parts",
     [
         {"sites": 0}, {"sites": -5}, {"sites": 2**40}, {"examples": float("nan")},

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import GuardError
 from confide.federation.secure import lanes, restoring
 from confide.federation.secure.lanes import ODD, Layout, layout_of, no_lanes
@@ -48,7 +49,7 @@ def lane_of(value: float, *, weight: float = 1.0, whole: float = 1.0) -> int:
     return int(layout.views(found)["weights", "a"][0])
 
 
-@pytest.mark.parametrize(
+@each(
     ("value", "lane"),
     [
         (0.0, 0),
@@ -64,7 +65,7 @@ def test_fixed_point_known_answers(value: float, lane: int) -> None:
     assert lane_of(value) == lane
 
 
-@pytest.mark.parametrize("value", [8.001, -8.001, 1e30, 1e308])
+@each("value", [8.001, -8.001, 1e30, 1e308])
 def test_what_does_not_fit_is_refused_and_never_clipped(value: float) -> None:
     """Flower's SecAgg+ clips without a word (its issue 7522)."""
     with pytest.raises(GuardError, match="absurdly large"):
@@ -81,8 +82,8 @@ def test_the_largest_changes_of_all_sites_fit() -> None:
 # --- bounds ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sites", [3, 9, 10, 11, 100, 257, 258, 259, 260, 1_000, 2_000])
-@pytest.mark.parametrize("code", [127, -127])
+@each("sites", [3, 9, 10, 11, 100, 257, 258, 259, 260, 1_000, 2_000])
+@each("code", [127, -127])
 def test_codes_of_any_number_of_sites_do_not_overflow(sites: int, code: int) -> None:
     """Fed-BioMed's sums overflowed from ten nodes on (its issue 1210)."""
     asked = ask(many=2)
@@ -100,8 +101,8 @@ def _times(layout: Layout, one: np.ndarray, sites: int) -> np.ndarray:
     return total
 
 
-@pytest.mark.parametrize("sites", [1, 3, 10, 257, 1_024, 1_025, 5_000])
-@pytest.mark.parametrize("sign", [1.0, -1.0])
+@each("sites", [1, 3, 10, 257, 1_024, 1_025, 5_000])
+@each("sign", [1.0, -1.0])
 def test_narrow_lanes_hold_the_largest_numbers_of_any_number_of_sites(
     sites: int, sign: float
 ) -> None:
@@ -126,7 +127,7 @@ def test_what_does_not_fit_a_narrow_lane_is_refused_and_never_clipped() -> None:
             layout.lanes_of(HALVE, asked, Halved(np.array([value]), 1.0))
 
 
-@pytest.mark.parametrize(("sites", "bytes_each"), [(3, 2), (50, 2), (258, 2), (259, 4)])
+@each(("sites", "bytes_each"), [(3, 2), (50, 2), (258, 2), (259, 4)])
 def test_a_masked_upload_is_as_long_as_a_plain_one_of_its_precision(
     sites: int, bytes_each: int
 ) -> None:
@@ -137,8 +138,8 @@ def test_a_masked_upload_is_as_long_as_a_plain_one_of_its_precision(
         assert plain <= layout.length / asked.many <= limit
 
 
-@pytest.mark.parametrize("sites", [3, 10, 2_000])
-@pytest.mark.parametrize("width", ["wide_N", "narrow_N"])
+@each("sites", [3, 10, 2_000])
+@each("width", ["wide_N", "narrow_N"])
 def test_counts_that_could_overflow_are_refused_at_the_site(sites: int, width: str) -> None:
     asked = ask(many=1)
     layout = layout_of(COUNT, asked, sites=sites, examples=0.0)
@@ -167,14 +168,14 @@ def test_the_ends_of_integer_types_do_not_slip_through(dtype: Any) -> None:
                 lanes._whole(np.array([value], dtype), 2.0**62, "field")
 
 
-@pytest.mark.parametrize("value", [1e12, -1e12, math.nan, math.inf, -math.inf])
+@each("value", [1e12, -1e12, math.nan, math.inf, -math.inf])
 def test_numbers_out_of_range_are_refused(value: float) -> None:
     layout = layout_of(MOVE, ONE, sites=3, examples=1.0)
     with pytest.raises(GuardError):
         layout.lanes_of(MOVE, ONE, moved(0.0, loss=value))
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, 0.5])
+@each("value", [math.nan, math.inf, 0.5])
 def test_counts_that_are_no_whole_numbers_are_refused(value: float) -> None:
     asked = replace(ask(many=1), weights={"table": np.zeros((1, 1), np.float32)})
     layout = layout_of(MOVE, asked, sites=3, examples=2.0)
@@ -210,7 +211,7 @@ def test_a_whole_that_is_too_small_leaves_nobody_out() -> None:
     assert (restored["weight"], odd) == (sum(weights), 0)
 
 
-@pytest.mark.parametrize("examples", [0.0, -1.0, math.nan, -math.inf])
+@each("examples", [0.0, -1.0, math.nan, -math.inf])
 def test_a_whole_that_is_none_leaves_everybody_out(examples: float) -> None:
     """Not some of the sites, which would tell who they are."""
     layout = layout_of(MOVE, ONE, sites=4, examples=examples)
@@ -244,7 +245,7 @@ def test_every_part_of_a_layout_is_in_its_digest() -> None:
 # --- layouts -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", [MOVE, COUNT, CODE, HALVE, SLOPE], ids=lambda step: step.name)
+@each("step", [MOVE, COUNT, CODE, HALVE, SLOPE])
 def test_parts_lie_end_to_end_and_on_multiples_of_their_width(step: Step) -> None:
     layout = layout_of(step, ask(), sites=4, examples=9.0)
     start = 0

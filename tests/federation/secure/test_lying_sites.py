@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.errors import FederationError
 from confide.federation.digests import digest
 from confide.federation.failures import Failure
@@ -108,7 +109,7 @@ def test_masked_numbers_of_another_length_are_left_out(
     assert {site for site, _ in check(lying(tmp_path, "mask", change))} == {LIAR}
 
 
-@pytest.mark.parametrize("signature", ["00" * 64, "zz" * 64, "00"])
+@each("signature", ["00" * 64, "zz" * 64, "00"])
 def test_a_bad_signature_does_not_count(signature: str, tmp_path: Path) -> None:
     """The site's numbers are in the sum all the same: the others signed it."""
     engine = lying(tmp_path, "agree", lambda signed: Signed(signature))
@@ -220,7 +221,7 @@ def another_commitment(liar: Any, now: Any, made: Offered) -> dict[str, Any]:
     return {"commitment": "00" * 32}
 
 
-@pytest.mark.parametrize("craft_it", [other_secrets, bent_shares, another_commitment])
+@each("craft_it", [other_secrets, bent_shares, another_commitment])
 def test_a_sum_with_crafted_shares_stays_closed_and_names_their_maker(
     craft_it: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cases import each
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
 from confide.federation.secure import member as members
@@ -57,7 +58,7 @@ def signatures(made: Ring, second: Sequence[str] = FIVE) -> dict[str, str]:
 # --- one sum -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("second", [FIVE, FIVE[:4], FIVE[1:]])
+@each("second", [FIVE, FIVE[:4], FIVE[1:]])
 def test_an_honest_sum_opens_to_the_sum_and_nothing_else(second: list[str]) -> None:
     made = ring(5)
     heard = honest_play(made, FIVE, second)
@@ -303,7 +304,7 @@ def test_a_site_knows_only_its_present_sum() -> None:
     assert code_of(lambda: member(OWN).mask(made.mask_for(OWN, FIVE))) == "no-sum"
 
 
-@pytest.mark.parametrize(
+@each(
     ("first", "code"),
     [
         (FIVE[:3], "bad-set"),  # fewer than t = 4
@@ -349,7 +350,7 @@ def test_offers_that_the_server_made_up(change: Callable[[Mask], Mask], code: st
     masked(made)  # nothing was lost by it
 
 
-@pytest.mark.parametrize("point", LOW_ORDER)
+@each("point", LOW_ORDER)
 def test_a_key_of_low_order_that_a_colluder_signs(point: str) -> None:
     """Everyone could compute a mask with it."""
     made = ring(5)
@@ -386,9 +387,7 @@ def test_the_sites_own_offer_must_be_its_present_one() -> None:
     assert code_of(lambda: made.members[OWN].mask(made.mask_for(OWN, FIVE))) == "bad-offer"
 
 
-@pytest.mark.parametrize(
-    "second", [FIVE[1:], FIVE[:3], [], [*FIVE, "site-09"], FIVE[::-1], [*FIVE[:4], FIVE[3]]]
-)
+@each("second", [FIVE[1:], FIVE[:3], [], [*FIVE, "site-09"], FIVE[::-1], [*FIVE[:4], FIVE[3]]])
 def test_sets_that_are_never_signed(second: list[str]) -> None:
     made = masked(ring(5))
     ask = Agree(made.context.hex(), second)
@@ -509,7 +508,7 @@ def test_a_new_meeting_ends_the_present_sum() -> None:
     assert code_of(lambda: made.members[OWN].mask(made.mask_for(OWN, FIVE))) == "no-sum"
 
 
-@pytest.mark.parametrize("attempt", [-1, 2**63, -(2**63)])
+@each("attempt", [-1, 2**63, -(2**63)])
 def test_an_attempt_is_a_natural_number(attempt: int) -> None:
     made = ring(5)
     odd = replace(made.opening, attempt=attempt)

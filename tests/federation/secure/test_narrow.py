@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.federation.changes import can_be_coded
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
@@ -103,7 +104,7 @@ def test_only_changes_of_weights_are_narrow() -> None:
     assert not any(name.startswith(("feded", "dp-")) for name in narrow)
 
 
-@pytest.mark.parametrize(
+@each(
     ("lane", "rooms"),
     [
         (3, {"a": 1.0}),

@@ -13,6 +13,7 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from confide.federation.digests import digest, statement
 from confide.federation.seals import is_signed_by
 from confide.federation.secure import primitives
@@ -256,7 +257,7 @@ def test_a_keystream_goes_on_from_block_to_block(monkeypatch: pytest.MonkeyPatch
     assert len(set(whole.tolist())) > 3_990
 
 
-@pytest.mark.parametrize("width", [2, 4, 8])
+@each("width", [2, 4, 8])
 def test_adding_and_subtracting_a_keystream_wraps_around(width: int) -> None:
     most = 256**width
     start = np.array([0, 1, most - 1, most // 2], f"<u{width}")
@@ -272,7 +273,7 @@ def test_adding_and_subtracting_a_keystream_wraps_around(width: int) -> None:
     assert (up == start.view(np.uint8)).all()
 
 
-@pytest.mark.parametrize("point", LOW_ORDER)
+@each("point", LOW_ORDER)
 def test_keys_of_low_order_are_seen(point: str) -> None:
     assert is_low_order(bytes.fromhex(point))
     with pytest.raises(ValueError, match=r"."):
@@ -284,7 +285,7 @@ def test_other_keys_are_not_of_low_order_and_half_keys_are_none() -> None:
     assert is_low_order(b"") and is_low_order(bytes(31)) and is_low_order(public_of(ONE) + b"0")
 
 
-@pytest.mark.parametrize("box", [b"", b"x", bytes(16), bytes(148)])
+@each("box", [b"", b"x", bytes(16), bytes(148)])
 def test_what_was_not_sealed_does_not_open(box: bytes) -> None:
     assert unsealed(ONE, box) is None
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from confide.federation.failures import Refusal
 from confide.federation.secure import repeats
 from confide.federation.secure.repeats import Sets, Turns
@@ -52,7 +53,7 @@ def test_a_run_whose_set_has_shrunk_gets_the_sums_again_that_it_had_before_and_n
     assert not allowed(tmp_path, later, FIVE)
 
 
-@pytest.mark.parametrize("second", [FIVE[:4], FIVE[1:], [*FIVE, "site-06"], FIVE[:1]])
+@each("second", [FIVE[:4], FIVE[1:], [*FIVE, "site-06"], FIVE[:1]])
 def test_another_set_of_the_same_turn_is_refused(second: list[str], tmp_path: Path) -> None:
     assert allowed(tmp_path, TURN, FIVE)
     assert not allowed(tmp_path, TURN, second)
@@ -60,7 +61,7 @@ def test_another_set_of_the_same_turn_is_refused(second: list[str], tmp_path: Pa
     assert not allowed(tmp_path, TURN._replace(attempt=1), second)
 
 
-@pytest.mark.parametrize(
+@each(
     "elsewhere",
     [
         TURN._replace(run="other"),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from cases import each
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.secure import roster as rosters
@@ -85,9 +86,7 @@ def test_three_sites_cannot_lose_one_and_five_can() -> None:
     assert [n - threshold(n, colluders(n)) for n in (3, 4, 5)] == [0, 1, 1]
 
 
-@pytest.mark.parametrize(
-    ("sites", "colluding"), [(0, 0), (1, 0), (2, 0), (2, 1), (3, 2), (5, 0), (5, -1)]
-)
+@each(("sites", "colluding"), [(0, 0), (1, 0), (2, 0), (2, 1), (3, 2), (5, 0), (5, -1)])
 def test_too_few_sites_to_hide_one(sites: int, colluding: int) -> None:
     with pytest.raises(SettingsError):
         threshold(sites, colluding)
@@ -194,7 +193,7 @@ def test_a_greeting_of_another_run_or_other_settings() -> None:
     assert refusal(replaced(other, 4)) == "other-binding"
 
 
-@pytest.mark.parametrize("point", LOW_ORDER)
+@each("point", LOW_ORDER)
 def test_a_box_key_of_low_order(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rosters, "public_of", lambda secret: bytes.fromhex(point))
     shown = signed_by("site-05", KEYS[4])

@@ -15,6 +15,7 @@ from itertools import permutations, product
 import numpy as np
 import pytest
 
+from cases import each
 from confide.federation.failures import Refusal
 from confide.federation.secure import member
 from federation.secure.plays import Curious, Heard, Ring, plus, ring
@@ -131,7 +132,7 @@ def test_five_sites_whatever_each_is_told_against_members() -> None:
         assert all(len(one) >= 3 for one in read(start, size, views))
 
 
-@pytest.mark.parametrize("sizes", SIZES)
+@each("sizes", SIZES)
 def test_the_search_opens_nothing_below_the_bound(sizes: tuple[int, int, int]) -> None:
     size, generator = Size(*sizes), random.Random(sum(sizes))
     start = least_of(size)
@@ -142,7 +143,7 @@ def test_the_search_opens_nothing_below_the_bound(sizes: tuple[int, int, int]) -
             assert all(len(one) >= size.needed for one in read(start, size, views))
 
 
-@pytest.mark.parametrize("sizes", SIZES[1:])
+@each("sizes", SIZES[1:])
 def test_without_the_third_exchange_the_search_opens_a_vector(
     sizes: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,7 +169,7 @@ def test_at_five_sites_three_exchanges_would_do() -> None:
         assert all(one.bit_count() >= 3 for one in opened(size, list(views)))
 
 
-@pytest.mark.parametrize(("sites", "least", "colluding"), [(5, 3, 1), (7, 4, 2), (10, 6, 3)])
+@each(("sites", "least", "colluding"), [(5, 3, 1), (7, 4, 2), (10, 6, 3)])
 def test_a_threshold_one_lower_lets_two_sets_be_signed(
     sites: int, least: int, colluding: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

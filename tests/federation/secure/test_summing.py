@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import FederationError, QuorumError
 from confide.federation.failures import Failure
 from confide.federation.messages import encode
@@ -53,7 +54,7 @@ def whole_of(step: Step, engine: Sites) -> float:
 # --- exactness ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("step", SUMMED, ids=lambda step: step.name)
+@each("step", SUMMED)
 def test_a_sum_is_exact(step: Step, tmp_path: Path) -> None:
     """The oracle adds whole numbers of any size, one number after another."""
     engine = sites_of(5, tmp_path)

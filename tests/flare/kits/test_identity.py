@@ -10,6 +10,7 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import x25519
 
+from cases import each
 from confide.errors import KeyFileError
 from confide.federation.failures import Refusal
 from confide.flare.kits.identity import (
@@ -86,7 +87,7 @@ def test_a_key_is_pinned_when_it_is_first_met_and_another_is_refused(tmp_path: P
     assert not pins.meet("north", b"2" * 32).compared
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", "7", '{"kind": 1}', "[" * 20_000])
+@each("text", ["", "{}", "[]", "7", '{"kind": 1}', "[" * 20_000])
 def test_what_is_no_card_is_refused(text: str) -> None:
     with pytest.raises(Refusal) as refused:
         Card.decode(text)

@@ -24,6 +24,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from nvflare.fuel.utils.argument_utils import parse_vars
 
 import confide.flare.nvidia
+from cases import each
 from confide.cli import kit_verbs
 from confide.errors import EngineError, KitError
 from confide.flare.kits import naming, policies, startup
@@ -146,7 +147,7 @@ def test_an_address_and_days_are_taken(tmp_path):
 # --- what is refused ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("changed", "said"),
     [
         ({"sites": []}, "at least one site"),

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from cases import each
 from confide.cli.verbs import app
 from confide.errors import KitError
 from confide.flare.kits import unit
@@ -51,7 +52,7 @@ def test_a_site_may_write_in_its_kit_and_its_memory_only(tmp_path: Path) -> None
     assert lines(text, "User=") == ["User=confide"]
 
 
-@pytest.mark.parametrize("evil", ["a\nExecStartPre=/bin/evil", "a\tb", "a\x1b[2J", "a\u2028b"])
+@each("evil", ["a\nExecStartPre=/bin/evil", "a\tb", "a\x1b[2J", "a\u2028b"])
 def test_a_path_cannot_smuggle_a_line_in(tmp_path: Path, evil: str) -> None:
     with pytest.raises(KitError, match="control character") as raised:
         unit_text(kit(tmp_path), writable=[tmp_path / evil])

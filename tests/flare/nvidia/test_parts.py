@@ -19,6 +19,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
+from cases import each
 from confide.errors import EngineError, RunError
 from confide.federation.failures import Failure
 from confide.federation.messages import decode
@@ -65,7 +66,7 @@ def put(data: bytes) -> tuple[Outbox, Ticket]:
     return outbox, ticket
 
 
-@pytest.mark.parametrize("size", [1001, 1399, 1400, 1401, 10_240])
+@each("size", [1001, 1399, 1400, 1401, 10_240])
 def test_a_large_message_comes_whole(size: int) -> None:
     outbox, ticket = put(LARGE[:size])
     assert ticket.size == size
@@ -92,7 +93,7 @@ def code_of(outbox: Outbox, request: Shareable) -> str:
     return str(outbox.answer("", FLContext(), request=request).get_return_code())
 
 
-@pytest.mark.parametrize("at", [-1, len(LARGE), True, "0", None, 0.0])
+@each("at", [-1, len(LARGE), True, "0", None, 0.0])
 def test_a_part_from_nowhere_is_refused(at: object) -> None:
     outbox, ticket = put(LARGE)
     request = Shareable()
@@ -109,7 +110,7 @@ TICKETS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "size"), TICKETS)
+@each(("name", "size"), TICKETS)
 def test_a_ticket_of_another_form_is_no_message(name: object, size: object) -> None:
     forged: Any = Ticket(name, size)  # type: ignore[arg-type]
     assert replied(reply_of(forged, 1.0)) is None

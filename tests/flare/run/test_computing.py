@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from cases import each
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.flare.run.computing import compute_as, own_computing
@@ -40,7 +41,7 @@ def test_a_device_that_is_not_there_is_a_code(monkeypatch: pytest.MonkeyPatch) -
     assert caught.value.code == "device-missing"
 
 
-@pytest.mark.parametrize("odd", ["gpu", "cuda:", "meta", "cpu; rm", ""])
+@each("odd", ["gpu", "cuda:", "meta", "cpu; rm", ""])
 def test_odd_names_are_refused_by_the_file(odd: str) -> None:
     with pytest.raises(SettingsError, match="device is wrong"):
         parse_site({**FILE, "device": odd})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +32,8 @@ from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
-from contract.entries import ENTRIES
-from contract.runs import differences, result, states
+from contract.entries import ENTRIES, FAST, METHOD, pairs
+from contract.runs import Straight, differences, result, states
 from flare.homes import HomesEngine, as_toml, public_of, withdraw, write_site_files
 
 OURS = {"bytes", "data", "name"}
@@ -62,17 +62,26 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "ledger.jsonl").read_text().splitlines()]
 
 
-CASES = [(name, *v) for name, entry in ENTRIES.items() for v in [(), *entry.variants]]
+CASES = [
+    pytest.param(
+        (name, *form),
+        id=" ".join((name, *form)),
+        marks=[] if name in FAST and not form else [pytest.mark.slow],
+    )
+    for name, entry in ENTRIES.items()
+    for form in [(), *entry.variants]
+]
 
 
-@pytest.mark.parametrize("case", CASES, ids=" ".join)
-def test_the_numbers_are_those_of_one_machine(tmp_path: Path, case: tuple[str, ...]) -> None:
-    settings = tiny(tmp_path, f"method={case[0]}", *case[1:])
-    run(settings, out=tmp_path / "one")
-    engine = HomesEngine(write_site_files(tmp_path / "homes", settings))
-    conduct(tmp_path / "server", settings, engine)
-    assert not list(differences(numbers(tmp_path / "one"), numbers(tmp_path / "server")))
-    assert not list(differences(states(tmp_path / "one"), states(tmp_path / "server")))
+@pytest.mark.parametrize("case", CASES)
+def test_the_numbers_are_those_of_one_machine(
+    tmp_path: Path, case: tuple[str, ...], straight: Callable[..., Straight]
+) -> None:
+    one = straight(f"method={case[0]}", *case[1:])
+    engine = HomesEngine(write_site_files(tmp_path / "homes", one.settings))
+    conduct(tmp_path / "server", one.settings, engine)
+    assert not list(differences(numbers(one.folder), numbers(tmp_path / "server")))
+    assert not list(differences(states(one.folder), states(tmp_path / "server")))
 
 
 def test_alone_is_a_federation_of_each_site(tmp_path: Path) -> None:
@@ -111,7 +120,7 @@ class Listens(HomesEngine):
         yield from super().deliver(step, round, **asked)
 
 
-@pytest.mark.parametrize("method", sorted(ENTRIES))
+@pytest.mark.parametrize("method", pairs(fast=METHOD.values()))
 def test_a_job_that_dies_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, method: str) -> None:
     settings = tiny(tmp_path, f"method={method}", "rounds=3", sites=2)
     files = write_site_files(tmp_path / "homes", settings)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cases import each
 from confide.errors import SettingsError
 from confide.federation.quorum import round_half_up
 from confide.flare.run.consenting import (
@@ -224,7 +225,7 @@ def test_one_step_outside_is_outside(
     assert outside(agreement, parse(RUN | changes), **(AS | about)) == [field]
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "field"),
     [
         (
@@ -279,7 +280,7 @@ def test_a_resumed_run_is_the_same_and_one_with_other_settings_another() -> None
 # --- what is proposed -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("pair", METHODS)
+@each("pair", METHODS)
 def test_the_usual_bounds_let_the_defaults_of_a_pair_run(pair: str) -> None:
     now = datetime(2026, 11, 23, tzinfo=UTC)
     agreement = usual(pair, AGREED["wire"], at_least=3, now=now)
@@ -328,7 +329,7 @@ def test_bounds_are_given_as_settings_are() -> None:
     assert with_bounds(found, ["sites=[]"]).others
 
 
-@pytest.mark.parametrize(
+@each(
     ("bound", "said"),
     [
         ("run=3", "no line 'run'.*'runs'"),

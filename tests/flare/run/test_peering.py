@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cases import each
 from confide.errors import ConfideError
 from confide.federation.engine import Delivery
 from confide.federation.failures import Failure, Refusal
@@ -114,7 +115,7 @@ def test_another_identity_under_a_pinned_name_is_refused(tmp_path: Path) -> None
     refused(tmp_path, settings, engine, "is not the one that was pinned")
 
 
-@pytest.mark.parametrize(
+@each(
     ("sites", "named", "code"),
     [
         ("abcd", False, ""),
@@ -237,7 +238,7 @@ def test_no_sum_is_of_fewer_sites_than_were_agreed(
 OLD, NEW, OTHER = (f"{count} {digit * 64}" for count, digit in ((3, "a"), (4, "b"), (4, "c")))
 
 
-@pytest.mark.parametrize(
+@each(
     ("before", "after", "code"),
     [
         ("", OLD, ""),

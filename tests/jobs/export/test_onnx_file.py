@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("onnxruntime", reason="needs the extra confide[onnx]")
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.errors import SettingsError
 from confide.jobs.export import Copy, onnx_file
 from confide.jobs.export.onnx_file import MODEL, write_onnx
@@ -39,7 +40,7 @@ def written(family: str, place: Path) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("family", sorted(FAMILIES.keys() - {UNWRITTEN}))
+@each("family", sorted(FAMILIES.keys() - {UNWRITTEN}))
 def test_every_family_gives_the_same_numbers(family: str, tmp_path: Path) -> None:
     assert max(written(family, tmp_path)) < 1e-5
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import spacy
 
 import confide
 from confide.jobs.loading.annotated import Annotated
@@ -21,6 +20,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_spacy_finds_the_component_by_its_name(run: Path) -> None:
+    spacy = pytest.importorskip("spacy")
     nlp = spacy.blank("en")
     nlp.add_pipe("confide", config={"run": str(run)})
     expected = [(one.text, one.type) for one in confide.load(run)(TEXT).entities]
@@ -33,7 +33,7 @@ def test_spacy_finds_the_component_by_its_name(run: Path) -> None:
 
 def test_a_component_without_a_run_says_how(run: Path) -> None:
     with pytest.raises(ValueError, match="name a run"):
-        spacy.blank("en").add_pipe("confide")
+        pytest.importorskip("spacy").blank("en").add_pipe("confide")
 
 
 def test_overlaps_and_parts_of_tokens_fit_spacys_rules() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
+from cases import each
 from confide.data.batches.relations import NO_RELATION
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
@@ -246,7 +247,7 @@ def test_a_run_where_no_site_has_an_example_is_refused(tmp_path: Path, method: s
 # --- what is refused ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"dim": 0},
@@ -255,7 +256,6 @@ def test_a_run_where_no_site_has_an_example_is_refused(tmp_path: Path, method: s
         {"relations": ["causes", ""]},
         {"types": [""]},
     ],
-    ids=str,
 )
 def test_a_description_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
     good = RelationsDescribed("d" * 64, 16, ["causes"], [("Drug", "Pain")], ["Drug", "Pain"])
