@@ -108,7 +108,8 @@ def export(
         try:
             made.out.replace(out.resolve())
         except OSError:  # where something is mounted, nothing can be renamed to
-            shutil.copytree(made.out, out, dirs_exist_ok=True)
+            with _writing(out):
+                shutil.copytree(made.out, out, dirs_exist_ok=True)
     return out
 
 
