@@ -18,7 +18,7 @@ from confide.flare.kits.startup import open_kit
 from confide.flare.nvidia.processes import start
 start(open_kit(Path(sys.argv[1])))
 """
-_KEEP = 'until "$@"; do sleep 2; done'
+_KEEP = 'while kill -0 "$PPID" && ! "$@"; do sleep 2; done'
 _KEPT: dict[str, subprocess.Popen[bytes]] = {}
 """By the path of a kit: the shell that starts it again until it ends with 0."""
 
