@@ -86,7 +86,7 @@ def test_only_who_is_revoked_is_admitted(server):
 @pytest.mark.parametrize("torn", [b"", b"[]", b'{"disabled_clients": [1]}', b"{}", b"\xff"])
 def test_a_damaged_list_is_never_read_as_an_empty_one(server, torn):
     (server.path / revoking.LIST).write_bytes(torn)
-    for refused in (revoked, start, status, lambda kit: revoke(kit, "north")):
+    for refused in (revoked, processes.start, status, lambda kit: revoke(kit, "north")):
         with pytest.raises(KitError, match="list of revoked sites cannot be read"):
             refused(server)
     assert (server.path / revoking.LIST).read_bytes() == torn
