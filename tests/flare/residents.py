@@ -28,6 +28,8 @@ def start(kit: Kit, *, wait: float = PATIENCE) -> None:
 
     What it prints goes to `console.txt` in the kit.
     """
+    before = _KEPT.pop(str(kit.path), None)
+    assert before is None or before.wait(PATIENCE) == 0, "it is still kept: stop it first"
     command = [sys.executable, "-c", _START, str(kit.path)]
     with open(kit.path / "console.txt", "ab", opener=_private) as console:
         _KEPT[str(kit.path)] = subprocess.Popen(
