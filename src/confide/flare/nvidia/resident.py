@@ -36,8 +36,8 @@ NEEDED = (
 """The server's commands that a site accepts. It answers others with "invalid"."""
 
 
-_told = threading.Event()
-"""Set once a signal asked this process to end."""
+_told: list[int] = []
+"""The signals that asked this process to end; no Event, for whose lock a handler could wait."""
 
 
 def main(path: str) -> None:
@@ -60,9 +60,9 @@ def main(path: str) -> None:
         try:
             flare.main(**given)
         except Exception:
-            if not _told.is_set():
+            if not _told:
                 raise
-        return 0 if _told.is_set() else 1
+        return 0 if _told else 1
 
     with held:
         code = MainProcessMonitor.run(
@@ -95,7 +95,7 @@ def _end(number: int, frame: FrameType | None) -> None:
     """Shut down in good order: stop runs, and tell the server that the site is leaving."""
     from confide.flare.nvidia.watch import Watch
 
-    _told.set()
+    _told.append(number)
     if Watch.engine is None or not Watch.registered:
         os._exit(0)
     leave = getattr(Watch.engine, "shutdown_server", None) or Watch.engine.shutdown
