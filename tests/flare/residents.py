@@ -24,7 +24,7 @@ _KEPT: dict[str, subprocess.Popen[bytes]] = {}
 
 
 def start(kit: Kit, *, wait: float = PATIENCE) -> None:
-    """Keep a kit's resident process running; wait until it is connected, or knows why not.
+    """Keep a kit's resident process running; wait until it is connected, or turned away.
 
     What it prints goes to `console.txt` in the kit.
     """
@@ -49,7 +49,7 @@ def _private(path: str, flags: int) -> int:
 
 def _settled(kit: Kit) -> bool:
     now = status(kit)
-    return now.connected or bool(now.running and now.trouble)
+    return now.connected or (now.running and now.trouble == processes.TURNED_AWAY)
 
 
 def stop(kit: Kit, *, wait: float = 20.0) -> bool:
