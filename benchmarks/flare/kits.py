@@ -6,6 +6,8 @@ import json
 import os
 import platform
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections import defaultdict
@@ -94,6 +96,16 @@ class Memory(threading.Thread):
         return dict(self.seen)
 
 
+def started(kit: Any) -> None:
+    """Start a kit's process, which `processes.stop` ends, and wait until it is connected."""
+    command = [sys.executable, "-m", "confide", kit.kind, "start", str(kit.path)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not processes.status(kit).connected:
+        if process.poll() is not None:
+            raise SystemExit(f"{kit.name} ended; see {kit.path / 'log.txt'}")
+        time.sleep(0.1)
+
+
 def measured(
     kits: Sequence[Any],
     settings: str,
@@ -109,7 +121,7 @@ def measured(
     """
     try:
         for kit in kits[:-1]:
-            processes.start(kit, wait=120.0)
+            started(kit)
         for number, travel in enumerate(travels):
             up, down = travel.split(", ")
             file, out = folder / f"run-{number}.toml", folder / f"run-{number}"

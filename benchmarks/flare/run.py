@@ -24,7 +24,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from kits import founded
+from kits import founded, started
 
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.lead import coordinate
@@ -111,7 +111,7 @@ def located(path: str) -> Path:
 def started_in(kit: Any) -> float:
     """Seconds until a kit's process is ready, or connected."""
     start = time.perf_counter()
-    processes.start(kit, wait=60.0)
+    started(kit)
     return time.perf_counter() - start
 
 

@@ -61,7 +61,7 @@ def os_errors_as(
     try:
         yield
     except OSError as error:
-        raise kind(f"{what} ({error.strerror})", where=str(where), fix=fix) from error
+        raise kind(f"{what} ({error.strerror or error})", where=str(where), fix=fix) from error
 
 
 class Note(UserWarning):

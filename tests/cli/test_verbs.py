@@ -308,7 +308,7 @@ def test_all_that_a_command_lacks_is_said_with_a_line_to_paste() -> None:
     assert done.exit_code == 2 and "--site and --host are missing" in done.stderr
     assert "confide consortium init 'my hospitals' --site NAME --host HOST --port 80" in done.stderr
     assert "RUN FILE is missing" in call("evaluate").stderr
-    wrong = call("server", "start", "kit", "--wait", "no")
+    wrong = call("server", "stop", "kit", "--wait", "no")
     assert wrong.exit_code == 2 and "Invalid value for '--wait'" in wrong.stderr
 
 

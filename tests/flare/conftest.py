@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import typing
 from collections.abc import Iterator
 
@@ -10,6 +11,16 @@ import pytest
 if typing.TYPE_CHECKING:
     from flare.real import Real
     from flare.tapping import Tap
+
+
+@pytest.fixture(autouse=True)
+def stays_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kit that starts where the test says that it is refused must not become this process."""
+
+    def becomes(*given: object) -> None:
+        raise AssertionError(f"it would start: {given}")
+
+    monkeypatch.setattr(os, "execve", becomes)
 
 
 @pytest.fixture(scope="session")

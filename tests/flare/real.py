@@ -27,9 +27,10 @@ from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.settings import Settings
 from contract.models import on_the_shelf
+from flare import residents
 from flare.homes import as_toml, write_site_files
 from flare.ports import free_port
-from flare.waiting import PATIENCE, until
+from flare.waiting import until
 
 JOBS = {"worker_process": "site", "runner_process": "server"}
 WIRETAP = Path(__file__).parent / "wiretap"
@@ -72,13 +73,13 @@ class Real:
         on_the_shelf()
         self.start_one("server")
         for name in self.names:
-            processes.start(self.kit(name), wait=0.0)
+            residents.start(self.kit(name), wait=0.0)
         self.wait_for_sites()
 
     def start_one(self, name: str) -> Kit:
         """Start a kit and wait until it is connected, or turned away."""
         kit = self.kit(name)
-        processes.start(kit, wait=PATIENCE)
+        residents.start(kit)
         return kit
 
     def wait_for_sites(self, *names: str) -> None:
@@ -97,7 +98,7 @@ class Real:
         for path in self.gates.iterdir():
             path.unlink()
         for kit in reversed(self._residents()):
-            processes.stop(kit)
+            residents.stop(kit)
 
     def _residents(self) -> list[Kit]:
         return [kit for kit in self.consortium.kits() if kit.kind != "lead"]

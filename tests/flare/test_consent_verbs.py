@@ -80,6 +80,22 @@ def test_a_leads_settings_are_proposed_agreed_to_and_compared(kit: Kit, study: P
     assert load_consent(kit.path / "local" / CONSENT_FILE).method["fedavg-tagger"] == held
 
 
+def test_a_run_that_a_guard_refuses_is_said_to_be_so_before_it_is_agreed_to(
+    kit: Kit, tmp_path: Path
+) -> None:
+    file = tmp_path / "usual.toml"
+    file.write_text('name = "study"\n')  # a tagger's batches are of four
+    said = say("consent", kit.path, "--for", file)
+    assert "a guard of this site refuses that run" in said
+    assert "set training.batch_size to at least that" in said
+    assert (
+        "training.batch_size"
+        in json.loads(say("consent", kit.path, "--for", file, "--json"))["refused"]
+    )
+    file.write_text('name = "study"\ntraining = { batch_size = 8 }\n')
+    assert "refuses that run" not in say("consent", kit.path, "--for", file)
+
+
 def test_a_method_alone_gets_the_usual_bounds_and_is_withdrawn(kit: Kit) -> None:
     assert "agreed: no" in say("consent", kit.path, "fedavg")
     say("consent", kit.path, "fedavg", "--agree", "--step", "join", "--step", "train")

@@ -60,7 +60,6 @@ DOORS: dict[str, tuple[str, Callable[[Path, Kit], Any], Any]] = {
     "revoked": (f"kit/{LIST}", lambda path, kit: revoked(kit), KitError),
     "runs": ("kit/store/runs/one/meta", lambda path, kit: clearing._submissions(kit), {}),
     "state": (f"kit/{processes.STATE}", lambda path, kit: processes._state(kit), {}),
-    "restarts": (f"kit/{processes.NOTES}", lambda path, kit: processes._restarts(kit), 0),
     "authority": (
         authority.ROOT_CERTIFICATE,
         lambda path, kit: authority._root(path.parent, None),

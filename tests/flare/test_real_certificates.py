@@ -19,13 +19,14 @@ from confide.errors import EngineError
 from confide.federation.events import Event
 from confide.flare.kits import probe, startup
 from confide.flare.kits.startup import Kit, expires
-from confide.flare.nvidia import founding, processes
+from confide.flare.nvidia import founding
 from confide.flare.nvidia.founding import renew
 from confide.flare.nvidia.processes import status
 from confide.flare.run.coordinating import LOST
 from confide.runs.run import run
 from contract.corpus import tiny
 from flare.real import Real, running
+from flare.residents import stop
 from flare.test_real_runs import same
 from flare.waiting import PATIENCE, until
 
@@ -64,7 +65,7 @@ def ended_now(real: Real, name: str) -> Kit:
 def renewed(real: Real, name: str) -> Kit:
     """The site has a new kit, with its own files from the old one, and runs."""
     old = real.kit(name)
-    processes.stop(old)
+    stop(old)
     away = real.folder / f"old-{name}"
     shutil.move(old.path, away)
     kit = renew(real.consortium.path, name)
@@ -139,7 +140,7 @@ def test_a_certificate_ends_in_the_middle_of_a_run(real: Real) -> None:
     hears(LOST, LOST)
     hears("waiting for site-2", "waiting for site-2")
     until(lambda: status(server).sites == ("site-1",), what=lambda: status(server))
-    until(lambda: status(kit).running and not status(kit).connected and not status(kit).runs)
+    until(lambda: not status(kit).connected and not status(kit).runs)
     assert "the certificate of site-2 expired on" in status(kit).trouble
     with pytest.raises(EngineError, match="not connected: site-2"):
         real.run("another", sites=["site-1", "site-2"])

@@ -32,6 +32,7 @@ from confide.runs.run import run
 from contract.corpus import tiny, write_conll
 from flare.ports import free_port
 from flare.real import Real, running
+from flare.residents import stop
 from flare.test_real_runs import same
 from flare.waiting import PATIENCE, until
 
@@ -132,7 +133,7 @@ def whole(real: Real) -> Path:
 def test_a_network_that_is_cut_for_a_while(real: Real, whole: Path) -> None:
     kit = real.kit("site-1")
     proxy = Proxy(real.port)
-    processes.stop(kit)
+    stop(kit)
     before = (kit.path / "startup" / "fed_client.json").read_text()
     through(kit, proxy.port)
     real.start_one("site-1")
@@ -149,7 +150,7 @@ def test_a_network_that_is_cut_for_a_while(real: Real, whole: Path) -> None:
         done = real.run("cut", watch=real.at_round(3, cut))
     finally:
         proxy.mend()
-        processes.stop(kit)
+        stop(kit)
         (kit.path / "startup" / "fed_client.json").write_text(before)
         real.start_one("site-1")
     same(whole, done.folder)

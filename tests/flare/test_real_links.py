@@ -13,12 +13,12 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.flare.nvidia import processes
 from confide.flare.run.coordinating import ANSWERED_WITHIN, LOST
 from confide.runs.run import run
 from contract.corpus import tiny
 from flare.ports import free_port
 from flare.real import Real, running
+from flare.residents import stop
 from flare.test_real_faults import through
 from flare.test_real_runs import same
 
@@ -78,7 +78,7 @@ def real(tmp_path: Path) -> Iterator[Real]:
 def test_long_messages_over_a_slow_link_are_sent_once(real: Real) -> None:
     """With FLARE's own settings the copies of one ask of 4 MB jam this link for ten minutes."""
     kit = real.kit("site-1")
-    processes.stop(kit)
+    stop(kit)
     link = Slow(real.port)
     through(kit, link.port)
     real.start_one("site-1")

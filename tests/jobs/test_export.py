@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from errno import EACCES, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +15,8 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.data.batches.relations import candidates
-from confide.errors import RunError, SettingsError
-from confide.jobs.export import ABOUT, export
+from confide.errors import DataError, RunError, SettingsError
+from confide.jobs.export import ABOUT, Copy, export
 from confide.jobs.export.graphs import graph_of
 from confide.jobs.export.onnx_file import MODEL
 from confide.learning.relations import probabilities, relation_logits
@@ -327,6 +328,34 @@ def test_what_cannot_be_exported(runs: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"no class for this kind.*got Linear"):
         export(runs["fedavg-linear"], to="hf", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (PermissionError(EACCES, "Permission denied", "/models/own/vocab.txt"), DataError, "read"),
+        (OSError("Can't load the tokenizer"), DataError, "read"),
+        (OSError(ENOSPC, "No space left on device"), RunError, "written"),
+        (PermissionError(EACCES, "Permission denied", "{place}/model"), RunError, "written"),
+    ],
+)
+def test_only_an_error_of_writing_says_that_nothing_can_be_written(
+    error: OSError,
+    kind: type[Exception],
+    said: str,
+    runs: dict[str, Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(copy: Copy) -> dict[str, Any]:
+        if error.filename is not None:
+            error.filename = error.filename.replace("{place}", str(copy.out))
+        raise error
+
+    monkeypatch.setattr("confide.jobs.export.hugging.write_hf", fails)
+    with pytest.raises(kind, match=rf"cannot be {said} \({error.strerror or error}\)"):
+        export(runs["fedavg-tagger"], to="hf", out=tmp_path / "out")
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_the_libraries_the_extra_is_named(

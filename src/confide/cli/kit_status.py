@@ -20,7 +20,6 @@ def status_table(now: Status) -> Table:
         rows += [
             (ready, "yes" if now.connected else "no"),
             ("process", now.pid),
-            ("restarted", f"{now.restarts} times"),
             ("memory", f"{now.memory / 2**20:.0f} MB"),
             ("runs", now.runs),
         ]

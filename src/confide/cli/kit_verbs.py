@@ -12,7 +12,7 @@ import typer
 from confide.cli import kit_status, screen, unit_verbs
 from confide.cli.unit_verbs import UnitFile
 from confide.cli.words import Json, Passphrase
-from confide.errors import ConfideError
+from confide.errors import ConfideError, SettingsError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -26,11 +26,23 @@ site = typer.Typer(no_args_is_help=True, help="Run a site, where the text is.")
 
 KitFolder = Annotated[Path, typer.Argument(metavar="KIT", help="The startup kit's folder.")]
 SiteName = Annotated[str, typer.Argument(metavar="SITE", help="The site's exact name.")]
-Foreground = Annotated[
-    bool,
-    typer.Option("--foreground", help="Run here until SIGTERM or Ctrl-C, for a service manager."),
-]
 Wait = Annotated[float, typer.Option(metavar="SECONDS", help="How long to wait at most.")]
+
+
+def _gone(value: object) -> None:
+    """Raise SettingsError if an option of the time is given when `start` left processes behind."""
+    if value is not None:
+        raise SettingsError(
+            "`start` has no options --foreground and --wait any more, because it always runs in"
+            " the foreground",
+            fix="leave the option out; a systemd unit (`--unit FILE` writes one), a container or"
+            " `nohup` keeps it running, and `confide site status` or `confide server status` says"
+            " when it is connected",
+        )
+
+
+OldForeground = Annotated[bool | None, typer.Option("--foreground", hidden=True, callback=_gone)]
+OldWait = Annotated[float | None, typer.Option("--wait", hidden=True, callback=_gone)]
 
 _SAFELY = (
     "Give each kit to its owner alone, over a channel that nobody else can read (an encrypted "
@@ -156,10 +168,10 @@ def _kits_table(kits: tuple[Kit, ...], *, title: str) -> Table:
 
 @server.command("start")
 def start_server(
-    kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False, unit: UnitFile = None
+    kit: KitFolder, *, unit: UnitFile = None, wait: OldWait = None, foreground: OldForeground = None
 ) -> None:
-    """Start the server in the background; it restarts whenever it ends."""
-    _start(kit, "server", wait, foreground=foreground, unit=unit)
+    """Run the server here, until SIGTERM or Ctrl-C; a service manager keeps it alive."""
+    _start(kit, "server", unit)
 
 
 @server.command("stop")
@@ -274,10 +286,10 @@ def _followed(kit: Kit, wait: float) -> None:
 
 @site.command("start")
 def start_site(
-    kit: KitFolder, *, wait: Wait = 20.0, foreground: Foreground = False, unit: UnitFile = None
+    kit: KitFolder, *, unit: UnitFile = None, wait: OldWait = None, foreground: OldForeground = None
 ) -> None:
-    """Start the site in the background; it restarts whenever it ends."""
-    _start(kit, "site", wait, foreground=foreground, unit=unit)
+    """Run the site here, until SIGTERM or Ctrl-C; a service manager keeps it alive."""
+    _start(kit, "site", unit)
 
 
 @site.command("stop")
@@ -292,14 +304,7 @@ def site_status(kit: KitFolder, *, as_json: Json = False) -> None:
     _status(kit, "site", as_json=as_json)
 
 
-def _start(
-    path: Path,
-    kind: Literal["server", "site"],
-    wait: float,
-    *,
-    foreground: bool,
-    unit: Path | None,
-) -> None:
+def _start(path: Path, kind: Literal["server", "site"], unit: Path | None) -> None:
     if unit is not None:
         unit_verbs.write(path, kind, unit)
         return
@@ -308,18 +313,8 @@ def _start(
 
     kit = startup.open_kit(path, kind)
     who = "the server" if kind == "server" else f"site {kit.name}"
-    if foreground:
-        screen.say(f"{who} runs here until you stop it; its log: {kit.path / 'log.txt'}")
-        processes.serve(kit)
-    fresh = processes.start(kit, wait=wait)
-    now = processes.status(kit)
-    since = "" if fresh or now.since is None else f" already, since {kit_status.local(now)}"
-    process = f"; process {now.pid}" if now.pid else ""
-    screen.say(f"{who} is running{since}{process}", style="bold")
-    if now.trouble:
-        screen.say(f"not connected yet, still trying: {now.trouble}")
-    elif not now.connected:
-        screen.say("not ready yet")
+    screen.say(f"{who} runs here until you stop it; its log: {kit.path / 'log.txt'}")
+    processes.start(kit)
 
 
 def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:

@@ -197,5 +197,7 @@ def _say_agreed(found: Consent, *, withdrawn: bool) -> None:
         screen.say("that agreement predates bounds; --agree records these")
     if found.beyond:
         screen.say(f"the run asks for more than was agreed: {', '.join(found.beyond)}")
+    if found.refused:
+        screen.say(f"a guard of this site refuses that run: {found.refused}")
     if (found.agreed != "yes" or found.beyond) and not withdrawn:
         screen.say("to agree, repeat the command with --agree")

@@ -41,7 +41,9 @@ CODES = {
     " read patients from names otherwise than its guard `patients` says; its `max_epsilon` holds"
     " for that unit alone",
     "too-many-rounds": "the site's own guard `max_rounds` is reached",
-    "small-batch": "a gradient would cover fewer sentences than the site's own guard `min_batch`",
+    "small-batch": "a gradient would cover fewer examples than the site's own guard `min_batch` (8,"
+    " unless its file says otherwise); set training.batch_size to at least that, or the site joins"
+    " with more text",
     "private-part": "the method would share a part of the model that the site's own guard"
     " `private` keeps",
     "no-bound": "the method cannot keep what this step uploads within the site's own guard"

@@ -105,6 +105,19 @@ def check_bounded(message: object, guards: Guards) -> None:
                 raise Refusal(code, name)
 
 
+def check_settled(ask: type, settled: Mapping[str, object], guards: Guards) -> None:
+    """Raise Refusal if a field of an ask will be outside the guard that it names.
+
+    `settled` is what the settings make of the ask, as for `check_expected`.
+    """
+    for name, form in forms_of(ask).items():
+        if form.rule in BOUNDED and name in settled:
+            code, fits = BOUNDED[form.rule]
+            value = settled[name]
+            if not fits(value.most if isinstance(value, Within) else value, guards):
+                raise Refusal(code, name)
+
+
 def check_open(reply: object, guards: Guards) -> None:
     """Raise Refusal if a reply that the server sees by itself counts text under the guard `masked`.
 

@@ -102,11 +102,12 @@ def test_starting_tidies_up(tmp_path, monkeypatch):
     kit = init("trial", sites=["north"], host="localhost", out=tmp_path / "trial").kit("north")
     seen: list[Path] = []
     monkeypatch.setattr(processes, "tidy", seen.append)
-    monkeypatch.setattr(processes.subprocess, "run", lambda *_, **__: None)
-    processes.start(kit, wait=0)
+    monkeypatch.setattr(processes.os, "execve", lambda *_: None)
+    processes.start(kit)
     assert seen == [kit.path]
     held = processes.lock(kit.path)
-    assert processes.start(kit, wait=0) is False  # it runs: its runs may go on
+    with pytest.raises(KitError, match="already running"):  # its runs may go on
+        processes.start(kit)
     assert seen == [kit.path]
     assert held is not None
     held.close()

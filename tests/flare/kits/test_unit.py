@@ -48,7 +48,7 @@ def test_a_site_may_write_in_its_kit_and_its_memory_only(tmp_path: Path) -> None
     ]  # fmt: skip
     (command,) = lines(text, "ExecStart=")
     assert command.startswith(f'ExecStart="{Path(sys.executable)}" "-m" "confide" "site" "start"')
-    assert command.endswith(f'"--foreground" "{tmp_path}/kit"')
+    assert command.endswith(f'"start" "{tmp_path}/kit"')
     assert lines(text, "User=") == ["User=confide"]
 
 

@@ -15,9 +15,8 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.cli import kit_verbs
 from confide.errors import KitError
-from confide.flare.kits import supervisor
 from confide.flare.kits.startup import Kit
-from confide.flare.nvidia import clearing
+from confide.flare.nvidia import clearing, processes
 from confide.flare.nvidia.clearing import chosen, held
 from confide.flare.nvidia.founding import init
 
@@ -120,7 +119,7 @@ def test_what_was_chosen_goes_and_nothing_else(kit: Kit, tmp_path: Path) -> None
 
 
 def test_nothing_is_deleted_below_a_server_that_runs(kit: Kit) -> None:
-    running = supervisor.lock(kit.path)
+    running = processes.lock(kit.path)
     assert running is not None
     with running, pytest.raises(KitError, match="the server is running"):
         clearing.delete(kit, held(kit))

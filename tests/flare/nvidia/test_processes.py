@@ -32,13 +32,14 @@ from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 
 from confide.cli import kit_verbs
-from confide.errors import KitError
-from confide.flare.kits import policies, probe, startup, supervisor
+from confide.errors import KitError, SettingsError
+from confide.flare.kits import policies, probe, startup
 from confide.flare.kits.startup import Consortium, Kit, open_kit
 from confide.flare.nvidia import processes, watch
 from confide.flare.nvidia.founding import add, init
-from confide.flare.nvidia.processes import start, status, stop
+from confide.flare.nvidia.processes import status
 from flare.ports import free_port
+from flare.residents import start, stop
 from flare.waiting import PATIENCE, until
 
 
@@ -66,19 +67,19 @@ def founded(tmp_path_factory) -> Consortium:
 
 def test_what_cannot_start_is_refused(founded, tmp_path, monkeypatch):
     with pytest.raises(KitError, match="a lead has no resident process"):
-        start(founded.kit("lead"))
+        processes.start(founded.kit("lead"))
     spaced = dataclasses.replace(founded.kit("north"), path=tmp_path / "my kit")
     with pytest.raises(KitError, match="spaces or quotes"):
-        start(spaced)
+        processes.start(spaced)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", founded.port))
         taken.listen()
         with pytest.raises(KitError, match=f"cannot listen on port {founded.port}"):
-            start(founded.kit("server"))
+            processes.start(founded.kit("server"))
     short = init("short", sites=["a"], host="localhost", out=tmp_path / "short", days=0.5 / 86400)
     until(lambda: probe.ended(short.kit("a")) != "")
     with pytest.raises(KitError, match="certificate expired on 20"):
-        start(short.kit("a"))
+        processes.start(short.kit("a"))
     assert status(short.kit("a")).days_left == -1
 
 
@@ -111,71 +112,74 @@ def test_the_environment_is_ours(founded, monkeypatch):
     assert not {"NVFL_LOG_ROOT", "FL_LOG_LEVEL"} & set(given)
 
 
-def test_there_is_one_supervisor(tmp_path):
-    held = supervisor.lock(tmp_path)
+def test_a_kit_is_locked_by_one_process(tmp_path):
+    held = processes.lock(tmp_path)
     assert held is not None
-    assert supervisor.lock(tmp_path) is None
+    assert processes.lock(tmp_path) is None
     held.close()
-    again = supervisor.lock(tmp_path)
+    again = processes.lock(tmp_path)
     assert again is not None
     again.close()
 
 
-def test_a_supervisor_starts_it_again_and_waits_longer_each_time(tmp_path, monkeypatch):
-    (tmp_path / "run").mkdir()
-    lives, pauses = iter([1, 0, 3]), []
-    boss = supervisor.Supervisor(tmp_path)
-    monkeypatch.setattr(boss, "_live", lambda: next(lives))
-
-    def waited(seconds: float) -> None:
-        pauses.append(seconds)
-        if len(pauses) == 3:
-            boss.stop(signal.SIGTERM, None)
-
-    monkeypatch.setattr(boss, "_rest", waited)
-    boss.run()
-    assert pauses == [1.0, 2.0, 4.0]
-    notes = (tmp_path / supervisor.NOTES).read_text().splitlines()
-    assert [note.split(" ", 1)[1] for note in notes] == [
-        "ended with 1 after 0 s; again in 1 s",
-        "ended with 0 after 0 s; again in 2 s",
-        "ended with 3 after 0 s; again in 4 s",
-    ]
-
-
 FAKE = """
-import signal, sys, threading
+import sys
+from types import SimpleNamespace
+from confide.flare.nvidia import resident, watch
+def main(args):
+    open("run/there", "w").close()
+    how = sys.stdin.readline().strip()
+    if how == "raise":
+        raise ValueError("Mr Smith")
+    if how == "wait":
+        watch.Watch.engine = SimpleNamespace(shutdown=done.set)
+        watch.Watch.registered = True
+        done.wait(600)
+import threading
 done = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: done.set())
-open(sys.argv[1] + "/run/there", "w").close()
-done.wait(600)
-open(sys.argv[1] + "/run/ended", "w").close()
+flare = SimpleNamespace(main=main, parse_arguments=lambda: SimpleNamespace(workspace="."))
+resident._flare = lambda kit: flare
+resident.main(".")
 """
 
 
-@pytest.mark.parametrize("signalled", [signal.SIGTERM, signal.SIGINT])
-def test_in_the_foreground_it_ends_in_good_order(tmp_path, signalled):
-    (tmp_path / "fake_resident.py").write_text(FAKE)
-    code = (
-        "import sys; from confide.flare.kits import supervisor as s; s.RESIDENT = 'fake_resident';"
-        "s.main(sys.argv[1], foreground=True)"
-    )
-    path = os.pathsep.join([str(tmp_path), *sys.path])
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    with subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path}) as here:
-        until((tmp_path / "run/there").exists)
-        second = subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, check=False)
-        assert second.returncode == 1  # one supervisor only
-        here.send_signal(signalled)
-        assert here.wait(PATIENCE) == 0
-    assert (tmp_path / "run/ended").exists()
-    assert not (tmp_path / supervisor.NOTES).exists()
-    held = supervisor.lock(tmp_path)
+@pytest.mark.parametrize(
+    ("how", "signalled", "code"),
+    [
+        ("wait", signal.SIGTERM, 0),
+        ("wait", signal.SIGINT, 0),
+        ("raise", None, None),
+        ("return", None, 1),
+    ],
+)
+def test_it_ends_with_0_only_if_it_was_asked_to(founded, how, signalled, code):
+    """A service manager starts it again otherwise."""
+    kit = founded.kit("north")
+    (kit.path / "run").mkdir(exist_ok=True)
+    (kit.path / "run/there").unlink(missing_ok=True)
+    command = [sys.executable, "-c", FAKE]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        command, env=env, cwd=kit.path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as here:
+        until((kit.path / "run/there").exists)
+        second = subprocess.run(command, env=env, cwd=kit.path, capture_output=True, text=True)
+        assert second.returncode == 1 and "already running" in second.stderr
+        here.stdin.write(f"{how}\n")
+        here.stdin.flush()
+        if signalled:
+            time.sleep(0.5)
+            here.send_signal(signalled)
+        ended = here.wait(PATIENCE)
+        said = here.stderr.read()
+    assert ended == code if code is not None else ended > 0
+    assert ("ended by itself" in said) == (code != 0)
+    held = processes.lock(kit.path)
     assert held is not None
     held.close()
 
 
-def test_a_service_manager_gets_the_supervisor_itself(founded, monkeypatch):
+def test_start_becomes_the_resident_process(founded, monkeypatch):
     kit, became = founded.kit("north"), []
 
     def becomes(*given: object) -> None:
@@ -183,19 +187,26 @@ def test_a_service_manager_gets_the_supervisor_itself(founded, monkeypatch):
         raise SystemExit(0)
 
     monkeypatch.setattr(processes.os, "execve", becomes)
-    said = CliRunner().invoke(kit_verbs.site, ["start", str(kit.path), "--foreground"])
+    said = CliRunner().invoke(kit_verbs.site, ["start", str(kit.path)])
     assert "site north runs here until you stop it" in said.output
     program, command, environment = became[0]
-    assert (program, command[1:]) == (
-        sys.executable,
-        ["-m", processes.SUPERVISOR, str(kit.path), supervisor.FOREGROUND],
-    )
+    assert (program, command[1:]) == (sys.executable, ["-m", processes.RESIDENT, str(kit.path)])
     assert environment == processes._environment(kit)
-    held = supervisor.lock(kit.path)
+    held = processes.lock(kit.path)
     assert held is not None
     with pytest.raises(KitError, match="is already running"):
-        processes.serve(kit)
+        processes.start(kit)
     held.close()
+
+
+@pytest.mark.parametrize("given", [["--foreground"], ["--wait", "5"]])
+def test_what_start_no_longer_takes_says_what_to_do(founded, given):
+    for verb, name in ((kit_verbs.site, "north"), (kit_verbs.server, "server")):
+        said = CliRunner().invoke(verb, ["start", str(founded.kit(name).path), *given])
+        assert isinstance(said.exception, SettingsError)
+        assert "always runs in the foreground" in str(said.exception)
+        assert "leave the option out" in str(said.exception)
+        assert given[0] not in CliRunner().invoke(verb, ["start", "--help"]).output
 
 
 def test_the_probe_names_what_is_wrong(founded):
@@ -215,7 +226,7 @@ def _watched(*events: str, token: str | None = None) -> dict[str, object]:
     seen._answered = lambda _: True
     for event in (EventType.SYSTEM_BOOTSTRAP, *events):
         seen.handle_event(event, context)
-    file = Path(supervisor.STATE)
+    file = Path(processes.STATE)
     return json.loads(file.read_text()) if file.exists() else {}
 
 
@@ -333,7 +344,7 @@ def running(founded) -> Iterator[Consortium]:
     """The server and two sites, all started. Whatever a test started of `founded` is stopped."""
     try:
         for name in ("server", "north", "south"):
-            assert start(founded.kit(name), wait=PATIENCE) is True
+            start(founded.kit(name))
         yield founded
     finally:
         for path in (founded.path / "kits").iterdir():
@@ -357,7 +368,7 @@ def test_server_and_sites_find_each_other(running):
     now = status(running.kit("north"))
     assert now.running and now.pid in [one.pid for one in _marked(running.kit("north"))]
     assert 20e6 < now.memory < 400e6
-    assert (now.runs, now.restarts, now.trouble) == (0, 0, "")
+    assert (now.runs, now.trouble) == (0, "")
     until(lambda: probe.trouble_with(running.kit("north")) == "")
 
 
@@ -366,10 +377,10 @@ def test_server_and_sites_find_each_other(running):
 def test_starting_twice_starts_nothing(running):
     kit = running.kit("north")
     before = {one.pid for one in _marked(kit)}
-    assert start(kit) is False
+    command = [sys.executable, "-m", "confide", "site", "start", str(kit.path)]
+    again = subprocess.run(command, capture_output=True, text=True)
+    assert again.returncode and "is already running" in again.stderr
     assert {one.pid for one in _marked(kit)} == before
-    said = CliRunner().invoke(kit_verbs.site, ["start", str(kit.path)])
-    assert said.exit_code == 0 and "already, since" in said.output
 
 
 @pytest.mark.slow
@@ -417,9 +428,6 @@ def test_what_is_killed_comes_back(running):
     os.kill(killed, signal.SIGKILL)
     until(lambda: status(kit).pid not in (None, killed))
     _connected(kit)
-    now = status(kit)
-    assert now.restarts == 1
-    assert "ended with -9" in (kit.path / supervisor.NOTES).read_text()
     until(lambda: "south" in status(running.kit("server")).sites)
 
 
@@ -438,22 +446,9 @@ def test_the_server_comes_back_and_the_sites_find_it(running):
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
-def test_a_killed_supervisor_does_not_stand_in_the_way(running):
-    kit = running.kit("south")
-    boss = next(one for one in _marked(kit) if processes.SUPERVISOR in one.cmdline())
-    before = {one.pid for one in _marked(kit)}
-    boss.kill()
-    boss.wait(PATIENCE)
-    assert start(kit, wait=PATIENCE) is True
-    assert not before & {one.pid for one in _marked(kit)}
-    _connected(kit)
-
-
-@pytest.mark.slow
-@pytest.mark.xdist_group("processes")
 def test_an_added_site_is_let_in_at_once(running):
     kit = add(running.path, "west")
-    start(kit, wait=PATIENCE)
+    start(kit)
     _connected(kit)
     until(lambda: "west" in status(running.kit("server")).sites)
     assert stop(kit) is True
@@ -495,7 +490,7 @@ def test_a_site_whose_certificate_has_ended_is_not_let_in(running):
     time.sleep(1.1)  # a certificate's end is a whole second
     _in_trouble(kit, "refuses this kit's certificate")
     with pytest.raises(KitError, match="certificate expired on"):
-        start(kit)
+        processes.start(kit)
 
 
 # --- what a lead's kit can do ---------------------------------------------------------------
@@ -654,27 +649,25 @@ def test_stopping_leaves_no_process(running):
 def test_a_site_waits_for_its_server(running):
     """After all have been stopped: the site first."""
     server, site = running.kit("server"), running.kit("north")
-    assert start(site, wait=0) is True
+    start(site, wait=0)
     until(lambda: status(site).running)
     until(lambda: f"no server answers at localhost:{running.port}" in status(site).trouble)
     now = status(site)
-    assert now.running and not now.connected and now.restarts == 0
-    assert start(server) is True
+    assert now.running and not now.connected
+    start(server)
     _connected(site)
 
 
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
-def test_a_server_in_the_foreground_is_one_like_any_other(tmp_path):
+def test_a_server_ends_in_good_order(tmp_path):
     made = init("t", sites=["a"], host="localhost", port=free_port(), out=tmp_path / "t")
     kit = made.kit("server")
-    command = [str(Path(sys.executable).parent / "confide"), "server", "start", "--foreground"]
-    with subprocess.Popen([*command, str(kit.path)], stderr=subprocess.PIPE, text=True) as here:
+    command = [str(Path(sys.executable).parent / "confide"), "server", "start", str(kit.path)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as here:
         try:
             until(lambda: status(kit).connected)
-            assert here.poll() is None
-            assert start(kit) is False  # it runs
-            assert here.pid in [one.pid for one in _marked(kit)]
+            assert here.poll() is None and status(kit).pid == here.pid
             here.send_signal(signal.SIGTERM)
             assert here.wait(PATIENCE) == 0
             assert "the server runs here until you stop it" in here.stderr.read()

@@ -17,13 +17,15 @@ import pytest
 from confide import __version__
 from confide.errors import QuorumError
 from confide.federation.events import unwatched
-from confide.federation.failures import CODES, Failure
+from confide.federation.failures import CODES, Failure, Refusal
 from confide.federation.federation import Delivery
+from confide.federation.guards import Guards
 from confide.federation.messages import decode, encode, peek
 from confide.flare.run.agreements import CONSENT_FILE, COUNT_FILE
 from confide.flare.run.conducting import Conductor
 from confide.flare.run.home import SiteHome
-from confide.flare.run.joining import Join, wire_digest, wire_of
+from confide.flare.run.joining import Join, check_guards, wire_digest, wire_of
+from confide.methods import METHODS
 from confide.methods.fedavg import Train
 from confide.settings import Settings
 from confide.settings.sitefile import SiteGuards, dump_site, load_site, parse_site
@@ -235,19 +237,35 @@ def test_a_server_with_other_code_gets_no_other_training(
     assert CODES["not-agreed"] in str(raised.value) and f"({place})" in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ("training.batch_size=4", "training.local_steps=1"),
-        ("training.batch_size=4",),
-    ],
-)
-def test_no_batch_is_smaller_than_the_guard(overrides: tuple[str, ...], tmp_path: Path) -> None:
-    settings = tiny(tmp_path, "rounds=1", *overrides)
+def test_batches_below_the_guard_end_a_run_before_any_text_is_read(tmp_path: Path) -> None:
+    """A tagger's usual batches are of four, and a site's usual guard is eight."""
+    settings = tiny(tmp_path, "training.batch_size=4")
     files = write_site_files(tmp_path / "homes", settings, guards={"min_batch": 8})
-    with pytest.raises(QuorumError) as raised:
-        conduct(tmp_path / "server", settings, HomesEngine(files))
+    engine = HomesEngine(files)
+    with pytest.raises(QuorumError, match="step join") as raised:
+        conduct(tmp_path / "server", settings, engine)
     assert CODES["small-batch"] in str(raised.value)
+    assert "training.batch_size" in CODES["small-batch"] and "8" in CODES["small-batch"]
+    assert {step for _, step, _ in engine.asked} == {"join"}
+    assert not files["site-1"].parent.joinpath("memory", "runs").exists()
+    assert not [line for line in _counted(files["site-1"]) if line["run"]]
+
+
+def test_batches_below_the_guard_are_seen_in_the_settings_of_every_method(tmp_path: Path) -> None:
+    for method, pair in METHODS.items():
+        draws = pair.private and pair.method != "dp-feded"  # whose server has batches
+        for size, refused in ((7, not draws), (8, False)):
+            settings = tiny(tmp_path / method, f"method={method}", f"training.batch_size={size}")
+            try:
+                check_guards(settings, Guards(min_batch=8))
+                code = ""
+            except Refusal as error:
+                code = error.code
+            assert code == ("small-batch" if refused else ""), (method, size)
+
+
+def _counted(file: Path) -> list[dict[str, str]]:
+    return [json.loads(line) for line in file.with_name(COUNT_FILE).read_text().splitlines()]
 
 
 def test_under_the_guard_masked_nothing_of_an_open_run_leaves(tmp_path: Path) -> None:

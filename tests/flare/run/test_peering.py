@@ -12,7 +12,7 @@ import pytest
 from cases import each
 from confide.errors import ConfideError
 from confide.federation.engine import Delivery
-from confide.federation.failures import Failure, Refusal
+from confide.federation.failures import CODES, Failure, Refusal
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
 from confide.federation.secure.repeats import SUMS
@@ -92,7 +92,7 @@ def test_a_batch_below_the_guard_is_refused_in_the_open_since_it_is_the_lead_s(
         tmp_path,
         settings,
         homes(tmp_path, settings, min_batch=8),
-        "guard `min_batch` (how.batch_size)",
+        f"{CODES['small-batch']} (how.batch_size)",
     )
 
 

@@ -82,7 +82,6 @@ def unit_text(kit: Kit, *, writable: Sequence[Path] = ()) -> str:
         "confide",
         kit.kind,
         "start",
-        "--foreground",
         path,
     ]
     return _UNIT.format(

@@ -17,8 +17,7 @@ from confide.errors import GuardError, KitError, os_errors_as, printable
 from confide.federation.files import inside
 from confide.flare.kits.policies import STORE
 from confide.flare.kits.startup import Kit
-from confide.flare.kits.supervisor import lock
-from confide.flare.nvidia.processes import lives
+from confide.flare.nvidia.processes import lives, lock
 from confide.userfiles import bytes_of, json_of
 
 RUNS = "runs"

@@ -1,8 +1,8 @@
 """The processes of a server's or a site's kit: starts them, stops them, reports on them.
 
-A kit has three kinds of processes, and all carry its path in their environment: a supervisor, the
-resident process that it keeps alive, and one more for each run under way. Nothing else is ever
-killed.
+A kit has a resident process, which holds the kit's lock, and one more for each run under way. All
+carry the kit's path in their environment; nothing else is ever killed. Who keeps the resident
+process alive is a service manager's business.
 """
 
 from __future__ import annotations
@@ -13,26 +13,25 @@ import importlib.util
 import math
 import os
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import IO, NoReturn
 
 from confide.errors import KitError, os_errors_as
+from confide.federation import files
 from confide.federation.passphrase import VARIABLE as PASSPHRASE
 from confide.flare.kits.naming import SERVER
 from confide.flare.kits.peers import place_of
 from confide.flare.kits.policies import HEARTBEAT_TIMEOUT, STORE
 from confide.flare.kits.probe import ended, trouble_with
 from confide.flare.kits.startup import Kit, expires, no_engine
-from confide.flare.kits.supervisor import CONSOLE, FOREGROUND, NOTES, RESIDENT, STATE, lock
 from confide.flare.kits.tidying import tidy
 from confide.flare.kits.unlocking import check_key
 from confide.flare.nvidia.revoking import revoked
-from confide.userfiles import MOST_JSON, Tree, bytes_of, json_of
+from confide.userfiles import Tree, bytes_of, json_of
 
 try:
     import psutil
@@ -41,7 +40,9 @@ except ImportError as error:
 
 MARK = "CONFIDE_KIT"
 """The environment variable that marks a kit's processes."""
-SUPERVISOR = "confide.flare.kits.supervisor"
+RESIDENT = "confide.flare.nvidia.resident"
+LOCK, STATE = (Path("run") / name for name in ("lock", "state.json"))
+"""In the kit: the lock, and how the resident process is doing (see `watch`)."""
 RUN = (
     "nvflare.private.fed.app.client.worker_process",
     "nvflare.private.fed.app.server.runner_process",
@@ -79,13 +80,12 @@ class Status:
         since: when it was started, in UTC.
         memory: the resident bytes of all processes.
         runs: how many runs are under way.
-        restarts: how often the resident process was restarted since `start`.
         connected: at a site, whether the server takes its heartbeats; at the server, whether it is
             ready.
         sites: the sites that the server has heard from lately.
         revoked: the sites that it no longer lets in.
         days_left: how many days the kit's certificate is still valid.
-        trouble: why a running site is not connected, or soon cannot connect, in words.
+        trouble: why a site is not connected, or soon cannot connect, in words.
     """
 
     kind: str
@@ -95,7 +95,6 @@ class Status:
     since: datetime.datetime | None
     memory: int
     runs: int
-    restarts: int
     connected: bool
     sites: tuple[str, ...]
     revoked: tuple[str, ...]
@@ -106,49 +105,16 @@ class Status:
 # --- the verbs --------------------------------------------------------------------------
 
 
-def start(kit: Kit, *, wait: float = 20.0) -> bool:
-    """Tidy the kit up and start its processes. False if they are running already.
+def start(kit: Kit) -> NoReturn:
+    """Tidy the kit up, and become its resident process.
 
-    Waits until the server is ready or the site is connected, at most `wait` seconds; after that a
-    site keeps trying by itself. Raises KitError if it cannot start; LockedKeyError.
+    It ends with 0 once SIGTERM or Ctrl-C asked it to, and with another code otherwise: a service
+    manager then starts it again. Raises KitError if it cannot start, or is running already;
+    LockedKeyError.
     """
-    if not _prepared(kit):
-        return False
-    subprocess.run(
-        [sys.executable, "-m", SUPERVISOR, str(kit.path)],
-        env=_environment(kit),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-        check=True,
-    )
-    _until(lambda: _restarts(kit) > 0 or _settled(kit), wait)
-    if _restarts(kit) and not _state(kit).get("refused"):
-        _end(kit, wait=0.0)
-        raise KitError(
-            "the process ended as soon as it was started",
-            where=str(kit.path / CONSOLE),
-            fix="read that file, and log.txt beside it",
-        )
-    return True
-
-
-def serve(kit: Kit) -> NoReturn:
-    """Become the kit's supervisor, as `start` starts it, in the foreground for a service manager.
-
-    This process exits with 0 after SIGTERM or Ctrl-C. Raises KitError if it cannot start, or if one
-    is running already.
-    """
-    if not _prepared(kit):
-        raise KitError(
-            f"the {kit.kind} is already running",
-            where=str(kit.path),
-            fix=f"stop it first: `confide {kit.kind} stop KIT`",
-        )
+    _prepare(kit)
     sys.stdout.flush()
-    command = [sys.executable, "-m", SUPERVISOR, str(kit.path), FOREGROUND]
-    os.execve(sys.executable, command, _environment(kit))
+    os.execve(sys.executable, [sys.executable, "-m", RESIDENT, str(kit.path)], _environment(kit))
 
 
 def stop(kit: Kit, *, wait: float = 20.0) -> bool:
@@ -176,8 +142,8 @@ def status(kit: Kit) -> Status:
         fresh = True  # it notes something only when it hears from a site
     mine = resident is not None and state.get("pid") == resident.pid
     connected = bool(mine and fresh and state.get("connected"))
-    refused = bool(state.get("refused")) and bool(processes)
-    trouble = ended(kit) if processes else ""
+    refused = bool(state.get("refused"))  # it ends then, and is started again
+    trouble = ended(kit)
     if not trouble and (resident is not None or refused) and not connected:
         trouble = trouble_with(kit)
     left = expires(kit) - datetime.datetime.now(datetime.UTC)
@@ -191,7 +157,6 @@ def status(kit: Kit) -> Status:
         since=None if since is None else datetime.datetime.fromtimestamp(since, datetime.UTC),
         memory=sum(_memory(one) for one in processes),
         runs=sum(_is(one, *RUN) for one in processes),
-        restarts=_restarts(kit),
         connected=connected,
         sites=tuple(sorted(site for site, at in heard.items() if _just(at))),
         revoked=revoked(kit) if kit.kind == SERVER else (),
@@ -208,14 +173,30 @@ def _just(at: float) -> bool:
 # --- before ------------------------------------------------------------------------------
 
 
-def _prepared(kit: Kit) -> bool:
-    """Make a kit ready to start; False if it is running. Raises KitError if it cannot start."""
+def lock(kit: Path) -> IO[str] | None:
+    """The kit's lock, held while the file is open; None if its resident process holds it.
+
+    Raises KitError if the kit's disk has no locks, or no room.
+    """
+    with os_errors_as(
+        KitError, "the kit cannot be locked", where=kit, fix="keep the kit on a local disk"
+    ):
+        (kit / LOCK).parent.mkdir(mode=0o700, exist_ok=True)
+        return files.lock(kit / LOCK)
+
+
+def _prepare(kit: Kit) -> None:
+    """Make a kit ready to start. Raises KitError if it cannot start or is running."""
     _check(kit)
     held = lock(kit.path)
     if held is None:
-        return False
+        raise KitError(
+            f"the {kit.kind} is already running",
+            where=str(kit.path),
+            fix=f"stop it first: `confide {kit.kind} stop KIT`",
+        )
     held.close()
-    _end(kit, wait=0.0)  # what a killed supervisor left
+    _end(kit, wait=0.0)  # what a killed resident process left
     if kit.kind == SERVER:
         revoked(kit)  # a server does not start with a damaged list
         _check_port(kit)
@@ -223,9 +204,6 @@ def _prepared(kit: Kit) -> bool:
     tidy(kit.path)
     for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
         (kit.path / name).mkdir(mode=0o700, exist_ok=True)
-    for old in (NOTES, STATE):
-        (kit.path / old).unlink(missing_ok=True)
-    return True
 
 
 def _check(kit: Kit) -> None:
@@ -324,11 +302,11 @@ def _memory(one: psutil.Process) -> int:
 
 
 def _end(kit: Kit, *, wait: float) -> bool:
-    """Ask the supervisor to stop, or what it left; then kill. True if anything was running."""
+    """Ask the resident process to end, or what it left; then kill. True if anything was running."""
     processes = _processes(kit)
     if not processes:
         return False
-    for one in [one for one in processes if _is(one, SUPERVISOR)] or processes:
+    for one in [one for one in processes if _is(one, RESIDENT)] or processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.terminate()
     if _until(lambda: not _processes(kit), wait):
@@ -345,8 +323,8 @@ def _end(kit: Kit, *, wait: float) -> bool:
 
 
 def _killed(kit: Kit) -> list[psutil.Process]:
-    """Kill the kit's processes, the supervisor first, so that it starts no new one."""
-    found = sorted(_processes(kit), key=lambda one: not _is(one, SUPERVISOR))
+    """Kill the kit's processes, the resident one first, so that it starts no new one."""
+    found = sorted(_processes(kit), key=lambda one: not _is(one, RESIDENT))
     for one in found:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.kill()
@@ -363,22 +341,10 @@ def _state(kit: Kit) -> Tree:
         return {}
 
 
-def _settled(kit: Kit) -> bool:
-    state = _state(kit)
-    return bool(state.get("connected") or state.get("refused"))
-
-
 def follows(kit: Kit, *, wait: float) -> bool:
     """Whether a running server knows who is revoked; waits for it at most `wait` seconds."""
     names = list(revoked(kit))
     return _until(lambda: _state(kit).get("revoked") == names, wait)
-
-
-def _restarts(kit: Kit) -> int:
-    try:
-        return len(bytes_of(kit.path / NOTES, MOST_JSON).splitlines())
-    except OSError:
-        return 0
 
 
 def _until(true: Callable[[], bool], seconds: float) -> bool:

@@ -22,7 +22,7 @@ from confide.federation.files import write_atomically
 from confide.flare.kits.policies import MESSAGE_TIMEOUT
 from confide.flare.kits.probe import ended
 from confide.flare.kits.startup import open_kit
-from confide.flare.kits.supervisor import STATE
+from confide.flare.nvidia.processes import STATE
 from confide.flare.nvidia.revoking import LIST, Door
 
 _LOG = logging.getLogger(__name__)

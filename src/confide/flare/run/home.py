@@ -51,6 +51,7 @@ from confide.flare.run.joining import (
     Joined,
     Leave,
     Left,
+    check_guards,
     check_suited,
     state_in,
 )
@@ -196,6 +197,8 @@ class SiteHome:
         self._agreements.hold(agreed, asked)
         if file.guards.masked and sums_of(settings) != "masked":
             raise Refusal("only-masked")
+        guards = Guards(**file.guards.model_dump())
+        check_guards(settings, guards)
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
         mine = settings.model_copy(
             update={"site": (_table(file),), "split": None, "public": public, **own_computing(file)}
@@ -204,7 +207,6 @@ class SiteHome:
         folder.close()
         self._agreements.count(agreed, asked)
         gathered = gather(mine, folder.sites, key_file=None)
-        guards = Guards(**file.guards.model_dump())
         member = None
         if sums_of(settings) != "plain":
             member = member_of(self.place, file, ask, agreement=agreed.agreement, settings=settings)

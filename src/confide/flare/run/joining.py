@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from confide.errors import GuardError, SettingsError
 from confide.federation.checkpoints import as_array
 from confide.federation.files import plain_name
-from confide.federation.guards import MOST, check_mark, check_names
+from confide.federation.guards import MOST, Guards, check_mark, check_names, check_settled
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.federation.secure.exchanges import EXCHANGES, OFFER
 from confide.federation.steps import Check, Step
 from confide.federation.wire import WireRow, wire_table
 from confide.learning.encoder_files import is_encoder_name
-from confide.methods import method_named
+from confide.methods import Expecting, answered_in, method_named
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings
 
@@ -165,6 +165,13 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
             fix="remove it from the settings of the run",
         )
     _check_names(settings, where=where)
+
+
+def check_guards(settings: Settings, guards: Guards) -> None:
+    """Raise Refusal if a guard of a site refuses what these settings will ask of it."""
+    settled = Expecting(settings)
+    for step in answered_in(settings).values():
+        check_settled(step.ask, settled(step.name, 1), guards)
 
 
 def encoders_of(settings: Settings) -> dict[str, str]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Literal
 
 from confide.errors import KitError, SettingsError
+from confide.federation.failures import Refusal
 from confide.federation.files import for_the_owner, write_of_run
+from confide.federation.guards import Guards
 from confide.federation.keys import read_key
 from confide.federation.wire import WireRow
 from confide.flare.kits.peers import place_of
@@ -17,7 +19,7 @@ from confide.flare.kits.startup import Kit
 from confide.flare.run.agreements import CONSENT_FILE, Agreements, write_agreements
 from confide.flare.run.consenting import Line, beyond, lines, proposed, usual, with_bounds
 from confide.flare.run.home import check_home
-from confide.flare.run.joining import check_suited, steps_of, wire_digest, wire_of
+from confide.flare.run.joining import check_guards, check_suited, steps_of, wire_digest, wire_of
 from confide.flare.run.standing import held_of, site_file, site_of
 from confide.methods import method_named
 from confide.recipes import settings_file
@@ -40,7 +42,8 @@ class Consent:
 
     `lines` are those of the proposed agreement, beside those of the present one; `beyond` names the
     lines in which more is asked than was agreed. `until` is the last day of the present agreement;
-    `old` says that it is from before agreements had bounds.
+    `old` says that it is from before agreements had bounds. `refused`: why a guard of the site
+    refuses the run that is asked for, whatever it agrees to.
     """
 
     method: str
@@ -52,6 +55,7 @@ class Consent:
     beyond: tuple[str, ...] = ()
     until: date | None = None
     old: bool = False
+    refused: str = ""
 
 
 def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
@@ -102,6 +106,7 @@ def consent(
         tuple(beyond(known, proposal)) if known else (),
         known.until if known else None,
         bool(found and found.old),
+        _refused(site, asked),
     )
 
 
@@ -135,7 +140,7 @@ def agree(
     update = {"wire": wire_digest(wire_of(method)), "steps": tuple(steps), "agreed": _now()}
     left = {name: agreed.agreement for name, agreed in held.items()}
     _keep(kit, site, left | {method: proposal.model_copy(update=update)})
-    return consent(kit, method)
+    return replace(consent(kit, method), refused=_refused(site, asked))
 
 
 def withdraw(kit: Kit, method: str) -> Consent:
@@ -158,6 +163,15 @@ def asked_by(file: str | Path, method: str | None = None) -> Settings:
         chosen = load(path, (f"method={named}",))
     check_suited(chosen, where=str(path))
     return chosen
+
+
+def _refused(site: SiteFile, asked: Settings | None) -> str:
+    try:
+        if asked is not None:
+            check_guards(asked, Guards(**site.guards.model_dump()))
+    except Refusal as error:
+        return str(error)
+    return ""
 
 
 def _proposal(

@@ -10,16 +10,17 @@ examples, or nothing is left in the folder.
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from confide.errors import RunError, SettingsError, os_errors_as
+from confide.errors import DataError, RunError, SettingsError, os_errors_as
 from confide.federation.files import write_of_run
 from confide.runs.card import CARD
 from confide.runs.release import (
@@ -37,6 +38,7 @@ ABOUT = "confide.json"
 """What the model's inputs and outputs mean."""
 
 _CARD_BYTES = 1 << 22
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
 _USE = re.compile(r"## Use\n.*?(?=\n## )", re.DOTALL)
 
 
@@ -80,7 +82,7 @@ def export(
 
     Raises:
         SettingsError: this model cannot be written so, or a library is missing.
-        RunError: there is no such run, or the folder holds something.
+        RunError: there is no such run, the folder holds something, or it cannot be written.
         KeyFileError, DataError: as `confide.api.release` does.
     """
     if to not in _TARGETS:
@@ -106,7 +108,8 @@ def export(
         try:
             made.out.replace(out.resolve())
         except OSError:  # where something is mounted, nothing can be renamed to
-            shutil.copytree(made.out, out, dirs_exist_ok=True)
+            with _writing(out):
+                shutil.copytree(made.out, out, dirs_exist_ok=True)
     return out
 
 
@@ -114,18 +117,33 @@ def export(
 def _beside(out: Path) -> Iterator[Path]:
     """A folder beside `out` to make it in, which holds words in the clear: gone at the end.
 
-    A killed process leaves it; the next export to `out` removes it. Raises RunError.
+    A killed process leaves it; the next export to `out` removes it. Raises RunError if the system
+    cannot write it, and DataError for the system's other errors: what is exported cannot be read.
     """
     place = out.with_name(f".{out.name}.new")
-    with os_errors_as(
-        RunError, "the export cannot be written", where=out, fix="free some disk space"
-    ):
+    shutil.rmtree(place, ignore_errors=True)
+    try:
+        with _writing(out):
+            place.mkdir(parents=True, mode=0o700)
+        yield place
+    except OSError as error:
+        named = Path(error.filename) if error.filename else None
+        ours = named is not None and (named.is_relative_to(place) or named.is_relative_to(out))
+        if ours or error.errno in _FULL:
+            with _writing(out):
+                raise
+        raise DataError(
+            f"what the export needs cannot be read ({error.strerror or error})",
+            where=None if named is None else str(named),
+        ) from error
+    finally:
         shutil.rmtree(place, ignore_errors=True)
-        place.mkdir(parents=True, mode=0o700)
-        try:
-            yield place
-        finally:
-            shutil.rmtree(place, ignore_errors=True)
+
+
+def _writing(out: Path) -> AbstractContextManager[None]:
+    return os_errors_as(
+        RunError, "the export cannot be written", where=out, fix="free some disk space"
+    )
 
 
 def _opened(copy: Path) -> Any:

@@ -19,7 +19,7 @@ from confide.jobs.initialise.files import SiteFiles, lacking, look, shares, verd
 from confide.jobs.initialise.maps import Match, matches
 from confide.jobs.initialise.proposal import Wishes, advice, of_bags, propose
 from confide.jobs.initialise.rule import Amount, rule
-from confide.settings import load
+from confide.settings import Settings, SiteGuards, load
 from confide.text.document import Problem
 from confide.text.files import write_text
 from confide.text.formats import Options
@@ -118,7 +118,7 @@ def init(
     lines += advice(sites, wishes)
     text = draft(sites, out, proposal=proposal, rule=chosen, wishes=wishes)
     write_text(out, text)
-    load(out)
+    lines += _real_sites(load(out), sites)
     return InitReport(found, maps, "\n".join(lines), problems, text, out)
 
 
@@ -137,6 +137,17 @@ def amount_of(sites: Sequence[SiteFiles], finds: str) -> Amount:
         ),
         language=max(languages, key=lambda one: languages[one]),
     )
+
+
+def _real_sites(settings: Settings, sites: Sequence[SiteFiles]) -> list[str]:
+    """What to change for a run over real sites, whose guards' defaults refuse."""
+    least = SiteGuards().min_batch
+    if len(sites) == 1 or settings.training.batch_size >= least:
+        return []
+    return [
+        f"for a run over real sites, set training.batch_size = {least}: by default they refuse"
+        " smaller batches (their guard `min_batch`)"
+    ]
 
 
 def _told(site: SiteFiles) -> str:
