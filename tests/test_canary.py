@@ -28,7 +28,7 @@ from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.messages import carries, decode, encode
 from confide.kinds.linear import TABLE, features_key
 from confide.kinds.vocabulary import CheckKey
-from confide.learning.linear import rows_read
+from confide.learning.crf_modelling import rows_read
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.runs.release import release

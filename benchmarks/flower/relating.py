@@ -63,14 +63,14 @@ def prepared(settings: Settings, gathered: Gathered) -> Text:
     modeller = modeller_of(settings.classifier.longest)
     parts = {
         part: [
-            modeller.encoded(candidates(getattr(spec, part)).examples) for spec in gathered.specs
+            modeller.prepared(candidates(getattr(spec, part)).examples) for spec in gathered.specs
         ]
         for part in ("train", "dev", "test")
     }
     own = settings.training
     return Text(
         settings.classifier.longest, **parts,
-        public=modeller.encoded(candidates(gathered.public).examples), rate=own.learning_rate,
+        public=modeller.prepared(candidates(gathered.public).examples), rate=own.learning_rate,
         clip=own.clip, batch_size=own.batch_size, epochs=own.local_epochs,
         temperature=float(settings.options.get("temperature", 2.0)),
         fraction=settings.federation.fraction,

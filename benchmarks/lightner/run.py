@@ -152,7 +152,7 @@ def decoded(
 
 def check_decoding(made: LightnerModeller, model: Lightner, encoded: EncodedLightner) -> None:
     """The cache gives the probabilities of reading all again. (Here nothing is pushed.)"""
-    batch = made.batch(model, encoded, rows_B=np.arange(min(8, len(encoded))))
+    batch = made.batch(model, encoded.text, np.arange(min(8, len(encoded))), own=encoded)
     with torch.inference_mode():
         found = write(model, batch)
         symbols_BT = found.symbols_BT
@@ -175,7 +175,7 @@ def looped(
         parameter.requires_grad_(False)
     found: tuple[list[Any], list[Any]] = ([], [])
     for row in range(len(encoded)):
-        batch = made.batch(model, encoded, rows_B=np.array([row]))
+        batch = made.batch(model, encoded.text, np.array([row]), own=encoded)
         losses = split_loss(model, batch)
         for part, slopes in enumerate(found):
             (slope,) = torch.autograd.grad(

@@ -40,14 +40,11 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.relations import (
     RelationForm,
     RelationModeller,
-    fit_relations,
-    unit_gradients_of,
 )
 from confide.learning.tokens import TokenForm, TokenModeller
 from confide.learning.tuning import Tuning
 from confide.learning.weights import trained
 from confide.methods.noised import with_noise
-from confide.models import relation
 from confide.models.tagger import TaggerSizes
 from confide.runs.gathering import gather
 from confide.runs.run import run
@@ -96,9 +93,7 @@ def _entities(made: Any, text: Any, texts: list[Any]) -> Pair:
     model = made.initial(1)
     return (
         trained(model),
-        lambda: made.fit(
-            model, encoded, weights_S=None, epochs=1, batch_size=BATCH, optimiser=ADAM, seed=1
-        ),
+        lambda: made.fit(model, encoded, epochs=1, batch_size=BATCH, optimiser=ADAM, seed=1),
         lambda units: made.unit_gradients(model, encoded, units),
     )
 
@@ -112,13 +107,14 @@ def relations(texts: list[Any]) -> Pair:
         RelationExample(str(n), "ab took cd .", ((0, 2),), ((8, 10),), "A", "B", NO_RELATION)
         for n in range(ROWS)
     ]
-    encoded = made.encoded(examples)
+    encoded = made.prepared(examples)
     states_SF = np.random.default_rng(1).normal(0, 0.5, (ROWS, 3 * 384)).astype(np.float32)
-    encoded, model = replace(encoded, features_SF=states_SF), made.initial(1)
+    pairs = made.annotated(replace(encoded, features_SF=states_SF))
+    model = made.initial(1)
     return (
         trained(model),
-        lambda: fit_relations(model, encoded, epochs=1, batch_size=BATCH, optimiser=ADAM, seed=1),
-        lambda units: unit_gradients_of(model, encoded, units, loss=relation.loss),
+        lambda: made.fit(model, pairs, epochs=1, batch_size=BATCH, optimiser=ADAM, seed=1),
+        lambda units: made.unit_gradients(model, pairs, units),
     )
 
 

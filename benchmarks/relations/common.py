@@ -41,7 +41,7 @@ def gad(split: str, limit: int, seed: int) -> tuple[RelationModeller, EncodedRel
     modeller = RelationModeller(load_encoder("minilm"), FORM)
     found = candidates(read(locate(f"{CORPUS}/{split}.tsv")).documents).examples
     order = np.random.default_rng(seed).permutation(len(found))[: limit or None]
-    return modeller, modeller.encoded([found[place] for place in sorted(order)])
+    return modeller, modeller.prepared([found[place] for place in sorted(order)])
 
 
 def all_as_long(encoded: EncodedRelations, count: int) -> EncodedRelations:

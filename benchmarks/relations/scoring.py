@@ -19,8 +19,6 @@ from common import (
     ratio,
 )
 
-from confide.learning.relations import relation_logits
-
 
 def main() -> None:
     parser = parser_of(__doc__, repeats=5)
@@ -31,11 +29,13 @@ def main() -> None:
     modeller, encoded = gad("test", options.examples, options.seed)
     ours = modeller.initial(options.seed)
     plain, also = plain_model(modeller, ours), plain_model(modeller, ours)
-    check_equal(relation_logits(ours, encoded), logits_plain(plain, encoded, options.batch_size))
+    check_equal(
+        modeller.row_logits(ours, encoded), logits_plain(plain, encoded, options.batch_size)
+    )
     times = in_turn(
         {
-            "ours": lambda: relation_logits(ours, encoded),
-            "ours, products of torch": lambda: relation_logits(also, encoded),
+            "ours": lambda: modeller.row_logits(ours, encoded),
+            "ours, products of torch": lambda: modeller.row_logits(also, encoded),
             "plain": lambda: logits_plain(plain, encoded, options.batch_size),
         },
         options.repeats,

@@ -31,8 +31,8 @@ from confide.data.corpus.corpora import locate
 from confide.learning import tokens
 from confide.learning.crf_modelling import CrfModeller
 from confide.learning.encoder import load_encoder
-from confide.learning.modelling import Slopes
 from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.trainer import Slopes
 from confide.models.chain_rule import token_losses
 from confide.models.crf import Scores, negative_log_likelihood
 from confide.models.tagger import TaggerSizes
@@ -110,8 +110,8 @@ def slopes_of_crf(
     encoded = made.annotated(made.prepared(examples), spans, source=set(types[::2]))
 
     def losses(row: int) -> tuple[Tensor, Tensor]:
-        batch = batch_of(encoded.encoded, np.array([row]))
-        return made.split_loss(model(batch), model, batch, encoded=encoded)
+        batch = batch_of(encoded.text, np.array([row]))
+        return made.losses(model, encoded, batch, output=model(batch))
 
     weight = model.crf.linear.weight
     return {

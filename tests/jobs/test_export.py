@@ -18,7 +18,7 @@ from confide.errors import RunError, SettingsError
 from confide.jobs.export import ABOUT, export
 from confide.jobs.export.graphs import graph_of
 from confide.jobs.export.onnx_file import MODEL
-from confide.learning.relations import probabilities, relation_logits
+from confide.learning.relations import probabilities
 from confide.runs.card import CARD
 from confide.runs.opening import opened
 from confide.runs.release import release
@@ -109,7 +109,7 @@ def batches_of(model: Any) -> Any:
     batches: Any
     if model.finds == "relations":
         found = candidates(documents("site-1", "test", 400), model.rules).examples
-        encoded = made.encoded(found * (1 + 1000 // len(found)))
+        encoded = made.prepared(found * (1 + 1000 // len(found)))
         batches = predict_relation_batches(encoded)
     else:
         text = made.prepared([Example(0, n, tuple(words)) for n, words in enumerate(texts(1000))])
@@ -196,7 +196,7 @@ def test_transformers_loads_a_relation_classifier(runs: dict[str, Path], tmp_pat
     about = json.loads((out / ABOUT).read_text())
     found = candidates(documents("site-1", "test", 400), model.rules).examples
     found = (found * (1 + 1000 // len(found)))[:1000]
-    wanted = probabilities(relation_logits(model.model, model.modeller.encoded(found)))
+    wanted = probabilities(model.modeller.row_logits(model.model, model.modeller.prepared(found)))
     marked = [marked_text(one, about) for one in found]
     said = []
     for start in range(0, len(marked), 50):

@@ -18,7 +18,6 @@ from confide.federation.guards import check_reply
 from confide.federation.messages import Arrays
 from confide.kinds.relations.form import modeller_of, rules_of
 from confide.learning.encoder import load_encoder
-from confide.learning.relations import fit_relations
 from confide.learning.weights import arrays, load
 from confide.methods.fedavg import TRAIN, Train, Trained, bounded_trained
 from confide.seeds import derive_seed
@@ -67,11 +66,11 @@ def test_one_site_learns_what_it_would_without_a_federation(tmp_path: Path) -> N
     state = method.start(federation)
     modeller = modeller_of(state.form, load_encoder(state.form.encoder))
     found = candidates(engine.site("site-1").train, rules_of(state.form)).examples
-    model, encoded = modeller.initial(0), modeller.encoded(found)
+    model, encoded = modeller.initial(0), modeller.annotated(modeller.prepared(found))
     load(model, state.weights)
     for number in (1, 2):
         state, facts = method.round(state, federation, number)
-        report = fit_relations(
+        report = modeller.fit(
             model,
             encoded,
             epochs=2,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from confide.data.batches.vocabulary import ClearVocabulary
 from confide.learning import devices
 from confide.learning.adversaries import AdversarialModeller
 from confide.learning.bag_scores import bag_scores
-from confide.learning.bags import BagForm, BagModeller, EncoderForm, PcnnForm, fit_bags
+from confide.learning.bags import BagForm, BagModeller, EncoderForm, PcnnForm
 from confide.learning.bart_files import load_bart
 from confide.learning.encoder import load_encoder
 from confide.learning.lightner import LightnerForm, LightnerModeller
@@ -30,8 +30,6 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.relations import (
     RelationForm,
     RelationModeller,
-    fit_relations,
-    relation_logits,
 )
 from confide.learning.tokens import TokenForm, TokenModeller
 from learning.barts import bart_folder
@@ -146,21 +144,24 @@ def relations(folder: Path) -> Trained:
         load_encoder(str(folder / "bert")),
         RelationForm(("none", "causes"), longest=32, dropout=0.0),
     )
-    model, encoded = made.initial(1), made.encoded(pairs())
+    model, encoded = made.initial(1), made.prepared(pairs())
     return Trained(
         model,
-        lambda: fit_relations(model, encoded, epochs=1, batch_size=8, optimiser=ADAM, seed=1),
-        lambda: relation_logits(model, encoded),
+        lambda: made.fit(
+            model, made.annotated(encoded), epochs=1, batch_size=8, optimiser=ADAM, seed=1
+        ),
+        lambda: made.row_logits(model, encoded),
     )
 
 
 def _bags(made: BagModeller) -> Trained:
-    model, encoded = made.initial(1), made.encoded(pairs())
+    made = replace(made, denoise="att")
+    model, encoded = made.initial(1), made.prepared(pairs())
     groups = [np.arange(start, start + 3) for start in range(0, 12, 3)]
-    how = {"epochs": 1, "batch_size": 4, "optimiser": ADAM, "seed": 1, "denoise": "att"}
+    how = {"epochs": 1, "batch_size": 4, "optimiser": ADAM, "seed": 1}
     return Trained(
         model,
-        lambda: fit_bags(model, encoded, groups, **how),
+        lambda: made.fit(model, made.annotated(encoded, groups), **how),
         lambda: bag_scores(model, encoded, groups, denoise="att"),
     )
 

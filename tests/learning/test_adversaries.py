@@ -17,7 +17,6 @@ from confide.errors import SettingsError
 from confide.learning.adversaries import AdversarialModeller, Opposed, Reversal
 from confide.learning.bart_files import load_bart
 from confide.learning.lightner import LightnerForm, LightnerModeller
-from confide.learning.modelling import EntityModeller
 from confide.learning.optimisers import Optimiser
 from confide.learning.weights import arrays
 from confide.models.adversaries import Kind
@@ -64,8 +63,7 @@ def run(made: AdversarialModeller, model: Opposed, **changes: Any) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_trained_of_both_travels_and_moves(kind: Kind, bart: Path) -> None:
     made = modeller(bart, kind, site=2)
-    known: EntityModeller[Any, Any] = made
-    assert known.types == ("head", "pain")
+    assert made.types == ("head", "pain")
     model = made.initial(1)
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert "adversary.sites_NKD" in trained
@@ -114,7 +112,7 @@ def test_reversal_hides_the_site(bart: Path) -> None:
         model = made.initial(1)
         run(made, model, epochs=10, optimiser=Optimiser("sgd", learning_rate=0.05, momentum=0.0))
         encoded = made.annotated(made.prepared(EXAMPLES), SPANS, source={"head"})
-        batch = made.lightner.batch(model.model, encoded, rows_B=np.arange(12))
+        batch = made.lightner.batch(model.model, encoded.text, np.arange(12), own=encoded)
         with torch.no_grad():
             _, against = made._losses(model, batch, None)
         return float(against)

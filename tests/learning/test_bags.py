@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,6 @@ from confide.learning.bags import (
     BagModeller,
     EncoderForm,
     PcnnForm,
-    fit_bags,
-    fit_sentences,
 )
 from confide.learning.optimisers import Optimiser, row_steps
 from confide.learning.weights import arrays
@@ -60,11 +59,18 @@ EXAMPLES, GROUPS = corpus()
 MODELLER = BagModeller(FORM, VOCABULARY)
 
 
+def fit(
+    model: Any, text: Any, groups: Any, *, made: Any = None, denoise: Denoise, **how: Any
+) -> Any:
+    own = replace(made or MODELLER, denoise=denoise)
+    return own.fit(model, own.annotated(text, groups), **how)
+
+
 def trained(denoise: Denoise, *, epochs: int = 20, optimiser: Optimiser = SGD) -> BagModel:
     model = MODELLER.initial(1)
-    fit_bags(
+    fit(
         model,
-        MODELLER.encoded(EXAMPLES),
+        MODELLER.prepared(EXAMPLES),
         GROUPS,
         denoise=denoise,
         epochs=epochs,
@@ -80,9 +86,9 @@ def test_each_denoiser_learns(denoise: Denoise) -> None:
     """What is wrong in a bag is no matter, but to "none", which has no way to know it."""
     given, own = corpus(clean=denoise == "none")
     model = MODELLER.initial(1)
-    fit_bags(
+    fit(
         model,
-        MODELLER.encoded(given),
+        MODELLER.prepared(given),
         own,
         denoise=denoise,
         epochs=30,
@@ -91,7 +97,7 @@ def test_each_denoiser_learns(denoise: Denoise) -> None:
         seed=1,
     )
     examples, groups = corpus(seed=2)
-    encoded = MODELLER.encoded(examples)
+    encoded = MODELLER.prepared(examples)
     scores_GR = bag_scores(model, encoded, groups, denoise=denoise)
     labels = [encoded.relations_S[group[0]] for group in groups]
     # "causes" by its own score: under the maximum both relations of a bag may be likely
@@ -133,24 +139,24 @@ def test_words_that_the_sentences_do_not_have_stay(optimiser: Optimiser) -> None
     before, after = MODELLER.initial(1), trained("att", epochs=1, optimiser=optimiser)
     old, new = (arrays(one)["reader.word.weight"] for one in (before, after))
     changed = np.flatnonzero((old != new).any(1))
-    read = np.unique(MODELLER.encoded(EXAMPLES).words_N)
+    read = np.unique(MODELLER.prepared(EXAMPLES).words_N)
     assert changed.tolist() == read.tolist()
     assert not after.reader.word.sparse
 
 
 def test_one_trains_on_a_sentence_of_each_bag() -> None:
     model = MODELLER.initial(1)
-    encoded = MODELLER.encoded(EXAMPLES)
+    encoded = MODELLER.prepared(EXAMPLES)
     how: dict[str, Any] = {"epochs": 3, "batch_size": 7, "optimiser": SGD, "seed": 1}
-    assert fit_bags(model, encoded, GROUPS, denoise="one", **how).sentences == 3 * len(GROUPS)
-    assert fit_bags(model, encoded, GROUPS, denoise="att", **how).sentences == 3 * len(EXAMPLES)
-    report = fit_sentences(model, encoded, **how)
+    assert fit(model, encoded, GROUPS, denoise="one", **how).sentences == 3 * len(GROUPS)
+    assert fit(model, encoded, GROUPS, denoise="att", **how).sentences == 3 * len(EXAMPLES)
+    report = fit(model, encoded, [np.arange(len(encoded))], denoise="none", **how)
     assert report.sentences == 3 * len(EXAMPLES)
     assert report.steps == 3 * -(-len(EXAMPLES) // 7)
 
 
 def test_scores_of_bags_out_of_sentences() -> None:
-    model, encoded = trained("none", epochs=3), MODELLER.encoded(EXAMPLES)
+    model, encoded = trained("none", epochs=3), MODELLER.prepared(EXAMPLES)
     likely_SR = sentence_probabilities(model, encoded)
     np.testing.assert_allclose(likely_SR.sum(1), 1, rtol=1e-5)
     mixed = [GROUPS[3], GROUPS[0][::-1], np.concatenate(GROUPS[5:9])]
@@ -165,7 +171,7 @@ def test_scores_of_bags_out_of_sentences() -> None:
 
 
 def test_a_part_is_as_in_the_whole() -> None:
-    model, encoded = trained("none", epochs=1), MODELLER.encoded(EXAMPLES)
+    model, encoded = trained("none", epochs=1), MODELLER.prepared(EXAMPLES)
     rows = np.array([5, 3, 20])
     np.testing.assert_allclose(
         sentence_probabilities(model, encoded.only(rows)),
@@ -176,10 +182,10 @@ def test_a_part_is_as_in_the_whole() -> None:
 
 @pytest.mark.parametrize("denoise", DENOISERS)
 def test_a_bag_of_ten_thousand_sentences(denoise: Denoise) -> None:
-    encoded = MODELLER.encoded(EXAMPLES)
+    encoded = MODELLER.prepared(EXAMPLES)
     many = encoded.only(np.resize(GROUPS[1], 10_000))
     model = MODELLER.initial(1)
-    report = fit_bags(
+    report = fit(
         model,
         many,
         [np.arange(10_000)],
@@ -194,7 +200,7 @@ def test_a_bag_of_ten_thousand_sentences(denoise: Denoise) -> None:
 
 
 def test_an_empty_bag_and_no_bag_are_named() -> None:
-    model, encoded = MODELLER.initial(1), MODELLER.encoded(EXAMPLES)
+    model, encoded = MODELLER.initial(1), MODELLER.prepared(EXAMPLES)
     how: dict[str, Any] = {
         "denoise": "att",
         "epochs": 1,
@@ -204,12 +210,12 @@ def test_an_empty_bag_and_no_bag_are_named() -> None:
     }
     empty = [np.zeros(0, np.int64)]
     with pytest.raises(DataError, match="no sentence"):
-        fit_bags(model, encoded, empty, **how)
+        fit(model, encoded, empty, **how)
     with pytest.raises(DataError, match="no sentence"):
         bag_scores(model, encoded, empty, denoise="att")
     for name in DENOISERS:
         with pytest.raises(DataError, match="no sentence"):
-            fit_bags(model, encoded, [], **{**how, "denoise": name})
+            fit(model, encoded, [], **{**how, "denoise": name})
     assert bag_scores(model, encoded, [], denoise="att").shape == (0, 2)
     with pytest.raises(SettingsError, match="momentum"):
         row_steps([], Optimiser("sgd", momentum=0.9))
@@ -224,12 +230,12 @@ def test_an_encoder_reads_bags_too(denoise: Denoise, tmp_path: Path) -> None:
     encoder = load_encoder(str(tiny_bert(tmp_path / "encoder", initializer_range=0.1)))
     form = BagForm(("none", "causes"), EncoderForm(longest=LIMIT), dropout=0.0)
     modeller = BagModeller(form, encoder)
-    model, encoded = modeller.initial(1), modeller.encoded(EXAMPLES)
+    model, encoded = modeller.initial(1), modeller.prepared(EXAMPLES)
     assert model.reader.features == 2 * encoder.dim
     many = [*GROUPS[:6], np.resize(GROUPS[7], 80)]
-    how: dict[str, Any] = {"denoise": denoise, "batch_size": 4, "seed": 1}
+    how: dict[str, Any] = {"denoise": denoise, "batch_size": 4, "seed": 1, "made": modeller}
     optimiser = Optimiser("adamw", learning_rate=5e-3)
-    first = fit_bags(model, encoded, many, epochs=1, optimiser=optimiser, **how)
-    last = fit_bags(model, encoded, many, epochs=8, optimiser=optimiser, **how)
+    first = fit(model, encoded, many, epochs=1, optimiser=optimiser, **how)
+    last = fit(model, encoded, many, epochs=8, optimiser=optimiser, **how)
     assert last.loss < first.loss
     assert torch.isfinite(torch.from_numpy(bag_scores(model, encoded, many, denoise=denoise))).all()

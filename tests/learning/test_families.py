@@ -16,7 +16,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.data.batches.examples import Example
 from confide.data.batches.token_pieces import predict_token_batches, token_batch
-from confide.learning.bags import BagForm, BagModeller, EncoderForm, fit_bags
+from confide.learning.bags import BagForm, BagModeller, EncoderForm
 from confide.learning.cutting import SlowCutter, by_word
 from confide.learning.encoder import FrozenEncoder, load_encoder
 from confide.learning.optimisers import Optimiser
@@ -24,8 +24,6 @@ from confide.learning.predict import with_entities
 from confide.learning.relations import (
     RelationForm,
     RelationModeller,
-    fit_relations,
-    relation_logits,
 )
 from confide.learning.tokens import TokenForm, TokenModeller
 from confide.learning.tuning import Tuning
@@ -97,20 +95,20 @@ def test_every_kind_with_an_encoder_trains_one_of_each_family(family: str, shelf
     encoded = made.annotated(text, [[(0, 1, "drug")], [], []], source={"drug"})
     model: Any = made.initial(1)
     before = arrays(model)
-    made.fit(model, encoded, weights_S=None, epochs=1, batch_size=2, optimiser=ADAM, seed=1)
+    made.fit(model, encoded, epochs=1, batch_size=2, optimiser=ADAM, seed=1)
     assert moved(before, model)
     assert len(made.find(model, text)) == len(SENTENCES)
     pair = RelationModeller(own, RelationForm(("none", "causes"), longest=24))
-    examples, model = pair.encoded(pairs()), pair.initial(1)
+    examples, model = pair.prepared(pairs()), pair.initial(1)
     before = arrays(model)
-    fit_relations(model, examples, epochs=1, batch_size=6, optimiser=ADAM, seed=1)
-    assert moved(before, model) and np.isfinite(relation_logits(model, examples)).all()
-    bags = BagModeller(BagForm(("none", "causes"), EncoderForm(longest=24)), own)
+    pair.fit(model, pair.annotated(examples), epochs=1, batch_size=6, optimiser=ADAM, seed=1)
+    assert moved(before, model) and np.isfinite(pair.row_logits(model, examples)).all()
+    bags = BagModeller(BagForm(("none", "causes"), EncoderForm(longest=24)), own, "att")
     model = bags.initial(1)
     before = arrays(model)
     groups = [np.arange(0, 6), np.arange(6, 12)]
-    how: Any = {"epochs": 1, "batch_size": 2, "optimiser": ADAM, "seed": 1, "denoise": "att"}
-    fit_bags(model, bags.encoded(pairs()), groups, **how)
+    how: Any = {"epochs": 1, "batch_size": 2, "optimiser": ADAM, "seed": 1}
+    bags.fit(model, bags.annotated(bags.prepared(pairs()), groups), **how)
     assert moved(before, model)
 
 
@@ -231,10 +229,10 @@ def test_every_family_is_tuned_in_every_way(family: str, tune: str, shelf: Path)
         encoder(shelf, family),
         RelationForm(("none", "causes"), longest=24, dropout=0.0, tuning=Tuning.of(tune)),
     )
-    model, examples = made.initial(1), made.encoded(pairs())
+    model, examples = made.initial(1), made.prepared(pairs())
     before = arrays(model)
     examples = made.featured(examples, model, folder=None)
-    fit_relations(model, examples, epochs=2, batch_size=6, optimiser=ADAM, seed=1)
+    made.fit(model, made.annotated(examples), epochs=2, batch_size=6, optimiser=ADAM, seed=1)
     after, learnt = arrays(model), trained(model)
     assert learnt.keys() < after.keys()
     changed = {name for name in after if not np.array_equal(before[name], after[name])}
@@ -246,5 +244,5 @@ def test_every_family_is_tuned_in_every_way(family: str, tune: str, shelf: Path)
 
     load(again, learnt)  # all else is in the public files
     assert np.allclose(
-        relation_logits(again, made.encoded(pairs())), relation_logits(model, examples), atol=1e-5
+        made.row_logits(again, made.prepared(pairs())), made.row_logits(model, examples), atol=1e-5
     )

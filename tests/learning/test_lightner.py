@@ -22,9 +22,7 @@ from confide.learning.lightner import (
     EncodedLightner,
     LightnerForm,
     LightnerModeller,
-    LightnerText,
 )
-from confide.learning.modelling import EntityModeller
 from confide.learning.optimisers import Optimiser
 from confide.learning.weights import arrays
 from confide.learning.windows import FoundSpan
@@ -84,7 +82,7 @@ def fitted(made: LightnerModeller, model: Any, encoded: EncodedLightner, **chang
 
 
 def test_it_is_a_kind_of_model(bart: PretrainedBart) -> None:
-    made: EntityModeller[LightnerText, EncodedLightner] = modeller(bart)
+    made = modeller(bart)
     assert made.types == ("Drug", "Effect")
 
 
@@ -168,7 +166,7 @@ def test_weights_are_of_the_source_loss(bart: PretrainedBart) -> None:
         batch_size=6,
         optimiser=Optimiser("sgd", learning_rate=0.1, momentum=0.0, clip=0.0),
     )
-    source_B, target_B = split_loss(twin, made.batch(twin, encoded, rows_B=np.arange(6)))
+    source_B, target_B = split_loss(twin, made.batch(twin, encoded.text, np.arange(6), own=encoded))
     assert target_B[1].item() > 0
     (torch.from_numpy(weights_S) * source_B + target_B).mean().backward()
     assert twin.prompts is not None
@@ -191,7 +189,9 @@ def one_by_one(
     found: tuple[list[Any], list[Any]] = ([], [])
     for row in range(len(encoded)):
         for part, slopes in enumerate(found):
-            loss = split_loss(model, made.batch(model, encoded, rows_B=np.array([row])))[part]
+            loss = split_loss(model, made.batch(model, encoded.text, np.array([row]), own=encoded))[
+                part
+            ]
             model.zero_grad()
             loss.sum().backward()
             slope = model.prompts.q_QD.grad
@@ -237,7 +237,7 @@ def test_states_that_never_change_are_kept(bart: PretrainedBart) -> None:
     assert kept_ND is not None
     fitted(made, model, encoded, optimiser=Optimiser("adam", learning_rate=1e-2))
     assert encoded.text.kept.states_ND is kept_ND
-    batch = made.batch(model, encoded, rows_B=np.array([3, 0, 7]))
+    batch = made.batch(model, encoded.text, np.array([3, 0, 7]), own=encoded)
     assert batch.states_BPD is not None
     fresh = replace(batch, states_BPD=None)
     with torch.no_grad():
@@ -258,13 +258,13 @@ def test_states_that_may_change_are_not_kept(bart: PretrainedBart, changes: dict
     made.find(model, encoded.text)
     fitted(made, model, encoded)
     assert encoded.text.kept.states_ND is None
-    assert made.batch(model, encoded, rows_B=np.array([0])).states_BPD is None
+    assert made.batch(model, encoded.text, np.array([0]), own=encoded).states_BPD is None
 
 
 def test_an_adversary_can_look_inside(bart: PretrainedBart) -> None:
     made = modeller(bart, where="decoder")
     model, encoded = made.initial(1), annotated(made, count=4)
-    batch: PointerBatch = made.batch(model, encoded, rows_B=np.arange(4))
+    batch: PointerBatch = made.batch(model, encoded.text, np.arange(4), own=encoded)
     found = trace(model, batch)
     assert len(found.encoder_layers) == bart.sizes.encoder_layers
     assert found.log_probs_BTV.shape[:2] == batch.symbols_BT.shape

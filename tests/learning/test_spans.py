@@ -70,7 +70,7 @@ def test_the_loss_is_that_of_every_span_by_itself(modeller):
         logits = model(batch)
         states = model.encoder(input_ids=batch.ids_BP, attention_mask=None).last_hidden_state[0]
         words = states[batch.firsts_BL[0]]
-        source, target = modeller.losses(own, batch)(logits)
+        source, target = modeller.losses(model, own, batch, output=logits)
         expected = {True: 0.0, False: 0.0}
         for first in range(len(WORDS)):
             for last in range(first, min(first + 4, len(WORDS))):
@@ -91,10 +91,10 @@ def test_open_leaves_out_what_the_site_did_not_look_for(modeller):
     logits = closed(batch).detach()
     open_one = SpanModeller(modeller.encoder, modeller.form, open=1.0)
     none = open_one.annotated(text, [[s for s in SPANS if s[2] == "Site"]], source={"Site"})
-    source, target = open_one.losses(none, batch)(logits)
+    source, target = open_one.losses(closed, none, batch, output=logits)
     assert float(target) == 0.0
     assert float(source) > 0.0
-    assert float(modeller.losses(none, batch)(logits)[1]) > 0.0
+    assert float(modeller.losses(closed, none, batch, output=logits)[1]) > 0.0
 
 
 def test_slopes_are_the_gradients_of_the_last_layer(modeller):
@@ -103,7 +103,9 @@ def test_slopes_are_the_gradients_of_the_last_layer(modeller):
     found = modeller.slopes(model, own)
     (batch,) = predict_token_batches(text)
     for loss, slopes in zip(
-        modeller.losses(own, batch)(model(batch)), (found.source_SG, found.target_SG), strict=True
+        modeller.losses(model, own, batch, output=model(batch)),
+        (found.source_SG, found.target_SG),
+        strict=True,
     ):
         (expected,) = torch.autograd.grad(loss.sum(), model.span.weight, retain_graph=True)
         np.testing.assert_allclose(slopes[0], expected.flatten().numpy(), rtol=1e-3, atol=1e-5)

@@ -23,7 +23,7 @@ from confide.data.batches.token_pieces import token_batch
 from confide.learning.crf_modelling import CrfModeller
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
-from confide.learning.teaching import Lesson, Teachable, places_of, said_of_tokens
+from confide.learning.teaching import Lesson, places_of, said_of_tokens
 from confide.learning.tokens import TokenForm, TokenModeller
 from confide.learning.weights import arrays, load
 from confide.models import tagger
@@ -91,7 +91,7 @@ def test_each_token_is_owned_by_one_window() -> None:
 def test_there_is_a_row_for_each_token_however_long_the_windows(kind: str, folder: Path) -> None:
     tokens = sum(len(one.tokens) for one in EXAMPLES)
     whole = made(kind, folder)
-    teachable: Teachable[Any, Any] = whole
+    teachable = whole
     model = whole.initial(1)
     said = teachable.row_logits(model, whole.prepared(EXAMPLES))
     assert said.shape == (tokens, len(CORPUS.tags))
@@ -130,7 +130,7 @@ Ways = dict[str, Callable[[Any, Any, Tensor], tuple[Tensor, Tensor]]]
 
 def of_a_tagger(model: Any, encoded: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Marginals by the analytic posterior's own recipe, and the ordinary loss of each row."""
-    batch = batch_of(encoded.encoded, rows.numpy())
+    batch = batch_of(encoded.text, rows.numpy())
     emissions = model(batch)
     scores = model.crf.scores()
     free = emissions.double()

@@ -18,7 +18,6 @@ from confide.data.batches.examples import Example
 from confide.data.batches.token_pieces import token_batch
 from confide.errors import DataError, SettingsError
 from confide.learning.encoder import load_encoder
-from confide.learning.modelling import EntityModeller
 from confide.learning.optimisers import Optimiser
 from confide.learning.tokens import TokenForm, TokenModeller, split_loss
 from confide.learning.weights import arrays
@@ -81,7 +80,7 @@ def learnt(made: TokenModeller) -> Any:
 
 
 def test_it_is_a_kind_of_model(bert: Path) -> None:
-    made: EntityModeller[Any, Any] = modeller(bert)
+    made = modeller(bert)
     assert made.types == ("drug", "effect")
     model = made.initial(1)
     assert all(p.requires_grad for p in model.parameters())
@@ -341,7 +340,6 @@ def test_what_cannot_be_is_refused(bert: Path) -> None:
         made.fit(
             made.initial(1),
             made.annotated(made.prepared([]), [], source=set()),
-            weights_S=None,
             epochs=1,
             batch_size=4,
             optimiser=ADAM,

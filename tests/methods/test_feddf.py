@@ -16,7 +16,6 @@ from confide.errors import SettingsError
 from confide.federation.changes import restored
 from confide.kinds.relations.form import modeller_of
 from confide.learning.encoder import load_encoder
-from confide.learning.relations import relation_logits
 from confide.learning.weights import load
 from confide.methods.fedatt import TRAIN_ALONE
 from contract.corpus import tiny
@@ -62,12 +61,12 @@ def test_the_mean_steps_down_the_loss_against_the_ensemble(tmp_path: Path) -> No
 
     modeller = modeller_of(state.form, load_encoder(state.form.encoder))
     public, _ = method.kind.public(state.form, method._public)
-    encoded = modeller.encoded(public.examples())
+    encoded = modeller.prepared(public.examples())
     said = []
     for weights in models:
         model = modeller.initial(0)
         load(model, {name: array.astype(np.float32) for name, array in weights.items()})
-        said.append(relation_logits(model, encoded).astype(np.float64))
+        said.append(modeller.row_logits(model, encoded).astype(np.float64))
     q = torch.from_numpy(softmax(np.mean(said, 0), 2.0))
     mean = {name: (2 * models[0][name] + models[1][name]) / 3 for name in models[0]}
     model = modeller.initial(0)

@@ -23,7 +23,6 @@ from confide.federation.messages import Arrays, encode
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
 from confide.kinds.relations.public import public_of
 from confide.learning.encoder import load_encoder
-from confide.learning.relations import fit_relations, relation_logits
 from confide.learning.weights import load
 from confide.methods.feded.lessons import teacher_of
 from confide.methods.feded.steps import Predicted, columns
@@ -162,21 +161,21 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
     state = method.start(federation)
     after, facts = method.round(state, federation, 1)
     modeller = modeller_of(state.form, load_encoder(state.form.encoder))
-    public = modeller.encoded(state.public.examples())
+    public = modeller.prepared(state.public.examples())
     assert len(public) == 24
     for name in ("site-1", "site-2"):
         found = candidates(engine.site(name).train, rules_of(state.form)).examples
         model = modeller.initial(0)
         load(model, state.weights)
-        report = fit_relations(
+        report = modeller.fit(
             model,
-            modeller.encoded(found),
+            modeller.annotated(modeller.prepared(found)),
             epochs=1,
             batch_size=6,
             optimiser=engine.asks[STEP, name].how.steps,
             seed=derive_seed(settings.seed, 1, name, STEP),
         )
-        logits = relation_logits(model, public)
+        logits = modeller.row_logits(model, public)
         reply = engine.replies[STEP, name]
         np.testing.assert_allclose(
             reply.said_SQ, logits[:, 1:] - logits[:, :1], rtol=1e-5, atol=1e-5
@@ -210,7 +209,7 @@ def test_the_student_steps_down_the_loss_of_equation_6(
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     teacher = teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2.0)
     modeller = modeller_of(state.form, load_encoder(state.form.encoder))
-    encoded = modeller.encoded(state.public.examples(state.labels))
+    encoded = modeller.prepared(state.public.examples(state.labels))
     model = modeller.initial(0)
     load(model, state.weights)
     q = torch.from_numpy(teacher)
@@ -388,7 +387,7 @@ def test_a_relation_that_no_site_knows_is_learnt_from_the_public_labels(tmp_path
     def likely(weights: Arrays) -> float:
         model = modeller.initial(0)
         load(model, weights)
-        return float(softmax(relation_logits(model, modeller.encoded(eases)))[:, 2].mean())
+        return float(softmax(modeller.row_logits(model, modeller.prepared(eases)))[:, 2].mean())
 
     without, _ = method.round(replace(state, labels=[]), federation, 1)
     assert likely(without.weights) < 0.1 < 0.3 < likely(after.weights)

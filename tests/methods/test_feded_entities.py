@@ -189,10 +189,10 @@ def test_a_frozen_encoder_is_read_by_the_student_too(tmp_path: Path) -> None:
     assert math.isfinite(facts["distil_loss"])
     # the states are read: without them the student's first loss is another one
     made = method._student._made
-    blind = replace(made.encoded.encoded, context_TX=made.encoded.encoded.context_TX * 0)
+    blind = replace(made.encoded.text, context_TX=made.encoded.text.context_TX * 0)
     said = [
         made.extractor.modeller.row_logits(made.extractor.model, text)
-        for text in (made.encoded.encoded, blind)
+        for text in (made.encoded.text, blind)
     ]
     assert np.abs(said[0] - said[1]).max() > 1e-3
     assert after.form.extractor(after.weights, key=None)([Document("d", "aspirin .")])

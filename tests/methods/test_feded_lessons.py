@@ -181,7 +181,7 @@ def test_labels_and_predictions_are_learnt_of_their_parts(tmp_path: Path, apart:
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     q = torch.from_numpy(teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2))
     modeller = modeller_of(state.form, load_encoder(state.form.encoder))
-    encoded = modeller.encoded(state.public.examples(state.labels))
+    encoded = modeller.prepared(state.public.examples(state.labels))
     model = modeller.initial(0)
     load(model, state.weights)
     p = model(relation_batch(encoded, np.arange(24))).softmax(-1)

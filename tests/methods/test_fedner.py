@@ -106,7 +106,7 @@ def test_one_site_learns_what_it_would_without_a_federation(
     model: Any = desk.modeller.initial(0)
     load(model, {**state.weights, **memory.own})
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.training.learning_rate)
-    encoded = desk.own.encoded
+    encoded = desk.own.text
     for number in range(1, 5):
         state, facts = method.round(state, federation, number)
         seed = derive_seed(derive_seed(settings.seed, number, "site-1", "improve"), 0)

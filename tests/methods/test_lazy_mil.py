@@ -27,7 +27,7 @@ from confide.kinds.bags.form import bag_form_of, words_of
 from confide.kinds.relations.form import rules_of
 from confide.kinds.vocabulary import one_each
 from confide.learning.bag_scores import sentence_probabilities
-from confide.learning.bags import BagModeller, fit_sentences
+from confide.learning.bags import BagModeller
 from confide.learning.weights import arrays, load
 from confide.methods import lazy_mil
 from confide.methods.fedavg import Train
@@ -595,7 +595,7 @@ def scored(state: Any, documents: Sequence[Document]) -> dict[tuple[str, str, st
     model = modeller.initial(0)
     load(model, state.weights)
     bags = training_bags(candidates(documents, rules_of(form)).examples, documents, same="concept")
-    likely = sentence_probabilities(model, modeller.encoded(bags.examples))
+    likely = sentence_probabilities(model, modeller.prepared(bags.examples))
     return {
         (*pair, relation): [float(likely[row, form.relations.index(relation)]) for row in rows]
         for pair, relation, rows in zip(bags.pairs, bags.relations, bags.groups, strict=True)
@@ -610,12 +610,13 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
     """Fills up with the words of the sentences of each training, site after site."""
     seen: list[list[list[int]]] = []
 
-    def watched(model: Any, encoded: Any, **how: Any) -> Any:
-        cuts = encoded.from_S1
-        seen.append([encoded.words_N[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)])
-        return fit_sentences(model, encoded, **how)
+    def watched(made: Any, model: Any, own: Any, **how: Any) -> Any:
+        text, cuts = own.text, own.text.from_S1
+        seen.append([text.words_N[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)])
+        return fit(made, model, own, **how)
 
-    monkeypatch.setattr("confide.kinds.bags.desk.fit_sentences", watched)
+    fit = BagModeller.fit
+    monkeypatch.setattr(BagModeller, "fit", watched)
     return seen
 
 
@@ -625,7 +626,7 @@ def words_at(engine: Seen, site: str, state: Any, rows: Sequence[int]) -> list[l
     modeller = BagModeller(bag_form_of(form), words_of(form, KEY))
     documents = engine.site(site).train
     bags = training_bags(candidates(documents, rules_of(form)).examples, documents, same="concept")
-    encoded = modeller.encoded([bags.examples[row] for row in rows])
+    encoded = modeller.prepared([bags.examples[row] for row in rows])
     cuts = encoded.from_S1
     return [encoded.words_N[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)]
 
@@ -730,9 +731,10 @@ def test_the_next_weights_are_the_mean_of_what_winners_teach(
         examples = candidates(documents, rules_of(state.form)).examples
         model = modeller.initial(0)
         load(model, state.weights)
-        report = fit_sentences(
+        text = modeller.prepared(examples).only(rows)
+        report = modeller.fit(
             model,
-            modeller.encoded(examples).only(rows),
+            modeller.annotated(text, [np.arange(len(text))]),
             epochs=1,
             batch_size=6,
             optimiser=ask.how.steps,

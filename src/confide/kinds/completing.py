@@ -19,7 +19,7 @@ from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds.how import How
 from confide.kinds.protocol import Desk, Fitted, Form
-from confide.learning.slopes import RowSlopes
+from confide.learning.trainer import Pulls
 
 T = TypeVar("T")
 
@@ -33,18 +33,6 @@ class CompleteText(NamedTuple, Generic[T]):
     encoded: T
     own: int
     pseudo: int
-
-
-class Pulls(NamedTuple):
-    """Gradients of the loss by the form's `slope` (Eq. 11).
-
-    `source` has each row's gradient of the site's own annotation; `target_G` is the sum over all
-    rows for the model's annotation, which so many `rows` have.
-    """
-
-    source: RowSlopes
-    target_G: NDArray[np.float32]
-    rows: int
 
 
 class CompletingDesk(Desk, Protocol[T]):

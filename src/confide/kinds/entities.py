@@ -1,6 +1,6 @@
 """What all kinds that find entities share: the desk at a site, and the trained model in use.
 
-The kinds differ in their modeller (`learning.modelling.EntityModeller`).
+The kinds differ in their trainer (`learning.trainer.EntityTrainer`).
 
 Shapes: S rows (training sentences, or windows of long ones).
 """
@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +26,7 @@ from confide.federation.messages import Arrays, decode_file
 from confide.federation.site import Site
 from confide.federation.steps import Tables
 from confide.kinds import evaluation
-from confide.kinds.completing import CompleteText, Pulls
+from confide.kinds.completing import CompleteText
 from confide.kinds.context import NONE, with_cached
 from confide.kinds.entity_report import entity_report, weighted_sentences
 from confide.kinds.evaluation import Scored, counts_of, score_documents
@@ -37,11 +37,9 @@ from confide.kinds.tallies import EntityTables
 from confide.kinds.trained import Report, calibrated
 from confide.kinds.tuned import check_no_encoder
 from confide.kinds.types import own_types
-from confide.kinds.units import ByUnits, Windowed
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.modelling import EntityModeller, Read, annotate_with, read
-from confide.learning.slopes import WholeSlopes
+from confide.learning.trainer import EntityTrainer, Pulls, Read, annotate_with, read
 from confide.learning.weights import load, trained
 from confide.learning.windows import FoundSpan
 from confide.privacy.clipping import UnitSlopes
@@ -51,7 +49,7 @@ from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document, Problem
 
-Modeller = EntityModeller[Any, Any]
+Modeller = EntityTrainer
 
 
 @dataclass
@@ -92,7 +90,7 @@ class EntityDesk(Generic[E]):
     def __init__(self, site: Site, form: E) -> None:
         self.site = site
         self.form = form
-        self._held_out: dict[str, Read[object]] = {}
+        self._held_out: dict[str, Read] = {}
 
     @property
     def size(self) -> int:
@@ -131,7 +129,7 @@ class EntityDesk(Generic[E]):
         return text
 
     @cached_property
-    def text(self) -> object:
+    def text(self) -> Any:
         """The training sentences, encoded, without annotation."""
         examples = training_examples(self.site)
         return self.featured(self.modeller.prepared(examples), examples)
@@ -168,9 +166,7 @@ class EntityDesk(Generic[E]):
 
     def slopes(self, weights: Arrays, how: How, encoded: Sized) -> Pulls:
         """The gradients of each row's loss by the form's `slope`."""
-        found = self.trained_by(how).slopes(self.model(weights, lent=True), encoded)
-        rows = int(found.target_SG.any(1).sum())
-        return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0), rows)
+        return self.trained_by(how).pulls(self.model(weights, lent=True), encoded)
 
     def fit(
         self,
@@ -215,13 +211,12 @@ class EntityDesk(Generic[E]):
     def places(self) -> list[tuple[int, int]]:
         """The document and the sentence of each training row, by number."""
         examples = training_examples(self.site)
-        rows = (examples[one.example] for one in cast(Windowed, self.text).windows)
+        rows = (examples[one.example] for one in self.text.windows)
         return [(one.document, one.sentence) for one in rows]
 
     def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
         """The gradient of each unit's loss, on the site's own annotation."""
-        modeller = cast(ByUnits, self.modeller)
-        return modeller.unit_gradients(self.model(weights, lent=True), self.own, units)
+        return self.modeller.unit_gradients(self.model(weights, lent=True), self.own, units)
 
     def spans(self, documents: Sequence[Document]) -> list[list[Span]]:
         """The spans of each sentence that this kind learns."""

@@ -29,7 +29,7 @@ from confide.kinds.entities import DeskForm, EntityDesk, EntityExtractor, Modell
 from confide.kinds.how import How
 from confide.kinds.public import MIB, digest_of, no_public_set
 from confide.kinds.types import own_types
-from confide.learning.teaching import Lesson, Teachable
+from confide.learning.teaching import Lesson
 from confide.learning.weights import load, trained
 from confide.text.document import Document
 
@@ -133,8 +133,6 @@ class SentenceForm(DeskForm, Protocol):
 
 
 G = TypeVar("G", bound=SentenceForm)
-Taught = Teachable[Any, Any]
-"""A modeller that predicts single rows, whatever its texts are."""
 
 
 class OfTags:
@@ -189,8 +187,7 @@ class SentenceDesk(EntityDesk[G], Generic[G]):
             # kept with its modeller, so that no other object can get the same id
             make=lambda: (made, self.featured(made.prepared(examples), examples)),
         )
-        teachable = cast(Taught, made)
-        return teachable.row_logits(self.model(weights, lent=True), text)
+        return made.row_logits(self.model(weights, lent=True), text)
 
 
 @dataclass
@@ -242,7 +239,7 @@ class SentenceStudent(Generic[G]):
             model = made.extractor.model
             load(model, weights)
             modeller = form.taught(made.extractor.modeller, how)
-            report = cast(Taught, modeller).distil(
+            report = modeller.distil(
                 model,
                 made.encoded,
                 lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
@@ -258,8 +255,7 @@ class SentenceStudent(Generic[G]):
         with self._lock:
             made = self._ready(form, public, (), weights)
             load(made.extractor.model, weights)
-            teachable = cast(Taught, made.extractor.modeller)
-            return teachable.row_logits(made.extractor.model, made.text)
+            return made.extractor.modeller.row_logits(made.extractor.model, made.text)
 
     def _ready(
         self, form: G, public: PublicSentences, labels: Sequence[str], weights: Arrays

@@ -19,8 +19,8 @@ from confide.kinds.how import how_of
 from confide.kinds.linear import LinearShape
 from confide.kinds.tagger.form import shape_for, tagger_sizes
 from confide.learning.crf_modelling import CrfModeller, EncodedSplit
-from confide.learning.modelling import annotate_with, read
 from confide.learning.optimisers import Moments
+from confide.learning.trainer import annotate_with, read
 from confide.learning.weights import set_words
 from confide.models.tagger import CrfTagger, Tagger
 from confide.seeds import derive_seed
@@ -144,7 +144,6 @@ def _train(
             modeller.fit(
                 model,
                 encoded,
-                weights_S=None,
                 epochs=in_round,
                 batch_size=how.batch_size,
                 optimiser=optimiser,

@@ -155,7 +155,7 @@ def _words(modeller: TokenModeller, model: nn.Module) -> Graph:
 def _pairs(modeller: RelationModeller, model: nn.Module) -> Graph:
     marking = modeller.marking
     probes = []
-    encoded = modeller.encoded(probe_pairs(marking.types, modeller.form.relations[0]))
+    encoded = modeller.prepared(probe_pairs(marking.types, modeller.form.relations[0]))
     for batch in predict_relation_batches(encoded, pieces_per_batch=64):
         mask_BP = torch.ones_like(batch.ids_BP) if batch.mask_BP is None else batch.mask_BP
         probes.append(

@@ -6,8 +6,8 @@ Shapes: S sentences (examples), G bags, R relations (class 0 is no relation), W 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,7 @@ from confide.kinds.bags.form import (
     WORD_ROWS,
     BagForm,
     bag_form_of,
+    bag_modeller,
     triple_digest,
     words_of,
 )
@@ -38,7 +39,7 @@ from confide.kinds.relations.form import rules_of
 from confide.kinds.tuned import keeping_features
 from confide.kinds.vocabulary import file_check, vectors_of
 from confide.learning.bag_scores import EncodedBags, bag_scores, sentence_probabilities
-from confide.learning.bags import BagModeller, bag_losses, fit_bags, fit_sentences, set_vectors
+from confide.learning.bags import BagModeller, set_vectors
 from confide.learning.context import cache_folder
 from confide.learning.weights import load, trained
 from confide.models.bags import BagModel
@@ -119,9 +120,9 @@ class BagDesk:
             if encoder.digest != form.digest:
                 raise Refusal("other-encoder")
         benches: dict[object, _Bench] = self.site.scratch.setdefault("bag benches", {})
-        place = (bag_form_of(form), form.check)
+        place = (bag_form_of(form), form.denoise, form.check)
         if place not in benches or not benches[place].knows(form):
-            modeller = BagModeller(bag_form_of(form), encoder or words_of(form, key))
+            modeller = bag_modeller(form, encoder or words_of(form, key))
             benches[place] = _Bench(modeller, form.word_digests_V16)
         return benches[place]
 
@@ -180,7 +181,7 @@ class BagDesk:
     def featured(self, examples: Sequence[RelationExample]) -> EncodedBags:
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
         bench = self.bench
-        encoded = bench.modeller.encoded(examples)
+        encoded = bench.modeller.prepared(examples)
         with keeping_features():
             return bench.modeller.featured(encoded, bench.model, cache_folder())
 
@@ -222,13 +223,13 @@ class BagDesk:
         if not len(encoded):
             raise Refusal("no-training-text")
         model = self.model(weights, vectors=how.vectors)
-        fit = fit_sentences
-        if only_W is None:
-            denoise = self.form.denoise
-            fit = partial(fit_bags, groups=looked.groups, denoise=denoise)  # type: ignore[arg-type]
-        report = fit(
+        made = self.bench.modeller
+        groups = looked.groups
+        if only_W is not None:
+            made, groups = replace(made, denoise="none"), [np.arange(len(encoded))]
+        report = made.fit(
             model,
-            encoded,
+            made.annotated(encoded, groups),
             epochs=how.epochs,
             batch_size=how.batch_size,
             optimiser=how.steps,
@@ -244,12 +245,8 @@ class BagDesk:
         groups = [
             rows for rows, name in zip(bags.groups, bags.relations, strict=True) if name in known
         ]
-        losses_G = bag_losses(
-            self.model(weights, lent=True),
-            self.featured(with_labels(bags.examples, known)),
-            groups,
-            denoise=form.denoise,  # type: ignore[arg-type]
-        )
+        text = self.featured(with_labels(bags.examples, known))
+        losses_G = self.bench.modeller.bag_losses(self.model(weights, lent=True), text, groups)
         own = [[bags.examples[row] for row in rows] for rows in groups]
         return Losses(
             "bags",

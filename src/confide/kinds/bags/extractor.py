@@ -24,7 +24,7 @@ from confide.data.batches.relations import (
 from confide.data.batches.vocabulary import Vocabulary
 from confide.errors import FederationError
 from confide.federation.messages import Arrays
-from confide.kinds.bags.form import PCNN, BagForm, bag_form_of, words_of
+from confide.kinds.bags.form import PCNN, BagForm, bag_modeller, words_of
 from confide.kinds.bags.report import bag_report
 from confide.kinds.context import find_encoder
 from confide.kinds.relations.form import rules_of
@@ -148,7 +148,7 @@ class BagExtractor:
         """The bags of the documents with their facts, and scores_GR of all relations."""
         examples = candidates(documents, self.rules).examples
         bags = held_out_bags(examples, documents, same=self.same)
-        encoded = self.modeller.encoded(with_labels(examples, frozenset(self.relations)))
+        encoded = self.modeller.prepared(with_labels(examples, frozenset(self.relations)))
         return bags, bag_scores(self.model, encoded, bags.groups, denoise=self.denoise)
 
     def counts(self, documents: Sequence[Document]) -> BagCounts:
@@ -164,7 +164,7 @@ class BagExtractor:
         plain = [replace(one, relations=()) for one in documents]
         examples = candidates(plain, self.rules).examples
         bags = held_out_bags(examples, plain, same=self.same)
-        encoded = self.modeller.encoded(with_labels(examples, ()))
+        encoded = self.modeller.prepared(with_labels(examples, ()))
         return _Read(
             examples,
             bags,
@@ -224,7 +224,7 @@ def extractor_with(
     memory: BagForm, weights: Arrays, source: Vocabulary | FrozenEncoder
 ) -> BagExtractor:
     """The extractor with these words (word i is row i of the word table) or this encoder."""
-    modeller = BagModeller(bag_form_of(memory), source)
+    modeller = bag_modeller(memory, source)
     model = modeller.initial(0)
     load(model, weights)
     return BagExtractor(

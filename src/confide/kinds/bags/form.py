@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from confide.data.batches.vocabulary import (
     DIGEST_BYTES,
     KeyedVocabulary,
+    Vocabulary,
     count_words,
     digest,
     rows_of_digests,
@@ -60,6 +61,7 @@ from confide.kinds.vocabulary import (
 )
 from confide.learning.bags import BagForm as Made
 from confide.learning.bags import BagModeller, EncoderForm, PcnnForm
+from confide.learning.encoder import FrozenEncoder
 from confide.learning.tuning import Tuning
 from confide.learning.weights import trained
 from confide.settings import Settings as RunSettings
@@ -287,6 +289,11 @@ def bag_form_of(memory: BagForm) -> Made:
     return Made(tuple(memory.relations), reader, memory.dropout)
 
 
+def bag_modeller(memory: BagForm, source: Vocabulary | FrozenEncoder) -> BagModeller:
+    """The modeller of this form, which reads these words or this encoder's pieces."""
+    return BagModeller(bag_form_of(memory), source, memory.denoise)  # type: ignore[arg-type]
+
+
 def modeller_without_key(memory: BagForm, *, site: Site | None = None) -> BagModeller:
     """A modeller that draws models and reads no text, so it needs no key.
 
@@ -294,10 +301,10 @@ def modeller_without_key(memory: BagForm, *, site: Site | None = None) -> BagMod
     """
     if memory.reader == PCNN:
         unread = KeyedVocabulary(memory.word_digests_V16, "word", b"")
-        return BagModeller(bag_form_of(memory), unread)
+        return bag_modeller(memory, unread)
     name = memory.encoder
     encoder = find_encoder(name) if site is None else encoder_of(site, name)
-    return BagModeller(bag_form_of(memory), encoder)
+    return bag_modeller(memory, encoder)
 
 
 def words_of(memory: BagForm, key: bytes | None) -> KeyedVocabulary:

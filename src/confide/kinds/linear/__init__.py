@@ -49,8 +49,7 @@ from confide.kinds.protocol import Agreed, desk_at
 from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.types import DESCRIBE_TYPES, agree_on_types, asked_of_types, types_in_text
 from confide.kinds.vocabulary import CHECK_KEY, common_key, compare_keys
-from confide.learning.crf_modelling import EncodedSplit
-from confide.learning.linear import LinearModeller, rows_read
+from confide.learning.crf_modelling import CrfModeller, EncodedSplit, rows_read
 from confide.learning.weights import initial, trained
 from confide.models.linear import LinearSizes, LinearTagger
 from confide.settings import Settings as RunSettings
@@ -80,9 +79,9 @@ class LinearShape:
         tags = self.tags
         return LinearSizes(tags.types, len(tags.prefixes), self.bits, self.context_dim)
 
-    def modeller(self, marks: Marks) -> LinearModeller:
+    def modeller(self, marks: Marks) -> CrfModeller:
         """The modeller of this form; `marks` turns words into features."""
-        return LinearModeller(
+        return CrfModeller(
             sizes=self.sizes,
             tags=self.tags,
             words=ClearVocabulary(()),
@@ -180,7 +179,7 @@ class LinearDesk(EntityDesk[LinearForm]):
 
     def trained_by(self, how: How) -> Modeller:
         """The modeller that trains as `how` says."""
-        assert isinstance(self.modeller, LinearModeller)
+        assert isinstance(self.modeller, CrfModeller)
         return replace(self.modeller, open=how.outside)
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
@@ -194,7 +193,7 @@ class LinearDesk(EntityDesk[LinearForm]):
         model = self.form.bench(self.site).model
         assert isinstance(model, LinearTagger)
         seen_V = np.zeros(2**self.form.bits + SPECIALS, np.float32)
-        seen_V[rows_read(model, self.own.encoded)] = 1.0
+        seen_V[rows_read(model, self.own.text)] = 1.0
         return {TABLE: seen_V}
 
 

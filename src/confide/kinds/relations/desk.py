@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
 from confide.data.batches.flat import Rows
-from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch, relation_batch
+from confide.data.batches.relation_pieces import EncodedRelations
 from confide.data.batches.relations import (
     NO_RELATION,
     Candidates,
@@ -20,38 +19,22 @@ from confide.data.batches.relations import (
     candidates,
     with_labels,
 )
-from confide.data.batches.tagger import drawn_rows
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
-from confide.kinds.completing import CompleteText, Pulls
+from confide.kinds.completing import CompleteText
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import RelationsScored, relation_counts_of, relations_scored
 from confide.kinds.how import How
 from confide.kinds.protocol import Fitted, Losses
-from confide.kinds.relations.completing import (
-    LabelledPairs,
-    completed,
-    own_pairs,
-    relations_in,
-)
+from confide.kinds.relations.completing import completed, relations_in
 from confide.kinds.relations.form import CLASS_ROWS, RelationForm, modeller_of, rules_of
 from confide.kinds.relations.public import PublicExamples
 from confide.kinds.tuned import keeping_features
 from confide.learning.context import cache_folder
-from confide.learning.devices import beside
-from confide.learning.gradients import gradients
-from confide.learning.relations import (
-    RelationModeller,
-    fit_relations,
-    probabilities,
-    relation_logits,
-    relation_losses,
-    relation_slopes,
-    unit_gradients_of,
-)
+from confide.learning.relations import LabelledPairs, RelationModeller, probabilities
+from confide.learning.trainer import Pulls
 from confide.learning.weights import load, trained
-from confide.models import relation
 from confide.models.relation import RelationClassifier
 from confide.privacy.clipping import UnitSlopes
 from confide.scoring import count_relations
@@ -142,7 +125,7 @@ class RelationDesk:
     def featured(self, examples: Sequence[RelationExample]) -> EncodedRelations:
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
         bench = self.bench
-        encoded = bench.modeller.encoded(examples)
+        encoded = bench.modeller.prepared(examples)
         with keeping_features():
             return bench.modeller.featured(encoded, bench.model, folder=cache_folder())
 
@@ -170,22 +153,16 @@ class RelationDesk:
         own_R = np.array([name in own for name in relations])
         if weights is None:
             count = int((encoded.relations_S != nothing).sum())
-            return CompleteText(own_pairs(encoded, own_R), own=count, pseudo=0)
+            return CompleteText(self.modeller.annotated(encoded, own_R), own=count, pseudo=0)
 
         def logits(pairs: EncodedRelations) -> NDArray[np.float32]:
-            return relation_logits(self.model(weights, lent=True), pairs)
+            return self.modeller.row_logits(self.model(weights, lent=True), pairs)
 
         return completed(encoded, own_R, nothing=nothing, logits=logits, confidence=confidence)
 
     def slopes(self, weights: Arrays, how: How, encoded: LabelledPairs) -> Pulls:
         """The gradients of each pair's loss by the form's `slope`."""
-        source, target_G = relation_slopes(
-            self.model(weights, lent=True),
-            encoded.encoded,
-            choices=encoded.choices(outside=how.outside),
-            source_S=encoded.source_S,
-        )
-        return Pulls(source, target_G, rows=int((~encoded.source_S).sum()))
+        return self.trained_by(how).pulls(self.model(weights, lent=True), encoded)
 
     def fit(
         self,
@@ -201,38 +178,41 @@ class RelationDesk:
         A site that annotates only some relations learns to choose among these. `each_S` weighs the
         pairs whose label is the site's own. Raises Refusal if there are no examples.
         """
-        text = self.looked("train").encoded if encoded is None else encoded.encoded
-        if not len(text):
+        own = self.own if encoded is None else encoded
+        if not len(own):
             raise Refusal("no-training-text")
-        loss = self._among(how.outside, text)
-        if encoded is not None:
-            loss = encoded.choices(each_S, outside=how.outside).loss
         model = self.model(weights)
-        report = fit_relations(
+        report = self.trained_by(how).fit(
             model,
-            text,
+            own,
+            weights_S=each_S,
             epochs=how.epochs,
             batch_size=how.batch_size,
             optimiser=how.steps,
             seed=seed,
-            loss=loss,
         )
         return Fitted(trained(model), report.loss, report.sentences)
 
-    def _among(
-        self, outside: float, encoded: EncodedRelations
-    ) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
-        """The loss of a site that annotates only some relations."""
-        if all(self.known):
-            return None
-        return own_pairs(encoded, np.array(self.known)).choices(outside=outside).loss
+    @property
+    def modeller(self) -> RelationModeller:
+        """The modeller of the process's model."""
+        return self.bench.modeller
+
+    def trained_by(self, how: How) -> RelationModeller:
+        """The modeller that trains as `how` says."""
+        return replace(self.modeller, open=how.outside)
+
+    @property
+    def own(self) -> LabelledPairs:
+        """The training pairs with the site's own labels."""
+        return self.modeller.annotated(self.looked("train").encoded, np.array(self.known))
 
     def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
         """What these weights lose on each pair."""
         known = set(compress(self.form.relations, self.known))
         examples = with_labels(candidates(documents, rules_of(self.form)).examples, known)
-        encoded, model = self.featured(examples), self.model(weights, lent=True)
-        found_S = relation_losses(model, encoded, loss=self._among(how.outside, encoded))
+        own = self.modeller.annotated(self.featured(examples), np.array(self.known))
+        found_S = self.trained_by(how).row_losses(self.model(weights, lent=True), own)
         return Losses(
             "pairs",
             found_S,
@@ -242,16 +222,13 @@ class RelationDesk:
 
     def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
         """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
-        encoded = self.looked("train").encoded
-        if not len(encoded):
+        own = self.own
+        if not len(own):
             raise Refusal("no-training-text")
-        model = self.model(weights, lent=True)
-        loss_of = self._among(how.outside, encoded) or relation.loss
-        random = np.random.default_rng(seed)
-        rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
-        batch = beside(relation_batch(encoded, rows_B), model)
-        loss, slope = gradients(model, lambda: loss_of(model, batch), seed=seed, clip=how.clip)
-        return loss, slope, len(rows_B)
+        loss, slope = self.trained_by(how).gradient(
+            self.model(weights, lent=True), own, size=how.batch_size, clip=how.clip, seed=seed
+        )
+        return loss, slope, min(how.batch_size, len(own))
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -260,9 +237,7 @@ class RelationDesk:
 
     def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
         """The gradient of each unit's loss, on the site's own annotation."""
-        encoded, model = self.looked("train").encoded, self.model(weights, lent=True)
-        loss = self._among(0.0, encoded) or relation.loss
-        return unit_gradients_of(model, encoded, units, loss=loss)
+        return self.modeller.unit_gradients(self.model(weights, lent=True), self.own, units)
 
     def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """Empty: this kind has no vector file."""
@@ -284,7 +259,7 @@ class RelationDesk:
         encoded = self.site.once(
             "public pairs", public.digest, made.form, make=lambda: self.featured(public.examples())
         )
-        return relation_logits(self.model(weights, lent=True), encoded)
+        return made.row_logits(self.model(weights, lent=True), encoded)
 
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> RelationsScored:
         """Counts on a part of the held-out text.
@@ -294,7 +269,7 @@ class RelationDesk:
         whose likeliest relation nobody looked for gets none.
         """
         looked = self.looked(part)
-        logits_SR = relation_logits(self.model(weights, lent=True), looked.encoded)
+        logits_SR = self.modeller.row_logits(self.model(weights, lent=True), looked.encoded)
         likely_SR = probabilities(logits_SR) if len(logits_SR) else logits_SR
         if not apart:
             logits_SR[:, ~np.array(self.known)] = -np.inf

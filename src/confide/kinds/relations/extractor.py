@@ -24,7 +24,7 @@ from confide.kinds.relations.completing import among
 from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
 from confide.kinds.relations.report import relation_report, weighted_pair
 from confide.kinds.trained import Report, calibrated
-from confide.learning.relations import RelationModeller, probabilities, relation_logits
+from confide.learning.relations import RelationModeller, probabilities
 from confide.learning.weights import load
 from confide.models.relation import RelationClassifier
 from confide.scoring.calibration import AS_IS, Calibrator
@@ -94,7 +94,7 @@ class RelationExtractor:
     def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
         """For each example, the probability of every class, given that it is a wanted one."""
         plain = with_labels(examples, set())
-        logits_SR = relation_logits(self.model, self.modeller.encoded(plain))
+        logits_SR = self.modeller.row_logits(self.model, self.modeller.prepared(plain))
         if self.wanted is not None:
             sought = [one == NO_RELATION or one in self.wanted for one in self.relations]
             logits_SR[:, ~np.array(sought)] = -np.inf

@@ -297,7 +297,7 @@ class TaggerDesk(EntityDesk[TaggerForm]):
         What counts are rows that the training text has, and those of vectors that are filled in.
         """
         assert isinstance(self.own, EncodedSplit)
-        encoded = self.own.encoded
+        encoded = self.own.text
         words_V = np.zeros(self.form.sizes["words"], np.float32)
         words_V[encoded.words_F] = 1.0
         words_V[UNK] = 1.0
