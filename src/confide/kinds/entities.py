@@ -7,11 +7,11 @@ Shapes: S rows (training sentences, or windows of long ones).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,19 +19,17 @@ from torch import nn
 
 from confide.data.batches.completing import completed, only
 from confide.data.batches.examples import Example, Span, examples_from, left_out_of
-from confide.data.batches.flat import Rows
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, decode_file
 from confide.federation.site import Site
 from confide.federation.steps import Tables
 from confide.kinds import evaluation
-from confide.kinds.completing import CompleteText
 from confide.kinds.context import NONE, with_cached
 from confide.kinds.entity_report import entity_report, weighted_sentences
 from confide.kinds.evaluation import Scored, counts_of, score_documents
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted, Losses
+from confide.kinds.protocol import Bench, CompleteText, Desk, Losses
 from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.tallies import EntityTables
 from confide.kinds.trained import Report, calibrated
@@ -39,10 +37,9 @@ from confide.kinds.tuned import check_no_encoder
 from confide.kinds.types import own_types
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.trainer import EntityTrainer, Pulls, Read, annotate_with, read
-from confide.learning.weights import load, trained
+from confide.learning.trainer import EntityTrainer, Read, annotate_with, read
+from confide.learning.weights import load
 from confide.learning.windows import FoundSpan
-from confide.privacy.clipping import UnitSlopes
 from confide.scoring import f1, micro
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
@@ -52,44 +49,15 @@ from confide.text.document import Document, Problem
 Modeller = EntityTrainer
 
 
-@dataclass
-class Bench:
-    """What the sites of a process share: the modeller of one form, and its one model."""
-
-    modeller: Modeller
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """The process's one model of this form."""
-        return self.modeller.initial(0)
-
-
-class DeskForm(Protocol):
-    """What the desk of a kind that finds entities needs of its form."""
-
-    @property
-    def types(self) -> list[str]:
-        """Names of the entity types."""
-        ...
-
-    def bench(self, site: Site) -> Bench:
-        """The process's bench. Raises Refusal if the site's encoder or key differs."""
-        ...
-
-
-E = TypeVar("E", bound=DeskForm)
-
-
-class EntityDesk(Generic[E]):
+class EntityDesk(Desk):
     """The desk of a kind that finds entities.
 
     Beyond what every desk does, it annotates the site's own text with what a model finds there
     (`completed`), and gives the gradients of single sentences (`slopes`).
     """
 
-    def __init__(self, site: Site, form: E) -> None:
-        self.site = site
-        self.form = form
+    def __init__(self, site: Site, form: Any) -> None:
+        super().__init__(site, form)
         self._held_out: dict[str, Read] = {}
 
     @property
@@ -103,26 +71,13 @@ class EntityDesk(Generic[E]):
             raise Refusal("tag-outside-set")
         if not {*self.site.types} <= set(self.form.types):
             raise Refusal("type-unknown")
-        self.form.bench(self.site)
-
-    def vectors(self) -> str:
-        """None: this kind has no word table."""
-        return ""
+        self.bench  # noqa: B018
 
     @property
-    def modeller(self) -> Modeller:
-        """The modeller of the process's model."""
-        return self.form.bench(self.site).modeller
-
-    def trained_by(self, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        return self.modeller
-
-    def model(self, weights: Arrays, *, lent: bool = False) -> nn.Module:
-        """The process's model; if `lent`, it uses these very arrays and must not be trained."""
-        model = self.form.bench(self.site).model
-        load(model, weights, lent=lent)
-        return model
+    def bench(self) -> Bench:
+        """The process's bench. Raises Refusal if the site's public files or key differ."""
+        bench: Bench = self.form.bench(self.site)
+        return bench
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of a frozen encoder, if there is one."""
@@ -135,20 +90,20 @@ class EntityDesk(Generic[E]):
         return self.featured(self.modeller.prepared(examples), examples)
 
     @cached_property
-    def own(self) -> Sized:
+    def own(self) -> Any:
         """The training sentences, encoded, with the site's own annotation."""
         return self.annotated([one.spans for one in training_examples(self.site)])
 
-    def annotated(self, spans: Sequence[Sequence[Span]]) -> Sized:
+    def annotated(self, spans: Sequence[Sequence[Span]]) -> Any:
         """The training sentences with these spans; the site's own types are marked as source."""
-        found: Sized = self.modeller.annotated(self.text, spans, source=own_types(self.site))
-        return found
+        return self.modeller.annotated(self.text, spans, source=own_types(self.site))
 
     def find(self, weights: Arrays) -> list[list[FoundSpan]]:
         """The spans that a model of these weights finds in each training sentence."""
-        return self.modeller.find(self.model(weights, lent=True), self.text)
+        found: list[list[FoundSpan]] = self.modeller.find(self.model(weights, lent=True), self.text)
+        return found
 
-    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText[Sized]:
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
         """The training sentences with their own spans and, given weights, a model's as well.
 
         Only types that the site lacks are added, with at least this confidence, where no own span
@@ -164,59 +119,12 @@ class EntityDesk(Generic[E]):
             ]
         return CompleteText(self.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own)
 
-    def slopes(self, weights: Arrays, how: How, encoded: Sized) -> Pulls:
-        """The gradients of each row's loss by the form's `slope`."""
-        return self.trained_by(how).pulls(self.model(weights, lent=True), encoded)
-
-    def fit(
-        self,
-        weights: Arrays,
-        how: How,
-        *,
-        seed: int,
-        encoded: Sized | None = None,
-        each_S: NDArray[np.float32] | None = None,
-    ) -> Fitted:
-        """Train on the site's own annotation, or on text that `completed` gave.
-
-        `each_S` weighs the loss of each row's own entities. Raises Refusal if there is no text.
-        """
-        text = self.own if encoded is None else encoded
-        if not len(text):
-            raise Refusal("no-training-text")
-        model = self.model(weights)
-        self.fill(model, how)
-        report = self.trained_by(how).fit(
-            model,
-            text,
-            weights_S=each_S,
-            epochs=how.epochs,
-            batch_size=how.batch_size,
-            optimiser=how.steps,
-            seed=seed,
-        )
-        return Fitted(trained(model), report.loss, report.sentences)
-
-    def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
-        """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
-        if not len(self.own):
-            raise Refusal("no-training-text")
-        model = self.model(weights, lent=True)
-        loss, slope = self.trained_by(how).gradient(
-            model, self.own, size=how.batch_size, clip=how.clip, seed=seed
-        )
-        return loss, slope, min(how.batch_size, len(self.own))
-
     @property
     def places(self) -> list[tuple[int, int]]:
         """The document and the sentence of each training row, by number."""
         examples = training_examples(self.site)
         rows = (examples[one.example] for one in self.text.windows)
         return [(one.document, one.sentence) for one in rows]
-
-    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
-        """The gradient of each unit's loss, on the site's own annotation."""
-        return self.modeller.unit_gradients(self.model(weights, lent=True), self.own, units)
 
     def spans(self, documents: Sequence[Document]) -> list[list[Span]]:
         """The spans of each sentence that this kind learns."""
@@ -237,20 +145,28 @@ class EntityDesk(Generic[E]):
             [one.tokens for one in examples],
         )
 
-    def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The rows of a vector file, by table: ids and rows. This kind has none."""
-        return {}
+    def known_classes(self) -> list[bool]:
+        """For each class of a public row, whether the site annotates its type."""
+        known: list[bool] = self.form.known(own_types(self.site))
+        return known
+
+    def predicted(self, weights: Arrays, public: Any) -> NDArray[np.float32]:
+        """logits_TY of the rows of a public set, which is encoded once per process."""
+        made = self.modeller
+        examples = public.examples()
+        _, text = self.site.once(
+            "public sentences",
+            public.digest,
+            id(made),
+            # kept with its modeller, so that no other object can get the same id
+            make=lambda: (made, self.featured(made.prepared(examples), examples)),
+        )
+        logits: NDArray[np.float32] = made.row_logits(self.model(weights, lent=True), text)
+        return logits
 
     def worth(self, counted: Scored, by: str) -> float | None:
         """The score by which models are compared; None if nothing was scored."""
         return f1(micro(getattr(counts_of(counted), by))) if counted.sentences else None
-
-    def fill(self, model: nn.Module, how: How) -> None:
-        """Fill in the rows of the site's vector file, if `how` says so. This kind has none."""
-
-    def rows_seen(self, how: How) -> Arrays:
-        """Empty: this kind has no word table."""
-        return {}
 
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> Scored:
         """Counts on a part of the held-out text.

@@ -9,38 +9,21 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from confide.errors import FederationError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import Bench, EntityExtractor, Modeller, extractor_with
+from confide.kinds.entities import EntityExtractor, Modeller, extractor_with
+from confide.kinds.protocol import Bench
 from confide.kinds.types import types_in_text
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.weights import trained
 
 
-class Files(Protocol):
-    """Public files, as they are read."""
-
-    @property
-    def folder(self) -> Path:
-        """Where they lie."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """The digest of their content."""
-        ...
-
-
-F = TypeVar("F", bound=Files)
-
-
-class MadeOfFiles(ABC, Generic[F]):
+class MadeOfFiles(ABC):
     """A form of a model that is made of public files and reads their word pieces."""
 
     word_table: ClassVar[str] = ""
@@ -54,15 +37,15 @@ class MadeOfFiles(ABC, Generic[F]):
         """The files' name in the settings of the run."""
 
     @abstractmethod
-    def found(self, place: str) -> F:
+    def found(self, place: str) -> Any:
         """The files of this name or folder. Raises ConfideError if they cannot be used."""
 
     @abstractmethod
-    def found_at(self, site: Site) -> F:
+    def found_at(self, site: Site) -> Any:
         """The site's copy. Raises Refusal if it is unusable."""
 
     @abstractmethod
-    def modeller(self, files: F) -> Modeller:
+    def modeller(self, files: Any) -> Modeller:
         """The modeller of this form."""
 
     def tables(self) -> Sequence[str]:
@@ -112,7 +95,7 @@ class MadeOfFiles(ABC, Generic[F]):
         return extractor_with(self.modeller(files), weights)
 
 
-class MadeOfEncoder(MadeOfFiles[FrozenEncoder]):
+class MadeOfEncoder(MadeOfFiles):
     """A form whose files are an encoder's."""
 
     encoder: str

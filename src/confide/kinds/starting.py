@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,6 @@ from confide.settings import Settings as RunSettings
 from confide.tasks import Counts
 from confide.text.document import Document
 
-A = TypeVar("A", bound="HandsOut")
 TOGETHER = "all sites"
 """Stands for a site where only the counts of all together are known; no site has such a name."""
 
@@ -73,20 +72,6 @@ def steps_of(kind: Kind, steps: Iterable[Step]) -> tuple[Step, ...]:
     return (*kind.steps, *own)
 
 
-class HandsOut(Protocol):
-    """An ask that hands a form to the sites."""
-
-    @property
-    def form(self) -> Form: ...  # noqa: D102
-
-
-class HasVectors(Protocol):
-    """A reply with the check value of the site's vector file."""
-
-    @property
-    def vectors(self) -> str: ...  # noqa: D102
-
-
 def settle(
     run: RunSettings,
     federation: Federation,
@@ -94,8 +79,8 @@ def settle(
     *,
     step: Step,
     public: Sequence[Document] = (),
-    ask: Callable[[Any], A],
-) -> tuple[Agreed, A, list[str]]:
+    ask: Callable[[Any], Any],
+) -> tuple[Agreed, Any, list[str]]:
     """Agree on a form and hand it out by `step`; gives what was agreed, the ask, and idle sites.
 
     `ask` turns the agreed form into the ask. Idle sites have no training text. Raises
@@ -177,9 +162,7 @@ def _unfit(start: Start, *, expected: str, got: str) -> SettingsError:
     )
 
 
-def compare_vectors(
-    federation: Federation, step: Step, replies: Mapping[str, HasVectors]
-) -> list[str]:
+def compare_vectors(federation: Federation, step: Step, replies: Mapping[str, Any]) -> list[str]:
     """The sites whose vector file is that of most sites (which may be none).
 
     The others are left out. Raises FederationError if too few have the same.

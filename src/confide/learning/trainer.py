@@ -200,9 +200,8 @@ class RowTrainer(ABC):
 
         The loss is that of `learning.teaching`. Raises DataError if there is no row.
         """
-        soft_loss, label_weights = (
-            make(lesson, own.text) for make in (self.soft_loss, self.label_weights)
-        )
+        soft_loss = self.soft_loss(lesson, own.text)
+        label_weights = self.label_weights(lesson, own.text)
 
         def loss(batch: Any) -> Tensor:
             output = self.output(model, batch)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +33,7 @@ from confide.kinds.bags.form import (
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import BagsScored, bags_scored
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted, Losses
+from confide.kinds.protocol import Bench, Desk, Fitted, Losses
 from confide.kinds.relations.form import rules_of
 from confide.kinds.tuned import keeping_features
 from confide.kinds.vocabulary import file_check, vectors_of
@@ -50,16 +49,12 @@ Rows = NDArray[np.int64]
 
 
 @dataclass
-class _Bench:
-    """What the sites of a process share: the modeller of one form, and its one model."""
+class _Bench(Bench):
+    """A bench of words, with the rows of vector files that were read for them."""
 
     modeller: BagModeller
     words_V16: NDArray[np.uint8]
     vectors: dict[Path, VectorFile] = field(default_factory=dict)
-
-    @cached_property
-    def model(self) -> BagModel:
-        return self.modeller.initial(0)
 
     def knows(self, form: BagForm) -> bool:
         """Whether this bench was made for the form's words."""
@@ -82,16 +77,17 @@ class Looked:
     facts: Sequence[frozenset[str]] = ()
 
 
-class BagDesk:
+class BagDesk(Desk):
     """A bag model at a site.
 
     Beyond what every desk does, it scores every relation in every training sentence (`likely`) and
     can train on chosen sentences only (`fit` with `only_W`).
     """
 
+    form: BagForm
+
     def __init__(self, site: Site, form: BagForm) -> None:
-        self.site = site
-        self.form = form
+        super().__init__(site, form)
         self._looked: dict[str, Looked] = {}
 
     @property
@@ -132,7 +128,8 @@ class BagDesk:
         With `vectors`, the word table is filled from the site's own vector file. With `lent`, the
         model uses these very arrays without a copy, so it must not be trained.
         """
-        model, found = self.bench.model, self.file if vectors else None
+        model: BagModel = self.bench.model
+        found = self.file if vectors else None
         load(model, weights, lent=lent and found is None)
         if found is not None:
             set_vectors(model, found)
@@ -216,7 +213,9 @@ class BagDesk:
         model = self.model(weights, vectors=vectors, lent=True)
         return sentence_probabilities(model, self.looked("train").encoded)
 
-    def fit(self, weights: Arrays, how: How, *, seed: int, only_W: Rows | None = None) -> Fitted:
+    def fit(  # type: ignore[override]
+        self, weights: Arrays, how: How, *, seed: int, only_W: Rows | None = None
+    ) -> Fitted:
         """Train on the site's own bags or, with `only_W`, on these single sentences."""
         looked = self.looked("train")
         encoded = looked.encoded if only_W is None else looked.encoded.only(only_W)
@@ -255,7 +254,7 @@ class BagDesk:
             [tuple((one.text, one.head, one.tail) for one in ones) for ones in own],
         )
 
-    def scored(self, weights: Arrays, part: str) -> BagsScored:
+    def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> BagsScored:
         """Counts of how the model ranks the facts of the held-out text."""
         looked = self.looked(part)
         model, denoise = self.model(weights, lent=True), self.form.denoise

@@ -42,7 +42,7 @@ from confide.kinds.buckets import (
     shapes_of_buckets,
 )
 from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
-from confide.kinds.protocol import desk_at
+from confide.kinds.protocol import Desk, desk_at
 from confide.kinds.relations.form import (
     PairForm,
     annotation_of,
@@ -68,7 +68,6 @@ from confide.settings import Settings as RunSettings
 from confide.text.segment import tokens_of
 
 if TYPE_CHECKING:
-    from confide.kinds.bags.desk import BagDesk
     from confide.kinds.bags.extractor import BagExtractor
 
 PCNN = "pcnn"
@@ -140,7 +139,7 @@ class BagForm(PairForm):
         """The words' keyed digests, if a PCNN reads."""
         return {name: rows_of_digests(self.word_digests_V16) for name in self.tables()}
 
-    def at(self, site: Site) -> BagDesk:
+    def at(self, site: Site) -> Desk:
         """The desk of this form at a site."""
         from confide.kinds.bags.desk import BagDesk  # which imports this module
 

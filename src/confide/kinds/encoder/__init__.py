@@ -17,14 +17,13 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import EntityKind, Modeller
+from confide.kinds.entities import EntityDesk, EntityKind, Modeller
 from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.protocol import Agreed, Desk, desk_at
 from confide.kinds.sentences import (
     OfTags,
     PublicSentences,
-    SentenceDesk,
     SentenceStudent,
     public_sentences,
 )
@@ -62,7 +61,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
     longest: int = carries("longest window, in word pieces")
     tuning: str = carries(TUNING, added=True)
 
-    def at(self, site: Site) -> EncoderDesk:
+    def at(self, site: Site) -> Desk:
         """The desk of this form at a site."""
         return desk_at(site, self, EncoderDesk)
 
@@ -86,7 +85,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
         )
 
 
-class EncoderDesk(SentenceDesk[EncoderForm]):
+class EncoderDesk(EntityDesk):
     """An encoder that tags words, at a site; what a frozen one gives is kept on the site's disk."""
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
@@ -138,7 +137,7 @@ class EncoderKind(EntityKind):
         """The sentences of a public set, and their tags. Raises SettingsError if there are none."""
         return public_sentences(documents, form.tags)
 
-    def student(self) -> SentenceStudent[EncoderForm]:
+    def student(self) -> SentenceStudent:
         """The server's own model, that learns from the sites' predictions."""
         return SentenceStudent()
 

@@ -26,7 +26,7 @@ from confide.kinds.context import NONE, found_at
 from confide.kinds.entities import EntityDesk, EntityKind, Modeller
 from confide.kinds.files import MadeOfFiles
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.protocol import Agreed, Desk, desk_at
 from confide.kinds.tuned import check_no_encoder
 from confide.kinds.types import (
     DescribeTypes,
@@ -48,7 +48,7 @@ from confide.text.document import Document
 
 
 @dataclass(frozen=True)
-class LightnerForm(MadeOfFiles[PretrainedBart]):
+class LightnerForm(MadeOfFiles):
     """The form of a LightNER."""
 
     private: ClassVar[Sequence[str]] = ("prompts",)
@@ -93,7 +93,7 @@ class LightnerForm(MadeOfFiles[PretrainedBart]):
         model = self.modeller(find_bart(self.bart)).initial(0)
         return sum(p.numel() for p in model.parameters())
 
-    def at(self, site: Site) -> LightnerDesk:
+    def at(self, site: Site) -> Desk:
         """The desk of this form at a site."""
         return desk_at(site, self, LightnerDesk)
 
@@ -129,12 +129,13 @@ class ReleasedBart(LightnerForm):
     apart: int = carries("number of its sites that annotated only some types", before=1)
 
 
-class LightnerDesk(EntityDesk[LightnerForm]):
+class LightnerDesk(EntityDesk):
     """A LightNER at a site: an adversary needs the site's number."""
 
     def trained_by(self, how: How) -> Modeller:
         """The modeller that trains as `how` says."""
-        modeller, form = self.modeller, self.form
+        modeller: Modeller = self.modeller
+        form: LightnerForm = self.form
         if not isinstance(modeller, AdversarialModeller):
             return modeller
         if self.site.name not in form.told_apart:

@@ -37,15 +37,13 @@ from confide.kinds.context import (
     with_features,
 )
 from confide.kinds.entities import (
-    Bench,
     EntityDesk,
     EntityExtractor,
     EntityKind,
-    Modeller,
     extractor_with,
 )
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.protocol import Agreed, Bench, Desk, desk_at
 from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.types import DESCRIBE_TYPES, agree_on_types, asked_of_types, types_in_text
 from confide.kinds.vocabulary import CHECK_KEY, common_key, compare_keys
@@ -120,7 +118,7 @@ class LinearForm(LinearShape):
         """The number of parameters: all are trained."""
         return sum(array.size for array in first.values())
 
-    def at(self, site: Site) -> LinearDesk:
+    def at(self, site: Site) -> Desk:
         """The desk of this form at a site."""
         return desk_at(site, self, LinearDesk)
 
@@ -174,13 +172,8 @@ def _extractor(
     return extractor_with(shape.modeller(marks), weights, encoder=frozen)
 
 
-class LinearDesk(EntityDesk[LinearForm]):
+class LinearDesk(EntityDesk):
     """A linear CRF at a site, with the states of its frozen encoder."""
-
-    def trained_by(self, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        assert isinstance(self.modeller, CrfModeller)
-        return replace(self.modeller, open=how.outside)
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
@@ -190,7 +183,7 @@ class LinearDesk(EntityDesk[LinearForm]):
     def rows_seen(self, how: How) -> Arrays:
         """For each row of the table: 1 if a feature of the training text reads it, else 0."""
         assert isinstance(self.own, EncodedSplit)
-        model = self.form.bench(self.site).model
+        model = self.bench.model
         assert isinstance(model, LinearTagger)
         seen_V = np.zeros(2**self.form.bits + SPECIALS, np.float32)
         seen_V[rows_read(model, self.own.text)] = 1.0

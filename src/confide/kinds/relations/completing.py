@@ -1,6 +1,6 @@
 """Pseudo-complete annotation of pairs: a site's own relations, plus a model's that it lacks.
 
-Wang et al. 2023, 3.2, Eq. 5; see `confide.kinds.completing`.
+Wang et al. 2023, 3.2, Eq. 5.
 
 A pair has one label. If the site annotates a relation, that is the label. If not, the label is the
 model's likeliest one, provided that the site lacks this relation. A pair that still has no label is
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from confide.data.batches.relation_pieces import EncodedRelations
 from confide.data.batches.relations import NO_RELATION
-from confide.kinds.completing import CompleteText
+from confide.kinds.protocol import CompleteText
 from confide.learning.relations import LabelledPairs
 from confide.text.document import Document
 
@@ -35,7 +35,7 @@ def completed(
     nothing: int,
     logits: Logits,
     confidence: float = 0.0,
-) -> CompleteText[LabelledPairs]:
+) -> CompleteText:
     """The pairs with the site's own relations, plus those that it lacks and a model finds.
 
     `own_R` marks the classes that the site annotates, `nothing` (no relation) among them. `logits`

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.batches.flat import Rows
 from confide.data.batches.relation_pieces import EncodedRelations
 from confide.data.batches.relations import (
     NO_RELATION,
@@ -22,35 +21,19 @@ from confide.data.batches.relations import (
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
-from confide.kinds.completing import CompleteText
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import RelationsScored, relation_counts_of, relations_scored
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted, Losses
+from confide.kinds.protocol import Bench, CompleteText, Desk, Losses
 from confide.kinds.relations.completing import completed, relations_in
 from confide.kinds.relations.form import CLASS_ROWS, RelationForm, modeller_of, rules_of
 from confide.kinds.relations.public import PublicExamples
 from confide.kinds.tuned import keeping_features
 from confide.learning.context import cache_folder
 from confide.learning.relations import LabelledPairs, RelationModeller, probabilities
-from confide.learning.trainer import Pulls
-from confide.learning.weights import load, trained
-from confide.models.relation import RelationClassifier
-from confide.privacy.clipping import UnitSlopes
 from confide.scoring import count_relations
 from confide.tasks import TASKS
 from confide.text.document import Document
-
-
-@dataclass
-class _Bench:
-    """What the sites of a process share: the modeller of one form, and its one classifier."""
-
-    modeller: RelationModeller
-
-    @cached_property
-    def model(self) -> RelationClassifier:
-        return self.modeller.initial(0)
 
 
 @dataclass(frozen=True)
@@ -61,7 +44,7 @@ class Looked:
     encoded: EncodedRelations
 
 
-class RelationDesk:
+class RelationDesk(Desk):
     """A relation classifier at a site.
 
     Beyond what every desk does, it predicts public examples (`predicted`), labels the site's own
@@ -69,9 +52,10 @@ class RelationDesk:
     (`slopes`).
     """
 
+    form: RelationForm
+
     def __init__(self, site: Site, form: RelationForm) -> None:
-        self.site = site
-        self.form = form
+        super().__init__(site, form)
         self._looked: dict[str, Looked] = {}
 
     @property
@@ -83,28 +67,18 @@ class RelationDesk:
         """Raise Refusal if the training text has a relation that the form lacks."""
         self.looked("train")
 
-    def vectors(self) -> str:
-        """None: this kind has no word table."""
-        return ""
-
     def rows_seen(self, how: How) -> Arrays:
         """For each relation: 1 if the site annotates it, else 0."""
         return {name: np.array(self.known, np.float32) for name in CLASS_ROWS}
 
     @property
-    def bench(self) -> _Bench:
+    def bench(self) -> Bench:
         """The process's bench. Raises Refusal if the site's encoder is not the common one."""
         encoder = encoder_of(self.site, self.form.encoder)
         if encoder.digest != self.form.digest:
             raise Refusal("other-encoder")
         modeller = modeller_of(self.form, encoder)
-        return self.site.once("relations", modeller.form, make=lambda: _Bench(modeller))
-
-    def model(self, weights: Arrays, *, lent: bool = False) -> RelationClassifier:
-        """The process's model; if `lent`, it uses these very arrays and must not be trained."""
-        model = self.bench.model
-        load(model, weights, lent=lent)
-        return model
+        return self.site.once("relations", modeller.form, make=lambda: Bench(modeller))
 
     def looked(self, part: str) -> Looked:
         """The examples of a part of the site's text, made once.
@@ -124,10 +98,9 @@ class RelationDesk:
 
     def featured(self, examples: Sequence[RelationExample]) -> EncodedRelations:
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
-        bench = self.bench
-        encoded = bench.modeller.prepared(examples)
+        made = self.modeller
         with keeping_features():
-            return bench.modeller.featured(encoded, bench.model, folder=cache_folder())
+            return made.featured(made.prepared(examples), self.bench.model, folder=cache_folder())
 
     @property
     def known(self) -> list[bool]:
@@ -140,9 +113,7 @@ class RelationDesk:
         """The relations that the site says it annotates; by default, those of its training text."""
         return frozenset(self.site.knows or relations_in(self.site.train))
 
-    def completed(
-        self, weights: Arrays | None, *, confidence: float = 0.0
-    ) -> CompleteText[LabelledPairs]:
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
         """The training pairs with the site's own relations and, given weights, a model's as well.
 
         Only relations that the site lacks are added, with at least this confidence, where it says
@@ -160,47 +131,11 @@ class RelationDesk:
 
         return completed(encoded, own_R, nothing=nothing, logits=logits, confidence=confidence)
 
-    def slopes(self, weights: Arrays, how: How, encoded: LabelledPairs) -> Pulls:
-        """The gradients of each pair's loss by the form's `slope`."""
-        return self.trained_by(how).pulls(self.model(weights, lent=True), encoded)
-
-    def fit(
-        self,
-        weights: Arrays,
-        how: How,
-        *,
-        seed: int,
-        encoded: LabelledPairs | None = None,
-        each_S: NDArray[np.float32] | None = None,
-    ) -> Fitted:
-        """Train on the site's own examples, or on those that `completed` gave.
-
-        A site that annotates only some relations learns to choose among these. `each_S` weighs the
-        pairs whose label is the site's own. Raises Refusal if there are no examples.
-        """
-        own = self.own if encoded is None else encoded
-        if not len(own):
-            raise Refusal("no-training-text")
-        model = self.model(weights)
-        report = self.trained_by(how).fit(
-            model,
-            own,
-            weights_S=each_S,
-            epochs=how.epochs,
-            batch_size=how.batch_size,
-            optimiser=how.steps,
-            seed=seed,
-        )
-        return Fitted(trained(model), report.loss, report.sentences)
-
     @property
     def modeller(self) -> RelationModeller:
         """The modeller of the process's model."""
-        return self.bench.modeller
-
-    def trained_by(self, how: How) -> RelationModeller:
-        """The modeller that trains as `how` says."""
-        return replace(self.modeller, open=how.outside)
+        modeller: RelationModeller = self.bench.modeller
+        return modeller
 
     @property
     def own(self) -> LabelledPairs:
@@ -220,28 +155,10 @@ class RelationDesk:
             [(one.text, one.head, one.tail) for one in examples],
         )
 
-    def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
-        """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
-        own = self.own
-        if not len(own):
-            raise Refusal("no-training-text")
-        loss, slope = self.trained_by(how).gradient(
-            self.model(weights, lent=True), own, size=how.batch_size, clip=how.clip, seed=seed
-        )
-        return loss, slope, min(how.batch_size, len(own))
-
     @property
     def places(self) -> list[tuple[int, int]]:
         """The document of each training pair, by number; a pair has no sentence of its own."""
         return [(one.document, -1) for one in self.looked("train").found.examples]
-
-    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
-        """The gradient of each unit's loss, on the site's own annotation."""
-        return self.modeller.unit_gradients(self.model(weights, lent=True), self.own, units)
-
-    def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Empty: this kind has no vector file."""
-        return {}
 
     def worth(self, counted: RelationsScored, by: str) -> float | None:
         """The score by which models are compared; None if nothing was scored."""
@@ -255,7 +172,7 @@ class RelationDesk:
 
     def predicted(self, weights: Arrays, public: PublicExamples) -> NDArray[np.float32]:
         """logits_SR of public examples, which are encoded once per process."""
-        made = self.bench.modeller
+        made = self.modeller
         encoded = self.site.once(
             "public pairs", public.digest, made.form, make=lambda: self.featured(public.examples())
         )

@@ -18,7 +18,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
-from confide.kinds.protocol import desk_at
+from confide.kinds.protocol import Desk, desk_at
 from confide.kinds.tuned import TUNING, tuning_of
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.relations import RelationForm as Made
@@ -29,7 +29,6 @@ from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
 if TYPE_CHECKING:
-    from confide.kinds.relations.desk import RelationDesk
     from confide.kinds.relations.extractor import RelationExtractor
 
 CLASS_ROWS = ("relation.weight", "relation.bias")
@@ -138,7 +137,7 @@ class RelationForm(PairForm):
         """None: no row stands for a word."""
         return {}
 
-    def at(self, site: Site) -> RelationDesk:
+    def at(self, site: Site) -> Desk:
         """The desk of this form at a site."""
         from confide.kinds.relations.desk import RelationDesk  # which imports this module
 

@@ -10,7 +10,7 @@ sentences, and a digest of its public encoder. The form holds no word, so there 
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set, Sized
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -25,11 +25,11 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import EntityKind, Modeller
+from confide.kinds.entities import EntityDesk, EntityKind, Modeller
 from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, desk_at
-from confide.kinds.sentences import PublicSentences, SentenceDesk, SentenceStudent
+from confide.kinds.protocol import Agreed, Desk, desk_at
+from confide.kinds.sentences import PublicSentences, SentenceStudent
 from confide.kinds.spans.public import OUTSIDE, PublicSpans, public_spans
 from confide.kinds.types import (
     DescribeTypes,
@@ -89,7 +89,7 @@ class SpanForm(MadeOfEncoder):
         """The form of the site's own model; with `types`, of the types of its text only."""
         return replace(self, types=sorted(_seen(site))) if types else self
 
-    def at(self, site: Site) -> SpanDesk:
+    def at(self, site: Site) -> Desk:
         """The desk of this form at a site."""
         return desk_at(site, self, SpanDesk)
 
@@ -128,7 +128,7 @@ def describe_nested_types(
 DESCRIBE = describing(describe_nested_types)
 
 
-class SpanDesk(SentenceDesk[SpanForm]):
+class SpanDesk(EntityDesk):
     """The desk: its training text has all entities, also those that share words with others."""
 
     def __init__(self, site: Site, form: SpanForm) -> None:
@@ -146,7 +146,7 @@ class SpanDesk(SentenceDesk[SpanForm]):
         return nested_spans(documents)
 
     @cached_property
-    def own(self) -> Sized:
+    def own(self) -> Any:
         """The training sentences, encoded, with all of the site's own annotation."""
         return self.annotated(self.spans(self.site.train))
 
@@ -181,7 +181,7 @@ class SpanKind(EntityKind):
         """The sentences of a public set, and the labels of their spans. Raises SettingsError."""
         return public_spans(documents, width=form.width, types=form.types)
 
-    def student(self) -> SentenceStudent[SpanForm]:
+    def student(self) -> SentenceStudent:
         """The server's own model, that learns from the sites' predictions."""
         return SentenceStudent()
 

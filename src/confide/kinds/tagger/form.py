@@ -32,9 +32,9 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.kinds.context import NONE, find_encoder, with_features
-from confide.kinds.entities import Bench, EntityDesk, EntityExtractor, Modeller, extractor_with
+from confide.kinds.entities import EntityDesk, EntityExtractor, Modeller, extractor_with
 from confide.kinds.how import How
-from confide.kinds.protocol import desk_at
+from confide.kinds.protocol import Bench, Desk, desk_at
 from confide.kinds.types import types_in_text
 from confide.kinds.vocabulary import MOST_COMMON, Agreed, common_key, file_check, vectors_of
 from confide.learning.crf_modelling import CrfModeller, EncodedSplit
@@ -96,7 +96,7 @@ class TaggerForm(TaggerShape):
         names = (self.word_digests_V16, self.character_digests_V16)
         return dict(zip(self.tables(), map(rows_of_digests, names), strict=False))
 
-    def at(self, site: Site) -> TaggerDesk:
+    def at(self, site: Site) -> Desk:
         """The desk of this form at a site."""
         return desk_at(site, self, TaggerDesk)
 
@@ -254,7 +254,7 @@ def vocabulary_at(site: Site, form: TaggerForm) -> Vocabularies:
         raise Refusal("other-key") from error
 
 
-class TaggerDesk(EntityDesk[TaggerForm]):
+class TaggerDesk(EntityDesk):
     """A tagger at a site, with its word vectors and the states of its frozen encoder."""
 
     @cached_property

@@ -40,14 +40,13 @@ from confide.federation.site import Site
 from confide.federation.steps import Step
 from confide.kinds.context import NONE, find_encoder, with_features
 from confide.kinds.encoder import DESCRIBE
-from confide.kinds.entities import Bench, EntityExtractor, EntityKind, Modeller, extractor_with
+from confide.kinds.entities import EntityDesk, EntityExtractor, EntityKind, Modeller, extractor_with
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.protocol import Agreed, Bench, Desk, desk_at
 from confide.kinds.public import MIB, no_public_set
 from confide.kinds.sentences import (
     OfTags,
     PublicSentences,
-    SentenceDesk,
     SentenceStudent,
     public_sentences,
 )
@@ -80,7 +79,7 @@ class PublicTaggerForm(OfTags, TaggerShape):
         """The words and characters themselves."""
         return dict(zip(self.tables(), (self.words, self.characters), strict=False))
 
-    def at(self, site: Site) -> PublicTaggerDesk:
+    def at(self, site: Site) -> Desk:
         """The desk of this form at a site."""
         return desk_at(site, self, PublicTaggerDesk)
 
@@ -112,8 +111,12 @@ class PublicTaggerForm(OfTags, TaggerShape):
         return hashlib.sha256(both.encode()).hexdigest()
 
 
-class PublicTaggerDesk(SentenceDesk[PublicTaggerForm]):
+class PublicTaggerDesk(EntityDesk):
     """A tagger of public words at a site, with the states of its frozen encoder."""
+
+    def trained_by(self, how: How) -> CrfModeller:
+        """The modeller that trains as `how` says."""
+        return taught(self.modeller, how)
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
@@ -143,7 +146,7 @@ class PublicTaggerKind(EntityKind):
         """The sentences of a public set, and their tags. Raises SettingsError if there are none."""
         return public_sentences(documents, form.tags)
 
-    def student(self) -> SentenceStudent[PublicTaggerForm]:
+    def student(self) -> SentenceStudent:
         """A fresh student: the server's own tagger."""
         return SentenceStudent()
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from confide.data.corpus.corpora import locate
 from confide.errors import FederationError
@@ -72,7 +72,8 @@ class TextForm:
         """The desk of this form at a site."""
         from confide.kinds.text.desk import TextDesk  # which imports this module
 
-        return desk_at(site, self, TextDesk)
+        desk: Any = desk_at(site, self, cast(Any, TextDesk))
+        return cast(TextDesk, desk)
 
     def bart(self, site: Site) -> MadeBart:
         """The process's one BART of this form. Raises Refusal if the site's encoder differs."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Generic, cast
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ from confide.kinds.fitting import fitted_on
 from confide.kinds.how import How
 from confide.kinds.protocol import (
     HELD_OUT,
+    Desk,
     F,
     Kept,
     P,
@@ -34,7 +35,6 @@ from confide.kinds.protocol import (
     check_taken,
     taken,
 )
-from confide.kinds.public import PublicDesk, PublicForm
 from confide.learning.relations import probabilities
 
 NONE_YET = 0
@@ -184,17 +184,15 @@ def train_and_predict(
     return replace(reply, loss=round(fitted.loss, 4), sentences=fitted.examples), memory
 
 
-def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> PublicDesk[P]:
+def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> Desk:
     """The site's desk. Raises Refusal if the ask is of another public set than the site has."""
-    public, form = memory.public, cast(PublicForm, memory.form)
+    public, form = memory.public, memory.form
     if (ask.public, ask.examples, ask.classes) != (public.digest, public.rows, form.classes):
         raise Refusal("other-public-set")
     return form.at(site)
 
 
-def predicted(
-    desk: PublicDesk[P], public: P, *, ask: TrainAndPredict, weights: Arrays
-) -> Predicted:
+def predicted(desk: Desk, public: P, *, ask: TrainAndPredict, weights: Arrays) -> Predicted:
     """What a model with these weights says of the public set; no loss, and of one sentence."""
     logits_SR = desk.predicted(weights, public)
     knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)

@@ -49,7 +49,6 @@ from confide.federation.guards import MOST, Within
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
-from confide.kinds.parting import PartedForm
 from confide.kinds.protocol import Agreed, F, Form, State
 from confide.kinds.starting import compare_vectors, examples_of_all, scores_from
 from confide.learning.adam import Moments, adam
@@ -170,7 +169,7 @@ class FedNER(FedAvg):
             asks = {site: TakeShare(batches[site], size / total, 0) for site, size in sizes.items()}
         federation.ask(TAKE_SHARE, asks, round=0)
 
-    def _private(self, form: PartedForm) -> list[str]:
+    def _private(self, form: Form) -> list[str]:
         """The parts that stay at the sites: as the settings say, else as the kind does."""
         own: tuple[str, ...] | None = self._own.private
         return list(form.private if own is None else own)
