@@ -359,9 +359,9 @@ def share_moved(folder: Path, key: bytes) -> float:
     """Of the rows that features of a site's planted words have under a key: how many have moved."""
     run = RunFolder(folder)
     state = decode(METHODS[run.settings().trained_by].State, run.store("").load(2).state)
-    modeller = state.form.modeller(Marks(key))
-    text = modeller.prepared([Example(0, 0, tuple(canaries("site-1")[name] for name in WORDS))])
-    rows = rows_read(modeller.initial(0), text)
+    trainer = state.form.trainer(Marks(key))
+    text = trainer.prepared([Example(0, 0, tuple(canaries("site-1")[name] for name in WORDS))])
+    rows = rows_read(trainer.initial(0), text)
     return float(state.weights[TABLE][rows].any(1).mean())
 
 

@@ -23,7 +23,7 @@ from plain import PlainBags, PlainBatch
 
 from confide.data.batches.vocabulary import ClearVocabulary
 from confide.learning.bag_scores import sentence_probabilities
-from confide.learning.bags import BagBatch, BagForm, BagModeller
+from confide.learning.bags import BagBatch, BagForm, BagTrainer
 from confide.learning.optimisers import Optimiser
 from confide.models.bags import logits_of
 
@@ -35,8 +35,8 @@ def measured(words: int, options: argparse.Namespace) -> dict[str, float]:
     """Seconds of an epoch, and ratios, with a vocabulary of so many words."""
     encoded, groups = generated(options.sentences, words=words, seed=options.seed)
     form = BagForm(tuple(str(number) for number in range(RELATIONS)))
-    modeller = BagModeller(form, ClearVocabulary(tuple(map(str, range(words - 2)))))
-    ours, copied = modeller.initial(options.seed), modeller.initial(options.seed)
+    trainer = BagTrainer(form, ClearVocabulary(tuple(map(str, range(words - 2)))))
+    ours, copied = trainer.initial(options.seed), trainer.initial(options.seed)
     plain = PlainBags(copied)
     check_equal(ours, plain, encoded, groups[:32])
     steps_of = torch.optim.SGD(plain.parameters(), RATE, weight_decay=DECAY, fused=True)
@@ -55,7 +55,7 @@ def measured(words: int, options: argparse.Namespace) -> dict[str, float]:
             steps_of.step()
 
     def train_ours() -> None:
-        made = replace(modeller, denoise="att")
+        made = replace(trainer, denoise="att")
         made.fit(
             ours,
             made.annotated(encoded, groups),
@@ -66,7 +66,7 @@ def measured(words: int, options: argparse.Namespace) -> dict[str, float]:
         )
 
     def train_sentences() -> None:
-        made = replace(modeller, denoise="none")
+        made = replace(trainer, denoise="none")
         made.fit(
             ours,
             made.annotated(encoded, groups),

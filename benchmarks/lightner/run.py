@@ -35,7 +35,7 @@ from confide.data.batches.pointers import NOTHING, PointerBatch, pointer_batches
 from confide.data.corpus.corpora import locate
 from confide.learning.bart_files import load_bart
 from confide.learning.encoder_files import find_folder
-from confide.learning.lightner import EncodedLightner, LightnerForm, LightnerModeller
+from confide.learning.lightner import EncodedLightner, LightnerForm, LightnerTrainer
 from confide.learning.optimisers import Optimiser
 from confide.models import pointing
 from confide.models.bart import Bart, BartSizes, draw
@@ -130,7 +130,7 @@ def with_cache(model: Lightner, batch: PointerBatch) -> Written:
 
 
 def decoded(
-    made: LightnerModeller,
+    made: LightnerTrainer,
     model: Lightner,
     encoded: EncodedLightner,
     *,
@@ -150,7 +150,7 @@ def decoded(
     return found
 
 
-def check_decoding(made: LightnerModeller, model: Lightner, encoded: EncodedLightner) -> None:
+def check_decoding(made: LightnerTrainer, model: Lightner, encoded: EncodedLightner) -> None:
     """The cache gives the probabilities of reading all again. (Here nothing is pushed.)"""
     batch = made.batch(model, encoded.text, np.arange(min(8, len(encoded))), own=encoded)
     with torch.inference_mode():
@@ -167,7 +167,7 @@ def check_decoding(made: LightnerModeller, model: Lightner, encoded: EncodedLigh
 
 
 def looped(
-    made: LightnerModeller, model: Lightner, encoded: EncodedLightner
+    made: LightnerTrainer, model: Lightner, encoded: EncodedLightner
 ) -> tuple[np.ndarray, np.ndarray]:
     """A sentence at a time: one pass forwards, one backwards for each loss, by q alone."""
     frozen = [p for p in model.parameters() if p.requires_grad and p is not model.prompts.q_QD]
@@ -187,7 +187,7 @@ def looped(
     return np.stack(found[0]), np.stack(found[1])
 
 
-def check_slopes(made: LightnerModeller, model: Lightner, encoded: EncodedLightner) -> None:
+def check_slopes(made: LightnerTrainer, model: Lightner, encoded: EncodedLightner) -> None:
     for ours, theirs in zip(made.slopes(model, encoded), looped(made, model, encoded), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
 
@@ -216,7 +216,7 @@ def measure(where: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     order = np.random.default_rng(options.seed).permutation(len(examples))[: options.sentences]
     some = [examples[place] for place in sorted(order)]
     form = LightnerForm(types=("Chemical", "Disease"), where=where)  # type: ignore[arg-type]
-    made = LightnerModeller(load_bart(str(folder)), form)
+    made = LightnerTrainer(load_bart(str(folder)), form)
     model = made.initial(options.seed)
     encoded = made.annotated(made.prepared(some), [one.spans for one in some], source={"Chemical"})
     made.find(model, encoded.text)  # from here on what can be kept is kept

@@ -34,14 +34,14 @@ from confide.data.batches.examples import examples_from
 from confide.data.batches.relations import NO_RELATION, RelationExample
 from confide.data.batches.vocabulary import ClearVocabulary
 from confide.kinds.units import clipped_sum
-from confide.learning.crf_modelling import CrfModeller
+from confide.learning.crf_modelling import TaggerTrainer
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
 from confide.learning.relations import (
     RelationForm,
-    RelationModeller,
+    RelationTrainer,
 )
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
 from confide.learning.tuning import Tuning
 from confide.learning.weights import trained
 from confide.methods.noised import with_noise
@@ -65,7 +65,7 @@ def tagger(texts: list[Any]) -> Pair:
         words=2, characters=0, tags=len(tags), word_dim=4, character="none", context_dim=384,
         bilstm_hidden=160, dropout=0.0,
     )  # fmt: skip
-    made = CrfModeller(sizes, tags, ClearVocabulary(()), None, "lower", word_dropout=0.0)
+    made = TaggerTrainer(sizes, tags, ClearVocabulary(()), None, "lower", word_dropout=0.0)
     lengths = [len(one.tokens) for one in texts]
     states_TX = np.random.default_rng(1).normal(0, 0.5, (sum(lengths), 384)).astype(np.float32)
     text = replace(
@@ -80,7 +80,7 @@ def head(texts: list[Any], how: str = "frozen") -> Pair:
     """A linear layer on frozen states, or with updates of low rank below it."""
     encoder = load_encoder("minilm")
     form = TokenForm(types=("Disease",), tuning=Tuning(how))  # type: ignore[arg-type]
-    made = TokenModeller(encoder, form)
+    made = TokenTrainer(encoder, form)
     text = made.prepared(texts)
     if how == "frozen":
         states_WD = np.random.default_rng(1).normal(0, 0.5, (len(text.firsts_W), 384))
@@ -100,7 +100,7 @@ def _entities(made: Any, text: Any, texts: list[Any]) -> Pair:
 
 def relations(texts: list[Any]) -> Pair:
     """A classifier of pairs: a linear layer on frozen states of both entities and the start."""
-    made = RelationModeller(
+    made = RelationTrainer(
         load_encoder("minilm"), RelationForm((NO_RELATION, "causes"), tuning=Tuning("frozen"))
     )
     examples = [

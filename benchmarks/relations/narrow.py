@@ -26,11 +26,11 @@ def main() -> None:
     sides, measured = {}, {}
     for name, narrow in (("float32", False), ("bfloat16", True)):
         with computing_at(Place(narrow=narrow)):
-            modeller, own = gad("train", options.examples, options.seed)
-            model = modeller.initial(options.seed)
-        fit = partial(modeller.fit, model, modeller.annotated(own), epochs=1, optimiser=adamw)
+            trainer, own = gad("train", options.examples, options.seed)
+            model = trainer.initial(options.seed)
+        fit = partial(trainer.fit, model, trainer.annotated(own), epochs=1, optimiser=adamw)
         sides[f"training, {name}"] = partial(fit, batch_size=options.batch_size, seed=options.seed)
-        sides[f"logits, {name}"] = partial(modeller.row_logits, model, own)
+        sides[f"logits, {name}"] = partial(trainer.row_logits, model, own)
         measured[f"product, {name}, GFLOP/s"] = product(getattr(torch, name)) / 1e9
     times = in_turn(sides, options.repeats)
     for what in ("training", "logits"):

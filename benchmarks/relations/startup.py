@@ -23,14 +23,14 @@ torch.set_num_threads({threads})
 from confide.data.batches.relations import RelationExample
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
-from confide.learning.relations import RelationForm, RelationModeller
+from confide.learning.relations import RelationForm, RelationTrainer
 text = "the patient took aspirin and had a headache the whole of the next day"
 one = RelationExample(id="1", text=text, head=((17, 24),), tail=((35, 43),), head_type="Drug",
                       tail_type="Effect", relation="causes")
-modeller = RelationModeller(load_encoder("minilm"), RelationForm(("none", "causes")))
+trainer = RelationTrainer(load_encoder("minilm"), RelationForm(("none", "causes")))
 settings = Optimiser("adamw", learning_rate=2.5e-5)
-pairs = modeller.annotated(modeller.prepared([one] * 4))
-report = modeller.fit(modeller.initial({seed}), pairs, epochs=1, batch_size=4, optimiser=settings,
+pairs = trainer.annotated(trainer.prepared([one] * 4))
+report = trainer.fit(trainer.initial({seed}), pairs, epochs=1, batch_size=4, optimiser=settings,
                       seed={seed})
 assert report.steps == 1
 """

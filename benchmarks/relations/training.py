@@ -80,11 +80,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     size, seed = options.batch_size, options.seed
-    modeller, own = gad("train", options.examples, seed)
+    trainer, own = gad("train", options.examples, seed)
     texts = {"128 pieces": all_as_long(own, options.long), "GAD's lengths": own}
-    ours = modeller.initial(seed)
-    plain = plain_model(modeller, ours)
-    check_equal(modeller.row_logits(ours, own), logits_plain(plain, own, 32))
+    ours = trainer.initial(seed)
+    plain = plain_model(trainer, ours)
+    check_equal(trainer.row_logits(ours, own), logits_plain(plain, own, 32))
 
     found: dict[str, list[float]] = {"torch.mm": [], "oneDNN": []}
 
@@ -96,9 +96,9 @@ def main() -> None:
     sides: dict[str, Callable[[], object]] = {"limit": limits}
     settings = Optimiser("adamw", learning_rate=RATE, clip=0.0)
     for name, encoded in texts.items():
-        sides[f"ours, {name}"] = lambda encoded=encoded: modeller.fit(
+        sides[f"ours, {name}"] = lambda encoded=encoded: trainer.fit(
             ours,
-            modeller.annotated(encoded),
+            trainer.annotated(encoded),
             epochs=1,
             batch_size=size,
             optimiser=settings,

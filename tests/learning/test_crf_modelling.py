@@ -14,7 +14,7 @@ from confide.data.batches.encoding import TagScheme
 from confide.data.batches.examples import Example
 from confide.data.batches.tagger import batch_of
 from confide.errors import DataError
-from confide.learning.crf_modelling import CrfModeller, EncodedSplit
+from confide.learning.crf_modelling import EncodedSplit, TaggerTrainer
 from confide.learning.fit import fit
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import predict_spans
@@ -28,7 +28,7 @@ ADAM = Optimiser("adam", learning_rate=0.01)
 BOTH = {"Drug", "Effect"}
 
 
-def made_of(corpus: Tiny, **changes: Any) -> CrfModeller:
+def made_of(corpus: Tiny, **changes: Any) -> TaggerTrainer:
     sizes = TaggerSizes(
         words=len(corpus.words),
         characters=len(corpus.characters),
@@ -39,10 +39,10 @@ def made_of(corpus: Tiny, **changes: Any) -> CrfModeller:
         bilstm_hidden=16,
         dropout=0.2,
     )
-    return CrfModeller(sizes, corpus.tags, corpus.words, corpus.characters, "lower", **changes)
+    return TaggerTrainer(sizes, corpus.tags, corpus.words, corpus.characters, "lower", **changes)
 
 
-def ready(scheme: TagScheme = "iobes", **changes: Any) -> tuple[Tiny, CrfModeller, EncodedSplit]:
+def ready(scheme: TagScheme = "iobes", **changes: Any) -> tuple[Tiny, TaggerTrainer, EncodedSplit]:
     corpus = tiny(60, scheme)
     made = made_of(corpus, **changes)
     text = made.prepared(corpus.examples)
@@ -51,7 +51,12 @@ def ready(scheme: TagScheme = "iobes", **changes: Any) -> tuple[Tiny, CrfModelle
 
 
 def run(
-    made: CrfModeller, model: Tagger, encoded: EncodedSplit, *, weights: Any = None, **changes: Any
+    made: TaggerTrainer,
+    model: Tagger,
+    encoded: EncodedSplit,
+    *,
+    weights: Any = None,
+    **changes: Any,
 ) -> Any:
     settings = {"epochs": 2, "batch_size": 8, "optimiser": ADAM, "seed": 1} | changes
     return made.fit(model, encoded, weights_S=weights, **settings)

@@ -21,7 +21,7 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.relations import (
     LabelledPairs,
     RelationForm,
-    RelationModeller,
+    RelationTrainer,
 )
 from confide.learning.weights import arrays, load
 from confide.models.relation import RelationClassifier
@@ -54,12 +54,12 @@ def example(number: int, *, causes: bool) -> RelationExample:
 EXAMPLES = [example(number, causes=number % 3 == 0) for number in range(40)]
 
 
-def modeller(folder: Path, **changes: Any) -> RelationModeller:
-    return RelationModeller(load_encoder(str(folder)), RelationForm(**{**vars(FORM), **changes}))
+def trainer(folder: Path, **changes: Any) -> RelationTrainer:
+    return RelationTrainer(load_encoder(str(folder)), RelationForm(**{**vars(FORM), **changes}))
 
 
 def test_the_seed_draws_what_is_new_and_the_encoder_stays_as_it_is(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     one, same, other = (arrays(made.initial(seed)) for seed in (1, 1, 2))
     assert all(np.array_equal(one[name], same[name]) for name in one)
     assert [name for name in one if not np.array_equal(one[name], other[name])] == [
@@ -78,7 +78,7 @@ def test_the_seed_draws_what_is_new_and_the_encoder_stays_as_it_is(bert: Path) -
 @pytest.mark.parametrize("kind", [tiny_bert, tiny_roberta], ids=["bert", "roberta"])
 @pytest.mark.parametrize("changes", [{}, {"pool": "start", "blind": False}], ids=["sum", "start"])
 def test_a_rule_is_learnt(kind: Any, changes: dict[str, Any], tmp_path: Path) -> None:
-    made = modeller(kind(tmp_path / "encoder"), **changes)
+    made = trainer(kind(tmp_path / "encoder"), **changes)
     model, encoded = made.initial(1), made.prepared(EXAMPLES)
     report = made.fit(
         model,
@@ -95,7 +95,7 @@ def test_a_rule_is_learnt(kind: Any, changes: dict[str, Any], tmp_path: Path) ->
 
 
 def test_types_with_marks_of_their_own(bert: Path) -> None:
-    made = modeller(bert, types=("head", "pain"))
+    made = trainer(bert, types=("head", "pain"))
     assert made.marking.count == 8
     assert made.row_logits(made.initial(1), made.prepared(EXAMPLES)).shape == (40, 2)
 
@@ -103,12 +103,12 @@ def test_types_with_marks_of_their_own(bert: Path) -> None:
 def test_logits_are_in_order_whatever_the_batches(
     bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     model, encoded = made.initial(1), made.prepared(EXAMPLES)
     model.train()
     logits = made.row_logits(model, encoded)
     assert model.training
-    monkeypatch.setattr(RelationModeller, "per_batch", 1)
+    monkeypatch.setattr(RelationTrainer, "per_batch", 1)
     one_by_one = made.row_logits(model, encoded)
     np.testing.assert_allclose(logits, one_by_one, atol=1e-5)
     alone = made.row_logits(model, made.prepared(EXAMPLES[7:8]))
@@ -117,7 +117,7 @@ def test_logits_are_in_order_whatever_the_batches(
 
 
 def test_the_same_seed_trains_the_same_bits(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     encoded, found = made.prepared(EXAMPLES[:12]), []
     for seed in (1, 1, 2):
         model = made.initial(1)
@@ -143,7 +143,7 @@ def test_the_same_seed_trains_the_same_bits(bert: Path) -> None:
 def test_only_rows_that_are_read_are_trained_and_nobody_sees_it(
     kind: Any, weight_decay: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = modeller(kind(tmp_path / "encoder"))
+    made = trainer(kind(tmp_path / "encoder"))
     encoded, found, sizes = made.prepared(EXAMPLES[:12]), [], []
     settings = Optimiser("adamw", learning_rate=1e-3, weight_decay=weight_decay, clip=0.5)
 
@@ -151,8 +151,8 @@ def test_only_rows_that_are_read_are_trained_and_nobody_sees_it(
         sizes.append(len(table_of(model).weight))
         return loss(made, model, *given, **output)
 
-    loss = RelationModeller.loss
-    monkeypatch.setattr(RelationModeller, "loss", seen)
+    loss = RelationTrainer.loss
+    monkeypatch.setattr(RelationTrainer, "loss", seen)
     for _ in range(2):
         model = made.initial(1)
         weight = table_of(model).weight
@@ -169,7 +169,7 @@ def test_only_rows_that_are_read_are_trained_and_nobody_sees_it(
 KNOWN_R = np.array([True, True, False])
 
 
-def loss_of(made: RelationModeller, model: Any, pairs: LabelledPairs, rows_B: Any) -> Any:
+def loss_of(made: RelationTrainer, model: Any, pairs: LabelledPairs, rows_B: Any) -> Any:
     """loss_B of these pairs."""
     batch = made.batch(model, pairs.text, rows_B)
     return made.loss(model, pairs, batch, output=model(batch))
@@ -183,10 +183,10 @@ def table_of(model: RelationClassifier) -> torch.nn.Embedding:
 
 def test_what_cannot_be_is_refused(bert: Path) -> None:
     with pytest.raises(SettingsError, match="cannot read that many pieces"):
-        modeller(bert, longest=LIMIT + 1).prepared(EXAMPLES)
+        trainer(bert, longest=LIMIT + 1).prepared(EXAMPLES)
     with pytest.raises(DataError, match="outside the declared set"):
-        modeller(bert, relations=("none",)).prepared(EXAMPLES)
-    made = modeller(bert)
+        trainer(bert, relations=("none",)).prepared(EXAMPLES)
+    made = trainer(bert)
     with pytest.raises(DataError, match="no sentence to train on"):
         made.fit(
             made.initial(1),
@@ -203,12 +203,12 @@ def test_slopes_equal_a_loop_over_examples(
     bert: Path, pool: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oracle is autograd, of one example at a time."""
-    made = modeller(bert, relations=("none", "causes", "eases"), pool=pool, dropout=0.5)
+    made = trainer(bert, relations=("none", "causes", "eases"), pool=pool, dropout=0.5)
     encoded, model = made.prepared(EXAMPLES[:9]), made.initial(3)
     model.train()
     source_S = np.arange(9) % 4 != 1
     pairs = LabelledPairs(encoded, source_S, np.arange(9) % 2 == 1, KNOWN_R)
-    monkeypatch.setattr(RelationModeller, "per_batch", 30)
+    monkeypatch.setattr(RelationTrainer, "per_batch", 30)
     found, target_G, rows = made.pulls(model, pairs)
     assert rows == 9 - source_S.sum()
     assert model.training
@@ -227,14 +227,14 @@ def test_slopes_equal_a_loop_over_examples(
 
 
 def test_of_no_example_there_is_no_slope(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     found, target_G, rows = made.pulls(made.initial(1), made.annotated(made.prepared([])))
     assert (len(found), target_G.any(), rows) == (0, False, 0)
 
 
 def test_a_loss_among_some_classes_is_that_of_a_smaller_classifier(bert: Path) -> None:
     """The oracle drops the columns; each example has its own classes."""
-    made = modeller(bert, relations=("none", "causes", "eases"))
+    made = trainer(bert, relations=("none", "causes", "eases"))
     encoded, model = made.prepared(EXAMPLES[:6]), made.initial(1)
     every_S = np.ones(6, bool)
     pairs = LabelledPairs(encoded, every_S, np.arange(6) >= 3, KNOWN_R)
@@ -251,7 +251,7 @@ def test_a_pair_without_a_relation_may_have_one_that_nobody_looked_for(
     bert: Path, outside: float
 ) -> None:
     """By hand: the probabilities of the labels that are allowed, added up; all classes compete."""
-    made = replace(modeller(bert, relations=("none", "causes", "eases")), open=outside)
+    made = replace(trainer(bert, relations=("none", "causes", "eases")), open=outside)
     encoded, model = made.prepared(EXAMPLES[:6]), made.initial(1)
     pairs = LabelledPairs(encoded, np.ones(6, bool), np.arange(6) >= 4, KNOWN_R)
     seen = set()
@@ -269,7 +269,7 @@ def test_a_pair_without_a_relation_may_have_one_that_nobody_looked_for(
 
 
 def test_slopes_of_open_pairs_are_those_of_their_loss(bert: Path) -> None:
-    made = replace(modeller(bert, relations=("none", "causes", "eases")), open=0.5)
+    made = replace(trainer(bert, relations=("none", "causes", "eases")), open=0.5)
     encoded, model = made.prepared(EXAMPLES), made.initial(1)
     some_S = np.arange(len(encoded)) % 2 == 0
     pairs = LabelledPairs(encoded, np.ones(len(encoded), bool), ~some_S, KNOWN_R)

@@ -14,14 +14,14 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.data.batches.examples import Example
 from confide.errors import SettingsError
-from confide.learning.bags import BagForm, BagModeller, EncoderForm
+from confide.learning.bags import BagForm, BagTrainer, EncoderForm
 from confide.learning.encoder import FrozenEncoder, load_encoder
 from confide.learning.optimisers import Optimiser
 from confide.learning.relations import (
     RelationForm,
-    RelationModeller,
+    RelationTrainer,
 )
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
 from confide.learning.tuning import (
     MarkedEmbedding,
     Tuning,
@@ -45,16 +45,16 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> FrozenEncoder:
     return load_encoder(str(tiny_bert(place, initializer_range=0.1)))
 
 
-def tokens(bert: FrozenEncoder, way: str) -> TokenModeller:
+def tokens(bert: FrozenEncoder, way: str) -> TokenTrainer:
     form = TokenForm(("drug", "effect"), longest=LIMIT, dropout=0.0, tuning=Tuning.of(way))
-    return TokenModeller(bert, form)
+    return TokenTrainer(bert, form)
 
 
-def relations(bert: FrozenEncoder, way: str, **changes: Any) -> RelationModeller:
+def relations(bert: FrozenEncoder, way: str, **changes: Any) -> RelationTrainer:
     form = RelationForm(
         ("none", "causes"), longest=LIMIT, dropout=0.0, tuning=Tuning.of(way), **changes
     )
-    return RelationModeller(bert, form)
+    return RelationTrainer(bert, form)
 
 
 def test_its_words() -> None:
@@ -129,7 +129,7 @@ def test_another_place_makes_the_same_model_of_what_travelled(
     load(other, trained(model))
     assert np.array_equal(made.row_logits(other, encoded), made.row_logits(model, encoded))
     reader = EncoderForm(longest=LIMIT, tuning=Tuning.of(way))
-    bags = BagModeller(BagForm(("none", "causes"), reader), bert)
+    bags = BagTrainer(BagForm(("none", "causes"), reader), bert)
     one, two = bags.initial(1), bags.initial(2)
     load(two, trained(one))
     assert all(np.array_equal(value, arrays(two)[n]) for n, value in arrays(one).items())

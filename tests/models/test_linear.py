@@ -12,7 +12,7 @@ from confide.data.batches.encoding import TagSet
 from confide.data.batches.features import Marks, features
 from confide.data.batches.tagger import batch_of
 from confide.data.batches.vocabulary import SPECIALS, ClearVocabulary
-from confide.learning.crf_modelling import CrfModeller, rows_read
+from confide.learning.crf_modelling import TaggerTrainer, rows_read
 from confide.learning.optimisers import Optimiser
 from confide.models.linear import (
     EDGE,
@@ -26,9 +26,9 @@ from learning.corpora import tiny
 KEY = b"k" * 16
 
 
-def made_of(types: tuple[str, ...], key: bytes = KEY, bits: int = 14) -> CrfModeller:
+def made_of(types: tuple[str, ...], key: bytes = KEY, bits: int = 14) -> TaggerTrainer:
     tags = TagSet(types)
-    return CrfModeller(
+    return TaggerTrainer(
         sizes=LinearSizes(types, len(tags.prefixes), bits),
         tags=tags,
         words=ClearVocabulary(()),
@@ -39,7 +39,7 @@ def made_of(types: tuple[str, ...], key: bytes = KEY, bits: int = 14) -> CrfMode
     )
 
 
-def model_of(made: CrfModeller, seed: int = 1) -> LinearTagger:
+def model_of(made: TaggerTrainer, seed: int = 1) -> LinearTagger:
     model = made.initial(seed)
     assert isinstance(model, LinearTagger)
     draw = torch.Generator().manual_seed(seed)
@@ -49,7 +49,7 @@ def model_of(made: CrfModeller, seed: int = 1) -> LinearTagger:
     return model
 
 
-def emissions(made: CrfModeller, model: LinearTagger, words: tuple[str, ...]) -> Any:
+def emissions(made: TaggerTrainer, model: LinearTagger, words: tuple[str, ...]) -> Any:
     """The formula, feature by feature. Shape L × Y."""
     bits, prefixes = model.sizes.bits, model.sizes.prefixes
     found = np.zeros((len(words), len(made.tags)))

@@ -46,8 +46,6 @@ from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document, Problem
 
-Modeller = EntityTrainer
-
 
 class EntityDesk(Desk):
     """The desk of a kind that finds entities.
@@ -87,7 +85,7 @@ class EntityDesk(Desk):
     def text(self) -> Any:
         """The training sentences, encoded, without annotation."""
         examples = training_examples(self.site)
-        return self.featured(self.modeller.prepared(examples), examples)
+        return self.featured(self.trainer.prepared(examples), examples)
 
     @cached_property
     def own(self) -> Any:
@@ -96,11 +94,11 @@ class EntityDesk(Desk):
 
     def annotated(self, spans: Sequence[Sequence[Span]]) -> Any:
         """The training sentences with these spans; the site's own types are marked as source."""
-        return self.modeller.annotated(self.text, spans, source=own_types(self.site))
+        return self.trainer.annotated(self.text, spans, source=own_types(self.site))
 
     def find(self, weights: Arrays) -> list[list[FoundSpan]]:
         """The spans that a model of these weights finds in each training sentence."""
-        found: list[list[FoundSpan]] = self.modeller.find(self.model(weights, lent=True), self.text)
+        found: list[list[FoundSpan]] = self.trainer.find(self.model(weights, lent=True), self.text)
         return found
 
     def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
@@ -134,8 +132,8 @@ class EntityDesk(Desk):
         """What these weights lose on each sentence, by word."""
         examples, known = examples_from(documents)[0], own_types(self.site) & {*self.form.types}
         spans = [[one for one in own if one[2] in known] for own in self.spans(documents)]
-        text = self.featured(self.modeller.prepared(examples), examples)
-        encoded = self.modeller.annotated(text, spans, source=known)
+        text = self.featured(self.trainer.prepared(examples), examples)
+        encoded = self.trainer.annotated(text, spans, source=known)
         model = self.model(weights, lent=True)
         losses_E = self.trained_by(how).example_losses(model, encoded)
         return Losses(
@@ -152,13 +150,13 @@ class EntityDesk(Desk):
 
     def predicted(self, weights: Arrays, public: Any) -> NDArray[np.float32]:
         """logits_TY of the rows of a public set, which is encoded once per process."""
-        made = self.modeller
+        made = self.trainer
         examples = public.examples()
         _, text = self.site.once(
             "public sentences",
             public.digest,
             id(made),
-            # kept with its modeller, so that no other object can get the same id
+            # kept with its trainer, so that no other object can get the same id
             make=lambda: (made, self.featured(made.prepared(examples), examples)),
         )
         logits: NDArray[np.float32] = made.row_logits(self.model(weights, lent=True), text)
@@ -179,11 +177,11 @@ class EntityDesk(Desk):
         if wanted is not None:
             gold = only(gold, wanted)
         if part not in self._held_out:
-            found = read(self.modeller, gold)
+            found = read(self.trainer, gold)
             text = self.featured(found.text, found.examples)
             self._held_out[part] = replace(found, text=text)
         model = self.model(weights, lent=True)
-        predicted = annotate_with(self.modeller, model, self._held_out[part], wanted=wanted)
+        predicted = annotate_with(self.trainer, model, self._held_out[part], wanted=wanted)
         if self.site.knows or apart:
             test = self.site.test_knows if part == "test" else ()
             predicted = among(predicted, gold, {*own_types(self.site), *test})
@@ -214,7 +212,7 @@ class EntityExtractor:
 
     finds: ClassVar[Literal["entities"]] = "entities"
 
-    modeller: Modeller
+    trainer: EntityTrainer
     model: nn.Module
     encoder: FrozenEncoder | None = None
     apart: bool = False
@@ -224,13 +222,13 @@ class EntityExtractor:
     @property
     def types(self) -> tuple[str, ...]:
         """The entity types that it finds."""
-        every = self.modeller.types
+        every = self.trainer.types
         return every if self.wanted is None else tuple(one for one in every if one in self.wanted)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """What it can be restricted to: all entity types of the model."""
-        return self.modeller.types
+        return self.trainer.types
 
     def only(self, labels: Collection[str]) -> EntityExtractor:
         """The same model, which labels entities of these types alone."""
@@ -242,11 +240,11 @@ class EntityExtractor:
 
     def _found(self, documents: Sequence[Document], *, keep: bool) -> list[Document]:
         """`keep`: the encoder's states are read from the cache, or written there."""
-        found = read(self.modeller, documents)
+        found = read(self.trainer, documents)
         if self.encoder is not None:
             text = with_cached(found.text, found.examples, self.encoder, keep=keep)
             found = replace(found, text=text)
-        made = annotate_with(self.modeller, self.model, found, wanted=self.wanted)
+        made = annotate_with(self.trainer, self.model, found, wanted=self.wanted)
         return calibrated(made, self.calibrator, of="entities")
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
@@ -262,16 +260,16 @@ class EntityExtractor:
         self, documents: Sequence[Document], weights_S: NDArray[np.float32]
     ) -> dict[str, list[dict[str, object]]]:
         """The training sentences with their instance weights, the heaviest first."""
-        return weighted_sentences(self.modeller, documents, weights_S)
+        return weighted_sentences(self.trainer, documents, weights_S)
 
 
 def extractor_with(
-    modeller: Modeller, weights: Arrays, *, encoder: FrozenEncoder | None = None
+    trainer: EntityTrainer, weights: Arrays, *, encoder: FrozenEncoder | None = None
 ) -> EntityExtractor:
     """The extractor of a model with these weights."""
-    model = modeller.initial(0)
+    model = trainer.initial(0)
     load(model, weights)
-    return EntityExtractor(modeller, model, encoder)
+    return EntityExtractor(trainer, model, encoder)
 
 
 class EntityKind:

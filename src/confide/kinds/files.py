@@ -16,10 +16,11 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import EntityExtractor, Modeller, extractor_with
+from confide.kinds.entities import EntityExtractor, extractor_with
 from confide.kinds.protocol import Bench
 from confide.kinds.types import types_in_text
 from confide.learning.encoder import FrozenEncoder
+from confide.learning.trainer import EntityTrainer
 from confide.learning.weights import trained
 
 
@@ -45,8 +46,8 @@ class MadeOfFiles(ABC):
         """The site's copy. Raises Refusal if it is unusable."""
 
     @abstractmethod
-    def modeller(self, files: Any) -> Modeller:
-        """The modeller of this form."""
+    def trainer(self, files: Any) -> EntityTrainer:
+        """The trainer of this form."""
 
     def tables(self) -> Sequence[str]:
         """None: word pieces are public, not a vocabulary that the sites agreed on."""
@@ -62,7 +63,7 @@ class MadeOfFiles(ABC):
 
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The weights of all that is trained. Raises Refusal at a site without the same files."""
-        made = self.modeller(self.found(self.files)) if site is None else self.bench(site).modeller
+        made = self.trainer(self.found(self.files)) if site is None else self.bench(site).trainer
         return trained(made.initial(seed))
 
     def parameters(self, first: Arrays) -> int:
@@ -75,7 +76,7 @@ class MadeOfFiles(ABC):
         if files.digest != self.digest:
             raise Refusal("other-encoder")
         place = (files.folder, repr(self))
-        return site.once("files", *place, make=lambda: Bench(self.modeller(files)))
+        return site.once("files", *place, make=lambda: Bench(self.trainer(files)))
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -92,7 +93,7 @@ class MadeOfFiles(ABC):
                 got=place,
                 fix="name the folder of the same files",
             )
-        return extractor_with(self.modeller(files), weights)
+        return extractor_with(self.trainer(files), weights)
 
 
 class MadeOfEncoder(MadeOfFiles):

@@ -86,14 +86,14 @@ Lift = Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
 
 @dataclass
 class Bench:
-    """What the sites of a process share: the modeller of one form, and its one model."""
+    """What the sites of a process share: the trainer of one form, and its one model."""
 
-    modeller: Any
+    trainer: Any
 
     @cached_property
     def model(self) -> Any:
         """The process's one model of this form."""
-        return self.modeller.initial(0)
+        return self.trainer.initial(0)
 
 
 class Desk(ABC):
@@ -189,13 +189,13 @@ class Desk(ABC):
     # --- what follows -----------------------------------------------------------------------
 
     @property
-    def modeller(self) -> Any:
-        """The modeller of the process's model."""
-        return self.bench.modeller
+    def trainer(self) -> Any:
+        """The trainer of the process's model."""
+        return self.bench.trainer
 
     def trained_by(self, how: How) -> Any:
-        """The modeller that trains as `how` says."""
-        return replace(self.modeller, open=how.outside)
+        """The trainer that trains as `how` says."""
+        return replace(self.trainer, open=how.outside)
 
     def model(self, weights: Arrays, *, lent: bool = False) -> Any:
         """The process's model; if `lent`, it uses these very arrays and must not be trained."""
@@ -250,7 +250,7 @@ class Desk(ABC):
 
     def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
         """The gradient of each unit's loss, on the site's own annotation, in any order."""
-        found: Iterator[UnitSlopes] = self.modeller.unit_gradients(
+        found: Iterator[UnitSlopes] = self.trainer.unit_gradients(
             self.model(weights, lent=True), self.own, units
         )
         return found

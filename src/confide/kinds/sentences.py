@@ -182,8 +182,8 @@ class SentenceStudent:
             made = self._ready(form, public, labels, weights)
             model = made.extractor.model
             load(model, weights)
-            modeller = form.taught(made.extractor.modeller, how)
-            report = modeller.distil(
+            trainer = form.taught(made.extractor.trainer, how)
+            report = trainer.distil(
                 model,
                 made.encoded,
                 lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
@@ -199,7 +199,7 @@ class SentenceStudent:
         with self._lock:
             made = self._ready(form, public, (), weights)
             load(made.extractor.model, weights)
-            return made.extractor.modeller.row_logits(made.extractor.model, made.text)
+            return made.extractor.trainer.row_logits(made.extractor.model, made.text)
 
     def _ready(
         self, form: Any, public: PublicSentences, labels: Sequence[str], weights: Arrays
@@ -207,11 +207,11 @@ class SentenceStudent:
         if self._made is None or not self._made.serves(form, public, labels):
             extractor = form.extractor(weights, key=None)
             examples = public.examples()
-            text = extractor.modeller.prepared(examples)
+            text = extractor.trainer.prepared(examples)
             if extractor.encoder is not None:
                 text = with_cached(text, examples, extractor.encoder)
             spans = form.told(public, labels)
-            encoded = extractor.modeller.annotated(text, spans, source=set(form.types))
+            encoded = extractor.trainer.annotated(text, spans, source=set(form.types))
             self._made = _Ready(form, public.digest, tuple(labels), extractor, text, encoded)
         return self._made
 

@@ -24,7 +24,7 @@ from confide.data.batches.pointers import NOTHING, PointerBatch
 from confide.errors import SettingsError
 from confide.learning.devices import on, placed
 from confide.learning.fit import FitReport
-from confide.learning.lightner import EncodedLightner, LightnerModeller, LightnerText
+from confide.learning.lightner import EncodedLightner, LightnerText, LightnerTrainer
 from confide.learning.optimisers import Optimiser
 from confide.learning.trainer import EntityTrainer, Epochs, Parts, Random, Slopes
 from confide.learning.weights import Arrays
@@ -72,16 +72,16 @@ class Opposed(nn.Module):
 
 
 @dataclass(frozen=True)
-class AdversarialModeller(EntityTrainer):
+class AdversarialTrainer(EntityTrainer):
     """Makes and trains models with an adversary.
 
     `site` is the number of the training site, below `sites`; it is unused where nothing is trained.
     `reversal` is λ (`Reversal.at`), `weight` that of the adversary's second term.
     """
 
-    per_batch: ClassVar[int] = LightnerModeller.per_batch
+    per_batch: ClassVar[int] = LightnerTrainer.per_batch
 
-    lightner: LightnerModeller
+    lightner: LightnerTrainer
     kind: Kind
     sites: int
     site: int = 0

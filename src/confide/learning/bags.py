@@ -1,6 +1,6 @@
 """The trainer of models of bags.
 
-Training takes a bag as rows of what `BagModeller.prepared` made. All sentences of a training bag
+Training takes a bag as rows of what `BagTrainer.prepared` made. All sentences of a training bag
 have the same relation, the bag's.
 
 Shapes: S sentences, G bags, R relations.
@@ -42,7 +42,7 @@ from confide.learning.bag_scores import EncodedBags, Rows, said
 from confide.learning.devices import beside, home, placed, predicting
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.optimisers import Optimiser, row_steps
-from confide.learning.relations import RelationForm, RelationModeller
+from confide.learning.relations import RelationForm, RelationTrainer
 from confide.learning.rows import only_rows, pieces_read
 from confide.learning.trainer import Make, Parts, Random, RowTrainer
 from confide.learning.tuning import WHOLE, Tuning, tune
@@ -125,7 +125,7 @@ class BagBatch:
 
 
 @dataclass(frozen=True)
-class BagModeller(RowTrainer):
+class BagTrainer(RowTrainer):
     """Makes and trains models of one form, and turns examples into what they read.
 
     `source` is the vocabulary that a `PcnnForm` needs, or the encoder that an `EncoderForm` needs.
@@ -282,7 +282,7 @@ class BagModeller(RowTrainer):
         return self.source
 
     @cached_property
-    def _relations(self) -> RelationModeller:
+    def _relations(self) -> RelationTrainer:
         reader = self.form.reader
         if not isinstance(self.source, FrozenEncoder) or isinstance(reader, PcnnForm):
             raise TypeError("an encoder form needs an encoder")
@@ -294,7 +294,7 @@ class BagModeller(RowTrainer):
             longest=reader.longest,
             tuning=reader.tuning,
         )
-        return RelationModeller(self.source, own)
+        return RelationTrainer(self.source, own)
 
 
 def _sizes(form: PcnnForm, words: int) -> PcnnSizes:

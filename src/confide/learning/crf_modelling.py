@@ -58,7 +58,7 @@ class EncodedSplit:
 
 
 @dataclass(frozen=True)
-class CrfModeller(EntityTrainer):
+class TaggerTrainer(EntityTrainer):
     """Makes and trains taggers of one form.
 
     `words`, `characters`, `how`, `max_tokens` and `max_characters` as `data.encoding.encode` takes

@@ -1,4 +1,4 @@
-"""The modeller of LightNER: makes it from a BART's files, trains it, finds spans and gradients.
+"""The trainer of LightNER: makes it from a BART's files, trains it, finds spans and gradients.
 
 BART itself is frozen; q and its projections are trained and
 travel (Wang et al., Findings of ACL 2023, 3.1). The gradients for the instance weights are those by
@@ -135,7 +135,7 @@ class EncodedLightner:
 
 
 @dataclass(frozen=True)
-class LightnerModeller(EntityTrainer):
+class LightnerTrainer(EntityTrainer):
     """Makes and trains models of one form from one BART."""
 
     per_batch: ClassVar[int] = _PER_SLOPES

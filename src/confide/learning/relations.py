@@ -79,7 +79,7 @@ class LabelledPairs:
 
 
 @dataclass(frozen=True)
-class RelationModeller(RowTrainer):
+class RelationTrainer(RowTrainer):
     """Makes and trains classifiers of one form from one encoder.
 
     `open` is the weight, from 0 to 1, of the relations that the site lacks at a pair without one.

@@ -28,7 +28,7 @@ from confide.learning.optimisers import Optimiser
 from confide.learning.rows import pieces_read
 from confide.learning.span_teaching import Cells
 from confide.learning.teaching import Lesson
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
 from confide.learning.trainer import EntityTrainer, Parts, Random
 from confide.learning.windows import FoundSpan, joined
 from confide.models.products import widen
@@ -50,7 +50,7 @@ class SpanForm:
 
 
 @dataclass(frozen=True)
-class SpanModeller(EntityTrainer):
+class SpanTrainer(EntityTrainer):
     """Makes and trains classifiers of one form from one encoder.
 
     `open`, from 0 to 1: how much less the types that the site lacks count where it annotated
@@ -126,10 +126,10 @@ class SpanModeller(EntityTrainer):
         return joined(by_window, text.windows, examples=text.examples, flat=False)
 
     @cached_property
-    def _reader(self) -> TokenModeller:
+    def _reader(self) -> TokenTrainer:
         own = self.form
         form = TokenForm(own.types, dropout=own.dropout, longest=own.longest)
-        return TokenModeller(self.encoder, form)
+        return TokenTrainer(self.encoder, form)
 
     def _inside(self, batch: TokenBatch) -> Tensor:
         words = batch.firsts_BL.shape[1]

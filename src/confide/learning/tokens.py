@@ -72,7 +72,7 @@ class TokenForm:
 
 
 @dataclass(frozen=True)
-class TokenModeller(EntityTrainer):
+class TokenTrainer(EntityTrainer):
     """Makes and trains classifiers of one form from one encoder.
 
     `open` is the weight, from 0 to 1, of the types that the site lacks at a word outside all

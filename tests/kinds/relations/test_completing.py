@@ -20,7 +20,7 @@ from confide.data.batches.relation_pieces import EncodedRelations, relation_batc
 from confide.data.batches.relations import NO_RELATION
 from confide.kinds.protocol import Desk
 from confide.kinds.relations.completing import among, completed
-from confide.learning.relations import LabelledPairs, RelationForm, RelationModeller
+from confide.learning.relations import LabelledPairs, RelationForm, RelationTrainer
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.relations import documents
@@ -100,7 +100,7 @@ def test_of_a_site_without_relations_of_its_own_every_pair_may_be_labelled() -> 
 
 
 FOUR = RelationForm(("none", "causes", "eases", "treats"))
-MADE = RelationModeller(cast(Any, None), FOUR)
+MADE = RelationTrainer(cast(Any, None), FOUR)
 
 
 class Fixed(torch.nn.Module):

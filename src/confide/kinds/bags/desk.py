@@ -26,7 +26,7 @@ from confide.kinds.bags.form import (
     WORD_ROWS,
     BagForm,
     bag_form_of,
-    bag_modeller,
+    bag_trainer,
     triple_digest,
     words_of,
 )
@@ -38,7 +38,7 @@ from confide.kinds.relations.form import rules_of
 from confide.kinds.tuned import keeping_features
 from confide.kinds.vocabulary import file_check, vectors_of
 from confide.learning.bag_scores import EncodedBags, bag_scores, sentence_probabilities
-from confide.learning.bags import BagModeller, set_vectors
+from confide.learning.bags import BagTrainer, set_vectors
 from confide.learning.context import cache_folder
 from confide.learning.weights import load, trained
 from confide.models.bags import BagModel
@@ -52,7 +52,7 @@ Rows = NDArray[np.int64]
 class _Bench(Bench):
     """A bench of words, with the rows of vector files that were read for them."""
 
-    modeller: BagModeller
+    trainer: BagTrainer
     words_V16: NDArray[np.uint8]
     vectors: dict[Path, VectorFile] = field(default_factory=dict)
 
@@ -118,8 +118,8 @@ class BagDesk(Desk):
         benches: dict[object, _Bench] = self.site.scratch.setdefault("bag benches", {})
         place = (bag_form_of(form), form.denoise, form.check)
         if place not in benches or not benches[place].knows(form):
-            modeller = bag_modeller(form, encoder or words_of(form, key))
-            benches[place] = _Bench(modeller, form.word_digests_V16)
+            trainer = bag_trainer(form, encoder or words_of(form, key))
+            benches[place] = _Bench(trainer, form.word_digests_V16)
         return benches[place]
 
     def model(self, weights: Arrays, *, vectors: bool = False, lent: bool = False) -> BagModel:
@@ -178,9 +178,9 @@ class BagDesk(Desk):
     def featured(self, examples: Sequence[RelationExample]) -> EncodedBags:
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
         bench = self.bench
-        encoded = bench.modeller.prepared(examples)
+        encoded = bench.trainer.prepared(examples)
         with keeping_features():
-            return bench.modeller.featured(encoded, bench.model, cache_folder())
+            return bench.trainer.featured(encoded, bench.model, cache_folder())
 
     def _held_out(self, part: str) -> Looked:
         documents = self.site.documents(part)
@@ -222,7 +222,7 @@ class BagDesk(Desk):
         if not len(encoded):
             raise Refusal("no-training-text")
         model = self.model(weights, vectors=how.vectors)
-        made = self.bench.modeller
+        made = self.bench.trainer
         groups = looked.groups
         if only_W is not None:
             made, groups = replace(made, denoise="none"), [np.arange(len(encoded))]
@@ -245,7 +245,7 @@ class BagDesk(Desk):
             rows for rows, name in zip(bags.groups, bags.relations, strict=True) if name in known
         ]
         text = self.featured(with_labels(bags.examples, known))
-        losses_G = self.bench.modeller.bag_losses(self.model(weights, lent=True), text, groups)
+        losses_G = self.bench.trainer.bag_losses(self.model(weights, lent=True), text, groups)
         own = [[bags.examples[row] for row in rows] for rows in groups]
         return Losses(
             "bags",

@@ -60,7 +60,7 @@ from confide.kinds.vocabulary import (
     number,
 )
 from confide.learning.bags import BagForm as Made
-from confide.learning.bags import BagModeller, EncoderForm, PcnnForm
+from confide.learning.bags import BagTrainer, EncoderForm, PcnnForm
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.tuning import Tuning
 from confide.learning.weights import trained
@@ -129,7 +129,7 @@ class BagForm(PairForm):
 
         Raises Refusal at a site that has no such encoder.
         """
-        return trained(modeller_without_key(self, site=site).initial(seed))
+        return trained(trainer_without_key(self, site=site).initial(seed))
 
     def tables(self) -> Sequence[str]:
         """The word table, if a PCNN reads."""
@@ -288,22 +288,22 @@ def bag_form_of(memory: BagForm) -> Made:
     return Made(tuple(memory.relations), reader, memory.dropout)
 
 
-def bag_modeller(memory: BagForm, source: Vocabulary | FrozenEncoder) -> BagModeller:
-    """The modeller of this form, which reads these words or this encoder's pieces."""
-    return BagModeller(bag_form_of(memory), source, memory.denoise)  # type: ignore[arg-type]
+def bag_trainer(memory: BagForm, source: Vocabulary | FrozenEncoder) -> BagTrainer:
+    """The trainer of this form, which reads these words or this encoder's pieces."""
+    return BagTrainer(bag_form_of(memory), source, memory.denoise)  # type: ignore[arg-type]
 
 
-def modeller_without_key(memory: BagForm, *, site: Site | None = None) -> BagModeller:
-    """A modeller that draws models and reads no text, so it needs no key.
+def trainer_without_key(memory: BagForm, *, site: Site | None = None) -> BagTrainer:
+    """A trainer that draws models and reads no text, so it needs no key.
 
     Raises what `find_encoder` raises or, at a site, Refusal.
     """
     if memory.reader == PCNN:
         unread = KeyedVocabulary(memory.word_digests_V16, "word", b"")
-        return bag_modeller(memory, unread)
+        return bag_trainer(memory, unread)
     name = memory.encoder
     encoder = find_encoder(name) if site is None else encoder_of(site, name)
-    return bag_modeller(memory, encoder)
+    return bag_trainer(memory, encoder)
 
 
 def words_of(memory: BagForm, key: bytes | None) -> KeyedVocabulary:

@@ -17,7 +17,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import EntityDesk, EntityKind, Modeller
+from confide.kinds.entities import EntityDesk, EntityKind
 from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, Desk, desk_at
@@ -39,7 +39,8 @@ from confide.kinds.types import (
 )
 from confide.learning.context import cache_folder
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
+from confide.learning.trainer import EntityTrainer
 from confide.learning.tuning import Tuning
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
@@ -65,14 +66,14 @@ class EncoderForm(OfTags, MadeOfEncoder):
         """The desk of this form at a site."""
         return desk_at(site, self, EncoderDesk)
 
-    def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        assert isinstance(modeller, TokenModeller)
-        return replace(modeller, open=how.outside)
+    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
+        """The trainer that trains as `how` says."""
+        assert isinstance(trainer, TokenTrainer)
+        return replace(trainer, open=how.outside)
 
-    def modeller(self, files: FrozenEncoder) -> Modeller:
-        """The modeller of this form."""
-        return TokenModeller(files, self.made())
+    def trainer(self, files: FrozenEncoder) -> EntityTrainer:
+        """The trainer of this form."""
+        return TokenTrainer(files, self.made())
 
     def made(self) -> TokenForm:
         """The form as `learning` makes models of it."""
@@ -92,9 +93,9 @@ class EncoderDesk(EntityDesk):
         """The text with the states of its words, if the encoder is frozen. Raises Refusal."""
         assert isinstance(text, TokenText)
         bench = self.form.bench(self.site)
-        assert isinstance(bench.modeller, TokenModeller)
+        assert isinstance(bench.trainer, TokenTrainer)
         with keeping_features():
-            return bench.modeller.featured(text, bench.model, folder=cache_folder())
+            return bench.trainer.featured(text, bench.model, folder=cache_folder())
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ from confide.kinds.protocol import Agreed, Bench, Desk, desk_at
 from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.types import DESCRIBE_TYPES, agree_on_types, asked_of_types, types_in_text
 from confide.kinds.vocabulary import CHECK_KEY, common_key, compare_keys
-from confide.learning.crf_modelling import CrfModeller, EncodedSplit, rows_read
+from confide.learning.crf_modelling import EncodedSplit, TaggerTrainer, rows_read
 from confide.learning.weights import initial, trained
 from confide.models.linear import LinearSizes, LinearTagger
 from confide.settings import Settings as RunSettings
@@ -77,9 +77,9 @@ class LinearShape:
         tags = self.tags
         return LinearSizes(tags.types, len(tags.prefixes), self.bits, self.context_dim)
 
-    def modeller(self, marks: Marks) -> CrfModeller:
-        """The modeller of this form; `marks` turns words into features."""
-        return CrfModeller(
+    def trainer(self, marks: Marks) -> TaggerTrainer:
+        """The trainer of this form; `marks` turns words into features."""
+        return TaggerTrainer(
             sizes=self.sizes,
             tags=self.tags,
             words=ClearVocabulary(()),
@@ -136,7 +136,7 @@ class LinearForm(LinearShape):
 
         def make() -> Bench:
             try:
-                return Bench(self.modeller(self.marks(site.key())))
+                return Bench(self.trainer(self.marks(site.key())))
             except KeyFileError as error:
                 raise Refusal("other-key") from error
 
@@ -169,7 +169,7 @@ def _extractor(
     shape: LinearShape, weights: Arrays, marks: Marks, *, encoder: str | None = None
 ) -> EntityExtractor:
     frozen = None if shape.context == NONE else find_encoder(encoder or shape.context)
-    return extractor_with(shape.modeller(marks), weights, encoder=frozen)
+    return extractor_with(shape.trainer(marks), weights, encoder=frozen)
 
 
 class LinearDesk(EntityDesk):

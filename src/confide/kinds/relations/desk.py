@@ -26,11 +26,11 @@ from confide.kinds.evaluation import RelationsScored, relation_counts_of, relati
 from confide.kinds.how import How
 from confide.kinds.protocol import Bench, CompleteText, Desk, Losses
 from confide.kinds.relations.completing import completed, relations_in
-from confide.kinds.relations.form import CLASS_ROWS, RelationForm, modeller_of, rules_of
+from confide.kinds.relations.form import CLASS_ROWS, RelationForm, rules_of, trainer_of
 from confide.kinds.relations.public import PublicExamples
 from confide.kinds.tuned import keeping_features
 from confide.learning.context import cache_folder
-from confide.learning.relations import LabelledPairs, RelationModeller, probabilities
+from confide.learning.relations import LabelledPairs, RelationTrainer, probabilities
 from confide.scoring import count_relations
 from confide.tasks import TASKS
 from confide.text.document import Document
@@ -77,8 +77,8 @@ class RelationDesk(Desk):
         encoder = encoder_of(self.site, self.form.encoder)
         if encoder.digest != self.form.digest:
             raise Refusal("other-encoder")
-        modeller = modeller_of(self.form, encoder)
-        return self.site.once("relations", modeller.form, make=lambda: Bench(modeller))
+        trainer = trainer_of(self.form, encoder)
+        return self.site.once("relations", trainer.form, make=lambda: Bench(trainer))
 
     def looked(self, part: str) -> Looked:
         """The examples of a part of the site's text, made once.
@@ -98,7 +98,7 @@ class RelationDesk(Desk):
 
     def featured(self, examples: Sequence[RelationExample]) -> EncodedRelations:
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
-        made = self.modeller
+        made = self.trainer
         with keeping_features():
             return made.featured(made.prepared(examples), self.bench.model, folder=cache_folder())
 
@@ -124,29 +124,29 @@ class RelationDesk(Desk):
         own_R = np.array([name in own for name in relations])
         if weights is None:
             count = int((encoded.relations_S != nothing).sum())
-            return CompleteText(self.modeller.annotated(encoded, own_R), own=count, pseudo=0)
+            return CompleteText(self.trainer.annotated(encoded, own_R), own=count, pseudo=0)
 
         def logits(pairs: EncodedRelations) -> NDArray[np.float32]:
-            return self.modeller.row_logits(self.model(weights, lent=True), pairs)
+            return self.trainer.row_logits(self.model(weights, lent=True), pairs)
 
         return completed(encoded, own_R, nothing=nothing, logits=logits, confidence=confidence)
 
     @property
-    def modeller(self) -> RelationModeller:
-        """The modeller of the process's model."""
-        modeller: RelationModeller = self.bench.modeller
-        return modeller
+    def trainer(self) -> RelationTrainer:
+        """The trainer of the process's model."""
+        trainer: RelationTrainer = self.bench.trainer
+        return trainer
 
     @property
     def own(self) -> LabelledPairs:
         """The training pairs with the site's own labels."""
-        return self.modeller.annotated(self.looked("train").encoded, np.array(self.known))
+        return self.trainer.annotated(self.looked("train").encoded, np.array(self.known))
 
     def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
         """What these weights lose on each pair."""
         known = set(compress(self.form.relations, self.known))
         examples = with_labels(candidates(documents, rules_of(self.form)).examples, known)
-        own = self.modeller.annotated(self.featured(examples), np.array(self.known))
+        own = self.trainer.annotated(self.featured(examples), np.array(self.known))
         found_S = self.trained_by(how).row_losses(self.model(weights, lent=True), own)
         return Losses(
             "pairs",
@@ -172,7 +172,7 @@ class RelationDesk(Desk):
 
     def predicted(self, weights: Arrays, public: PublicExamples) -> NDArray[np.float32]:
         """logits_SR of public examples, which are encoded once per process."""
-        made = self.modeller
+        made = self.trainer
         encoded = self.site.once(
             "public pairs", public.digest, made.form, make=lambda: self.featured(public.examples())
         )
@@ -186,7 +186,7 @@ class RelationDesk(Desk):
         whose likeliest relation nobody looked for gets none.
         """
         looked = self.looked(part)
-        logits_SR = self.modeller.row_logits(self.model(weights, lent=True), looked.encoded)
+        logits_SR = self.trainer.row_logits(self.model(weights, lent=True), looked.encoded)
         likely_SR = probabilities(logits_SR) if len(logits_SR) else logits_SR
         if not apart:
             logits_SR[:, ~np.array(self.known)] = -np.inf

@@ -22,7 +22,7 @@ from confide.kinds.protocol import Desk, desk_at
 from confide.kinds.tuned import TUNING, tuning_of
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.relations import RelationForm as Made
-from confide.learning.relations import RelationModeller
+from confide.learning.relations import RelationTrainer
 from confide.learning.tuning import Tuning
 from confide.learning.weights import trained
 from confide.settings import Settings as RunSettings
@@ -123,7 +123,7 @@ class RelationForm(PairForm):
         """
         name = self.encoder
         encoder = find_encoder(name) if site is None else encoder_of(site, name)
-        return trained(modeller_of(self, encoder).initial(seed))
+        return trained(trainer_of(self, encoder).initial(seed))
 
     def parameters(self, first: Arrays) -> int:
         """The number of trained parameters."""
@@ -292,8 +292,8 @@ def rules_of(memory: PairForm) -> Rules:
     )
 
 
-def modeller_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationModeller:
-    """The modeller of this form."""
+def trainer_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationTrainer:
+    """The trainer of this form."""
     form = Made(
         relations=tuple(memory.relations),
         types=tuple(memory.types),
@@ -303,4 +303,4 @@ def modeller_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationModelle
         longest=memory.longest,
         tuning=Tuning.of(memory.tuning),
     )
-    return RelationModeller(encoder, form)
+    return RelationTrainer(encoder, form)

@@ -25,8 +25,8 @@ from confide.federation.messages import Arrays, carries
 from confide.kinds.context import find_encoder
 from confide.kinds.how import How
 from confide.kinds.public import MIB, digest_of, no_public_set
-from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
-from confide.learning.relations import RelationModeller
+from confide.kinds.relations.form import RelationForm, rules_of, trainer_of
+from confide.learning.relations import RelationTrainer
 from confide.learning.teaching import Lesson
 from confide.learning.weights import load, trained
 from confide.models.relation import RelationClassifier
@@ -115,7 +115,7 @@ class RelationStudent:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # federations of one run may work in parallel
-        self._made: tuple[object, RelationModeller, RelationClassifier, EncodedRelations] | None = (
+        self._made: tuple[object, RelationTrainer, RelationClassifier, EncodedRelations] | None = (
             None
         )
 
@@ -135,11 +135,11 @@ class RelationStudent:
         Without `labels` the first part of Eq. 6 is left out.
         """
         with self._lock:
-            modeller, model, text = self._ready(form, public, labels)
+            trainer, model, text = self._ready(form, public, labels)
             load(model, weights)
-            report = replace(modeller, open=how.outside).distil(
+            report = replace(trainer, open=how.outside).distil(
                 model,
-                modeller.annotated(text),
+                trainer.annotated(text),
                 lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
                 epochs=how.epochs,
                 batch_size=how.batch_size,
@@ -153,18 +153,18 @@ class RelationStudent:
     ) -> NDArray[np.float32]:
         """logits_SR of the public examples by a classifier with these weights."""
         with self._lock:
-            modeller, model, text = self._ready(form, public, ())
+            trainer, model, text = self._ready(form, public, ())
             load(model, weights)
-            return modeller.row_logits(model, text)
+            return trainer.row_logits(model, text)
 
     def _ready(
         self, form: RelationForm, public: PublicExamples, labels: Sequence[str]
-    ) -> tuple[RelationModeller, RelationClassifier, EncodedRelations]:
+    ) -> tuple[RelationTrainer, RelationClassifier, EncodedRelations]:
         """The classifier and the encoded public examples, made once for set, labels and form."""
         key = public.digest, tuple(labels), form
         if self._made is None or self._made[0] != key:
-            modeller = modeller_of(form, find_encoder(form.encoder))
-            model = modeller.initial(0)
-            text = modeller.featured(modeller.prepared(public.examples(labels)), model, folder=None)
-            self._made = key, modeller, model, text
+            trainer = trainer_of(form, find_encoder(form.encoder))
+            model = trainer.initial(0)
+            text = trainer.featured(trainer.prepared(public.examples(labels)), model, folder=None)
+            self._made = key, trainer, model, text
         return self._made[1:]

@@ -25,7 +25,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import EntityDesk, EntityKind, Modeller
+from confide.kinds.entities import EntityDesk, EntityKind
 from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, Desk, desk_at
@@ -42,7 +42,8 @@ from confide.kinds.types import (
 )
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.spans import SpanForm as Made
-from confide.learning.spans import SpanModeller
+from confide.learning.spans import SpanTrainer
+from confide.learning.trainer import EntityTrainer
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document, Problem
 
@@ -80,10 +81,10 @@ class SpanForm(MadeOfEncoder):
         """The spans of each public sentence, from the labels of its rows; none without any."""
         return public.told(labels)
 
-    def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        assert isinstance(modeller, SpanModeller)
-        return replace(modeller, open=how.outside)
+    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
+        """The trainer that trains as `how` says."""
+        assert isinstance(trainer, SpanTrainer)
+        return replace(trainer, open=how.outside)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
@@ -93,9 +94,9 @@ class SpanForm(MadeOfEncoder):
         """The desk of this form at a site."""
         return desk_at(site, self, SpanDesk)
 
-    def modeller(self, files: FrozenEncoder) -> Modeller:
-        """The modeller of this form."""
-        return SpanModeller(files, self.made())
+    def trainer(self, files: FrozenEncoder) -> EntityTrainer:
+        """The trainer of this form."""
+        return SpanTrainer(files, self.made())
 
     def made(self) -> Made:
         """The form as `learning` makes models of it."""

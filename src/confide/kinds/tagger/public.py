@@ -40,7 +40,7 @@ from confide.federation.site import Site
 from confide.federation.steps import Step
 from confide.kinds.context import NONE, find_encoder, with_features
 from confide.kinds.encoder import DESCRIBE
-from confide.kinds.entities import EntityDesk, EntityExtractor, EntityKind, Modeller, extractor_with
+from confide.kinds.entities import EntityDesk, EntityExtractor, EntityKind, extractor_with
 from confide.kinds.how import How
 from confide.kinds.protocol import Agreed, Bench, Desk, desk_at
 from confide.kinds.public import MIB, no_public_set
@@ -59,7 +59,8 @@ from confide.kinds.tagger.form import (
 )
 from confide.kinds.tagger.release import RELEASED_AS, Released, reads_clear, released
 from confide.kinds.types import agree_on_types, agreed, asked_of_types
-from confide.learning.crf_modelling import CrfModeller
+from confide.learning.crf_modelling import TaggerTrainer
+from confide.learning.trainer import EntityTrainer
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
@@ -86,11 +87,11 @@ class PublicTaggerForm(OfTags, TaggerShape):
     def bench(self, site: Site) -> Bench:
         """The process's bench."""
         place = (tagger_sizes(self), self.tags, self._words)
-        return site.once("public tagger", *place, make=lambda: Bench(self._modeller()))
+        return site.once("public tagger", *place, make=lambda: Bench(self._trainer()))
 
-    def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        return taught(modeller, how)
+    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
+        """The trainer that trains as `how` says."""
+        return taught(trainer, how)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -100,9 +101,9 @@ class PublicTaggerForm(OfTags, TaggerShape):
         Raises what `find_encoder` raises.
         """
         frozen = None if self.context == NONE else find_encoder(encoder or self.context)
-        return extractor_with(self._modeller(), weights, encoder=frozen)
+        return extractor_with(self._trainer(), weights, encoder=frozen)
 
-    def _modeller(self) -> CrfModeller:
+    def _trainer(self) -> TaggerTrainer:
         return reads_clear(self, self.words, self.characters)
 
     @cached_property
@@ -114,9 +115,9 @@ class PublicTaggerForm(OfTags, TaggerShape):
 class PublicTaggerDesk(EntityDesk):
     """A tagger of public words at a site, with the states of its frozen encoder."""
 
-    def trained_by(self, how: How) -> CrfModeller:
-        """The modeller that trains as `how` says."""
-        return taught(self.modeller, how)
+    def trained_by(self, how: How) -> TaggerTrainer:
+        """The trainer that trains as `how` says."""
+        return taught(self.trainer, how)
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
