@@ -29,7 +29,7 @@ from confide.kinds.context import NONE, with_cached
 from confide.kinds.entity_report import entity_report, weighted_sentences
 from confide.kinds.evaluation import Scored, counts_of, score_documents
 from confide.kinds.how import How
-from confide.kinds.protocol import Bench, CompleteText, Desk, Losses
+from confide.kinds.protocol import CompleteText, Losses, SharedModel, SiteModel
 from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.tallies import EntityTables
 from confide.kinds.trained import Report, calibrated
@@ -47,7 +47,7 @@ from confide.tasks import TaskName
 from confide.text.document import Document, Problem
 
 
-class EntityDesk(Desk):
+class EntitySiteModel(SiteModel):
     """The desk of a kind that finds entities.
 
     Beyond what every desk does, it annotates the site's own text with what a model finds there
@@ -72,9 +72,9 @@ class EntityDesk(Desk):
         self.bench  # noqa: B018
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> SharedModel:
         """The process's bench. Raises Refusal if the site's public files or key differ."""
-        bench: Bench = self.form.bench(self.site)
+        bench: SharedModel = self.form.bench(self.site)
         return bench
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:

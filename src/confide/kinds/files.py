@@ -17,7 +17,7 @@ from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds.context import encoder_of, find_encoder
 from confide.kinds.entities import EntityExtractor, extractor_with
-from confide.kinds.protocol import Bench
+from confide.kinds.protocol import SharedModel
 from confide.kinds.types import types_in_text
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.trainer import EntityTrainer
@@ -70,13 +70,13 @@ class MadeOfFiles(ABC):
         """The number of trained parameters."""
         return sum(array.size for array in first.values())
 
-    def bench(self, site: Site) -> Bench:
+    def bench(self, site: Site) -> SharedModel:
         """The process's bench. Raises Refusal if the site's files are not those of the form."""
         files = self.found_at(site)
         if files.digest != self.digest:
             raise Refusal("other-encoder")
         place = (files.folder, repr(self))
-        return site.once("files", *place, make=lambda: Bench(self.trainer(files)))
+        return site.once("files", *place, make=lambda: SharedModel(self.trainer(files)))
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None

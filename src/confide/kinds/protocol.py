@@ -85,7 +85,7 @@ Lift = Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
 
 
 @dataclass
-class Bench:
+class SharedModel:
     """What the sites of a process share: the trainer of one form, and its one model."""
 
     trainer: Any
@@ -96,7 +96,7 @@ class Bench:
         return self.trainer.initial(0)
 
 
-class Desk(ABC):
+class SiteModel(ABC):
     """A kind at a site: the site's text, encoded once, and the one model of the process.
 
     A kind whose text cannot do what a method asks leaves that out (`methods.CROSSED`).
@@ -119,7 +119,7 @@ class Desk(ABC):
 
     @property
     @abstractmethod
-    def bench(self) -> Bench:
+    def bench(self) -> SharedModel:
         """The process's bench. Raises Refusal if the site's public files or key differ."""
 
     @property
@@ -256,7 +256,7 @@ class Desk(ABC):
         return found
 
 
-class Form(Protocol):
+class ModelSpec(Protocol):
     """All that a model is but its weights; a message.
 
     `slope` ends the name of the parameter by whose gradients rows are compared. Of a model of
@@ -309,7 +309,7 @@ class Form(Protocol):
         """
         ...
 
-    def at(self, site: Site) -> Desk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site, made once."""
         ...
 
@@ -347,7 +347,7 @@ class PublicSet(Protocol):
         ...
 
 
-F = TypeVar("F", bound=Form, covariant=True)
+F = TypeVar("F", bound=ModelSpec, covariant=True)
 S = TypeVar("S")
 P = TypeVar("P", bound=PublicSet)
 
@@ -485,7 +485,7 @@ def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, K
     return taken(site, ask.form), Kept(ask.form)
 
 
-def taken(site: Site, form: Form) -> Taken:
+def taken(site: Site, form: ModelSpec) -> Taken:
     """Encode and check the training text with this form; the reply says how much there is."""
     desk = form.at(site)
     vectors = site.files["vectors"] = desk.vectors()
@@ -522,11 +522,11 @@ TAKE = Step.of(take, check=check_taken)
 SCORE = Step.of(score)
 
 
-def desk_at(site: Site, form: Any, make: Callable[[Site, Any], Desk]) -> Desk:
+def desk_at(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> SiteModel:
     """The site's desk of this form, made once; a new form replaces the old desk."""
     kept = site.cache.get("desk")
     if kept is not None and (kept[0] is form or encode(kept[0]) == encode(form)):
-        found: Desk = kept[1]
+        found: SiteModel = kept[1]
         return found
     site.cache.pop("desk", None)
     made = make(site, form)

@@ -17,7 +17,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import Agreed, F, Form, Kept, Kind, P, S
+from confide.kinds.protocol import Agreed, F, Kept, Kind, ModelSpec, P, S
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts
 from confide.text.document import Document
@@ -107,12 +107,12 @@ def settle(
 class Start:
     """A trained model from which training starts. `where` names it in errors."""
 
-    form: Form
+    form: ModelSpec
     weights: Arrays
     where: str
 
 
-def first_weights(kind: Kind, form: Form, *, seed: int, start: Start | None) -> Arrays:
+def first_weights(kind: Kind, form: ModelSpec, *, seed: int, start: Start | None) -> Arrays:
     """The weights before round 1: drawn from the seed, or those of a trained model.
 
     Rows of words that the model does not know are drawn; all are, if its words were named under

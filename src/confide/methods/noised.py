@@ -27,7 +27,7 @@ from confide.federation.guards import Within
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site, note_traceback
 from confide.federation.steps import Turn
-from confide.kinds.protocol import Desk
+from confide.kinds.protocol import SiteModel
 from confide.kinds.trained import fingerprint
 from confide.kinds.units import clipped_sum, units_of
 from confide.methods.fedavg import FedAvg
@@ -164,8 +164,8 @@ class Noisily:
         return clipped_sum(gradients, like=like, clip=noise.clip, grid=noise.grid)
 
 
-def units_at(site: Site, desk: Desk, noise: Noise) -> list[Rows]:
-    """The rows of each of the site's units, found once. Raises Refusal as `Desk.check` does."""
+def units_at(site: Site, desk: SiteModel, noise: Noise) -> list[Rows]:
+    """The rows of each of the site's units, found once. Raises Refusal as `SiteModel.check`."""
     place = ("units", noise.unit, noise.patients)
     if place not in site.cache:
         desk.check()

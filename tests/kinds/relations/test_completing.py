@@ -18,7 +18,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.data.batches.relation_pieces import EncodedRelations, relation_batch
 from confide.data.batches.relations import NO_RELATION
-from confide.kinds.protocol import Desk
+from confide.kinds.protocol import SiteModel
 from confide.kinds.relations.completing import among, completed
 from confide.learning.relations import LabelledPairs, RelationForm, RelationTrainer
 from confide.text.document import Document, Relation
@@ -171,7 +171,7 @@ def test_a_site_annotates_what_it_says_or_what_its_text_has(tmp_path: Path, know
 def test_only_the_relation_that_a_site_lacks_is_found_at_it(tmp_path: Path) -> None:
     state, found, _ = desks(tmp_path)
     biased = {**state.weights, "relation.bias": np.array([-50, 0, 50], np.float32)}
-    desk: Desk = found["site-1"]
+    desk: SiteModel = found["site-1"]
     text = desk.completed(biased)
     causes = sum(len(doc.relations) for doc in ONE)
     assert (text.own, text.pseudo) == (causes, len(ONE) - causes)

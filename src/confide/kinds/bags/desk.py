@@ -33,7 +33,7 @@ from confide.kinds.bags.form import (
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import BagsScored, bags_scored
 from confide.kinds.how import How
-from confide.kinds.protocol import Bench, Desk, Fitted, Losses
+from confide.kinds.protocol import Fitted, Losses, SharedModel, SiteModel
 from confide.kinds.relations.form import rules_of
 from confide.kinds.tuned import keeping_features
 from confide.kinds.vocabulary import file_check, vectors_of
@@ -49,7 +49,7 @@ Rows = NDArray[np.int64]
 
 
 @dataclass
-class _Bench(Bench):
+class _SharedWords(SharedModel):
     """A bench of words, with the rows of vector files that were read for them."""
 
     trainer: BagTrainer
@@ -77,7 +77,7 @@ class Looked:
     facts: Sequence[frozenset[str]] = ()
 
 
-class BagDesk(Desk):
+class BagSiteModel(SiteModel):
     """A bag model at a site.
 
     Beyond what every desk does, it scores every relation in every training sentence (`likely`) and
@@ -108,18 +108,18 @@ class BagDesk(Desk):
         return key
 
     @property
-    def bench(self) -> _Bench:
+    def bench(self) -> _SharedWords:
         """The process's bench. Raises Refusal if the site's key or encoder differs."""
         key, form, encoder = self.key, self.form, None
         if form.reader != PCNN:
             encoder = encoder_of(self.site, form.encoder)
             if encoder.digest != form.digest:
                 raise Refusal("other-encoder")
-        benches: dict[object, _Bench] = self.site.scratch.setdefault("bag benches", {})
+        benches: dict[object, _SharedWords] = self.site.scratch.setdefault("bag benches", {})
         place = (bag_form_of(form), form.denoise, form.check)
         if place not in benches or not benches[place].knows(form):
             trainer = bag_trainer(form, encoder or words_of(form, key))
-            benches[place] = _Bench(trainer, form.word_digests_V16)
+            benches[place] = _SharedWords(trainer, form.word_digests_V16)
         return benches[place]
 
     def model(self, weights: Arrays, *, vectors: bool = False, lent: bool = False) -> BagModel:

@@ -42,7 +42,7 @@ from confide.kinds.buckets import (
     shapes_of_buckets,
 )
 from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
-from confide.kinds.protocol import Desk, desk_at
+from confide.kinds.protocol import SiteModel, desk_at
 from confide.kinds.relations.form import (
     PairForm,
     annotation_of,
@@ -139,11 +139,11 @@ class BagForm(PairForm):
         """The words' keyed digests, if a PCNN reads."""
         return {name: rows_of_digests(self.word_digests_V16) for name in self.tables()}
 
-    def at(self, site: Site) -> Desk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        from confide.kinds.bags.desk import BagDesk  # which imports this module
+        from confide.kinds.bags.desk import BagSiteModel  # which imports this module
 
-        return desk_at(site, self, BagDesk)
+        return desk_at(site, self, BagSiteModel)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None

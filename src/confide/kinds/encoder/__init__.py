@@ -17,10 +17,10 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import EntityDesk, EntityKind
+from confide.kinds.entities import EntityKind, EntitySiteModel
 from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, Desk, desk_at
+from confide.kinds.protocol import Agreed, SiteModel, desk_at
 from confide.kinds.sentences import (
     OfTags,
     PublicSentences,
@@ -62,9 +62,9 @@ class EncoderForm(OfTags, MadeOfEncoder):
     longest: int = carries("longest window, in word pieces")
     tuning: str = carries(TUNING, added=True)
 
-    def at(self, site: Site) -> Desk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, EncoderDesk)
+        return desk_at(site, self, EncoderSiteModel)
 
     def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
         """The trainer that trains as `how` says."""
@@ -86,7 +86,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
         )
 
 
-class EncoderDesk(EntityDesk):
+class EncoderSiteModel(EntitySiteModel):
     """An encoder that tags words, at a site; what a frozen one gives is kept on the site's disk."""
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:

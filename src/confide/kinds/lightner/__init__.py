@@ -23,10 +23,10 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import NONE, found_at
-from confide.kinds.entities import EntityDesk, EntityKind
+from confide.kinds.entities import EntityKind, EntitySiteModel
 from confide.kinds.files import MadeOfFiles
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, Desk, desk_at
+from confide.kinds.protocol import Agreed, SiteModel, desk_at
 from confide.kinds.tuned import check_no_encoder
 from confide.kinds.types import (
     DescribeTypes,
@@ -94,9 +94,9 @@ class LightnerForm(MadeOfFiles):
         model = self.trainer(find_bart(self.bart)).initial(0)
         return sum(p.numel() for p in model.parameters())
 
-    def at(self, site: Site) -> Desk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, LightnerDesk)
+        return desk_at(site, self, LightnerSiteModel)
 
     def made(self) -> Made:
         """The form as `learning` makes models of it."""
@@ -130,7 +130,7 @@ class ReleasedBart(LightnerForm):
     apart: int = carries("number of its sites that annotated only some types", before=1)
 
 
-class LightnerDesk(EntityDesk):
+class LightnerSiteModel(EntitySiteModel):
     """A LightNER at a site: an adversary needs the site's number."""
 
     def trained_by(self, how: How) -> EntityTrainer:

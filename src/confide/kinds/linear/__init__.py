@@ -37,13 +37,13 @@ from confide.kinds.context import (
     with_features,
 )
 from confide.kinds.entities import (
-    EntityDesk,
     EntityExtractor,
     EntityKind,
+    EntitySiteModel,
     extractor_with,
 )
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, Bench, Desk, desk_at
+from confide.kinds.protocol import Agreed, SharedModel, SiteModel, desk_at
 from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.types import DESCRIBE_TYPES, agree_on_types, asked_of_types, types_in_text
 from confide.kinds.vocabulary import CHECK_KEY, common_key, compare_keys
@@ -118,9 +118,9 @@ class LinearForm(LinearShape):
         """The number of parameters: all are trained."""
         return sum(array.size for array in first.values())
 
-    def at(self, site: Site) -> Desk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, LinearDesk)
+        return desk_at(site, self, LinearSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only.
@@ -131,12 +131,12 @@ class LinearForm(LinearShape):
             raise Refusal("tag-scheme")
         return replace(self, types=types_in_text(site)) if types else self
 
-    def bench(self, site: Site) -> Bench:
+    def bench(self, site: Site) -> SharedModel:
         """The process's bench. Raises Refusal if the site's key is not the common one."""
 
-        def make() -> Bench:
+        def make() -> SharedModel:
             try:
-                return Bench(self.trainer(self.marks(site.key())))
+                return SharedModel(self.trainer(self.marks(site.key())))
             except KeyFileError as error:
                 raise Refusal("other-key") from error
 
@@ -172,7 +172,7 @@ def _extractor(
     return extractor_with(shape.trainer(marks), weights, encoder=frozen)
 
 
-class LinearDesk(EntityDesk):
+class LinearSiteModel(EntitySiteModel):
     """A linear CRF at a site, with the states of its frozen encoder."""
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:

@@ -24,7 +24,7 @@ from confide.federation.site import Site
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import RelationsScored, relation_counts_of, relations_scored
 from confide.kinds.how import How
-from confide.kinds.protocol import Bench, CompleteText, Desk, Losses
+from confide.kinds.protocol import CompleteText, Losses, SharedModel, SiteModel
 from confide.kinds.relations.completing import completed, relations_in
 from confide.kinds.relations.form import CLASS_ROWS, RelationForm, rules_of, trainer_of
 from confide.kinds.relations.public import PublicExamples
@@ -44,7 +44,7 @@ class Looked:
     encoded: EncodedRelations
 
 
-class RelationDesk(Desk):
+class RelationSiteModel(SiteModel):
     """A relation classifier at a site.
 
     Beyond what every desk does, it predicts public examples (`predicted`), labels the site's own
@@ -72,13 +72,13 @@ class RelationDesk(Desk):
         return {name: np.array(self.known, np.float32) for name in CLASS_ROWS}
 
     @property
-    def bench(self) -> Bench:
+    def bench(self) -> SharedModel:
         """The process's bench. Raises Refusal if the site's encoder is not the common one."""
         encoder = encoder_of(self.site, self.form.encoder)
         if encoder.digest != self.form.digest:
             raise Refusal("other-encoder")
         trainer = trainer_of(self.form, encoder)
-        return self.site.once("relations", trainer.form, make=lambda: Bench(trainer))
+        return self.site.once("relations", trainer.form, make=lambda: SharedModel(trainer))
 
     def looked(self, part: str) -> Looked:
         """The examples of a part of the site's text, made once.

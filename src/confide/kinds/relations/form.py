@@ -18,7 +18,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
-from confide.kinds.protocol import Desk, desk_at
+from confide.kinds.protocol import SiteModel, desk_at
 from confide.kinds.tuned import TUNING, tuning_of
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.relations import RelationForm as Made
@@ -137,11 +137,11 @@ class RelationForm(PairForm):
         """None: no row stands for a word."""
         return {}
 
-    def at(self, site: Site) -> Desk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        from confide.kinds.relations.desk import RelationDesk  # which imports this module
+        from confide.kinds.relations.desk import RelationSiteModel  # which imports this module
 
-        return desk_at(site, self, RelationDesk)
+        return desk_at(site, self, RelationSiteModel)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None

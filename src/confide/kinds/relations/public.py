@@ -1,6 +1,6 @@
 """A public set of relation examples: text that the server and all sites may read.
 
-A site predicts it with its own model (`RelationDesk.predicted`); the server's own model, the
+A site predicts it with its own model (`RelationSiteModel.predicted`); the server's own model, the
 student, learns from these predictions.
 
 Shapes: S public examples, R classes.

@@ -25,10 +25,10 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import EntityDesk, EntityKind
+from confide.kinds.entities import EntityKind, EntitySiteModel
 from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, Desk, desk_at
+from confide.kinds.protocol import Agreed, SiteModel, desk_at
 from confide.kinds.sentences import PublicSentences, SentenceStudent
 from confide.kinds.spans.public import OUTSIDE, PublicSpans, public_spans
 from confide.kinds.types import (
@@ -90,9 +90,9 @@ class SpanForm(MadeOfEncoder):
         """The form of the site's own model; with `types`, of the types of its text only."""
         return replace(self, types=sorted(_seen(site))) if types else self
 
-    def at(self, site: Site) -> Desk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, SpanDesk)
+        return desk_at(site, self, SpanSiteModel)
 
     def trainer(self, files: FrozenEncoder) -> EntityTrainer:
         """The trainer of this form."""
@@ -129,7 +129,7 @@ def describe_nested_types(
 DESCRIBE = describing(describe_nested_types)
 
 
-class SpanDesk(EntityDesk):
+class SpanSiteModel(EntitySiteModel):
     """The desk: its training text has all entities, also those that share words with others."""
 
     def __init__(self, site: Site, form: SpanForm) -> None:

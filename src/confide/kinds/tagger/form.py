@@ -32,9 +32,9 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.kinds.context import NONE, find_encoder, with_features
-from confide.kinds.entities import EntityDesk, EntityExtractor, extractor_with
+from confide.kinds.entities import EntityExtractor, EntitySiteModel, extractor_with
 from confide.kinds.how import How
-from confide.kinds.protocol import Bench, Desk, desk_at
+from confide.kinds.protocol import SharedModel, SiteModel, desk_at
 from confide.kinds.types import types_in_text
 from confide.kinds.vocabulary import MOST_COMMON, Agreed, common_key, file_check, vectors_of
 from confide.learning.crf_modelling import EncodedSplit, TaggerTrainer
@@ -97,9 +97,9 @@ class TaggerForm(TaggerShape):
         names = (self.word_digests_V16, self.character_digests_V16)
         return dict(zip(self.tables(), map(rows_of_digests, names), strict=False))
 
-    def at(self, site: Site) -> Desk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, TaggerDesk)
+        return desk_at(site, self, TaggerSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own tagger, with its own tag scheme.
@@ -114,12 +114,12 @@ class TaggerForm(TaggerShape):
         form = replace(self, types=own, tag_scheme=scheme)
         return replace(form, sizes={**form.sizes, "tags": len(tag_set(form))})
 
-    def bench(self, site: Site) -> Bench:
+    def bench(self, site: Site) -> SharedModel:
         """The process's bench. Raises Refusal if the site's key is not the common one."""
         place = (tagger_sizes(self), tag_set(self), site.key(), self.check, self._words)
 
-        def make() -> Bench:
-            return Bench(trainer_of(self, vocabulary_at(site, self)))
+        def make() -> SharedModel:
+            return SharedModel(trainer_of(self, vocabulary_at(site, self)))
 
         return site.once("tagger", *place, make=make)
 
@@ -255,7 +255,7 @@ def vocabulary_at(site: Site, form: TaggerForm) -> Vocabularies:
         raise Refusal("other-key") from error
 
 
-class TaggerDesk(EntityDesk):
+class TaggerSiteModel(EntitySiteModel):
     """A tagger at a site, with its word vectors and the states of its frozen encoder."""
 
     @cached_property

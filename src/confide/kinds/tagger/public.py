@@ -40,9 +40,9 @@ from confide.federation.site import Site
 from confide.federation.steps import Step
 from confide.kinds.context import NONE, find_encoder, with_features
 from confide.kinds.encoder import DESCRIBE
-from confide.kinds.entities import EntityDesk, EntityExtractor, EntityKind, extractor_with
+from confide.kinds.entities import EntityExtractor, EntityKind, EntitySiteModel, extractor_with
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, Bench, Desk, desk_at
+from confide.kinds.protocol import Agreed, SharedModel, SiteModel, desk_at
 from confide.kinds.public import MIB, no_public_set
 from confide.kinds.sentences import (
     OfTags,
@@ -80,14 +80,14 @@ class PublicTaggerForm(OfTags, TaggerShape):
         """The words and characters themselves."""
         return dict(zip(self.tables(), (self.words, self.characters), strict=False))
 
-    def at(self, site: Site) -> Desk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, PublicTaggerDesk)
+        return desk_at(site, self, PublicTaggerSiteModel)
 
-    def bench(self, site: Site) -> Bench:
+    def bench(self, site: Site) -> SharedModel:
         """The process's bench."""
         place = (tagger_sizes(self), self.tags, self._words)
-        return site.once("public tagger", *place, make=lambda: Bench(self._trainer()))
+        return site.once("public tagger", *place, make=lambda: SharedModel(self._trainer()))
 
     def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
         """The trainer that trains as `how` says."""
@@ -112,7 +112,7 @@ class PublicTaggerForm(OfTags, TaggerShape):
         return hashlib.sha256(both.encode()).hexdigest()
 
 
-class PublicTaggerDesk(EntityDesk):
+class PublicTaggerSiteModel(EntitySiteModel):
     """A tagger of public words at a site, with the states of its frozen encoder."""
 
     def trained_by(self, how: How) -> TaggerTrainer:

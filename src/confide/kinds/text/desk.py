@@ -32,7 +32,7 @@ _MEASURE = derive_seed(1, "measure")
 """Seeds the noise of measures: the same in every round and every run."""
 
 
-class TextDesk:
+class TextSiteModel:
     """A BART at a site; annotation is ignored."""
 
     def __init__(self, site: Site, form: TextForm) -> None:

@@ -27,7 +27,7 @@ from confide.learning.texts import MadeBart, made_bart
 from confide.learning.weights import load
 
 if TYPE_CHECKING:
-    from confide.kinds.text.desk import TextDesk, TextModel
+    from confide.kinds.text.desk import TextModel, TextSiteModel
 
 
 @dataclass(frozen=True)
@@ -68,12 +68,12 @@ class TextForm:
         """None: no row stands for a word."""
         return {}
 
-    def at(self, site: Site) -> TextDesk:
+    def at(self, site: Site) -> TextSiteModel:
         """The desk of this form at a site."""
-        from confide.kinds.text.desk import TextDesk  # which imports this module
+        from confide.kinds.text.desk import TextSiteModel  # which imports this module
 
-        desk: Any = desk_at(site, self, cast(Any, TextDesk))
-        return cast(TextDesk, desk)
+        desk: Any = desk_at(site, self, cast(Any, TextSiteModel))
+        return cast(TextSiteModel, desk)
 
     def bart(self, site: Site) -> MadeBart:
         """The process's one BART of this form. Raises Refusal if the site's encoder differs."""

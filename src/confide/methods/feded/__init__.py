@@ -57,7 +57,7 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import How, how_of
-from confide.kinds.protocol import F, Form, P, PublicSet, State
+from confide.kinds.protocol import F, ModelSpec, P, PublicSet, State
 from confide.kinds.public import PublicKind
 from confide.kinds.starting import scores_from, settle
 from confide.learning.teaching import Lesson
@@ -133,7 +133,7 @@ class FedEDState(State[F], Generic[F, P]):
     past: Arrays = carries("sums of the sites' predictions in earlier rounds", start=dict)
 
 
-Central = FedEDState[Form, PublicSet]
+Central = FedEDState[ModelSpec, PublicSet]
 """The state of whichever kind."""
 
 
@@ -166,7 +166,7 @@ class FedED(FedAvg):
         """
         labels: list[str] = []
 
-        def with_public(form: Form) -> TakePublic[Form, PublicSet]:
+        def with_public(form: ModelSpec) -> TakePublic[ModelSpec, PublicSet]:
             public, found = self.kind.public(form, self._public)
             labels.extend(found if self._run.public.labelled else ())
             return TakePublic(form, public)

@@ -26,11 +26,11 @@ from confide.kinds.fitting import fitted_on
 from confide.kinds.how import How
 from confide.kinds.protocol import (
     HELD_OUT,
-    Desk,
     F,
     Kept,
     P,
     S,
+    SiteModel,
     Taken,
     check_taken,
     taken,
@@ -184,7 +184,7 @@ def train_and_predict(
     return replace(reply, loss=round(fitted.loss, 4), sentences=fitted.examples), memory
 
 
-def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> Desk:
+def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> SiteModel:
     """The site's desk. Raises Refusal if the ask is of another public set than the site has."""
     public, form = memory.public, memory.form
     if (ask.public, ask.examples, ask.classes) != (public.digest, public.rows, form.classes):
@@ -192,7 +192,7 @@ def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> Desk
     return form.at(site)
 
 
-def predicted(desk: Desk, public: P, *, ask: TrainAndPredict, weights: Arrays) -> Predicted:
+def predicted(desk: SiteModel, public: P, *, ask: TrainAndPredict, weights: Arrays) -> Predicted:
     """What a model with these weights says of the public set; no loss, and of one sentence."""
     logits_SR = desk.predicted(weights, public)
     knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)

@@ -20,7 +20,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.how import How
-from confide.kinds.protocol import Desk, F, Form, Kept, S, Taken, check_taken, shown
+from confide.kinds.protocol import F, Kept, ModelSpec, S, SiteModel, Taken, check_taken, shown
 from confide.learning.adam import LONGEST, Moments, adam
 from confide.seeds import derive_seed
 
@@ -133,7 +133,7 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
     return Taken(shown(site, desk.size), vectors), mine
 
 
-def _shared(seed: int, *, site: Site, form: Form, private: Sequence[str]) -> Arrays:
+def _shared(seed: int, *, site: Site, form: ModelSpec, private: Sequence[str]) -> Arrays:
     """The first weights of the shared parts."""
     first = form.first(seed, site=site)
     return {name: array for name, array in first.items() if not is_of(name, private)}
@@ -298,7 +298,7 @@ SCORE_OWN = Step.of(score)
 TEST_OWN = Step.of(test)
 
 
-def _desk(site: Site, memory: Enrolled[F]) -> Desk:
+def _desk(site: Site, memory: Enrolled[F]) -> SiteModel:
     return memory.form.at(site)
 
 

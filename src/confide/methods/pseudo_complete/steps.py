@@ -26,11 +26,11 @@ from confide.kinds.how import How
 from confide.kinds.protocol import (
     HELD_OUT,
     CompleteText,
-    Desk,
     F,
     Kept,
     S,
     Score,
+    SiteModel,
     Take,
     Taken,
     check_taken,
@@ -129,7 +129,7 @@ def check_completed(ask: Complete, reply: Completed) -> None:
 
 
 def _annotated(
-    desk: Desk, ask: Weigh | Complete, *, distil: bool = True, round: int
+    desk: SiteModel, ask: Weigh | Complete, *, distil: bool = True, round: int
 ) -> CompleteText:
     """The training text with its own annotation and, if it distils, the common model's (3.2).
 
@@ -145,7 +145,7 @@ def _annotated(
     return found
 
 
-def _pulls(desk: Desk, ask: Weigh | Complete, *, round: int) -> Pulls:
+def _pulls(desk: SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
     """The gradients of every training row under the round's weights, made once.
 
     The target is zero if fewer rows have one than a gradient must cover.
@@ -215,11 +215,11 @@ def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tup
     return found, memory
 
 
-def _desk(site: Site, memory: Counting[F]) -> Desk:
+def _desk(site: Site, memory: Counting[F]) -> SiteModel:
     return memory.form.at(site)
 
 
-def _reweighed(desk: Desk, memory: Counting[F], ask: Complete, *, round: int) -> Counting[F]:
+def _reweighed(desk: SiteModel, memory: Counting[F], ask: Complete, *, round: int) -> Counting[F]:
     """The memory with this round's instance weights (Eq. 12), from the other sites' gradient."""
     pulls = _pulls(desk, ask, round=round)
     before_S = memory.instance_weights_S
