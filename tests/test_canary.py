@@ -28,7 +28,7 @@ from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.messages import carries, decode, encode
 from confide.kinds.linear import TABLE, features_key
 from confide.kinds.vocabulary import CheckKey
-from confide.learning.linear import rows_read
+from confide.learning.crf_modelling import rows_read
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.runs.release import release
@@ -357,9 +357,9 @@ def share_moved(folder: Path, key: bytes) -> float:
     """Of the rows that features of a site's planted words have under a key: how many have moved."""
     run = RunFolder(folder)
     state = decode(METHODS[run.settings().trained_by].State, run.store("").load(2).state)
-    modeller = state.form.modeller(Marks(key))
-    text = modeller.prepared([Example(0, 0, tuple(canaries("site-1")[name] for name in WORDS))])
-    rows = rows_read(modeller.initial(0), text)
+    trainer = state.form.trainer(Marks(key))
+    text = trainer.prepared([Example(0, 0, tuple(canaries("site-1")[name] for name in WORDS))])
+    rows = rows_read(trainer.initial(0), text)
     return float(state.weights[TABLE][rows].any(1).mean())
 
 

@@ -19,7 +19,7 @@ NEVER = {
     "client": "site", "clients": "sites", "party": "site", "parties": "sites", "worker": "site",
     "platform": "site", "platforms": "sites", "master": "server", "aggregator": "server",
     "coordinator": "server", "cluster": "federation", "cohort": "federation",
-    "strategy": "method", "strategies": "methods", "algorithm": "method", "trainer": "method",
+    "strategy": "method", "strategies": "methods", "algorithm": "method",
     "rpc": "step", "handler": "step", "handlers": "steps", "request": "ask", "requests": "asks",
     "payload": "ask or reply", "payloads": "asks or replies", "job": "run", "jobs": "runs",
     "trial": "run", "trials": "runs", "eval": "evaluate", "log": "ledger",

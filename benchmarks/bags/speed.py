@@ -12,6 +12,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from plain import PlainBags, PlainBatch
 
 from confide.data.batches.vocabulary import ClearVocabulary
 from confide.learning.bag_scores import sentence_probabilities
-from confide.learning.bags import BagBatch, BagForm, BagModeller, fit_bags
+from confide.learning.bags import BagBatch, BagForm, BagTrainer
 from confide.learning.optimisers import Optimiser
-from confide.models.bags import loss_of
+from confide.models.bags import logits_of
 
 RATE, DECAY, CLIP = 0.1, 1e-5, 5.0
 OPTIMISER = Optimiser("sgd", RATE, momentum=0.0, weight_decay=DECAY, clip=CLIP)
@@ -34,8 +35,8 @@ def measured(words: int, options: argparse.Namespace) -> dict[str, float]:
     """Seconds of an epoch, and ratios, with a vocabulary of so many words."""
     encoded, groups = generated(options.sentences, words=words, seed=options.seed)
     form = BagForm(tuple(str(number) for number in range(RELATIONS)))
-    modeller = BagModeller(form, ClearVocabulary(tuple(map(str, range(words - 2)))))
-    ours, copied = modeller.initial(options.seed), modeller.initial(options.seed)
+    trainer = BagTrainer(form, ClearVocabulary(tuple(map(str, range(words - 2)))))
+    ours, copied = trainer.initial(options.seed), trainer.initial(options.seed)
     plain = PlainBags(copied)
     check_equal(ours, plain, encoded, groups[:32])
     steps_of = torch.optim.SGD(plain.parameters(), RATE, weight_decay=DECAY, fused=True)
@@ -54,11 +55,10 @@ def measured(words: int, options: argparse.Namespace) -> dict[str, float]:
             steps_of.step()
 
     def train_ours() -> None:
-        fit_bags(
+        made = replace(trainer, denoise="att")
+        made.fit(
             ours,
-            encoded,
-            groups,
-            denoise="att",
+            made.annotated(encoded, groups),
             epochs=1,
             batch_size=size,
             optimiser=OPTIMISER,
@@ -66,11 +66,10 @@ def measured(words: int, options: argparse.Namespace) -> dict[str, float]:
         )
 
     def train_sentences() -> None:
-        fit_bags(
+        made = replace(trainer, denoise="none")
+        made.fit(
             ours,
-            encoded,
-            groups,
-            denoise="none",
+            made.annotated(encoded, groups),
             epochs=1,
             batch_size=size,
             optimiser=OPTIMISER,
@@ -103,7 +102,8 @@ def check_equal(ours: Any, plain: PlainBags, encoded: Any, groups: list[Any]) ->
     )
     plain.eval()
     with torch.no_grad():
-        torch.testing.assert_close(loss_of("att")(ours, own).mean(), plain.loss(batch))
+        loss = torch.nn.functional.cross_entropy(logits_of("att")(ours, own), own.relations_G)
+        torch.testing.assert_close(loss, plain.loss(batch))
 
 
 def in_turn(calls: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:

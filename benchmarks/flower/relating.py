@@ -32,7 +32,7 @@ from confide.data.batches.relation_pieces import (
 )
 from confide.data.batches.relations import candidates
 from confide.learning.encoder import load_encoder
-from confide.learning.relations import RelationForm, RelationModeller
+from confide.learning.relations import RelationForm, RelationTrainer
 from confide.models.relation import RelationClassifier
 from confide.runs.gathering import Gathered
 from confide.settings import Settings
@@ -60,30 +60,30 @@ class Text:
 
 def prepared(settings: Settings, gathered: Gathered) -> Text:
     """The text as MiniLM's pieces."""
-    modeller = modeller_of(settings.classifier.longest)
+    trainer = trainer_of(settings.classifier.longest)
     parts = {
         part: [
-            modeller.encoded(candidates(getattr(spec, part)).examples) for spec in gathered.specs
+            trainer.prepared(candidates(getattr(spec, part)).examples) for spec in gathered.specs
         ]
         for part in ("train", "dev", "test")
     }
     own = settings.training
     return Text(
         settings.classifier.longest, **parts,
-        public=modeller.encoded(candidates(gathered.public).examples), rate=own.learning_rate,
+        public=trainer.prepared(candidates(gathered.public).examples), rate=own.learning_rate,
         clip=own.clip, batch_size=own.batch_size, epochs=own.local_epochs,
         temperature=float(settings.options.get("temperature", 2.0)),
         fraction=settings.federation.fraction,
     )  # fmt: skip
 
 
-def modeller_of(longest: int) -> RelationModeller:
-    return RelationModeller(load_encoder("minilm"), RelationForm(RELATIONS, longest=longest))
+def trainer_of(longest: int) -> RelationTrainer:
+    return RelationTrainer(load_encoder("minilm"), RelationForm(RELATIONS, longest=longest))
 
 
 def new_model(longest: int) -> RelationClassifier:
-    modeller = modeller_of(longest)
-    return plain_model(modeller, modeller.initial(1))
+    trainer = trainer_of(longest)
+    return plain_model(trainer, trainer.initial(1))
 
 
 @cache

@@ -34,7 +34,7 @@ from confide.data.batches.examples import Example
 from confide.learning.devices import computing_at, place_of
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
 
 SIZES = {  # layers, width, heads
     "tiny": (2, 64, 2),
@@ -75,7 +75,7 @@ def main() -> None:
 def of_size(size: str, folder: Path, given: argparse.Namespace) -> dict[str, float]:
     """Pieces a second, and the share of the peak, of every side."""
     encoder = load_encoder(str(encoder_of(size, folder / "encoder", given.length)))
-    modeller = TokenModeller(encoder, TokenForm(TYPES, longest=given.length))
+    modeller = TokenTrainer(encoder, TokenForm(TYPES, longest=given.length))
     count = given.steps * given.batch_size
     words = [f"piece{number}" for number in range(given.length - 2)]
     spans = ((0, 2, TYPES[0]), (5, 6, TYPES[1]))

@@ -35,7 +35,7 @@ from confide.data.batches.pointers import NOTHING, PointerBatch, pointer_batches
 from confide.data.corpus.corpora import locate
 from confide.learning.bart_files import load_bart
 from confide.learning.encoder_files import find_folder
-from confide.learning.lightner import EncodedLightner, LightnerForm, LightnerModeller
+from confide.learning.lightner import EncodedLightner, LightnerForm, LightnerTrainer
 from confide.learning.optimisers import Optimiser
 from confide.models import pointing
 from confide.models.lightner import Lightner, Text, logits, split_loss
@@ -125,7 +125,7 @@ def with_cache(model: Lightner, batch: PointerBatch) -> Written:
 
 
 def decoded(
-    made: LightnerModeller,
+    made: LightnerTrainer,
     model: Lightner,
     encoded: EncodedLightner,
     *,
@@ -145,9 +145,9 @@ def decoded(
     return found
 
 
-def check_decoding(made: LightnerModeller, model: Lightner, encoded: EncodedLightner) -> None:
+def check_decoding(made: LightnerTrainer, model: Lightner, encoded: EncodedLightner) -> None:
     """The cache gives the probabilities of reading all again. (Here nothing is pushed.)"""
-    batch = made.batch(model, encoded, rows_B=np.arange(min(8, len(encoded))))
+    batch = made.batch(model, encoded.text, np.arange(min(8, len(encoded))), own=encoded)
     with torch.inference_mode():
         found = write(model, batch)
         symbols_BT = found.symbols_BT
@@ -162,7 +162,7 @@ def check_decoding(made: LightnerModeller, model: Lightner, encoded: EncodedLigh
 
 
 def looped(
-    made: LightnerModeller, model: Lightner, encoded: EncodedLightner
+    made: LightnerTrainer, model: Lightner, encoded: EncodedLightner
 ) -> tuple[np.ndarray, np.ndarray]:
     """A sentence at a time: one pass forwards, one backwards for each loss, by q alone."""
     frozen = [p for p in model.parameters() if p.requires_grad and p is not model.prompts.q_QD]
@@ -170,7 +170,7 @@ def looped(
         parameter.requires_grad_(False)
     found: tuple[list[Any], list[Any]] = ([], [])
     for row in range(len(encoded)):
-        batch = made.batch(model, encoded, rows_B=np.array([row]))
+        batch = made.batch(model, encoded.text, np.array([row]), own=encoded)
         losses = split_loss(model, batch)
         for part, slopes in enumerate(found):
             (slope,) = torch.autograd.grad(
@@ -182,7 +182,7 @@ def looped(
     return np.stack(found[0]), np.stack(found[1])
 
 
-def check_slopes(made: LightnerModeller, model: Lightner, encoded: EncodedLightner) -> None:
+def check_slopes(made: LightnerTrainer, model: Lightner, encoded: EncodedLightner) -> None:
     for ours, theirs in zip(made.slopes(model, encoded), looped(made, model, encoded), strict=True):
         np.testing.assert_allclose(ours, theirs, atol=1e-3 * np.abs(theirs).max())
 
@@ -211,7 +211,7 @@ def measure(where: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     order = np.random.default_rng(options.seed).permutation(len(examples))[: options.sentences]
     some = [examples[place] for place in sorted(order)]
     form = LightnerForm(types=("Chemical", "Disease"), where=where)  # type: ignore[arg-type]
-    made = LightnerModeller(load_bart(str(folder)), form)
+    made = LightnerTrainer(load_bart(str(folder)), form)
     model = made.initial(options.seed)
     encoded = made.annotated(made.prepared(some), [one.spans for one in some], source={"Chemical"})
     made.find(model, encoded.text)  # from here on what can be kept is kept

@@ -34,20 +34,17 @@ from confide.data.batches.examples import examples_from
 from confide.data.batches.relations import NO_RELATION, RelationExample
 from confide.data.batches.vocabulary import ClearVocabulary
 from confide.kinds.units import clipped_sum
-from confide.learning.crf_modelling import CrfModeller
+from confide.learning.crf_modelling import TaggerTrainer
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
 from confide.learning.relations import (
     RelationForm,
-    RelationModeller,
-    fit_relations,
-    unit_gradients_of,
+    RelationTrainer,
 )
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
 from confide.learning.tuning import Tuning
 from confide.learning.weights import trained
 from confide.methods.noised import with_noise
-from confide.models import relation
 from confide.models.tagger import TaggerSizes
 from confide.runs.gathering import gather
 from confide.runs.run import run
@@ -68,7 +65,7 @@ def tagger(texts: list[Any]) -> Pair:
         words=2, characters=0, tags=len(tags), word_dim=4, character="none", context_dim=384,
         bilstm_hidden=160, dropout=0.0,
     )  # fmt: skip
-    made = CrfModeller(sizes, tags, ClearVocabulary(()), None, "lower", word_dropout=0.0)
+    made = TaggerTrainer(sizes, tags, ClearVocabulary(()), None, "lower", word_dropout=0.0)
     lengths = [len(one.tokens) for one in texts]
     states_TX = np.random.default_rng(1).normal(0, 0.5, (sum(lengths), 384)).astype(np.float32)
     text = replace(
@@ -83,7 +80,7 @@ def head(texts: list[Any], how: str = "frozen") -> Pair:
     """A linear layer on frozen states, or with updates of low rank below it."""
     encoder = load_encoder("minilm")
     form = TokenForm(types=("Disease",), tuning=Tuning(how))  # type: ignore[arg-type]
-    made = TokenModeller(encoder, form)
+    made = TokenTrainer(encoder, form)
     text = made.prepared(texts)
     if how == "frozen":
         states_WD = np.random.default_rng(1).normal(0, 0.5, (len(text.firsts_W), 384))
@@ -96,29 +93,28 @@ def _entities(made: Any, text: Any, texts: list[Any]) -> Pair:
     model = made.initial(1)
     return (
         trained(model),
-        lambda: made.fit(
-            model, encoded, weights_S=None, epochs=1, batch_size=BATCH, optimiser=ADAM, seed=1
-        ),
+        lambda: made.fit(model, encoded, epochs=1, batch_size=BATCH, optimiser=ADAM, seed=1),
         lambda units: made.unit_gradients(model, encoded, units),
     )
 
 
 def relations(texts: list[Any]) -> Pair:
     """A classifier of pairs: a linear layer on frozen states of both entities and the start."""
-    made = RelationModeller(
+    made = RelationTrainer(
         load_encoder("minilm"), RelationForm((NO_RELATION, "causes"), tuning=Tuning("frozen"))
     )
     examples = [
         RelationExample(str(n), "ab took cd .", ((0, 2),), ((8, 10),), "A", "B", NO_RELATION)
         for n in range(ROWS)
     ]
-    encoded = made.encoded(examples)
+    encoded = made.prepared(examples)
     states_SF = np.random.default_rng(1).normal(0, 0.5, (ROWS, 3 * 384)).astype(np.float32)
-    encoded, model = replace(encoded, features_SF=states_SF), made.initial(1)
+    pairs = made.annotated(replace(encoded, features_SF=states_SF))
+    model = made.initial(1)
     return (
         trained(model),
-        lambda: fit_relations(model, encoded, epochs=1, batch_size=BATCH, optimiser=ADAM, seed=1),
-        lambda units: unit_gradients_of(model, encoded, units, loss=relation.loss),
+        lambda: made.fit(model, pairs, epochs=1, batch_size=BATCH, optimiser=ADAM, seed=1),
+        lambda units: made.unit_gradients(model, pairs, units),
     )
 
 

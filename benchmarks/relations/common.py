@@ -24,7 +24,7 @@ from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch
 from confide.data.batches.relations import candidates
 from confide.data.corpus.corpora import locate
 from confide.learning.encoder import load_encoder
-from confide.learning.relations import RelationForm, RelationModeller
+from confide.learning.relations import RelationForm, RelationTrainer
 from confide.learning.weights import arrays, load
 from confide.models import relation
 from confide.models.products import WideLinear
@@ -36,12 +36,12 @@ PADDED = 128  # pieces, as tutorials have it
 FORM = RelationForm(("no-relation", "related"), longest=PADDED)
 
 
-def gad(split: str, limit: int, seed: int) -> tuple[RelationModeller, EncodedRelations]:
+def gad(split: str, limit: int, seed: int) -> tuple[RelationTrainer, EncodedRelations]:
     """So many examples of the first fold, drawn by the seed."""
-    modeller = RelationModeller(load_encoder("minilm"), FORM)
+    trainer = RelationTrainer(load_encoder("minilm"), FORM)
     found = candidates(read(locate(f"{CORPUS}/{split}.tsv")).documents).examples
     order = np.random.default_rng(seed).permutation(len(found))[: limit or None]
-    return modeller, modeller.encoded([found[place] for place in sorted(order)])
+    return trainer, trainer.prepared([found[place] for place in sorted(order)])
 
 
 def all_as_long(encoded: EncodedRelations, count: int) -> EncodedRelations:
@@ -56,9 +56,9 @@ def all_as_long(encoded: EncodedRelations, count: int) -> EncodedRelations:
     )
 
 
-def plain_model(modeller: RelationModeller, like: RelationClassifier) -> RelationClassifier:
+def plain_model(trainer: RelationTrainer, like: RelationClassifier) -> RelationClassifier:
     """transformers' model with its own layers, and our weights."""
-    model = modeller.initial(1)
+    model = trainer.initial(1)
     for module in list(model.modules()):
         for name, layer in module.named_children():
             if isinstance(layer, WideLinear):

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import statistics
 import time
+from functools import partial
 
 import torch
 from common import gad, in_turn, keep, parser_of, ratio
 
 from confide.learning.devices import Place, computing_at
 from confide.learning.optimisers import Optimiser
-from confide.learning.relations import fit_relations, relation_logits
 
 
 def main() -> None:
@@ -26,12 +26,11 @@ def main() -> None:
     sides, measured = {}, {}
     for name, narrow in (("float32", False), ("bfloat16", True)):
         with computing_at(Place(narrow=narrow)):
-            modeller, own = gad("train", options.examples, options.seed)
-            model = modeller.initial(options.seed)
-        sides[f"training, {name}"] = lambda model=model, own=own: fit_relations(
-            model, own, epochs=1, batch_size=options.batch_size, optimiser=adamw, seed=options.seed
-        )
-        sides[f"logits, {name}"] = lambda model=model, own=own: relation_logits(model, own)
+            trainer, own = gad("train", options.examples, options.seed)
+            model = trainer.initial(options.seed)
+        fit = partial(trainer.fit, model, trainer.annotated(own), epochs=1, optimiser=adamw)
+        sides[f"training, {name}"] = partial(fit, batch_size=options.batch_size, seed=options.seed)
+        sides[f"logits, {name}"] = partial(trainer.row_logits, model, own)
         measured[f"product, {name}, GFLOP/s"] = product(getattr(torch, name)) / 1e9
     times = in_turn(sides, options.repeats)
     for what in ("training", "logits"):

@@ -32,8 +32,8 @@ from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.ledger import Ledger
 from confide.kinds.context import find_encoder
 from confide.kinds.relations.desk import RelationTraining, optimiser_of, training_of
-from confide.kinds.relations.form import modeller_of
-from confide.learning.relations import RelationModeller, fit_relations, relation_logits
+from confide.kinds.relations.form import trainer_of
+from confide.learning.relations import RelationTrainer
 from confide.learning.weights import arrays, load
 from confide.methods.feded import FedED, FedEDState
 from confide.methods.feded.steps import examples_of
@@ -50,13 +50,13 @@ class Bare:
 
     def __init__(self, settings: Settings, state: FedEDState, gathered: Gathered) -> None:
         self.settings, self.state = settings, state
-        self.modeller: RelationModeller = modeller_of(state, find_encoder(state.encoder))
-        self.model = self.modeller.initial(0)
+        self.trainer: RelationTrainer = trainer_of(state, find_encoder(state.encoder))
+        self.model = self.trainer.initial(0)
         self.text = {
-            spec.name: self.modeller.encoded(candidates(spec.train).examples)
+            spec.name: self.trainer.prepared(candidates(spec.train).examples)
             for spec in gathered.specs
         }
-        self.public: EncodedRelations = self.modeller.encoded(examples_of(state, state.labels))
+        self.public: EncodedRelations = self.trainer.prepared(examples_of(state, state.labels))
 
     def round(self, sites: tuple[str, ...], n: int) -> dict[str, np.ndarray]:
         how = RelationTraining(**training_of(self.settings, n))
@@ -65,7 +65,7 @@ class Bare:
             load(self.model, self.state.weights)
             seed = derive_seed(self.settings.seed, n, site, "train_and_predict")
             self.train(self.text[site], how, epochs=how.local_epochs, seed=seed)
-            logits_SR = relation_logits(self.model, self.public).astype(np.float64)
+            logits_SR = self.trainer.row_logits(self.model, self.public).astype(np.float64)
             logits.append((logits_SR - logits_SR[:, :1]).astype(np.float16))
         teacher_SR = softened(torch.from_numpy(np.mean(logits, 0, np.float64)), 2.0).float()
         load(self.model, self.state.weights)
@@ -79,8 +79,9 @@ class Bare:
         return arrays(self.model)
 
     def train(self, text: EncodedRelations, how: RelationTraining, **more: Any) -> None:
-        fit_relations(
-            self.model, text, batch_size=how.batch_size, optimiser=optimiser_of(how), **more
+        own = self.trainer.annotated(text)
+        self.trainer.fit(
+            self.model, own, batch_size=how.batch_size, optimiser=optimiser_of(how), **more
         )
 
 

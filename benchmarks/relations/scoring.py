@@ -19,8 +19,6 @@ from common import (
     ratio,
 )
 
-from confide.learning.relations import relation_logits
-
 
 def main() -> None:
     parser = parser_of(__doc__, repeats=5)
@@ -28,14 +26,14 @@ def main() -> None:
     parser.add_argument("--batch-size", type=int, default=32, help="of the plain loop")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    modeller, encoded = gad("test", options.examples, options.seed)
-    ours = modeller.initial(options.seed)
-    plain, also = plain_model(modeller, ours), plain_model(modeller, ours)
-    check_equal(relation_logits(ours, encoded), logits_plain(plain, encoded, options.batch_size))
+    trainer, encoded = gad("test", options.examples, options.seed)
+    ours = trainer.initial(options.seed)
+    plain, also = plain_model(trainer, ours), plain_model(trainer, ours)
+    check_equal(trainer.row_logits(ours, encoded), logits_plain(plain, encoded, options.batch_size))
     times = in_turn(
         {
-            "ours": lambda: relation_logits(ours, encoded),
-            "ours, products of torch": lambda: relation_logits(also, encoded),
+            "ours": lambda: trainer.row_logits(ours, encoded),
+            "ours, products of torch": lambda: trainer.row_logits(also, encoded),
             "plain": lambda: logits_plain(plain, encoded, options.batch_size),
         },
         options.repeats,

@@ -23,26 +23,26 @@ torch.set_num_threads({threads})
 from confide.data.batches.relations import RelationExample
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
-from confide.learning.relations import RelationForm, RelationModeller, fit_relations
+from confide.learning.relations import RelationForm, RelationTrainer
 text = "the patient took aspirin and had a headache the whole of the next day"
 one = RelationExample(id="1", text=text, head=((17, 24),), tail=((35, 43),), head_type="Drug",
                       tail_type="Effect", relation="causes")
-modeller = RelationModeller(load_encoder("minilm"), RelationForm(("none", "causes")))
+trainer = RelationTrainer(load_encoder("minilm"), RelationForm(("none", "causes")))
 settings = Optimiser("adamw", learning_rate=2.5e-5)
-report = fit_relations(modeller.initial({seed}), modeller.encoded([one] * 4), epochs=1,
-                       batch_size=4, optimiser=settings, seed={seed})
+pairs = trainer.annotated(trainer.prepared([one] * 4))
+report = trainer.fit(trainer.initial({seed}), pairs, epochs=1, batch_size=4, optimiser=settings,
+                      seed={seed})
 assert report.steps == 1
 """
 RUN = """
 import sys, tempfile
 from pathlib import Path
-from confide.kinds.relations import desk
-real = desk.fit_relations
-def first(*given, **options):
-    def stop(step, loss):
-        sys.exit(0)
-    return real(*given, **options, on_batch=stop)
-desk.fit_relations = first
+from confide.learning.optimisers import Descent
+real = Descent.step_down
+def first(*given):
+    real(*given)
+    sys.exit(0)
+Descent.step_down = first
 from confide import api
 with tempfile.TemporaryDirectory() as folder:
     api.run("feded-euadr", overrides=["seed={seed}", "threads={threads}"], out=Path(folder) / "run")

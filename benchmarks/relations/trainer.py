@@ -25,7 +25,6 @@ from transformers import (
 
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
-from confide.learning.relations import fit_relations
 
 RATE = 2.5e-5
 
@@ -40,9 +39,11 @@ def main() -> None:
     ours = modeller.initial(options.seed)
     settings = Optimiser("adamw", learning_rate=RATE, clip=1.0)
 
+    pairs = modeller.annotated(own)
+
     def fit_ours() -> None:
-        fit_relations(
-            ours, own, epochs=1, batch_size=options.batch_size, optimiser=settings,
+        modeller.fit(
+            ours, pairs, epochs=1, batch_size=options.batch_size, optimiser=settings,
             seed=options.seed,
         )  # fmt: skip
 

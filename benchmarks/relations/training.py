@@ -36,7 +36,6 @@ from torch import Tensor, nn
 
 from confide.data.batches.relation_pieces import EncodedRelations
 from confide.learning.optimisers import Optimiser
-from confide.learning.relations import fit_relations, relation_logits
 from confide.models.products import WideLinear, has_wide_products
 from confide.models.relation import RelationClassifier
 
@@ -81,11 +80,11 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     size, seed = options.batch_size, options.seed
-    modeller, own = gad("train", options.examples, seed)
+    trainer, own = gad("train", options.examples, seed)
     texts = {"128 pieces": all_as_long(own, options.long), "GAD's lengths": own}
-    ours = modeller.initial(seed)
-    plain = plain_model(modeller, ours)
-    check_equal(relation_logits(ours, own), logits_plain(plain, own, 32))
+    ours = trainer.initial(seed)
+    plain = plain_model(trainer, ours)
+    check_equal(trainer.row_logits(ours, own), logits_plain(plain, own, 32))
 
     found: dict[str, list[float]] = {"torch.mm": [], "oneDNN": []}
 
@@ -97,8 +96,13 @@ def main() -> None:
     sides: dict[str, Callable[[], object]] = {"limit": limits}
     settings = Optimiser("adamw", learning_rate=RATE, clip=0.0)
     for name, encoded in texts.items():
-        sides[f"ours, {name}"] = lambda encoded=encoded: fit_relations(
-            ours, encoded, epochs=1, batch_size=size, optimiser=settings, seed=seed
+        sides[f"ours, {name}"] = lambda encoded=encoded: trainer.fit(
+            ours,
+            trainer.annotated(encoded),
+            epochs=1,
+            batch_size=size,
+            optimiser=settings,
+            seed=seed,
         )
         sides[f"plain, {name}"] = lambda encoded=encoded: train_plain(
             plain, encoded, size=size, rate=RATE, seed=seed

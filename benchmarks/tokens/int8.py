@@ -57,19 +57,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as place:
         copy = release(given.run, out=Path(place, "copy"))
         extractor = released(copy)
-        modeller, sides = extractor.modeller, {"confide, float32": extractor.model}
+        trainer, sides = extractor.trainer, {"confide, float32": extractor.model}
         for name, int8 in (("onnxruntime, float32", False), ("onnxruntime, int8", True)):
             folder = export(copy, to="onnx", out=Path(place, name), int8=int8)
             sides[name] = Exported(folder / "model.onnx", given.threads)
         folder = "$CONFIDE_DATA/ncbi_disease_ner"
         read_in = (read(locate(f"{folder}/{name}"), format="conll") for name in FILES)
         examples, _ = examples_from([one for text in read_in for one in text.documents])
-        text = modeller.prepared(examples)
+        text = trainer.prepared(examples)
         found, times = {}, {name: [] for name in sides}
         for turn in range(given.repeats + 1):
             for name, model in sides.items():
                 started = time.process_time()
-                found[name] = modeller.find(model, text)
+                found[name] = trainer.find(model, text)
                 if turn:
                     times[name].append(time.process_time() - started)
     gold = [set(one.spans) for one in examples]

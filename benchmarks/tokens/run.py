@@ -29,10 +29,10 @@ from confide.data.batches.token_pieces import token_batch
 from confide.data.batches.vocabulary import count_characters, count_words, numbered
 from confide.data.corpus.corpora import locate
 from confide.learning import tokens
-from confide.learning.crf_modelling import CrfModeller
+from confide.learning.crf_modelling import TaggerTrainer
 from confide.learning.encoder import load_encoder
-from confide.learning.modelling import Slopes
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
+from confide.learning.trainer import Slopes
 from confide.models.chain_rule import token_losses
 from confide.models.crf import Scores, negative_log_likelihood
 from confide.models.tagger import TaggerSizes
@@ -47,13 +47,13 @@ def politics(limit: int) -> tuple[list[Example], tuple[str, ...]]:
     return examples[:limit], tuple(sorted({span[2] for one in examples for span in one.spans}))
 
 
-def crf_kind(examples: list[Example], types: tuple[str, ...]) -> CrfModeller:
+def crf_kind(examples: list[Example], types: tuple[str, ...]) -> TaggerTrainer:
     words = [token for one in examples for token in one.tokens]
     tags = TagSet(types)
     known, letters = numbered(count_words(words, "lower")), count_characters(words)
     characters = numbered(letters, kind="character")
     sizes = TaggerSizes(words=len(known), characters=len(characters), tags=len(tags))
-    return CrfModeller(sizes, tags, known, characters, "lower")
+    return TaggerTrainer(sizes, tags, known, characters, "lower")
 
 
 # --- gradients of each sentence -------------------------------------------------------------
@@ -85,7 +85,7 @@ def backwards(losses: Losses, rows: int, weight: nn.Parameter, *, model: nn.Modu
 def slopes_of_tokens(
     examples: list[Example], types: tuple[str, ...]
 ) -> dict[str, Callable[[], Slopes]]:
-    made = TokenModeller(load_encoder("minilm"), TokenForm(types))
+    made = TokenTrainer(load_encoder("minilm"), TokenForm(types))
     model = made.initial(1)
     spans = [one.spans for one in examples]
     encoded = made.annotated(made.prepared(examples), spans, source=set(types[::2]))
@@ -110,8 +110,8 @@ def slopes_of_crf(
     encoded = made.annotated(made.prepared(examples), spans, source=set(types[::2]))
 
     def losses(row: int) -> tuple[Tensor, Tensor]:
-        batch = batch_of(encoded.encoded, np.array([row]))
-        return made.split_loss(model(batch), model, batch, encoded=encoded)
+        batch = batch_of(encoded.text, np.array([row]))
+        return made.losses(model, encoded, batch, output=model(batch))
 
     weight = model.crf.linear.weight
     return {
@@ -201,7 +201,7 @@ def annotating(examples: list[Example], types: tuple[str, ...], repeats: int) ->
     """How long it takes to read a text once, and to lay annotation over it."""
     found: dict[str, float] = {}
     kinds: dict[str, Any] = {
-        "classifier": TokenModeller(load_encoder("minilm"), TokenForm(types)),
+        "classifier": TokenTrainer(load_encoder("minilm"), TokenForm(types)),
         "CRF": crf_kind(examples, types),
     }
     for name, made in kinds.items():

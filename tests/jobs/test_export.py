@@ -19,7 +19,7 @@ from confide.errors import DataError, RunError, SettingsError
 from confide.jobs.export import ABOUT, Copy, export
 from confide.jobs.export.graphs import graph_of
 from confide.jobs.export.onnx_file import MODEL
-from confide.learning.relations import probabilities, relation_logits
+from confide.learning.relations import probabilities
 from confide.runs.card import CARD
 from confide.runs.opening import opened
 from confide.runs.release import release
@@ -106,11 +106,11 @@ def batches_of(model: Any) -> Any:
     from confide.data.batches.tagger import predict_batches
     from confide.data.batches.token_pieces import predict_token_batches
 
-    made, graph = model.modeller, graph_of(model)
+    made, graph = model.trainer, graph_of(model)
     batches: Any
     if model.finds == "relations":
         found = candidates(documents("site-1", "test", 400), model.rules).examples
-        encoded = made.encoded(found * (1 + 1000 // len(found)))
+        encoded = made.prepared(found * (1 + 1000 // len(found)))
         batches = predict_relation_batches(encoded)
     else:
         text = made.prepared([Example(0, n, tuple(words)) for n, words in enumerate(texts(1000))])
@@ -161,16 +161,16 @@ def test_transformers_loads_an_encoder_that_tags(runs: dict[str, Path], tmp_path
     copy = release(runs["fedavg-encoder"], out=tmp_path / "copy")
     out = export(copy, to="hf", out=tmp_path / "out")
     model: Any = opened(copy).entities
-    place = str(model.modeller.encoder.folder.parent).encode()
+    place = str(model.trainer.encoder.folder.parent).encode()
     assert not [file.name for file in out.iterdir() if place in file.read_bytes()]
     theirs = AutoModelForTokenClassification.from_pretrained(out).eval()
     tokenizer = AutoTokenizer.from_pretrained(out)
-    assert [theirs.config.id2label[n] for n in range(9)] == list(model.modeller.tags.tags)
+    assert [theirs.config.id2label[n] for n in range(9)] == list(model.trainer.tags.tags)
     from confide.data.batches.examples import Example
     from confide.data.batches.token_pieces import token_batch
 
     sentences_ = texts(1000)
-    prepared = model.modeller.prepared([Example(0, n, tuple(w)) for n, w in enumerate(sentences_)])
+    prepared = model.trainer.prepared([Example(0, n, tuple(w)) for n, w in enumerate(sentences_)])
     away, seen = 0.0, 0
     for row, window in enumerate(prepared.windows):
         words = sentences_[window.example][window.start : window.end]
@@ -197,7 +197,7 @@ def test_transformers_loads_a_relation_classifier(runs: dict[str, Path], tmp_pat
     about = json.loads((out / ABOUT).read_text())
     found = candidates(documents("site-1", "test", 400), model.rules).examples
     found = (found * (1 + 1000 // len(found)))[:1000]
-    wanted = probabilities(relation_logits(model.model, model.modeller.encoded(found)))
+    wanted = probabilities(model.trainer.row_logits(model.model, model.trainer.prepared(found)))
     marked = [marked_text(one, about) for one in found]
     said = []
     for start in range(0, len(marked), 50):
@@ -245,7 +245,7 @@ def test_anyones_peft_loads_the_adapter(runs: dict[str, Path], tmp_path: Path) -
     assert str(tmp_path) not in (out / "adapter_config.json").read_text()
     model: Any = opened(copy).entities
     base = AutoModelForTokenClassification.from_pretrained(
-        model.modeller.encoder.folder, num_labels=len(model.modeller.tags)
+        model.trainer.encoder.folder, num_labels=len(model.trainer.tags)
     )
     theirs = peft.PeftModel.from_pretrained(base, out).eval()
     graph = graph_of(model)
@@ -275,8 +275,8 @@ def test_an_adapter_of_relations_lies_beside_its_head(
     model: Any = opened(copy).relations
     head = load_file(out / "head.safetensors")
     assert torch.equal(head["relation.weight"], model.model.relation.weight)
-    assert len(head["marks"]) == model.modeller.marking.count
-    base = AutoModel.from_pretrained(model.modeller.encoder.folder)
+    assert len(head["marks"]) == model.trainer.marking.count
+    base = AutoModel.from_pretrained(model.trainer.encoder.folder)
     theirs = peft.PeftModel.from_pretrained(base, out).eval()
     ids = torch.arange(4, 12)[None]
     with torch.no_grad():

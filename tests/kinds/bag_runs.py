@@ -10,9 +10,8 @@ from typing import Any
 from confide.data.batches.bags import training_bags
 from confide.data.batches.relations import candidates
 from confide.federation.changes import restored
-from confide.kinds.bags.form import bag_form_of, words_of
+from confide.kinds.bags.form import bag_trainer, words_of
 from confide.kinds.relations.form import rules_of
-from confide.learning.bags import BagModeller, fit_bags
 from confide.learning.weights import arrays, load
 from confide.text.document import Document
 from contract.bags import bag_documents, sentence, write_bags
@@ -63,14 +62,13 @@ def whole(engine: Seen, site: str, step: str = "train") -> Any:
 def learnt(state: Any, documents: list[Document], **how: Any) -> tuple[dict[str, Any], Any]:
     """The oracle: a model of its own, trained from these weights on these documents."""
     form = state.form
-    modeller = BagModeller(bag_form_of(form), words_of(form, KEY))
+    trainer = bag_trainer(form, words_of(form, KEY))
     found = candidates(documents, rules_of(form)).examples
     bags = training_bags(found, documents, same="concept")
-    model = modeller.initial(0)
+    model = trainer.initial(0)
     load(model, how.pop("weights", state.weights))
-    report = fit_bags(
-        model, modeller.encoded(bags.examples), bags.groups, denoise=form.denoise, **how
-    )
+    own = trainer.annotated(trainer.prepared(bags.examples), bags.groups)
+    report = trainer.fit(model, own, **how)
     return arrays(model), report
 
 

@@ -17,9 +17,8 @@ from confide.errors import GuardError, SettingsError
 from confide.federation.changes import restored
 from confide.federation.guards import check_reply
 from confide.federation.messages import Arrays
-from confide.kinds.relations.form import modeller_of, rules_of
+from confide.kinds.relations.form import rules_of, trainer_of
 from confide.learning.encoder import load_encoder
-from confide.learning.relations import fit_relations
 from confide.learning.weights import arrays, load
 from confide.methods.fedavg import TRAIN, Train, Trained, bounded_trained
 from confide.seeds import derive_seed
@@ -66,13 +65,13 @@ def test_one_site_learns_what_it_would_without_a_federation(tmp_path: Path) -> N
     settings = tiny(tmp_path, "method=fedavg-relations", *overrides, sites=1)
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
-    modeller = modeller_of(state.form, load_encoder(state.form.encoder))
+    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
     found = candidates(engine.site("site-1").train, rules_of(state.form)).examples
-    model, encoded = modeller.initial(0), modeller.encoded(found)
+    model, encoded = trainer.initial(0), trainer.annotated(trainer.prepared(found))
     load(model, state.weights)
     for number in (1, 2):
         state, facts = method.round(state, federation, number)
-        report = fit_relations(
+        report = trainer.fit(
             model,
             encoded,
             epochs=2,

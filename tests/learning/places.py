@@ -1,13 +1,13 @@
 """Every kind of model with a tiny text: how it trains, predicts and takes gradients.
 
-The functions find the model by its modeller, which places it where the process computes.
+The functions find the model by its trainer, which places it where the process computes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,18 @@ from torch.utils._pytree import tree_flatten
 from confide.data.batches.relations import RelationExample
 from confide.data.batches.vocabulary import ClearVocabulary
 from confide.learning import devices
-from confide.learning.adversaries import AdversarialModeller
+from confide.learning.adversaries import AdversarialTrainer
 from confide.learning.bag_scores import bag_scores
-from confide.learning.bags import BagForm, BagModeller, EncoderForm, PcnnForm, fit_bags
+from confide.learning.bags import BagForm, BagTrainer, EncoderForm, PcnnForm
 from confide.learning.bart_files import load_bart
 from confide.learning.encoder import load_encoder
-from confide.learning.lightner import LightnerForm, LightnerModeller
+from confide.learning.lightner import LightnerForm, LightnerTrainer
 from confide.learning.optimisers import Optimiser
 from confide.learning.relations import (
     RelationForm,
-    RelationModeller,
-    fit_relations,
-    relation_logits,
+    RelationTrainer,
 )
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
 from learning.barts import bart_folder
 from learning.corpora import tiny as corpus
 from learning.encoders import tiny_bert
@@ -115,12 +113,12 @@ def a_tagger(folder: Path) -> Trained:
 def an_encoder(folder: Path) -> Trained:
     """An encoder that tags words."""
     form = TokenForm(("Drug", "Effect"), longest=32, dropout=0.0)
-    return _of_entities(TokenModeller(load_encoder(str(folder / "bert")), form), 16)
+    return _of_entities(TokenTrainer(load_encoder(str(folder / "bert")), form), 16)
 
 
-def _lightner(folder: Path, **changes: Any) -> LightnerModeller:
+def _lightner(folder: Path, **changes: Any) -> LightnerTrainer:
     form = LightnerForm(("Drug", "Effect"), prompts=3, hidden=8, longest=48, dropout=0.0, **changes)
-    return LightnerModeller(load_bart(str(folder / "bart")), form)
+    return LightnerTrainer(load_bart(str(folder / "bart")), form)
 
 
 def a_lightner(folder: Path) -> Trained:
@@ -135,32 +133,35 @@ def kept_states(folder: Path) -> Trained:
 
 def an_adversary(folder: Path) -> Trained:
     """A LightNER that learns not to tell sites apart."""
-    made = AdversarialModeller(_lightner(folder), kind="fada", sites=3, site=1)
+    made = AdversarialTrainer(_lightner(folder), kind="fada", sites=3, site=1)
     own = _of_entities(made, 16)
     return Trained(own.model, own.fit, own.find, own.others[:1])
 
 
 def relations(folder: Path) -> Trained:
     """A relation classifier."""
-    made = RelationModeller(
+    made = RelationTrainer(
         load_encoder(str(folder / "bert")),
         RelationForm(("none", "causes"), longest=32, dropout=0.0),
     )
-    model, encoded = made.initial(1), made.encoded(pairs())
+    model, encoded = made.initial(1), made.prepared(pairs())
     return Trained(
         model,
-        lambda: fit_relations(model, encoded, epochs=1, batch_size=8, optimiser=ADAM, seed=1),
-        lambda: relation_logits(model, encoded),
+        lambda: made.fit(
+            model, made.annotated(encoded), epochs=1, batch_size=8, optimiser=ADAM, seed=1
+        ),
+        lambda: made.row_logits(model, encoded),
     )
 
 
-def _bags(made: BagModeller) -> Trained:
-    model, encoded = made.initial(1), made.encoded(pairs())
+def _bags(made: BagTrainer) -> Trained:
+    made = replace(made, denoise="att")
+    model, encoded = made.initial(1), made.prepared(pairs())
     groups = [np.arange(start, start + 3) for start in range(0, 12, 3)]
-    how = {"epochs": 1, "batch_size": 4, "optimiser": ADAM, "seed": 1, "denoise": "att"}
+    how = {"epochs": 1, "batch_size": 4, "optimiser": ADAM, "seed": 1}
     return Trained(
         model,
-        lambda: fit_bags(model, encoded, groups, **how),
+        lambda: made.fit(model, made.annotated(encoded, groups), **how),
         lambda: bag_scores(model, encoded, groups, denoise="att"),
     )
 
@@ -168,13 +169,13 @@ def _bags(made: BagModeller) -> Trained:
 def a_pcnn(folder: Path) -> Trained:
     """A piecewise CNN that reads bags."""
     form = BagForm(("none", "causes"), PcnnForm(how="lower", filters=8), dropout=0.0)
-    return _bags(BagModeller(form, ClearVocabulary(WORDS, "word")))
+    return _bags(BagTrainer(form, ClearVocabulary(WORDS, "word")))
 
 
 def bags(folder: Path) -> Trained:
     """An encoder that reads bags."""
     form = BagForm(("none", "causes"), EncoderForm(longest=32), dropout=0.0)
-    return _bags(BagModeller(form, load_encoder(str(folder / "bert"))))
+    return _bags(BagTrainer(form, load_encoder(str(folder / "bert"))))
 
 
 KINDS: dict[str, Callable[[Path], Trained]] = {

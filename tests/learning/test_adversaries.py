@@ -14,10 +14,9 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.data.batches.examples import Example
 from confide.errors import SettingsError
-from confide.learning.adversaries import AdversarialModeller, Opposed, Reversal
+from confide.learning.adversaries import AdversarialTrainer, Opposed, Reversal
 from confide.learning.bart_files import load_bart
-from confide.learning.lightner import LightnerForm, LightnerModeller
-from confide.learning.modelling import EntityModeller
+from confide.learning.lightner import LightnerForm, LightnerTrainer
 from confide.learning.optimisers import Optimiser
 from confide.learning.weights import arrays
 from confide.models.adversaries import Kind
@@ -33,10 +32,10 @@ def bart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_bart(tmp_path_factory.mktemp("bart") / "bart")
 
 
-def modeller(folder: Path, kind: Kind = "dann", **changes: Any) -> AdversarialModeller:
+def trainer(folder: Path, kind: Kind = "dann", **changes: Any) -> AdversarialTrainer:
     form = {name: changes.pop(name) for name in list(changes) if hasattr(FORM, name)}
-    made = LightnerModeller(load_bart(str(folder)), replace(FORM, **form))
-    return AdversarialModeller(made, kind, sites=3, **changes)
+    made = LightnerTrainer(load_bart(str(folder)), replace(FORM, **form))
+    return AdversarialTrainer(made, kind, sites=3, **changes)
 
 
 EXAMPLES = [
@@ -49,7 +48,7 @@ SPANS = [
 ]
 
 
-def run(made: AdversarialModeller, model: Opposed, **changes: Any) -> Any:
+def run(made: AdversarialTrainer, model: Opposed, **changes: Any) -> Any:
     encoded = made.annotated(made.prepared(EXAMPLES), SPANS, source={"head"})
     settings = {
         "weights_S": None,
@@ -63,9 +62,8 @@ def run(made: AdversarialModeller, model: Opposed, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_is_trained_of_both_travels_and_moves(kind: Kind, bart: Path) -> None:
-    made = modeller(bart, kind, site=2)
-    known: EntityModeller[Any, Any] = made
-    assert known.types == ("head", "pain")
+    made = trainer(bart, kind, site=2)
+    assert made.types == ("head", "pain")
     model = made.initial(1)
     trained = {name for name, p in model.named_parameters() if p.requires_grad}
     assert "adversary.sites_NKD" in trained
@@ -83,7 +81,7 @@ def test_what_is_trained_of_both_travels_and_moves(kind: Kind, bart: Path) -> No
 
 
 def test_the_seed_draws_both_and_the_model_is_that_without_an_adversary(bart: Path) -> None:
-    made = modeller(bart)
+    made = trainer(bart)
     one, same, other = (arrays(made.initial(seed)) for seed in (1, 1, 2))
     assert all(np.array_equal(one[name], same[name]) for name in one)
     assert not np.array_equal(one["adversary.sites_NKD"], other["adversary.sites_NKD"])
@@ -93,7 +91,7 @@ def test_the_seed_draws_both_and_the_model_is_that_without_an_adversary(bart: Pa
 
 def test_without_reversal_the_model_learns_as_if_alone(bart: Path) -> None:
     """With λ = 0 only discriminators hear of the sites; a step of the model is LightNER's own."""
-    made = modeller(bart, "dann", reversal=0.0)
+    made = trainer(bart, "dann", reversal=0.0)
     both, alone = made.initial(1), made.lightner.initial(1)
     still = {"optimiser": Optimiser("adamw", learning_rate=1e-3, clip=0.0), "epochs": 1}
     run(made, both, **still)
@@ -110,11 +108,11 @@ def test_reversal_hides_the_site(bart: Path) -> None:
     """After training with reversal, a discriminator is less sure of the site than without."""
 
     def told(reversal: float) -> float:
-        made = modeller(bart, reversal=reversal, site=1)
+        made = trainer(bart, reversal=reversal, site=1)
         model = made.initial(1)
         run(made, model, epochs=10, optimiser=Optimiser("sgd", learning_rate=0.05, momentum=0.0))
         encoded = made.annotated(made.prepared(EXAMPLES), SPANS, source={"head"})
-        batch = made.lightner.batch(model.model, encoded, rows_B=np.arange(12))
+        batch = made.lightner.batch(model.model, encoded.text, np.arange(12), own=encoded)
         with torch.no_grad():
             _, against = made._losses(model, batch, None)
         return float(against)
@@ -123,7 +121,7 @@ def test_reversal_hides_the_site(bart: Path) -> None:
 
 
 def test_weights_are_those_of_the_source(bart: Path) -> None:
-    made = modeller(bart, reversal=0.0)
+    made = trainer(bart, reversal=0.0)
     none, nothing = made.initial(1), made.initial(1)
     still = {"optimiser": Optimiser("sgd", learning_rate=0.1, clip=0.0), "epochs": 1}
     first = run(made, none, weights_S=np.ones(12, np.float32), **still)
@@ -134,7 +132,7 @@ def test_weights_are_those_of_the_source(bart: Path) -> None:
 
 
 def test_the_same_seed_trains_the_same_bits(bart: Path) -> None:
-    made = modeller(bart, "fada")
+    made = trainer(bart, "fada")
     found = []
     for seed in (1, 1, 2):
         model = made.initial(1)
@@ -146,8 +144,8 @@ def test_the_same_seed_trains_the_same_bits(bart: Path) -> None:
 
 def test_what_cannot_be_is_refused(bart: Path) -> None:
     with pytest.raises(SettingsError, match="an encoder that is trained"):
-        modeller(bart, where="decoder").initial(1)
-    made = modeller(bart, site=3)
+        trainer(bart, where="decoder").initial(1)
+    made = trainer(bart, site=3)
     with pytest.raises(SettingsError, match="has no number among"):
         run(made, made.initial(1))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +17,9 @@ from confide.errors import DataError, SettingsError
 from confide.learning.bag_scores import bag_scores, sentence_probabilities
 from confide.learning.bags import (
     BagForm,
-    BagModeller,
+    BagTrainer,
     EncoderForm,
     PcnnForm,
-    fit_bags,
-    fit_sentences,
 )
 from confide.learning.optimisers import Optimiser, row_steps
 from confide.learning.weights import arrays
@@ -58,14 +57,21 @@ def corpus(seed: int = 1, *, clean: bool = False) -> tuple[list[RelationExample]
 
 
 EXAMPLES, GROUPS = corpus()
-MODELLER = BagModeller(FORM, VOCABULARY)
+TRAINER = BagTrainer(FORM, VOCABULARY)
+
+
+def fit(
+    model: Any, text: Any, groups: Any, *, made: Any = None, denoise: Denoise, **how: Any
+) -> Any:
+    own = replace(made or TRAINER, denoise=denoise)
+    return own.fit(model, own.annotated(text, groups), **how)
 
 
 def trained(denoise: Denoise, *, epochs: int = 20, optimiser: Optimiser = SGD) -> BagModel:
-    model = MODELLER.initial(1)
-    fit_bags(
+    model = TRAINER.initial(1)
+    fit(
         model,
-        MODELLER.encoded(EXAMPLES),
+        TRAINER.prepared(EXAMPLES),
         GROUPS,
         denoise=denoise,
         epochs=epochs,
@@ -80,10 +86,10 @@ def trained(denoise: Denoise, *, epochs: int = 20, optimiser: Optimiser = SGD) -
 def test_each_denoiser_learns(denoise: Denoise) -> None:
     """What is wrong in a bag is no matter, but to "none", which has no way to know it."""
     given, own = corpus(clean=denoise == "none")
-    model = MODELLER.initial(1)
-    fit_bags(
+    model = TRAINER.initial(1)
+    fit(
         model,
-        MODELLER.encoded(given),
+        TRAINER.prepared(given),
         own,
         denoise=denoise,
         epochs=30,
@@ -92,7 +98,7 @@ def test_each_denoiser_learns(denoise: Denoise) -> None:
         seed=1,
     )
     examples, groups = corpus(seed=2)
-    encoded = MODELLER.encoded(examples)
+    encoded = TRAINER.prepared(examples)
     scores_GR = bag_scores(model, encoded, groups, denoise=denoise)
     labels = [encoded.relations_S[group[0]] for group in groups]
     # "causes" by its own score: under the maximum both relations of a bag may be likely
@@ -103,9 +109,9 @@ def test_each_denoiser_learns(denoise: Denoise) -> None:
 def test_the_seed_decides() -> None:
     one, same = (arrays(trained("att", epochs=2)) for _ in range(2))
     assert all(np.array_equal(one[name], same[name]) for name in one)
-    other = arrays(MODELLER.initial(2))
+    other = arrays(TRAINER.initial(2))
     assert not np.array_equal(
-        other["relation.weight"], arrays(MODELLER.initial(1))["relation.weight"]
+        other["relation.weight"], arrays(TRAINER.initial(1))["relation.weight"]
     )
 
 
@@ -131,27 +137,27 @@ def test_sparse_steps_are_those_of_the_whole_table(
     ids=str,
 )
 def test_words_that_the_sentences_do_not_have_stay(optimiser: Optimiser) -> None:
-    before, after = MODELLER.initial(1), trained("att", epochs=1, optimiser=optimiser)
+    before, after = TRAINER.initial(1), trained("att", epochs=1, optimiser=optimiser)
     old, new = (arrays(one)["reader.word.weight"] for one in (before, after))
     changed = np.flatnonzero((old != new).any(1))
-    read = np.unique(MODELLER.encoded(EXAMPLES).words_N)
+    read = np.unique(TRAINER.prepared(EXAMPLES).words_N)
     assert changed.tolist() == read.tolist()
     assert not after.reader.word.sparse
 
 
 def test_one_trains_on_a_sentence_of_each_bag() -> None:
-    model = MODELLER.initial(1)
-    encoded = MODELLER.encoded(EXAMPLES)
+    model = TRAINER.initial(1)
+    encoded = TRAINER.prepared(EXAMPLES)
     how: dict[str, Any] = {"epochs": 3, "batch_size": 7, "optimiser": SGD, "seed": 1}
-    assert fit_bags(model, encoded, GROUPS, denoise="one", **how).sentences == 3 * len(GROUPS)
-    assert fit_bags(model, encoded, GROUPS, denoise="att", **how).sentences == 3 * len(EXAMPLES)
-    report = fit_sentences(model, encoded, **how)
+    assert fit(model, encoded, GROUPS, denoise="one", **how).sentences == 3 * len(GROUPS)
+    assert fit(model, encoded, GROUPS, denoise="att", **how).sentences == 3 * len(EXAMPLES)
+    report = fit(model, encoded, [np.arange(len(encoded))], denoise="none", **how)
     assert report.sentences == 3 * len(EXAMPLES)
     assert report.steps == 3 * -(-len(EXAMPLES) // 7)
 
 
 def test_scores_of_bags_out_of_sentences() -> None:
-    model, encoded = trained("none", epochs=3), MODELLER.encoded(EXAMPLES)
+    model, encoded = trained("none", epochs=3), TRAINER.prepared(EXAMPLES)
     likely_SR = sentence_probabilities(model, encoded)
     np.testing.assert_allclose(likely_SR.sum(1), 1, rtol=1e-5)
     mixed = [GROUPS[3], GROUPS[0][::-1], np.concatenate(GROUPS[5:9])]
@@ -166,7 +172,7 @@ def test_scores_of_bags_out_of_sentences() -> None:
 
 
 def test_a_part_is_as_in_the_whole() -> None:
-    model, encoded = trained("none", epochs=1), MODELLER.encoded(EXAMPLES)
+    model, encoded = trained("none", epochs=1), TRAINER.prepared(EXAMPLES)
     rows = np.array([5, 3, 20])
     np.testing.assert_allclose(
         sentence_probabilities(model, encoded.only(rows)),
@@ -177,10 +183,10 @@ def test_a_part_is_as_in_the_whole() -> None:
 
 @each("denoise", DENOISERS)
 def test_a_bag_of_ten_thousand_sentences(denoise: Denoise) -> None:
-    encoded = MODELLER.encoded(EXAMPLES)
+    encoded = TRAINER.prepared(EXAMPLES)
     many = encoded.only(np.resize(GROUPS[1], 10_000))
-    model = MODELLER.initial(1)
-    report = fit_bags(
+    model = TRAINER.initial(1)
+    report = fit(
         model,
         many,
         [np.arange(10_000)],
@@ -195,7 +201,7 @@ def test_a_bag_of_ten_thousand_sentences(denoise: Denoise) -> None:
 
 
 def test_an_empty_bag_and_no_bag_are_named() -> None:
-    model, encoded = MODELLER.initial(1), MODELLER.encoded(EXAMPLES)
+    model, encoded = TRAINER.initial(1), TRAINER.prepared(EXAMPLES)
     how: dict[str, Any] = {
         "denoise": "att",
         "epochs": 1,
@@ -205,12 +211,12 @@ def test_an_empty_bag_and_no_bag_are_named() -> None:
     }
     empty = [np.zeros(0, np.int64)]
     with pytest.raises(DataError, match="no sentence"):
-        fit_bags(model, encoded, empty, **how)
+        fit(model, encoded, empty, **how)
     with pytest.raises(DataError, match="no sentence"):
         bag_scores(model, encoded, empty, denoise="att")
     for name in DENOISERS:
         with pytest.raises(DataError, match="no sentence"):
-            fit_bags(model, encoded, [], **{**how, "denoise": name})
+            fit(model, encoded, [], **{**how, "denoise": name})
     assert bag_scores(model, encoded, [], denoise="att").shape == (0, 2)
     with pytest.raises(SettingsError, match="momentum"):
         row_steps([], Optimiser("sgd", momentum=0.9))
@@ -224,13 +230,13 @@ def test_an_encoder_reads_bags_too(denoise: Denoise, tmp_path: Path) -> None:
 
     encoder = load_encoder(str(tiny_bert(tmp_path / "encoder", initializer_range=0.1)))
     form = BagForm(("none", "causes"), EncoderForm(longest=LIMIT), dropout=0.0)
-    modeller = BagModeller(form, encoder)
-    model, encoded = modeller.initial(1), modeller.encoded(EXAMPLES)
+    trainer = BagTrainer(form, encoder)
+    model, encoded = trainer.initial(1), trainer.prepared(EXAMPLES)
     assert model.reader.features == 2 * encoder.dim
     many = [*GROUPS[:6], np.resize(GROUPS[7], 80)]
-    how: dict[str, Any] = {"denoise": denoise, "batch_size": 4, "seed": 1}
+    how: dict[str, Any] = {"denoise": denoise, "batch_size": 4, "seed": 1, "made": trainer}
     optimiser = Optimiser("adamw", learning_rate=5e-3)
-    first = fit_bags(model, encoded, many, epochs=1, optimiser=optimiser, **how)
-    last = fit_bags(model, encoded, many, epochs=8, optimiser=optimiser, **how)
+    first = fit(model, encoded, many, epochs=1, optimiser=optimiser, **how)
+    last = fit(model, encoded, many, epochs=8, optimiser=optimiser, **how)
     assert last.loss < first.loss
     assert torch.isfinite(torch.from_numpy(bag_scores(model, encoded, many, denoise=denoise))).all()

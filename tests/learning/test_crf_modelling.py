@@ -14,9 +14,8 @@ from confide.data.batches.encoding import TagScheme
 from confide.data.batches.examples import Example
 from confide.data.batches.tagger import batch_of
 from confide.errors import DataError
-from confide.learning.crf_modelling import CrfModeller, EncodedSplit
+from confide.learning.crf_modelling import EncodedSplit, TaggerTrainer
 from confide.learning.fit import fit
-from confide.learning.modelling import EntityModeller
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import predict_spans
 from confide.learning.weights import arrays
@@ -29,7 +28,7 @@ ADAM = Optimiser("adam", learning_rate=0.01)
 BOTH = {"Drug", "Effect"}
 
 
-def made_of(corpus: Tiny, **changes: Any) -> CrfModeller:
+def made_of(corpus: Tiny, **changes: Any) -> TaggerTrainer:
     sizes = TaggerSizes(
         words=len(corpus.words),
         characters=len(corpus.characters),
@@ -40,10 +39,10 @@ def made_of(corpus: Tiny, **changes: Any) -> CrfModeller:
         bilstm_hidden=16,
         dropout=0.2,
     )
-    return CrfModeller(sizes, corpus.tags, corpus.words, corpus.characters, "lower", **changes)
+    return TaggerTrainer(sizes, corpus.tags, corpus.words, corpus.characters, "lower", **changes)
 
 
-def ready(scheme: TagScheme = "iobes", **changes: Any) -> tuple[Tiny, CrfModeller, EncodedSplit]:
+def ready(scheme: TagScheme = "iobes", **changes: Any) -> tuple[Tiny, TaggerTrainer, EncodedSplit]:
     corpus = tiny(60, scheme)
     made = made_of(corpus, **changes)
     text = made.prepared(corpus.examples)
@@ -52,7 +51,12 @@ def ready(scheme: TagScheme = "iobes", **changes: Any) -> tuple[Tiny, CrfModelle
 
 
 def run(
-    made: CrfModeller, model: Tagger, encoded: EncodedSplit, *, weights: Any = None, **changes: Any
+    made: TaggerTrainer,
+    model: Tagger,
+    encoded: EncodedSplit,
+    *,
+    weights: Any = None,
+    **changes: Any,
 ) -> Any:
     settings = {"epochs": 2, "batch_size": 8, "optimiser": ADAM, "seed": 1} | changes
     return made.fit(model, encoded, weights_S=weights, **settings)
@@ -61,8 +65,7 @@ def run(
 @pytest.mark.parametrize("scheme", ["iobes", "iob2"])
 def test_it_learns_and_finds_as_a_tagger_does(scheme: TagScheme) -> None:
     corpus, made, encoded = ready(scheme)
-    kind: EntityModeller[Any, Any] = made
-    assert kind.types == ("Drug", "Effect")
+    assert made.types == ("Drug", "Effect")
     model = made.initial(1)
     weights = np.full(60, 0.7, np.float32)
     run(made, model, encoded, weights=weights, epochs=10)
@@ -80,9 +83,9 @@ def test_annotation_replaces_tags_alone() -> None:
     text = made.prepared(corpus.examples)
     assert not text.tags_N.any()
     again = made.annotated(text, [e.spans for e in corpus.examples], source=BOTH)
-    assert np.array_equal(again.encoded.tags_N, corpus.encode().tags_N)
-    assert again.encoded.forms_N is text.forms_N
-    assert again.encoded.characters_M is text.characters_M
+    assert np.array_equal(again.text.tags_N, corpus.encode().tags_N)
+    assert again.text.forms_N is text.forms_N
+    assert again.text.characters_M is text.characters_M
     assert again.source_N.all()
     assert not encoded.source_N.all()
     assert len(again) == 60
@@ -99,7 +102,7 @@ def test_an_annotation_outside_of_the_tag_set_is_no_matter_before_it_is_laid_ove
 def test_weights_of_one_are_the_plain_training_to_the_bit() -> None:
     _, made, encoded = ready()
     plain, none, ones = (made.initial(1) for _ in range(3))
-    report = fit(plain, encoded.encoded, epochs=2, batch_size=8, optimiser=ADAM, seed=1)
+    report = fit(plain, encoded.text, epochs=2, batch_size=8, optimiser=ADAM, seed=1)
     assert run(made, none, encoded).loss == report.loss
     assert run(made, ones, encoded, weights=np.ones(60, np.float32)).loss == report.loss
     wanted = arrays(plain)
@@ -121,9 +124,9 @@ def test_weights_near_one_are_nearly_the_plain_training() -> None:
 def test_the_two_losses_add_up_to_the_taggers() -> None:
     _, made, encoded = ready()
     model = made.initial(3).eval()
-    batch = batch_of(encoded.encoded, np.arange(20))
+    batch = batch_of(encoded.text, np.arange(20))
     with torch.no_grad():
-        source, target = made.split_loss(model(batch), model, batch, encoded=encoded)
+        source, target = made.losses(model, encoded, batch, output=model(batch))
         whole = tagger.loss(model, batch)
     torch.testing.assert_close(source + target, whole, rtol=1e-5, atol=1e-4)
     assert (source > 0).all()
@@ -136,14 +139,14 @@ def test_open_tokens_are_learnt_as_outside_or_of_a_type_that_the_site_lacks() ->
     opened = replace(made, open=0.25)
     model = made.initial(3).eval()
     for row in range(len(encoded)):
-        if encoded.encoded.lengths_S[row] > 3:
+        if encoded.text.lengths_S[row] > 3:
             continue
-        batch = batch_of(encoded.encoded, np.array([row]))
+        batch = batch_of(encoded.text, np.array([row]))
         with torch.no_grad():
             emissions, scores = model(batch), model.crf.scores()
-            parts = opened.split_loss(emissions, model, batch, encoded=encoded)
-        here = slice(*encoded.encoded.tokens_from_S1[row : row + 2])
-        tags, own = encoded.encoded.tags_N[here].tolist(), encoded.source_N[here].tolist()
+            parts = opened.losses(model, encoded, batch, output=emissions)
+        here = slice(*encoded.text.tokens_from_S1[row : row + 2])
+        tags, own = encoded.text.tags_N[here].tolist(), encoded.source_N[here].tolist()
         lengths = batch.lengths_B
         everything = [range(len(made.tags))] * len(tags)
         opening = np.flatnonzero(encoded.open_Y).tolist()
@@ -209,18 +212,18 @@ def test_slopes_equal_a_loop_over_rows() -> None:
     assert model.training
     model.eval()
     for row in range(0, 60, 3):
-        batch = batch_of(encoded.encoded, np.array([row]))
+        batch = batch_of(encoded.text, np.array([row]))
         for part, have in zip(
-            made.split_loss(model(batch), model, batch, encoded=encoded), found, strict=True
+            made.losses(model, encoded, batch, output=model(batch)), found, strict=True
         ):
             weight = model.crf.linear.weight
             (wanted,) = torch.autograd.grad(part.sum(), weight, retain_graph=True)
             np.testing.assert_allclose(have[row], wanted.flatten().numpy(), atol=1e-5)
-    own = made.annotated(encoded.encoded, [[(3, 4, "Drug")]] * 60, source=BOTH)
+    own = made.annotated(encoded.text, [[(3, 4, "Drug")]] * 60, source=BOTH)
     only = made.slopes(model, own)
     assert not only.target_SG.any()
-    one = batch_of(own.encoded, np.array([5]))
-    whole, _ = made.split_loss(model(one), model, one, encoded=own)
+    one = batch_of(own.text, np.array([5]))
+    whole, _ = made.losses(model, own, one, output=model(one))
     nll = tagger.loss(model, one)
     torch.testing.assert_close(whole, nll, rtol=1e-5, atol=1e-4)
 
@@ -236,7 +239,7 @@ def test_windows_of_long_sentences() -> None:
     encoded = made.annotated(text, [spans], source={"Drug"})
     assert len(encoded) == len(text.windows) > 2
     straight = corpus.encode([Example(0, 0, tokens, tuple(spans))], max_tokens=16)
-    assert np.array_equal(encoded.encoded.tags_N, straight.tags_N)
+    assert np.array_equal(encoded.text.tags_N, straight.tags_N)
     assert made.slopes(made.initial(1), encoded).target_SG.shape[0] == len(encoded)
 
 

@@ -16,18 +16,16 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.data.batches.examples import Example
 from confide.data.batches.token_pieces import predict_token_batches, token_batch
-from confide.learning.bags import BagForm, BagModeller, EncoderForm, fit_bags
+from confide.learning.bags import BagForm, BagTrainer, EncoderForm
 from confide.learning.cutting import SlowCutter, by_word
 from confide.learning.encoder import FrozenEncoder, load_encoder
 from confide.learning.optimisers import Optimiser
 from confide.learning.predict import with_entities
 from confide.learning.relations import (
     RelationForm,
-    RelationModeller,
-    fit_relations,
-    relation_logits,
+    RelationTrainer,
 )
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
 from confide.learning.tuning import Tuning
 from confide.learning.weights import arrays, trained
 from confide.learning.windows import FoundSpan
@@ -64,7 +62,7 @@ def test_logits_are_those_of_transformers_own_head(family: str, shelf: Path) -> 
     from transformers import AutoModelForTokenClassification
 
     own = encoder(shelf, family)
-    made = TokenModeller(own, replace(FORM, longest=own.loaded.most))
+    made = TokenTrainer(own, replace(FORM, longest=own.loaded.most))
     model = made.initial(3)
     text = made.prepared([Example(0, n, words) for n, words in enumerate(SENTENCES)])
     theirs: Any = AutoModelForTokenClassification.from_pretrained(
@@ -92,25 +90,25 @@ def test_logits_are_those_of_transformers_own_head(family: str, shelf: Path) -> 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_kind_with_an_encoder_trains_one_of_each_family(family: str, shelf: Path) -> None:
     own = encoder(shelf, family)
-    made = TokenModeller(own, FORM)
+    made = TokenTrainer(own, FORM)
     text = made.prepared([Example(0, n, words) for n, words in enumerate(SENTENCES)])
     encoded = made.annotated(text, [[(0, 1, "drug")], [], []], source={"drug"})
     model: Any = made.initial(1)
     before = arrays(model)
-    made.fit(model, encoded, weights_S=None, epochs=1, batch_size=2, optimiser=ADAM, seed=1)
+    made.fit(model, encoded, epochs=1, batch_size=2, optimiser=ADAM, seed=1)
     assert moved(before, model)
     assert len(made.find(model, text)) == len(SENTENCES)
-    pair = RelationModeller(own, RelationForm(("none", "causes"), longest=24))
-    examples, model = pair.encoded(pairs()), pair.initial(1)
+    pair = RelationTrainer(own, RelationForm(("none", "causes"), longest=24))
+    examples, model = pair.prepared(pairs()), pair.initial(1)
     before = arrays(model)
-    fit_relations(model, examples, epochs=1, batch_size=6, optimiser=ADAM, seed=1)
-    assert moved(before, model) and np.isfinite(relation_logits(model, examples)).all()
-    bags = BagModeller(BagForm(("none", "causes"), EncoderForm(longest=24)), own)
+    pair.fit(model, pair.annotated(examples), epochs=1, batch_size=6, optimiser=ADAM, seed=1)
+    assert moved(before, model) and np.isfinite(pair.row_logits(model, examples)).all()
+    bags = BagTrainer(BagForm(("none", "causes"), EncoderForm(longest=24)), own, "att")
     model = bags.initial(1)
     before = arrays(model)
     groups = [np.arange(0, 6), np.arange(6, 12)]
-    how: Any = {"epochs": 1, "batch_size": 2, "optimiser": ADAM, "seed": 1, "denoise": "att"}
-    fit_bags(model, bags.encoded(pairs()), groups, **how)
+    how: Any = {"epochs": 1, "batch_size": 2, "optimiser": ADAM, "seed": 1}
+    bags.fit(model, bags.annotated(bags.prepared(pairs()), groups), **how)
     assert moved(before, model)
 
 
@@ -125,7 +123,7 @@ def moved(before: dict[str, Any], model: Any) -> bool:
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_long_document_is_read_in_windows_that_overlap(family: str, shelf: Path) -> None:
     """Every word has one window that owns it, with context on both sides."""
-    made = TokenModeller(encoder(shelf, family), FORM)
+    made = TokenTrainer(encoder(shelf, family), FORM)
     words = ("the", "patient", "took", "aa") * 15
     text = made.prepared([Example(0, 0, words)])
     assert len(text) > 2 and text.lengths_S.max() <= 24
@@ -171,7 +169,7 @@ def test_offsets_come_back_through_every_tokenizer(
 
     Every piece belongs to one word, in order, and a word's pieces do not depend on its neighbours.
     """
-    made = TokenModeller(encoder(shelf, family), FORM)
+    made = TokenTrainer(encoder(shelf, family), FORM)
     text = " ".join(words)
     document = Document(id="d", text=text)
     (segmented,), examples = _examples(document)
@@ -227,14 +225,14 @@ def test_every_family_is_tuned_in_every_way(family: str, tune: str, shelf: Path)
     pytest.importorskip("peft", reason="needs the extra confide[lora]")
     if tune in FAMILIES[family].lacks:
         pytest.skip("this family has no such part")
-    made = RelationModeller(
+    made = RelationTrainer(
         encoder(shelf, family),
         RelationForm(("none", "causes"), longest=24, dropout=0.0, tuning=Tuning.of(tune)),
     )
-    model, examples = made.initial(1), made.encoded(pairs())
+    model, examples = made.initial(1), made.prepared(pairs())
     before = arrays(model)
     examples = made.featured(examples, model, folder=None)
-    fit_relations(model, examples, epochs=2, batch_size=6, optimiser=ADAM, seed=1)
+    made.fit(model, made.annotated(examples), epochs=2, batch_size=6, optimiser=ADAM, seed=1)
     after, learnt = arrays(model), trained(model)
     assert learnt.keys() < after.keys()
     changed = {name for name in after if not np.array_equal(before[name], after[name])}
@@ -246,5 +244,5 @@ def test_every_family_is_tuned_in_every_way(family: str, tune: str, shelf: Path)
 
     load(again, learnt)  # all else is in the public files
     assert np.allclose(
-        relation_logits(again, made.encoded(pairs())), relation_logits(model, examples), atol=1e-5
+        made.row_logits(again, made.prepared(pairs())), made.row_logits(model, examples), atol=1e-5
     )

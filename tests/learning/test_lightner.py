@@ -21,10 +21,8 @@ from confide.learning.bart_files import PretrainedBart, load_bart
 from confide.learning.lightner import (
     EncodedLightner,
     LightnerForm,
-    LightnerModeller,
-    LightnerText,
+    LightnerTrainer,
 )
-from confide.learning.modelling import EntityModeller
 from confide.learning.optimisers import Optimiser
 from confide.learning.weights import arrays
 from confide.learning.windows import FoundSpan
@@ -61,18 +59,18 @@ def examples(count: int) -> list[Example]:
 EXAMPLES = examples(40)
 
 
-def modeller(bart: PretrainedBart, **changes: Any) -> LightnerModeller:
-    return LightnerModeller(bart, replace(FORM, **changes))
+def trainer(bart: PretrainedBart, **changes: Any) -> LightnerTrainer:
+    return LightnerTrainer(bart, replace(FORM, **changes))
 
 
 def annotated(
-    made: LightnerModeller, source: frozenset[str] = frozenset(("Drug",)), count: int = 40
+    made: LightnerTrainer, source: frozenset[str] = frozenset(("Drug",)), count: int = 40
 ) -> EncodedLightner:
     some = EXAMPLES[:count]
     return made.annotated(made.prepared(some), [one.spans for one in some], source=source)
 
 
-def fitted(made: LightnerModeller, model: Any, encoded: EncodedLightner, **changes: Any) -> Any:
+def fitted(made: LightnerTrainer, model: Any, encoded: EncodedLightner, **changes: Any) -> Any:
     settings: dict[str, Any] = {
         "weights_S": None,
         "epochs": 1,
@@ -84,18 +82,18 @@ def fitted(made: LightnerModeller, model: Any, encoded: EncodedLightner, **chang
 
 
 def test_it_is_a_kind_of_model(bart: PretrainedBart) -> None:
-    made: EntityModeller[LightnerText, EncodedLightner] = modeller(bart)
+    made = trainer(bart)
     assert made.types == ("Drug", "Effect")
 
 
 def test_a_rule_is_learnt(bart: PretrainedBart) -> None:
-    made = modeller(bart, tune="all")
+    made = trainer(bart, tune="all")
     model, encoded = made.initial(1), annotated(made)
     report = fitted(made, model, encoded, epochs=20)
     assert report.sentences == 20 * 40
     assert not model.training
     for constrained in (True, False):
-        found = modeller(bart, tune="all", constrained=constrained).find(model, encoded.text)
+        found = trainer(bart, tune="all", constrained=constrained).find(model, encoded.text)
         right = sum(
             [span[:3] for span in spans] == list(one.spans)
             for spans, one in zip(found, EXAMPLES, strict=True)
@@ -111,7 +109,7 @@ def test_a_rule_is_learnt(bart: PretrainedBart) -> None:
     "changes", [{}, {"where": "decoder"}, {"tune": "lora", "rank": 2}], ids=["both", "decoder", "r"]
 )
 def test_prompts_learn_and_all_else_stays(bart: PretrainedBart, changes: dict[str, Any]) -> None:
-    made = modeller(bart, **changes)
+    made = trainer(bart, **changes)
     model, encoded = made.initial(1), annotated(made)
     before = arrays(model)
     first = fitted(made, model, encoded)
@@ -125,7 +123,7 @@ def test_prompts_learn_and_all_else_stays(bart: PretrainedBart, changes: dict[st
 
 
 def test_the_seed_draws_the_prompts_and_bart_is_shared(bart: PretrainedBart) -> None:
-    made = modeller(bart)
+    made = trainer(bart)
     one, same, other = (made.initial(seed) for seed in (1, 1, 2))
     ours, theirs = arrays(one), arrays(other)
     assert all(np.array_equal(value, arrays(same)[name]) for name, value in ours.items())
@@ -134,7 +132,7 @@ def test_the_seed_draws_the_prompts_and_bart_is_shared(bart: PretrainedBart) -> 
     table = bart.loaded.model.shared.weight
     assert one.bart.shared.weight.data_ptr() == table.data_ptr()
     assert one.bart.shared.weight is not table
-    whole = modeller(bart, tune="all").initial(1)
+    whole = trainer(bart, tune="all").initial(1)
     assert whole.bart.shared.weight.data_ptr() != table.data_ptr()
     assert all(p.requires_grad for p in whole.parameters())
     assert not bart.loaded.model.training
@@ -143,7 +141,7 @@ def test_the_seed_draws_the_prompts_and_bart_is_shared(bart: PretrainedBart) -> 
 
 @pytest.mark.parametrize("changes", [{}, {"tune": "all"}, {"where": "decoder"}], ids=str)
 def test_the_same_seed_trains_the_same_bits(bart: PretrainedBart, changes: dict[str, Any]) -> None:
-    made = modeller(bart, dropout=0.1, **changes)
+    made = trainer(bart, dropout=0.1, **changes)
     found = []
     for seed in (1, 1, 2):
         model = made.initial(1)
@@ -156,7 +154,7 @@ def test_the_same_seed_trains_the_same_bits(bart: PretrainedBart, changes: dict[
 
 def test_weights_are_of_the_source_loss(bart: PretrainedBart) -> None:
     """One step of plain gradient descent, against the losses written out."""
-    made = modeller(bart)
+    made = trainer(bart)
     encoded = annotated(made, count=6)
     weights_S = np.array([0.0, 2.0, 1.0, -1.0, 0.5, 3.0], np.float32)
     model, twin = made.initial(1), made.initial(1)
@@ -168,7 +166,7 @@ def test_weights_are_of_the_source_loss(bart: PretrainedBart) -> None:
         batch_size=6,
         optimiser=Optimiser("sgd", learning_rate=0.1, momentum=0.0, clip=0.0),
     )
-    source_B, target_B = split_loss(twin, made.batch(twin, encoded, rows_B=np.arange(6)))
+    source_B, target_B = split_loss(twin, made.batch(twin, encoded.text, np.arange(6), own=encoded))
     assert target_B[1].item() > 0
     (torch.from_numpy(weights_S) * source_B + target_B).mean().backward()
     assert twin.prompts is not None
@@ -184,14 +182,16 @@ def test_weights_are_of_the_source_loss(bart: PretrainedBart) -> None:
 
 
 def one_by_one(
-    made: LightnerModeller, model: Lightner, encoded: EncodedLightner
+    made: LightnerTrainer, model: Lightner, encoded: EncodedLightner
 ) -> tuple[NDArray[Any], NDArray[Any]]:
     """A sentence at a time, and a pass for each loss."""
     assert model.prompts is not None
     found: tuple[list[Any], list[Any]] = ([], [])
     for row in range(len(encoded)):
         for part, slopes in enumerate(found):
-            loss = split_loss(model, made.batch(model, encoded, rows_B=np.array([row])))[part]
+            loss = split_loss(model, made.batch(model, encoded.text, np.array([row]), own=encoded))[
+                part
+            ]
             model.zero_grad()
             loss.sum().backward()
             slope = model.prompts.q_QD.grad
@@ -202,7 +202,7 @@ def one_by_one(
 
 @pytest.mark.parametrize("where", ["both", "decoder"])
 def test_slopes_are_those_of_a_loop(bart: PretrainedBart, where: str) -> None:
-    made = modeller(bart, where=where, dropout=0.5)
+    made = trainer(bart, where=where, dropout=0.5)
     model, encoded = made.initial(1), annotated(made, count=9)
     before = arrays(model)
     model.train()
@@ -221,7 +221,7 @@ def test_slopes_are_those_of_a_loop(bart: PretrainedBart, where: str) -> None:
 
 
 def test_without_prompts_there_is_nothing_to_compare(bart: PretrainedBart) -> None:
-    made = modeller(bart, prompts=0, tune="lora")
+    made = trainer(bart, prompts=0, tune="lora")
     with pytest.raises(SettingsError, match="no q"):
         made.slopes(made.initial(1), annotated(made, count=2))
 
@@ -230,14 +230,14 @@ def test_without_prompts_there_is_nothing_to_compare(bart: PretrainedBart) -> No
 
 
 def test_states_that_never_change_are_kept(bart: PretrainedBart) -> None:
-    made = modeller(bart, where="decoder")
+    made = trainer(bart, where="decoder")
     model, encoded = made.initial(1), annotated(made)
     expected = made.find(model, encoded.text)
     kept_ND = encoded.text.kept.states_ND
     assert kept_ND is not None
     fitted(made, model, encoded, optimiser=Optimiser("adam", learning_rate=1e-2))
     assert encoded.text.kept.states_ND is kept_ND
-    batch = made.batch(model, encoded, rows_B=np.array([3, 0, 7]))
+    batch = made.batch(model, encoded.text, np.array([3, 0, 7]), own=encoded)
     assert batch.states_BPD is not None
     fresh = replace(batch, states_BPD=None)
     with torch.no_grad():
@@ -253,18 +253,18 @@ def test_states_that_never_change_are_kept(bart: PretrainedBart) -> None:
 
 @pytest.mark.parametrize("changes", [{}, {"where": "decoder", "tune": "all"}], ids=str)
 def test_states_that_may_change_are_not_kept(bart: PretrainedBart, changes: dict[str, Any]) -> None:
-    made = modeller(bart, **changes)
+    made = trainer(bart, **changes)
     model, encoded = made.initial(1), annotated(made, count=4)
     made.find(model, encoded.text)
     fitted(made, model, encoded)
     assert encoded.text.kept.states_ND is None
-    assert made.batch(model, encoded, rows_B=np.array([0])).states_BPD is None
+    assert made.batch(model, encoded.text, np.array([0]), own=encoded).states_BPD is None
 
 
 def test_an_adversary_can_look_inside(bart: PretrainedBart) -> None:
-    made = modeller(bart, where="decoder")
+    made = trainer(bart, where="decoder")
     model, encoded = made.initial(1), annotated(made, count=4)
-    batch: PointerBatch = made.batch(model, encoded, rows_B=np.arange(4))
+    batch: PointerBatch = made.batch(model, encoded.text, np.arange(4), own=encoded)
     found = trace(model, batch)
     assert len(found.encoder_layers) == bart.loaded.model.config.encoder_layers
     assert found.log_probs_BTV.shape[:2] == batch.symbols_BT.shape
@@ -278,7 +278,7 @@ def test_an_adversary_can_look_inside(bart: PretrainedBart) -> None:
 def test_a_text_is_cut_once_for_all_annotations(
     bart: PretrainedBart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = modeller(bart)
+    made = trainer(bart)
     text = made.prepared(EXAMPLES[:3])
     monkeypatch.setattr(type(bart.loaded), "cut", None)
     spans: Sequence[Sequence[Any]] = ([(0, 1, "Drug")], [], [(0, 2, "Effect")])
@@ -292,7 +292,7 @@ def test_a_text_is_cut_once_for_all_annotations(
 
 def test_long_sentences_and_strange_words(bart: PretrainedBart) -> None:
     """Windows are put together again; nothing of a text breaks it."""
-    made = modeller(bart, longest=20)
+    made = trainer(bart, longest=20)
     model = made.initial(1)
     texts = [("the",) * 50, ("\ufeff", "\ud800", "[SEP]"), ("a" * 500, "b"), ("\x00",)]
     rows = [Example(0, n, words) for n, words in enumerate(texts)]
@@ -316,7 +316,7 @@ def test_long_sentences_and_strange_words(bart: PretrainedBart) -> None:
 
 
 def test_what_is_found_does_not_depend_on_the_others(bart: PretrainedBart) -> None:
-    made = modeller(bart)
+    made = trainer(bart)
     model = made.initial(3)
     some = [sentence(np.random.default_rng(n), n) for n in range(12)]
     together = made.find(model, made.prepared(some))
@@ -330,7 +330,7 @@ def test_what_is_found_does_not_depend_on_the_others(bart: PretrainedBart) -> No
 
 def test_labels_are_made_of_the_words_of_a_name(bart: PretrainedBart) -> None:
     names = ("adverse-effect", "side_effect", "the/patient", "pains")
-    made = modeller(bart, types=names)
+    made = trainer(bart, types=names)
     loaded = bart.loaded
     whole = [
         loaded.cut([name.replace("-", " ").replace("_", " ").replace("/", " ").split()])[0]
@@ -355,16 +355,16 @@ def test_labels_that_do_not_tell_types_apart(
     bart: PretrainedBart, types: tuple[str, ...], what: str
 ) -> None:
     with pytest.raises(SettingsError, match=what):
-        modeller(bart, types=types).initial(1)
+        trainer(bart, types=types).initial(1)
 
 
 def test_too_long_a_window(bart: PretrainedBart) -> None:
     with pytest.raises(SettingsError, match="that many pieces"):
-        modeller(bart, longest=PLACES + 1).prepared(EXAMPLES[:1])
+        trainer(bart, longest=PLACES + 1).prepared(EXAMPLES[:1])
 
 
 def test_bytes_for_pieces_learn_too(tmp_path: Path) -> None:
-    made = modeller(load_bart(str(bart_folder(tmp_path / "bart", bytes=True))), tune="all")
+    made = trainer(load_bart(str(bart_folder(tmp_path / "bart", bytes=True))), tune="all")
     model, encoded = made.initial(1), annotated(made, count=12)
     first = fitted(made, model, encoded)
     assert fitted(made, model, encoded, epochs=4).loss < 0.7 * first.loss

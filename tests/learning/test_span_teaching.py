@@ -19,7 +19,7 @@ from confide.data.batches.token_pieces import token_batch
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
 from confide.learning.span_teaching import NEVER, Cells
-from confide.learning.spans import SpanForm, SpanModeller
+from confide.learning.spans import SpanForm, SpanTrainer
 from confide.learning.teaching import Lesson
 from confide.learning.weights import arrays, load
 from learning.encoders import tiny_bert
@@ -38,8 +38,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_bert(place, words=WORDS, initializer_range=0.3, **still)
 
 
-def made(folder: Path, longest: int = 32) -> SpanModeller:
-    return SpanModeller(load_encoder(str(folder)), SpanForm(TYPES, WIDTH, 0.0, longest))
+def made(folder: Path, longest: int = 32) -> SpanTrainer:
+    return SpanTrainer(load_encoder(str(folder)), SpanForm(TYPES, WIDTH, 0.0, longest))
 
 
 def spans_of(words: int) -> list[tuple[int, int]]:
@@ -78,9 +78,9 @@ def test_each_span_has_one_row_and_one_owner() -> None:
 
 
 def test_a_model_says_its_own_logits_and_no_entity_is_zero(folder: Path) -> None:
-    modeller = made(folder)
-    model, text = modeller.initial(2), modeller.prepared(EXAMPLES)
-    said = modeller.row_logits(model, text)
+    trainer = made(folder)
+    model, text = trainer.initial(2), trainer.prepared(EXAMPLES)
+    said = trainer.row_logits(model, text)
     assert said.shape == (sum(len(spans_of(len(one.tokens))) for one in EXAMPLES), 3)
     assert not said[:, 0].any() and said.dtype == np.float32
     start = 0
@@ -104,19 +104,19 @@ def test_a_step_goes_down_the_loss_of_the_formula(
     temperature: float, labelled: bool, folder: Path
 ) -> None:
     """One batch, one step of plain SGD; the loss span by span, with one that nobody teaches."""
-    modeller = made(folder)
-    text = modeller.prepared(EXAMPLES)
+    trainer = made(folder)
+    text = trainer.prepared(EXAMPLES)
     own = [[(2, 4, "Disease"), (2, 3, "Site")], [(0, 1, "Disease")], []]
-    encoded = modeller.annotated(text, own, source=set(TYPES))
+    encoded = trainer.annotated(text, own, source=set(TYPES))
     rows = [(n, *span) for n, one in enumerate(EXAMPLES) for span in spans_of(len(one.tokens))]
     drawn = np.random.default_rng(3).gamma(1.0, size=(len(rows), 3)).astype(np.float32)
     taught = drawn / drawn.sum(1, keepdims=True)
     taught[4] = 0
     each = labelled * np.array([0.5, 0.0, 2.0], np.float32)
-    model = modeller.initial(1)
+    model = trainer.initial(1)
     before = arrays(model)
     lesson = Lesson(taught, temperature, each[[number for number, _, _ in rows]])
-    report = modeller.distil(
+    report = trainer.distil(
         model, encoded, lesson=lesson, epochs=1, batch_size=3, optimiser=SGD, seed=1
     )
     after = arrays(model)
@@ -152,15 +152,15 @@ def test_a_step_goes_down_the_loss_of_the_formula(
 @pytest.mark.parametrize("longest", [32, 10])
 def test_a_student_comes_to_say_its_teacher_s_sigmoids(longest: int, folder: Path) -> None:
     """The softmax with a class for none has its least loss where the logits are the teacher's."""
-    modeller = made(folder, longest)
-    text = modeller.prepared(EXAMPLES)
-    teacher = modeller.row_logits(modeller.initial(5), text).astype(np.float64)
+    trainer = made(folder, longest)
+    text = trainer.prepared(EXAMPLES)
+    teacher = trainer.row_logits(trainer.initial(5), text).astype(np.float64)
     teacher[:, 1:] += 4.0
     powers = np.exp(teacher)
     taught = (powers / powers.sum(1, keepdims=True)).astype(np.float32)
-    encoded = modeller.annotated(text, [()] * len(EXAMPLES), source=set())
-    model = modeller.initial(1)
-    modeller.distil(
+    encoded = trainer.annotated(text, [()] * len(EXAMPLES), source=set())
+    model = trainer.initial(1)
+    trainer.distil(
         model,
         encoded,
         lesson=Lesson(taught, 1.0, np.zeros(len(taught), np.float32)),
@@ -169,7 +169,7 @@ def test_a_student_comes_to_say_its_teacher_s_sigmoids(longest: int, folder: Pat
         optimiser=replace(SGD, name="adam", learning_rate=0.01),
         seed=1,
     )
-    said = modeller.row_logits(model, text)
+    said = trainer.row_logits(model, text)
     held = (said[:, 1:] != NEVER).all(1)
     assert held.mean() > 0.5
     assert np.abs(said - teacher)[held].mean() < 0.3

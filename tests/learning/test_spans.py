@@ -17,7 +17,7 @@ from confide.data.batches.token_pieces import predict_token_batches
 from confide.errors import DataError
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
-from confide.learning.spans import SpanForm, SpanModeller
+from confide.learning.spans import SpanForm, SpanTrainer
 from confide.models.spans import inside
 from confide.text.document import Document, Entity
 from learning.encoders import tiny_bert
@@ -29,23 +29,23 @@ TYPES = ("Disease", "Finding", "Site")
 
 
 @pytest.fixture(scope="module")
-def modeller(tmp_path_factory: pytest.TempPathFactory) -> SpanModeller:
+def trainer(tmp_path_factory: pytest.TempPathFactory) -> SpanTrainer:
     folder: Path = tiny_bert(
         tmp_path_factory.mktemp("span") / "bert", words=WORDS, initializer_range=0.1
     )
     form = SpanForm(TYPES, width=4, dropout=0, longest=32)
-    return SpanModeller(load_encoder(str(folder)), form)
+    return SpanTrainer(load_encoder(str(folder)), form)
 
 
-def encoded(modeller, source=TYPES, open=0.0):
-    text = modeller.prepared([Example(0, 0, tuple(WORDS))])
-    return text, modeller.annotated(text, [SPANS], source=set(source))
+def encoded(trainer, source=TYPES, open=0.0):
+    text = trainer.prepared([Example(0, 0, tuple(WORDS))])
+    return text, trainer.annotated(text, [SPANS], source=set(source))
 
 
-def test_it_learns_spans_that_share_words_and_types_that_share_a_span(modeller):
-    text, own = encoded(modeller)
-    model = modeller.initial(1)
-    modeller.fit(
+def test_it_learns_spans_that_share_words_and_types_that_share_a_span(trainer):
+    text, own = encoded(trainer)
+    model = trainer.initial(1)
+    trainer.fit(
         model,
         own,
         weights_S=None,
@@ -54,23 +54,23 @@ def test_it_learns_spans_that_share_words_and_types_that_share_a_span(modeller):
         optimiser=Optimiser("adamw", learning_rate=0.005),
         seed=1,
     )
-    (found,) = modeller.find(model, text)
+    (found,) = trainer.find(model, text)
     assert sorted(span[:3] for span in found) == sorted(SPANS)
     assert all(span.confidence > 0.5 for span in found)
-    (some,) = modeller.find(model, text, wanted=["Site", "Finding"])
+    (some,) = trainer.find(model, text, wanted=["Site", "Finding"])
     assert some == [one for one in found if one[2] != "Disease"] != []
 
 
-def test_the_loss_is_that_of_every_span_by_itself(modeller):
+def test_the_loss_is_that_of_every_span_by_itself(trainer):
     """Brute force: a sigmoid for each type of each run of at most four words."""
-    text, own = encoded(modeller, source=("Site", "Disease"))
-    model = modeller.initial(3)
+    text, own = encoded(trainer, source=("Site", "Disease"))
+    model = trainer.initial(3)
     (batch,) = predict_token_batches(text)
     with torch.no_grad():
         logits = model(batch)
         states = model.encoder(input_ids=batch.ids_BP, attention_mask=None).last_hidden_state[0]
         words = states[batch.firsts_BL[0]]
-        source, target = modeller.losses(own, batch)(logits)
+        source, target = trainer.losses(model, own, batch, output=logits)
         expected = {True: 0.0, False: 0.0}
         for first in range(len(WORDS)):
             for last in range(first, min(first + 4, len(WORDS))):
@@ -84,26 +84,28 @@ def test_the_loss_is_that_of_every_span_by_itself(modeller):
     assert float(target) == pytest.approx(expected[False], rel=1e-4)
 
 
-def test_open_leaves_out_what_the_site_did_not_look_for(modeller):
-    text, _ = encoded(modeller, source=("Site",))
-    closed = modeller.initial(3)
+def test_open_leaves_out_what_the_site_did_not_look_for(trainer):
+    text, _ = encoded(trainer, source=("Site",))
+    closed = trainer.initial(3)
     (batch,) = predict_token_batches(text)
     logits = closed(batch).detach()
-    open_one = SpanModeller(modeller.encoder, modeller.form, open=1.0)
+    open_one = SpanTrainer(trainer.encoder, trainer.form, open=1.0)
     none = open_one.annotated(text, [[s for s in SPANS if s[2] == "Site"]], source={"Site"})
-    source, target = open_one.losses(none, batch)(logits)
+    source, target = open_one.losses(closed, none, batch, output=logits)
     assert float(target) == 0.0
     assert float(source) > 0.0
-    assert float(modeller.losses(none, batch)(logits)[1]) > 0.0
+    assert float(trainer.losses(closed, none, batch, output=logits)[1]) > 0.0
 
 
-def test_slopes_are_the_gradients_of_the_last_layer(modeller):
-    text, own = encoded(modeller, source=("Site",))
-    model = modeller.initial(2)
-    found = modeller.slopes(model, own)
+def test_slopes_are_the_gradients_of_the_last_layer(trainer):
+    text, own = encoded(trainer, source=("Site",))
+    model = trainer.initial(2)
+    found = trainer.slopes(model, own)
     (batch,) = predict_token_batches(text)
     for loss, slopes in zip(
-        modeller.losses(own, batch)(model(batch)), (found.source_SG, found.target_SG), strict=True
+        trainer.losses(model, own, batch, output=model(batch)),
+        (found.source_SG, found.target_SG),
+        strict=True,
     ):
         (expected,) = torch.autograd.grad(loss.sum(), model.span.weight, retain_graph=True)
         np.testing.assert_allclose(slopes[0], expected.flatten().numpy(), rtol=1e-3, atol=1e-5)
@@ -114,8 +116,8 @@ def test_spans_that_reach_into_the_padding_are_none():
     assert mask.tolist() == [[True, True, True, False], [True, False, False, False]]
 
 
-def test_a_span_that_is_too_long_is_counted_and_not_learnt(modeller):
-    text = modeller.prepared([Example(0, 0, tuple(WORDS))])
+def test_a_span_that_is_too_long_is_counted_and_not_learnt(trainer):
+    text = trainer.prepared([Example(0, 0, tuple(WORDS))])
     own = annotated_spans(
         text, [[(0, 5, "Site"), (0, 4, "Site")]], types=TYPES, source=set(), width=4
     )

@@ -20,11 +20,11 @@ from confide.data.batches.encoding import Window
 from confide.data.batches.examples import Example
 from confide.data.batches.tagger import batch_of
 from confide.data.batches.token_pieces import token_batch
-from confide.learning.crf_modelling import CrfModeller
+from confide.learning.crf_modelling import TaggerTrainer
 from confide.learning.encoder import load_encoder
 from confide.learning.optimisers import Optimiser
-from confide.learning.teaching import Lesson, Teachable, places_of, said_of_tokens
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.teaching import Lesson, places_of, said_of_tokens
+from confide.learning.tokens import TokenForm, TokenTrainer
 from confide.learning.weights import arrays, load
 from confide.models import tagger
 from confide.models.crf import posterior
@@ -50,10 +50,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(kind: str, folder: Path, *, longest: int = LIMIT) -> Any:
-    """A modeller without dropout; `longest`: what it reads at once."""
+    """A trainer without dropout; `longest`: what it reads at once."""
     if kind == "encoder":
         form = TokenForm(types=CORPUS.tags.types, dropout=0.0, longest=longest)
-        return TokenModeller(load_encoder(str(folder)), form)
+        return TokenTrainer(load_encoder(str(folder)), form)
     sizes = TaggerSizes(
         words=len(CORPUS.words),
         characters=len(CORPUS.characters),
@@ -65,7 +65,7 @@ def made(kind: str, folder: Path, *, longest: int = LIMIT) -> Any:
         dropout=0.0,
     )
     own = {"max_tokens": longest, "word_dropout": 0.0}
-    return CrfModeller(sizes, CORPUS.tags, CORPUS.words, CORPUS.characters, "lower", **own)
+    return TaggerTrainer(sizes, CORPUS.tags, CORPUS.words, CORPUS.characters, "lower", **own)
 
 
 def teacher(rows: int, tags: int) -> np.ndarray:
@@ -91,7 +91,7 @@ def test_each_token_is_owned_by_one_window() -> None:
 def test_there_is_a_row_for_each_token_however_long_the_windows(kind: str, folder: Path) -> None:
     tokens = sum(len(one.tokens) for one in EXAMPLES)
     whole = made(kind, folder)
-    teachable: Teachable[Any, Any] = whole
+    teachable = whole
     model = whole.initial(1)
     said = teachable.row_logits(model, whole.prepared(EXAMPLES))
     assert said.shape == (tokens, len(CORPUS.tags))
@@ -112,9 +112,9 @@ def test_there_is_a_row_for_each_token_however_long_the_windows(kind: str, folde
 
 
 def test_a_crf_says_the_logarithms_of_its_marginals(folder: Path) -> None:
-    modeller = made("tagger", folder)
-    model, text = modeller.initial(1), modeller.prepared(CORPUS.examples)
-    said = modeller.row_logits(model, text)
+    trainer = made("tagger", folder)
+    model, text = trainer.initial(1), trainer.prepared(CORPUS.examples)
+    said = trainer.row_logits(model, text)
     np.testing.assert_allclose(np.exp(said).sum(1), 1, rtol=1e-5)
     batch, start = batch_of(text, np.arange(len(text))), 0
     with torch.no_grad():
@@ -130,7 +130,7 @@ Ways = dict[str, Callable[[Any, Any, Tensor], tuple[Tensor, Tensor]]]
 
 def of_a_tagger(model: Any, encoded: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Marginals by the analytic posterior's own recipe, and the ordinary loss of each row."""
-    batch = batch_of(encoded.encoded, rows.numpy())
+    batch = batch_of(encoded.text, rows.numpy())
     emissions = model(batch)
     scores = model.crf.scores()
     free = emissions.double()
@@ -163,17 +163,17 @@ def test_a_step_goes_down_the_loss_of_the_formula(
 
     Labels count differently from sentence to sentence, and one sentence has no teacher.
     """
-    modeller = made(kind, folder)
+    trainer = made(kind, folder)
     examples = CORPUS.examples
-    text = modeller.prepared(examples)
-    encoded = modeller.annotated(text, [one.spans for one in examples], source={"Drug", "Effect"})
+    text = trainer.prepared(examples)
+    encoded = trainer.annotated(text, [one.spans for one in examples], source={"Drug", "Effect"})
     taught = teacher(sum(len(one.tokens) for one in examples), len(CORPUS.tags))
     taught[: len(examples[0].tokens)] = 0
     each = labelled * np.arange(len(examples), dtype=np.float32) / 2
     counts = np.repeat(each, [len(one.tokens) for one in examples])
-    model = modeller.initial(1)
+    model = trainer.initial(1)
     before = arrays(model)
-    report = modeller.distil(
+    report = trainer.distil(
         model,
         encoded,
         lesson=Lesson(taught, temperature, counts),
@@ -212,17 +212,17 @@ def test_a_step_goes_down_the_loss_of_the_formula(
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_student_comes_to_say_what_its_teacher_says(kind: str, folder: Path) -> None:
     """Of long sentences too, which it reads in windows."""
-    modeller = made(kind, folder, longest=8 if kind == "tagger" else 14)
-    other = modeller.initial(2)
-    text = modeller.prepared(EXAMPLES)
-    logits = modeller.row_logits(other, text).astype(np.float64)
+    trainer = made(kind, folder, longest=8 if kind == "tagger" else 14)
+    other = trainer.initial(2)
+    text = trainer.prepared(EXAMPLES)
+    logits = trainer.row_logits(other, text).astype(np.float64)
     # sharper than a model that was just drawn
     powers = np.exp(4 * (logits - logits.max(1, keepdims=True)))
     taught = (powers / powers.sum(1, keepdims=True)).astype(np.float32)
-    encoded = modeller.annotated(text, [()] * len(EXAMPLES), source=set())
-    model = modeller.initial(1)
+    encoded = trainer.annotated(text, [()] * len(EXAMPLES), source=set())
+    model = trainer.initial(1)
     learn = replace(SGD, name="adam", learning_rate=0.01)
-    report = modeller.distil(
+    report = trainer.distil(
         model,
         encoded,
         lesson=Lesson(taught, 1.0, np.zeros(len(taught), np.float32)),
@@ -232,8 +232,8 @@ def test_a_student_comes_to_say_what_its_teacher_says(kind: str, folder: Path) -
         seed=1,
     )
     assert np.isfinite(report.loss)
-    said = modeller.row_logits(model, text)
+    said = trainer.row_logits(model, text)
     apart = np.abs(np.exp(said - np.logaddexp.reduce(said, 1, keepdims=True)) - taught)
-    start = modeller.row_logits(modeller.initial(1), text)
+    start = trainer.row_logits(trainer.initial(1), text)
     far = np.abs(np.exp(start - np.logaddexp.reduce(start, 1, keepdims=True)) - taught)
     assert apart.mean() < 0.3 * far.mean()

@@ -18,9 +18,8 @@ from confide.data.batches.examples import Example
 from confide.data.batches.token_pieces import token_batch
 from confide.errors import DataError, SettingsError
 from confide.learning.encoder import load_encoder
-from confide.learning.modelling import EntityModeller
 from confide.learning.optimisers import Optimiser
-from confide.learning.tokens import TokenForm, TokenModeller, split_loss
+from confide.learning.tokens import TokenForm, TokenTrainer, split_loss
 from confide.learning.weights import arrays
 from confide.models.partial import weights_outside
 from confide.models.products import WideLinear
@@ -36,8 +35,8 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_bert(tmp_path_factory.mktemp("bert") / "encoder", initializer_range=0.1)
 
 
-def modeller(folder: Path, **changes: Any) -> TokenModeller:
-    return TokenModeller(load_encoder(str(folder)), replace(FORM, **changes))
+def trainer(folder: Path, **changes: Any) -> TokenTrainer:
+    return TokenTrainer(load_encoder(str(folder)), replace(FORM, **changes))
 
 
 def sentence(number: int) -> Example:
@@ -55,7 +54,7 @@ EXAMPLES = [sentence(number) for number in range(40)]
 SPANS = [example.spans for example in EXAMPLES]
 
 
-def fitted(made: TokenModeller, *, epochs: int, weights: Any = None, seed: int = 1) -> Any:
+def fitted(made: TokenTrainer, *, epochs: int, weights: Any = None, seed: int = 1) -> Any:
     model = made.initial(1)
     encoded = made.annotated(made.prepared(EXAMPLES), SPANS, source={"drug"})
     report = made.fit(
@@ -73,7 +72,7 @@ def fitted(made: TokenModeller, *, epochs: int, weights: Any = None, seed: int =
 _LEARNT: dict[str, Any] = {}
 
 
-def learnt(made: TokenModeller) -> Any:
+def learnt(made: TokenTrainer) -> Any:
     """One that has learnt the rule, trained once."""
     if made.form.tag_scheme not in _LEARNT:
         _LEARNT[made.form.tag_scheme] = fitted(made, epochs=10)
@@ -81,7 +80,7 @@ def learnt(made: TokenModeller) -> Any:
 
 
 def test_it_is_a_kind_of_model(bert: Path) -> None:
-    made: EntityModeller[Any, Any] = modeller(bert)
+    made = trainer(bert)
     assert made.types == ("drug", "effect")
     model = made.initial(1)
     assert all(p.requires_grad for p in model.parameters())
@@ -90,7 +89,7 @@ def test_it_is_a_kind_of_model(bert: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["iobes", "iob2"])
 def test_a_rule_is_learnt(scheme: TagScheme, bert: Path) -> None:
-    made = modeller(bert, tag_scheme=scheme)
+    made = trainer(bert, tag_scheme=scheme)
     model, encoded, report = learnt(made)
     assert (report.sentences, report.steps, len(encoded)) == (10 * 40, 100, 40)
     found = made.find(model, made.prepared([replace(e, spans=()) for e in EXAMPLES]))
@@ -103,7 +102,7 @@ def test_a_rule_is_learnt(scheme: TagScheme, bert: Path) -> None:
 
 
 def test_the_seed_draws_the_last_layer_alone(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     one, same, other = (arrays(made.initial(seed)) for seed in (1, 1, 2))
     assert all(np.array_equal(one[name], same[name]) for name in one)
     differ = [name for name in one if not np.array_equal(one[name], other[name])]
@@ -115,7 +114,7 @@ def test_the_seed_draws_the_last_layer_alone(bert: Path) -> None:
 @pytest.mark.parametrize("kind", [tiny_bert, tiny_roberta], ids=["bert", "roberta"])
 def test_words_get_the_states_of_their_first_pieces(kind: Any, tmp_path: Path) -> None:
     folder = kind(tmp_path / "encoder")
-    made = modeller(folder)
+    made = trainer(folder)
     model = made.initial(3)
     words = ["the", "headaches", "took", "ab", "."]
     text = made.prepared([Example(0, 0, tuple(words)), Example(0, 1, ("the",) * 9)])
@@ -129,7 +128,7 @@ def test_words_get_the_states_of_their_first_pieces(kind: Any, tmp_path: Path) -
 
 
 def test_a_word_without_a_piece_is_the_unknown_one(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     text = made.prepared([Example(0, 0, ("the", "\u200b", "head"))])
     unknown = made.encoder.loaded.cutter.unknown
     assert made.pieces.unknown == unknown
@@ -139,7 +138,7 @@ def test_a_word_without_a_piece_is_the_unknown_one(bert: Path) -> None:
 
 def test_confidences_are_products_of_softmaxes(bert: Path) -> None:
     for scheme in ("iobes", "iob2"):
-        made = modeller(bert, tag_scheme=scheme)
+        made = trainer(bert, tag_scheme=scheme)
         model, _, _ = learnt(made)
         example = Example(0, 0, ("took", "aa", "head", "pain", "head", "pain", "."))
         text = made.prepared([example])
@@ -160,9 +159,9 @@ def test_confidences_are_products_of_softmaxes(bert: Path) -> None:
 def test_wanted_types_are_found_as_by_a_model_that_has_no_others(
     scheme: TagScheme, bert: Path
 ) -> None:
-    made = modeller(bert, tag_scheme=scheme)
+    made = trainer(bert, tag_scheme=scheme)
     model, _, _ = learnt(made)
-    few = modeller(bert, tag_scheme=scheme, types=("effect",))
+    few = trainer(bert, tag_scheme=scheme, types=("effect",))
     small = few.initial(1)
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     for name in ("tag.weight", "tag.bias"):
@@ -182,7 +181,7 @@ def test_wanted_types_are_found_as_by_a_model_that_has_no_others(
 
 
 def test_long_sentences_are_found_across_windows(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     model, _, _ = learnt(made)
     tokens: tuple[str, ...] = ()
     spans: list[tuple[int, int, str]] = []
@@ -202,7 +201,7 @@ def test_long_sentences_are_found_across_windows(bert: Path) -> None:
 
 
 def test_find_does_not_depend_on_the_batch_nor_on_annotation(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     model, _, _ = learnt(made)
     model.train()
     together = made.find(model, made.prepared(EXAMPLES))
@@ -219,7 +218,7 @@ def test_find_does_not_depend_on_the_batch_nor_on_annotation(bert: Path) -> None
 
 
 def test_the_two_losses_add_up_and_weights_of_one_change_nothing(bert: Path) -> None:
-    made = modeller(bert, dropout=0.0)
+    made = trainer(bert, dropout=0.0)
     model, encoded, plain = fitted(made, epochs=1)
     again, _, ones = fitted(made, epochs=1, weights=np.ones(40, np.float32))
     assert plain.loss == ones.loss
@@ -237,7 +236,7 @@ def test_the_two_losses_add_up_and_weights_of_one_change_nothing(bert: Path) -> 
 
 
 def test_open_words_may_be_of_a_type_that_the_site_lacks(bert: Path) -> None:
-    made = modeller(bert, dropout=0.0)
+    made = trainer(bert, dropout=0.0)
     model, encoded, _ = fitted(made, epochs=1)
     batch = token_batch(encoded.text, np.arange(5), annotated=encoded)
     with torch.no_grad():
@@ -266,7 +265,7 @@ def test_open_words_may_be_of_a_type_that_the_site_lacks(bert: Path) -> None:
 
 def test_weights_find_their_rows(bert: Path) -> None:
     """A step over all rows moves the weights along the gradient of the weighted loss."""
-    made = modeller(bert, dropout=0.0)
+    made = trainer(bert, dropout=0.0)
     weights = np.linspace(-1.0, 2.0, 40, dtype=np.float32)
     model = made.initial(1)
     for module in model.modules():
@@ -290,7 +289,7 @@ def test_weights_find_their_rows(bert: Path) -> None:
 
 
 def test_slopes_equal_a_loop_over_rows(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     model, encoded, _ = fitted(made, epochs=1)
     model.train()
     found = made.slopes(model, encoded)
@@ -307,14 +306,14 @@ def test_slopes_equal_a_loop_over_rows(bert: Path) -> None:
 
 
 def test_the_same_seed_trains_the_same_bits(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     one, same, other = (arrays(fitted(made, epochs=1, seed=seed)[0]) for seed in (1, 1, 2))
     assert all(np.array_equal(one[name], same[name]) for name in one)
     assert any(not np.array_equal(one[name], other[name]) for name in one)
 
 
 def test_only_the_rows_that_are_read_are_trained(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     model, encoded, _ = fitted(made, epochs=1)
     before = made.initial(1)
     table = "encoder.embeddings.word_embeddings.weight"
@@ -326,14 +325,14 @@ def test_only_the_rows_that_are_read_are_trained(bert: Path) -> None:
 
 def test_large_layers_are_wide(tmp_path: Path) -> None:
     folder = tiny_bert(tmp_path / "encoder", intermediate_size=4096)
-    made = modeller(folder)
+    made = trainer(folder)
     assert any(isinstance(module, WideLinear) for module in made.initial(1).modules())
 
 
 def test_what_cannot_be_is_refused(bert: Path) -> None:
     with pytest.raises(SettingsError, match="that many pieces"):
-        modeller(bert, longest=LIMIT + 1).prepared(EXAMPLES)
-    made = modeller(bert)
+        trainer(bert, longest=LIMIT + 1).prepared(EXAMPLES)
+    made = trainer(bert)
     text = made.prepared(EXAMPLES[:1])
     with pytest.raises(DataError, match="outside the declared set"):
         made.annotated(text, [[(0, 1, "dose")]], source=set())
@@ -341,7 +340,6 @@ def test_what_cannot_be_is_refused(bert: Path) -> None:
         made.fit(
             made.initial(1),
             made.annotated(made.prepared([]), [], source=set()),
-            weights_S=None,
             epochs=1,
             batch_size=4,
             optimiser=ADAM,
@@ -354,14 +352,14 @@ def test_a_large_encoder_is_handed_out_and_read_again(
 ) -> None:
     """It is not held beside the model that is made of it, and nothing is trained twice."""
     monkeypatch.setattr("confide.learning.encoder._LARGE", 1)
-    made = modeller(bert)
+    made = trainer(bert)
     read = made.encoder.loaded.model
     model = made.initial(1)
     assert model.encoder is read and made.encoder.loaded.held is None
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-    again, small = made.initial(1), modeller(bert)
+    again, small = made.initial(1), trainer(bert)
     monkeypatch.undo()
     expected = arrays(small.initial(1))
     assert small.encoder.loaded.held is not None
@@ -373,7 +371,7 @@ def test_a_large_encoder_whose_files_changed_is_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("confide.learning.encoder._LARGE", 1)
-    made = modeller(tiny_bert(tmp_path / "encoder"))
+    made = trainer(tiny_bert(tmp_path / "encoder"))
     made.initial(1)
     other = tiny_bert(tmp_path / "other", initializer_range=0.2)
     shutil.copytree(other, tmp_path / "encoder", dirs_exist_ok=True)
@@ -382,6 +380,6 @@ def test_a_large_encoder_whose_files_changed_is_not_read_again(
 
 
 def test_gradients_are_not_held_after_training(bert: Path) -> None:
-    made = modeller(bert)
+    made = trainer(bert)
     model, _, _ = fitted(made, epochs=1)
     assert all(parameter.grad is None for parameter in model.parameters())

@@ -14,16 +14,14 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.data.batches.examples import Example
 from confide.errors import SettingsError
-from confide.learning.bags import BagForm, BagModeller, EncoderForm
+from confide.learning.bags import BagForm, BagTrainer, EncoderForm
 from confide.learning.encoder import FrozenEncoder, load_encoder
 from confide.learning.optimisers import Optimiser
 from confide.learning.relations import (
     RelationForm,
-    RelationModeller,
-    fit_relations,
-    relation_logits,
+    RelationTrainer,
 )
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
 from confide.learning.tuning import (
     MarkedEmbedding,
     Tuning,
@@ -47,16 +45,16 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> FrozenEncoder:
     return load_encoder(str(tiny_bert(place, initializer_range=0.1)))
 
 
-def tokens(bert: FrozenEncoder, way: str) -> TokenModeller:
+def tokens(bert: FrozenEncoder, way: str) -> TokenTrainer:
     form = TokenForm(("drug", "effect"), longest=LIMIT, dropout=0.0, tuning=Tuning.of(way))
-    return TokenModeller(bert, form)
+    return TokenTrainer(bert, form)
 
 
-def relations(bert: FrozenEncoder, way: str, **changes: Any) -> RelationModeller:
+def relations(bert: FrozenEncoder, way: str, **changes: Any) -> RelationTrainer:
     form = RelationForm(
         ("none", "causes"), longest=LIMIT, dropout=0.0, tuning=Tuning.of(way), **changes
     )
-    return RelationModeller(bert, form)
+    return RelationTrainer(bert, form)
 
 
 def test_its_words() -> None:
@@ -77,7 +75,7 @@ def test_only_what_is_trained_moves_and_travels(bert: FrozenEncoder, way: str) -
     before = arrays(model)
     text = made.featured(made.prepared(EXAMPLES), model, folder=None)
     encoded = made.annotated(text, [one.spans for one in EXAMPLES], source={"drug"})
-    made.fit(model, encoded, weights_S=None, epochs=2, batch_size=3, optimiser=ADAM, seed=1)
+    made.fit(model, encoded, epochs=2, batch_size=3, optimiser=ADAM, seed=1)
     learnt = trained(model)
     changed = {n for n, value in arrays(model).items() if not np.array_equal(value, before[n])}
     assert changed <= set(learnt)
@@ -125,13 +123,13 @@ def test_another_place_makes_the_same_model_of_what_travelled(
     if way.startswith("lora"):
         pytest.importorskip("peft", reason="needs the extra confide[lora]")
     made = relations(bert, way)
-    model, encoded = made.initial(1), made.encoded(pairs())
-    fit_relations(model, encoded, epochs=1, batch_size=6, optimiser=ADAM, seed=1)
+    model, encoded = made.initial(1), made.prepared(pairs())
+    made.fit(model, made.annotated(encoded), epochs=1, batch_size=6, optimiser=ADAM, seed=1)
     other = made.initial(99)
     load(other, trained(model))
-    assert np.array_equal(relation_logits(other, encoded), relation_logits(model, encoded))
+    assert np.array_equal(made.row_logits(other, encoded), made.row_logits(model, encoded))
     reader = EncoderForm(longest=LIMIT, tuning=Tuning.of(way))
-    bags = BagModeller(BagForm(("none", "causes"), reader), bert)
+    bags = BagTrainer(BagForm(("none", "causes"), reader), bert)
     one, two = bags.initial(1), bags.initial(2)
     load(two, trained(one))
     assert all(np.array_equal(value, arrays(two)[n]) for n, value in arrays(one).items())
@@ -147,17 +145,18 @@ def test_rows_of_marks_are_read_beside_a_table_that_stays(bert: FrozenEncoder) -
     with torch.no_grad():
         table.marks_KD.copy_(rows[len(table.weight) :])
         apart.relation.load_state_dict(whole.relation.state_dict())
-    encoded = relations(bert, "all").encoded(pairs())
-    assert np.allclose(relation_logits(apart, encoded), relation_logits(whole, encoded), atol=1e-6)
+    made = relations(bert, "all")
+    encoded = made.prepared(pairs())
+    assert np.allclose(made.row_logits(apart, encoded), made.row_logits(whole, encoded), atol=1e-6)
 
 
 def test_features_of_a_frozen_encoder_are_made_once(bert: FrozenEncoder, tmp_path: Path) -> None:
     """The same numbers as without; later they come from the disk, and the encoder is not asked."""
     made = relations(bert, "frozen")
-    model, plain = made.initial(1), made.encoded(pairs())
+    model, plain = made.initial(1), made.prepared(pairs())
     kept = made.featured(plain, model, folder=tmp_path)
     assert kept.features_SF is not None and kept.features_SF.shape == (12, 48)
-    assert np.allclose(relation_logits(model, kept), relation_logits(model, plain), atol=1e-6)
+    assert np.allclose(made.row_logits(model, kept), made.row_logits(model, plain), atol=1e-6)
     (file,) = tmp_path.iterdir()
     written = file.stat().st_mtime_ns
     assert file.stat().st_mode & 0o077 == 0
@@ -169,9 +168,10 @@ def test_features_of_a_frozen_encoder_are_made_once(bert: FrozenEncoder, tmp_pat
     again = made.featured(plain, model, folder=tmp_path)
     assert np.array_equal(again.features_SF, kept.features_SF)
     assert file.stat().st_mtime_ns == written
-    fit_relations(model, again.only(np.arange(6)), epochs=2, batch_size=3, optimiser=ADAM, seed=1)
+    few = made.annotated(again.only(np.arange(6)))
+    made.fit(model, few, epochs=2, batch_size=3, optimiser=ADAM, seed=1)
     other = relations(bert, "frozen", pool="start")
-    fresh = other.featured(other.encoded(pairs()), other.initial(1), folder=tmp_path)
+    fresh = other.featured(other.prepared(pairs()), other.initial(1), folder=tmp_path)
     assert not np.allclose(fresh.features_SF, kept.features_SF)
 
 

@@ -14,9 +14,8 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.data.batches.relation_pieces import relation_batch
 from confide.errors import SettingsError
 from confide.federation.changes import restored
-from confide.kinds.relations.form import modeller_of
+from confide.kinds.relations.form import trainer_of
 from confide.learning.encoder import load_encoder
-from confide.learning.relations import relation_logits
 from confide.learning.weights import load
 from confide.methods.fedatt import TRAIN_ALONE
 from contract.corpus import tiny
@@ -60,17 +59,17 @@ def test_the_mean_steps_down_the_loss_against_the_ensemble(tmp_path: Path) -> No
     assert counts == [16, 8]
     models = [{k: a / reply.weight for k, a in reply.weights.items()} for reply in replies]
 
-    modeller = modeller_of(state.form, load_encoder(state.form.encoder))
+    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
     public, _ = method.kind.public(state.form, method._public)
-    encoded = modeller.encoded(public.examples())
+    encoded = trainer.prepared(public.examples())
     said = []
     for weights in models:
-        model = modeller.initial(0)
+        model = trainer.initial(0)
         load(model, {name: array.astype(np.float32) for name, array in weights.items()})
-        said.append(relation_logits(model, encoded).astype(np.float64))
+        said.append(trainer.row_logits(model, encoded).astype(np.float64))
     q = torch.from_numpy(softmax(np.mean(said, 0), 2.0))
     mean = {name: (2 * models[0][name] + models[1][name]) / 3 for name in models[0]}
-    model = modeller.initial(0)
+    model = trainer.initial(0)
     load(model, {name: array.astype(np.float32) for name, array in mean.items()})
     p = torch.softmax(model(relation_batch(encoded, np.arange(24))).double() / 2, -1)
     loss = 4 * (q * (q.log() - p.log())).sum(-1).mean()

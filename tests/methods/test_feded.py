@@ -21,10 +21,9 @@ from confide.errors import QuorumError, SettingsError
 from confide.federation.digests import is_digest
 from confide.federation.forms import fields_of
 from confide.federation.messages import Arrays, encode
-from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
+from confide.kinds.relations.form import RelationForm, rules_of, trainer_of
 from confide.kinds.relations.public import public_of
 from confide.learning.encoder import load_encoder
-from confide.learning.relations import fit_relations, relation_logits
 from confide.learning.weights import load
 from confide.methods.feded.lessons import teacher_of
 from confide.methods.feded.steps import Predicted, columns
@@ -162,22 +161,22 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     _, facts = method.round(state, federation, 1)
-    modeller = modeller_of(state.form, load_encoder(state.form.encoder))
-    public = modeller.encoded(state.public.examples())
+    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
+    public = trainer.prepared(state.public.examples())
     assert len(public) == 24
     for name in ("site-1", "site-2"):
         found = candidates(engine.site(name).train, rules_of(state.form)).examples
-        model = modeller.initial(0)
+        model = trainer.initial(0)
         load(model, state.weights)
-        report = fit_relations(
+        report = trainer.fit(
             model,
-            modeller.encoded(found),
+            trainer.annotated(trainer.prepared(found)),
             epochs=1,
             batch_size=6,
             optimiser=engine.asks[STEP, name].how.steps,
             seed=derive_seed(settings.seed, 1, name, STEP),
         )
-        logits = relation_logits(model, public)
+        logits = trainer.row_logits(model, public)
         reply = engine.replies[STEP, name]
         np.testing.assert_allclose(
             reply.said_SQ, logits[:, 1:] - logits[:, :1], rtol=1e-5, atol=1e-5
@@ -209,9 +208,9 @@ def test_the_student_steps_down_the_loss_of_equation_6(
 
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     teacher = teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2.0)
-    modeller = modeller_of(state.form, load_encoder(state.form.encoder))
-    encoded = modeller.encoded(state.public.examples(state.labels))
-    model = modeller.initial(0)
+    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
+    encoded = trainer.prepared(state.public.examples(state.labels))
+    model = trainer.initial(0)
     load(model, state.weights)
     q = torch.from_numpy(teacher)
     logits = model(relation_batch(encoded, np.arange(24)))
@@ -381,13 +380,13 @@ def test_a_relation_that_no_site_knows_is_learnt_from_the_public_labels(tmp_path
     state = method.start(federation)
     assert state.form.relations == [NO_RELATION, "causes", "eases"]
     after, _ = method.round(state, federation, 1)
-    modeller = modeller_of(state.form, load_encoder(state.form.encoder))
+    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
     eases = [one for one in state.public.examples(state.labels) if one.relation == "eases"]
 
     def likely(weights: Arrays) -> float:
-        model = modeller.initial(0)
+        model = trainer.initial(0)
         load(model, weights)
-        return float(softmax(relation_logits(model, modeller.encoded(eases)))[:, 2].mean())
+        return float(softmax(trainer.row_logits(model, trainer.prepared(eases)))[:, 2].mean())
 
     without, _ = method.round(replace(state, labels=[]), federation, 1)
     assert likely(without.weights) < 0.1 < 0.3 < likely(after.weights)

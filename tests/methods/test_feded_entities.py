@@ -69,12 +69,12 @@ def test_sites_send_what_their_models_say_of_each_public_token(pair: str, tmp_pa
     for name in ("site-1", "site-2"):
         how = engine.asks[STEP, name].how
         extractor = state.form.extractor(state.weights, key=None)
-        modeller, model = state.form.taught(extractor.modeller, how), extractor.model
+        trainer, model = state.form.taught(extractor.trainer, how), extractor.model
         found, _ = examples_from(engine.site(name).train)
-        encoded = modeller.annotated(
-            modeller.prepared(found), [one.spans for one in found], source={"Drug", "Effect"}
+        encoded = trainer.annotated(
+            trainer.prepared(found), [one.spans for one in found], source={"Drug", "Effect"}
         )
-        modeller.fit(
+        trainer.fit(
             model,
             encoded,
             weights_S=None,
@@ -83,7 +83,7 @@ def test_sites_send_what_their_models_say_of_each_public_token(pair: str, tmp_pa
             optimiser=how.steps,
             seed=derive_seed(settings.seed, 1, name, STEP),
         )
-        said = modeller.row_logits(model, modeller.prepared(state.public.examples()))
+        said = trainer.row_logits(model, trainer.prepared(state.public.examples()))
         teachers.append(said)
         reply = engine.replies[STEP, name]
         assert reply.said_SQ.shape == (rows, state.form.classes - 1) == (rows, classes - 1)
@@ -188,10 +188,10 @@ def test_a_frozen_encoder_is_read_by_the_student_too(tmp_path: Path) -> None:
     assert math.isfinite(facts["distil_loss"])
     # the states are read: without them the student's first loss is another one
     made = method._student._made
-    blind = replace(made.encoded.encoded, context_TX=made.encoded.encoded.context_TX * 0)
+    blind = replace(made.encoded.text, context_TX=made.encoded.text.context_TX * 0)
     said = [
-        made.extractor.modeller.row_logits(made.extractor.model, text)
-        for text in (made.encoded.encoded, blind)
+        made.extractor.trainer.row_logits(made.extractor.model, text)
+        for text in (made.encoded.text, blind)
     ]
     assert np.abs(said[0] - said[1]).max() > 1e-3
     assert after.form.extractor(after.weights, key=None)([Document("d", "aspirin .")])

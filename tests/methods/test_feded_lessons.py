@@ -16,7 +16,7 @@ from cases import each
 from confide.data.batches.relation_pieces import relation_batch
 from confide.errors import SettingsError
 from confide.federation.messages import encode
-from confide.kinds.relations.form import modeller_of
+from confide.kinds.relations.form import trainer_of
 from confide.kinds.sentences import PublicSentences
 from confide.learning.encoder import load_encoder
 from confide.learning.teaching import Lesson
@@ -159,9 +159,9 @@ def test_labels_and_predictions_are_learnt_of_all_that_is_public(tmp_path: Path)
 
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     q = torch.from_numpy(teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2))
-    modeller = modeller_of(state.form, load_encoder(state.form.encoder))
-    encoded = modeller.encoded(state.public.examples(state.labels))
-    model = modeller.initial(0)
+    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
+    encoded = trainer.prepared(state.public.examples(state.labels))
+    model = trainer.initial(0)
     load(model, state.weights)
     p = model(relation_batch(encoded, np.arange(24))).softmax(-1)
     loss = torch.zeros(())

@@ -111,10 +111,10 @@ def test_one_site_learns_what_it_would_without_a_federation(
     state = method.start(federation)
     memory = engine.memory("site-1")
     desk = memory.form.at(engine._hosts["site-1"].site)
-    model: Any = desk.modeller.initial(0)
+    model: Any = desk.trainer.initial(0)
     load(model, {**state.weights, **memory.own})
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.training.learning_rate)
-    encoded = desk.own.encoded
+    encoded = desk.own.text
     for number in range(1, 5):
         state, facts = method.round(state, federation, number)
         seed = derive_seed(derive_seed(settings.seed, number, "site-1", "improve"), 0)

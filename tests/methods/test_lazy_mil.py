@@ -28,7 +28,7 @@ from confide.kinds.bags.form import bag_form_of, words_of
 from confide.kinds.relations.form import rules_of
 from confide.kinds.vocabulary import one_each
 from confide.learning.bag_scores import sentence_probabilities
-from confide.learning.bags import BagModeller, fit_sentences
+from confide.learning.bags import BagTrainer
 from confide.learning.weights import arrays, load
 from confide.methods import lazy_mil
 from confide.methods.fedavg import Train
@@ -592,11 +592,11 @@ def test_a_site_bids_with_no_more_values_than_its_guard_allows(
 def scored(state: Any, documents: Sequence[Document]) -> dict[tuple[str, str, str], list[float]]:
     """Of each triple how likely the model finds each of its sentences, by means of its own."""
     form = state.form
-    modeller = BagModeller(bag_form_of(form), words_of(form, KEY))
-    model = modeller.initial(0)
+    trainer = BagTrainer(bag_form_of(form), words_of(form, KEY))
+    model = trainer.initial(0)
     load(model, state.weights)
     bags = training_bags(candidates(documents, rules_of(form)).examples, documents, same="concept")
-    likely = sentence_probabilities(model, modeller.encoded(bags.examples))
+    likely = sentence_probabilities(model, trainer.prepared(bags.examples))
     return {
         (*pair, relation): [float(likely[row, form.relations.index(relation)]) for row in rows]
         for pair, relation, rows in zip(bags.pairs, bags.relations, bags.groups, strict=True)
@@ -611,22 +611,23 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
     """Fills up with the words of the sentences of each training, site after site."""
     seen: list[list[list[int]]] = []
 
-    def watched(model: Any, encoded: Any, **how: Any) -> Any:
-        cuts = encoded.from_S1
-        seen.append([encoded.words_N[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)])
-        return fit_sentences(model, encoded, **how)
+    def watched(made: Any, model: Any, own: Any, **how: Any) -> Any:
+        text, cuts = own.text, own.text.from_S1
+        seen.append([text.words_N[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)])
+        return fit(made, model, own, **how)
 
-    monkeypatch.setattr("confide.kinds.bags.desk.fit_sentences", watched)
+    fit = BagTrainer.fit
+    monkeypatch.setattr(BagTrainer, "fit", watched)
     return seen
 
 
 def words_at(engine: Seen, site: str, state: Any, rows: Sequence[int]) -> list[list[int]]:
     """The words of these of a site's sentences."""
     form = state.form
-    modeller = BagModeller(bag_form_of(form), words_of(form, KEY))
+    trainer = BagTrainer(bag_form_of(form), words_of(form, KEY))
     documents = engine.site(site).train
     bags = training_bags(candidates(documents, rules_of(form)).examples, documents, same="concept")
-    encoded = modeller.encoded([bags.examples[row] for row in rows])
+    encoded = trainer.prepared([bags.examples[row] for row in rows])
     cuts = encoded.from_S1
     return [encoded.words_N[a:b].tolist() for a, b in zip(cuts, cuts[1:], strict=False)]
 
@@ -723,17 +724,18 @@ def test_the_next_weights_are_the_mean_of_what_winners_teach(
     method, federation, engine = own_sites(tmp_path, TWO, f"options.weighting={weighting}")
     state = method.start(federation)
     after, facts = method.round(state, federation, 1)
-    modeller = BagModeller(bag_form_of(state.form), words_of(state.form, KEY))
+    trainer = BagTrainer(bag_form_of(state.form), words_of(state.form, KEY))
     ask = engine.asks["train_on_winners", "site-1"]
     found, losses, counts = [], [], []
     for site, documents in TWO.items():
         rows = engine.memory(site).won_W
         examples = candidates(documents, rules_of(state.form)).examples
-        model = modeller.initial(0)
+        model = trainer.initial(0)
         load(model, state.weights)
-        report = fit_sentences(
+        text = trainer.prepared(examples).only(rows)
+        report = trainer.fit(
             model,
-            modeller.encoded(examples).only(rows),
+            trainer.annotated(text, [np.arange(len(text))]),
             epochs=1,
             batch_size=6,
             optimiser=ask.how.steps,

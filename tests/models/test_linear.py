@@ -12,7 +12,7 @@ from confide.data.batches.encoding import TagSet
 from confide.data.batches.features import Marks, features
 from confide.data.batches.tagger import batch_of
 from confide.data.batches.vocabulary import SPECIALS, ClearVocabulary
-from confide.learning.linear import LinearModeller, rows_read
+from confide.learning.crf_modelling import TaggerTrainer, rows_read
 from confide.learning.optimisers import Optimiser
 from confide.models.linear import (
     EDGE,
@@ -26,9 +26,9 @@ from learning.corpora import tiny
 KEY = b"k" * 16
 
 
-def made_of(types: tuple[str, ...], key: bytes = KEY, bits: int = 14) -> LinearModeller:
+def made_of(types: tuple[str, ...], key: bytes = KEY, bits: int = 14) -> TaggerTrainer:
     tags = TagSet(types)
-    return LinearModeller(
+    return TaggerTrainer(
         sizes=LinearSizes(types, len(tags.prefixes), bits),
         tags=tags,
         words=ClearVocabulary(()),
@@ -39,7 +39,7 @@ def made_of(types: tuple[str, ...], key: bytes = KEY, bits: int = 14) -> LinearM
     )
 
 
-def model_of(made: LinearModeller, seed: int = 1) -> LinearTagger:
+def model_of(made: TaggerTrainer, seed: int = 1) -> LinearTagger:
     model = made.initial(seed)
     assert isinstance(model, LinearTagger)
     draw = torch.Generator().manual_seed(seed)
@@ -49,7 +49,7 @@ def model_of(made: LinearModeller, seed: int = 1) -> LinearTagger:
     return model
 
 
-def emissions(made: LinearModeller, model: LinearTagger, words: tuple[str, ...]) -> Any:
+def emissions(made: TaggerTrainer, model: LinearTagger, words: tuple[str, ...]) -> Any:
     """The formula, feature by feature. Shape L × Y."""
     bits, prefixes = model.sizes.bits, model.sizes.prefixes
     found = np.zeros((len(words), len(made.tags)))
@@ -125,7 +125,7 @@ def test_rows_that_the_text_does_not_read_stay_as_they_are(decay: float) -> None
     encoded = made.annotated(text, [one.spans for one in corpus.examples], source={"Drug"})
     before = model.table.weight.detach().clone()
     optimiser = Optimiser("adagrad", learning_rate=0.1, weight_decay=decay)
-    made.fit(model, encoded, weights_S=None, epochs=2, batch_size=3, optimiser=optimiser, seed=1)
+    made.fit(model, encoded, epochs=2, batch_size=3, optimiser=optimiser, seed=1)
     moved = (model.table.weight != before).any(1).nonzero()[:, 0].tolist()
     read = rows_read(model, text).tolist()
     assert 0 < len(moved) < len(before) / 2

@@ -239,9 +239,9 @@ def test_of_types_that_nobody_looked_for_at_a_site_nothing_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(EntityExtractor, "_found", lambda *_, keep: SEEN)
-    modeller: Any = None
+    trainer: Any = None
     model: Any = None
-    extractor = EntityExtractor(modeller, model)
+    extractor = EntityExtractor(trainer, model)
     method: Any = Toy(task="ner", apart=True)
     method.extractor = lambda *_, **__: extractor
     drugs = [

@@ -18,7 +18,7 @@ from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.flare.run.conducting import Conductor
 from confide.flare.run.joining import check_suited
-from confide.kinds.protocol import Form, Kind
+from confide.kinds.protocol import Kind, ModelSpec
 from confide.kinds.starting import Start, first_weights
 from confide.methods import method_of
 from confide.runs.folder import RunFolder
@@ -105,9 +105,9 @@ def test_rows_follow_their_words() -> None:
             return {"word": self.words}
 
     old = np.array([[10], [11], [12], [13]], np.float32)
-    start = Start(cast(Form, Words("a", "b")), {"word": old}, "there")
+    start = Start(cast(ModelSpec, Words("a", "b")), {"word": old}, "there")
     kind = cast(Kind, SimpleNamespace(labels=lambda form: ["AE"]))
-    form = cast(Form, Words("c", "b", "a"))
+    form = cast(ModelSpec, Words("c", "b", "a"))
     found = first_weights(kind, form, seed=1, start=start)
     assert found["word"][:, 0].tolist() == [10, 11, -2, 13, 12]
 

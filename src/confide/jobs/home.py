@@ -41,7 +41,7 @@ from confide.federation.inprocess import SiteSpec, site_of
 from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch
 from confide.kinds.how import How
-from confide.kinds.protocol import Desk
+from confide.kinds.protocol import SiteModel
 from confide.learning.devices import computing_at, place_of
 from confide.methods import Method, method_of
 from confide.runs.athome import (
@@ -164,7 +164,7 @@ class _Bench:
         own = spec.name if method.personal or "" not in folder.result().best_rounds else None
         self._form, self._weights = self._made.model(*folder.trained(method, own))
         self._site = site_of(spec, scratch)
-        self._desk: Desk = self._form.at(self._site)
+        self._desk: SiteModel = self._form.at(self._site)
         self._store = folder.home(spec.name)
         self._round = round_of(folder, spec.name)
         self._run_calibrator = folder.calibrator(spec.name)
@@ -240,7 +240,7 @@ class _Bench:
         why = f"too little to tell: {name} is better on {held}, by luck with p = {lucky[name]:.3f}"
         return FEDERATED, f"{why}, at most {LEVEL} needed", True
 
-    def _units(self) -> list[Desk]:
+    def _units(self) -> list[SiteModel]:
         """Desks of the site with a part of its development text each, none of which shares a text.
 
         They score one after another with the one model of the process.
@@ -281,7 +281,7 @@ class _Bench:
         task = TASKS[self._settings.task]
         return task.value(task.scores(self._counts(self._desk, weights, part)), self._by)
 
-    def _counts(self, desk: Desk, weights: Arrays, part: str) -> Counts:
+    def _counts(self, desk: SiteModel, weights: Arrays, part: str) -> Counts:
         """Counts of a part of the desk's held-out text."""
         apart = {"apart": True} if self._method.apart else {}
         counts: Counts = self._method.kind.counts(desk.scored(weights, part, **apart))

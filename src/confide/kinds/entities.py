@@ -1,17 +1,17 @@
 """What all kinds that find entities share: the desk at a site, and the trained model in use.
 
-The kinds differ in their modeller (`learning.modelling.EntityModeller`).
+The kinds differ in their trainer (`learning.trainer.EntityTrainer`).
 
 Shapes: S rows (training sentences, or windows of long ones).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, cast
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,80 +19,44 @@ from torch import nn
 
 from confide.data.batches.completing import completed, only
 from confide.data.batches.examples import Example, Span, examples_from, left_out_of
-from confide.data.batches.flat import Rows
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, decode_file
 from confide.federation.site import Site
 from confide.federation.steps import Tables
 from confide.kinds import evaluation
-from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import NONE, with_cached
 from confide.kinds.entity_report import entity_report, weighted_sentences
 from confide.kinds.evaluation import Scored, counts_of, score_documents
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted, Losses
+from confide.kinds.protocol import CompleteText, Losses, SharedModel, SiteModel
 from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.tallies import EntityTables
 from confide.kinds.trained import Report, calibrated
 from confide.kinds.tuned import check_no_encoder
 from confide.kinds.types import own_types
-from confide.kinds.units import ByUnits, Windowed
 from confide.kinds.vocabulary import training_examples
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.modelling import EntityModeller, Read, annotate_with, read
-from confide.learning.slopes import WholeSlopes
-from confide.learning.weights import load, trained
+from confide.learning.trainer import EntityTrainer, Read, annotate_with, read
+from confide.learning.weights import load
 from confide.learning.windows import FoundSpan
-from confide.privacy.clipping import UnitSlopes
 from confide.scoring import f1, micro
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document, Problem
 
-Modeller = EntityModeller[Any, Any]
 
-
-@dataclass
-class Bench:
-    """What the sites of a process share: the modeller of one form, and its one model."""
-
-    modeller: Modeller
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """The process's one model of this form."""
-        return self.modeller.initial(0)
-
-
-class DeskForm(Protocol):
-    """What the desk of a kind that finds entities needs of its form."""
-
-    @property
-    def types(self) -> list[str]:
-        """Names of the entity types."""
-        ...
-
-    def bench(self, site: Site) -> Bench:
-        """The process's bench. Raises Refusal if the site's encoder or key differs."""
-        ...
-
-
-E = TypeVar("E", bound=DeskForm)
-
-
-class EntityDesk(Generic[E]):
+class EntitySiteModel(SiteModel):
     """The desk of a kind that finds entities.
 
     Beyond what every desk does, it annotates the site's own text with what a model finds there
     (`completed`), and gives the gradients of single sentences (`slopes`).
     """
 
-    def __init__(self, site: Site, form: E) -> None:
-        self.site = site
-        self.form = form
-        self._held_out: dict[str, Read[object]] = {}
+    def __init__(self, site: Site, form: Any) -> None:
+        super().__init__(site, form)
+        self._held_out: dict[str, Read] = {}
 
     @property
     def size(self) -> int:
@@ -105,52 +69,39 @@ class EntityDesk(Generic[E]):
             raise Refusal("tag-outside-set")
         if not {*self.site.types} <= set(self.form.types):
             raise Refusal("type-unknown")
-        self.form.bench(self.site)
-
-    def vectors(self) -> str:
-        """None: this kind has no word table."""
-        return ""
+        self.bench  # noqa: B018
 
     @property
-    def modeller(self) -> Modeller:
-        """The modeller of the process's model."""
-        return self.form.bench(self.site).modeller
-
-    def trained_by(self, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        return self.modeller
-
-    def model(self, weights: Arrays, *, lent: bool = False) -> nn.Module:
-        """The process's model; if `lent`, it uses these very arrays and must not be trained."""
-        model = self.form.bench(self.site).model
-        load(model, weights, lent=lent)
-        return model
+    def bench(self) -> SharedModel:
+        """The process's bench. Raises Refusal if the site's public files or key differ."""
+        bench: SharedModel = self.form.bench(self.site)
+        return bench
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of a frozen encoder, if there is one."""
         return text
 
     @cached_property
-    def text(self) -> object:
+    def text(self) -> Any:
         """The training sentences, encoded, without annotation."""
         examples = training_examples(self.site)
-        return self.featured(self.modeller.prepared(examples), examples)
+        return self.featured(self.trainer.prepared(examples), examples)
 
     @cached_property
-    def own(self) -> Sized:
+    def own(self) -> Any:
         """The training sentences, encoded, with the site's own annotation."""
         return self.annotated([one.spans for one in training_examples(self.site)])
 
-    def annotated(self, spans: Sequence[Sequence[Span]]) -> Sized:
+    def annotated(self, spans: Sequence[Sequence[Span]]) -> Any:
         """The training sentences with these spans; the site's own types are marked as source."""
-        found: Sized = self.modeller.annotated(self.text, spans, source=own_types(self.site))
-        return found
+        return self.trainer.annotated(self.text, spans, source=own_types(self.site))
 
     def find(self, weights: Arrays) -> list[list[FoundSpan]]:
         """The spans that a model of these weights finds in each training sentence."""
-        return self.modeller.find(self.model(weights, lent=True), self.text)
+        found: list[list[FoundSpan]] = self.trainer.find(self.model(weights, lent=True), self.text)
+        return found
 
-    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText[Sized]:
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
         """The training sentences with their own spans and, given weights, a model's as well.
 
         Only types that the site lacks are added, with at least this confidence, where no own span
@@ -166,62 +117,12 @@ class EntityDesk(Generic[E]):
             ]
         return CompleteText(self.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own)
 
-    def slopes(self, weights: Arrays, how: How, encoded: Sized) -> Pulls:
-        """The gradients of each row's loss by the form's `slope`."""
-        found = self.trained_by(how).slopes(self.model(weights, lent=True), encoded)
-        rows = int(found.target_SG.any(1).sum())
-        return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0), rows)
-
-    def fit(
-        self,
-        weights: Arrays,
-        how: How,
-        *,
-        seed: int,
-        encoded: Sized | None = None,
-        each_S: NDArray[np.float32] | None = None,
-    ) -> Fitted:
-        """Train on the site's own annotation, or on text that `completed` gave.
-
-        `each_S` weighs the loss of each row's own entities. Raises Refusal if there is no text.
-        """
-        text = self.own if encoded is None else encoded
-        if not len(text):
-            raise Refusal("no-training-text")
-        model = self.model(weights)
-        self.fill(model, how)
-        report = self.trained_by(how).fit(
-            model,
-            text,
-            weights_S=each_S,
-            epochs=how.epochs,
-            batch_size=how.batch_size,
-            optimiser=how.steps,
-            seed=seed,
-        )
-        return Fitted(trained(model), report.loss, report.sentences)
-
-    def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
-        """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
-        if not len(self.own):
-            raise Refusal("no-training-text")
-        model = self.model(weights, lent=True)
-        loss, slope = self.trained_by(how).gradient(
-            model, self.own, size=how.batch_size, clip=how.clip, seed=seed
-        )
-        return loss, slope, min(how.batch_size, len(self.own))
-
     @property
     def places(self) -> list[tuple[int, int]]:
         """The document and the sentence of each training row, by number."""
         examples = training_examples(self.site)
-        rows = (examples[one.example] for one in cast(Windowed, self.text).windows)
+        rows = (examples[one.example] for one in self.text.windows)
         return [(one.document, one.sentence) for one in rows]
-
-    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
-        """The gradient of each unit's loss, on the site's own annotation."""
-        modeller = cast(ByUnits, self.modeller)
-        return modeller.unit_gradients(self.model(weights, lent=True), self.own, units)
 
     def spans(self, documents: Sequence[Document]) -> list[list[Span]]:
         """The spans of each sentence that this kind learns."""
@@ -231,8 +132,8 @@ class EntityDesk(Generic[E]):
         """What these weights lose on each sentence, by word."""
         examples, known = examples_from(documents)[0], own_types(self.site) & {*self.form.types}
         spans = [[one for one in own if one[2] in known] for own in self.spans(documents)]
-        text = self.featured(self.modeller.prepared(examples), examples)
-        encoded = self.modeller.annotated(text, spans, source=known)
+        text = self.featured(self.trainer.prepared(examples), examples)
+        encoded = self.trainer.annotated(text, spans, source=known)
         model = self.model(weights, lent=True)
         losses_E = self.trained_by(how).example_losses(model, encoded)
         return Losses(
@@ -242,20 +143,28 @@ class EntityDesk(Generic[E]):
             [one.tokens for one in examples],
         )
 
-    def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """The rows of a vector file, by table: ids and rows. This kind has none."""
-        return {}
+    def known_classes(self) -> list[bool]:
+        """For each class of a public row, whether the site annotates its type."""
+        known: list[bool] = self.form.known(own_types(self.site))
+        return known
+
+    def predicted(self, weights: Arrays, public: Any) -> NDArray[np.float32]:
+        """logits_TY of the rows of a public set, which is encoded once per process."""
+        made = self.trainer
+        examples = public.examples()
+        _, text = self.site.once(
+            "public sentences",
+            public.digest,
+            id(made),
+            # kept with its trainer, so that no other object can get the same id
+            make=lambda: (made, self.featured(made.prepared(examples), examples)),
+        )
+        logits: NDArray[np.float32] = made.row_logits(self.model(weights, lent=True), text)
+        return logits
 
     def worth(self, counted: Scored, by: str) -> float | None:
         """The score by which models are compared; None if nothing was scored."""
         return f1(micro(getattr(counts_of(counted), by))) if counted.sentences else None
-
-    def fill(self, model: nn.Module, how: How) -> None:
-        """Fill in the rows of the site's vector file, if `how` says so. This kind has none."""
-
-    def rows_seen(self, how: How) -> Arrays:
-        """Empty: this kind has no word table."""
-        return {}
 
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> Scored:
         """Counts on a part of the held-out text.
@@ -268,11 +177,11 @@ class EntityDesk(Generic[E]):
         if wanted is not None:
             gold = only(gold, wanted)
         if part not in self._held_out:
-            found = read(self.modeller, gold)
+            found = read(self.trainer, gold)
             text = self.featured(found.text, found.examples)
             self._held_out[part] = replace(found, text=text)
         model = self.model(weights, lent=True)
-        predicted = annotate_with(self.modeller, model, self._held_out[part], wanted=wanted)
+        predicted = annotate_with(self.trainer, model, self._held_out[part], wanted=wanted)
         if self.site.knows or apart:
             test = self.site.test_knows if part == "test" else ()
             predicted = among(predicted, gold, {*own_types(self.site), *test})
@@ -303,7 +212,7 @@ class EntityExtractor:
 
     finds: ClassVar[Literal["entities"]] = "entities"
 
-    modeller: Modeller
+    trainer: EntityTrainer
     model: nn.Module
     encoder: FrozenEncoder | None = None
     apart: bool = False
@@ -313,13 +222,13 @@ class EntityExtractor:
     @property
     def types(self) -> tuple[str, ...]:
         """The entity types that it finds."""
-        every = self.modeller.types
+        every = self.trainer.types
         return every if self.wanted is None else tuple(one for one in every if one in self.wanted)
 
     @property
     def labels(self) -> tuple[str, ...]:
         """What it can be restricted to: all entity types of the model."""
-        return self.modeller.types
+        return self.trainer.types
 
     def only(self, labels: Collection[str]) -> EntityExtractor:
         """The same model, which labels entities of these types alone."""
@@ -331,11 +240,11 @@ class EntityExtractor:
 
     def _found(self, documents: Sequence[Document], *, keep: bool) -> list[Document]:
         """`keep`: the encoder's states are read from the cache, or written there."""
-        found = read(self.modeller, documents)
+        found = read(self.trainer, documents)
         if self.encoder is not None:
             text = with_cached(found.text, found.examples, self.encoder, keep=keep)
             found = replace(found, text=text)
-        made = annotate_with(self.modeller, self.model, found, wanted=self.wanted)
+        made = annotate_with(self.trainer, self.model, found, wanted=self.wanted)
         return calibrated(made, self.calibrator, of="entities")
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
@@ -351,16 +260,16 @@ class EntityExtractor:
         self, documents: Sequence[Document], weights_S: NDArray[np.float32]
     ) -> dict[str, list[dict[str, object]]]:
         """The training sentences with their instance weights, the heaviest first."""
-        return weighted_sentences(self.modeller, documents, weights_S)
+        return weighted_sentences(self.trainer, documents, weights_S)
 
 
 def extractor_with(
-    modeller: Modeller, weights: Arrays, *, encoder: FrozenEncoder | None = None
+    trainer: EntityTrainer, weights: Arrays, *, encoder: FrozenEncoder | None = None
 ) -> EntityExtractor:
     """The extractor of a model with these weights."""
-    model = modeller.initial(0)
+    model = trainer.initial(0)
     load(model, weights)
-    return EntityExtractor(modeller, model, encoder)
+    return EntityExtractor(trainer, model, encoder)
 
 
 class EntityKind:

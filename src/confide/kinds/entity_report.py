@@ -25,7 +25,7 @@ from confide.scoring.units import by_sentence
 from confide.text.document import Document
 
 if TYPE_CHECKING:
-    from confide.kinds.entities import Modeller
+    from confide.learning.trainer import EntityTrainer
 
 
 def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Report:
@@ -48,7 +48,7 @@ def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Re
 
 
 def weighted_sentences(
-    modeller: Modeller, documents: Sequence[Document], weights_S: NDArray[np.float32]
+    trainer: EntityTrainer, documents: Sequence[Document], weights_S: NDArray[np.float32]
 ) -> dict[str, list[dict[str, object]]]:
     """The training sentences with their instance weights, the heaviest first.
 
@@ -56,7 +56,7 @@ def weighted_sentences(
     """
     examples, _ = examples_from(documents)
     weights: dict[int, list[float]] = {}
-    windows = modeller.prepared(examples).windows
+    windows = trainer.prepared(examples).windows
     for window, weight in zip(windows, weights_S.tolist(), strict=True):
         weights.setdefault(window.example, []).append(weight)
     mean = {row: fmean(values) for row, values in weights.items()}

@@ -9,38 +9,22 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import ClassVar, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 from confide.errors import FederationError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import Bench, EntityExtractor, Modeller, extractor_with
+from confide.kinds.entities import EntityExtractor, extractor_with
+from confide.kinds.protocol import SharedModel
 from confide.kinds.types import types_in_text
 from confide.learning.encoder import FrozenEncoder
+from confide.learning.trainer import EntityTrainer
 from confide.learning.weights import trained
 
 
-class Files(Protocol):
-    """Public files, as they are read."""
-
-    @property
-    def folder(self) -> Path:
-        """Where they lie."""
-        ...
-
-    @property
-    def digest(self) -> str:
-        """The digest of their content."""
-        ...
-
-
-F = TypeVar("F", bound=Files)
-
-
-class MadeOfFiles(ABC, Generic[F]):
+class MadeOfFiles(ABC):
     """A form of a model that is made of public files and reads their word pieces."""
 
     word_table: ClassVar[str] = ""
@@ -54,16 +38,16 @@ class MadeOfFiles(ABC, Generic[F]):
         """The files' name in the settings of the run."""
 
     @abstractmethod
-    def found(self, place: str) -> F:
+    def found(self, place: str) -> Any:
         """The files of this name or folder. Raises ConfideError if they cannot be used."""
 
     @abstractmethod
-    def found_at(self, site: Site) -> F:
+    def found_at(self, site: Site) -> Any:
         """The site's copy. Raises Refusal if it is unusable."""
 
     @abstractmethod
-    def modeller(self, files: F) -> Modeller:
-        """The modeller of this form."""
+    def trainer(self, files: Any) -> EntityTrainer:
+        """The trainer of this form."""
 
     def tables(self) -> Sequence[str]:
         """None: word pieces are public, not a vocabulary that the sites agreed on."""
@@ -79,20 +63,20 @@ class MadeOfFiles(ABC, Generic[F]):
 
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The weights of all that is trained. Raises Refusal at a site without the same files."""
-        made = self.modeller(self.found(self.files)) if site is None else self.bench(site).modeller
+        made = self.trainer(self.found(self.files)) if site is None else self.bench(site).trainer
         return trained(made.initial(seed))
 
     def parameters(self, first: Arrays) -> int:
         """The number of trained parameters."""
         return sum(array.size for array in first.values())
 
-    def bench(self, site: Site) -> Bench:
+    def bench(self, site: Site) -> SharedModel:
         """The process's bench. Raises Refusal if the site's files are not those of the form."""
         files = self.found_at(site)
         if files.digest != self.digest:
             raise Refusal("other-encoder")
         place = (files.folder, repr(self))
-        return site.once("files", *place, make=lambda: Bench(self.modeller(files)))
+        return site.once("files", *place, make=lambda: SharedModel(self.trainer(files)))
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -109,10 +93,10 @@ class MadeOfFiles(ABC, Generic[F]):
                 got=place,
                 fix="name the folder of the same files",
             )
-        return extractor_with(self.modeller(files), weights)
+        return extractor_with(self.trainer(files), weights)
 
 
-class MadeOfEncoder(MadeOfFiles[FrozenEncoder]):
+class MadeOfEncoder(MadeOfFiles):
     """A form whose files are an encoder's."""
 
     encoder: str

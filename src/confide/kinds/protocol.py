@@ -11,15 +11,17 @@ messages of a method leave these open, and `steps_of` fills them in.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from confide.data.batches.flat import Rows
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
@@ -31,6 +33,9 @@ from confide.federation.steps import Step, Tables, Turn
 from confide.kinds.how import How
 from confide.kinds.releases import Holders
 from confide.kinds.trained import Trained
+from confide.learning.trainer import Pulls
+from confide.learning.weights import load, trained
+from confide.privacy.clipping import UnitSlopes
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts, TaskName
 from confide.text.document import Document, Problem
@@ -64,56 +69,216 @@ class Losses(NamedTuple):
     marks: Sequence[Hashable]
 
 
-class Desk(Protocol):
-    """A kind at a site: the site's text, encoded once, and the one model of the process."""
+class CompleteText(NamedTuple):
+    """A site's training text with its own annotation, and perhaps a model's as well.
+
+    `encoded` belongs to the desk that made it; `own` and `pseudo` count the annotations of each.
+    """
+
+    encoded: Any
+    own: int
+    pseudo: int
+
+
+Lift = Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
+"""By table, the ids of the rows that a vector file has (K), and its vectors (K × D)."""
+
+
+@dataclass
+class SharedModel:
+    """What the sites of a process share: the trainer of one form, and its one model."""
+
+    trainer: Any
+
+    @cached_property
+    def model(self) -> Any:
+        """The process's one model of this form."""
+        return self.trainer.initial(0)
+
+
+class SiteModel(ABC):
+    """A kind at a site: the site's text, encoded once, and the one model of the process.
+
+    A kind whose text cannot do what a method asks leaves that out (`methods.CROSSED`).
+    """
+
+    def __init__(self, site: Site, form: Any) -> None:
+        self.site = site
+        self.form = form
+
+    # --- what a kind says -------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def size(self) -> int:
         """The number of training examples: the site's weight in a weighted mean."""
-        ...
 
+    @abstractmethod
     def check(self) -> None:
         """Raise Refusal if the site's text does not fit the form, or its guards forbid training."""
-        ...
 
-    def vectors(self) -> str:
-        """A keyed check value of the site's vector file; empty without one."""
-        ...
+    @property
+    @abstractmethod
+    def bench(self) -> SharedModel:
+        """The process's bench. Raises Refusal if the site's public files or key differ."""
 
-    def fit(self, weights: Arrays, how: How, *, seed: int) -> Fitted:
-        """Train from these weights on the site's own text. Raises Refusal if there is none."""
-        ...
+    @property
+    def own(self) -> Any:
+        """The training text, encoded, with the site's own annotation."""
+        raise NotImplementedError
 
-    def rows_seen(self, how: How) -> Arrays:
-        """For each row of the form's tables: 1 if the site has what it stands for, else 0.
-
-        That is a word or character of its training text, or a relation that it annotates.
-
-        Where `how` fills in word vectors, their rows count as well: all sites fill in the same, so
-        words of a site that has no part in that round get their vectors too.
-        """
-        ...
-
+    @abstractmethod
     def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
         """What these weights lose on documents of the site, trained on or not, without dropout.
 
         Annotation that the site's training text could not have is left out.
         """
-        ...
 
-    def scored(self, weights: Arrays, part: str) -> Any:
-        """The counts of these weights on a part of the held-out text, as the kind's `Scored`."""
-        ...
+    @abstractmethod
+    def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> Any:
+        """The counts of these weights on a part of the held-out text, as the kind's `Scored`.
+
+        With `apart`, labels that nobody looked for there are not counted: a find may be right.
+        """
+
+    def vectors(self) -> str:
+        """A keyed check value of the site's vector file; empty without one."""
+        return ""
+
+    def fill(self, model: Any, how: How) -> None:  # noqa: B027
+        """Fill in the rows of the site's vector file, if there is one and `how` says so."""
+
+    def lift(self) -> Lift:
+        """The rows of the site's vector file; empty without one."""
+        return {}
+
+    def rows_seen(self, how: How) -> Arrays:
+        """For each row of the form's tables: 1 if the site has what it stands for, else 0.
+
+        That is a word or character of its training text, or a relation that it annotates. Where
+        `how` fills in word vectors, their rows count as well: all sites fill in the same, so words
+        of a site that has no part in that round get their vectors too.
+        """
+        return {}
+
+    def worth(self, counted: Any, by: str) -> float | None:
+        """The score by which models are compared; None if nothing was scored."""
+        raise NotImplementedError
+
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
+        """The training text with the site's own annotation and, given weights, a model's as well.
+
+        The model of these weights adds only labels that the site lacks (Wang et al. 2023, Eq. 5),
+        of at least this confidence; own annotation is never replaced.
+        """
+        raise NotImplementedError
+
+    def predicted(self, weights: Arrays, public: Any) -> NDArray[np.float32]:
+        """logits_SR of the rows of a public set by a model with these weights."""
+        raise NotImplementedError
+
+    def known_classes(self) -> list[bool]:
+        """For each class, whether the site annotates it. Every site annotates the first."""
+        raise NotImplementedError
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The document and the sentence of each training row, by number; -1: none."""
+        raise NotImplementedError
+
+    # --- what follows -----------------------------------------------------------------------
+
+    @property
+    def trainer(self) -> Any:
+        """The trainer of the process's model."""
+        return self.bench.trainer
+
+    def trained_by(self, how: How) -> Any:
+        """The trainer that trains as `how` says."""
+        return replace(self.trainer, open=how.outside)
+
+    def model(self, weights: Arrays, *, lent: bool = False) -> Any:
+        """The process's model; if `lent`, it uses these very arrays and must not be trained."""
+        model = self.bench.model
+        load(model, weights, lent=lent)
+        return model
+
+    def fit(
+        self,
+        weights: Arrays,
+        how: How,
+        *,
+        seed: int,
+        encoded: Any = None,
+        each_S: NDArray[np.float32] | None = None,
+    ) -> Fitted:
+        """Train on the site's own annotation, or on text that `completed` gave.
+
+        `each_S` weighs the part of each row's loss that is of the site's own annotation. Raises
+        Refusal if there is no text.
+        """
+        text = self.own if encoded is None else encoded
+        if not len(text):
+            raise Refusal("no-training-text")
+        model = self.model(weights)
+        self.fill(model, how)
+        report = self.trained_by(how).fit(
+            model,
+            text,
+            weights_S=each_S,
+            epochs=how.epochs,
+            batch_size=how.batch_size,
+            optimiser=how.steps,
+            seed=seed,
+        )
+        return Fitted(trained(model), report.loss, report.sentences)
+
+    def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
+        """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
+        own = self.own
+        if not len(own):
+            raise Refusal("no-training-text")
+        loss, slope = self.trained_by(how).gradient(
+            self.model(weights, lent=True), own, size=how.batch_size, clip=how.clip, seed=seed
+        )
+        return loss, slope, min(how.batch_size, len(own))
+
+    def slopes(self, weights: Arrays, how: How, encoded: Any) -> Pulls:
+        """The gradients of `how`'s loss on the text that `completed` gave, without dropout."""
+        pulls: Pulls = self.trained_by(how).pulls(self.model(weights, lent=True), encoded)
+        return pulls
+
+    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
+        """The gradient of each unit's loss, on the site's own annotation, in any order."""
+        found: Iterator[UnitSlopes] = self.trainer.unit_gradients(
+            self.model(weights, lent=True), self.own, units
+        )
+        return found
 
 
-class Form(Protocol):
-    """All that a model is but its weights; a message."""
+class ModelSpec(Protocol):
+    """All that a model is but its weights; a message.
+
+    `slope` ends the name of the parameter by whose gradients rows are compared. Of a model of
+    parts, `private` are those that stay at the site by default, `head` is the part whose shape
+    depends on the types, and `word_table` the table that vector files have rows of; each may be
+    empty.
+    """
+
+    private: ClassVar[Sequence[str]]
+    head: ClassVar[str]
+    word_table: ClassVar[str]
+    slope: ClassVar[str]
 
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The trained weights before round 1; only trained weights travel.
 
         At a `site` its own copy of public files is read. Raises Refusal there.
         """
+        ...
+
+    def parameters(self, first: Arrays) -> int:
+        """The number of parameters of the whole model that starts with these weights."""
         ...
 
     def tables(self) -> Sequence[str]:
@@ -127,7 +292,24 @@ class Form(Protocol):
         """
         ...
 
-    def at(self, site: Site) -> Desk:
+    @property
+    def classes(self) -> int:
+        """The number of classes of a public row. The first stands for nothing found."""
+        ...
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The classes, by which labels name them."""
+        ...
+
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own model; with `types`, of the types of its text only.
+
+        Raises Refusal if the site cannot have its own model with these private parts.
+        """
+        ...
+
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site, made once."""
         ...
 
@@ -165,11 +347,9 @@ class PublicSet(Protocol):
         ...
 
 
-F = TypeVar("F", bound=Form, covariant=True)
+F = TypeVar("F", bound=ModelSpec, covariant=True)
 S = TypeVar("S")
 P = TypeVar("P", bound=PublicSet)
-D = TypeVar("D", bound=Desk)
-G = TypeVar("G", bound=Form)
 
 
 class Agreed(NamedTuple):
@@ -305,7 +485,7 @@ def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, K
     return taken(site, ask.form), Kept(ask.form)
 
 
-def taken(site: Site, form: Form) -> Taken:
+def taken(site: Site, form: ModelSpec) -> Taken:
     """Encode and check the training text with this form; the reply says how much there is."""
     desk = form.at(site)
     vectors = site.files["vectors"] = desk.vectors()
@@ -342,11 +522,11 @@ TAKE = Step.of(take, check=check_taken)
 SCORE = Step.of(score)
 
 
-def desk_at(site: Site, form: G, make: Callable[[Site, G], D]) -> D:
+def desk_at(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> SiteModel:
     """The site's desk of this form, made once; a new form replaces the old desk."""
     kept = site.cache.get("desk")
     if kept is not None and (kept[0] is form or encode(kept[0]) == encode(form)):
-        found: D = kept[1]
+        found: SiteModel = kept[1]
         return found
     site.cache.pop("desk", None)
     made = make(site, form)

@@ -14,53 +14,21 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import SettingsError
 from confide.federation.messages import Arrays
-from confide.federation.site import Site
 from confide.kinds.how import How
-from confide.kinds.protocol import Desk, Form, Kind, PublicSet
+from confide.kinds.protocol import Kind, PublicSet
 from confide.learning.teaching import Lesson
 from confide.text.document import Document
 
 MIB = 2**20
 SEVERAL = "\n"
 """What stands between the classes of a row that has several: no name has a line's end in it."""
-P = TypeVar("P", contravariant=True)
-
-
-class PublicDesk(Desk, Protocol[P]):
-    """A desk that predicts a public set. S rows of the set, R classes."""
-
-    def predicted(self, weights: Arrays, public: P) -> NDArray[np.float32]:
-        """logits_SR of a model with these weights; their softmax is its belief about each row."""
-        ...
-
-    def known_classes(self) -> list[bool]:
-        """For each class, whether the site annotates it. Every site annotates the first."""
-        ...
-
-
-class PublicForm(Form, Protocol):
-    """The form of a kind that learns from predictions of a public set."""
-
-    @property
-    def classes(self) -> int:
-        """The number of classes. The first stands for nothing found."""
-        ...
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The classes, by which labels name them."""
-        ...
-
-    def at(self, site: Site) -> PublicDesk[Any]:
-        """The desk of this form at a site."""
-        ...
 
 
 class Student(Protocol):
@@ -90,7 +58,7 @@ class Student(Protocol):
 
 
 class PublicKind(Kind, Protocol):
-    """A kind with a `PublicForm`, whose desks are each a `PublicDesk`."""
+    """A kind whose desks predict a public set."""
 
     Public: ClassVar[type]
 

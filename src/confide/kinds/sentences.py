@@ -14,7 +14,7 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, ClassVar, Generic, Protocol, Self, TypeVar, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,11 +25,10 @@ from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.kinds.context import with_cached
-from confide.kinds.entities import DeskForm, EntityDesk, EntityExtractor, Modeller
+from confide.kinds.entities import EntityExtractor
 from confide.kinds.how import How
 from confide.kinds.public import MIB, digest_of, no_public_set
-from confide.kinds.types import own_types
-from confide.learning.teaching import Lesson, Teachable
+from confide.learning.teaching import Lesson
 from confide.learning.weights import load, trained
 from confide.text.document import Document
 
@@ -105,38 +104,6 @@ def public_sentences(
     return public, found
 
 
-class SentenceForm(DeskForm, Protocol):
-    """The form of a kind that finds entities and can learn from predictions of public rows."""
-
-    @property
-    def class_names(self) -> Sequence[str]:
-        """The classes of a row, by which labels name them."""
-        ...
-
-    def known(self, types: Set[str]) -> list[bool]:
-        """For each class, whether a site that annotates these types knows it."""
-        ...
-
-    def told(self, public: Any, labels: Sequence[str]) -> list[list[Span]]:
-        """The spans of each public sentence, from the labels of all rows; none without `labels`."""
-        ...
-
-    def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        ...
-
-    def extractor(
-        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
-    ) -> EntityExtractor:
-        """The extractor of a trained model, for a holder of its public files."""
-        ...
-
-
-G = TypeVar("G", bound=SentenceForm)
-Taught = Teachable[Any, Any]
-"""A modeller that predicts single rows, whatever its texts are."""
-
-
 class OfTags:
     """What forms share that give each token a tag: the rows of a public set are its tokens."""
 
@@ -167,57 +134,31 @@ class OfTags:
         return spans_of(public, labels, self.tags)
 
 
-class SentenceDesk(EntityDesk[G], Generic[G]):
-    """The desk of a kind that finds entities, at a site that predicts a public set."""
-
-    def trained_by(self, how: How) -> Modeller:
-        """The modeller that trains the process's model as `how` says."""
-        return self.form.taught(self.modeller, how)
-
-    def known_classes(self) -> list[bool]:
-        """For each class of a row, whether the site annotates its type."""
-        return self.form.known(own_types(self.site))
-
-    def predicted(self, weights: Arrays, public: PublicSentences) -> NDArray[np.float32]:
-        """logits_TY of the rows of a public set, which is encoded once per process."""
-        made = self.modeller
-        examples = public.examples()
-        _, text = self.site.once(
-            "public sentences",
-            public.digest,
-            id(made),
-            # kept with its modeller, so that no other object can get the same id
-            make=lambda: (made, self.featured(made.prepared(examples), examples)),
-        )
-        teachable = cast(Taught, made)
-        return teachable.row_logits(self.model(weights, lent=True), text)
-
-
 @dataclass
-class _Ready(Generic[G]):
+class _Ready:
     """The server's own model and the encoded public set, with its tags if it has any."""
 
-    form: G
+    form: Any
     public: str
     labels: tuple[str, ...]
     extractor: EntityExtractor
     text: object
     encoded: object
 
-    def serves(self, form: SentenceForm, public: PublicSentences, labels: Sequence[str]) -> bool:
+    def serves(self, form: Any, public: PublicSentences, labels: Sequence[str]) -> bool:
         return (public.digest, tuple(labels), form) == (self.public, self.labels, self.form)
 
 
 @dataclass
-class SentenceStudent(Generic[G]):
+class SentenceStudent:
     """The server's own model, made once, which learns from what sites predict of public rows."""
 
     _lock: threading.Lock = field(default_factory=threading.Lock)  # runs may work in parallel
-    _made: _Ready[G] | None = None
+    _made: _Ready | None = None
 
     def learn(
         self,
-        form: G,
+        form: Any,
         public: PublicSentences,
         *,
         labels: Sequence[str],
@@ -241,8 +182,8 @@ class SentenceStudent(Generic[G]):
             made = self._ready(form, public, labels, weights)
             model = made.extractor.model
             load(model, weights)
-            modeller = form.taught(made.extractor.modeller, how)
-            report = cast(Taught, modeller).distil(
+            trainer = form.taught(made.extractor.trainer, how)
+            report = trainer.distil(
                 model,
                 made.encoded,
                 lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
@@ -253,25 +194,24 @@ class SentenceStudent(Generic[G]):
             )
             return trained(model), report.loss
 
-    def said(self, form: G, public: PublicSentences, weights: Arrays) -> NDArray[np.float32]:
+    def said(self, form: Any, public: PublicSentences, weights: Arrays) -> NDArray[np.float32]:
         """logits_TY of the public rows by a model with these weights."""
         with self._lock:
             made = self._ready(form, public, (), weights)
             load(made.extractor.model, weights)
-            teachable = cast(Taught, made.extractor.modeller)
-            return teachable.row_logits(made.extractor.model, made.text)
+            return made.extractor.trainer.row_logits(made.extractor.model, made.text)
 
     def _ready(
-        self, form: G, public: PublicSentences, labels: Sequence[str], weights: Arrays
-    ) -> _Ready[G]:
+        self, form: Any, public: PublicSentences, labels: Sequence[str], weights: Arrays
+    ) -> _Ready:
         if self._made is None or not self._made.serves(form, public, labels):
             extractor = form.extractor(weights, key=None)
             examples = public.examples()
-            text = extractor.modeller.prepared(examples)
+            text = extractor.trainer.prepared(examples)
             if extractor.encoder is not None:
                 text = with_cached(text, examples, extractor.encoder)
             spans = form.told(public, labels)
-            encoded = extractor.modeller.annotated(text, spans, source=set(form.types))
+            encoded = extractor.trainer.annotated(text, spans, source=set(form.types))
             self._made = _Ready(form, public.digest, tuple(labels), extractor, text, encoded)
         return self._made
 

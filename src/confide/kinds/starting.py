@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,11 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import Agreed, F, Form, Kept, Kind, P, S
+from confide.kinds.protocol import Agreed, F, Kept, Kind, ModelSpec, P, S
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts
 from confide.text.document import Document
 
-A = TypeVar("A", bound="HandsOut")
 TOGETHER = "all sites"
 """Stands for a site where only the counts of all together are known; no site has such a name."""
 
@@ -73,20 +72,6 @@ def steps_of(kind: Kind, steps: Iterable[Step]) -> tuple[Step, ...]:
     return (*kind.steps, *own)
 
 
-class HandsOut(Protocol):
-    """An ask that hands a form to the sites."""
-
-    @property
-    def form(self) -> Form: ...  # noqa: D102
-
-
-class HasVectors(Protocol):
-    """A reply with the check value of the site's vector file."""
-
-    @property
-    def vectors(self) -> str: ...  # noqa: D102
-
-
 def settle(
     run: RunSettings,
     federation: Federation,
@@ -94,8 +79,8 @@ def settle(
     *,
     step: Step,
     public: Sequence[Document] = (),
-    ask: Callable[[Any], A],
-) -> tuple[Agreed, A, list[str]]:
+    ask: Callable[[Any], Any],
+) -> tuple[Agreed, Any, list[str]]:
     """Agree on a form and hand it out by `step`; gives what was agreed, the ask, and idle sites.
 
     `ask` turns the agreed form into the ask. Idle sites have no training text. Raises
@@ -122,12 +107,12 @@ def settle(
 class Start:
     """A trained model from which training starts. `where` names it in errors."""
 
-    form: Form
+    form: ModelSpec
     weights: Arrays
     where: str
 
 
-def first_weights(kind: Kind, form: Form, *, seed: int, start: Start | None) -> Arrays:
+def first_weights(kind: Kind, form: ModelSpec, *, seed: int, start: Start | None) -> Arrays:
     """The weights before round 1: drawn from the seed, or those of a trained model.
 
     Rows of words that the model does not know are drawn; all are, if its words were named under
@@ -177,9 +162,7 @@ def _unfit(start: Start, *, expected: str, got: str) -> SettingsError:
     )
 
 
-def compare_vectors(
-    federation: Federation, step: Step, replies: Mapping[str, HasVectors]
-) -> list[str]:
+def compare_vectors(federation: Federation, step: Step, replies: Mapping[str, Any]) -> list[str]:
     """The sites whose vector file is that of most sites (which may be none).
 
     The others are left out. Raises FederationError if too few have the same.

@@ -8,52 +8,14 @@ among them. The account does not count these (docs/noise.md).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
-from confide.data.batches.encoding import Window
 from confide.data.batches.flat import Rows
-from confide.federation.messages import Arrays
 from confide.privacy.clipping import Sum, UnitSlopes, Whole, make_whole
 from confide.text.document import Document
-
-
-class UnitDesk(Protocol):
-    """A desk that gives the gradients of single units."""
-
-    def check(self) -> None:
-        """As `kinds.protocol.Desk.check`."""
-        ...
-
-    @property
-    def places(self) -> list[tuple[int, int]]:
-        """The document and the sentence of each training row, by number; -1: none."""
-        ...
-
-    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
-        """The gradient of each unit's loss, on the site's own annotation, in any order."""
-        ...
-
-
-class Windowed(Protocol):
-    """An encoded text, which knows what part of which sentence each row is."""
-
-    @property
-    def windows(self) -> Sequence[Window]: ...  # noqa: D102
-
-
-class ByUnits(Protocol):
-    """A modeller that gives the gradients of single units."""
-
-    def unit_gradients(
-        self, model: nn.Module, encoded: Any, units: Iterable[Rows]
-    ) -> Iterator[UnitSlopes]:
-        """As `learning.unit_slopes.unit_gradients`."""
-        ...
 
 
 def units_of(

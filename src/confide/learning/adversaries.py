@@ -9,22 +9,24 @@ of 1).
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence, Set
-from contextlib import nullcontext
+from collections.abc import Collection, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.batches.examples import Example, Span
+from confide.data.batches.flat import Rows
 from confide.data.batches.pointers import NOTHING, PointerBatch
 from confide.errors import SettingsError
 from confide.learning.devices import on, placed
-from confide.learning.fit import FitReport, train
-from confide.learning.lightner import EncodedLightner, LightnerModeller, LightnerText
-from confide.learning.modelling import Slopes
+from confide.learning.fit import FitReport
+from confide.learning.lightner import EncodedLightner, LightnerText, LightnerTrainer
 from confide.learning.optimisers import Optimiser
+from confide.learning.trainer import EntityTrainer, Epochs, Parts, Random, Slopes
 from confide.learning.weights import Arrays
 from confide.learning.windows import FoundSpan
 from confide.models.adversaries import Adversary, Kind, Seen, adversarial_loss
@@ -70,14 +72,16 @@ class Opposed(nn.Module):
 
 
 @dataclass(frozen=True)
-class AdversarialModeller:
-    """`EntityModeller[LightnerText, EncodedLightner]` of a model with an adversary.
+class AdversarialTrainer(EntityTrainer):
+    """Makes and trains models with an adversary.
 
     `site` is the number of the training site, below `sites`; it is unused where nothing is trained.
     `reversal` is λ (`Reversal.at`), `weight` that of the adversary's second term.
     """
 
-    lightner: LightnerModeller
+    per_batch: ClassVar[int] = LightnerTrainer.per_batch
+
+    lightner: LightnerTrainer
     kind: Kind
     sites: int
     site: int = 0
@@ -123,13 +127,13 @@ class AdversarialModeller:
         return self.lightner.annotated(text, spans, source=source)
 
     def find(
-        self, model: nn.Module, text: LightnerText, *, wanted: Collection[str] | None = None
+        self, model: Opposed, text: LightnerText, *, wanted: Collection[str] | None = None
     ) -> list[list[FoundSpan]]:
         """The spans of each example, as LightNER finds them."""
-        return self.lightner.find(_opposed(model).model, text, wanted=wanted)
+        return self.lightner.find(model.model, text, wanted=wanted)
 
     def gradient(
-        self, model: nn.Module, encoded: EncodedLightner, *, size: int, clip: float, seed: int
+        self, model: Opposed, own: EncodedLightner, *, size: int, clip: float, seed: int
     ) -> tuple[float, Arrays]:
         """Raises SettingsError: an adversary is trained by `fit` alone."""
         raise SettingsError(
@@ -138,20 +142,40 @@ class AdversarialModeller:
             got=repr(self.kind),
         )
 
-    def slopes(self, model: nn.Module, encoded: EncodedLightner) -> Slopes:
+    def slopes(self, model: Opposed, own: EncodedLightner) -> Slopes:
         """The gradients of each row's two losses by q; the adversary takes no part."""
-        return self.lightner.slopes(_opposed(model).model, encoded)
+        return self.lightner.slopes(model.model, own)
 
-    def example_losses(self, model: nn.Module, encoded: EncodedLightner) -> NDArray[np.float64]:
-        """losses_E of the examples, without dropout; the adversary takes no part."""
-        return self.lightner.example_losses(_opposed(model).model, encoded)
+    def batch(
+        self,
+        model: Opposed,
+        text: LightnerText,
+        rows_B: Rows,
+        *,
+        own: EncodedLightner | None = None,
+        random: Random | None = None,
+    ) -> PointerBatch:
+        """These rows, as LightNER reads them."""
+        return self.lightner.batch(model.model, text, rows_B, own=own)
+
+    def losses(
+        self, model: Opposed, own: EncodedLightner, batch: PointerBatch, *, output: Tensor
+    ) -> Parts:
+        """The two losses of LightNER; the adversary takes no part."""
+        return self.lightner.losses(model.model, own, batch, output=output)
+
+    def reduced(
+        self, model: Opposed, own: EncodedLightner, optimiser: Optimiser
+    ) -> AbstractContextManager[None]:
+        """Reduce a trained token table, as LightNER does."""
+        return self.lightner.reduced(model.model, own, optimiser)
 
     def fit(
         self,
-        model: nn.Module,
-        encoded: EncodedLightner,
+        model: Opposed,
+        own: EncodedLightner,
         *,
-        weights_S: NDArray[np.float32] | None,
+        weights_S: NDArray[np.float32] | None = None,
         epochs: int,
         batch_size: int,
         optimiser: Optimiser,
@@ -161,7 +185,6 @@ class AdversarialModeller:
 
         Raises DataError if there is no row, and SettingsError if `site` is not below `sites`.
         """
-        both = _opposed(model)
         if not 0 <= self.site < self.sites:
             raise SettingsError(
                 "the site has no number among those that are told apart",
@@ -170,15 +193,10 @@ class AdversarialModeller:
             )
 
         def loss(batch: PointerBatch) -> Tensor:
-            found_B, against = self._losses(both, batch, weights_S)
+            found_B, against = self._losses(model, batch, weights_S)
             return found_B + against
 
-        def batches(seed: int) -> Iterator[PointerBatch]:
-            return self.lightner.batches(both.model, encoded, batch_size=batch_size, seed=seed)
-
-        still = optimiser.keeps_still
-        with self.lightner.reading(both.model, encoded) if still else nullcontext():
-            return train(both, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+        return self._train(model, own, loss, Epochs(epochs, batch_size, optimiser, seed))
 
     def _losses(
         self, both: Opposed, batch: PointerBatch, weights_S: NDArray[np.float32] | None
@@ -200,8 +218,3 @@ class AdversarialModeller:
         )
         against = adversarial_loss(both.adversary, seen, site=self.site, reversal=self.reversal)
         return source_B + target_B, against
-
-
-def _opposed(model: nn.Module) -> Opposed:
-    assert isinstance(model, Opposed), type(model).__name__
-    return model

@@ -1,6 +1,6 @@
-"""Models of bags: making and training them, and scoring sentences and bags.
+"""The trainer of models of bags.
 
-Training takes a bag as rows of what `BagModeller.encoded` made. All sentences of a training bag
+Training takes a bag as rows of what `BagTrainer.prepared` made. All sentences of a training bag
 have the same relation, the bag's.
 
 Shapes: S sentences, G bags, R relations.
@@ -8,16 +8,18 @@ Shapes: S sentences, G bags, R relations.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
 from confide.data.batches.least import joined
 from confide.data.batches.relation_pieces import (
@@ -39,13 +41,13 @@ from confide.errors import DataError
 from confide.learning.bag_scores import EncodedBags, Rows, said
 from confide.learning.devices import beside, home, placed, predicting
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.fit import FitReport, train
-from confide.learning.optimisers import Optimiser, Steps, build, row_steps
-from confide.learning.relations import RelationForm, RelationModeller
-from confide.learning.rows import only_rows, table_of
+from confide.learning.optimisers import Optimiser, row_steps
+from confide.learning.relations import RelationForm, RelationTrainer
+from confide.learning.rows import only_rows, pieces_read
+from confide.learning.trainer import Make, Parts, Random, RowTrainer
 from confide.learning.tuning import WHOLE, Tuning, tune
 from confide.learning.weights import set_rows
-from confide.models.bags import BagModel, Denoise, clearest, loss_of
+from confide.models.bags import BagModel, Denoise, clearest, logits_of
 from confide.models.pcnn import Activation, Pcnn, PcnnSizes
 from confide.models.products import widen
 from confide.models.relation import MentionReader, Pool
@@ -88,96 +90,15 @@ class BagForm:
     dropout: float = 0.5
 
 
-@dataclass(frozen=True)
-class BagModeller:
-    """Makes models of one form, and turns examples into what they read.
+@dataclass(frozen=True, eq=False)
+class GroupedBags:
+    """Encoded sentences in bags; `groups[g]` are the rows of bag `g`."""
 
-    `source` is the vocabulary that a `PcnnForm` needs, or the encoder that an `EncoderForm` needs.
-    """
+    text: EncodedBags
+    groups: Sequence[Rows]
 
-    form: BagForm
-    source: Vocabulary | FrozenEncoder
-
-    def initial(self, seed: int) -> BagModel:
-        """A new model; the seed draws its weights except those that an encoder brings."""
-        with seeded(seed):
-            model = self._new()
-            if isinstance(model.reader, MentionReader):
-                tune(model, model.reader.encoder, self._relations.form.tuning)
-        return placed(model.eval())
-
-    def _new(self) -> BagModel:
-        form = self.form
-        reader: Pcnn | MentionReader
-        if isinstance(form.reader, PcnnForm):
-            reader = Pcnn(_sizes(form.reader, len(self._vocabulary)))
-        else:
-            body = self._relations.body()
-            reader = MentionReader(body, self._relations.encoder.dim, pool=form.reader.pool)
-            widen(reader)
-        return BagModel(reader, len(form.relations), dropout=form.dropout)
-
-    def encoded(self, examples: Sequence[RelationExample]) -> EncodedBags:
-        """The examples, encoded. Raises DataError if one has a relation that is not a class."""
-        reader = self.form.reader
-        if isinstance(reader, EncoderForm):
-            return self._relations.encoded(examples)
-        return encode_sentences(
-            examples,
-            words=self._vocabulary,
-            relations=self.form.relations,
-            how=reader.how,
-            longest=reader.longest,
-            farthest=reader.farthest,
-        )
-
-    def featured(self, encoded: EncodedBags, model: BagModel, folder: Path) -> EncodedBags:
-        """The examples with what a frozen encoder gives of them, if that is what reads them."""
-        if isinstance(encoded, EncodedSentences):
-            return encoded
-        return self._relations.featured(encoded, model, folder=folder)
-
-    @property
-    def _vocabulary(self) -> Vocabulary:
-        if isinstance(self.source, FrozenEncoder):
-            raise TypeError("a piecewise CNN needs a vocabulary")
-        return self.source
-
-    @cached_property
-    def _relations(self) -> RelationModeller:
-        reader = self.form.reader
-        if not isinstance(self.source, FrozenEncoder) or isinstance(reader, PcnnForm):
-            raise TypeError("an encoder form needs an encoder")
-        own = RelationForm(
-            relations=self.form.relations,
-            types=reader.types,
-            blind=reader.blind,
-            pool=reader.pool,
-            longest=reader.longest,
-            tuning=reader.tuning,
-        )
-        return RelationModeller(self.source, own)
-
-
-def _sizes(form: PcnnForm, words: int) -> PcnnSizes:
-    return PcnnSizes(
-        words=words,
-        word_dim=form.word_dim,
-        position_dim=form.position_dim,
-        farthest=form.farthest,
-        filters=form.filters,
-        width=form.width,
-        activation=form.activation,
-    )
-
-
-def set_vectors(model: BagModel, vectors: VectorFile) -> None:
-    """Copy the file's vectors into the rows of its words. Raises DataError if the width differs."""
-    if isinstance(model.reader, Pcnn):
-        set_rows(model.reader.word, vectors)
-
-
-# --- training ---------------------------------------------------------------------------------
+    def __len__(self) -> int:
+        return len(self.groups)
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,95 +124,195 @@ class BagBatch:
         return BagBatch(sentences, bags_S, self.relations_G[start:end])
 
 
-def fit_bags(
-    model: BagModel,
-    encoded: EncodedBags,
-    groups: Sequence[Rows],
-    *,
-    denoise: Denoise,
-    epochs: int,
-    batch_size: int,
-    optimiser: Optimiser,
-    seed: int,
-) -> FitReport:
-    """Train in place with a fresh optimiser on the mean loss of each batch's bags.
+@dataclass(frozen=True)
+class BagTrainer(RowTrainer):
+    """Makes and trains models of one form, and turns examples into what they read.
 
-    `groups[g]` are the rows of bag `g`; a batch has `batch_size` bags in random order. With "none"
-    each sentence is a bag of its own. With "one" each batch picks the sentence of each bag by the
-    current weights. An encoder trains on at most 64 sentences of a bag, drawn anew in each epoch; a
-    piecewise CNN on all.
+    `source` is the vocabulary that a `PcnnForm` needs, or the encoder that an `EncoderForm` needs.
+    `denoise` says how the sentences of a bag are combined in training.
 
-    Words that do not occur stay as they are, even with weight decay; under SGD without momentum,
-    weight decay applies only to the words of a batch. The report's `sentences` are those trained
-    on, its loss is a mean over bags. Raises DataError if there is nothing to train on, or if a bag
-    is empty.
+    A batch has bags in random order. With "none" each sentence is a bag of its own. With "one" each
+    batch picks the sentence of each bag by the current weights. An encoder trains on at most 64
+    sentences of a bag, drawn anew in each epoch; a piecewise CNN on all. Words that do not occur
+    stay as they are, even with weight decay; under SGD without momentum, weight decay applies only
+    to the words of a batch.
     """
-    if any(not len(group) for group in groups):
-        raise DataError("a bag has no sentence")
-    if denoise == "none":
-        groups = [row[None] for group in groups for row in group]
-    trained = 0
 
-    def batches(seed: int) -> Iterator[BagBatch]:
-        nonlocal trained
-        random = np.random.default_rng(seed)
-        for own in _dealt(encoded, groups, batch_size, random):
-            chosen = _chosen(model, encoded, own) if denoise == "one" else own
-            batch = _batch(encoded, chosen)
-            trained += len(batch.bags_S)
-            yield batch
+    head: ClassVar[str] = "relation"
 
-    loss = loss_of(denoise)
-    with _table_of(model, encoded, groups, optimiser) as make:
-        report = train(
-            model,
-            batches,
-            lambda batch: loss(model, batch),
-            epochs=epochs,
-            optimiser=optimiser,
-            seed=seed,
-            make=make,
+    form: BagForm
+    source: Vocabulary | FrozenEncoder
+    denoise: Denoise = "none"
+
+    def initial(self, seed: int) -> BagModel:
+        """A new model; the seed draws its weights except those that an encoder brings."""
+        with seeded(seed):
+            model = self._new()
+            if isinstance(model.reader, MentionReader):
+                tune(model, model.reader.encoder, self._relations.form.tuning)
+        return placed(model.eval())
+
+    def _new(self) -> BagModel:
+        form = self.form
+        reader: Pcnn | MentionReader
+        if isinstance(form.reader, PcnnForm):
+            reader = Pcnn(_sizes(form.reader, len(self._vocabulary)))
+        else:
+            body = self._relations.body()
+            reader = MentionReader(body, self._relations.encoder.dim, pool=form.reader.pool)
+            widen(reader)
+        return BagModel(reader, len(form.relations), dropout=form.dropout)
+
+    def prepared(self, examples: Sequence[RelationExample]) -> EncodedBags:
+        """The examples, encoded. Raises DataError if one has a relation that is not a class."""
+        reader = self.form.reader
+        if isinstance(reader, EncoderForm):
+            return self._relations.prepared(examples)
+        return encode_sentences(
+            examples,
+            words=self._vocabulary,
+            relations=self.form.relations,
+            how=reader.how,
+            longest=reader.longest,
+            farthest=reader.farthest,
         )
-    return replace(report, sentences=trained)
+
+    def featured(self, encoded: EncodedBags, model: BagModel, folder: Path) -> EncodedBags:
+        """The examples with what a frozen encoder gives of them, if that is what reads them."""
+        if isinstance(encoded, EncodedSentences):
+            return encoded
+        return self._relations.featured(encoded, model, folder=folder)
+
+    def annotated(self, text: EncodedBags, groups: Sequence[Rows]) -> GroupedBags:
+        """Bags of these sentences; `groups[g]` are the rows of bag `g`.
+
+        Raises DataError if a bag is empty.
+        """
+        if any(not len(group) for group in groups):
+            raise DataError("a bag has no sentence")
+        if self.denoise == "none":
+            groups = [row[None] for group in groups for row in group]
+        return GroupedBags(text, groups)
+
+    def epoch(
+        self, model: BagModel, own: GroupedBags, *, batch_size: int, random: Random
+    ) -> Iterator[BagBatch]:
+        """The batches of one epoch; for an encoder, bags of similar size are together."""
+        for groups in _dealt(own.text, own.groups, batch_size, random):
+            yield self._batch(model, own.text, groups)
+
+    def batch(
+        self,
+        model: BagModel,
+        text: EncodedBags,
+        rows_B: Rows,
+        *,
+        own: GroupedBags | None = None,
+        random: Random | None = None,
+    ) -> BagBatch:
+        """The bags of these numbers."""
+        assert own is not None
+        return self._batch(model, text, [own.groups[row] for row in rows_B])
+
+    def counted(self, batch: BagBatch) -> int:
+        """The number of sentences."""
+        return len(batch.bags_S)
+
+    def output(self, model: BagModel, batch: BagBatch) -> Tensor:
+        """logits_GR of the bags."""
+        return logits_of(self.denoise)(model, batch)
+
+    def loss(self, model: BagModel, own: GroupedBags, batch: BagBatch, *, output: Tensor) -> Tensor:
+        """loss_G: the negative log-likelihood of each bag's relation."""
+        return functional.cross_entropy(output, batch.relations_G, reduction="none")
+
+    def losses(
+        self, model: BagModel, own: GroupedBags, batch: BagBatch, *, output: Tensor
+    ) -> Parts:
+        """The loss of each bag, which is all of the site's own annotation."""
+        loss_G = self.loss(model, own, batch, output=output)
+        return loss_G, torch.zeros_like(loss_G)
+
+    def bag_losses(
+        self, model: BagModel, text: EncodedBags, groups: Sequence[Rows]
+    ) -> NDArray[np.float64]:
+        """losses_G: what training would lose on each bag, without dropout; all sentences count.
+
+        With "none" it is the mean over the bag's sentences.
+        """
+        losses_G = np.zeros(len(groups))
+        with predicting(model):
+            for number, group in enumerate(groups):
+                own = self.annotated(text, [group])
+                batch = beside(self._batch(model, text, own.groups), model)
+                output = self.output(model, batch)
+                losses_G[number] = float(home(self.loss(model, own, batch, output=output).mean()))
+        return losses_G
+
+    @contextmanager
+    def reduced(
+        self, model: BagModel, own: GroupedBags, optimiser: Optimiser
+    ) -> Iterator[Make | None]:
+        """Train only the rows of the table that are read; gives what makes the optimiser."""
+        reader, text = model.reader, own.text
+        if isinstance(reader, Pcnn) and optimiser.rowwise:
+            reader.word.sparse = True
+            try:
+                yield row_steps
+            finally:
+                reader.word.sparse = False
+            return
+        within: AbstractContextManager[None] = nullcontext()
+        if isinstance(reader, Pcnn) and isinstance(text, EncodedSentences):
+            read = text.only(np.concatenate(own.groups)) if own.groups else text
+            within = only_rows(model, reader.word, np.append(read.words_N, PAD))
+        elif isinstance(reader, MentionReader) and isinstance(text, EncodedRelations):
+            within = pieces_read(model, reader.encoder, text, optimiser=optimiser)
+        with within:
+            yield None
+
+    def _batch(self, model: BagModel, text: EncodedBags, groups: Sequence[Rows]) -> BagBatch:
+        chosen = _chosen(model, text, groups) if self.denoise == "one" else groups
+        return _batch(text, chosen)
+
+    @property
+    def _vocabulary(self) -> Vocabulary:
+        if isinstance(self.source, FrozenEncoder):
+            raise TypeError("a piecewise CNN needs a vocabulary")
+        return self.source
+
+    @cached_property
+    def _relations(self) -> RelationTrainer:
+        reader = self.form.reader
+        if not isinstance(self.source, FrozenEncoder) or isinstance(reader, PcnnForm):
+            raise TypeError("an encoder form needs an encoder")
+        own = RelationForm(
+            relations=self.form.relations,
+            types=reader.types,
+            blind=reader.blind,
+            pool=reader.pool,
+            longest=reader.longest,
+            tuning=reader.tuning,
+        )
+        return RelationTrainer(self.source, own)
 
 
-def bag_losses(
-    model: BagModel, encoded: EncodedBags, groups: Sequence[Rows], *, denoise: Denoise
-) -> NDArray[np.float64]:
-    """losses_G: what training would lose on each bag, without dropout; all its sentences count.
-
-    With "none" it is the mean over the bag's sentences.
-    """
-    losses_G, loss = np.zeros(len(groups)), loss_of(denoise)
-    with predicting(model):
-        for number, group in enumerate(groups):
-            own = [row[None] for row in group] if denoise == "none" else [group]
-            chosen = _chosen(model, encoded, own) if denoise == "one" else own
-            batch = beside(_batch(encoded, chosen), model)
-            losses_G[number] = float(home(loss(model, batch).mean()))
-    return losses_G
-
-
-def fit_sentences(
-    model: BagModel,
-    encoded: EncodedBags,
-    *,
-    epochs: int,
-    batch_size: int,
-    optimiser: Optimiser,
-    seed: int,
-) -> FitReport:
-    """Train as `fit_bags` does, with each sentence as a bag of its own."""
-    return fit_bags(
-        model,
-        encoded,
-        [np.arange(len(encoded))],
-        denoise="none",
-        epochs=epochs,
-        batch_size=batch_size,
-        optimiser=optimiser,
-        seed=seed,
+def _sizes(form: PcnnForm, words: int) -> PcnnSizes:
+    return PcnnSizes(
+        words=words,
+        word_dim=form.word_dim,
+        position_dim=form.position_dim,
+        farthest=form.farthest,
+        filters=form.filters,
+        width=form.width,
+        activation=form.activation,
     )
+
+
+def set_vectors(model: BagModel, vectors: VectorFile) -> None:
+    """Copy the file's vectors into the rows of its words. Raises DataError if the width differs."""
+    if isinstance(model.reader, Pcnn):
+        set_rows(model.reader.word, vectors)
 
 
 def _dealt(
@@ -342,31 +363,3 @@ def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> li
     for number, place in zip(several, best_G, strict=True):
         found[number] = rows_S[place : place + 1]
     return found
-
-
-@contextmanager
-def _table_of(
-    model: BagModel, encoded: EncodedBags, groups: Sequence[Rows], optimiser: Optimiser
-) -> Iterator[Callable[[list[nn.Parameter], Optimiser], Steps]]:
-    """Train only the rows of the table that are read; gives what makes the optimiser."""
-    reader = model.reader
-    if isinstance(reader, Pcnn) and optimiser.rowwise:
-        reader.word.sparse = True
-        try:
-            yield row_steps
-        finally:
-            reader.word.sparse = False
-        return
-    within: AbstractContextManager[None] = nullcontext()
-    if isinstance(reader, Pcnn) and isinstance(encoded, EncodedSentences):
-        own = encoded.only(np.concatenate(groups)) if groups else encoded
-        within = only_rows(model, reader.word, np.append(own.words_N, PAD))
-    elif (
-        isinstance(reader, MentionReader)
-        and isinstance(encoded, EncodedRelations)
-        and optimiser.keeps_still
-    ):
-        table = table_of(reader)
-        within = only_rows(model, table, np.append(encoded.ids_N, encoded.padding))
-    with within:
-        yield build

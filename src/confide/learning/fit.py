@@ -45,13 +45,11 @@ def fit(
     optimiser: Optimiser,
     seed: int,
     word_dropout: float = 0.05,
-    on_batch: Callable[[int, float], None] | None = None,
 ) -> FitReport:
     """Train in place with a fresh optimiser on the mean loss of each batch's sentences.
 
     The same model, data and seed give the same bits (with one torch thread). `word_dropout` is the
-    share of tokens read as the unknown word. `on_batch` is called with each step's number and loss.
-    Raises `DataError` if there is nothing to train on.
+    share of tokens read as the unknown word. Raises `DataError` if there is nothing to train on.
     """
 
     def batches(seed: int) -> Iterator[TaggerBatch]:
@@ -64,7 +62,6 @@ def fit(
         epochs=epochs,
         optimiser=optimiser,
         seed=seed,
-        on_batch=on_batch,
     )
 
 
@@ -90,13 +87,14 @@ def train(
     epochs: int,
     optimiser: Optimiser,
     seed: int,
-    on_batch: Callable[[int, float], None] | None = None,
     make: Callable[[list[nn.Parameter], Optimiser], Steps] = build,
+    count: Callable[[B], int] = len,
 ) -> FitReport:
     """Train any model in place, as `fit` trains a tagger.
 
     `batches` gives an epoch's batches for its seed, `loss` the loss of each sentence of a batch;
-    `make` makes the optimiser. Training ends after `epochs` or `optimiser.most` steps, whichever
+    `make` makes the optimiser, and `count` says how many sentences the report counts a batch as.
+    Training ends after `epochs` or `optimiser.most` steps, whichever
     comes first. Raises SmallBatchError for a batch of fewer rows than a gradient may cover.
     """
     started = time.perf_counter()
@@ -115,9 +113,8 @@ def train(
                 parts = in_parts(batch, place.at_once)
                 values.append(descent.step_down(_losses(loss, parts, model, len(batch))))
                 sizes.append(len(batch))
-                steps, tokens, sentences = steps + 1, tokens + batch.tokens, sentences + len(batch)
-                if on_batch is not None:
-                    on_batch(steps, float(home(values[-1])))
+                steps, tokens = steps + 1, tokens + batch.tokens
+                sentences += count(batch)
             if not sizes:
                 raise DataError("there is no sentence to train on")
             means = home(torch.stack(values)).tolist()

@@ -1,6 +1,6 @@
-"""The modeller of LightNER: makes it from a BART's files, trains it, finds spans and gradients.
+"""The trainer of LightNER: makes it from a BART's files, trains it, finds spans and gradients.
 
-It implements `learning.modelling`. BART itself is frozen; q and its projections are trained and
+BART itself is frozen; q and its projections are trained and
 travel (Wang et al., Findings of ACL 2023, 3.1). The gradients for the instance weights are those by
 q (3.3, Eq. 11).
 
@@ -15,13 +15,13 @@ pieces, D numbers of a state, Q prompts, G = Q · D.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence, Set
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.batches.encoding import Window
@@ -33,22 +33,18 @@ from confide.data.batches.pointers import (
     pointer_batches,
     pointers,
     spelled,
-    train_pointer_batches,
 )
-from confide.data.batches.tagger import Rows, drawn_rows, longest_first
+from confide.data.batches.tagger import Rows, longest_first
 from confide.data.batches.token_pieces import Pieces, TokenText, token_text
 from confide.errors import SettingsError
 from confide.learning.bart_files import PretrainedBart
-from confide.learning.devices import at_home, beside, home, on, placed, predicting
-from confide.learning.fit import FitReport, train
-from confide.learning.gradients import gradients
+from confide.learning.devices import at_home, beside, home, placed, predicting
 from confide.learning.labels import check_labels, labels_of
-from confide.learning.measuring import by_example, row_losses
-from confide.learning.modelling import Slopes
 from confide.learning.optimisers import Optimiser
 from confide.learning.rows import only_rows
+from confide.learning.trainer import EntityTrainer, Parts, Random, Slopes
 from confide.learning.tuning import add_low_rank
-from confide.learning.weights import Arrays, still
+from confide.learning.weights import still
 from confide.learning.windows import FoundSpan, joined
 from confide.models.bart import bart_of
 from confide.models.lightner import (
@@ -59,6 +55,7 @@ from confide.models.lightner import (
     Where,
     choose_trained,
     split_loss,
+    split_losses,
 )
 from confide.models.pointing import write
 from confide.models.products import widen
@@ -108,9 +105,19 @@ class LightnerText:
     kept: KeptStates = field(default_factory=KeptStates)
 
     @property
+    def examples(self) -> int:
+        """The number of sentences."""
+        return self.pieces.examples
+
+    @property
     def windows(self) -> tuple[Window, ...]:
         """What each row is."""
         return self.pieces.windows
+
+    @property
+    def lengths_S(self) -> Rows:  # noqa: N802
+        """The number of pieces of each row."""
+        return self.pieces.lengths_S
 
     def __len__(self) -> int:
         return len(self.pieces)
@@ -128,8 +135,10 @@ class EncodedLightner:
 
 
 @dataclass(frozen=True)
-class LightnerModeller:
-    """Makes models of one form from one BART: `EntityModeller[LightnerText, EncodedLightner]`."""
+class LightnerTrainer(EntityTrainer):
+    """Makes and trains models of one form from one BART."""
+
+    per_batch: ClassVar[int] = _PER_SLOPES
 
     bart: PretrainedBart
     form: LightnerForm
@@ -196,14 +205,13 @@ class LightnerModeller:
         return EncodedLightner(text, written)
 
     def find(
-        self, model: nn.Module, text: LightnerText, *, wanted: Collection[str] | None = None
+        self, model: Lightner, text: LightnerText, *, wanted: Collection[str] | None = None
     ) -> list[list[FoundSpan]]:
         """The spans of each example, in order of start, as the model writes them greedily.
 
         A span's confidence is the product of the probabilities of its start, end and type, each
         among all symbols, given what was written before; with `wanted` as `models.pointing` says.
         """
-        assert isinstance(model, Lightner)
         types = self.types if wanted is None else wanted
         if not {*types} & {*self.types}:
             return [[] for _ in range(text.pieces.examples)]
@@ -225,86 +233,42 @@ class LightnerModeller:
                         ]
         return joined(by_window, text.pieces.windows, examples=text.pieces.examples)
 
-    def batches(
-        self, model: Lightner, encoded: EncodedLightner, *, batch_size: int, seed: int
-    ) -> Iterator[PointerBatch]:
-        """The batches of one epoch in random order, each of similar lengths."""
-        self._keep(model, encoded.text)
-        found = train_pointer_batches(
-            encoded.text.pieces, encoded.written, batch_size=batch_size, seed=seed
-        )
-        for batch in found:
-            yield self._with_states(batch, encoded.text)
-
-    def batch(self, model: Lightner, encoded: EncodedLightner, *, rows_B: Rows) -> PointerBatch:
-        """These rows, in this order."""
-        self._keep(model, encoded.text)
-        batch = pointer_batch(encoded.text.pieces, rows_B, written=encoded.written)
-        return self._with_states(batch, encoded.text)
-
-    def fit(
+    def batch(
         self,
-        model: nn.Module,
-        encoded: EncodedLightner,
+        model: Lightner,
+        text: LightnerText,
+        rows_B: Rows,
         *,
-        weights_S: NDArray[np.float32] | None,
-        epochs: int,
-        batch_size: int,
-        optimiser: Optimiser,
-        seed: int,
-    ) -> FitReport:
-        """Train in place with a fresh optimiser on the mean loss of each batch's rows.
+        own: EncodedLightner | None = None,
+        random: Random | None = None,
+    ) -> PointerBatch:
+        """These rows, in this order, with the encoder's states if these never change."""
+        self._keep(model, text)
+        written = None if own is None else own.written
+        return self._with_states(pointer_batch(text.pieces, rows_B, written=written), text)
 
-        A row's loss is its weight times the loss of its source symbols, plus that of its target
-        symbols (Eq. 7 and 10). Raises DataError if there is no row.
-        """
-        assert isinstance(model, Lightner)
+    def losses(
+        self, model: nn.Module, own: EncodedLightner, batch: PointerBatch, *, output: Tensor
+    ) -> Parts:
+        """The loss of each row's source symbols, and of its target symbols (Eq. 7 and 10)."""
+        return split_losses(output, batch)
 
-        def loss(batch: PointerBatch) -> Tensor:
-            source_B, target_B = split_loss(model, batch)
-            if weights_S is not None:
-                source_B = source_B * on(weights_S[batch.rows_B], source_B).to(source_B.dtype)
-            return source_B + target_B
-
-        def batches(seed: int) -> Iterator[PointerBatch]:
-            return self.batches(model, encoded, batch_size=batch_size, seed=seed)
-
-        with self.reading(model, encoded) if optimiser.keeps_still else nullcontext():
-            return train(model, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
-
-    def gradient(
-        self, model: nn.Module, encoded: EncodedLightner, *, size: int, clip: float, seed: int
-    ) -> tuple[float, Arrays]:
-        """The mean loss of `size` rows drawn by the seed, and its gradient by parameter."""
-        assert isinstance(model, Lightner)
-        own, lengths_S = model, encoded.text.pieces.lengths_S
-        rows_B = drawn_rows(lengths_S, size, random=np.random.default_rng(seed))
-        batch = beside(self.batch(own, encoded, rows_B=rows_B), own)
-
-        def loss() -> Tensor:
-            source_B, target_B = split_loss(own, batch)
-            return source_B + target_B
-
-        return gradients(own, loss, seed=seed, clip=clip)
-
-    @contextmanager
-    def reading(self, model: Lightner, encoded: EncodedLightner) -> Iterator[None]:
+    def reduced(
+        self, model: Lightner, own: EncodedLightner, optimiser: Optimiser
+    ) -> AbstractContextManager[None]:
         """Reduce a trained token table to the rows that this text needs."""
-        if self.form.tune != "all":
-            yield
-            return
-        text, names = encoded.text.pieces, self.names
+        if self.form.tune != "all" or not optimiser.keeps_still:
+            return nullcontext()
+        text, names = own.text.pieces, self.names
         others = [text.padding, names.start, names.stop, *(n for one in names.labels for n in one)]
-        with only_rows(model, model.bart.shared, np.append(text.ids_N, others)):
-            yield
+        return only_rows(model, model.bart.shared, np.append(text.ids_N, others))
 
-    def slopes(self, model: nn.Module, encoded: EncodedLightner) -> Slopes:
+    def slopes(self, model: Lightner, encoded: EncodedLightner) -> Slopes:
         """The gradients of each row's two losses by q, without dropout; the model is unchanged.
 
         Each row of a batch has its own copy of q, so one pass gives all gradients. Raises
         SettingsError if there are no prompts.
         """
-        assert isinstance(model, Lightner)
         if model.prompts is None:
             raise SettingsError(
                 "without prompts there is no q to take gradients by", expected="prompts > 0"
@@ -326,21 +290,6 @@ class LightnerModeller:
                     (slope,) = torch.autograd.grad(losses[1].sum(), q_BQD)
                     found.target_SG[rows_B] = at_home(slope.flatten(1))
         return found
-
-    def example_losses(self, model: nn.Module, encoded: EncodedLightner) -> NDArray[np.float64]:
-        """losses_E of the examples, without dropout."""
-        assert isinstance(model, Lightner)
-        own, text = model, encoded.text.pieces
-
-        def loss(batch: PointerBatch) -> Tensor:
-            source_B, target_B = split_loss(own, batch)
-            return source_B + target_B
-
-        with still(model):
-            self._keep(model, encoded.text)
-        batches = pointer_batches(text, written=encoded.written, pieces_per_batch=_PER_SLOPES)
-        given = ((one.rows_B, self._with_states(one, encoded.text)) for one in batches)
-        return by_example(row_losses(model, given, loss, rows=len(text)), text)
 
     def _keep(self, model: Lightner, text: LightnerText) -> None:
         """Compute the encoder's states of the text if they never change and are not known yet."""

@@ -46,7 +46,7 @@ def predict_spans(
     with predicting(model):
         for batch in predict_batches(encoded, tokens_per_batch=tokens_per_batch):
             for row, spans in _batch_spans(model, batch, encoded.tags, wanted=wanted):
-                by_window[int(batch.windows_B[row])] = spans
+                by_window[int(batch.rows_B[row])] = spans
     return joined(by_window, encoded.windows, examples=encoded.examples)
 
 

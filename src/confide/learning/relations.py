@@ -1,4 +1,4 @@
-"""Relation classifiers: making them from an encoder's files, training and predicting.
+"""The trainer of relation classifiers: makes them from an encoder's files, trains, predicts.
 
 Shapes: S examples, R relations, F numbers that the last layer reads, G = R · F.
 """
@@ -6,12 +6,12 @@ Shapes: S examples, R relations, F numbers that the last layer reads, G = R · F
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -25,29 +25,22 @@ from confide.data.batches.relation_pieces import (
     Marking,
     RelationBatch,
     encode_relations,
-    predict_relation_batches,
     relation_batch,
-    train_relation_batches,
 )
 from confide.data.batches.relations import RelationExample
 from confide.learning.devices import at_home, beside, home, on, placed, predicting
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.fit import FitReport, train
 from confide.learning.frozen import with_pair_features
-from confide.learning.measuring import row_losses
 from confide.learning.optimisers import Optimiser
-from confide.learning.rows import only_rows, table_of
+from confide.learning.rows import pieces_read
 from confide.learning.slopes import OuterSlopes
+from confide.learning.teaching import Lesson
+from confide.learning.trainer import Parts, Pulls, Random, RowTrainer
 from confide.learning.tuning import MARKS, WHOLE, MarkedEmbedding, Tuning, tune
-from confide.learning.unit_slopes import unit_gradients
-from confide.models import relation
+from confide.models.distillation import distillation_loss
 from confide.models.products import widen
 from confide.models.relation import Pool, RelationClassifier, RelationSizes
-from confide.privacy.clipping import UnitSlopes
 from confide.seeds import seeded
-
-Loss = Callable[[RelationClassifier, RelationBatch], Tensor]
-"""Gives loss_B of a batch."""
 
 
 @dataclass(frozen=True)
@@ -67,12 +60,42 @@ class RelationForm:
     tuning: Tuning = WHOLE
 
 
+@dataclass(frozen=True, eq=False)
+class LabelledPairs:
+    """Encoded pairs, each with a label.
+
+    `source_S` marks the pairs whose label is the site's own (class 0, no relation, is one); the
+    others have a model's label. `open_S` marks the pairs whose label is chosen among all classes;
+    the rest were looked at for the classes `own_R` only.
+    """
+
+    text: EncodedRelations
+    source_S: NDArray[np.bool_]
+    open_S: NDArray[np.bool_]
+    own_R: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
 @dataclass(frozen=True)
-class RelationModeller:
-    """Makes classifiers of one form from one encoder, and encodes examples as its pieces."""
+class RelationTrainer(RowTrainer):
+    """Makes and trains classifiers of one form from one encoder.
+
+    `open` is the weight, from 0 to 1, of the relations that the site lacks at a pair without one.
+    At 0, a pair that was looked at for some classes only chooses among these: the others are
+    neither learnt nor unlearnt from it. Above 0 it chooses among all classes, and one without a
+    relation (class 0) may as well have one that nobody looked for, which counts as much of it as
+    the model finds it likely: the likelihood of a partial label (Greenberg et al. 2018;
+    `confide.models.partial`).
+    """
+
+    head: ClassVar[str] = "relation"
+    per_batch: ClassVar[int] = 2048
 
     encoder: FrozenEncoder
     form: RelationForm
+    open: float = 0.0
 
     @cached_property
     def marking(self) -> Marking:
@@ -128,7 +151,7 @@ class RelationModeller:
         reads = f"{self.encoder.digest} {self.form.pool} {pieces} {MARKS}"
         return with_pair_features(encoded, model, reads=reads, folder=folder)
 
-    def encoded(self, examples: Sequence[RelationExample]) -> EncodedRelations:
+    def prepared(self, examples: Sequence[RelationExample]) -> EncodedRelations:
         """The examples, encoded. Raises DataError if one has a relation that is not a class."""
         return encode_relations(
             examples,
@@ -136,6 +159,115 @@ class RelationModeller:
             marking=self.marking,
             tokenise=self._tokenise,
         )
+
+    def annotated(
+        self, text: EncodedRelations, known_R: NDArray[np.bool_] | None = None
+    ) -> LabelledPairs:
+        """The pairs with their own labels, all chosen among the known classes; None: all."""
+        every_S = np.ones(len(text), bool)
+        known_R = np.ones(self.classes, bool) if known_R is None else known_R
+        return LabelledPairs(text, source_S=every_S, open_S=~every_S, own_R=known_R)
+
+    @property
+    def classes(self) -> int:
+        """The number of relations."""
+        return len(self.form.relations)
+
+    def batch(
+        self,
+        model: RelationClassifier,
+        text: EncodedRelations,
+        rows_B: Rows,
+        *,
+        own: LabelledPairs | None = None,
+        random: Random | None = None,
+    ) -> RelationBatch:
+        """These pairs."""
+        return relation_batch(text, rows_B)
+
+    def reduced(
+        self, model: RelationClassifier, own: LabelledPairs, optimiser: Optimiser
+    ) -> AbstractContextManager[None]:
+        """Reduce the encoder's table to the pieces of the pairs."""
+        return pieces_read(model, model.encoder, own.text, optimiser=optimiser)
+
+    def loss(
+        self, model: RelationClassifier, own: LabelledPairs, batch: RelationBatch, *, output: Tensor
+    ) -> Tensor:
+        """loss_B: the negative log-likelihood of each pair's label."""
+        if self.open and not own.own_R.all():
+            chosen_BR, allowed_BR = self._possible(own, batch)
+            return (output + chosen_BR).logsumexp(1) - (output + allowed_BR).logsumexp(1)
+        shut_BR = ~own.open_S[batch.rows_B][:, None] & ~own.own_R
+        output = output.masked_fill(on(shut_BR, output), -math.inf)
+        return functional.cross_entropy(output, batch.relations_B, reduction="none")
+
+    def losses(
+        self, model: RelationClassifier, own: LabelledPairs, batch: RelationBatch, *, output: Tensor
+    ) -> Parts:
+        """The loss of pairs whose label is the site's own, and of those with a model's label."""
+        losses_B = self.loss(model, own, batch, output=output)
+        source_B = on(own.source_S[batch.rows_B], losses_B)
+        return losses_B * source_B, losses_B * ~source_B
+
+    def pulls(self, model: RelationClassifier, own: LabelledPairs) -> Pulls:
+        """The gradients of each pair's loss by the last layer's weight, without dropout.
+
+        The loss's gradient by the logits is p - y, where y is what the model says of the labels
+        that are allowed, so by the weight it is the outer product of p - y and the layer's input:
+        no backward pass is needed.
+        """
+        relations, dim = model.relation.weight.shape
+        errors_SR = np.zeros((len(own), relations), np.float32)
+        inputs_SF = np.zeros((len(own), dim), np.float32)
+        target_RF = np.zeros((relations, dim), np.float64)
+        with predicting(model):
+            for batch in self.reads(model, own.text):
+                features_BF = model.features(beside(batch, model))
+                logits_BR, features_BF = home(model.relation(features_BF)), home(features_BF)
+                chosen_BR, allowed_BR = self._possible(own, batch)
+                right_BR = (logits_BR + allowed_BR).softmax(1)
+                errors_BR = ((logits_BR + chosen_BR).softmax(1) - right_BR).numpy()
+                own_B1 = own.source_S[batch.rows_B][:, None]
+                errors_SR[batch.rows_B] = errors_BR * own_B1
+                inputs_SF[batch.rows_B] = features_BF.numpy()
+                target_RF += (errors_BR * ~own_B1).T.astype(np.float64) @ features_BF.numpy()
+        target_G = target_RF.astype(np.float32).ravel()
+        return Pulls(OuterSlopes(errors_SR, inputs_SF), target_G, int((~own.source_S).sum()))
+
+    def gathered(
+        self, text: EncodedRelations, found: Iterable[tuple[Rows, Tensor]]
+    ) -> NDArray[np.float32]:
+        """logits_SR of every pair."""
+        logits_SR = np.zeros((len(text), self.classes), np.float32)
+        for rows_B, logits_BR in found:
+            logits_SR[rows_B] = at_home(logits_BR)
+        return logits_SR
+
+    def soft_loss(self, lesson: Lesson, text: EncodedRelations) -> Callable[[Tensor, Rows], Tensor]:
+        """What makes loss_B against a teacher, pair by pair."""
+        teacher_SR = torch.from_numpy(lesson.teacher_TY)
+        return lambda logits_BR, rows_B: distillation_loss(
+            logits_BR, on(teacher_SR[rows_B], logits_BR), temperature=lesson.temperature
+        )
+
+    def label_weights(self, lesson: Lesson, text: EncodedRelations) -> Callable[[Rows], Tensor]:
+        """What gives weights_B: how much the loss of each pair's label counts."""
+        weights_S = torch.from_numpy(lesson.labels_T)
+        return lambda rows_B: weights_S[rows_B]
+
+    def _possible(self, own: LabelledPairs, batch: RelationBatch) -> tuple[Tensor, Tensor]:
+        """chosen_BR and allowed_BR, logarithms of weights.
+
+        A pair chooses among the former, and its label is any of the latter.
+        """
+        some_B1 = on(~own.open_S[batch.rows_B], batch.relations_B)[:, None]
+        unknown_R = on(~own.own_R, batch.relations_B)
+        own_BR = functional.one_hot(batch.relations_B, len(unknown_R)).float()
+        if not self.open:
+            return (~(some_B1 & unknown_R)).float().log(), own_BR.log()
+        bare_B1 = some_B1 & (batch.relations_B == 0)[:, None]
+        return torch.zeros_like(own_BR), (own_BR + self.open * (bare_B1 & unknown_R)).log()
 
     def _tokenise(self, texts: Sequence[str]) -> list[list[int]]:
         return list(self.encoder.loaded.cutter.texts(texts))
@@ -158,165 +290,6 @@ def _add_rows(body: Any, count: int, *, apart: bool) -> None:
         spread = getattr(body.config, "initializer_range", None) or 0.02
         nn.init.normal_(new.weight[old.num_embeddings :], std=spread)
     body.set_input_embeddings(new)
-
-
-def fit_relations(
-    model: RelationClassifier,
-    encoded: EncodedRelations,
-    *,
-    epochs: int,
-    batch_size: int,
-    optimiser: Optimiser,
-    seed: int,
-    loss: Loss | None = None,
-    on_batch: Callable[[int, float], None] | None = None,
-) -> FitReport:
-    """Train in place with a fresh optimiser on the mean loss of each batch's examples.
-
-    `loss` defaults to the cross entropy (`models.relation.loss`); another one can use
-    `batch.rows_B` to look up what else it knows of each example. Where the numbers stay the same,
-    the model has only the rows of pieces that these examples use while it trains (`learning.rows`).
-    Raises DataError if there is no example.
-    """
-    of_batch = loss or relation.loss
-
-    def batches(seed: int) -> Iterator[RelationBatch]:
-        return train_relation_batches(encoded, batch_size=batch_size, seed=seed)
-
-    with _table_of(model, encoded) if optimiser.keeps_still else nullcontext():
-        return train(
-            model,
-            batches,
-            lambda batch: of_batch(model, batch),
-            epochs=epochs,
-            optimiser=optimiser,
-            seed=seed,
-            on_batch=on_batch,
-        )
-
-
-def _table_of(model: RelationClassifier, encoded: EncodedRelations) -> AbstractContextManager[None]:
-    """Reduce the encoder's table to the rows that these examples read."""
-    return only_rows(model, table_of(model), np.append(encoded.ids_N, encoded.padding))
-
-
-def unit_gradients_of(
-    model: RelationClassifier, encoded: EncodedRelations, units: Iterable[Rows], *, loss: Loss
-) -> Iterator[UnitSlopes]:
-    """As `unit_slopes.unit_gradients`."""
-
-    def losses(rows_B: Rows) -> Tensor:
-        return loss(model, beside(relation_batch(encoded, rows_B), model))
-
-    return unit_gradients(model, losses, units, lengths_S=encoded.lengths_S)
-
-
-def relation_logits(
-    model: RelationClassifier, encoded: EncodedRelations, *, pieces_per_batch: int = 2048
-) -> NDArray[np.float32]:
-    """logits_SR of every example, in order."""
-    logits_SR = np.zeros((len(encoded), model.sizes.relations), np.float32)
-    with predicting(model):
-        for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
-            logits_SR[batch.rows_B] = at_home(model(beside(batch, model)))
-    return logits_SR
-
-
-def relation_losses(
-    model: RelationClassifier,
-    encoded: EncodedRelations,
-    *,
-    loss: Loss | None = None,
-    pieces_per_batch: int = 2048,
-) -> NDArray[np.float64]:
-    """losses_S of every example, without dropout; `loss` as in `fit_relations`."""
-    of_batch = loss or relation.loss
-    batches = predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch)
-    return row_losses(
-        model,
-        ((batch.rows_B, batch) for batch in batches),
-        lambda batch: of_batch(model, batch),
-        rows=len(encoded),
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Choices:
-    """The classes among which training chooses each example's relation, and its weight.
-
-    Examples marked by `some_S` were looked at for the classes `known_R` only. With `outside = 0`
-    they choose among these: the other classes are neither learnt nor unlearnt from them. Above 0
-    they choose among all classes, and one without a relation (class 0) may as well have one that
-    nobody looked for, which counts so many times as likely as the model says: the likelihood of a
-    partial label (Greenberg et al. 2018; `confide.models.partial`). The rest choose among all
-    classes.
-    """
-
-    known_R: NDArray[np.bool_]
-    some_S: NDArray[np.bool_]
-    weights_S: NDArray[np.float32] | None = None
-    outside: float = 0.0
-
-    def possible(self, batch: RelationBatch) -> tuple[Tensor, Tensor]:
-        """chosen_BR and allowed_BR, logarithms of weights.
-
-        An example chooses among the former, and its label is any of the latter.
-        """
-        some_B1 = on(self.some_S[batch.rows_B], batch.relations_B)[:, None]
-        unknown_R = on(~self.known_R, batch.relations_B)
-        own_BR = functional.one_hot(batch.relations_B, len(unknown_R)).float()
-        if not self.outside:
-            return (~(some_B1 & unknown_R)).float().log(), own_BR.log()
-        bare_B1 = some_B1 & (batch.relations_B == 0)[:, None]
-        return torch.zeros_like(own_BR), (own_BR + self.outside * (bare_B1 & unknown_R)).log()
-
-    def loss(self, model: RelationClassifier, batch: RelationBatch) -> Tensor:
-        """loss_B: the negative log-likelihood of each example's label, times its weight."""
-        logits_BR: Tensor = model(batch)
-        losses_B: Tensor
-        if self.outside:
-            chosen_BR, allowed_BR = self.possible(batch)
-            losses_B = (logits_BR + chosen_BR).logsumexp(1) - (logits_BR + allowed_BR).logsumexp(1)
-        else:
-            shut_BR = self.some_S[batch.rows_B][:, None] & ~self.known_R
-            logits_BR = logits_BR.masked_fill(on(shut_BR, logits_BR), -math.inf)
-            losses_B = functional.cross_entropy(logits_BR, batch.relations_B, reduction="none")
-        if self.weights_S is None:
-            return losses_B
-        return losses_B * on(self.weights_S[batch.rows_B], losses_B)
-
-
-def relation_slopes(
-    model: RelationClassifier,
-    encoded: EncodedRelations,
-    *,
-    choices: Choices,
-    source_S: NDArray[np.bool_],
-    pieces_per_batch: int = 2048,
-) -> tuple[OuterSlopes, NDArray[np.float32]]:
-    """Gradients of each example's loss by the last layer's weight, without dropout or weights.
-
-    Gives the gradients of examples marked by `source_S`, zeros for the others, and the sum over the
-    others, target_G. The loss's gradient by the logits is p - y, where y is what the model says of
-    the labels that are allowed, so by the weight it is the outer product of p - y and the layer's
-    input: no backward pass is needed.
-    """
-    relations, dim = model.relation.weight.shape
-    errors_SR = np.zeros((len(encoded), relations), np.float32)
-    inputs_SF = np.zeros((len(encoded), dim), np.float32)
-    target_RF = np.zeros((relations, dim), np.float64)
-    with predicting(model):
-        for batch in predict_relation_batches(encoded, pieces_per_batch=pieces_per_batch):
-            features_BF = model.features(beside(batch, model))
-            logits_BR, features_BF = home(model.relation(features_BF)), home(features_BF)
-            chosen_BR, allowed_BR = choices.possible(batch)
-            right_BR = (logits_BR + allowed_BR).softmax(1)
-            errors_BR = ((logits_BR + chosen_BR).softmax(1) - right_BR).numpy()
-            own_B1 = source_S[batch.rows_B][:, None]
-            errors_SR[batch.rows_B] = errors_BR * own_B1
-            inputs_SF[batch.rows_B] = features_BF.numpy()
-            target_RF += (errors_BR * ~own_B1).T.astype(np.float64) @ features_BF.numpy()
-    return OuterSlopes(errors_SR, inputs_SF), target_RF.astype(np.float32).ravel()
 
 
 def probabilities(logits_SR: NDArray[np.floating]) -> NDArray[np.float64]:

@@ -11,7 +11,7 @@ Shapes: V rows of the whole table, K rows that are read, D numbers of a row.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.learning.devices import on
+from confide.learning.optimisers import Optimiser
 from confide.learning.weights import named
 
 
@@ -69,8 +70,14 @@ def _alone(model: nn.Module, table: nn.Embedding) -> bool:
     return owners == [table] and settled
 
 
-def table_of(model: nn.Module) -> nn.Embedding:
-    """The table of pieces of a model's `encoder`."""
-    encoder: Any = model.encoder
-    table: nn.Embedding = encoder.get_input_embeddings()
-    return table
+def pieces_read(
+    model: nn.Module, encoder: Any, text: Any, *, optimiser: Optimiser
+) -> AbstractContextManager[None]:
+    """Reduce the table of this encoder, a part of `model`, to the pieces that the text has.
+
+    Nothing happens if the optimiser moves rows that are not read.
+    """
+    if not optimiser.keeps_still:
+        return nullcontext()
+    read_N = np.append(text.ids_N, text.padding)
+    return only_rows(model, encoder.get_input_embeddings(), read_N)

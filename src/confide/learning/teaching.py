@@ -17,21 +17,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from confide.data.batches.encoding import Window
 from confide.learning.devices import at_home, on
-from confide.learning.fit import FitReport
-from confide.learning.optimisers import Optimiser
 from confide.models.distillation import distillation_loss
 
-T = TypeVar("T", contravariant=True)
-E = TypeVar("E", contravariant=True)
 Rows = NDArray[np.int64]
 
 
@@ -52,31 +48,6 @@ class Lesson:
     def labelled(self) -> bool:
         """Whether any label is learnt."""
         return bool(self.labels_T.any())
-
-
-class Teachable(Protocol[T, E]):
-    """What an `EntityModeller` can also do: say what its model believes of each row of a text.
-
-    A row is a token or, where spans are classified, a span (`learning.span_teaching`).
-    """
-
-    def row_logits(self, model: nn.Module, text: T) -> NDArray[np.float32]:
-        """logits_TY of every row; their softmax is the model's belief."""
-        ...
-
-    def distil(
-        self,
-        model: nn.Module,
-        encoded: E,
-        *,
-        lesson: Lesson,
-        epochs: int,
-        batch_size: int,
-        optimiser: Optimiser,
-        seed: int,
-    ) -> FitReport:
-        """Train in place on a lesson with a fresh optimiser; the loss is this module's formula."""
-        ...
 
 
 class Places(NamedTuple):

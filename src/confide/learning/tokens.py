@@ -1,8 +1,8 @@
-"""The modeller of token classifiers: makes them from an encoder's files, trains, finds spans.
+"""The trainer of token classifiers: makes them from an encoder's files, trains, finds spans.
 
-It implements `learning.modelling`. What is trained of a classifier travels (`learning.tuning`); the
-gradients for the instance weights are those of its last linear layer (Wang et al. 2023, 3.3, take
-them at the prompt, which all layers share).
+What is trained of a classifier travels (`learning.tuning`); the gradients for the instance weights
+are those of its last linear layer (Wang et al. 2023, 3.3, take them at the prompt, which all layers
+share).
 
 Shapes: S rows (sentences, or windows of long ones), B rows of a batch, L words, Y tags, G numbers
 of the last layer's weight.
@@ -10,37 +10,36 @@ of the last layer's weight.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence, Set
+from collections.abc import Collection, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import ClassVar
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from confide.data.batches.encoding import TagScheme, TagSet
 from confide.data.batches.examples import Example, Span
+from confide.data.batches.flat import Rows
 from confide.data.batches.token_pieces import (
     EncodedTokens,
     Pieces,
     TokenBatch,
     TokenText,
     annotated_tokens,
-    predict_token_batches,
+    token_batch,
     token_text,
 )
 from confide.learning.cutting import by_word
-from confide.learning.devices import beside, home, on, placed, predicting
+from confide.learning.devices import beside, home, placed, predicting
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.fit import FitReport
 from confide.learning.frozen import with_word_features
 from confide.learning.optimisers import Optimiser
-from confide.learning.pieces import Epochs, Losses, PieceModeller
 from confide.learning.predict import paths_of
-from confide.learning.teaching import Lesson, said_of_tokens, taught_by, told_by
+from confide.learning.rows import pieces_read
+from confide.learning.trainer import EntityTrainer, Parts, Random
 from confide.learning.tuning import WHOLE, Tuning, tune
 from confide.learning.windows import FoundSpan, joined
 from confide.models.crf import Scores
@@ -56,8 +55,6 @@ from confide.models.tokens import (
     word_losses,
 )
 from confide.seeds import seeded
-
-_PER_BATCH = 2048  # most padded pieces of a batch
 
 
 @dataclass(frozen=True)
@@ -75,8 +72,8 @@ class TokenForm:
 
 
 @dataclass(frozen=True)
-class TokenModeller(PieceModeller[EncodedTokens]):
-    """Makes classifiers of one form from one encoder: `EntityModeller[TokenText, EncodedTokens]`.
+class TokenTrainer(EntityTrainer):
+    """Makes and trains classifiers of one form from one encoder.
 
     `open` is the weight, from 0 to 1, of the types that the site lacks at a word outside all
     entities (`models.partial`). Raises SettingsError if the encoder reads fewer pieces than the
@@ -84,7 +81,7 @@ class TokenModeller(PieceModeller[EncodedTokens]):
     """
 
     head: ClassVar[str] = "tag"
-    pieces_per_batch: ClassVar[int] = _PER_BATCH
+    per_batch: ClassVar[int] = 2048
 
     encoder: FrozenEncoder
     form: TokenForm
@@ -99,6 +96,11 @@ class TokenModeller(PieceModeller[EncodedTokens]):
     def tags(self) -> TagSet:
         """The tags that words are classified into."""
         return TagSet(self.form.types, self.form.tag_scheme)
+
+    @property
+    def classes(self) -> int:
+        """The number of tags."""
+        return len(self.tags)
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -145,7 +147,7 @@ class TokenModeller(PieceModeller[EncodedTokens]):
         return annotated_tokens(text, spans, tags=self.tags, source=source)
 
     def find(
-        self, model: nn.Module, text: TokenText, *, wanted: Collection[str] | None = None
+        self, model: TokenClassifier, text: TokenText, *, wanted: Collection[str] | None = None
     ) -> list[list[FoundSpan]]:
         """The spans of each example on its likeliest path that the scheme allows.
 
@@ -159,7 +161,7 @@ class TokenModeller(PieceModeller[EncodedTokens]):
             scores = scores.only(kept)
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
         with predicting(model):
-            for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
+            for batch in self.reads(model, text):
                 logits_BLY = home(model(beside(batch, model)))
                 if kept is not None:
                     logits_BLY = logits_BLY[:, :, kept]
@@ -168,53 +170,29 @@ class TokenModeller(PieceModeller[EncodedTokens]):
                     by_window[row] = spans
         return joined(by_window, text.windows, examples=text.examples)
 
-    def row_logits(self, model: nn.Module, text: TokenText) -> NDArray[np.float32]:
-        """logits_TY of every word."""
-
-        def said() -> Iterator[tuple[NDArray[np.int64], Tensor]]:
-            for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
-                yield batch.rows_B, home(model(beside(batch, model)))
-
-        with predicting(model):
-            found = said_of_tokens(text.windows, said(), tags=len(self.tags))
-        return found
-
-    def distil(
+    def batch(
         self,
-        model: nn.Module,
-        encoded: EncodedTokens,
+        model: TokenClassifier,
+        text: TokenText,
+        rows_B: Rows,
         *,
-        lesson: Lesson,
-        epochs: int,
-        batch_size: int,
-        optimiser: Optimiser,
-        seed: int,
-    ) -> FitReport:
-        """Train in place: the model's softmax learns the teacher's probabilities of each word.
+        own: EncodedTokens | None = None,
+        random: Random | None = None,
+    ) -> TokenBatch:
+        """These rows."""
+        return token_batch(text, rows_B, annotated=own)
 
-        The ordinary loss is that of `fit`, the sum over words. Raises DataError if there is no row.
-        """
-        windows = encoded.text.windows
-        soft, weights = taught_by(lesson, windows), told_by(lesson, windows)
+    def reduced(
+        self, model: TokenClassifier, own: EncodedTokens, optimiser: Optimiser
+    ) -> AbstractContextManager[None]:
+        """Reduce the encoder's table to the pieces of the text."""
+        return pieces_read(model, model.encoder, own.text, optimiser=optimiser)
 
-        def loss(batch: TokenBatch) -> Tensor:
-            logits_BLY = model(batch)
-            loss_B = soft(logits_BLY, batch.rows_B)
-            if not lesson.labelled:
-                return loss_B
-            own_B = on(weights(batch.rows_B), loss_B)
-            return loss_B + own_B * word_losses(logits_BLY, batch).sum(1)
-
-        how = Epochs(epochs, batch_size, optimiser, seed)
-        return self.train_on(model, encoded, loss, how=how)
-
-    def losses(self, encoded: EncodedTokens, batch: TokenBatch) -> Losses:
-        """What makes of logits_BLY the loss of each row's source words, and of its target words."""
-        return partial(split_loss, batch=batch, outside_Y=self._outside(encoded))
-
-    def tagged(self, encoded: EncodedTokens) -> EncodedTokens:
-        """The text itself: its batches carry tags."""
-        return encoded
+    def losses(
+        self, model: TokenClassifier, own: EncodedTokens, batch: TokenBatch, *, output: Tensor
+    ) -> Parts:
+        """The loss of each row's source words, and of its target words."""
+        return split_loss(output, batch, outside_Y=self._outside(own))
 
     @cached_property
     def _scores(self) -> Scores:

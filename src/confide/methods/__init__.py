@@ -23,7 +23,7 @@ from confide.federation.steps import Step
 from confide.federation.wire import WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC
 from confide.kinds.how import How
-from confide.kinds.protocol import Form, Kind
+from confide.kinds.protocol import Kind, ModelSpec
 from confide.kinds.starting import COUNT_EXAMPLES, Start, steps_of
 from confide.kinds.trained import Trained
 from confide.methods.chain import Chain
@@ -100,7 +100,7 @@ class Method(Protocol):
         """Every site's counts on its own `part` ("dev" or "test")."""
         ...
 
-    def model(self, state: Any, memory: Any) -> tuple[Form, Arrays]:
+    def model(self, state: Any, memory: Any) -> tuple[ModelSpec, Arrays]:
         """The trained form and weights; `memory` is the site's if the method is personal."""
         ...
 

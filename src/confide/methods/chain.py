@@ -23,7 +23,7 @@ from confide.federation.federation import Federation
 from confide.federation.guards import Within
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import SCORE, TAKE, F, Form, Kept
+from confide.kinds.protocol import SCORE, TAKE, F, Kept, ModelSpec
 from confide.methods.fedavg import UPLOAD, Facts, FedAvg, FedAvgState, Train, Trained, train
 from confide.seeds import derive_seed
 from confide.settings import Table
@@ -51,8 +51,8 @@ class Chain(FedAvg):
     Settings: ClassVar[type] = ChainSettings
 
     def round(
-        self, state: FedAvgState[Form], federation: Federation, n: int
-    ) -> tuple[FedAvgState[Form], Facts]:
+        self, state: FedAvgState[ModelSpec], federation: Federation, n: int
+    ) -> tuple[FedAvgState[ModelSpec], Facts]:
         """The drawn sites train in a random order, each from where the last one stopped."""
         drawn = federation.draw(self._run.federation.fraction, n)
         order = np.random.default_rng(derive_seed(federation.seed, "chain", n)).permutation(

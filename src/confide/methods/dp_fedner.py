@@ -35,7 +35,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import F, Form
+from confide.kinds.protocol import F, ModelSpec
 from confide.learning.adam import Moments, adam
 from confide.methods.dp_fedsgd import NoisySum, bounded_noisy, shapes_of_noisy
 from confide.methods.fedavg import Facts
@@ -119,8 +119,8 @@ class DpFedNER(UnderNoise, FedNER):
         """Nothing: no number depends on how much text a site has."""
 
     def round(
-        self, state: FedNERState[Form], federation: Federation, n: int
-    ) -> tuple[FedNERState[Form], Facts]:
+        self, state: FedNERState[ModelSpec], federation: Federation, n: int
+    ) -> tuple[FedNERState[ModelSpec], Facts]:
         """Sites step by themselves; the server steps along the noisy mean of shared gradients."""
         rate, noise = self._own.noisy_rate, self._noise
         sites = [site for site in federation.sites if site not in state.idle]

@@ -38,7 +38,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Shapes, Step, Turn
 from confide.kinds.fitting import K
-from confide.kinds.protocol import SCORE, F, Form, Kept, Take, Taken, check_taken, taken
+from confide.kinds.protocol import SCORE, F, Kept, ModelSpec, Take, Taken, check_taken, taken
 from confide.methods.fedavg import (
     UPLOAD,
     Facts,
@@ -241,8 +241,8 @@ class FedAtt(FedAvg):
     Settings: ClassVar[type] = FedAttSettings
 
     def round(
-        self, state: FedAvgState[Form], federation: Federation, n: int
-    ) -> tuple[FedAvgState[Form], Facts]:
+        self, state: FedAvgState[ModelSpec], federation: Federation, n: int
+    ) -> tuple[FedAvgState[ModelSpec], Facts]:
         """Sites train from the common weights, which then move towards the sites' (Algorithm 2)."""
         ask, sites, facts = self._drawn(state, federation, n)
         if not sites:
@@ -261,14 +261,14 @@ class FedAtt(FedAvg):
 
     def _unseen(
         self,
-        state: FedAvgState[Form],
+        state: FedAvgState[ModelSpec],
         federation: Federation,
         ask: Train,
         *,
         n: int,
         sites: Sequence[str],
         facts: Facts,
-    ) -> tuple[FedAvgState[Form], Facts]:
+    ) -> tuple[FedAvgState[ModelSpec], Facts]:
         """The same from two sums: of what attention is divided by, and of attended changes."""
         assert federation.summing is not None, "asked only where replies are summed unseen"
         first = federation.sum(self._step(MEASURE), ask, round=n, sites=sites)

@@ -53,13 +53,13 @@ from confide.kinds.how import How, how_of
 from confide.kinds.protocol import (
     SCORE,
     TAKE,
-    Desk,
     F,
     Fitted,
-    Form,
     Kept,
     Kind,
+    ModelSpec,
     Score,
+    SiteModel,
     State,
     Take,
 )
@@ -75,7 +75,7 @@ from confide.text.document import Document
 Weighting = Literal["equal", "examples", "sentences"]
 """How much a site counts in a mean; `sentences` is a synonym of `examples`."""
 
-Carried = State[Form]
+Carried = State[ModelSpec]
 """What every method carries from round to round, of whichever kind."""
 Latest = Callable[[], Any]
 """Loads what a site remembers; None if it remembers nothing."""
@@ -160,7 +160,7 @@ def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Trained
     return trained_reply(desk, ask, fitted), memory
 
 
-def trained_reply(desk: Desk, ask: Train, fitted: Fitted) -> Trained:
+def trained_reply(desk: SiteModel, ask: Train, fitted: Fitted) -> Trained:
     """The result of training at a desk, weighted as the ask says."""
     rows = desk.rows_seen(ask.how) if ask.tables else {}
     weight = float(desk.size) if ask.weighting == "examples" else 1.0
@@ -302,13 +302,13 @@ class FedAvg:
         first = self._first(agreed.form, federation)
         return self.State(agreed.form, first, idle)
 
-    def _first(self, form: Form, federation: Federation) -> Arrays:
+    def _first(self, form: ModelSpec, federation: Federation) -> Arrays:
         """The weights before round 1. Raises SettingsError if those to start from do not fit."""
         seed = derive_seed(federation.seed, "weights")
         self.drawn_from = seed if self._start is None else None
         return first_weights(self.kind, form, seed=seed, start=self._start)
 
-    def _given(self, form: Form) -> Take[Form]:
+    def _given(self, form: ModelSpec) -> Take[ModelSpec]:
         """The ask that hands the agreed form to the sites."""
         return Take(form)
 
@@ -351,7 +351,7 @@ class FedAvg:
             federation, self.kind, step=self._step(SCORE), ask=ask, round=round, form=state.form
         )
 
-    def model(self, state: Carried, memory: Any) -> tuple[Form, Arrays]:
+    def model(self, state: Carried, memory: Any) -> tuple[ModelSpec, Arrays]:
         """The common model, the same for all sites: its form and its weights."""
         return state.form, state.weights
 

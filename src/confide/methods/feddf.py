@@ -28,8 +28,8 @@ from pydantic import Field
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
-from confide.kinds.protocol import SCORE, TAKE, Form, PublicSet
-from confide.kinds.public import PublicForm, PublicKind
+from confide.kinds.protocol import SCORE, TAKE, ModelSpec, PublicSet
+from confide.kinds.public import PublicKind
 from confide.kinds.starting import settle
 from confide.learning.teaching import Lesson
 from confide.methods.fedatt import TRAIN_ALONE
@@ -65,7 +65,7 @@ class FedDF(FedAvg):
         self._public = public
         self._student = self.kind.student()
 
-    def start(self, federation: Federation) -> FedAvgState[Form]:
+    def start(self, federation: Federation) -> FedAvgState[ModelSpec]:
         """Agree on the model, hand out its form, and draw the first weights.
 
         Raises SettingsError if there is no public set.
@@ -82,13 +82,13 @@ class FedDF(FedAvg):
         first = self._first(agreed.form, federation)
         return FedAvgState(agreed.form, first, idle)
 
-    def _set(self, form: PublicForm) -> PublicSet:
+    def _set(self, form: ModelSpec) -> PublicSet:
         """The public set."""
         return self.kind.public(form, self._public)[0]
 
     def round(
-        self, state: FedAvgState[PublicForm], federation: Federation, n: int
-    ) -> tuple[FedAvgState[PublicForm], Facts]:
+        self, state: FedAvgState[ModelSpec], federation: Federation, n: int
+    ) -> tuple[FedAvgState[ModelSpec], Facts]:
         """Sites train from the common weights; their mean learns what they say together."""
         ask, sites, facts = self._drawn(state, federation, n)
         if not sites:

@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,9 @@ from confide.federation.guards import Within
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site, note_traceback
 from confide.federation.steps import Turn
+from confide.kinds.protocol import SiteModel
 from confide.kinds.trained import fingerprint
-from confide.kinds.units import UnitDesk, clipped_sum, units_of
+from confide.kinds.units import clipped_sum, units_of
 from confide.methods.fedavg import FedAvg
 from confide.privacy.account import Mechanism
 from confide.privacy.clipping import Whole
@@ -155,7 +156,7 @@ class Noisily:
         """The sum without noise. All that is done with the text is done here."""
         noise = self.noise
         self.site.check_sentences()
-        desk = cast(UnitDesk, self.form.at(self.site))
+        desk = self.form.at(self.site)
         units = units_at(self.site, desk, noise)
         took_U = drawn(key, len(units), rate=noise.rate)
         chosen = [rows for rows, took in zip(units, took_U, strict=True) if took]
@@ -163,8 +164,8 @@ class Noisily:
         return clipped_sum(gradients, like=like, clip=noise.clip, grid=noise.grid)
 
 
-def units_at(site: Site, desk: UnitDesk, noise: Noise) -> list[Rows]:
-    """The rows of each of the site's units, found once. Raises Refusal as `Desk.check` does."""
+def units_at(site: Site, desk: SiteModel, noise: Noise) -> list[Rows]:
+    """The rows of each of the site's units, found once. Raises Refusal as `SiteModel.check`."""
     place = ("units", noise.unit, noise.patients)
     if place not in site.cache:
         desk.check()

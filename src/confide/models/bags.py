@@ -22,7 +22,6 @@ from typing import Literal, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from confide.models.pcnn import Pcnn, SentenceInput
 from confide.models.relation import MentionReader, RelationInput
@@ -61,17 +60,12 @@ class BagModel(nn.Module):
         return logits_SR
 
 
-def loss_of(denoise: Denoise) -> Callable[[BagModel, BagInput], Tensor]:
-    """loss_G of training: the negative log-likelihood of each bag's relation.
+def logits_of(denoise: Denoise) -> Callable[[BagModel, BagInput], Tensor]:
+    """The function that gives logits_GR in training.
 
     For "none" and "one" a bag is one sentence, chosen beforehand (`clearest`).
     """
-    logits = _LOGITS[denoise]
-
-    def loss(model: BagModel, batch: BagInput) -> Tensor:
-        return functional.cross_entropy(logits(model, batch), batch.relations_G, reduction="none")
-
-    return loss
+    return _LOGITS[denoise]
 
 
 def clearest(logits_SR: Tensor, bags_S: Tensor, relations_G: Tensor) -> Tensor:

@@ -246,7 +246,12 @@ def split_loss(
 
     Both are sums over symbols, as in Eq. 3; stop counts as source.
     """
-    log_probs_BTV = functional.log_softmax(model(batch, q), 2)
+    return split_losses(model(batch, q), batch)
+
+
+def split_losses(logits_BTV: Tensor, batch: LightnerInput) -> tuple[Tensor, Tensor]:
+    """The same of logits."""
+    log_probs_BTV = functional.log_softmax(logits_BTV, 2)
     return parted(symbol_losses(log_probs_BTV, batch.symbols_BT), batch.source_BT)
 
 

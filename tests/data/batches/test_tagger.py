@@ -33,7 +33,7 @@ def encoded() -> Encoded:
 
 def test_an_epoch_has_every_window_once_with_little_padding(encoded: Encoded) -> None:
     batches = list(train_batches(encoded, batch_size=16, seed=3))
-    seen = np.concatenate([batch.windows_B for batch in batches])
+    seen = np.concatenate([batch.rows_B for batch in batches])
     assert sorted(seen) == list(range(500))
     assert {len(batch) for batch in batches} == {16, 4}
     padded = sum(batch.words_BL.numel() for batch in batches)
@@ -44,7 +44,7 @@ def test_an_epoch_has_every_window_once_with_little_padding(encoded: Encoded) ->
 def test_the_seed_decides_the_batches(encoded: Encoded) -> None:
     def order(seed: int) -> list[list[int]]:
         batches = train_batches(encoded, batch_size=16, seed=seed)
-        return [batch.windows_B.tolist() for batch in batches]
+        return [batch.rows_B.tolist() for batch in batches]
 
     assert order(1) == order(1)
     assert order(1) != order(2)
@@ -78,8 +78,8 @@ def test_word_dropout_hides_words_but_not_their_characters(encoded: Encoded) -> 
     dropped = list(train_batches(encoded, batch_size=16, seed=3, word_dropout=0.2))
     lost = total = 0
     for before, after in zip(
-        sorted(plain, key=lambda b: b.windows_B.tolist()),
-        sorted(dropped, key=lambda b: b.windows_B.tolist()),
+        sorted(plain, key=lambda b: b.rows_B.tolist()),
+        sorted(dropped, key=lambda b: b.rows_B.tolist()),
         strict=True,
     ):
         changed = before.words_BL != after.words_BL
@@ -94,7 +94,7 @@ def test_no_batch_is_larger_than_memory_allows(encoded: Encoded) -> None:
     train = list(train_batches(encoded, batch_size=64, seed=1, max_tokens=256))
     predict = list(predict_batches(encoded, tokens_per_batch=256))
     for batches in (train, predict):
-        seen = np.concatenate([batch.windows_B for batch in batches])
+        seen = np.concatenate([batch.rows_B for batch in batches])
         assert sorted(seen) == list(range(500))
         assert max(batch.words_BL.numel() for batch in batches) <= 256
 
@@ -112,14 +112,14 @@ def test_a_drawn_batch_has_neighbours_in_length_and_every_sentence_its_chance(
     wide = 0
     for seed in range(1000):
         batch = drawn_batch(encoded, 10, seed=seed)
-        assert len(set(batch.windows_B.tolist())) == 10
-        drawn[batch.windows_B] += 1
-        lengths = LENGTHS[batch.windows_B]
+        assert len(set(batch.rows_B.tolist())) == 10
+        drawn[batch.rows_B] += 1
+        lengths = LENGTHS[batch.rows_B]
         wide += int(lengths.max() - lengths.min() > 10)
     assert wide < 40  # one draw in fifty joins the longest and the shortest
     assert abs(drawn - 20).max() < 25 and drawn.min() > 3
     again = drawn_batch(encoded, 10, seed=7)
-    assert np.array_equal(again.windows_B, drawn_batch(encoded, 10, seed=7).windows_B)
+    assert np.array_equal(again.rows_B, drawn_batch(encoded, 10, seed=7).rows_B)
     assert len(drawn_batch(encoded, 900, seed=1)) == 500
 
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-import torch
 
 from cases import each
 from confide.data.batches.encoding import TagSet
@@ -17,7 +16,6 @@ from confide.data.batches.token_pieces import (
     predict_token_batches,
     token_batch,
     token_text,
-    train_token_batches,
 )
 from confide.errors import DataError
 
@@ -112,13 +110,6 @@ def test_batches_hold_every_row_once() -> None:
     examples = [example("a " * (number % 13 + 1)) for number in range(50)]
     text = token_text(examples, pieces=PIECES, cut=letters)
     encoded = annotated_tokens(text, [[]] * 50, tags=TAGS, source=set())
-    one, same, other = (
-        list(train_token_batches(encoded.text, annotated=encoded, batch_size=4, seed=seed))
-        for seed in (1, 1, 2)
-    )
-    asked = list(predict_token_batches(text, pieces_per_batch=40))
-    for batches in (one, other, asked):
-        assert sorted(np.concatenate([b.rows_B for b in batches]).tolist()) == list(range(50))
-    assert all(torch.equal(a.ids_BP, b.ids_BP) for a, b in zip(one, same, strict=True))
-    assert any(not np.array_equal(a.rows_B, b.rows_B) for a, b in zip(one, other, strict=True))
+    asked = list(predict_token_batches(text, annotated=encoded, pieces_per_batch=40))
+    assert sorted(np.concatenate([b.rows_B for b in asked]).tolist()) == list(range(50))
     assert max(b.ids_BP.numel() for b in asked) <= 40

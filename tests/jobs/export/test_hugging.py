@@ -15,8 +15,8 @@ from confide.errors import SettingsError
 from confide.jobs.export import Copy
 from confide.jobs.export.hugging import write_hf
 from confide.learning.encoder import FrozenEncoder, load_encoder
-from confide.learning.relations import RelationForm, RelationModeller
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.relations import RelationForm, RelationTrainer
+from confide.learning.tokens import TokenForm, TokenTrainer
 from learning.families import FAMILIES, tiny
 
 OTHER_HEAD = {"modernbert-words", "modernbert-pairs", "longformer-pairs"}
@@ -39,7 +39,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FrozenEncoder]:
 
 def written(made: Any, out: Path) -> dict[str, Any]:
     out.mkdir()
-    extractor = SimpleNamespace(modeller=made, model=made.initial(1))
+    extractor = SimpleNamespace(trainer=made, model=made.initial(1))
     return write_hf(Copy(out, extractor, out))
 
 
@@ -48,10 +48,10 @@ def written(made: Any, out: Path) -> dict[str, Any]:
 def test_each_familys_class_gives_the_same_logits(
     family: str, task: str, shelf: dict[str, FrozenEncoder], tmp_path: Path
 ) -> None:
-    made: Any = TokenModeller(shelf[family], TokenForm(("drug", "effect"), longest=24))
+    made: Any = TokenTrainer(shelf[family], TokenForm(("drug", "effect"), longest=24))
     if task == "pairs":
         form = RelationForm(("none", "causes", "eases"), types=("a", "b"), pool="cls", longest=32)
-        made = RelationModeller(shelf[family], form)
+        made = RelationTrainer(shelf[family], form)
     if f"{family}-{task}" in OTHER_HEAD:
         with pytest.raises(SettingsError, match=r"a head that cannot give these numbers.*onnx"):
             written(made, tmp_path / "out")

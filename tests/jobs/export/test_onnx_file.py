@@ -16,8 +16,8 @@ from confide.errors import SettingsError
 from confide.jobs.export import Copy, onnx_file
 from confide.jobs.export.onnx_file import MODEL, write_onnx
 from confide.learning.encoder import load_encoder
-from confide.learning.relations import RelationForm, RelationModeller
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.relations import RelationForm, RelationTrainer
+from confide.learning.tokens import TokenForm, TokenTrainer
 from learning.families import FAMILIES, tiny
 
 UNWRITTEN = "longformer"
@@ -28,13 +28,13 @@ def written(family: str, place: Path) -> list[float]:
     encoder = load_encoder(str(tiny(family, place / "encoder")))
     found = []
     both: list[Any] = [
-        TokenModeller(encoder, TokenForm(("drug", "effect"), longest=24)),
-        RelationModeller(encoder, RelationForm(("none", "causes"), longest=24)),
+        TokenTrainer(encoder, TokenForm(("drug", "effect"), longest=24)),
+        RelationTrainer(encoder, RelationForm(("none", "causes"), longest=24)),
     ]
     for number, made in enumerate(both):
         out = place / str(number)
         out.mkdir()
-        about = write_onnx(Copy(out, SimpleNamespace(modeller=made, model=made.initial(1)), out))
+        about = write_onnx(Copy(out, SimpleNamespace(trainer=made, model=made.initial(1)), out))
         assert (out / MODEL).is_file()
         found.append(about["largest_difference"])
     return found
@@ -57,10 +57,10 @@ def test_int8_leaves_no_wide_weights_behind(
 
     monkeypatch.setattr(onnx_file, "_write", modern)
     encoder = load_encoder(str(tiny("bert", tmp_path / "encoder")))
-    made = TokenModeller(encoder, TokenForm(("drug",), longest=24))
+    made = TokenTrainer(encoder, TokenForm(("drug",), longest=24))
     out = tmp_path / "out"
     out.mkdir()
-    extractor = SimpleNamespace(modeller=made, model=made.initial(1))
+    extractor = SimpleNamespace(trainer=made, model=made.initial(1))
     about = write_onnx(Copy(out, extractor, out, int8=True))
     assert [one.name for one in out.iterdir()] == [MODEL] and about["largest_difference"] < 0.1
 

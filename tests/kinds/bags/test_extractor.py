@@ -114,7 +114,7 @@ def test_scores_come_with_facts(extract: BagExtractor) -> None:
     assert not any(bare.facts)
     np.testing.assert_array_equal(scores_GR, same)
     if extract.denoise == "none":
-        likely = sentence_probabilities(extract.model, extract.modeller.encoded(bare.examples))
+        likely = sentence_probabilities(extract.model, extract.trainer.prepared(bare.examples))
         expected_GR = np.array([likely[rows].max(0) for rows in bare.groups])
         np.testing.assert_allclose(scores_GR, expected_GR, atol=1e-6)
 

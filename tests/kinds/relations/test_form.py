@@ -23,8 +23,8 @@ from confide.kinds.relations.form import (
     DescribeRelations,
     RelationForm,
     RelationsDescribed,
-    modeller_of,
     rules_of,
+    trainer_of,
 )
 from confide.learning.encoder import load_encoder
 from confide.text.document import Document
@@ -65,7 +65,7 @@ def test_the_form_is_the_union_of_what_the_sites_have(tmp_path: Path, method: st
     described = engine.replies["describe_relations", "site-1"]
     assert described.relations == ["causes"]
     assert described.types == ["Drug", "Pain"]
-    form = modeller_of(state.form, load_encoder(state.form.encoder)).form
+    form = trainer_of(state.form, load_encoder(state.form.encoder)).form
     assert form.types == ("Drug", "Drug-2", "Pain", "Pain-2")
     assert form.relations == (NO_RELATION, "causes", "eases")
 

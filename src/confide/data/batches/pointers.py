@@ -26,7 +26,7 @@ from confide.data.batches.annotation import check_spans
 from confide.data.batches.encoding import Bools, Ints
 from confide.data.batches.examples import Span
 from confide.data.batches.flat import Rows, offsets, padded
-from confide.data.batches.tagger import longest_first, shuffled
+from confide.data.batches.tagger import longest_first
 from confide.data.batches.token_pieces import PieceBatch, TokenText, token_batch
 from confide.errors import DataError
 
@@ -154,15 +154,6 @@ def spelled(
         else:
             kept.append((span, sure))
     return sorted(kept), irregular
-
-
-def train_pointer_batches(
-    text: TokenText, written: Pointers, *, batch_size: int, seed: int
-) -> Iterator[PointerBatch]:
-    """One epoch in random order, each batch of similar lengths; the same seed, the same batches."""
-    random = np.random.default_rng(seed)
-    for rows in shuffled(text.lengths_S, batch_size, random=random):
-        yield pointer_batch(text, rows, written=written)
 
 
 def pointer_batches(

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from confide.data.batches.flat import Rows, offsets, places
 from confide.data.batches.relations import RelationExample
-from confide.data.batches.tagger import longest_first, shuffled
+from confide.data.batches.tagger import longest_first
 from confide.data.batches.token_pieces import PieceBatch, pieces_of
 from confide.errors import DataError
 from confide.text.document import Span
@@ -183,15 +183,6 @@ def encode_relations(
         padding=marking.padding,
         trimmed=sum(row.trimmed for row in rows),
     )
-
-
-def train_relation_batches(
-    encoded: EncodedRelations, *, batch_size: int, seed: int
-) -> Iterator[RelationBatch]:
-    """One epoch in random order, each batch of similar lengths; the same seed, the same batches."""
-    random = np.random.default_rng(seed)
-    for rows in shuffled(encoded.lengths_S, batch_size, random=random):
-        yield relation_batch(encoded, rows)
 
 
 def predict_relation_batches(

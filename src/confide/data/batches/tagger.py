@@ -28,10 +28,10 @@ class TaggerBatch:
     """What a tagger reads. Padding is `PAD` (0) everywhere, and tag `O` (0).
 
     `forms_BL` says which of the batch's distinct words stands where, so that characters are
-    worked on once per distinct word. `windows_B` (numpy) are the positions in the `Encoded`.
+    worked on once per distinct word. `rows_B` (numpy) are the positions in the `Encoded`.
     """
 
-    windows_B: Rows
+    rows_B: Rows
     words_BL: Tensor
     lengths_B: Tensor
     mask_BL: Tensor
@@ -47,7 +47,7 @@ class TaggerBatch:
         return int(self.lengths_B.sum())
 
     def __len__(self) -> int:
-        return len(self.windows_B)
+        return len(self.rows_B)
 
     def part(self, start: int, end: int) -> TaggerBatch:
         """Some of its sentences."""
@@ -72,7 +72,7 @@ def train_batches(
     random = np.random.default_rng(seed)
     for rows in shuffled(encoded.lengths_S, batch_size, random=random, max_tokens=max_tokens):
         batch = batch_of(encoded, rows)
-        _lose_words(batch, random, word_dropout)
+        lose_words(batch, random, word_dropout)
         yield batch
 
 
@@ -102,7 +102,7 @@ def drawn_batch(
     """`size` sentences, drawn by `drawn_rows`."""
     random = np.random.default_rng(seed)
     batch = batch_of(encoded, drawn_rows(encoded.lengths_S, size, random=random))
-    _lose_words(batch, random, word_dropout)
+    lose_words(batch, random, word_dropout)
     return batch
 
 
@@ -129,10 +129,10 @@ def longest_first(lengths_S: Rows, max_tokens: int) -> Iterator[Rows]:
     return _bounded(np.argsort(-lengths_S, kind="stable"), lengths_S, max_tokens)
 
 
-def batch_of(encoded: Encoded, windows_B: Rows) -> TaggerBatch:
+def batch_of(encoded: Encoded, rows_B: Rows) -> TaggerBatch:
     """These windows as one batch, in this order."""
-    lengths_B = encoded.lengths_S[windows_B]
-    places_BL, mask_BL = padded(encoded.tokens_from_S1, windows_B)
+    lengths_B = encoded.lengths_S[rows_B]
+    places_BL, mask_BL = padded(encoded.tokens_from_S1, rows_B)
     forms_U, spread = np.unique(encoded.forms_N[places_BL][mask_BL], return_inverse=True)
     forms_BL = np.zeros(mask_BL.shape, np.int64)
     forms_BL[mask_BL] = spread
@@ -142,7 +142,7 @@ def batch_of(encoded: Encoded, windows_B: Rows) -> TaggerBatch:
     if encoded.characters_M.size:
         characters_UC = np.where(inside_UC, encoded.characters_M[spelled_UC], PAD).astype(np.int64)
     return TaggerBatch(
-        windows_B=windows_B,
+        rows_B=rows_B,
         words_BL=torch.from_numpy(words_BL.astype(np.int64)),
         lengths_B=torch.from_numpy(lengths_B),
         mask_BL=torch.from_numpy(mask_BL),
@@ -150,22 +150,22 @@ def batch_of(encoded: Encoded, windows_B: Rows) -> TaggerBatch:
         characters_UC=torch.from_numpy(characters_UC),
         character_lengths_U=torch.from_numpy(inside_UC.sum(1)),
         tags_BL=torch.from_numpy(np.where(mask_BL, encoded.tags_N[places_BL], 0).astype(np.int64)),
-        context_BLX=_context(encoded, windows_B, mask_BL=mask_BL),
+        context_BLX=_context(encoded, rows_B, mask_BL=mask_BL),
     )
 
 
-def _context(encoded: Encoded, windows_B: Rows, *, mask_BL: NDArray[np.bool_]) -> Tensor | None:
+def _context(encoded: Encoded, rows_B: Rows, *, mask_BL: NDArray[np.bool_]) -> Tensor | None:
     """The contextual features of the batch's tokens, 0 in the padding."""
     if encoded.context_TX is None or encoded.context_from_S is None:
         return None
     values_BLX = np.zeros((*mask_BL.shape, encoded.context_TX.shape[1]), np.float32)
     steps_L = np.arange(mask_BL.shape[1])
-    rows_BL = encoded.context_from_S[windows_B][:, None] + steps_L
+    rows_BL = encoded.context_from_S[rows_B][:, None] + steps_L
     values_BLX[mask_BL] = encoded.context_TX[rows_BL[mask_BL]]
     return torch.from_numpy(values_BLX)
 
 
-def _lose_words(batch: TaggerBatch, random: np.random.Generator, share: float) -> None:
+def lose_words(batch: TaggerBatch, random: np.random.Generator, share: float) -> None:
     """Make a share of the words `UNK`."""
     if share > 0.0:
         lost_BL = random.random(batch.words_BL.shape) < share

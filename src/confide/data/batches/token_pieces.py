@@ -26,7 +26,7 @@ from confide.data.batches.annotation import annotation, of_rows
 from confide.data.batches.encoding import Bools, Ints, TagSet, Window
 from confide.data.batches.examples import Example, Span
 from confide.data.batches.flat import Rows, offsets, padded, rows_of
-from confide.data.batches.tagger import longest_first, shuffled
+from confide.data.batches.tagger import longest_first
 from confide.errors import DataError
 
 Cut = Callable[[Sequence[Sequence[str]]], list[list[list[int]]]]
@@ -183,15 +183,6 @@ def annotated_tokens(
     """The text with these spans of each example. Raises DataError as `annotation` does."""
     found = annotation(text.windows, spans, examples=text.examples, tags=tags, source=source)
     return EncodedTokens(text, *found)
-
-
-def train_token_batches(
-    text: TokenText, *, annotated: EncodedTokens | None = None, batch_size: int, seed: int
-) -> Iterator[TokenBatch]:
-    """One epoch in random order, each batch of similar lengths; the same seed, the same batches."""
-    random = np.random.default_rng(seed)
-    for rows in shuffled(text.lengths_S, batch_size, random=random):
-        yield token_batch(text, rows, annotated=annotated)
 
 
 def predict_token_batches(

@@ -19,7 +19,7 @@ from confide.federation.messages import Arrays
 from confide.federation.site import Scratch
 from confide.jobs.home import alone_hows
 from confide.kinds.how import How
-from confide.kinds.protocol import Desk, Form
+from confide.kinds.protocol import ModelSpec, SiteModel
 from confide.runs.audited import Canaried, Interval, Membership, Promised, SiteAudit
 from confide.runs.canaries import Canaries
 from confide.scoring.membership import Side, exposures, guessed, told_apart
@@ -43,7 +43,7 @@ class Target:
     `labels` are the names by which its answers are counted.
     """
 
-    form: Form
+    form: ModelSpec
     weights: Arrays
     at_home: Callable[[int], How]
     labels: tuple[str, ...]
@@ -138,7 +138,7 @@ class Bench:
     # --- losses ---------------------------------------------------------------------------
 
     @cached_property
-    def _desk(self) -> Desk:
+    def _desk(self) -> SiteModel:
         return self.target.form.at(site_of(self.spec, self.scratch))
 
     def _scored(

@@ -18,9 +18,9 @@ from confide.kinds.context import NONE, find_encoder, with_cached
 from confide.kinds.how import how_of
 from confide.kinds.linear import LinearShape
 from confide.kinds.tagger.form import shape_for, tagger_sizes
-from confide.learning.crf_modelling import CrfModeller, EncodedSplit
-from confide.learning.modelling import annotate_with, read
+from confide.learning.crf_modelling import EncodedSplit, TaggerTrainer
 from confide.learning.optimisers import Moments
+from confide.learning.trainer import annotate_with, read
 from confide.learning.weights import set_words
 from confide.models.tagger import CrfTagger, Tagger
 from confide.seeds import derive_seed
@@ -58,30 +58,32 @@ def training(
 
     def learn(documents: Sequence[Document], stretch: float, seed: int) -> list[Document]:
         examples, _ = examples_from(documents)
-        modeller = make(settings, tags, examples, dim)
-        model = modeller.initial(derive_seed(seed, "weights"))
+        trainer = make(settings, tags, examples, dim)
+        model = trainer.initial(derive_seed(seed, "weights"))
         if vectors is not None and isinstance(model, Tagger):
-            set_words(model, read_vectors(vectors, modeller.words, how=modeller.how))
-        text, held = modeller.prepared(examples), read(modeller, held_out)
+            set_words(model, read_vectors(vectors, trainer.words, how=trainer.how))
+        text, held = trainer.prepared(examples), read(trainer, held_out)
         if encoder is not None:
             text = with_cached(text, examples, encoder)
             held = replace(held, text=with_cached(held.text, held.examples, encoder))
         spans = [one.spans for one in examples]
-        encoded = modeller.annotated(text, spans, source={*tags.types})
-        _train(modeller, model, encoded, settings, stretch=stretch, seed=seed)
-        return annotate_with(modeller, model, held)
+        encoded = trainer.annotated(text, spans, source={*tags.types})
+        _train(trainer, model, encoded, settings, stretch=stretch, seed=seed)
+        return annotate_with(trainer, model, held)
 
     return learn
 
 
-def _tagger(settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int) -> CrfModeller:
-    """The modeller of a tagger that knows the words of these examples."""
+def _tagger(
+    settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int
+) -> TaggerTrainer:
+    """The trainer of a tagger that knows the words of these examples."""
     own, how = settings.vocabulary, settings.vocabulary.how
     tokens = [token for example in examples for token in example.tokens]
     words = numbered(count_words(tokens, how), min_count=own.min_count)
     letters = numbered(count_characters(tokens), kind="character")
     shape = shape_for(settings, tags.types, words=len(words), characters=len(letters), dim=dim)
-    return CrfModeller(
+    return TaggerTrainer(
         sizes=tagger_sizes(shape),
         tags=tags,
         words=words,
@@ -91,8 +93,10 @@ def _tagger(settings: Settings, tags: TagSet, examples: Sequence[Example], dim: 
     )
 
 
-def _linear(settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int) -> CrfModeller:
-    """The modeller of a linear CRF, whose features need no key where nothing leaves."""
+def _linear(
+    settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int
+) -> TaggerTrainer:
+    """The trainer of a linear CRF, whose features need no key where nothing leaves."""
     shape = LinearShape(
         types=list(tags.types),
         tag_scheme=tags.scheme,
@@ -100,10 +104,10 @@ def _linear(settings: Settings, tags: TagSet, examples: Sequence[Example], dim: 
         context=settings.model.context,
         context_dim=dim,
     )
-    return shape.modeller(Marks(b""))
+    return shape.trainer(Marks(b""))
 
 
-_MODELLERS: dict[str, Callable[[Settings, TagSet, Sequence[Example], int], CrfModeller]] = {
+_MODELLERS: dict[str, Callable[[Settings, TagSet, Sequence[Example], int], TaggerTrainer]] = {
     "tagger": _tagger,
     "linear": _linear,
 }
@@ -120,7 +124,7 @@ def epochs_by_round(rounds: int, epochs: int) -> list[int]:
 
 
 def _train(
-    modeller: CrfModeller,
+    trainer: TaggerTrainer,
     model: CrfTagger,
     encoded: EncodedSplit,
     settings: Settings,
@@ -141,10 +145,9 @@ def _train(
         how = how_of(settings, number + 1)
         optimiser = replace(how.steps, most=0, moments=moments if how.keep else None)
         if in_round:
-            modeller.fit(
+            trainer.fit(
                 model,
                 encoded,
-                weights_S=None,
                 epochs=in_round,
                 batch_size=how.batch_size,
                 optimiser=optimiser,

@@ -17,8 +17,8 @@ from confide.errors import SettingsError
 from confide.jobs.export import Copy
 from confide.jobs.export.graphs import graph_of
 from confide.jobs.export.hugging import CLOSE, distance, last_layer, their_model
-from confide.learning.relations import RelationModeller
-from confide.learning.tokens import TokenModeller
+from confide.learning.relations import RelationTrainer
+from confide.learning.tokens import TokenTrainer
 from confide.learning.tuning import peft_library, updated
 
 HEAD = "head.safetensors"
@@ -30,32 +30,32 @@ def write_peft(copy: Copy) -> dict[str, Any]:
 
     Raises SettingsError if the model was not trained with `encoder.tune = "lora"`.
     """
-    modeller = copy.model.modeller
-    known = isinstance(modeller, (TokenModeller, RelationModeller))
-    if not known or modeller.form.tuning.tune != "lora":
+    trainer = copy.model.trainer
+    known = isinstance(trainer, (TokenTrainer, RelationTrainer))
+    if not known or trainer.form.tuning.tune != "lora":
         raise SettingsError(
             "this model has no adapter",
             expected='a run with encoder.tune = "lora"',
-            got=f"encoder.tune = {modeller.form.tuning.tune!r}" if known else "no encoder",
+            got=f"encoder.tune = {trainer.form.tuning.tune!r}" if known else "no encoder",
         )
     peft, graph = peft_library(), graph_of(copy.model)
-    if isinstance(modeller, TokenModeller):
+    if isinstance(trainer, TokenTrainer):
         away = _over_words(copy, peft)
     else:
         away = _over_encoder(copy, peft)
     if away > CLOSE:
         raise SettingsError("peft does not give this model's numbers", got=f"{away:.1g} away")
-    return {**graph.about, "digest": modeller.encoder.digest, "largest_difference": away}
+    return {**graph.about, "digest": trainer.encoder.digest, "largest_difference": away}
 
 
 def _config(copy: Copy, peft: Any, **own: Any) -> Any:
-    modeller = copy.model.modeller
-    tuning = modeller.form.tuning
+    trainer = copy.model.trainer
+    tuning = trainer.form.tuning
     return peft.LoraConfig(
         r=tuning.rank,
         lora_alpha=tuning.alpha,
         lora_dropout=0.0,
-        target_modules=updated(modeller.encoder.loaded.model),
+        target_modules=updated(trainer.encoder.loaded.model),
         bias="none",
         inference_mode=True,
         **own,
@@ -63,10 +63,10 @@ def _config(copy: Copy, peft: Any, **own: Any) -> Any:
 
 
 def _over_words(copy: Copy, peft: Any) -> float:
-    modeller, model = copy.model.modeller, copy.model.model
-    theirs = their_model(modeller.encoder, "TokenClassification", modeller.tags.tags)
-    theirs.base_model.load_state_dict(modeller.encoder.loaded.model.state_dict(), strict=False)
-    last = last_layer(theirs, len(modeller.tags))
+    trainer, model = copy.model.trainer, copy.model.model
+    theirs = their_model(trainer.encoder, "TokenClassification", trainer.tags.tags)
+    theirs.base_model.load_state_dict(trainer.encoder.loaded.model.state_dict(), strict=False)
+    last = last_layer(theirs, len(trainer.tags))
     name = next(name for name, one in theirs.named_modules() if one is last)
     config = _config(copy, peft, task_type="TOKEN_CLS", modules_to_save=[name])
     made = _laid_over(theirs, config, peft)
@@ -101,8 +101,8 @@ def last_of(made: Any, name: str) -> Any:
 
 
 def _over_encoder(copy: Copy, peft: Any) -> float:
-    modeller, model = copy.model.modeller, copy.model.model
-    theirs = modeller.encoder.loaded.body()
+    trainer, model = copy.model.trainer, copy.model.model
+    theirs = trainer.encoder.loaded.body()
     config = _config(copy, peft, task_type="FEATURE_EXTRACTION")
     made = _laid_over(theirs, config, peft)
     copied = _copy_updates(model.encoder, theirs)

@@ -23,9 +23,9 @@ from confide.data.batches.relations import RelationExample
 from confide.data.batches.tagger import predict_batches
 from confide.data.batches.token_pieces import predict_token_batches
 from confide.errors import SettingsError
-from confide.learning.crf_modelling import CrfModeller
-from confide.learning.relations import RelationModeller
-from confide.learning.tokens import TokenModeller
+from confide.learning.crf_modelling import TaggerTrainer
+from confide.learning.relations import RelationTrainer
+from confide.learning.tokens import TokenTrainer
 from confide.models.tagger import TaggerSizes
 
 Inputs = dict[str, Tensor]
@@ -49,16 +49,16 @@ class Graph:
 
 def graph_of(extractor: Any) -> Graph:
     """The graph of a trained model. Raises SettingsError if its kind has none."""
-    modeller = extractor.modeller
-    make = _GRAPHS.get(type(modeller))
+    trainer = extractor.trainer
+    make = _GRAPHS.get(type(trainer))
     if make is None:
         raise SettingsError(
             "this kind of model cannot be written so",
             expected="a tagger, an encoder that tags words, or a relation classifier",
-            got=type(modeller).__name__.removesuffix("Modeller"),
+            got=type(trainer).__name__.removesuffix("EntityTrainer"),
             fix='use `confide release`, whose copy confide reads anywhere, or to = "spacy"',
         )
-    graph = make(modeller, extractor.model)
+    graph = make(trainer, extractor.model)
     graph.module.eval()
     return graph
 
@@ -125,9 +125,9 @@ _OF_TAGGER = {
 _LETTERS = ("forms", "characters", "character_lengths")
 
 
-def _words(modeller: TokenModeller, model: nn.Module) -> Graph:
-    text = modeller.prepared(probe_sentences(modeller.types))
-    pieces = modeller.pieces
+def _words(trainer: TokenTrainer, model: nn.Module) -> Graph:
+    text = trainer.prepared(probe_sentences(trainer.types))
+    pieces = trainer.pieces
     probes = []
     for batch in predict_token_batches(text, pieces_per_batch=64):
         mask_BP = torch.ones_like(batch.ids_BP) if batch.mask_BP is None else batch.mask_BP
@@ -137,9 +137,9 @@ def _words(modeller: TokenModeller, model: nn.Module) -> Graph:
     axes = {"input_ids": "BP", "attention_mask": "BP", "firsts": "BL"}
     about = {
         "kind": "encoder",
-        "encoder": Path(modeller.encoder.name).name,
-        "labels": list(modeller.tags.tags),
-        "scheme": modeller.form.tag_scheme,
+        "encoder": Path(trainer.encoder.name).name,
+        "labels": list(trainer.tags.tags),
+        "scheme": trainer.form.tag_scheme,
         "before": list(pieces.before),
         "after": list(pieces.after),
         "unknown": pieces.unknown,
@@ -147,15 +147,15 @@ def _words(modeller: TokenModeller, model: nn.Module) -> Graph:
         "inputs": "input_ids [B,P] and attention_mask [B,P] of the pieces of each sentence's words;"
         " firsts [B,L] is the place of each word's first piece",
         "output": "logits [B,L,Y] of each word's tag; decode the likeliest path of valid moves",
-        "moves": _rules(modeller.tags.rules),
+        "moves": _rules(trainer.tags.rules),
     }
     return Graph(_Words(model), _axes(axes), "logits", probes, about, together=False)
 
 
-def _pairs(modeller: RelationModeller, model: nn.Module) -> Graph:
-    marking = modeller.marking
+def _pairs(trainer: RelationTrainer, model: nn.Module) -> Graph:
+    marking = trainer.marking
     probes = []
-    encoded = modeller.encoded(probe_pairs(marking.types, modeller.form.relations[0]))
+    encoded = trainer.prepared(probe_pairs(marking.types, trainer.form.relations[0]))
     for batch in predict_relation_batches(encoded, pieces_per_batch=64):
         mask_BP = torch.ones_like(batch.ids_BP) if batch.mask_BP is None else batch.mask_BP
         probes.append(
@@ -170,11 +170,11 @@ def _pairs(modeller: RelationModeller, model: nn.Module) -> Graph:
     axes = {"input_ids": "BP", "attention_mask": "BP", "head": "BP", "tail": "BP", "openings": "B2"}
     about = {
         "kind": "relations",
-        "encoder": Path(modeller.encoder.name).name,
-        "labels": list(modeller.form.relations),
-        "pool": modeller.form.pool,
-        "blind": modeller.form.blind,
-        "marks": marks_of(modeller),
+        "encoder": Path(trainer.encoder.name).name,
+        "labels": list(trainer.form.relations),
+        "pool": trainer.form.pool,
+        "blind": trainer.form.blind,
+        "marks": marks_of(trainer),
         "before": list(marking.before),
         "after": list(marking.after),
         "longest": marking.longest,
@@ -186,9 +186,9 @@ def _pairs(modeller: RelationModeller, model: nn.Module) -> Graph:
     return Graph(_Pairs(model), _axes(axes), "logits", probes, about)
 
 
-def _tagger(modeller: CrfModeller, model: nn.Module) -> Graph:
-    sizes = modeller.sizes
-    assert isinstance(sizes, TaggerSizes)  # of no other modeller
+def _tagger(trainer: TaggerTrainer, model: nn.Module) -> Graph:
+    sizes = trainer.sizes
+    assert isinstance(sizes, TaggerSizes)  # of no other trainer
     names = tuple(
         name
         for name in _OF_TAGGER.values()
@@ -196,7 +196,7 @@ def _tagger(modeller: CrfModeller, model: nn.Module) -> Graph:
         and (name != "context" or sizes.context_dim)
     )
     probes = []
-    text = modeller.prepared(probe_sentences(modeller.types))
+    text = trainer.prepared(probe_sentences(trainer.types))
     for batch in predict_batches(text, tokens_per_batch=48):
         given = {name: getattr(batch, field) for field, name in _OF_TAGGER.items()}
         if "context" in names:
@@ -212,11 +212,11 @@ def _tagger(modeller: CrfModeller, model: nn.Module) -> Graph:
     scores = crf.crf.scores()
     about = {
         "kind": "tagger",
-        "labels": list(modeller.tags.tags),
-        "scheme": modeller.tags.scheme,
-        "normalised": modeller.how,
-        "words": list(getattr(modeller.words, "texts", ())),
-        "characters": list(getattr(modeller.characters, "texts", ())),
+        "labels": list(trainer.tags.tags),
+        "scheme": trainer.tags.scheme,
+        "normalised": trainer.how,
+        "words": list(getattr(trainer.words, "texts", ())),
+        "characters": list(getattr(trainer.characters, "texts", ())),
         "inputs": "words [B,L]: 0 is padding, 1 an unknown word, 2 the first of `words`; lengths"
         " [B]; forms [B,L] says which row of characters [U,C] spells each word, of"
         " character_lengths [U]; context [B,L,X] is the frozen encoder's state of each word",
@@ -232,9 +232,9 @@ def _tagger(modeller: CrfModeller, model: nn.Module) -> Graph:
 
 
 _GRAPHS: dict[type, Callable[[Any, Any], Graph]] = {
-    TokenModeller: _words,
-    RelationModeller: _pairs,
-    CrfModeller: _tagger,
+    TokenTrainer: _words,
+    RelationTrainer: _pairs,
+    TaggerTrainer: _tagger,
 }
 
 
@@ -254,9 +254,9 @@ def _rules(rules: Any) -> dict[str, Any]:
     }
 
 
-def marks_of(modeller: RelationModeller) -> dict[str, list[int]]:
+def marks_of(trainer: RelationTrainer) -> dict[str, list[int]]:
     """The pieces that open and close a head and a tail, by entity type ("" if all share one)."""
-    marking = modeller.marking
+    marking = trainer.marking
     return {
         name: [*marking.around(name, tail=False), *marking.around(name, tail=True)]
         for name in (marking.types or ("",))

@@ -20,8 +20,8 @@ from confide.jobs.export import Copy
 from confide.jobs.export.graphs import Graph, graph_of
 from confide.learning.cutting import tokenizer_of
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.relations import RelationModeller
-from confide.learning.tokens import TokenModeller
+from confide.learning.relations import RelationTrainer
+from confide.learning.tokens import TokenTrainer
 from confide.learning.tuning import MarkedEmbedding, layers_of
 from confide.seeds import seeded
 
@@ -31,23 +31,23 @@ _SMALL, _LARGE = 1e-4, 64.0
 
 def write_hf(copy: Copy) -> dict[str, Any]:
     """Write the folder; gives what it is about. Raises SettingsError if no class fits the model."""
-    modeller = copy.model.modeller
-    write = _WRITE.get(type(modeller))
+    trainer = copy.model.trainer
+    write = _WRITE.get(type(trainer))
     if write is None:
         raise SettingsError(
             "transformers has no class for this kind of model",
             expected="an encoder that tags words, or a relation classifier",
-            got=type(modeller).__name__.removesuffix("Modeller"),
+            got=type(trainer).__name__.removesuffix("EntityTrainer"),
             fix='use to = "spacy", or of a tagger "onnx"',
         )
     return write(copy)
 
 
 def _words(copy: Copy) -> dict[str, Any]:
-    modeller, model = copy.model.modeller, copy.model.model
-    theirs = their_model(modeller.encoder, "TokenClassification", modeller.tags.tags)
+    trainer, model = copy.model.trainer, copy.model.model
+    theirs = their_model(trainer.encoder, "TokenClassification", trainer.tags.tags)
     theirs.base_model.load_state_dict(plain_states(model.encoder), strict=False)
-    last = last_layer(theirs, len(modeller.tags))
+    last = last_layer(theirs, len(trainer.tags))
     with torch.no_grad():
         last.weight.copy_(model.tag.weight)
         last.bias.copy_(model.tag.bias)
@@ -56,7 +56,7 @@ def _words(copy: Copy) -> dict[str, Any]:
     if away > CLOSE:
         raise _other_head(theirs)
     theirs.save_pretrained(copy.out)
-    _save_tokenizer(tokenizer_of(modeller.encoder.folder, fast=False), copy)
+    _save_tokenizer(tokenizer_of(trainer.encoder.folder, fast=False), copy)
     return {**graph.about, "class": type(theirs).__name__, "largest_difference": away}
 
 
@@ -77,33 +77,33 @@ def _word_distances(theirs: nn.Module, graph: Graph) -> Iterator[float]:
 
 
 def _pairs(copy: Copy) -> dict[str, Any]:
-    modeller, model = copy.model.modeller, copy.model.model
-    if modeller.form.pool != "cls":
+    trainer, model = copy.model.trainer, copy.model.model
+    if trainer.form.pool != "cls":
         raise SettingsError(
             "transformers has no class that reads two entities' pieces",
             expected='a model trained with classifier.pool = "cls"',
-            got=f"classifier.pool = {modeller.form.pool!r}",
+            got=f"classifier.pool = {trainer.form.pool!r}",
             fix='use to = "onnx"',
         )
-    encoder = modeller.encoder
-    theirs = their_model(encoder, "SequenceClassification", modeller.form.relations)
+    encoder = trainer.encoder
+    theirs = their_model(encoder, "SequenceClassification", trainer.form.relations)
     tokenizer = tokenizer_of(encoder.folder, fast=False)
-    ids, names = _with_marks(tokenizer, modeller)
+    ids, names = _with_marks(tokenizer, trainer)
     table_VD = table_of(model.encoder)
-    plain = table_VD[: modeller.marking.first]
+    plain = table_VD[: trainer.marking.first]
     rows = max(len(plain), max(ids) + 1)
     theirs.resize_token_embeddings(rows, mean_resizing=False)
     states = plain_states(model.encoder)
     table = theirs.get_input_embeddings()
     with torch.no_grad():
         table.weight[: len(plain)] = plain
-        table.weight[torch.tensor(ids)] = table_VD[modeller.marking.first :]
+        table.weight[torch.tensor(ids)] = table_VD[trainer.marking.first :]
     name = next(name for name, one in theirs.base_model.named_modules() if one is table)
     states[f"{name}.weight"] = table.weight.detach().clone()
     theirs.base_model.load_state_dict(states, strict=False)
     graph = graph_of(copy.model)
     moved = torch.arange(int(max(len(table_VD), rows)))
-    moved[modeller.marking.first : len(table_VD)] = torch.tensor(ids)
+    moved[trainer.marking.first : len(table_VD)] = torch.tensor(ids)
 
     def away() -> float:
         with torch.no_grad():
@@ -130,8 +130,8 @@ def _pairs(copy: Copy) -> dict[str, Any]:
 
 
 _WRITE: dict[type, Callable[[Copy], dict[str, Any]]] = {
-    TokenModeller: _words,
-    RelationModeller: _pairs,
+    TokenTrainer: _words,
+    RelationTrainer: _pairs,
 }
 
 
@@ -186,11 +186,11 @@ def table_of(body: Any) -> Tensor:
     return rows
 
 
-def _with_marks(tokenizer: Any, modeller: RelationModeller) -> tuple[list[int], dict[str, Any]]:
+def _with_marks(tokenizer: Any, trainer: RelationTrainer) -> tuple[list[int], dict[str, Any]]:
     """The tokenizer's numbers of the marks, which it gets, in their order; and their names."""
     from transformers import AddedToken
 
-    marking = modeller.marking
+    marking = trainer.marking
     names: dict[str, list[str]] = {}
     for kind in marking.types or ("",):
         tail = f":{kind}" if kind else ""

@@ -6,8 +6,7 @@ Shapes: S sentences (examples), G bags, R relations (class 0 is no relation), W 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import cached_property, partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -27,18 +26,19 @@ from confide.kinds.bags.form import (
     WORD_ROWS,
     BagForm,
     bag_form_of,
+    bag_trainer,
     triple_digest,
     words_of,
 )
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import BagsScored, bags_scored
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted, Losses
+from confide.kinds.protocol import Fitted, Losses, SharedModel, SiteModel
 from confide.kinds.relations.form import rules_of
 from confide.kinds.tuned import keeping_features
 from confide.kinds.vocabulary import file_check, vectors_of
 from confide.learning.bag_scores import EncodedBags, bag_scores, sentence_probabilities
-from confide.learning.bags import BagModeller, bag_losses, fit_bags, fit_sentences, set_vectors
+from confide.learning.bags import BagTrainer, set_vectors
 from confide.learning.context import cache_folder
 from confide.learning.weights import load, trained
 from confide.models.bags import BagModel
@@ -49,16 +49,12 @@ Rows = NDArray[np.int64]
 
 
 @dataclass
-class _Bench:
-    """What the sites of a process share: the modeller of one form, and its one model."""
+class _SharedWords(SharedModel):
+    """A bench of words, with the rows of vector files that were read for them."""
 
-    modeller: BagModeller
+    trainer: BagTrainer
     words_V16: NDArray[np.uint8]
     vectors: dict[Path, VectorFile] = field(default_factory=dict)
-
-    @cached_property
-    def model(self) -> BagModel:
-        return self.modeller.initial(0)
 
     def knows(self, form: BagForm) -> bool:
         """Whether this bench was made for the form's words."""
@@ -81,16 +77,17 @@ class Looked:
     facts: Sequence[frozenset[str]] = ()
 
 
-class BagDesk:
+class BagSiteModel(SiteModel):
     """A bag model at a site.
 
     Beyond what every desk does, it scores every relation in every training sentence (`likely`) and
     can train on chosen sentences only (`fit` with `only_W`).
     """
 
+    form: BagForm
+
     def __init__(self, site: Site, form: BagForm) -> None:
-        self.site = site
-        self.form = form
+        super().__init__(site, form)
         self._looked: dict[str, Looked] = {}
 
     @property
@@ -111,18 +108,18 @@ class BagDesk:
         return key
 
     @property
-    def bench(self) -> _Bench:
+    def bench(self) -> _SharedWords:
         """The process's bench. Raises Refusal if the site's key or encoder differs."""
         key, form, encoder = self.key, self.form, None
         if form.reader != PCNN:
             encoder = encoder_of(self.site, form.encoder)
             if encoder.digest != form.digest:
                 raise Refusal("other-encoder")
-        benches: dict[object, _Bench] = self.site.scratch.setdefault("bag benches", {})
-        place = (bag_form_of(form), form.check)
+        benches: dict[object, _SharedWords] = self.site.scratch.setdefault("bag benches", {})
+        place = (bag_form_of(form), form.denoise, form.check)
         if place not in benches or not benches[place].knows(form):
-            modeller = BagModeller(bag_form_of(form), encoder or words_of(form, key))
-            benches[place] = _Bench(modeller, form.word_digests_V16)
+            trainer = bag_trainer(form, encoder or words_of(form, key))
+            benches[place] = _SharedWords(trainer, form.word_digests_V16)
         return benches[place]
 
     def model(self, weights: Arrays, *, vectors: bool = False, lent: bool = False) -> BagModel:
@@ -131,7 +128,8 @@ class BagDesk:
         With `vectors`, the word table is filled from the site's own vector file. With `lent`, the
         model uses these very arrays without a copy, so it must not be trained.
         """
-        model, found = self.bench.model, self.file if vectors else None
+        model: BagModel = self.bench.model
+        found = self.file if vectors else None
         load(model, weights, lent=lent and found is None)
         if found is not None:
             set_vectors(model, found)
@@ -180,9 +178,9 @@ class BagDesk:
     def featured(self, examples: Sequence[RelationExample]) -> EncodedBags:
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
         bench = self.bench
-        encoded = bench.modeller.encoded(examples)
+        encoded = bench.trainer.prepared(examples)
         with keeping_features():
-            return bench.modeller.featured(encoded, bench.model, cache_folder())
+            return bench.trainer.featured(encoded, bench.model, cache_folder())
 
     def _held_out(self, part: str) -> Looked:
         documents = self.site.documents(part)
@@ -215,20 +213,22 @@ class BagDesk:
         model = self.model(weights, vectors=vectors, lent=True)
         return sentence_probabilities(model, self.looked("train").encoded)
 
-    def fit(self, weights: Arrays, how: How, *, seed: int, only_W: Rows | None = None) -> Fitted:
+    def fit(  # type: ignore[override]
+        self, weights: Arrays, how: How, *, seed: int, only_W: Rows | None = None
+    ) -> Fitted:
         """Train on the site's own bags or, with `only_W`, on these single sentences."""
         looked = self.looked("train")
         encoded = looked.encoded if only_W is None else looked.encoded.only(only_W)
         if not len(encoded):
             raise Refusal("no-training-text")
         model = self.model(weights, vectors=how.vectors)
-        fit = fit_sentences
-        if only_W is None:
-            denoise = self.form.denoise
-            fit = partial(fit_bags, groups=looked.groups, denoise=denoise)  # type: ignore[arg-type]
-        report = fit(
+        made = self.bench.trainer
+        groups = looked.groups
+        if only_W is not None:
+            made, groups = replace(made, denoise="none"), [np.arange(len(encoded))]
+        report = made.fit(
             model,
-            encoded,
+            made.annotated(encoded, groups),
             epochs=how.epochs,
             batch_size=how.batch_size,
             optimiser=how.steps,
@@ -244,12 +244,8 @@ class BagDesk:
         groups = [
             rows for rows, name in zip(bags.groups, bags.relations, strict=True) if name in known
         ]
-        losses_G = bag_losses(
-            self.model(weights, lent=True),
-            self.featured(with_labels(bags.examples, known)),
-            groups,
-            denoise=form.denoise,  # type: ignore[arg-type]
-        )
+        text = self.featured(with_labels(bags.examples, known))
+        losses_G = self.bench.trainer.bag_losses(self.model(weights, lent=True), text, groups)
         own = [[bags.examples[row] for row in rows] for rows in groups]
         return Losses(
             "bags",
@@ -258,7 +254,7 @@ class BagDesk:
             [tuple((one.text, one.head, one.tail) for one in ones) for ones in own],
         )
 
-    def scored(self, weights: Arrays, part: str) -> BagsScored:
+    def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> BagsScored:
         """Counts of how the model ranks the facts of the held-out text."""
         looked = self.looked(part)
         model, denoise = self.model(weights, lent=True), self.form.denoise

@@ -24,13 +24,13 @@ from confide.data.batches.relations import (
 from confide.data.batches.vocabulary import Vocabulary
 from confide.errors import FederationError
 from confide.federation.messages import Arrays
-from confide.kinds.bags.form import PCNN, BagForm, bag_form_of, words_of
+from confide.kinds.bags.form import PCNN, BagForm, bag_trainer, words_of
 from confide.kinds.bags.report import bag_report
 from confide.kinds.context import find_encoder
 from confide.kinds.relations.form import rules_of
 from confide.kinds.trained import Report
 from confide.learning.bag_scores import bag_scores, sentence_probabilities
-from confide.learning.bags import BagModeller
+from confide.learning.bags import BagTrainer
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.weights import load
 from confide.models.bags import BagModel, Denoise
@@ -83,7 +83,7 @@ class BagExtractor:
 
     finds: ClassVar[Literal["facts"]] = "facts"
 
-    modeller: BagModeller
+    trainer: BagTrainer
     model: BagModel
     rules: Rules
     same: Same
@@ -94,7 +94,7 @@ class BagExtractor:
     @cached_property
     def relations(self) -> tuple[str, ...]:
         """The classes, `NO_RELATION` first."""
-        return tuple(self.modeller.form.relations)
+        return tuple(self.trainer.form.relations)
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents, with the likeliest relation of each bag on all its pairs of mentions.
@@ -148,7 +148,7 @@ class BagExtractor:
         """The bags of the documents with their facts, and scores_GR of all relations."""
         examples = candidates(documents, self.rules).examples
         bags = held_out_bags(examples, documents, same=self.same)
-        encoded = self.modeller.encoded(with_labels(examples, frozenset(self.relations)))
+        encoded = self.trainer.prepared(with_labels(examples, frozenset(self.relations)))
         return bags, bag_scores(self.model, encoded, bags.groups, denoise=self.denoise)
 
     def counts(self, documents: Sequence[Document]) -> BagCounts:
@@ -164,7 +164,7 @@ class BagExtractor:
         plain = [replace(one, relations=()) for one in documents]
         examples = candidates(plain, self.rules).examples
         bags = held_out_bags(examples, plain, same=self.same)
-        encoded = self.modeller.encoded(with_labels(examples, ()))
+        encoded = self.trainer.prepared(with_labels(examples, ()))
         return _Read(
             examples,
             bags,
@@ -224,11 +224,11 @@ def extractor_with(
     memory: BagForm, weights: Arrays, source: Vocabulary | FrozenEncoder
 ) -> BagExtractor:
     """The extractor with these words (word i is row i of the word table) or this encoder."""
-    modeller = BagModeller(bag_form_of(memory), source)
-    model = modeller.initial(0)
+    trainer = bag_trainer(memory, source)
+    model = trainer.initial(0)
     load(model, weights)
     return BagExtractor(
-        modeller,
+        trainer,
         model,
         rules=rules_of(memory),
         same=memory.same,  # type: ignore[arg-type]

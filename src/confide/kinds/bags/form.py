@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from confide.data.batches.vocabulary import (
     DIGEST_BYTES,
     KeyedVocabulary,
+    Vocabulary,
     count_words,
     digest,
     rows_of_digests,
@@ -41,7 +42,7 @@ from confide.kinds.buckets import (
     shapes_of_buckets,
 )
 from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
-from confide.kinds.protocol import desk_at
+from confide.kinds.protocol import SiteModel, desk_at
 from confide.kinds.relations.form import (
     PairForm,
     annotation_of,
@@ -59,14 +60,14 @@ from confide.kinds.vocabulary import (
     number,
 )
 from confide.learning.bags import BagForm as Made
-from confide.learning.bags import BagModeller, EncoderForm, PcnnForm
+from confide.learning.bags import BagTrainer, EncoderForm, PcnnForm
+from confide.learning.encoder import FrozenEncoder
 from confide.learning.tuning import Tuning
 from confide.learning.weights import trained
 from confide.settings import Settings as RunSettings
 from confide.text.segment import tokens_of
 
 if TYPE_CHECKING:
-    from confide.kinds.bags.desk import BagDesk
     from confide.kinds.bags.extractor import BagExtractor
 
 PCNN = "pcnn"
@@ -128,7 +129,7 @@ class BagForm(PairForm):
 
         Raises Refusal at a site that has no such encoder.
         """
-        return trained(modeller_without_key(self, site=site).initial(seed))
+        return trained(trainer_without_key(self, site=site).initial(seed))
 
     def tables(self) -> Sequence[str]:
         """The word table, if a PCNN reads."""
@@ -138,11 +139,11 @@ class BagForm(PairForm):
         """The words' keyed digests, if a PCNN reads."""
         return {name: rows_of_digests(self.word_digests_V16) for name in self.tables()}
 
-    def at(self, site: Site) -> BagDesk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        from confide.kinds.bags.desk import BagDesk  # which imports this module
+        from confide.kinds.bags.desk import BagSiteModel  # which imports this module
 
-        return desk_at(site, self, BagDesk)
+        return desk_at(site, self, BagSiteModel)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -287,17 +288,22 @@ def bag_form_of(memory: BagForm) -> Made:
     return Made(tuple(memory.relations), reader, memory.dropout)
 
 
-def modeller_without_key(memory: BagForm, *, site: Site | None = None) -> BagModeller:
-    """A modeller that draws models and reads no text, so it needs no key.
+def bag_trainer(memory: BagForm, source: Vocabulary | FrozenEncoder) -> BagTrainer:
+    """The trainer of this form, which reads these words or this encoder's pieces."""
+    return BagTrainer(bag_form_of(memory), source, memory.denoise)  # type: ignore[arg-type]
+
+
+def trainer_without_key(memory: BagForm, *, site: Site | None = None) -> BagTrainer:
+    """A trainer that draws models and reads no text, so it needs no key.
 
     Raises what `find_encoder` raises or, at a site, Refusal.
     """
     if memory.reader == PCNN:
         unread = KeyedVocabulary(memory.word_digests_V16, "word", b"")
-        return BagModeller(bag_form_of(memory), unread)
+        return bag_trainer(memory, unread)
     name = memory.encoder
     encoder = find_encoder(name) if site is None else encoder_of(site, name)
-    return BagModeller(bag_form_of(memory), encoder)
+    return bag_trainer(memory, encoder)
 
 
 def words_of(memory: BagForm, key: bytes | None) -> KeyedVocabulary:

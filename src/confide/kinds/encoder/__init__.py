@@ -17,14 +17,13 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import EntityKind, Modeller
+from confide.kinds.entities import EntityKind, EntitySiteModel
 from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.protocol import Agreed, SiteModel, desk_at
 from confide.kinds.sentences import (
     OfTags,
     PublicSentences,
-    SentenceDesk,
     SentenceStudent,
     public_sentences,
 )
@@ -40,7 +39,8 @@ from confide.kinds.types import (
 )
 from confide.learning.context import cache_folder
 from confide.learning.encoder import FrozenEncoder
-from confide.learning.tokens import TokenForm, TokenModeller
+from confide.learning.tokens import TokenForm, TokenTrainer
+from confide.learning.trainer import EntityTrainer
 from confide.learning.tuning import Tuning
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
@@ -62,18 +62,18 @@ class EncoderForm(OfTags, MadeOfEncoder):
     longest: int = carries("longest window, in word pieces")
     tuning: str = carries(TUNING, added=True)
 
-    def at(self, site: Site) -> EncoderDesk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, EncoderDesk)
+        return desk_at(site, self, EncoderSiteModel)
 
-    def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        assert isinstance(modeller, TokenModeller)
-        return replace(modeller, open=how.outside)
+    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
+        """The trainer that trains as `how` says."""
+        assert isinstance(trainer, TokenTrainer)
+        return replace(trainer, open=how.outside)
 
-    def modeller(self, files: FrozenEncoder) -> Modeller:
-        """The modeller of this form."""
-        return TokenModeller(files, self.made())
+    def trainer(self, files: FrozenEncoder) -> EntityTrainer:
+        """The trainer of this form."""
+        return TokenTrainer(files, self.made())
 
     def made(self) -> TokenForm:
         """The form as `learning` makes models of it."""
@@ -86,16 +86,16 @@ class EncoderForm(OfTags, MadeOfEncoder):
         )
 
 
-class EncoderDesk(SentenceDesk[EncoderForm]):
+class EncoderSiteModel(EntitySiteModel):
     """An encoder that tags words, at a site; what a frozen one gives is kept on the site's disk."""
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of its words, if the encoder is frozen. Raises Refusal."""
         assert isinstance(text, TokenText)
         bench = self.form.bench(self.site)
-        assert isinstance(bench.modeller, TokenModeller)
+        assert isinstance(bench.trainer, TokenTrainer)
         with keeping_features():
-            return bench.modeller.featured(text, bench.model, folder=cache_folder())
+            return bench.trainer.featured(text, bench.model, folder=cache_folder())
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class EncoderKind(EntityKind):
         """The sentences of a public set, and their tags. Raises SettingsError if there are none."""
         return public_sentences(documents, form.tags)
 
-    def student(self) -> SentenceStudent[EncoderForm]:
+    def student(self) -> SentenceStudent:
         """The server's own model, that learns from the sites' predictions."""
         return SentenceStudent()
 

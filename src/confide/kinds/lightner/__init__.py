@@ -23,10 +23,10 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import NONE, found_at
-from confide.kinds.entities import EntityDesk, EntityKind, Modeller
+from confide.kinds.entities import EntityKind, EntitySiteModel
 from confide.kinds.files import MadeOfFiles
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.protocol import Agreed, SiteModel, desk_at
 from confide.kinds.tuned import check_no_encoder
 from confide.kinds.types import (
     DescribeTypes,
@@ -37,18 +37,19 @@ from confide.kinds.types import (
     described,
     describing,
 )
-from confide.learning.adversaries import AdversarialModeller, Reversal
+from confide.learning.adversaries import AdversarialTrainer, Reversal
 from confide.learning.bart_files import PretrainedBart, load_bart
 from confide.learning.labels import labels_of, parts_of
 from confide.learning.lightner import LightnerForm as Made
-from confide.learning.lightner import LightnerModeller
+from confide.learning.lightner import LightnerTrainer
+from confide.learning.trainer import EntityTrainer
 from confide.models.adversaries import Kind as Adversary
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
 
 @dataclass(frozen=True)
-class LightnerForm(MadeOfFiles[PretrainedBart]):
+class LightnerForm(MadeOfFiles):
     """The form of a LightNER."""
 
     private: ClassVar[Sequence[str]] = ("prompts",)
@@ -90,12 +91,12 @@ class LightnerForm(MadeOfFiles[PretrainedBart]):
 
     def parameters(self, first: Arrays) -> int:
         """The number of parameters of the whole model, frozen ones included."""
-        model = self.modeller(find_bart(self.bart)).initial(0)
+        model = self.trainer(find_bart(self.bart)).initial(0)
         return sum(p.numel() for p in model.parameters())
 
-    def at(self, site: Site) -> LightnerDesk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, LightnerDesk)
+        return desk_at(site, self, LightnerSiteModel)
 
     def made(self) -> Made:
         """The form as `learning` makes models of it."""
@@ -111,13 +112,13 @@ class LightnerForm(MadeOfFiles[PretrainedBart]):
             longest=self.longest,
         )
 
-    def modeller(self, files: PretrainedBart) -> Modeller:
-        """The modeller of this form, with its adversary if there is one."""
-        made = LightnerModeller(files, self.made())
+    def trainer(self, files: PretrainedBart) -> EntityTrainer:
+        """The trainer of this form, with its adversary if there is one."""
+        made = LightnerTrainer(files, self.made())
         if self.adversary == NONE:
             return made
         kind = cast(Adversary, self.adversary)
-        return AdversarialModeller(made, kind, sites=len(self.told_apart))
+        return AdversarialTrainer(made, kind, sites=len(self.told_apart))
 
 
 @dataclass(frozen=True)
@@ -128,19 +129,20 @@ class ReleasedBart(LightnerForm):
     apart: int = carries("number of its sites that annotated only some types")
 
 
-class LightnerDesk(EntityDesk[LightnerForm]):
+class LightnerSiteModel(EntitySiteModel):
     """A LightNER at a site: an adversary needs the site's number."""
 
-    def trained_by(self, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        modeller, form = self.modeller, self.form
-        if not isinstance(modeller, AdversarialModeller):
-            return modeller
+    def trained_by(self, how: How) -> EntityTrainer:
+        """The trainer that trains as `how` says."""
+        trainer: EntityTrainer = self.trainer
+        form: LightnerForm = self.form
+        if not isinstance(trainer, AdversarialTrainer):
+            return trainer
         if self.site.name not in form.told_apart:
             raise Refusal("bad-ask")
         own = form.told_apart.index(self.site.name)
         progress = (how.round - 1) / max(1, form.rises)
-        return replace(modeller, site=own, reversal=Reversal(form.reversal).at(progress))
+        return replace(trainer, site=own, reversal=Reversal(form.reversal).at(progress))
 
 
 def bart_of(site: Site, name: str) -> PretrainedBart:

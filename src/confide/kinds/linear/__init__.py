@@ -37,20 +37,17 @@ from confide.kinds.context import (
     with_features,
 )
 from confide.kinds.entities import (
-    Bench,
-    EntityDesk,
     EntityExtractor,
     EntityKind,
-    Modeller,
+    EntitySiteModel,
     extractor_with,
 )
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.protocol import Agreed, SharedModel, SiteModel, desk_at
 from confide.kinds.releases import Holders, shape_of, write_release
 from confide.kinds.types import DESCRIBE_TYPES, agree_on_types, asked_of_types, types_in_text
 from confide.kinds.vocabulary import CHECK_KEY, common_key, compare_keys
-from confide.learning.crf_modelling import EncodedSplit
-from confide.learning.linear import LinearModeller, rows_read
+from confide.learning.crf_modelling import EncodedSplit, TaggerTrainer, rows_read
 from confide.learning.weights import initial, trained
 from confide.models.linear import LinearSizes, LinearTagger
 from confide.settings import Settings as RunSettings
@@ -80,9 +77,9 @@ class LinearShape:
         tags = self.tags
         return LinearSizes(tags.types, len(tags.prefixes), self.bits, self.context_dim)
 
-    def modeller(self, marks: Marks) -> LinearModeller:
-        """The modeller of this form; `marks` turns words into features."""
-        return LinearModeller(
+    def trainer(self, marks: Marks) -> TaggerTrainer:
+        """The trainer of this form; `marks` turns words into features."""
+        return TaggerTrainer(
             sizes=self.sizes,
             tags=self.tags,
             words=ClearVocabulary(()),
@@ -121,9 +118,9 @@ class LinearForm(LinearShape):
         """The number of parameters: all are trained."""
         return sum(array.size for array in first.values())
 
-    def at(self, site: Site) -> LinearDesk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, LinearDesk)
+        return desk_at(site, self, LinearSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only.
@@ -134,12 +131,12 @@ class LinearForm(LinearShape):
             raise Refusal("tag-scheme")
         return replace(self, types=types_in_text(site)) if types else self
 
-    def bench(self, site: Site) -> Bench:
+    def bench(self, site: Site) -> SharedModel:
         """The process's bench. Raises Refusal if the site's key is not the common one."""
 
-        def make() -> Bench:
+        def make() -> SharedModel:
             try:
-                return Bench(self.modeller(self.marks(site.key())))
+                return SharedModel(self.trainer(self.marks(site.key())))
             except KeyFileError as error:
                 raise Refusal("other-key") from error
 
@@ -172,16 +169,11 @@ def _extractor(
     shape: LinearShape, weights: Arrays, marks: Marks, *, encoder: str | None = None
 ) -> EntityExtractor:
     frozen = None if shape.context == NONE else find_encoder(encoder or shape.context)
-    return extractor_with(shape.modeller(marks), weights, encoder=frozen)
+    return extractor_with(shape.trainer(marks), weights, encoder=frozen)
 
 
-class LinearDesk(EntityDesk[LinearForm]):
+class LinearSiteModel(EntitySiteModel):
     """A linear CRF at a site, with the states of its frozen encoder."""
-
-    def trained_by(self, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        assert isinstance(self.modeller, LinearModeller)
-        return replace(self.modeller, open=how.outside)
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
@@ -191,10 +183,10 @@ class LinearDesk(EntityDesk[LinearForm]):
     def rows_seen(self, how: How) -> Arrays:
         """For each row of the table: 1 if a feature of the training text reads it, else 0."""
         assert isinstance(self.own, EncodedSplit)
-        model = self.form.bench(self.site).model
+        model = self.bench.model
         assert isinstance(model, LinearTagger)
         seen_V = np.zeros(2**self.form.bits + SPECIALS, np.float32)
-        seen_V[rows_read(model, self.own.encoded)] = 1.0
+        seen_V[rows_read(model, self.own.text)] = 1.0
         return {TABLE: seen_V}
 
 

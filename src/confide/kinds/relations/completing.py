@@ -1,6 +1,6 @@
 """Pseudo-complete annotation of pairs: a site's own relations, plus a model's that it lacks.
 
-Wang et al. 2023, 3.2, Eq. 5; see `confide.kinds.completing`.
+Wang et al. 2023, 3.2, Eq. 5.
 
 A pair has one label. If the site annotates a relation, that is the label. If not, the label is the
 model's likeliest one, provided that the site lacks this relation. A pair that still has no label is
@@ -13,53 +13,19 @@ Shapes: S pairs, R classes.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.data.batches.relation_pieces import EncodedRelations
 from confide.data.batches.relations import NO_RELATION
-from confide.kinds.completing import CompleteText
-from confide.learning.relations import Choices
+from confide.kinds.protocol import CompleteText
+from confide.learning.relations import LabelledPairs
 from confide.text.document import Document
 
 Logits = Callable[[EncodedRelations], NDArray[np.float32]]
 """Gives logits_SR of pairs."""
-
-
-@dataclass(frozen=True, eq=False)
-class LabelledPairs:
-    """Encoded training pairs, each with a label.
-
-    `source_S` marks the pairs whose label is the site's own (`NO_RELATION` is one); the others have
-    a model's label. `open_S` marks the pairs whose label is chosen among all classes; for the rest
-    the choice is among the classes `own_R`, since nobody looked for the relations that the site
-    lacks.
-    """
-
-    encoded: EncodedRelations
-    source_S: NDArray[np.bool_]
-    open_S: NDArray[np.bool_]
-    own_R: NDArray[np.bool_]
-
-    def choices(
-        self, each_S: NDArray[np.float32] | None = None, *, outside: float = 0.0
-    ) -> Choices:
-        """How a model learns these pairs; `each_S` weighs those whose label is the site's own.
-
-        With `outside` above 0, a pair without a relation may have one that the site lacks.
-        """
-        weights_S = None
-        if each_S is not None:
-            weights_S = np.where(self.source_S, each_S, np.float32(1)).astype(np.float32)
-        return Choices(self.own_R, ~self.open_S, weights_S, outside)
-
-
-def own_pairs(encoded: EncodedRelations, own_R: NDArray[np.bool_]) -> LabelledPairs:
-    """Pairs with only the site's own labels, all chosen among the site's own classes."""
-    every_S = np.ones(len(encoded), bool)
-    return LabelledPairs(encoded, source_S=every_S, open_S=~every_S, own_R=own_R)
 
 
 def completed(
@@ -69,7 +35,7 @@ def completed(
     nothing: int,
     logits: Logits,
     confidence: float = 0.0,
-) -> CompleteText[LabelledPairs]:
+) -> CompleteText:
     """The pairs with the site's own relations, plus those that it lacks and a model finds.
 
     `own_R` marks the classes that the site annotates, `nothing` (no relation) among them. `logits`

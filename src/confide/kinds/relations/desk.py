@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import compress
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
 
-from confide.data.batches.flat import Rows
-from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch, relation_batch
+from confide.data.batches.relation_pieces import EncodedRelations
 from confide.data.batches.relations import (
     NO_RELATION,
     Candidates,
@@ -20,54 +18,22 @@ from confide.data.batches.relations import (
     candidates,
     with_labels,
 )
-from confide.data.batches.tagger import drawn_rows
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
-from confide.kinds.completing import CompleteText, Pulls
 from confide.kinds.context import encoder_of
 from confide.kinds.evaluation import RelationsScored, relation_counts_of, relations_scored
 from confide.kinds.how import How
-from confide.kinds.protocol import Fitted, Losses
-from confide.kinds.relations.completing import (
-    LabelledPairs,
-    completed,
-    own_pairs,
-    relations_in,
-)
-from confide.kinds.relations.form import CLASS_ROWS, RelationForm, modeller_of, rules_of
+from confide.kinds.protocol import CompleteText, Losses, SharedModel, SiteModel
+from confide.kinds.relations.completing import completed, relations_in
+from confide.kinds.relations.form import CLASS_ROWS, RelationForm, rules_of, trainer_of
 from confide.kinds.relations.public import PublicExamples
 from confide.kinds.tuned import keeping_features
 from confide.learning.context import cache_folder
-from confide.learning.devices import beside
-from confide.learning.gradients import gradients
-from confide.learning.relations import (
-    RelationModeller,
-    fit_relations,
-    probabilities,
-    relation_logits,
-    relation_losses,
-    relation_slopes,
-    unit_gradients_of,
-)
-from confide.learning.weights import load, trained
-from confide.models import relation
-from confide.models.relation import RelationClassifier
-from confide.privacy.clipping import UnitSlopes
+from confide.learning.relations import LabelledPairs, RelationTrainer, probabilities
 from confide.scoring import count_relations
 from confide.tasks import TASKS
 from confide.text.document import Document
-
-
-@dataclass
-class _Bench:
-    """What the sites of a process share: the modeller of one form, and its one classifier."""
-
-    modeller: RelationModeller
-
-    @cached_property
-    def model(self) -> RelationClassifier:
-        return self.modeller.initial(0)
 
 
 @dataclass(frozen=True)
@@ -78,7 +44,7 @@ class Looked:
     encoded: EncodedRelations
 
 
-class RelationDesk:
+class RelationSiteModel(SiteModel):
     """A relation classifier at a site.
 
     Beyond what every desk does, it predicts public examples (`predicted`), labels the site's own
@@ -86,9 +52,10 @@ class RelationDesk:
     (`slopes`).
     """
 
+    form: RelationForm
+
     def __init__(self, site: Site, form: RelationForm) -> None:
-        self.site = site
-        self.form = form
+        super().__init__(site, form)
         self._looked: dict[str, Looked] = {}
 
     @property
@@ -100,28 +67,18 @@ class RelationDesk:
         """Raise Refusal if the training text has a relation that the form lacks."""
         self.looked("train")
 
-    def vectors(self) -> str:
-        """None: this kind has no word table."""
-        return ""
-
     def rows_seen(self, how: How) -> Arrays:
         """For each relation: 1 if the site annotates it, else 0."""
         return {name: np.array(self.known, np.float32) for name in CLASS_ROWS}
 
     @property
-    def bench(self) -> _Bench:
+    def bench(self) -> SharedModel:
         """The process's bench. Raises Refusal if the site's encoder is not the common one."""
         encoder = encoder_of(self.site, self.form.encoder)
         if encoder.digest != self.form.digest:
             raise Refusal("other-encoder")
-        modeller = modeller_of(self.form, encoder)
-        return self.site.once("relations", modeller.form, make=lambda: _Bench(modeller))
-
-    def model(self, weights: Arrays, *, lent: bool = False) -> RelationClassifier:
-        """The process's model; if `lent`, it uses these very arrays and must not be trained."""
-        model = self.bench.model
-        load(model, weights, lent=lent)
-        return model
+        trainer = trainer_of(self.form, encoder)
+        return self.site.once("relations", trainer.form, make=lambda: SharedModel(trainer))
 
     def looked(self, part: str) -> Looked:
         """The examples of a part of the site's text, made once.
@@ -141,10 +98,9 @@ class RelationDesk:
 
     def featured(self, examples: Sequence[RelationExample]) -> EncodedRelations:
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
-        bench = self.bench
-        encoded = bench.modeller.encoded(examples)
+        made = self.trainer
         with keeping_features():
-            return bench.modeller.featured(encoded, bench.model, folder=cache_folder())
+            return made.featured(made.prepared(examples), self.bench.model, folder=cache_folder())
 
     @property
     def known(self) -> list[bool]:
@@ -157,9 +113,7 @@ class RelationDesk:
         """The relations that the site says it annotates; by default, those of its training text."""
         return frozenset(self.site.knows or relations_in(self.site.train))
 
-    def completed(
-        self, weights: Arrays | None, *, confidence: float = 0.0
-    ) -> CompleteText[LabelledPairs]:
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
         """The training pairs with the site's own relations and, given weights, a model's as well.
 
         Only relations that the site lacks are added, with at least this confidence, where it says
@@ -170,69 +124,30 @@ class RelationDesk:
         own_R = np.array([name in own for name in relations])
         if weights is None:
             count = int((encoded.relations_S != nothing).sum())
-            return CompleteText(own_pairs(encoded, own_R), own=count, pseudo=0)
+            return CompleteText(self.trainer.annotated(encoded, own_R), own=count, pseudo=0)
 
         def logits(pairs: EncodedRelations) -> NDArray[np.float32]:
-            return relation_logits(self.model(weights, lent=True), pairs)
+            return self.trainer.row_logits(self.model(weights, lent=True), pairs)
 
         return completed(encoded, own_R, nothing=nothing, logits=logits, confidence=confidence)
 
-    def slopes(self, weights: Arrays, how: How, encoded: LabelledPairs) -> Pulls:
-        """The gradients of each pair's loss by the form's `slope`."""
-        source, target_G = relation_slopes(
-            self.model(weights, lent=True),
-            encoded.encoded,
-            choices=encoded.choices(outside=how.outside),
-            source_S=encoded.source_S,
-        )
-        return Pulls(source, target_G, rows=int((~encoded.source_S).sum()))
+    @property
+    def trainer(self) -> RelationTrainer:
+        """The trainer of the process's model."""
+        trainer: RelationTrainer = self.bench.trainer
+        return trainer
 
-    def fit(
-        self,
-        weights: Arrays,
-        how: How,
-        *,
-        seed: int,
-        encoded: LabelledPairs | None = None,
-        each_S: NDArray[np.float32] | None = None,
-    ) -> Fitted:
-        """Train on the site's own examples, or on those that `completed` gave.
-
-        A site that annotates only some relations learns to choose among these. `each_S` weighs the
-        pairs whose label is the site's own. Raises Refusal if there are no examples.
-        """
-        text = self.looked("train").encoded if encoded is None else encoded.encoded
-        if not len(text):
-            raise Refusal("no-training-text")
-        loss = self._among(how.outside, text)
-        if encoded is not None:
-            loss = encoded.choices(each_S, outside=how.outside).loss
-        model = self.model(weights)
-        report = fit_relations(
-            model,
-            text,
-            epochs=how.epochs,
-            batch_size=how.batch_size,
-            optimiser=how.steps,
-            seed=seed,
-            loss=loss,
-        )
-        return Fitted(trained(model), report.loss, report.sentences)
-
-    def _among(
-        self, outside: float, encoded: EncodedRelations
-    ) -> Callable[[RelationClassifier, RelationBatch], Tensor] | None:
-        """The loss of a site that annotates only some relations."""
-        if all(self.known):
-            return None
-        return own_pairs(encoded, np.array(self.known)).choices(outside=outside).loss
+    @property
+    def own(self) -> LabelledPairs:
+        """The training pairs with the site's own labels."""
+        return self.trainer.annotated(self.looked("train").encoded, np.array(self.known))
 
     def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
         """What these weights lose on each pair."""
         known = set(compress(self.form.relations, self.known))
         examples = with_labels(candidates(documents, rules_of(self.form)).examples, known)
-        encoded, model = self.featured(examples), self.model(weights, lent=True)
-        found_S = relation_losses(model, encoded, loss=self._among(how.outside, encoded))
+        own = self.trainer.annotated(self.featured(examples), np.array(self.known))
+        found_S = self.trained_by(how).row_losses(self.model(weights, lent=True), own)
         return Losses(
             "pairs",
             found_S,
@@ -240,33 +155,10 @@ class RelationDesk:
             [(one.text, one.head, one.tail) for one in examples],
         )
 
-    def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
-        """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
-        encoded = self.looked("train").encoded
-        if not len(encoded):
-            raise Refusal("no-training-text")
-        model = self.model(weights, lent=True)
-        loss_of = self._among(how.outside, encoded) or relation.loss
-        random = np.random.default_rng(seed)
-        rows_B = drawn_rows(encoded.lengths_S, how.batch_size, random=random)
-        batch = beside(relation_batch(encoded, rows_B), model)
-        loss, slope = gradients(model, lambda: loss_of(model, batch), seed=seed, clip=how.clip)
-        return loss, slope, len(rows_B)
-
     @property
     def places(self) -> list[tuple[int, int]]:
         """The document of each training pair, by number; a pair has no sentence of its own."""
         return [(one.document, -1) for one in self.looked("train").found.examples]
-
-    def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
-        """The gradient of each unit's loss, on the site's own annotation."""
-        encoded, model = self.looked("train").encoded, self.model(weights, lent=True)
-        loss = self._among(0.0, encoded) or relation.loss
-        return unit_gradients_of(model, encoded, units, loss=loss)
-
-    def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        """Empty: this kind has no vector file."""
-        return {}
 
     def worth(self, counted: RelationsScored, by: str) -> float | None:
         """The score by which models are compared; None if nothing was scored."""
@@ -280,11 +172,11 @@ class RelationDesk:
 
     def predicted(self, weights: Arrays, public: PublicExamples) -> NDArray[np.float32]:
         """logits_SR of public examples, which are encoded once per process."""
-        made = self.bench.modeller
+        made = self.trainer
         encoded = self.site.once(
             "public pairs", public.digest, made.form, make=lambda: self.featured(public.examples())
         )
-        return relation_logits(self.model(weights, lent=True), encoded)
+        return made.row_logits(self.model(weights, lent=True), encoded)
 
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> RelationsScored:
         """Counts on a part of the held-out text.
@@ -294,7 +186,7 @@ class RelationDesk:
         whose likeliest relation nobody looked for gets none.
         """
         looked = self.looked(part)
-        logits_SR = relation_logits(self.model(weights, lent=True), looked.encoded)
+        logits_SR = self.trainer.row_logits(self.model(weights, lent=True), looked.encoded)
         likely_SR = probabilities(logits_SR) if len(logits_SR) else logits_SR
         if not apart:
             logits_SR[:, ~np.array(self.known)] = -np.inf

@@ -21,10 +21,10 @@ from confide.errors import FederationError
 from confide.federation.messages import Arrays
 from confide.kinds.context import find_encoder
 from confide.kinds.relations.completing import among
-from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
+from confide.kinds.relations.form import RelationForm, rules_of, trainer_of
 from confide.kinds.relations.report import relation_report, weighted_pair
 from confide.kinds.trained import Report, calibrated
-from confide.learning.relations import RelationModeller, probabilities, relation_logits
+from confide.learning.relations import RelationTrainer, probabilities
 from confide.learning.weights import load
 from confide.models.relation import RelationClassifier
 from confide.scoring.calibration import AS_IS, Calibrator
@@ -40,7 +40,7 @@ class RelationExtractor:
 
     finds: ClassVar[Literal["relations"]] = "relations"
 
-    modeller: RelationModeller
+    trainer: RelationTrainer
     model: RelationClassifier
     rules: Rules
     types: tuple[str, ...]
@@ -59,7 +59,7 @@ class RelationExtractor:
     @property
     def relations(self) -> tuple[str, ...]:
         """The classes, `NO_RELATION` among them."""
-        return self.modeller.form.relations
+        return self.trainer.form.relations
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with the relations that the model finds between their entities.
@@ -94,7 +94,7 @@ class RelationExtractor:
     def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
         """For each example, the probability of every class, given that it is a wanted one."""
         plain = with_labels(examples, set())
-        logits_SR = relation_logits(self.model, self.modeller.encoded(plain))
+        logits_SR = self.trainer.row_logits(self.model, self.trainer.prepared(plain))
         if self.wanted is not None:
             sought = [one == NO_RELATION or one in self.wanted for one in self.relations]
             logits_SR[:, ~np.array(sought)] = -np.inf
@@ -117,7 +117,7 @@ def extractor_of(
             where=str(found.folder),
             fix="name the folder of the same files",
         )
-    modeller = modeller_of(memory, found)
-    model = modeller.initial(0)
+    trainer = trainer_of(memory, found)
+    model = trainer.initial(0)
     load(model, weights)
-    return RelationExtractor(modeller, model, rules_of(memory), tuple(memory.known_types))
+    return RelationExtractor(trainer, model, rules_of(memory), tuple(memory.known_types))

@@ -18,18 +18,17 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import WIDEST, encoder_of, find_encoder, with_encoder
-from confide.kinds.protocol import desk_at
+from confide.kinds.protocol import SiteModel, desk_at
 from confide.kinds.tuned import TUNING, tuning_of
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.relations import RelationForm as Made
-from confide.learning.relations import RelationModeller
+from confide.learning.relations import RelationTrainer
 from confide.learning.tuning import Tuning
 from confide.learning.weights import trained
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
 if TYPE_CHECKING:
-    from confide.kinds.relations.desk import RelationDesk
     from confide.kinds.relations.extractor import RelationExtractor
 
 CLASS_ROWS = ("relation.weight", "relation.bias")
@@ -124,7 +123,7 @@ class RelationForm(PairForm):
         """
         name = self.encoder
         encoder = find_encoder(name) if site is None else encoder_of(site, name)
-        return trained(modeller_of(self, encoder).initial(seed))
+        return trained(trainer_of(self, encoder).initial(seed))
 
     def parameters(self, first: Arrays) -> int:
         """The number of trained parameters."""
@@ -138,11 +137,11 @@ class RelationForm(PairForm):
         """None: no row stands for a word."""
         return {}
 
-    def at(self, site: Site) -> RelationDesk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        from confide.kinds.relations.desk import RelationDesk  # which imports this module
+        from confide.kinds.relations.desk import RelationSiteModel  # which imports this module
 
-        return desk_at(site, self, RelationDesk)
+        return desk_at(site, self, RelationSiteModel)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -293,8 +292,8 @@ def rules_of(memory: PairForm) -> Rules:
     )
 
 
-def modeller_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationModeller:
-    """The modeller of this form."""
+def trainer_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationTrainer:
+    """The trainer of this form."""
     form = Made(
         relations=tuple(memory.relations),
         types=tuple(memory.types),
@@ -304,4 +303,4 @@ def modeller_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationModelle
         longest=memory.longest,
         tuning=Tuning.of(memory.tuning),
     )
-    return RelationModeller(encoder, form)
+    return RelationTrainer(encoder, form)

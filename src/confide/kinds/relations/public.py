@@ -1,6 +1,6 @@
 """A public set of relation examples: text that the server and all sites may read.
 
-A site predicts it with its own model (`RelationDesk.predicted`); the server's own model, the
+A site predicts it with its own model (`RelationSiteModel.predicted`); the server's own model, the
 student, learns from these predictions.
 
 Shapes: S public examples, R classes.
@@ -10,29 +10,25 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import compress
 from typing import ClassVar, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch
+from confide.data.batches.relation_pieces import EncodedRelations
 from confide.data.batches.relations import NO_RELATION, RelationExample, candidates
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.kinds.context import find_encoder
 from confide.kinds.how import How
 from confide.kinds.public import MIB, digest_of, no_public_set
-from confide.kinds.relations.form import RelationForm, modeller_of, rules_of
-from confide.learning.devices import on
-from confide.learning.relations import fit_relations, relation_logits
+from confide.kinds.relations.form import RelationForm, rules_of, trainer_of
+from confide.learning.relations import RelationTrainer
 from confide.learning.teaching import Lesson
 from confide.learning.weights import load, trained
-from confide.models.distillation import distillation_loss
 from confide.models.relation import RelationClassifier
 from confide.text.document import Document
 
@@ -119,7 +115,9 @@ class RelationStudent:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # federations of one run may work in parallel
-        self._made: tuple[object, RelationClassifier, EncodedRelations] | None = None
+        self._made: tuple[object, RelationTrainer, RelationClassifier, EncodedRelations] | None = (
+            None
+        )
 
     def learn(
         self,
@@ -137,29 +135,16 @@ class RelationStudent:
         Without `labels` the first part of Eq. 6 is left out.
         """
         with self._lock:
-            model, encoded = self._ready(form, public, labels)
+            trainer, model, text = self._ready(form, public, labels)
             load(model, weights)
-            teacher_SR = torch.from_numpy(lesson.teacher_TY)
-            told_S = torch.from_numpy(lesson.labels_T)
-            labelled = bool(labels) and lesson.labelled
-
-            def loss(model: RelationClassifier, batch: RelationBatch) -> Tensor:
-                return distillation_loss(
-                    model(batch),
-                    on(teacher_SR[batch.rows_B], batch.relations_B),
-                    labels_B=batch.relations_B if labelled else None,
-                    weights_B=on(told_S[batch.rows_B], batch.relations_B) if labelled else None,
-                    temperature=lesson.temperature,
-                )
-
-            report = fit_relations(
+            report = replace(trainer, open=how.outside).distil(
                 model,
-                encoded,
+                trainer.annotated(text),
+                lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
                 epochs=how.epochs,
                 batch_size=how.batch_size,
                 optimiser=how.steps,
                 seed=seed,
-                loss=loss,
             )
             return trained(model), report.loss
 
@@ -168,18 +153,18 @@ class RelationStudent:
     ) -> NDArray[np.float32]:
         """logits_SR of the public examples by a classifier with these weights."""
         with self._lock:
-            model, encoded = self._ready(form, public, ())
+            trainer, model, text = self._ready(form, public, ())
             load(model, weights)
-            return relation_logits(model, encoded)
+            return trainer.row_logits(model, text)
 
     def _ready(
         self, form: RelationForm, public: PublicExamples, labels: Sequence[str]
-    ) -> tuple[RelationClassifier, EncodedRelations]:
+    ) -> tuple[RelationTrainer, RelationClassifier, EncodedRelations]:
         """The classifier and the encoded public examples, made once for set, labels and form."""
         key = public.digest, tuple(labels), form
         if self._made is None or self._made[0] != key:
-            modeller = modeller_of(form, find_encoder(form.encoder))
-            model = modeller.initial(0)
-            encoded = modeller.encoded(public.examples(labels))
-            self._made = key, model, modeller.featured(encoded, model, folder=None)
+            trainer = trainer_of(form, find_encoder(form.encoder))
+            model = trainer.initial(0)
+            text = trainer.featured(trainer.prepared(public.examples(labels)), model, folder=None)
+            self._made = key, trainer, model, text
         return self._made[1:]

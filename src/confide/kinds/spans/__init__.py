@@ -10,7 +10,7 @@ sentences, and a digest of its public encoder. The form holds no word, so there 
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set, Sized
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar, Self
@@ -25,11 +25,11 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.context import encoder_of, find_encoder
-from confide.kinds.entities import EntityKind, Modeller
+from confide.kinds.entities import EntityKind, EntitySiteModel
 from confide.kinds.files import MadeOfEncoder
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, desk_at
-from confide.kinds.sentences import PublicSentences, SentenceDesk, SentenceStudent
+from confide.kinds.protocol import Agreed, SiteModel, desk_at
+from confide.kinds.sentences import PublicSentences, SentenceStudent
 from confide.kinds.spans.public import OUTSIDE, PublicSpans, public_spans
 from confide.kinds.types import (
     DescribeTypes,
@@ -42,7 +42,8 @@ from confide.kinds.types import (
 )
 from confide.learning.encoder import FrozenEncoder
 from confide.learning.spans import SpanForm as Made
-from confide.learning.spans import SpanModeller
+from confide.learning.spans import SpanTrainer
+from confide.learning.trainer import EntityTrainer
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document, Problem
 
@@ -80,22 +81,22 @@ class SpanForm(MadeOfEncoder):
         """The spans of each public sentence, from the labels of its rows; none without any."""
         return public.told(labels)
 
-    def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        assert isinstance(modeller, SpanModeller)
-        return replace(modeller, open=how.outside)
+    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
+        """The trainer that trains as `how` says."""
+        assert isinstance(trainer, SpanTrainer)
+        return replace(trainer, open=how.outside)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
         return replace(self, types=sorted(_seen(site))) if types else self
 
-    def at(self, site: Site) -> SpanDesk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, SpanDesk)
+        return desk_at(site, self, SpanSiteModel)
 
-    def modeller(self, files: FrozenEncoder) -> Modeller:
-        """The modeller of this form."""
-        return SpanModeller(files, self.made())
+    def trainer(self, files: FrozenEncoder) -> EntityTrainer:
+        """The trainer of this form."""
+        return SpanTrainer(files, self.made())
 
     def made(self) -> Made:
         """The form as `learning` makes models of it."""
@@ -128,7 +129,7 @@ def describe_nested_types(
 DESCRIBE = describing(describe_nested_types)
 
 
-class SpanDesk(SentenceDesk[SpanForm]):
+class SpanSiteModel(EntitySiteModel):
     """The desk: its training text has all entities, also those that share words with others."""
 
     def __init__(self, site: Site, form: SpanForm) -> None:
@@ -146,7 +147,7 @@ class SpanDesk(SentenceDesk[SpanForm]):
         return nested_spans(documents)
 
     @cached_property
-    def own(self) -> Sized:
+    def own(self) -> Any:
         """The training sentences, encoded, with all of the site's own annotation."""
         return self.annotated(self.spans(self.site.train))
 
@@ -181,7 +182,7 @@ class SpanKind(EntityKind):
         """The sentences of a public set, and the labels of their spans. Raises SettingsError."""
         return public_spans(documents, width=form.width, types=form.types)
 
-    def student(self) -> SentenceStudent[SpanForm]:
+    def student(self) -> SentenceStudent:
         """The server's own model, that learns from the sites' predictions."""
         return SentenceStudent()
 

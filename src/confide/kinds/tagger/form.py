@@ -32,12 +32,13 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.kinds.context import NONE, find_encoder, with_features
-from confide.kinds.entities import Bench, EntityDesk, EntityExtractor, Modeller, extractor_with
+from confide.kinds.entities import EntityExtractor, EntitySiteModel, extractor_with
 from confide.kinds.how import How
-from confide.kinds.protocol import desk_at
+from confide.kinds.protocol import SharedModel, SiteModel, desk_at
 from confide.kinds.types import types_in_text
 from confide.kinds.vocabulary import MOST_COMMON, Agreed, common_key, file_check, vectors_of
-from confide.learning.crf_modelling import CrfModeller, EncodedSplit
+from confide.learning.crf_modelling import EncodedSplit, TaggerTrainer
+from confide.learning.trainer import EntityTrainer
 from confide.learning.weights import initial, set_words, trained
 from confide.models.tagger import Tagger, TaggerSizes
 from confide.settings import Settings as RunSettings
@@ -96,9 +97,9 @@ class TaggerForm(TaggerShape):
         names = (self.word_digests_V16, self.character_digests_V16)
         return dict(zip(self.tables(), map(rows_of_digests, names), strict=False))
 
-    def at(self, site: Site) -> TaggerDesk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, TaggerDesk)
+        return desk_at(site, self, TaggerSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own tagger, with its own tag scheme.
@@ -113,12 +114,12 @@ class TaggerForm(TaggerShape):
         form = replace(self, types=own, tag_scheme=scheme)
         return replace(form, sizes={**form.sizes, "tags": len(tag_set(form))})
 
-    def bench(self, site: Site) -> Bench:
+    def bench(self, site: Site) -> SharedModel:
         """The process's bench. Raises Refusal if the site's key is not the common one."""
         place = (tagger_sizes(self), tag_set(self), site.key(), self.check, self._words)
 
-        def make() -> Bench:
-            return Bench(modeller_of(self, vocabulary_at(site, self)))
+        def make() -> SharedModel:
+            return SharedModel(trainer_of(self, vocabulary_at(site, self)))
 
         return site.once("tagger", *place, make=make)
 
@@ -136,7 +137,7 @@ class TaggerForm(TaggerShape):
         Raises KeyFileError, and what `find_encoder` raises.
         """
         frozen = None if self.context == NONE else find_encoder(encoder or self.context)
-        return extractor_with(modeller_of(self, vocabulary_for(self, key)), weights, encoder=frozen)
+        return extractor_with(trainer_of(self, vocabulary_for(self, key)), weights, encoder=frozen)
 
 
 def shape_for(
@@ -216,9 +217,9 @@ class Vocabularies(NamedTuple):
     characters: Vocabulary | None
 
 
-def modeller_of(form: TaggerShape, vocabulary: Vocabularies) -> CrfModeller:
-    """The modeller of this form, with the words that `vocabulary_for` gives."""
-    return CrfModeller(
+def trainer_of(form: TaggerShape, vocabulary: Vocabularies) -> TaggerTrainer:
+    """The trainer of this form, with the words that `vocabulary_for` gives."""
+    return TaggerTrainer(
         sizes=tagger_sizes(form),
         tags=tag_set(form),
         how=form.how,  # type: ignore[arg-type]
@@ -227,10 +228,10 @@ def modeller_of(form: TaggerShape, vocabulary: Vocabularies) -> CrfModeller:
     )
 
 
-def taught(modeller: Modeller, how: How) -> CrfModeller:
-    """The modeller that trains a tagger as `how` says."""
-    assert isinstance(modeller, CrfModeller)
-    return replace(modeller, word_dropout=how.word_dropout, open=how.outside)
+def taught(trainer: EntityTrainer, how: How) -> TaggerTrainer:
+    """The trainer that trains a tagger as `how` says."""
+    assert isinstance(trainer, TaggerTrainer)
+    return replace(trainer, word_dropout=how.word_dropout, open=how.outside)
 
 
 def vocabulary_for(form: TaggerForm, key: bytes | None) -> Vocabularies:
@@ -254,7 +255,7 @@ def vocabulary_at(site: Site, form: TaggerForm) -> Vocabularies:
         raise Refusal("other-key") from error
 
 
-class TaggerDesk(EntityDesk[TaggerForm]):
+class TaggerSiteModel(EntitySiteModel):
     """A tagger at a site, with its word vectors and the states of its frozen encoder."""
 
     @cached_property
@@ -270,9 +271,9 @@ class TaggerDesk(EntityDesk[TaggerForm]):
         """A keyed check value of the vector file; empty without one."""
         return file_check(self.site.key(), self.file.digest) if self.file else ""
 
-    def trained_by(self, how: How) -> CrfModeller:
-        """The modeller that trains as `how` says."""
-        return taught(self.modeller, how)
+    def trained_by(self, how: How) -> TaggerTrainer:
+        """The trainer that trains as `how` says."""
+        return taught(self.trainer, how)
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
@@ -297,7 +298,7 @@ class TaggerDesk(EntityDesk[TaggerForm]):
         What counts are rows that the training text has, and those of vectors that are filled in.
         """
         assert isinstance(self.own, EncodedSplit)
-        encoded = self.own.encoded
+        encoded = self.own.text
         words_V = np.zeros(self.form.sizes["words"], np.float32)
         words_V[encoded.words_F] = 1.0
         words_V[UNK] = 1.0

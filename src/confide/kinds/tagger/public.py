@@ -40,14 +40,13 @@ from confide.federation.site import Site
 from confide.federation.steps import Step
 from confide.kinds.context import NONE, find_encoder, with_features
 from confide.kinds.encoder import DESCRIBE
-from confide.kinds.entities import Bench, EntityExtractor, EntityKind, Modeller, extractor_with
+from confide.kinds.entities import EntityExtractor, EntityKind, EntitySiteModel, extractor_with
 from confide.kinds.how import How
-from confide.kinds.protocol import Agreed, desk_at
+from confide.kinds.protocol import Agreed, SharedModel, SiteModel, desk_at
 from confide.kinds.public import MIB, no_public_set
 from confide.kinds.sentences import (
     OfTags,
     PublicSentences,
-    SentenceDesk,
     SentenceStudent,
     public_sentences,
 )
@@ -60,7 +59,8 @@ from confide.kinds.tagger.form import (
 )
 from confide.kinds.tagger.release import RELEASED_AS, Released, reads_clear, released
 from confide.kinds.types import agree_on_types, agreed, asked_of_types
-from confide.learning.crf_modelling import CrfModeller
+from confide.learning.crf_modelling import TaggerTrainer
+from confide.learning.trainer import EntityTrainer
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 
@@ -80,18 +80,18 @@ class PublicTaggerForm(OfTags, TaggerShape):
         """The words and characters themselves."""
         return dict(zip(self.tables(), (self.words, self.characters), strict=False))
 
-    def at(self, site: Site) -> PublicTaggerDesk:
+    def at(self, site: Site) -> SiteModel:
         """The desk of this form at a site."""
-        return desk_at(site, self, PublicTaggerDesk)
+        return desk_at(site, self, PublicTaggerSiteModel)
 
-    def bench(self, site: Site) -> Bench:
+    def bench(self, site: Site) -> SharedModel:
         """The process's bench."""
         place = (tagger_sizes(self), self.tags, self._words)
-        return site.once("public tagger", *place, make=lambda: Bench(self._modeller()))
+        return site.once("public tagger", *place, make=lambda: SharedModel(self._trainer()))
 
-    def taught(self, modeller: Modeller, how: How) -> Modeller:
-        """The modeller that trains as `how` says."""
-        return taught(modeller, how)
+    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
+        """The trainer that trains as `how` says."""
+        return taught(trainer, how)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -101,9 +101,9 @@ class PublicTaggerForm(OfTags, TaggerShape):
         Raises what `find_encoder` raises.
         """
         frozen = None if self.context == NONE else find_encoder(encoder or self.context)
-        return extractor_with(self._modeller(), weights, encoder=frozen)
+        return extractor_with(self._trainer(), weights, encoder=frozen)
 
-    def _modeller(self) -> CrfModeller:
+    def _trainer(self) -> TaggerTrainer:
         return reads_clear(self, self.words, self.characters)
 
     @cached_property
@@ -112,8 +112,12 @@ class PublicTaggerForm(OfTags, TaggerShape):
         return hashlib.sha256(both.encode()).hexdigest()
 
 
-class PublicTaggerDesk(SentenceDesk[PublicTaggerForm]):
+class PublicTaggerSiteModel(EntitySiteModel):
     """A tagger of public words at a site, with the states of its frozen encoder."""
+
+    def trained_by(self, how: How) -> TaggerTrainer:
+        """The trainer that trains as `how` says."""
+        return taught(self.trainer, how)
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
@@ -143,7 +147,7 @@ class PublicTaggerKind(EntityKind):
         """The sentences of a public set, and their tags. Raises SettingsError if there are none."""
         return public_sentences(documents, form.tags)
 
-    def student(self) -> SentenceStudent[PublicTaggerForm]:
+    def student(self) -> SentenceStudent:
         """A fresh student: the server's own tagger."""
         return SentenceStudent()
 

@@ -23,10 +23,10 @@ from confide.kinds.tagger.form import (
     TaggerForm,
     TaggerShape,
     Vocabularies,
-    modeller_of,
+    trainer_of,
 )
 from confide.kinds.vocabulary import common_key
-from confide.learning.crf_modelling import CrfModeller
+from confide.learning.crf_modelling import TaggerTrainer
 
 RELEASED_AS = "model.safetensors"
 
@@ -66,16 +66,18 @@ def in_clear(form: TaggerForm, weights: Arrays, holders: Holders) -> Released:
     )
 
 
-def reads_clear(shape: TaggerShape, words: Sequence[str], characters: Sequence[str]) -> CrfModeller:
-    """The modeller of a tagger that reads these words and characters."""
+def reads_clear(
+    shape: TaggerShape, words: Sequence[str], characters: Sequence[str]
+) -> TaggerTrainer:
+    """The trainer of a tagger that reads these words and characters."""
     spelled = None if shape.character == NONE else ClearVocabulary(tuple(characters), "character")
-    return modeller_of(shape, Vocabularies(ClearVocabulary(tuple(words), "word"), spelled))
+    return trainer_of(shape, Vocabularies(ClearVocabulary(tuple(words), "word"), spelled))
 
 
 def released(file: Path) -> EntityExtractor:
     """The extractor of a released tagger; with contextual features, it needs their encoder too."""
     model = decode_file(Released, file.read_bytes())
     encoder = None if model.context == NONE else find_encoder(model.context)
-    modeller = reads_clear(model, model.words, model.characters)
-    extract = extractor_with(modeller, model.weights, encoder=encoder)
+    trainer = reads_clear(model, model.words, model.characters)
+    extract = extractor_with(trainer, model.weights, encoder=encoder)
     return replace(extract, apart=bool(model.apart))

@@ -51,8 +51,8 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import How, how_of
-from confide.kinds.protocol import SCORE, F, P, PublicSet, State
-from confide.kinds.public import PublicForm, PublicKind
+from confide.kinds.protocol import SCORE, F, ModelSpec, P, PublicSet, State
+from confide.kinds.public import PublicKind
 from confide.kinds.starting import settle
 from confide.learning.teaching import Lesson
 from confide.methods.fedavg import Facts, FedAvg
@@ -107,7 +107,7 @@ class FedEDState(State[F], Generic[F, P]):
     past: Arrays = carries("sums of the sites' predictions in earlier rounds", start=dict)
 
 
-Central = FedEDState[PublicForm, PublicSet]
+Central = FedEDState[ModelSpec, PublicSet]
 """The state of whichever kind."""
 
 
@@ -135,7 +135,7 @@ class FedED(FedAvg):
         """
         labels: list[str] = []
 
-        def with_public(form: PublicForm) -> TakePublic[PublicForm, PublicSet]:
+        def with_public(form: ModelSpec) -> TakePublic[ModelSpec, PublicSet]:
             public, found = self.kind.public(form, self._public)
             labels.extend(found if self._run.public.labelled else ())
             return TakePublic(form, public)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Generic, cast
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +27,11 @@ from confide.kinds.protocol import (
     F,
     Kept,
     P,
+    SiteModel,
     Taken,
     check_taken,
     taken,
 )
-from confide.kinds.public import PublicDesk, PublicForm
 from confide.learning.relations import probabilities
 
 
@@ -107,17 +107,15 @@ def train_and_predict(
     return replace(reply, loss=round(fitted.loss, 4), sentences=fitted.examples), memory
 
 
-def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> PublicDesk[P]:
+def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> SiteModel:
     """The site's desk. Raises Refusal if the ask is of another public set than the site has."""
-    public, form = memory.public, cast(PublicForm, memory.form)
+    public, form = memory.public, memory.form
     if (ask.public, ask.examples, ask.classes) != (public.digest, public.rows, form.classes):
         raise Refusal("other-public-set")
     return form.at(site)
 
 
-def predicted(
-    desk: PublicDesk[P], public: P, *, ask: TrainAndPredict, weights: Arrays
-) -> Predicted:
+def predicted(desk: SiteModel, public: P, *, ask: TrainAndPredict, weights: Arrays) -> Predicted:
     """What a model with these weights says of the public set; no loss, and of one sentence."""
     logits_SR = desk.predicted(weights, public)
     knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)

@@ -47,8 +47,7 @@ from confide.federation.guards import MOST, Within
 from confide.federation.messages import Arrays, carries
 from confide.federation.steps import Step
 from confide.kinds.how import how_of
-from confide.kinds.parting import PartedForm
-from confide.kinds.protocol import Agreed, F, Form, State
+from confide.kinds.protocol import Agreed, F, ModelSpec, State
 from confide.kinds.starting import compare_vectors, examples_of_all, scores_from
 from confide.learning.adam import Moments, adam
 from confide.methods.fedavg import Carried, Facts, FedAvg
@@ -123,7 +122,7 @@ class FedNER(FedAvg):
                 got=repr(settings.training.moments),
             )
 
-    def start(self, federation: Federation) -> FedNERState[Form]:
+    def start(self, federation: Federation) -> FedNERState[ModelSpec]:
         """Agree on the form, draw the shared weights, and enrol every site."""
         run = self._run
         agreed = self.kind.agree(run, federation)
@@ -165,7 +164,7 @@ class FedNER(FedAvg):
             asks = {site: TakeShare(batches[site], size / total, 0) for site, size in sizes.items()}
         federation.ask(TAKE_SHARE, asks, round=0)
 
-    def _private(self, form: PartedForm) -> list[str]:
+    def _private(self, form: ModelSpec) -> list[str]:
         """The parts that stay at the sites: as the settings say, else as the kind does."""
         own: tuple[str, ...] | None = self._own.private
         return list(form.private if own is None else own)
@@ -181,8 +180,8 @@ class FedNER(FedAvg):
             compare_types(federation, own, step=self.kind.steps[0], head=head)
 
     def round(
-        self, state: FedNERState[Form], federation: Federation, n: int
-    ) -> tuple[FedNERState[Form], Facts]:
+        self, state: FedNERState[ModelSpec], federation: Federation, n: int
+    ) -> tuple[FedNERState[ModelSpec], Facts]:
         """Sites send gradients of the shared parts; the server steps along their mean (Eq. 2)."""
         own, how = self._own, how_of(self._run, n)
         drawn = federation.draw(self._run.federation.fraction, n)
@@ -242,7 +241,7 @@ class FedNER(FedAvg):
         step = self._step(SCORE_OWN if part == "dev" else TEST_OWN)
         return scores_from(federation, self.kind, step=step, ask=ask, round=round, form=state.form)
 
-    def model(self, state: Carried, memory: Enrolled[Form]) -> tuple[Form, Arrays]:
+    def model(self, state: Carried, memory: Enrolled[ModelSpec]) -> tuple[ModelSpec, Arrays]:
         """The form and weights of the model that a site kept."""
         return memory.form, memory.best or lifted({**state.weights, **memory.own}, memory)
 

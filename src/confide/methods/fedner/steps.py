@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Generic, cast
+from typing import Any, Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +20,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.how import How
-from confide.kinds.parting import PartedDesk, PartedForm
-from confide.kinds.protocol import F, Kept, S, Taken, check_taken, shown
+from confide.kinds.protocol import F, Kept, ModelSpec, S, SiteModel, Taken, check_taken, shown
 from confide.learning.adam import Moments, adam
 from confide.seeds import derive_seed
 
@@ -111,7 +110,7 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
         raise Refusal("private-part")
     common: Any = ask.form
     form: F = common.own(site, ask.private, types=ask.own_types)
-    desk = cast(PartedForm, form).at(site)
+    desk = form.at(site)
     vectors = site.files["vectors"] = desk.vectors()
     site.draws = partial(_shared, site=site, form=common, private=ask.private)
     own = of_parts(form.first(turn.seed, site=site), ask.private)
@@ -129,7 +128,7 @@ def enrol(site: Site, memory: object, ask: Enrol[F], turn: Turn) -> tuple[Taken,
     return Taken(shown(site, desk.size), vectors), mine
 
 
-def _shared(seed: int, *, site: Site, form: PartedForm, private: Sequence[str]) -> Arrays:
+def _shared(seed: int, *, site: Site, form: ModelSpec, private: Sequence[str]) -> Arrays:
     """The first weights of the shared parts."""
     first = form.first(seed, site=site)
     return {name: array for name, array in first.items() if not is_of(name, private)}
@@ -276,8 +275,8 @@ SCORE_OWN = Step.of(score)
 TEST_OWN = Step.of(test)
 
 
-def _desk(site: Site, memory: Enrolled[F]) -> PartedDesk:
-    return cast(PartedForm, memory.form).at(site)
+def _desk(site: Site, memory: Enrolled[F]) -> SiteModel:
+    return memory.form.at(site)
 
 
 def is_of(name: str, parts: Sequence[str]) -> bool:

@@ -63,14 +63,14 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.bags.desk import BagDesk, Rows
+from confide.kinds.bags.desk import BagSiteModel, Rows
 from confide.kinds.bags.form import BagForm
 from confide.kinds.fitting import fitted_on
 from confide.kinds.protocol import (
     SCORE,
     F,
-    Form,
     Kept,
+    ModelSpec,
     Take,
     Taken,
     check_taken,
@@ -233,9 +233,9 @@ def bid(
     return Bids(digests_G16, levelled(best_G, ask.levels, temperature=ask.temperature)), kept
 
 
-def _desk(site: Site, memory: LazyMemory[F]) -> BagDesk:
+def _desk(site: Site, memory: LazyMemory[F]) -> BagSiteModel:
     desk = memory.form.at(site)
-    assert isinstance(desk, BagDesk)
+    assert isinstance(desk, BagSiteModel)
     return desk
 
 
@@ -353,7 +353,7 @@ class LazyMil(FedAvg):
     State: ClassVar[type] = LazyState
     Memory: ClassVar[type] = LazyMemory
 
-    def _given(self, form: Form) -> Take[Form]:
+    def _given(self, form: ModelSpec) -> Take[ModelSpec]:
         """The ask with a form whose model is trained on single sentences."""
         assert isinstance(form, BagForm)
         return Take(replace(form, denoise=DENOISE))
@@ -388,7 +388,7 @@ class LazyMil(FedAvg):
         return leniency(best_values(bids)) if isinstance(given, str) else given
 
     def round(
-        self, state: LazyState[Form], federation: Federation, n: int
+        self, state: LazyState[ModelSpec], federation: Federation, n: int
     ) -> tuple[Carried, Facts]:
         """Sites bid, the server picks the winners, their sites train, and the server averages."""
         if n <= self._own.warm_rounds:

@@ -46,8 +46,7 @@ from pydantic import Field
 from confide.federation.federation import Federation
 from confide.federation.messages import carries
 from confide.federation.steps import Step
-from confide.kinds.completing import CompletingForm
-from confide.kinds.protocol import F, Form, State
+from confide.kinds.protocol import F, ModelSpec, State
 from confide.methods.fedavg import Facts, FedAvg, Latest, mean_of
 from confide.methods.pseudo_complete.steps import (
     COMPLETE,
@@ -99,9 +98,9 @@ class PseudoComplete(FedAvg):
     Memory: ClassVar[type] = Counting
     apart: ClassVar[bool] = True
 
-    def start(self, federation: Federation) -> CompleteState[CompletingForm]:
+    def start(self, federation: Federation) -> CompleteState[ModelSpec]:
         """Agree on the types and the form of the model, and draw its first weights."""
-        state: CompleteState[CompletingForm] = super().start(federation)
+        state: CompleteState[ModelSpec] = super().start(federation)
         return replace(state, parameters=state.form.parameters(state.weights))
 
     def expects(self, step: str, n: int) -> dict[str, object]:
@@ -120,14 +119,14 @@ class PseudoComplete(FedAvg):
 
     def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
         """The round of a site's instance weights, and the weights; None if it has none."""
-        kept: Counting[Form] | None = latest()
+        kept: Counting[ModelSpec] | None = latest()
         if kept is None or not len(kept.instance_weights_S):
             return None
         return kept.weighed, kept.instance_weights_S
 
     def round(
-        self, state: CompleteState[CompletingForm], federation: Federation, n: int
-    ) -> tuple[CompleteState[CompletingForm], Facts]:
+        self, state: CompleteState[ModelSpec], federation: Federation, n: int
+    ) -> tuple[CompleteState[ModelSpec], Facts]:
         """One turn of Algorithm 1: instance weights, pseudo-complete annotation, training, mean."""
         own = self._own
         train, sites, facts = self._drawn(state, federation, n)
@@ -160,6 +159,6 @@ class PseudoComplete(FedAvg):
         return replace(state, weights=mean), facts
 
 
-def _shared(state: CompleteState[CompletingForm]) -> str:
+def _shared(state: CompleteState[ModelSpec]) -> str:
     """The name of the parameter whose gradient compares rows."""
     return next(name for name in state.weights if name.endswith(state.form.slope))

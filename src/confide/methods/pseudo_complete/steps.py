@@ -7,7 +7,7 @@ for relations pairs of entities), G numbers of the shared parameter whose gradie
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Generic, cast
+from typing import Generic
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,21 +21,23 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Shapes, Step, Turn
-from confide.kinds.completing import CompleteText, CompletingDesk, CompletingForm, Pulls, T
 from confide.kinds.fitting import fitted_on
 from confide.kinds.how import How
 from confide.kinds.protocol import (
     HELD_OUT,
+    CompleteText,
     F,
     Kept,
     S,
     Score,
+    SiteModel,
     Take,
     Taken,
     check_taken,
     taken,
 )
 from confide.learning.slopes import RowSlopes
+from confide.learning.trainer import Pulls
 from confide.methods.fedavg import UPLOAD, Train, Trained, check_trained, trained_reply
 
 # --- messages -------------------------------------------------------------------------------------
@@ -127,8 +129,8 @@ def check_completed(ask: Complete, reply: Completed) -> None:
 
 
 def _annotated(
-    desk: CompletingDesk[T], ask: Weigh | Complete, *, distil: bool = True, round: int
-) -> CompleteText[T]:
+    desk: SiteModel, ask: Weigh | Complete, *, distil: bool = True, round: int
+) -> CompleteText:
     """The training text with its own annotation and, if it distils, the common model's (3.2).
 
     Made once per round, if both steps of the round say the same.
@@ -139,11 +141,11 @@ def _annotated(
     if kept is None or kept[0] != key:
         kept = (key, desk.completed(weights, confidence=ask.confidence))
         cache["completing annotated"] = kept
-    found: CompleteText[T] = kept[1]
+    found: CompleteText = kept[1]
     return found
 
 
-def _pulls(desk: CompletingDesk[T], ask: Weigh | Complete, *, round: int) -> Pulls:
+def _pulls(desk: SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
     """The gradients of every training row under the round's weights, made once.
 
     The target is zero if fewer rows have one than a gradient must cover.
@@ -213,13 +215,11 @@ def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tup
     return found, memory
 
 
-def _desk(site: Site, memory: Counting[F]) -> CompletingDesk[Any]:
-    return cast(CompletingForm, memory.form).at(site)
+def _desk(site: Site, memory: Counting[F]) -> SiteModel:
+    return memory.form.at(site)
 
 
-def _reweighed(
-    desk: CompletingDesk[T], memory: Counting[F], ask: Complete, *, round: int
-) -> Counting[F]:
+def _reweighed(desk: SiteModel, memory: Counting[F], ask: Complete, *, round: int) -> Counting[F]:
     """The memory with this round's instance weights (Eq. 12), from the other sites' gradient."""
     pulls = _pulls(desk, ask, round=round)
     before_S = memory.instance_weights_S

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,8 +19,9 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from cases import each
 from confide.data.batches.relation_pieces import EncodedRelations, relation_batch
 from confide.data.batches.relations import NO_RELATION
-from confide.kinds.completing import CompletingDesk
-from confide.kinds.relations.completing import LabelledPairs, among, completed, own_pairs
+from confide.kinds.protocol import SiteModel
+from confide.kinds.relations.completing import among, completed
+from confide.learning.relations import LabelledPairs, RelationForm, RelationTrainer
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.relations import documents
@@ -56,7 +57,7 @@ def likeliest(asked: EncodedRelations) -> Any:
 
 def test_a_pair_without_an_own_relation_has_the_models_if_the_site_lacks_it() -> None:
     found = completed(pairs(LABELS), OWN, nothing=0, logits=likeliest)
-    assert found.encoded.encoded.relations_S.tolist() == [2, 1, 0, 0, 1, 3]
+    assert found.encoded.text.relations_S.tolist() == [2, 1, 0, 0, 1, 3]
     assert found.encoded.source_S.tolist() == [False, True, True, True, True, False]
     assert (found.own, found.pseudo) == (2, 2)
 
@@ -80,7 +81,7 @@ def test_a_model_is_not_asked_where_nothing_can_be_found(labels: list[int], own_
         raise AssertionError(len(asked))
 
     found = completed(pairs(labels), own_R, nothing=0, logits=refuse)
-    assert found.encoded.encoded.relations_S.tolist() == labels
+    assert found.encoded.text.relations_S.tolist() == labels
     assert found.encoded.source_S.all()
     assert found.pseudo == 0
 
@@ -88,11 +89,15 @@ def test_a_model_is_not_asked_where_nothing_can_be_found(labels: list[int], own_
 def test_of_a_site_without_relations_of_its_own_every_pair_may_be_labelled() -> None:
     none_R = np.array([True, False, False, False])
     found = completed(pairs([0] * 6), none_R, nothing=0, logits=likeliest)
-    assert found.encoded.encoded.relations_S.tolist() == BEST
+    assert found.encoded.text.relations_S.tolist() == BEST
     assert (found.own, found.pseudo) == (0, 5)
 
 
 # --- what is learnt of it -------------------------------------------------------------------------
+
+
+FOUR = RelationForm(("none", "causes", "eases", "treats"))
+MADE = RelationTrainer(cast(Any, None), FOUR)
 
 
 class Fixed(torch.nn.Module):
@@ -105,8 +110,10 @@ class Fixed(torch.nn.Module):
 def losses(found: LabelledPairs, rows: list[int], *, each: Any = None) -> tuple[Any, Any]:
     """losses_B of these rows, and the logits that they are made of."""
     model: Any = Fixed()
-    batch = relation_batch(found.encoded, np.array(rows))
-    return found.choices(each).loss(model, batch), model(batch)
+    batch = relation_batch(found.text, np.array(rows))
+    source_B, target_B = MADE.losses(model, found, batch, output=model(batch))
+    each_B = 1.0 if each is None else torch.from_numpy(each[rows])
+    return each_B * source_B + target_B, model(batch)
 
 
 def test_what_still_has_no_relation_is_chosen_among_the_sites_own_classes() -> None:
@@ -128,10 +135,10 @@ def test_instance_weights_count_for_the_sites_own_labels_alone() -> None:
 
 
 def test_own_labels_alone_are_chosen_among_the_sites_own_classes() -> None:
-    have_B, logits_BR = losses(own_pairs(pairs([1, 0]), OWN), [0, 1])
+    have_B, logits_BR = losses(MADE.annotated(pairs([1, 0]), OWN), [0, 1])
     wanted_B = functional.cross_entropy(logits_BR[:, :2], torch.tensor([1, 0]), reduction="none")
     torch.testing.assert_close(have_B, wanted_B)
-    every_B, logits_BR = losses(own_pairs(pairs([1, 0]), ALL), [0, 1])
+    every_B, logits_BR = losses(MADE.annotated(pairs([1, 0]), ALL), [0, 1])
     wanted_B = functional.cross_entropy(logits_BR, torch.tensor([1, 0]), reduction="none")
     assert torch.equal(every_B, wanted_B)
 
@@ -161,7 +168,7 @@ def test_a_site_annotates_what_it_says_or_what_its_text_has(tmp_path: Path, know
 def test_only_the_relation_that_a_site_lacks_is_found_at_it(tmp_path: Path) -> None:
     state, found, _ = desks(tmp_path)
     biased = {**state.weights, "relation.bias": np.array([-50, 0, 50], np.float32)}
-    desk: CompletingDesk = found["site-1"]
+    desk: SiteModel = found["site-1"]
     text = desk.completed(biased)
     causes = sum(len(doc.relations) for doc in ONE)
     assert (text.own, text.pseudo) == (causes, len(ONE) - causes)
