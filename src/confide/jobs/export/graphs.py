@@ -26,7 +26,9 @@ from confide.errors import SettingsError
 from confide.learning.crf_modelling import TaggerTrainer
 from confide.learning.relations import RelationTrainer
 from confide.learning.tokens import TokenTrainer
-from confide.models.tagger import TaggerSizes
+from confide.models.relation import RelationClassifier
+from confide.models.tagger import Tagger, TaggerSizes
+from confide.models.tokens import TokenClassifier
 
 Inputs = dict[str, Tensor]
 
@@ -49,16 +51,15 @@ class Graph:
 
 def graph_of(extractor: Any) -> Graph:
     """The graph of a trained model. Raises SettingsError if its kind has none."""
-    trainer = extractor.trainer
-    make = _GRAPHS.get(type(trainer))
+    make = _GRAPHS.get(type(extractor.model))
     if make is None:
         raise SettingsError(
             "this kind of model cannot be written so",
             expected="a tagger, an encoder that tags words, or a relation classifier",
-            got=type(trainer).__name__.removesuffix("EntityTrainer"),
+            got=type(extractor.model).__name__,
             fix='use `confide release`, whose copy confide reads anywhere, or to = "spacy"',
         )
-    graph = make(trainer, extractor.model)
+    graph = make(extractor.trainer, extractor.model)
     graph.module.eval()
     return graph
 
@@ -232,9 +233,9 @@ def _tagger(trainer: TaggerTrainer, model: nn.Module) -> Graph:
 
 
 _GRAPHS: dict[type, Callable[[Any, Any], Graph]] = {
-    TokenTrainer: _words,
-    RelationTrainer: _pairs,
-    TaggerTrainer: _tagger,
+    TokenClassifier: _words,
+    RelationClassifier: _pairs,
+    Tagger: _tagger,
 }
 
 

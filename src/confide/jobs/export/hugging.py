@@ -37,7 +37,7 @@ def write_hf(copy: Copy) -> dict[str, Any]:
         raise SettingsError(
             "transformers has no class for this kind of model",
             expected="an encoder that tags words, or a relation classifier",
-            got=type(trainer).__name__.removesuffix("EntityTrainer"),
+            got=type(trainer).__name__.removesuffix("Trainer"),
             fix='use to = "spacy", or of a tagger "onnx"',
         )
     return write(copy)
