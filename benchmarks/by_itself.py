@@ -1,6 +1,7 @@
 """One site that sums by itself, to measure noise: it adds all of it, and nothing is hidden.
 
-confide refuses sums that hide nobody (`confide.federation.secure.roster.threshold`). Experiments on
+confide refuses sums that hide nobody (`threshold` in `confide.federation.secure.roster`).
+Experiments on
 what noise costs, and on what an attacker sees who has everybody else's help, need just these.
 """
 

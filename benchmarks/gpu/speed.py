@@ -75,14 +75,14 @@ def main() -> None:
 def of_size(size: str, folder: Path, given: argparse.Namespace) -> dict[str, float]:
     """Pieces a second, and the share of the peak, of every side."""
     encoder = load_encoder(str(encoder_of(size, folder / "encoder", given.length)))
-    modeller = TokenTrainer(encoder, TokenForm(TYPES, longest=given.length))
+    trainer = TokenTrainer(encoder, TokenForm(TYPES, longest=given.length))
     count = given.steps * given.batch_size
     words = [f"piece{number}" for number in range(given.length - 2)]
     spans = ((0, 2, TYPES[0]), (5, 6, TYPES[1]))
     examples = [Example(0, number, tuple(words), spans) for number in range(count)]
-    text = modeller.prepared(examples)
-    own = modeller.annotated(text, [one.spans for one in examples], source=set(TYPES))
-    ours = modeller.initial(1)
+    text = trainer.prepared(examples)
+    own = trainer.annotated(text, [one.spans for one in examples], source=set(TYPES))
+    ours = trainer.initial(1)
     layers, width, _ = SIZES[size]
     linear = sum(one.weight.numel() for one in ours.modules() if isinstance(one, nn.Linear))
     forwards = count * given.length * (2 * linear + layers * 4 * given.length * width)
@@ -90,13 +90,13 @@ def of_size(size: str, folder: Path, given: argparse.Namespace) -> dict[str, flo
     calls: dict[str, tuple[Callable[[], object], float]] = {}
     if "ours" in given.sides:
         calls["ours, training"] = (
-            lambda: modeller.fit(
+            lambda: trainer.fit(
                 ours, own, weights_S=None, epochs=1, batch_size=given.batch_size, optimiser=adamw,
                 seed=1,
             ),
             3 * forwards,
         )  # fmt: skip
-        calls["ours, labelling"] = (lambda: modeller.find(ours, text), forwards)
+        calls["ours, labelling"] = (lambda: trainer.find(ours, text), forwards)
     rows = pieces_of(text, given.length)
     if "plain" in given.sides:
         plain = Plain(encoder.folder, rows, given)
