@@ -88,7 +88,7 @@ def corpora() -> Path:
 def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What `confide demo` leaves, from less text and one run. Made once; do not write there."""
     from confide import api
-    from confide.data.corpus.synthetic import write_corpus
+    from confide.corpora.synthetic import write_corpus
 
     folder = tmp_path_factory.mktemp("demo") / "demo-run"
     settings = write_corpus(folder / "corpus", sentences=60)

@@ -19,21 +19,20 @@ from typing import Any
 import pytest
 
 import confide
-from confide.data.batches.examples import Example
-from confide.data.batches.features import Marks
-from confide.data.batches.vocabulary import DIGEST_BYTES, digest, normalise
 from confide.errors import ConfideError
+from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
 from confide.federation.federation import Delivery
-from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.messages import carries, decode, encode
+from confide.kinds.agreement import CheckKey
 from confide.kinds.linear import TABLE, features_key
-from confide.kinds.vocabulary import CheckKey
-from confide.learning.crf_modelling import rows_read
+from confide.kinds.tagger.model import Marks, rows_read
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
-from confide.runs.release import release
+from confide.runs.loading import release
 from confide.runs.run import run
 from confide.text.document import NO_RELATION, Document, Entity
+from confide.training.batches import Example
+from confide.training.vocabulary import DIGEST_BYTES, digest, normalise
 from contract.bags import bag_documents
 from contract.corpus import KEY, sentences, tiny, write_conll
 from contract.entries import ENTRIES, EVERY_STEP, METHOD, pairs

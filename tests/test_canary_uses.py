@@ -77,7 +77,7 @@ def test_the_text_would_be_seen(used: Used, tmp_path: Path) -> None:
 
 def test_an_audit_holds_no_text(used: Used, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither its numbers, nor its picture, nor what it says."""
-    monkeypatch.setattr("confide.jobs.audit.attacking.FEWEST", 1)
+    monkeypatch.setattr("confide.jobs.audit.FEWEST", 1)
     code, shown = cli("audit", used.folder, "--references", "1")
     assert code == 0, shown
     assert (used.folder / "audit.json").exists() and (used.folder / "audit.svg").exists()
@@ -221,7 +221,7 @@ def test_a_canary_in_a_site_s_own_file_is_no_word_of_an_error(
         "audit": lambda: api.audit(folder, most=20),
         "home": lambda: api.home(folder, passes=1, alone=False),
     }
-    monkeypatch.setattr("confide.federation.files.os.fsync", full)
+    monkeypatch.setattr("confide.files.os.fsync", full)
     for name, verb in verbs.items():
         with pytest.raises(ConfideError) as caught:
             verb()

@@ -236,8 +236,8 @@ def test_every_page_is_reachable_from_the_index() -> None:
 
 
 def test_every_verb_is_on_the_page_of_the_command_line() -> None:
-    from confide.cli.data_verbs import data
-    from confide.cli.kit_verbs import consortium, server, site
+    from confide.cli.data import data
+    from confide.cli.sites import consortium, server, site
     from confide.cli.verbs import app
 
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")

@@ -21,11 +21,12 @@ from confide.errors import (
     MissingDataError,
     QuorumError,
 )
-from confide.federation import keys, passphrase
+from confide.federation import keys
+from confide.federation import keys as passphrase
 from confide.federation.keys import new_key
 from confide.jobs.predict import predict
 from confide.runs.folder import RunFolder
-from confide.runs.release import release
+from confide.runs.loading import release
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import sentences, tiny, write_conll, write_sites
@@ -218,7 +219,9 @@ def test_a_key_that_stays_shut_is_told_by_the_site_without_its_place(
 
 def filling_up(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> None:
     """From the n-th write of a file whose path holds `name` the disk is full."""
-    from confide.federation import checkpoints, files, memory
+    from confide import files
+    from confide.federation import memory
+    from confide.federation import memory as checkpoints
 
     seen: list[Path] = []
     real = files.write_atomically

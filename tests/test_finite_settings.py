@@ -11,8 +11,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from cases import each
 from confide.errors import SettingsError
 from confide.settings import Settings, SiteFile, parse
-from confide.settings.base import Most, Norm
-from confide.settings.tables import TABLES
+from confide.settings.tables import TABLES, Most, Norm
 
 ANY_SIZE = {"timeout", "clip", "most_norm", "max_sentences", "max_tokens", "max_norm"}
 """Limits that may be inf: none."""

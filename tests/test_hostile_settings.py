@@ -13,12 +13,11 @@ import pytest
 from cases import each
 from confide.errors import ConfideError, KitError, MissingDataError, SettingsError
 from confide.federation.failures import Refusal
-from confide.flare.kits.startup import open_consortium, open_kit
-from confide.flare.run import home
+from confide.flare.kits.kit import open_consortium, open_kit
+from confide.flare.run import site
 from confide.settings import load, load_site, parse
-from confide.settings.consentfile import load_consent
-from confide.settings.reading import parse_assignment
-from confide.settings.tomlfile import MOST_BYTES, parse_toml
+from confide.settings.reading import MOST_BYTES, parse_assignment, parse_toml
+from confide.settings.sitefile import load_consent
 
 READERS = {"settings": load, "site": load_site, "consent": load_consent}
 ATTACKS = {
@@ -126,7 +125,7 @@ def test_overrides() -> None:
 def test_settings_that_a_lead_sends_to_a_site(text: str) -> None:
     """They ended in another error than a refusal."""
     with pytest.raises(Refusal) as caught:
-        home._plain(text)
+        site._plain(text)
     assert caught.value.code == "bad-ask"
 
 

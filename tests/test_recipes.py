@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from cases import each
-from confide.data.corpus.corpora import CORPORA, VARIABLE, locate
+from confide.corpora.published import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
 from confide.methods import method_of
 from confide.recipes import RecipeInfo, recipe_path, recipes
-from confide.runs.gathering import gather
+from confide.runs.sites import gather
 from confide.settings import load
 from confide.text.checking import check
 from confide.text.formats import Options, read

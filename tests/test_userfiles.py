@@ -12,9 +12,8 @@ from typing import IO
 import pytest
 
 from confide.errors import DataError
-from confide.federation.files import write_atomically
+from confide.files import write_atomically, write_whole
 from confide.text.files import write_parts, write_text
-from confide.userfiles import write_whole
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,7 +25,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.M
         file.write(b"aft")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("confide.userfiles._write", full)
+    monkeypatch.setattr("confide.files._write", full)
     with pytest.raises(DataError, match="No space left"):
         write_text(path, "after and more")
     assert path.read_text() == "before"

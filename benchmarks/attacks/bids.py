@@ -30,8 +30,7 @@ import numpy as np
 from run import machine
 
 from confide.methods import METHODS
-from confide.methods.lazy_mil import BID, bid
-from confide.methods.lazy_mil.choosing import levelled
+from confide.methods.lazy_mil import BID, bid, levelled
 from confide.runs.run import run
 
 PAIR = "lazy-mil-bags"

@@ -36,12 +36,12 @@ from listening import changes_in, ran, settings_of, site_tables, step_of
 from lying import dealt, read_conll, written
 from run import machine
 
-from confide.data.batches.vocabulary import SPECIALS, KeyedVocabulary, normalise
 from confide.federation.keys import read_key
 from confide.federation.messages import decode
 from confide.federation.secure.messages import Opening
-from confide.kinds.buckets import COUNT_BUCKETS
+from confide.kinds.agreement import COUNT_BUCKETS
 from confide.settings import parse
+from confide.training.vocabulary import SPECIALS, KeyedVocabulary, normalise
 
 SITES, EACH, PAIRS = 5, 300, 60
 HOW = "lower-digits"
@@ -160,8 +160,7 @@ def named(
 
 def pieces(given: argparse.Namespace, sums: str) -> list[dict[str, Any]]:
     """Relations in GAD with the public encoder `minilm`, 60 sentences a site."""
-    from confide.learning.cutting import tokenizer_of
-    from confide.learning.encoder import load_encoder
+    from confide.training.encoder import load_encoder, tokenizer_of
 
     lines = (Path(os.environ["CONFIDE_DATA"]) / "gad_re/1/train.tsv").read_text().splitlines()
     order = np.random.default_rng(given.seed).permutation(len(lines))

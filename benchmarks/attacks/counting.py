@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from listening import Heard, masked, step_of
 
-from confide.data.batches.vocabulary import bucket_of, digest
 from confide.federation.messages import decode
-from confide.kinds.buckets import COUNT_BUCKETS
+from confide.kinds.agreement import COUNT_BUCKETS
+from confide.training.vocabulary import bucket_of, digest
 
 DRAWS = 200
 """How many random orders make up what is read by chance."""

@@ -28,11 +28,11 @@ from run import machine
 import confide.runs.run
 from confide.errors import ConfideError
 from confide.federation.combining import TOO_FAR, Pile
-from confide.federation.engine import Delivery
+from confide.federation.engines import SequentialEngine
 from confide.federation.failures import Failure
-from confide.federation.inprocess import SequentialEngine
 from confide.federation.messages import decode, encode, peek
 from confide.federation.secure.messages import Masked
+from confide.federation.steps import Delivery
 from confide.runs.result import Result
 from confide.runs.run import run
 from confide.settings import Settings, parse

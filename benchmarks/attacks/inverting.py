@@ -29,8 +29,7 @@ PLACES = "encoder.embeddings.position_embeddings.weight"
 
 def inversion(given: argparse.Namespace, sums: str) -> list[dict[str, Any]]:
     """Five sites with one batch of four sentences each, one step of gradient descent."""
-    from confide.learning.cutting import tokenizer_of
-    from confide.learning.encoder import load_encoder
+    from confide.training.encoder import load_encoder, tokenizer_of
 
     corpus = Path(os.environ["CONFIDE_DATA"]) / "ncbi_disease_ner"
     train = dealt(read_conll(str(corpus / "train.tsv")), SITES, each=BATCH, seed=given.seed)

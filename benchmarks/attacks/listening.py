@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 import confide.runs.run
-from confide.federation.changes import restored
+from confide.federation.engines import SequentialEngine
 from confide.federation.federation import Delivery, Federation
-from confide.federation.inprocess import SequentialEngine
 from confide.federation.messages import decode
-from confide.federation.secure.exchanges import opened
+from confide.federation.quantising import restored
 from confide.federation.secure.lanes import Layout
 from confide.federation.secure.messages import Masked, Opening
+from confide.federation.secure.steps import opened
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.settings import parse

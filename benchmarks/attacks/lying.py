@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from confide.federation.changes import restored
+from confide.federation.engines import SequentialEngine
 from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
-from confide.federation.inprocess import SequentialEngine
 from confide.federation.messages import Arrays, decode, encode, peek
+from confide.federation.quantising import restored
 from confide.methods.fedavg import TRAIN
 
 Sentence = list[tuple[str, str]]

@@ -42,7 +42,7 @@ from lying import dealt, read_conll, written  # noqa: E402
 from confide.jobs.audit import audit  # noqa: E402
 from confide.methods import noised  # noqa: E402
 from confide.runs.run import run  # noqa: E402
-from confide.scoring.membership import clopper_pearson  # noqa: E402
+from confide.scoring.intervals import clopper_pearson  # noqa: E402
 from confide.settings import parse  # noqa: E402
 
 DOCUMENTS, CANARIES = 1500, 1000

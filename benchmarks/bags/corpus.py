@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.batches.sentences import EncodedSentences
+from confide.kinds.bags.batches import EncodedSentences
 
 RELATIONS = 53
 LONGEST = 120

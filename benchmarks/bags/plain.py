@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from confide.data.batches.sentences import EncodedSentences
-from confide.models.bags import BagModel
-from confide.models.pcnn import Pcnn
+from confide.kinds.bags.batches import EncodedSentences
+from confide.kinds.bags.model import BagModel, Pcnn
 
 
 class PlainBatch:

@@ -21,11 +21,15 @@ import torch
 from corpus import LONGEST, RELATIONS, generated
 from plain import PlainBags, PlainBatch
 
-from confide.data.batches.vocabulary import ClearVocabulary
-from confide.learning.bag_scores import sentence_probabilities
-from confide.learning.bags import BagBatch, BagForm, BagTrainer
-from confide.learning.optimisers import Optimiser
-from confide.models.bags import logits_of
+from confide.kinds.bags.model import (
+    BagBatch,
+    BagForm,
+    BagTrainer,
+    logits_of,
+    sentence_probabilities,
+)
+from confide.training.optimisers import Optimiser
+from confide.training.vocabulary import ClearVocabulary
 
 RATE, DECAY, CLIP = 0.1, 1e-5, 5.0
 OPTIMISER = Optimiser("sgd", RATE, momentum=0.0, weight_decay=DECAY, clip=CLIP)
@@ -93,7 +97,7 @@ def measured(words: int, options: argparse.Namespace) -> dict[str, float]:
 
 def check_equal(ours: Any, plain: PlainBags, encoded: Any, groups: list[Any]) -> None:
     """Raises AssertionError where the two do not have the same loss."""
-    from confide.data.batches.sentences import sentence_batch
+    from confide.kinds.bags.batches import sentence_batch
 
     bags = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
     batch = PlainBatch(encoded, groups, LONGEST)

@@ -23,7 +23,7 @@ from typing import Any
 
 from confide.jobs.predict import documents_of
 from confide.runs.folder import RunFolder
-from confide.runs.opening import opened
+from confide.runs.loading import opened
 from confide.runs.run import run
 from confide.scoring import count_entities
 from confide.scoring.calibration import (

@@ -28,20 +28,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from confide.data.batches.encoding import Encoded, TagSet, encode, with_context
-from confide.data.batches.examples import Example, examples_from
-from confide.data.batches.tagger import train_batches
-from confide.data.batches.vocabulary import count_characters, count_words, numbered
-from confide.data.corpus.corpora import locate
-from confide.data.corpus.synthetic import HABITS, documents
-from confide.learning.context import contextual
-from confide.learning.encoder import FrozenEncoder, load_encoder
-from confide.learning.fit import fit
-from confide.learning.optimisers import Optimiser
-from confide.learning.weights import initial
-from confide.models.tagger import TaggerSizes
+from confide.corpora.published import locate
+from confide.corpora.synthetic import HABITS, documents
 from confide.seeds import seeded
 from confide.text.formats import read
+from confide.training.batches import (
+    Encoded,
+    Example,
+    TagSet,
+    encode,
+    examples_from,
+    with_context,
+)
+from confide.training.context import contextual
+from confide.training.encoder import FrozenEncoder, load_encoder
+from confide.training.optimisers import Optimiser
+from confide.training.tagger import TaggerSizes, train_batches
+from confide.training.trainer import fit
+from confide.training.vocabulary import count_characters, count_words, numbered
+from confide.training.weights import initial
 
 CORPUS = "$CONFIDE_DATA/ncbi_disease_ner/train.tsv"
 PADDED = 128  # pieces, as tutorials have it

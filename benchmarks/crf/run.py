@@ -18,8 +18,14 @@ import torch
 import torchcrf
 from torch import Tensor
 
-from confide.models.crf import Scores, negative_log_likelihood, viterbi
-from confide.models.partial import allowed_tags, partial_loss, weights_outside
+from confide.training.crf import (
+    Scores,
+    allowed_tags,
+    negative_log_likelihood,
+    partial_loss,
+    viterbi,
+    weights_outside,
+)
 
 SHAPES = {  # sentences, tokens, tags, lengths between 1 and `tokens`
     "32 x 40 x 11": (32, 40, 11, False),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file, save_file
 
-from confide.learning.encoder_files import MINILM, find_folder
+from confide.training.encoder import MINILM, find_folder
 
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from confide import settings as confide_settings
-from confide.data.corpus.synthetic import HABITS, documents
+from confide.corpora.synthetic import HABITS, documents
 from confide.settings import Settings
 from confide.text.formats import write
 

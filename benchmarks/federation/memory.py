@@ -35,7 +35,7 @@ def child(options: dict[str, Any]) -> dict[str, float]:
 
     from confide.federation.keys import new_key, read_key
     from confide.runs import run as running
-    from confide.runs.gathering import gather
+    from confide.runs.sites import gather
 
     torch.set_num_threads(1)
     libraries = peak()

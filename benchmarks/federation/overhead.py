@@ -31,27 +31,24 @@ from typing import Any
 import torch
 from common import Clock, keep, medians, settings_for, text_files
 
-from confide.data.batches.encoding import Encoded, TagSet, encode
-from confide.data.batches.examples import examples_from
-from confide.data.batches.tagger import train_batches
-from confide.data.batches.vocabulary import ClearVocabulary, digest, normalise
-from confide.data.corpus.corpora import locate
-from confide.data.corpus.partitions import partition
-from confide.federation.checkpoints import CheckpointStore
+from confide.corpora.dealing import partition
+from confide.corpora.published import locate
 from confide.federation.keys import new_key, read_key
+from confide.federation.memory import CheckpointStore
 from confide.federation.messages import decode
-from confide.learning import crf_modelling
-from confide.learning.fit import FitReport
-from confide.learning.predict import Prepared, annotate, prepare
+from confide.kinds.tagger.site import model as crf_modelling
 from confide.methods import METHODS
-from confide.models import tagger
-from confide.models.tagger import Tagger, TaggerSizes
 from confide.runs.run import Event, run
 from confide.scoring import count_entities, scores, sum_counts
 from confide.seeds import derive_seed, seeded
 from confide.settings import Settings
 from confide.text.document import Document
 from confide.text.formats import read
+from confide.training import tagger
+from confide.training.batches import Encoded, TagSet, encode, examples_from
+from confide.training.tagger import Tagger, TaggerSizes, train_batches
+from confide.training.trainer import FitReport, Prepared, annotate, prepare
+from confide.training.vocabulary import ClearVocabulary, digest, normalise
 
 Weights = dict[str, torch.Tensor]
 

@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from common import keep, medians, settings_for, text_files
 
-from confide.federation.checkpoints import CheckpointStore
 from confide.federation.keys import new_key
+from confide.federation.memory import CheckpointStore
 from confide.runs.run import run
 from confide.settings import Settings
 

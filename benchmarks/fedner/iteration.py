@@ -33,19 +33,18 @@ import numpy as np
 import torch
 from torch import nn
 
-from confide.data.batches.encoding import Encoded
-from confide.data.batches.tagger import drawn_batch
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Federation
-from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.ledger import Ledger
-from confide.kinds.tagger.form import encoded_text, tagger_of
+from confide.kinds.tagger.site import encoded_text, tagger_of
 from confide.methods.fedner import FedNER, FedNERState
-from confide.models import tagger
-from confide.models.tagger import Tagger
-from confide.runs.gathering import gather
+from confide.runs.sites import gather
 from confide.seeds import derive_seed, seeded
 from confide.settings import Settings
+from confide.training import tagger
+from confide.training.batches import Encoded
+from confide.training.tagger import Tagger, drawn_batch
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
 from common import Clock, keep, settings_for, text_files

@@ -17,7 +17,7 @@ from typing import Any
 
 from kits import Seen, founded, measured
 
-from confide.data.corpus.synthetic import HABITS, documents
+from confide.corpora.synthetic import HABITS, documents
 
 RUN = """
 method = "fedavg"

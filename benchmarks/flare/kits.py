@@ -18,7 +18,7 @@ from typing import Any
 
 import psutil
 
-from confide.data.corpus.partitions import partition
+from confide.corpora.dealing import partition
 from confide.federation.keys import new_key
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.founding import init

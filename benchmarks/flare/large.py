@@ -24,7 +24,7 @@ from typing import Any
 
 from kits import Seen, founded, measured
 
-from confide.data.corpus.synthetic import HABITS, documents
+from confide.corpora.synthetic import HABITS, documents
 from confide.flare.nvidia import processes
 
 RUN = """
@@ -80,7 +80,7 @@ def consortium(folder: Path, model: Path, count: int, sentences: int) -> list[An
 def libraries() -> int:
     """The resident bytes of a process that has imported what a run imports, and nothing else."""
     code = (
-        "import confide.flare.run.home, confide.learning.tokens, nvflare.apis.controller_spec\n"
+        "import confide.flare.run.site, confide.kinds.encoder, nvflare.apis.controller_spec\n"
         "import transformers.models.bert.modeling_bert, psutil\n"
         "print(psutil.Process().memory_info().rss)"
     )

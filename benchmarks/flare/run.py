@@ -103,7 +103,7 @@ def found(folder: Path, files: dict[str, str]) -> list[Any]:
 
 
 def located(path: str) -> Path:
-    from confide.data.corpus.corpora import locate
+    from confide.corpora.published import locate
 
     return locate(path)
 

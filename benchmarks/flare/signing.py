@@ -31,9 +31,8 @@ from confide.federation.seals import (
     signed,
     verifies,
 )
-from confide.flare.kits.identity import make_identity
-from confide.flare.run.conducting import Conductor
-from confide.flare.run.signing import Evidence
+from confide.flare.kits.peers import make_identity
+from confide.flare.run.server import Conductor, Evidence
 from confide.settings import Settings, parse
 
 ROOT = Path(__file__).parents[2]

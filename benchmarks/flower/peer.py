@@ -21,7 +21,7 @@ from flwr.serverapp import ServerApp
 from flwr.simulation import run_simulation
 
 from confide.recipes import settings_file
-from confide.runs.gathering import gather
+from confide.runs.sites import gather
 from confide.settings import load
 
 HERE = Path(__file__).parent

@@ -25,17 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "relations"))
 
 from common import plain_model
 
-from confide.data.batches.relation_pieces import (
-    EncodedRelations,
-    RelationBatch,
-    relation_batch,
-)
-from confide.data.batches.relations import candidates
-from confide.learning.encoder import load_encoder
-from confide.learning.relations import RelationForm, RelationTrainer
-from confide.models.relation import RelationClassifier
-from confide.runs.gathering import Gathered
+from confide.kinds.pieces import EncodedRelations, RelationBatch, relation_batch
+from confide.kinds.relations.batches import candidates
+from confide.kinds.relations.model import RelationClassifier, RelationForm, RelationTrainer
+from confide.runs.sites import Gathered
 from confide.settings import Settings
+from confide.training.encoder import load_encoder
 
 client = ClientApp()
 RELATIONS = ("no-relation", "related")

@@ -20,14 +20,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
 
 from plain import PlainTagger
 
-from confide.data.batches.encoding import Encoded, TagSet, encode
-from confide.data.batches.examples import examples_from
-from confide.data.batches.tagger import batch_of
-from confide.data.batches.vocabulary import count_characters, count_words, numbered
-from confide.kinds.tagger.form import shape_for, tagger_sizes
-from confide.models.tagger import TaggerSizes
-from confide.runs.gathering import Gathered
+from confide.kinds.tagger.site import shape_for, tagger_sizes
+from confide.runs.sites import Gathered
 from confide.settings import Settings
+from confide.training.batches import Encoded, TagSet, encode, examples_from
+from confide.training.tagger import TaggerSizes, batch_of
+from confide.training.vocabulary import count_characters, count_words, numbered
 
 client = ClientApp()
 

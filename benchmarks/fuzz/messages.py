@@ -22,11 +22,20 @@ import numpy as np
 from tally import Tally
 
 from confide.errors import MessageError
-from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure
-from confide.federation.forms import DTYPES, Form, class_of, forms_of, limits_of, made_of
-from confide.federation.messages import decode, encode, peek
-from confide.federation.secure.exchanges import EXCHANGES, OFFER
+from confide.federation.memory import Checkpoint
+from confide.federation.messages import (
+    DTYPES,
+    Form,
+    class_of,
+    decode,
+    encode,
+    forms_of,
+    limits_of,
+    made_of,
+    peek,
+)
+from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.flare.run.joining import CLOSE, JOIN, LEAVE
 from confide.methods import METHODS
 from confide.runs.athome import KeptAtHome

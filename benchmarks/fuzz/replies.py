@@ -40,18 +40,17 @@ from tally import Tally
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))  # its tiny corpora
 
 from confide.errors import FederationError, MessageError, QuorumError
+from confide.federation.engines import Hosting, SequentialEngine, SumsWith
 from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery, Federation
-from confide.federation.forms import DTYPES
-from confide.federation.inprocess import Hosting, SequentialEngine, SumsWith
 from confide.federation.ledger import Ledger
-from confide.federation.messages import decode, encode, fields_of
-from confide.federation.secure.exchanges import EXCHANGES, as_asked
-from confide.federation.secure.summing import Summing
+from confide.federation.messages import DTYPES, decode, encode, fields_of
+from confide.federation.secure.server import Summing
+from confide.federation.secure.steps import EXCHANGES, as_asked
 from confide.federation.steps import Step
 from confide.methods import METHODS, answered_in, method_of
-from confide.runs.gathering import gather
-from confide.runs.outcomes import summing_of
+from confide.runs.run import summing_of
+from confide.runs.sites import gather
 from confide.settings import SIMULATED
 from confide.tasks import TASKS
 
@@ -80,7 +79,7 @@ class Phase:
 def _repeatable(name: str) -> Iterator[None]:
     """The numbers that name a phase's sums are the same again, so that its replies fit them."""
     drawn = SimpleNamespace(randbits=random.Random(name).getrandbits)
-    with mock.patch("confide.federation.secure.once.secrets", drawn):
+    with mock.patch("confide.federation.secure.server.secrets", drawn):
         yield
 
 

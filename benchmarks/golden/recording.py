@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from confide.federation.checkpoints import CheckpointStore
+from confide.federation.memory import CheckpointStore
 
 
 def recorded(folder: Path) -> dict[str, Any]:

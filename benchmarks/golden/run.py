@@ -25,10 +25,10 @@ from typing import Any
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))  # its made-up corpora
 
-from cases import Case, cases
 from recording import recorded
 from shrinking import shrink
 
+from cases import Case, cases
 from confide.federation.keys import new_key
 from confide.methods import METHODS, wire
 from confide.recipes import recipe_path

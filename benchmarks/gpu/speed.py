@@ -30,11 +30,11 @@ import torch
 import transformers
 from torch import nn
 
-from confide.data.batches.examples import Example
-from confide.learning.devices import computing_at, place_of
-from confide.learning.encoder import load_encoder
-from confide.learning.optimisers import Optimiser
-from confide.learning.tokens import TokenForm, TokenTrainer
+from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.training.batches import Example
+from confide.training.devices import computing_at, place_of
+from confide.training.encoder import load_encoder
+from confide.training.optimisers import Optimiser
 
 SIZES = {  # layers, width, heads
     "tiny": (2, 64, 2),

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from confide.runs.holding import blocks
+from confide.runs.sites import blocks
 from confide.text.document import Document
 from confide.text.formats import read
 

@@ -25,9 +25,9 @@ from pathlib import Path
 
 import numpy as np
 
-from confide.data.corpus.corpora import locate
-from confide.data.corpus.knowledge import knowledge_of, triples_of
-from confide.data.corpus.labelling import label as labelled
+from confide.corpora.distant import knowledge_of, triples_of
+from confide.corpora.distant import label as labelled
+from confide.corpora.published import locate
 from confide.text.checking import retag
 from confide.text.document import Document, Relation, pair_attributes
 from confide.text.formats import read, write

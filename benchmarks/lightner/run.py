@@ -30,18 +30,29 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BartConfig, BartForConditionalGeneration
 
-from confide.data.batches.examples import examples_from
-from confide.data.batches.pointers import NOTHING, PointerBatch, pointer_batches, spelled
-from confide.data.corpus.corpora import locate
-from confide.learning.bart_files import load_bart
-from confide.learning.encoder_files import find_folder
-from confide.learning.lightner import EncodedLightner, LightnerForm, LightnerTrainer
-from confide.learning.optimisers import Optimiser
-from confide.models import pointing
-from confide.models.lightner import Lightner, Text, logits, split_loss
-from confide.models.pointing import Written, write
-from confide.models.products import has_wide_products
+from confide.corpora.published import locate
+from confide.kinds.lightner.model import (
+    NOTHING,
+    EncodedLightner,
+    Lightner,
+    LightnerForm,
+    LightnerTrainer,
+    PointerBatch,
+    Text,
+    Written,
+    load_bart,
+    logits,
+    pointer_batches,
+    spelled,
+    split_loss,
+    write,
+)
+from confide.kinds.lightner.site import model as pointing
 from confide.text.formats import read
+from confide.training.batches import examples_from
+from confide.training.devices import has_wide_products
+from confide.training.encoder import find_folder
+from confide.training.optimisers import Optimiser
 
 CORPUS = "$CONFIDE_DATA/bc5cdr_ner/train.tsv"
 PER_BATCH = 4096

@@ -25,11 +25,11 @@ from pathlib import Path
 from run import SRC, _failed
 
 MEASURED = Path(__file__).parent / "noise.jsonl"
-METHOD, UNITS = "confide/methods/noised.py", "confide/kinds/units.py"
+METHOD, UNITS = "confide/methods/noised.py", "confide/kinds/entities.py"
 SGD, ED, NER = (f"confide/methods/dp_{one}.py" for one in ("fedsgd", "feded", "fedner"))
-STEP, HOSTING = "confide/federation/site.py", "confide/federation/secure/hosting.py"
-CLIPPING, KEYS = "confide/privacy/clipping.py", "confide/privacy/keys.py"
-NOISE, PURSE = "confide/privacy/noise.py", "confide/privacy/purse.py"
+STEP, HOSTING = "confide/federation/site.py", "confide/federation/secure/steps.py"
+CLIPPING, KEYS = "confide/privacy/noise.py", "confide/privacy/noise.py"
+NOISE, PURSE = "confide/privacy/noise.py", "confide/privacy/spending.py"
 SPENDING = "confide/privacy/spending.py"
 OF_METHOD, OF_ALL = "tests/methods/test_dp_fedsgd.py", "tests/methods/test_noised.py"
 OF_ED, OF_NER = "tests/methods/test_dp_feded.py", "tests/methods/test_dp_fedner.py"

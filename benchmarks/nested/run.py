@@ -19,7 +19,7 @@ from itertools import product
 from pathlib import Path
 
 from confide.api import run
-from confide.data.corpus.corpora import locate
+from confide.corpora.published import locate
 from confide.jobs.predict import predict
 from confide.scoring import count_entities, f1, micro
 from confide.scoring.counts import EntityCounts

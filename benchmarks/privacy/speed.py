@@ -29,26 +29,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from confide.data.batches.encoding import TagSet
-from confide.data.batches.examples import examples_from
-from confide.data.batches.relations import NO_RELATION, RelationExample
-from confide.data.batches.vocabulary import ClearVocabulary
-from confide.kinds.units import clipped_sum
-from confide.learning.crf_modelling import TaggerTrainer
-from confide.learning.encoder import load_encoder
-from confide.learning.optimisers import Optimiser
-from confide.learning.relations import (
-    RelationForm,
-    RelationTrainer,
-)
-from confide.learning.tokens import TokenForm, TokenTrainer
-from confide.learning.tuning import Tuning
-from confide.learning.weights import trained
+from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.entities import clipped_sum
+from confide.kinds.relations.batches import NO_RELATION, RelationExample
+from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.kinds.tagger.model import TaggerTrainer
 from confide.methods.noised import with_noise
-from confide.models.tagger import TaggerSizes
-from confide.runs.gathering import gather
 from confide.runs.run import run
+from confide.runs.sites import gather
 from confide.settings import load
+from confide.training.batches import TagSet, examples_from
+from confide.training.encoder import Tuning, load_encoder
+from confide.training.optimisers import Optimiser
+from confide.training.tagger import TaggerSizes
+from confide.training.vocabulary import ClearVocabulary
+from confide.training.weights import trained
 
 HERE = Path(__file__).parent
 BATCH, ROWS = 32, 320

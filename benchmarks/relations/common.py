@@ -20,16 +20,15 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from confide.data.batches.relation_pieces import EncodedRelations, RelationBatch, relation_batch
-from confide.data.batches.relations import candidates
-from confide.data.corpus.corpora import locate
-from confide.learning.encoder import load_encoder
-from confide.learning.relations import RelationForm, RelationTrainer
-from confide.learning.weights import arrays, load
-from confide.models import relation
-from confide.models.products import WideLinear
-from confide.models.relation import RelationClassifier
+from confide.corpora.published import locate
+from confide.kinds.pieces import EncodedRelations, RelationBatch, relation_batch
+from confide.kinds.relations.batches import candidates
+from confide.kinds.relations.model import RelationClassifier, RelationForm, RelationTrainer
+from confide.kinds.relations.site import model as relation
 from confide.text.formats import read
+from confide.training.devices import WideLinear
+from confide.training.encoder import load_encoder
+from confide.training.weights import arrays, load
 
 CORPUS = "$CONFIDE_DATA/gad_re/1"
 PADDED = 128  # pieces, as tutorials have it

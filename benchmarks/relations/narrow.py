@@ -12,8 +12,8 @@ from functools import partial
 import torch
 from common import gad, in_turn, keep, parser_of, ratio
 
-from confide.learning.devices import Place, computing_at
-from confide.learning.optimisers import Optimiser
+from confide.training.devices import Place, computing_at
+from confide.training.optimisers import Optimiser
 
 
 def main() -> None:

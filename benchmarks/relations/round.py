@@ -6,7 +6,7 @@ Two sides in one process, one thread, over the sites that the recipe feded-gad d
   sides, memory, ledger.
 - `bare`: one classifier; for each site the central weights are copied in, it trains, and predicts
   the public set; the mean of these is distilled into the central weights. The same functions of
-  `confide.learning` do the training and predicting.
+  `confide.training` do the training and predicting.
 
 Both must come to the same weights, to 1e-4. Seconds are of this process on a core.
 
@@ -25,24 +25,22 @@ import numpy as np
 import torch
 from common import keep, parser_of, ratio
 
-from confide.data.batches.relation_pieces import EncodedRelations
-from confide.data.batches.relations import candidates
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Federation
-from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.ledger import Ledger
-from confide.kinds.context import find_encoder
-from confide.kinds.relations.desk import RelationTraining, optimiser_of, training_of
-from confide.kinds.relations.form import trainer_of
-from confide.learning.relations import RelationTrainer
-from confide.learning.weights import arrays, load
-from confide.methods.feded import FedED, FedEDState
-from confide.methods.feded.steps import examples_of
-from confide.models.distillation import distillation_loss, softened
+from confide.kinds.agreement import find_encoder
+from confide.kinds.pieces import EncodedRelations
+from confide.kinds.relations.batches import candidates
+from confide.kinds.relations.model import RelationTrainer
+from confide.kinds.relations.site import RelationTraining, optimiser_of, trainer_of, training_of
+from confide.methods.feded import FedED, FedEDState, examples_of
 from confide.recipes import recipe_path
-from confide.runs.gathering import Gathered, gather
+from confide.runs.sites import Gathered, gather
 from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.settings import load as load_settings
+from confide.training.trainer import distillation_loss, softened
+from confide.training.weights import arrays, load
 
 
 class Bare:

@@ -20,10 +20,10 @@ from common import keep, parser_of
 PROGRAM = """
 import torch
 torch.set_num_threads({threads})
-from confide.data.batches.relations import RelationExample
-from confide.learning.encoder import load_encoder
-from confide.learning.optimisers import Optimiser
-from confide.learning.relations import RelationForm, RelationTrainer
+from confide.kinds.relations.batches import RelationExample
+from confide.training.encoder import load_encoder
+from confide.training.optimisers import Optimiser
+from confide.kinds.relations.model import RelationForm, RelationTrainer
 text = "the patient took aspirin and had a headache the whole of the next day"
 one = RelationExample(id="1", text=text, head=((17, 24),), tail=((35, 43),), head_type="Drug",
                       tail_type="Effect", relation="causes")
@@ -37,7 +37,7 @@ assert report.steps == 1
 RUN = """
 import sys, tempfile
 from pathlib import Path
-from confide.learning.optimisers import Descent
+from confide.training.optimisers import Descent
 real = Descent.step_down
 def first(*given):
     real(*given)

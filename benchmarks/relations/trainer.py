@@ -23,8 +23,8 @@ from transformers import (
     TrainingArguments,
 )
 
-from confide.learning.encoder import load_encoder
-from confide.learning.optimisers import Optimiser
+from confide.training.encoder import load_encoder
+from confide.training.optimisers import Optimiser
 
 RATE = 2.5e-5
 

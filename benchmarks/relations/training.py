@@ -34,10 +34,10 @@ from common import (
 )
 from torch import Tensor, nn
 
-from confide.data.batches.relation_pieces import EncodedRelations
-from confide.learning.optimisers import Optimiser
-from confide.models.products import WideLinear, has_wide_products
-from confide.models.relation import RelationClassifier
+from confide.kinds.pieces import EncodedRelations
+from confide.kinds.relations.model import RelationClassifier
+from confide.training.devices import WideLinear, has_wide_products
+from confide.training.optimisers import Optimiser
 
 RATE = 2.5e-5
 PRODUCTS = 60  # that are timed as one

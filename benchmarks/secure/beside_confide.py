@@ -18,8 +18,7 @@ from vectors import report, run, vector
 
 from confide.federation.messages import carries
 from confide.federation.secure.lanes import Lanes, layout_of
-from confide.federation.secure.once import Asking, Once
-from confide.federation.secure.summing import Summing
+from confide.federation.secure.server import Asking, Once, Summing
 from confide.federation.steps import Learnt, Step
 
 

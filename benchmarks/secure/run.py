@@ -29,18 +29,15 @@ from typing import Any
 
 import numpy as np
 
-from confide.federation.digests import digest
-from confide.federation.giving import Later
+from confide.federation.broadcast import Later
 from confide.federation.messages import encode
-from confide.federation.secure.exchanges import GREET, MEET
+from confide.federation.seals import digest
+from confide.federation.secure.crypto import fresh_signer
 from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
-from confide.federation.secure.member import Member
-from confide.federation.secure.messages import Opening
-from confide.federation.secure.once import Asking, Once, Sent
-from confide.federation.secure.primitives import fresh_signer
-from confide.federation.secure.repeats import Turns
-from confide.federation.secure.roster import Pinned, Roster
-from confide.federation.secure.summing import Summing
+from confide.federation.secure.messages import Opening, Pinned, Roster
+from confide.federation.secure.server import Asking, Once, Sent, Summing
+from confide.federation.secure.site import Member, Turns
+from confide.federation.secure.steps import GREET, MEET
 from confide.federation.steps import Step
 
 MEASURED = Path(__file__).parent / "measured.jsonl"

@@ -14,7 +14,7 @@ import sys
 from collections import Counter
 from pathlib import Path
 
-from confide.data.batches.vocabulary import bucket_of, digest
+from confide.training.vocabulary import bucket_of, digest
 
 
 def main() -> None:

@@ -29,15 +29,13 @@ from flair.models import SequenceTagger
 from flair.training_utils import store_embeddings
 from torch import nn
 
-from confide.data.batches.encoding import TagSet, encode
-from confide.data.batches.examples import Example
-from confide.data.batches.vocabulary import count_characters, count_words, numbered
-from confide.learning.fit import fit
-from confide.learning.optimisers import Optimiser
-from confide.learning.predict import predict_spans
-from confide.learning.weights import initial
-from confide.models.tagger import TaggerSizes
 from confide.text.tagging import spans_from_tags
+from confide.training.batches import Example, TagSet, encode
+from confide.training.optimisers import Optimiser
+from confide.training.tagger import TaggerSizes
+from confide.training.trainer import fit, predict_spans
+from confide.training.vocabulary import count_characters, count_words, numbered
+from confide.training.weights import initial
 
 Labelled = list[tuple[list[str], list[str]]]
 Calls = tuple[Callable[[], object], Callable[[], object]]  # to train an epoch, to label

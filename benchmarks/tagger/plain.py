@@ -9,8 +9,7 @@ import torchcrf
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from confide.data.batches.tagger import TaggerBatch
-from confide.models.tagger import Tagger, TaggerSizes
+from confide.training.tagger import Tagger, TaggerBatch, TaggerSizes
 
 
 class PlainTagger(nn.Module):

@@ -20,17 +20,20 @@ from corpus import sentences
 from plain import PlainTagger
 from torch import nn
 
-from confide.data.batches.encoding import Encoded, TagSet, encode
-from confide.data.batches.examples import Example
-from confide.data.batches.tagger import TaggerBatch, batch_of, predict_batches, train_batches
-from confide.data.batches.vocabulary import count_characters, count_words, numbered
-from confide.learning.fit import fit
-from confide.learning.optimisers import Optimiser
-from confide.learning.predict import predict_spans
-from confide.learning.weights import initial
-from confide.models import tagger
-from confide.models.tagger import TaggerSizes
 from confide.text.tagging import spans_from_tags
+from confide.training import tagger
+from confide.training.batches import Encoded, Example, TagSet, encode
+from confide.training.optimisers import Optimiser
+from confide.training.tagger import (
+    TaggerBatch,
+    TaggerSizes,
+    batch_of,
+    predict_batches,
+    train_batches,
+)
+from confide.training.trainer import fit, predict_spans
+from confide.training.vocabulary import count_characters, count_words, numbered
+from confide.training.weights import initial
 
 
 def encoded_text(limit: int, seed: int) -> tuple[str, Encoded, Encoded, TaggerSizes]:

@@ -18,7 +18,7 @@ from run import KINDS
 from table import EVERY, NAMES, ORDER, spread
 
 from confide.api import predict, read
-from confide.data.corpus.corpora import locate
+from confide.corpora.published import locate
 from confide.scoring import count_entities, f1, micro
 from confide.text.checking import retag
 from confide.text.document import Document

@@ -30,12 +30,12 @@ from transformers import (
     BertModel,
 )
 
-from confide.learning.encoder_files import find_folder
 from confide.recipes import recipe_path
-from confide.runs.gathering import gather
+from confide.runs.sites import gather
 from confide.settings import load
 from confide.text.document import Document
 from confide.text.segment import segmented
+from confide.training.encoder import find_folder
 
 HIDDEN, MEAN_SPAN = 0.3, 3.0  # share of words that are masked, mean words of a span
 LONGEST, LEAST = 128, 8  # pieces of a passage

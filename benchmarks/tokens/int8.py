@@ -22,10 +22,10 @@ import torch
 from torch import Tensor, nn
 
 from confide.api import export, release
-from confide.data.batches.examples import examples_from
-from confide.data.corpus.corpora import locate
-from confide.runs.release import released
+from confide.corpora.published import locate
+from confide.runs.loading import released
 from confide.text.formats import read
+from confide.training.batches import examples_from
 
 FILES = ("devel.tsv", "test.tsv")
 

@@ -22,21 +22,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from confide.data.batches.encoding import TagSet
-from confide.data.batches.examples import Example, examples_from
-from confide.data.batches.tagger import batch_of
-from confide.data.batches.token_pieces import token_batch
-from confide.data.batches.vocabulary import count_characters, count_words, numbered
-from confide.data.corpus.corpora import locate
-from confide.learning import tokens
-from confide.learning.crf_modelling import TaggerTrainer
-from confide.learning.encoder import load_encoder
-from confide.learning.tokens import TokenForm, TokenTrainer
-from confide.learning.trainer import Slopes
-from confide.models.chain_rule import token_losses
-from confide.models.crf import Scores, negative_log_likelihood
-from confide.models.tagger import TaggerSizes
+from confide.corpora.published import locate
+from confide.kinds import encoder
+from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.pieces import token_batch
+from confide.kinds.tagger.model import TaggerTrainer
 from confide.text.formats import read
+from confide.training.batches import Example, TagSet, examples_from
+from confide.training.crf import Scores, negative_log_likelihood, token_losses
+from confide.training.encoder import load_encoder
+from confide.training.tagger import TaggerSizes, batch_of
+from confide.training.trainer import Slopes
+from confide.training.vocabulary import count_characters, count_words, numbered
 
 CORPUS = "$CONFIDE_DATA/crossner/politics/train.txt"
 Losses = Callable[[int], tuple[Tensor, Tensor]]
@@ -92,7 +89,7 @@ def slopes_of_tokens(
 
     def losses(row: int) -> tuple[Tensor, Tensor]:
         batch = token_batch(encoded.text, np.array([row]), annotated=encoded)
-        return tokens.split_loss(model(batch), batch)
+        return encoder.split_loss(model(batch), batch)
 
     return {
         "one pass": lambda: made.slopes(model, encoded),

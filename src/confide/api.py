@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 from confide.removed import FUNCTIONS
 
 if TYPE_CHECKING:
-    from confide.data.corpus.dealing import split
-    from confide.data.corpus.labelling import label
-    from confide.data.corpus.statistics import stats
+    from confide.corpora.dealing import split
+    from confide.corpora.distant import label
+    from confide.corpora.statistics import stats
     from confide.federation.comparing import compare_ledgers
     from confide.federation.keys import new_key, protect_key, unprotect_key
     from confide.federation.ledger import ledger
@@ -28,18 +28,17 @@ if TYPE_CHECKING:
     from confide.jobs.datasets import from_dataset, to_dataset
     from confide.jobs.demo import demo
     from confide.jobs.export import export
-    from confide.jobs.facts import facts
     from confide.jobs.home import home
     from confide.jobs.initialise import Wishes, init
     from confide.jobs.loading import load
     from confide.jobs.logs import Logs
-    from confide.jobs.predict import evaluate, predict
+    from confide.jobs.predict import evaluate, facts, predict
     from confide.jobs.privacy_plan import privacy_plan
     from confide.methods import wire
     from confide.recipes import recipes
     from confide.report import report, watch_report
     from confide.report.review import review
-    from confide.runs.release import release
+    from confide.runs.loading import release
     from confide.runs.run import run
     from confide.text.checking import check, convert
     from confide.text.formats import read, write
@@ -96,11 +95,11 @@ _HOME = {
     "demo": "confide.jobs.demo",
     "evaluate": "confide.jobs.predict",
     "export": "confide.jobs.export",
-    "facts": "confide.jobs.facts",
+    "facts": "confide.jobs.predict",
     "from_dataset": "confide.jobs.datasets",
     "home": "confide.jobs.home",
     "init": "confide.jobs.initialise",
-    "label": "confide.data.corpus.labelling",
+    "label": "confide.corpora.distant",
     "ledger": "confide.federation.ledger",
     "load": "confide.jobs.loading",
     "new_key": "confide.federation.keys",
@@ -109,12 +108,12 @@ _HOME = {
     "protect_key": "confide.federation.keys",
     "read": "confide.text.formats",
     "recipes": "confide.recipes",
-    "release": "confide.runs.release",
+    "release": "confide.runs.loading",
     "report": "confide.report",
     "review": "confide.report.review",
     "run": "confide.runs.run",
-    "split": "confide.data.corpus.dealing",
-    "stats": "confide.data.corpus.statistics",
+    "split": "confide.corpora.dealing",
+    "stats": "confide.corpora.statistics",
     "to_dataset": "confide.jobs.datasets",
     "unprotect_key": "confide.federation.keys",
     "watch_report": "confide.report",

@@ -6,7 +6,7 @@ from copy import deepcopy
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from confide.userfiles import Tree
+    from confide.files import Tree
 
 _SMALL_BART = (
     "train a BART with transformers (benchmarks/tags/small_bart.py in confide's repository makes a"

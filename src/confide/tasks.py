@@ -11,10 +11,15 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from confide.scoring.bags import BagCounts, bag_scores, sum_bag_counts
-from confide.scoring.counts import EntityCounts, sum_counts
-from confide.scoring.relations import RelationCounts, relation_scores, sum_relation_counts
-from confide.scoring.scores import Scored, scores
+from confide.scoring.counts import EntityCounts, Scored, scores, sum_counts
+from confide.scoring.relations import (
+    BagCounts,
+    RelationCounts,
+    bag_scores,
+    relation_scores,
+    sum_bag_counts,
+    sum_relation_counts,
+)
 
 TaskName = Literal["ner", "re", "bags"]
 Counts = EntityCounts | RelationCounts | BagCounts

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from confide.cli import main  # noqa: F401  the command line is complete
-from confide.cli.reading import How, columns_named
+from confide.cli.files import How, columns_named
 from confide.cli.verbs import app
 from confide.errors import SettingsError
 from text.generated import put

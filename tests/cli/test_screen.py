@@ -24,8 +24,7 @@ from typer.testing import CliRunner
 from cases import each
 from confide import api
 from confide.cli import screen
-from confide.cli.progress import Progress
-from confide.cli.screen import Exit, closed_in, safe
+from confide.cli.screen import Exit, Progress, closed_in, safe
 from confide.cli.verbs import app
 from confide.errors import Note, RunError
 from confide.federation.events import Event
@@ -303,7 +302,7 @@ BEGIN = "import sys, warnings\nfrom confide.cli.verbs import app, main\nH = {!r}
         ("from confide import api\ndef odd(*a, **k): raise ValueError(H)\n"
          "vars(api)['ledger'] = odd\nsys.argv = ['confide', 'ledger', 'x']; main()", False),
         ("from confide.cli import screen\nscreen.close_in(); screen.put_file(H)", False),
-        ("from confide.cli import screen\nfrom confide.cli.progress import Progress\n"
+        ("from confide.cli import screen\nfrom confide.cli.screen import Progress\n"
          "from confide.federation.events import Event\nscreen.close_in()\n"
          "with Progress() as told:\n"
          "    told(Event(kind='step', round=1, rounds=2, site=H, step=H, message=H))\n"
@@ -326,7 +325,7 @@ def test_nothing_else_writes_to_the_terminal() -> None:
     found = []
     for path in sorted(SRC.rglob("*.py")):
         place = path.relative_to(SRC).as_posix()
-        if place in ("cli/screen.py", "flare/nvidia/quiet.py"):
+        if place in ("cli/screen.py", "flare/nvidia/resident.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if not isinstance(node, ast.Call):

@@ -18,7 +18,7 @@ from confide import api
 from confide.cli.screen import AGAIN, TERMINATED
 from confide.runs.card import OTHER_CARD
 from confide.runs.folder import RunFolder
-from confide.runs.release import release_task
+from confide.runs.loading import release_task
 from confide.runs.run import run
 from confide.settings import dump
 from contract.corpus import tiny

@@ -363,7 +363,7 @@ def test_progress_degrades_to_plain_lines(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_progress_on_a_terminal_names_site_and_time() -> None:
     from rich.console import Console
 
-    from confide.cli.progress import Progress
+    from confide.cli.screen import Progress
 
     screen = Console(force_terminal=True, width=160, record=True, file=io.StringIO())
     with Progress(screen=screen) as progress:
@@ -766,7 +766,7 @@ def test_the_demo_ends_with_scores_examples_and_what_left(
 
 
 def test_canaries_are_a_setting_like_others() -> None:
-    from confide.cli.words import with_canaries
+    from confide.cli.screen import with_canaries
 
     assert with_canaries(None, 0) == []
     assert with_canaries(["rounds=2"], 30) == ["rounds=2", "data.canaries=30"]

@@ -18,7 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from confide.federation import checkpoints, files, memory
+from confide import files
+from confide.federation import memory
+from confide.federation import memory as checkpoints
 from confide.runs.run import run
 from confide.settings import Settings
 

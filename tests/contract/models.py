@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from confide.learning.encoder_files import MODELS
+from confide.training.encoder import MODELS
 
 
 def folder_of(name: str) -> Path:

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
 from confide.federation.federation import Delivery
-from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.ledger import read_ledger
 from confide.federation.site import SiteHost
 from confide.runs.folder import RunFolder

@@ -15,13 +15,12 @@ import pytest
 import safetensors.numpy
 
 from confide.errors import FederationError, QuorumError, SettingsError
-from confide.federation.bounds import LARGEST, odd_part
-from confide.federation.changes import restored
+from confide.federation.engines import SequentialEngine
 from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
-from confide.federation.inprocess import SequentialEngine
 from confide.federation.messages import decode, encode, fields_of, peek
-from confide.federation.steps import Step
+from confide.federation.quantising import restored
+from confide.federation.steps import LARGEST, Step, odd_part
 from confide.methods import METHODS
 from confide.runs.run import run
 from contract.corpus import tiny

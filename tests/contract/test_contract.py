@@ -13,8 +13,7 @@ import pytest
 
 from confide.errors import CheckpointError, DataError, QuorumError, RunError, SiteFault
 from confide.federation.federation import Delivery, Federation
-from confide.federation.forms import class_of
-from confide.federation.messages import decode, encode, fields_of, peek
+from confide.federation.messages import class_of, decode, encode, fields_of, peek
 from confide.federation.steps import Step
 from confide.methods import METHODS
 from confide.runs.run import run

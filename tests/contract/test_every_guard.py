@@ -17,12 +17,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.data.batches import least
 from confide.errors import GuardError, SmallBatchError
-from confide.federation.coarse import LEVELS
+from confide.federation.engines import SequentialEngine
 from confide.federation.failures import Failure, Refusal
 from confide.federation.federation import Delivery
-from confide.federation.forms import by_name, forms_of, made_of, values_of
 from confide.federation.guards import (
     Guards,
     Within,
@@ -31,17 +29,24 @@ from confide.federation.guards import (
     check_open,
     check_reply,
 )
-from confide.federation.inprocess import SequentialEngine
-from confide.federation.messages import decode, peek
+from confide.federation.messages import (
+    LEVELS,
+    by_name,
+    decode,
+    forms_of,
+    made_of,
+    peek,
+    values_of,
+)
 from confide.federation.secure.messages import Opening
 from confide.federation.site import SiteHost, ask_in
 from confide.federation.steps import Step
 from confide.flare.run.joining import CLOSE, JOIN, LEAVE
 from confide.methods import METHODS
 from confide.methods.fedatt import totals_of
-from confide.privacy.purse import Purse
-from confide.privacy.spending import Limit
+from confide.privacy.spending import Limit, Purse
 from confide.runs.run import run
+from confide.training import batches
 from contract.corpus import reader, tiny
 from contract.entries import ENTRIES, OPTIONAL, pairs
 from contract.runs import use_engine
@@ -213,7 +218,7 @@ def gradients(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """How many rows each gradient covers that is taken within."""
     seen: list[int] = []
 
-    def look(rows: int, real: Callable[[int], None] = least.check_covers) -> None:
+    def look(rows: int, real: Callable[[int], None] = batches.check_covers) -> None:
         seen.append(rows)
         real(rows)
 

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from confide.errors import FederationError, MessageError, QuorumError
+from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
 from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery
-from confide.federation.forms import class_of
-from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
-from confide.federation.messages import decode, encode, peek
-from confide.federation.secure.exchanges import EXCHANGES, is_summed
+from confide.federation.messages import class_of, decode, encode, peek
 from confide.federation.secure.messages import Meet, Opening
-from confide.federation.secure.once import Once
+from confide.federation.secure.server import Once
+from confide.federation.secure.steps import EXCHANGES, is_summed
 from confide.federation.site import SiteHost
 from confide.federation.steps import Step
 from confide.methods import METHODS

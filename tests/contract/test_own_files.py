@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from confide.federation.inprocess import Hosting, SiteSpec
+from confide.federation.engines import Hosting, SiteSpec
 from confide.federation.site import SiteHost
-from confide.learning.encoder_files import MODELS
 from confide.methods import METHODS
 from confide.runs.run import run
+from confide.training.encoder import MODELS
 from contract.corpus import tiny
 from contract.entries import OPEN, pairs
 from contract.models import folder_of

@@ -10,8 +10,8 @@ import pytest
 
 from confide.errors import DataError, QuorumError, SettingsError
 from confide.federation.combining import TOO_FAR, Pile
+from confide.federation.engines import Hosting, SiteSpec
 from confide.federation.failures import Failure
-from confide.federation.inprocess import Hosting, SiteSpec
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
 from confide.federation.site import SiteHost

@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 
 from confide.errors import SettingsError
-from confide.federation.changes import can_be_coded, in_codes, restored
-from confide.federation.coding import Coder
-from confide.federation.giving import COMMON, FIRST, GIVES, HELD, KEEP
+from confide.federation.broadcast import (
+    COMMON,
+    FIRST,
+    GIVES,
+    HELD,
+    KEEP,
+)
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode
+from confide.federation.quantising import Coder, can_be_coded, in_codes, restored
 from confide.federation.steps import Step
 from confide.methods import METHODS, method_of
 from confide.methods.fedavg import TRAIN, Train, Trained

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from cases import each
-from confide.data.batches.vectors import LONGEST_LINE, read_vectors
-from confide.data.batches.vocabulary import ClearVocabulary
-from confide.data.corpus.knowledge import read_knowledge
+from confide.corpora.distant import read_knowledge
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError
 from confide.text.files import FREE
+from confide.training.vocabulary import LONGEST_LINE, ClearVocabulary, read_vectors
 
 WORDS = ClearVocabulary(("rash", "pain"))
 
@@ -69,7 +68,7 @@ def test_a_packed_table_that_holds_far_more_than_it_weighs(tmp_path: Path) -> No
 
 
 def test_a_table_without_line_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("confide.data.corpus.knowledge.LONGEST_LINE", 1000)
+    monkeypatch.setattr("confide.corpora.distant.LONGEST_LINE", 1000)
     monkeypatch.setattr("confide.text.files.read_text.__kwdefaults__", {"longest": 1000})
     path = tmp_path / "k.tsv"
     path.write_text("a\tr\tb\n" + "a\t" * 1000)

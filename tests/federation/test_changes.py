@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import GuardError
-from confide.federation.changes import restored, shortened
 from confide.federation.messages import Arrays, carries, decode, encode
+from confide.federation.quantising import restored, shortened
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.how import How
+from confide.kinds.protocol import How
 from confide.methods.fedavg import TRAIN, Train, Trained
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from cases import each
 from confide.errors import CheckpointError
-from confide.federation.checkpoints import Checkpoint, CheckpointStore, as_array
+from confide.federation.memory import Checkpoint, CheckpointStore, as_array
 from confide.federation.messages import encode
 from federation.toys import Said
 
@@ -126,7 +126,7 @@ _LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from confide.errors import CheckpointError
-from confide.federation.checkpoints import Checkpoint, CheckpointStore, as_array
+from confide.federation.memory import Checkpoint, CheckpointStore, as_array
 store = CheckpointStore(Path(sys.argv[1]))
 store.save(Checkpoint(1, as_array(bytes(1000)), "b", "{}", 0), best=1)
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

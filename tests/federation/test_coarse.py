@@ -9,7 +9,7 @@ import pytest
 
 from cases import each
 from confide.errors import GuardError
-from confide.federation.coarse import LEVELS, fixed, unfixed
+from confide.federation.messages import LEVELS, fixed, unfixed
 
 KINDS: Any = ("float32", "float16", "int8")
 NUMBERS = np.random.default_rng(1).uniform(-16, 16, size=(50, 3))

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import GuardError, QuorumError, RunError
-from confide.federation.bounds import LARGEST, check_learnt, odd_part
 from confide.federation.combining import (
     Combining,
     How,
@@ -33,9 +32,9 @@ from confide.federation.combining import (
 )
 from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
+from confide.federation.memory import Spool
 from confide.federation.messages import Arrays, carries, decode, encode
-from confide.federation.spool import Spool
-from confide.federation.steps import Learnt, Step
+from confide.federation.steps import LARGEST, Learnt, Step, check_learnt, odd_part
 from federation.toys import MULTIPLY, SEED, Ask, Reply, Tampering, ask, sequential
 
 HOWS: tuple[How, ...] = ("mean", "trimmed", "median", "clipped")

@@ -14,12 +14,11 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import FederationError, GuardError, QuorumError
-from confide.federation.adding import form_of, odd_field
+from confide.federation.combining import form_of, odd_field
 from confide.federation.events import Event
-from confide.federation.federation import Federation
+from confide.federation.federation import Federation, round_half_up
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode
-from confide.federation.quorum import round_half_up
 from federation.toys import (
     MULTIPLY,
     SECRET,

@@ -17,19 +17,24 @@ from typing_extensions import TypeAliasType
 from cases import each
 from confide.errors import MessageError
 from confide.federation import messages
-from confide.federation.checkpoints import Checkpoint
 from confide.federation.failures import Failure
-from confide.federation.forms import (
+from confide.federation.guards import reply_limits
+from confide.federation.memory import Checkpoint
+from confide.federation.messages import (
+    FORMAT,
     OWN,
+    Arrays,
     Limits,
+    carries,
     class_of,
+    decode,
+    encode,
     forms_of,
     limits_of,
     limits_with,
+    peek,
     undeclared,
 )
-from confide.federation.guards import reply_limits
-from confide.federation.messages import FORMAT, Arrays, carries, decode, encode, peek
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.flare.run.joining import JOIN, LEAVE
@@ -321,10 +326,10 @@ def test_the_engine_refuses_what_is_larger_before_there_is_memory_for_it() -> No
     from nvflare.fuel.f3.streaming.blob_streamer import BlobTask
     from nvflare.fuel.f3.streaming.stream_types import BlobSizeError, Stream, StreamFuture
 
-    from confide.flare.kits import policies
+    from confide.flare.kits import kit
 
-    most = policies.connections()[VarName.STREAMING_MAX_BLOB_SIZE]
-    assert most == policies.LARGEST
+    most = kit.connections()[VarName.STREAMING_MAX_BLOB_SIZE]
+    assert most == kit.LARGEST
     assert all(limits_of(step.reply).header < most for step in STEPS.values())
 
     class Large(Stream):  # type: ignore[misc]

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.federation.failures import Refusal
-from confide.federation.giving import (
+from confide.federation.broadcast import (
     FIRST,
     FROM,
     GIVES,
@@ -23,6 +22,7 @@ from confide.federation.giving import (
     digest_of,
     whole,
 )
+from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, decode, encode
 from federation.toys import MULTIPLY, Ask, federation, sequential
 

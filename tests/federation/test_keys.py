@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from cases import each
-from confide.data.batches.vocabulary import digest
 from confide.errors import KeyFileError
 from confide.federation.keys import key_check, new_key, read_key
+from confide.training.vocabulary import digest
 
 
 def test_a_new_key_is_32_bytes_for_its_owner_only(tmp_path: Path) -> None:

@@ -15,26 +15,30 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import GuardError, MessageError
+from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
 from confide.federation.failures import Failure
-from confide.federation.forms import (
+from confide.federation.guards import check_reply
+from confide.federation.ledger import Ledger, read_ledger
+from confide.federation.memory import MemoryStore
+from confide.federation.messages import (
+    FORMAT,
     Limits,
     class_of,
+    decode,
+    decode_one_of,
+    encode,
     fields_of,
     forms_of,
     limits_of,
     limits_with,
     made_of,
+    peek,
+    sizes,
     undeclared,
     values_of,
 )
-from confide.federation.guards import check_reply
-from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
-from confide.federation.ledger import Ledger, read_ledger
-from confide.federation.memory import MemoryStore
-from confide.federation.messages import FORMAT, decode, decode_one_of, encode, peek, sizes
 from confide.federation.site import Site, SiteHost
-from confide.federation.steps import Step
-from confide.federation.wire import wire_table
+from confide.federation.steps import Step, wire_table
 from federation.generics import KEEP, NEST, Deep, F, Flat, Has, S, Said, Shape, deep, shape
 from federation.toys import federation
 

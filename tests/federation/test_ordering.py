@@ -5,7 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 
-from confide.federation.ordering import as_they_come, in_order
+from confide.federation.federation import as_they_come, in_order
 
 
 class Large:

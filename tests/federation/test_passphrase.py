@@ -18,15 +18,20 @@ from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
 from cases import each
 from confide.errors import KeyFileError, LockedKeyError
-from confide.federation import keys, passphrase
-from confide.federation.keys import new_key, protect_key, read_key, unlock, unprotect_key
-from confide.federation.passphrase import (
+from confide.federation import keys
+from confide.federation import keys as passphrase
+from confide.federation.keys import (
     VARIABLE,
     load_private,
+    new_key,
     new_passphrase_for,
     passphrase_for,
+    protect_key,
+    read_key,
     save_private,
     seal,
+    unlock,
+    unprotect_key,
     unseal,
 )
 

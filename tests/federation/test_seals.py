@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 
 from confide.errors import MessageError
 from confide.federation import seals
-from confide.federation.digests import digest, statement
 from confide.federation.seals import (
     LARGEST,
     AskSeal,
     ReplySeal,
     decode_seal,
+    digest,
     encode_seal,
     fresh_nonce,
     inner_digest,
@@ -29,6 +29,7 @@ from confide.federation.seals import (
     message_digest,
     opens,
     signed,
+    statement,
     verifies,
 )
 

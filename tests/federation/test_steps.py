@@ -9,8 +9,7 @@ import pytest
 from confide.errors import MessageError
 from confide.federation.messages import carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
-from confide.federation.wire import WireRow, wire_table
+from confide.federation.steps import Step, Turn, WireRow, wire_table
 from confide.seeds import derive_seed
 from federation.toys import MULTIPLY, TELL, Ask, Reply, Said
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from confide.errors import FederationError
+from confide.federation.engines import WorkerEngine
 from confide.federation.events import Event
 from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.messages import encode
-from confide.federation.workers import WorkerEngine
 from federation.toys import MULTIPLY, ask, hosting, sequential, specs
 
 

@@ -14,9 +14,14 @@ import numpy as np
 import pytest
 
 from confide.errors import FederationError, QuorumError
-from confide.federation.inprocess import SiteSpec
+from confide.federation.engines import (
+    SiteSpec,
+    WorkerEngine,
+    _deal,
+    _placed,
+    _taken,
+)
 from confide.federation.messages import encode
-from confide.federation.workers import WorkerEngine, _deal, _placed, _taken
 from confide.text.document import Document
 from federation.toys import MULTIPLY, TELL, ask, federation, hosting, sequential, specs
 
@@ -121,7 +126,7 @@ import sys
 from pathlib import Path
 print("once")
 from confide.federation.messages import encode
-from confide.federation.workers import WorkerEngine
+from confide.federation.engines import WorkerEngine
 from federation.toys import ask, hosting, specs
 engine = WorkerEngine(specs(Path(sys.argv[1]), 2), hosting(), workers=2)
 asks = {site: encode(ask()) for site in engine.sites}

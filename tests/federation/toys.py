@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError
+from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
 from confide.federation.federation import Delivery, Federation
-from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.ledger import Ledger
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site

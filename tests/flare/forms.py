@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from confide.federation.secure.exchanges import EXCHANGES
+from confide.federation.secure.steps import EXCHANGES
 from confide.methods import METHODS
-from confide.settings.models import BagsTable
+from confide.settings.tables import BagsTable
 from contract.entries import ENTRIES, OPEN, OPTIONAL
 
 READERS: tuple[str, ...] = get_args(BagsTable.model_fields["reader"].annotation)

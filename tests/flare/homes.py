@@ -11,16 +11,12 @@ from typing import Any
 
 from confide import __version__
 from confide.federation.federation import Delivery
-from confide.flare.kits.identity import make_identity, read_identity
-from confide.flare.kits.peers import Card, Pins, Place
+from confide.flare.kits.peers import Card, Pins, Place, make_identity, read_identity
 from confide.flare.run.agreements import CONSENT_FILE, write_agreements
-from confide.flare.run.answering import SignedHome
-from confide.flare.run.home import SiteHome
-from confide.flare.run.joining import wire_digest, wire_of
-from confide.flare.run.orders import Order, settings_for_sites, signed_order
+from confide.flare.run.joining import Order, settings_for_sites, signed_order, wire_digest, wire_of
+from confide.flare.run.site import SignedHome, SiteHome
 from confide.settings import Settings, dump, dump_site, parse
-from confide.settings.consentfile import parse_consent
-from confide.settings.sitefile import parse_site
+from confide.settings.sitefile import parse_consent, parse_site
 
 WIDE: dict[str, Any] = {
     "rounds": 10**6, "local_epochs": 10**6, "local_steps": 10**6, "batch_size": 1, "fraction": 1e-9,

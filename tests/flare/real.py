@@ -17,11 +17,11 @@ import psutil
 import pytest
 
 from confide.federation.events import Event
-from confide.flare.kits.startup import Consortium, Kit
+from confide.flare.kits.kit import Consortium, Kit
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.founding import init
 from confide.flare.nvidia.lead import Coordinated, coordinate
-from confide.flare.run.notes import read
+from confide.flare.run.lead import read
 from confide.flare.run.sitekit import agree, setup
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder

@@ -31,16 +31,20 @@ from confide.federation.comparing import compare_ledgers
 from confide.federation.events import unwatched
 from confide.federation.failures import Failure
 from confide.federation.messages import decode
-from confide.flare.nvidia import parts as parts_module
-from confide.flare.nvidia import quiet
-from confide.flare.nvidia.controller import ConfideController
-from confide.flare.nvidia.engine import FlareEngine
-from confide.flare.nvidia.envelope import ask_of, opened, replied, reply_of
-from confide.flare.nvidia.executor import ConfideExecutor
-from confide.flare.nvidia.freeing import free
-from confide.flare.nvidia.parts import Outbox, Ticket
-from confide.flare.run.conducting import Conductor
-from confide.flare.run.signing import Evidence
+from confide.flare.nvidia import engine as parts_module
+from confide.flare.nvidia import resident
+from confide.flare.nvidia.components import ConfideController, ConfideExecutor
+from confide.flare.nvidia.engine import (
+    FlareEngine,
+    Outbox,
+    Ticket,
+    ask_of,
+    free,
+    opened,
+    replied,
+    reply_of,
+)
+from confide.flare.run.server import Conductor, Evidence
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.entries import METHOD, pairs
@@ -81,16 +85,18 @@ class Wire:
 @pytest.fixture(autouse=True)
 def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the tests keeps its own hooks, and its objects as they are."""
-    monkeypatch.setattr(quiet, "seal_run", lambda: None)
+    monkeypatch.setattr(resident, "seal_run", lambda: None)
     monkeypatch.setattr("confide.flare.nvidia.engine.free", lambda: None)
-    monkeypatch.setattr("confide.flare.nvidia.executor.free", lambda: None)
+    monkeypatch.setattr("confide.flare.nvidia.components.free", lambda: None)
 
 
 @pytest.fixture(autouse=True)
 def without_kits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A place has its identity beside its own file, and no kit around it."""
-    monkeypatch.setattr("confide.flare.nvidia.executor.open_kit", lambda folder, kind: folder)
-    monkeypatch.setattr("confide.flare.nvidia.executor.place_of", lambda at: place_in(at, at.name))
+    monkeypatch.setattr("confide.flare.nvidia.components.open_kit", lambda folder, kind: folder)
+    monkeypatch.setattr(
+        "confide.flare.nvidia.components.place_of", lambda at: place_in(at, at.name)
+    )
 
 
 class Lines:

@@ -16,7 +16,7 @@ from cases import each
 from confide.cli.verbs import app
 from confide.errors import KitError, SettingsError
 from confide.federation.keys import new_key
-from confide.flare.kits.startup import Kit
+from confide.flare.kits.kit import Kit
 from confide.flare.nvidia.founding import init
 from confide.flare.run.agreements import CONSENT_FILE, COUNT_FILE, SITE_FILE
 from confide.flare.run.sitekit import agree, asked_by, consent, setup, withdraw
@@ -24,7 +24,7 @@ from confide.flare.run.standing import guards, standings
 from confide.runs.athome import AtHome, Candidate
 from confide.runs.folder import RunFolder
 from confide.settings import load_site
-from confide.settings.consentfile import load_consent
+from confide.settings.sitefile import load_consent
 from contract.corpus import write_sites
 
 STUDY = 'name = "study"\nrounds = 12\n[training]\nlocal_epochs = 3\nbatch_size = 16\n'

@@ -10,7 +10,7 @@ import confide
 from cases import each
 from confide.federation.failures import CODES
 from confide.settings import ConsentTable, SiteFile, SiteGuards
-from confide.settings.consentfile import Agreement
+from confide.settings.sitefile import Agreement
 from confide.settings.tables import GuardsTable
 
 SOURCE = Path(confide.__file__).parent

@@ -21,17 +21,15 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from cases import each
 from confide.errors import ConfideError, KitError, RunError
-from confide.flare.kits.identity import archive
-from confide.flare.kits.peers import Pins, place_of, renew
-from confide.flare.kits.startup import Kit, expires
+from confide.files import MOST_JSON
+from confide.flare.kits.kit import Kit, expires
+from confide.flare.kits.peers import Pins, archive, place_of, renew
 from confide.flare.nvidia import authority, clearing, processes
-from confide.flare.nvidia.founding import init
-from confide.flare.nvidia.revoking import LIST, revoked
-from confide.flare.run import agreements, notes
+from confide.flare.nvidia.founding import LIST, init, revoked
+from confide.flare.run import agreements, lead
 from confide.flare.run.agreements import COUNT_FILE
-from confide.flare.run.home import SiteHome
+from confide.flare.run.site import SiteHome
 from confide.runs.folder import RunFolder
-from confide.userfiles import MOST_JSON
 from contract.corpus import tiny
 from flare.homes import write_site_files
 from flare.run.test_agreements import joining, said
@@ -51,7 +49,7 @@ def _vouched(kit: Kit) -> bool:
 
 DOORS: dict[str, tuple[str, Callable[[Path, Kit], Any], Any]] = {
     "peers": ("peers.json", lambda path, kit: Pins(path).read(), KitError),
-    "notes": (notes.NOTES, lambda path, kit: notes.read(RunFolder(path.parent)), RunError),
+    "notes": (lead.NOTES, lambda path, kit: lead.read(RunFolder(path.parent)), RunError),
     "card": ("kit/identity/card.json", lambda path, kit: place_of(kit), KitError),
     "certificate": ("kit/startup/client.crt", lambda path, kit: expires(kit), KitError),
     "place": ("kit/startup/client.crt", lambda path, kit: place_of(kit), KitError),

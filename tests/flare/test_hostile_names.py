@@ -25,20 +25,26 @@ from cases import each
 from confide import __version__
 from confide.errors import EngineError, GuardError, SettingsError
 from confide.federation.failures import Failure
-from confide.federation.files import LONGEST_NAME, inside, plain_name
 from confide.federation.messages import decode, encode
-from confide.flare.kits.naming import MOST_SITES, check_order
-from confide.flare.kits.startup import Kit
+from confide.files import LONGEST_NAME, inside, plain_name
+from confide.flare.kits.kit import MOST_SITES, Kit, check_order
 from confide.flare.nvidia import clearing
-from confide.flare.nvidia.controller import COLLECTED, ConfideController
+from confide.flare.nvidia.components import COLLECTED, ConfideController
 from confide.flare.nvidia.founding import init
-from confide.flare.nvidia.lead import coordinate
-from confide.flare.nvidia.session import _named
-from confide.flare.run import collecting
-from confide.flare.run.conducting import Conductor
-from confide.flare.run.events import heard_event, heard_outcome, heard_told
-from confide.flare.run.home import SiteHome
-from confide.flare.run.joining import JOIN, Join, check_suited, wire_digest, wire_of
+from confide.flare.nvidia.lead import _named, coordinate
+from confide.flare.run import lead
+from confide.flare.run.joining import (
+    JOIN,
+    Join,
+    check_suited,
+    heard_event,
+    heard_outcome,
+    heard_told,
+    wire_digest,
+    wire_of,
+)
+from confide.flare.run.server import Conductor
+from confide.flare.run.site import SiteHome
 from confide.settings import Settings, dump, parse
 from contract.corpus import tiny
 from flare.homes import HomesEngine, as_toml, of_a_consortium, write_site_files
@@ -250,7 +256,7 @@ def _downloaded_file(place: Place, name: Any) -> None:
         (source / "checkpoints" / name).write_text(SECRET)
         (source / "alone" / name).mkdir(parents=True, exist_ok=True)
         (source / "alone" / name / "result.json").write_text(SECRET)
-    collecting.bring_home(source, home)
+    lead.bring_home(source, home)
     assert not home.exists() or not list(home.rglob("*"))
 
 
@@ -334,7 +340,7 @@ def test_the_lead_downloads_a_fixed_list_of_files(tmp_path: Path) -> None:
     (folder / "outcome.json").symlink_to(place.outside / "outcome.json")
     (folder / "alone").symlink_to(place.outside)
     os.mkfifo(folder / "environment.pipe")
-    collecting.collect(folder, tmp_path / "collected")
+    lead.collect(folder, tmp_path / "collected")
     files = {
         str(p.relative_to(tmp_path / "collected")) for p in (tmp_path / "collected").rglob("*")
     }
@@ -359,7 +365,7 @@ def test_run_folders_are_closed_to_others(tmp_path: Path) -> None:
     Conductor(
         "run-1", as_toml(place.settings), version=__version__, engine=engine, folder=server
     ).conduct(lambda event: None)
-    collecting.bring_home(server, tmp_path / "lead")
+    lead.bring_home(server, tmp_path / "lead")
     folders = [server, tmp_path / "lead", tmp_path / "homes/site-1/memory/runs/run-1"]
     for folder in folders:
         for path in (folder, *folder.rglob("*")):

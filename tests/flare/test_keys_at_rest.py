@@ -17,10 +17,10 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.cli.verbs import app
 from confide.errors import KitError, LockedKeyError
-from confide.federation import keys, passphrase
-from confide.federation.keys import new_key, protect_key
-from confide.federation.passphrase import VARIABLE
-from confide.flare.kits.startup import Consortium, open_consortium
+from confide.federation import keys
+from confide.federation import keys as passphrase
+from confide.federation.keys import VARIABLE, new_key, protect_key
+from confide.flare.kits.kit import Consortium, open_consortium
 from confide.flare.nvidia import authority, processes
 from confide.flare.nvidia.founding import add, init, renew
 from confide.flare.run.sitekit import setup

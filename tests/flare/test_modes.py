@@ -11,10 +11,10 @@ import pytest
 
 from confide import __version__
 from confide.federation.failures import Failure
-from confide.federation.files import for_the_owner, private_folder
 from confide.federation.messages import decode, encode
-from confide.flare.run.home import SiteHome
+from confide.files import for_the_owner, private_folder
 from confide.flare.run.joining import Join
+from confide.flare.run.site import SiteHome
 from confide.runs.run import run
 from contract.corpus import tiny
 from flare.homes import HomesEngine, as_toml, write_site_files

@@ -17,12 +17,13 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.errors import EngineError
 from confide.federation.events import Event
-from confide.flare.kits import probe, startup
-from confide.flare.kits.startup import Kit, expires
+from confide.flare.kits import kit as startup
+from confide.flare.kits import service
+from confide.flare.kits.kit import Kit, expires
 from confide.flare.nvidia import founding
 from confide.flare.nvidia.founding import renew
 from confide.flare.nvidia.processes import status
-from confide.flare.run.coordinating import LOST
+from confide.flare.run.lead import LOST
 from confide.runs.run import run
 from contract.corpus import tiny
 from flare.real import Real, running
@@ -84,21 +85,21 @@ def test_a_connection_outlives_the_certificate_that_it_was_made_with(
         context = ssl.create_default_context(cafile=str(kit.root))
         context.check_hostname = False
         context.load_cert_chain(kit.certificate, kit.key)
-        with probe.socket.create_connection((kit.host, kit.port)) as raw:
+        with service.socket.create_connection((kit.host, kit.port)) as raw:
             try:
                 tls = context.wrap_socket(raw, server_hostname=kit.host)
             except OSError:
-                assert probe.ended(kit)
+                assert service.ended(kit)
                 continue
             with tls:
                 tls.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
-                if probe.ended(kit):
+                if service.ended(kit):
                     continue
-                until(lambda kit=kit: probe.ended(kit) != "")
+                until(lambda kit=kit: service.ended(kit) != "")
                 time.sleep(1.1)  # a certificate's end is a whole second
                 tls.sendall(b"\r\n")
                 assert tls.recv(1)
-        assert "refuses this kit's certificate" in probe.trouble_with(kit)
+        assert "refuses this kit's certificate" in service.trouble_with(kit)
         return
     pytest.fail("no connection could be made within 500 s")
 

@@ -25,7 +25,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.errors import EngineError
 from confide.federation.events import Event
 from confide.federation.keys import new_key
-from confide.flare.kits.startup import Kit
+from confide.flare.kits.kit import Kit
 from confide.flare.nvidia import processes
 from confide.flare.run.sitekit import setup
 from confide.runs.run import run

@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 from confide.errors import EngineError
-from confide.federation.keys import protect_key
-from confide.federation.passphrase import VARIABLE
+from confide.federation.keys import VARIABLE, protect_key
 from confide.jobs.predict import predict
 from confide.runs.run import run
 from contract.corpus import tiny

@@ -35,7 +35,7 @@ VERB = "from confide.cli import main; main()"
 KILL = "import os, signal; kill = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
 DIES = {
     "submitted": """
-from confide.flare.nvidia.session import LeadSession
+from confide.flare.nvidia.lead import LeadSession
 submit = LeadSession.submit
 LeadSession.submit = lambda *given: (submit(*given), kill())
 """,

@@ -19,7 +19,7 @@ from confide.kinds import KINDS
 from confide.methods import METHODS
 from confide.runs.run import run
 from confide.settings import Settings
-from confide.settings.models import ModelTable
+from confide.settings.tables import ModelTable
 from contract.corpus import reader, tiny
 from contract.entries import OPEN, OPTIONAL
 from contract.runs import differences, states

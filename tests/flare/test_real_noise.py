@@ -15,7 +15,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.errors import ConfideError
 from confide.federation.ledger import read_ledger
 from confide.flare.run.standing import spent
-from confide.privacy.purse import ACCOUNT, PURSE
+from confide.privacy.spending import ACCOUNT, PURSE
 from contract.corpus import tiny
 from flare.real import Real, running
 

@@ -54,9 +54,9 @@ def test_a_packed_canary_would_be_seen() -> None:
     ("place", "said"),
     [
         ("confide.federation.site.SiteHost._answer", "ValueError"),
-        ("confide.flare.run.home.SiteHome._answer", "ValueError"),
-        ("confide.flare.run.home.SiteHome._note", "ValueError"),
-        ("confide.flare.nvidia.executor.ConfideExecutor.execute", ""),
+        ("confide.flare.run.site.SiteHome._answer", "ValueError"),
+        ("confide.flare.run.site.SiteHome._note", "ValueError"),
+        ("confide.flare.nvidia.components.ConfideExecutor.execute", ""),
     ],
 )
 def test_no_text_of_an_error_is_in_any_frame(real: Real, tap: Tap, place: str, said: str) -> None:

@@ -19,13 +19,25 @@ import pytest
 from confide import __version__
 from confide.errors import ConfideError, DataError, RunError, SettingsError
 from confide.federation.events import unwatched
-from confide.flare.run.conducting import Conductor
-from confide.jobs.audit import _bench, _opened, attacking, audit, crossed, promised
-from confide.jobs.audit.attacking import Bench
-from confide.runs.audited import AUDIT, Audit, audited, told
-from confide.runs.canaries import COINS
-from confide.runs.folder import RunFolder
+from confide.flare.run.server import Conductor
+from confide.jobs import audit as attacking
+from confide.jobs.audit import (
+    Bench,
+    _bench,
+    _opened,
+    audit,
+    crossed,
+    promised,
+)
+from confide.runs.folder import (
+    AUDIT,
+    Audit,
+    RunFolder,
+    audited,
+    told,
+)
 from confide.runs.run import run
+from confide.runs.sites import COINS
 from confide.settings import Settings, parse
 from contract.corpus import DRUGS, FILLERS, tiny, write_conll
 from flare.homes import HomesEngine, as_toml, write_site_files
@@ -313,7 +325,7 @@ def test_what_is_promised_is_read_from_the_settings(tmp_path: Path, by_heart: Pa
 
 def test_a_real_site_audits_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(attacking, "FEWEST", 2)
-    monkeypatch.setattr("confide.runs.canaries.secrets.token_bytes", lambda size: bytes(size))
+    monkeypatch.setattr("confide.runs.sites.secrets.token_bytes", lambda size: bytes(size))
     settings = tiny(tmp_path, "method=fedavg", "rounds=1")
     files = write_site_files(tmp_path / "homes", settings, canaries=8)
     engine, ordered = HomesEngine(files), as_toml(settings)

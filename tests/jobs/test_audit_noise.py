@@ -13,7 +13,7 @@ import pytest
 
 from confide.jobs.audit import audit
 from confide.methods import noised
-from confide.runs.audited import told
+from confide.runs.folder import told
 from confide.runs.run import run
 from contract.corpus import tiny
 from jobs.test_audit import noise

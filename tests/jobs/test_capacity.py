@@ -9,11 +9,15 @@ import torch
 
 from cases import each
 from confide.errors import DataError, MissingDataError, SettingsError
-from confide.jobs.capacity import CapacityReport, capacity
-from confide.jobs.capacity.measuring import Measured, measure
-from confide.jobs.capacity.plot import plot
-from confide.jobs.capacity.training import epochs_by_round
-from confide.jobs.capacity.verdict import conclude
+from confide.jobs.capacity import (
+    CapacityReport,
+    Measured,
+    capacity,
+    conclude,
+    epochs_by_round,
+    measure,
+    plot,
+)
 from confide.text.document import Document, Entity
 from confide.text.formats import write
 

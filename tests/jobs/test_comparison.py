@@ -16,12 +16,11 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import RunError, SettingsError
-from confide.federation.inprocess import SiteSpec
+from confide.federation.engines import SiteSpec
 from confide.jobs.comparison import RunComparison, compare, read_sentences
-from confide.kinds.entity_report import entity_report
+from confide.kinds.entities import entity_report
 from confide.runs.folder import RunFolder
-from confide.runs.run import run
-from confide.runs.sitereport import keep
+from confide.runs.run import keep, run
 from confide.scoring import paired_bootstrap, sentence_counts
 from confide.settings import dump, parse
 from contract.corpus import tiny

@@ -11,12 +11,20 @@ from xml.etree import ElementTree
 
 import pytest
 
-from confide.data.corpus.synthetic import HABITS, write_corpus
+from confide.corpora.synthetic import HABITS, write_corpus
 from confide.errors import DataError
 from confide.jobs import demo as demo_module
-from confide.jobs.demo import RUNS, DemoResult, Example, Mark, demo, parts
-from confide.jobs.demo.parts import PARTS
-from confide.jobs.demo.picture import WIDEST, lines
+from confide.jobs import demo as parts
+from confide.jobs.demo import (
+    PARTS,
+    RUNS,
+    WIDEST,
+    DemoResult,
+    Example,
+    Mark,
+    demo,
+    lines,
+)
 from confide.methods import wire
 from confide.report.folder import load_run
 from confide.settings import load

@@ -14,15 +14,12 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.relations import candidates
 from confide.errors import DataError, RunError, SettingsError
-from confide.jobs.export import ABOUT, Copy, export
-from confide.jobs.export.graphs import graph_of
-from confide.jobs.export.onnx_file import MODEL
-from confide.learning.relations import probabilities
+from confide.jobs.export import ABOUT, MODEL, Copy, export, graph_of
+from confide.kinds.relations.batches import candidates
+from confide.kinds.relations.model import probabilities
 from confide.runs.card import CARD
-from confide.runs.opening import opened
-from confide.runs.release import release
+from confide.runs.loading import opened, release
 from confide.runs.run import run
 from contract.corpus import DRUGS, EFFECTS, FILLERS, sentences, tiny
 from contract.relations import documents
@@ -101,10 +98,9 @@ def test_onnx_gives_the_same_numbers(name: str, runs: dict[str, Path], tmp_path:
 
 def batches_of(model: Any) -> Any:
     """Inputs of a graph, the model's own numbers, and which of them count."""
-    from confide.data.batches.examples import Example
-    from confide.data.batches.relation_pieces import predict_relation_batches
-    from confide.data.batches.tagger import predict_batches
-    from confide.data.batches.token_pieces import predict_token_batches
+    from confide.kinds.pieces import predict_relation_batches, predict_token_batches
+    from confide.training.batches import Example
+    from confide.training.tagger import predict_batches
 
     made, graph = model.trainer, graph_of(model)
     batches: Any
@@ -166,8 +162,8 @@ def test_transformers_loads_an_encoder_that_tags(runs: dict[str, Path], tmp_path
     theirs = AutoModelForTokenClassification.from_pretrained(out).eval()
     tokenizer = AutoTokenizer.from_pretrained(out)
     assert [theirs.config.id2label[n] for n in range(9)] == list(model.trainer.tags.tags)
-    from confide.data.batches.examples import Example
-    from confide.data.batches.token_pieces import token_batch
+    from confide.kinds.pieces import token_batch
+    from confide.training.batches import Example
 
     sentences_ = texts(1000)
     prepared = model.trainer.prepared([Example(0, n, tuple(w)) for n, w in enumerate(sentences_)])
@@ -352,7 +348,7 @@ def test_only_an_error_of_writing_says_that_nothing_can_be_written(
             error.filename = error.filename.replace("{place}", str(copy.out))
         raise error
 
-    monkeypatch.setattr("confide.jobs.export.hugging.write_hf", fails)
+    monkeypatch.setattr("confide.jobs.export.write_hf", fails)
     with pytest.raises(kind, match=rf"cannot be {said} \({error.strerror or error}\)"):
         export(runs["fedavg-tagger"], to="hf", out=tmp_path / "out")
     assert not list(tmp_path.iterdir())

@@ -12,11 +12,10 @@ from confide.cli.verbs import app
 from confide.errors import KeyFileError, RunError, SettingsError
 from confide.federation.keys import new_key
 from confide.jobs.comparison import compare
-from confide.jobs.facts import COLUMNS, facts
-from confide.jobs.predict import evaluate, predict
-from confide.report.errorlists import errors_of
-from confide.report.mistakes import errors_view
-from confide.runs.release import release
+from confide.jobs.predict import COLUMNS, evaluate, facts, predict
+from confide.report.folder import errors_of
+from confide.report.sections import errors_view
+from confide.runs.loading import release
 from confide.runs.run import RunResult, run
 from confide.text.document import NO_RELATION
 from confide.text.formats import read

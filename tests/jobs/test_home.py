@@ -19,7 +19,7 @@ from confide.methods import METHODS
 from confide.report import report
 from confide.runs.athome import HOME, KEPT, compared_at_home
 from confide.runs.folder import RunFolder
-from confide.runs.release import release
+from confide.runs.loading import release
 from confide.runs.run import run
 from confide.settings import dump
 from contract.corpus import sentences, tiny, write_conll

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from cases import each
-from confide.jobs.initialise.rule import Amount, rule, usable_cores
+from confide.jobs.initialise import Amount, rule, usable_cores
 
 SMALLER = {"context": "minilm", "word_dim": 50, "bilstm_hidden": 64}
 

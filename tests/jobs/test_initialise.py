@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from confide.data.corpus.knowledge import write_triples
-from confide.data.corpus.labelling import label
-from confide.data.corpus.synthetic import write_corpus
+from confide.corpora.distant import label, write_triples
+from confide.corpora.synthetic import write_corpus
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.jobs.initialise import Wishes, init
 from confide.settings import load

@@ -13,7 +13,7 @@ from confide.errors import DataError, KeyFileError, SettingsError
 from confide.federation.keys import new_key
 from confide.jobs.loading import LoadedModel, load
 from confide.jobs.predict import predict
-from confide.runs.opening import Models
+from confide.runs.loading import Models
 from confide.text.document import Document, Entity, Relation
 from contract.learned import learned
 

@@ -14,10 +14,10 @@ from confide.jobs.loading import load
 from confide.jobs.predict import evaluate, predict
 from confide.runs import folder
 from confide.runs.folder import RunFolder
-from confide.runs.gathering import gather
-from confide.runs.release import release
+from confide.runs.loading import release
 from confide.runs.result import Result
 from confide.runs.run import run
+from confide.runs.sites import gather
 from confide.text.document import Document
 from confide.text.formats import read
 from contract.corpus import tiny, write_sites
@@ -290,7 +290,7 @@ def test_a_damaged_release_is_refused(model: Path, tmp_path: Path, note: Path) -
 def test_only_rows_of_words_that_can_be_named_are_released(model: Path, tmp_path: Path) -> None:
     """What other sites' words have learnt stays behind with their digests."""
     from confide.federation.messages import decode
-    from confide.kinds.tagger.release import Released
+    from confide.kinds.tagger.site import Released
 
     path = release(model, out=tmp_path / "released", site="site-1") / "model.safetensors"
     message = decode(Released, path.read_bytes())

@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import pytest
 
-from confide.data.batches.relations import Rules
 from confide.errors import ConfideError, DataError, KeyFileError, Note, RunError, SettingsError
 from confide.federation.keys import new_key
 from confide.jobs import predict as module
 from confide.jobs.predict import Models, evaluate, predict
+from confide.kinds.relations.batches import Rules
 from confide.runs.folder import RunFolder
-from confide.runs.release import release
+from confide.runs.loading import release
 from confide.runs.run import run
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import parse
@@ -280,7 +280,7 @@ class Linker:
     relations: tuple[str, ...] = ("no-relation", "binds")
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
-        from confide.data.batches.relations import candidates
+        from confide.kinds.relations.batches import candidates
 
         self.seen = {entity.type for document in documents for entity in document.entities}
         found = candidates([replace(one, relations=()) for one in documents], self.rules)

@@ -7,13 +7,13 @@ import random
 from pathlib import Path
 from typing import Any
 
-from confide.data.batches.bags import training_bags
-from confide.data.batches.relations import candidates
-from confide.federation.changes import restored
-from confide.kinds.bags.form import bag_trainer, words_of
-from confide.kinds.relations.form import rules_of
-from confide.learning.weights import arrays, load
+from confide.federation.quantising import restored
+from confide.kinds.bags.batches import training_bags
+from confide.kinds.bags.site import bag_trainer, words_of
+from confide.kinds.relations.batches import candidates
+from confide.kinds.relations.site import rules_of
 from confide.text.document import Document
+from confide.training.weights import arrays, load
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny
 from contract.relations import SAID

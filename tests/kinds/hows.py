@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from confide.kinds.how import How
+from confide.kinds.protocol import How
 
 PLAIN = How(
     learning_rate=0.1,

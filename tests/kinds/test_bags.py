@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from confide.errors import SettingsError
-from confide.kinds.bags.form import words_of
+from confide.kinds.bags.site import words_of
 from confide.methods.fedavg import TRAIN
 from confide.methods.lazy_mil import TRAIN_ON_WINNERS
 from confide.seeds import derive_seed

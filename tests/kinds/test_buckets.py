@@ -13,7 +13,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.data.batches.vocabulary import (
+from confide.federation.engines import SequentialEngine
+from confide.federation.failures import Failure, Refusal
+from confide.federation.guards import Guards
+from confide.federation.keys import read_key
+from confide.federation.memory import MemoryStore
+from confide.federation.messages import decode, encode
+from confide.federation.site import Site, SiteHost
+from confide.federation.steps import Delivery, Turn
+from confide.kinds.agreement import (
+    CHARACTER_BITS,
+    COUNT_VOCABULARY,
+    WORD_BITS,
+    CountBuckets,
+    CountVocabulary,
+    buckets_counted,
+    common_buckets,
+    count_buckets,
+    count_vocabulary,
+)
+from confide.runs.run import run
+from confide.runs.sites import gather
+from confide.training.vocabulary import (
     SPECIALS,
     UNK,
     KeyedVocabulary,
@@ -21,26 +42,6 @@ from confide.data.batches.vocabulary import (
     bucket_rows,
     digest,
 )
-from confide.federation.engine import Delivery
-from confide.federation.failures import Failure, Refusal
-from confide.federation.guards import Guards
-from confide.federation.inprocess import SequentialEngine
-from confide.federation.keys import read_key
-from confide.federation.memory import MemoryStore
-from confide.federation.messages import decode, encode
-from confide.federation.site import Site, SiteHost
-from confide.federation.steps import Turn
-from confide.kinds.buckets import (
-    CHARACTER_BITS,
-    WORD_BITS,
-    CountBuckets,
-    buckets_counted,
-    common_buckets,
-    count_buckets,
-)
-from confide.kinds.vocabulary import COUNT_VOCABULARY, CountVocabulary, count_vocabulary
-from confide.runs.gathering import gather
-from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import use_engine
 

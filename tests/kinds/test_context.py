@@ -9,17 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.data.batches.examples import examples_from
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.messages import decode, encode
 from confide.jobs.predict import predict
-from confide.kinds.context import WIDEST, EncoderDescribed, check_described
-from confide.learning.context import cache_folder, contextual
-from confide.learning.encoder import load_encoder
-from confide.runs.gathering import gather
-from confide.runs.release import release
+from confide.kinds.agreement import WIDEST, EncoderDescribed, check_encoder_described
+from confide.runs.loading import release
 from confide.runs.run import run
+from confide.runs.sites import gather
 from confide.settings import Settings
+from confide.training.batches import examples_from
+from confide.training.context import cache_folder, contextual
+from confide.training.encoder import load_encoder
 from contract.corpus import tiny, write_sites
 from contract.runs import Asking, Forging, same_run, use_engine
 from learning.encoders import tiny_bert
@@ -129,7 +129,7 @@ def specs(settings: Settings, folder: Path) -> Any:
 
 def test_the_width_of_an_encoder_has_bounds() -> None:
     for dim in (1, WIDEST):
-        check_described(None, EncoderDescribed("0a", dim))
+        check_encoder_described(None, EncoderDescribed("0a", dim))
     for dim in (0, WIDEST + 1):
         with pytest.raises(GuardError, match="dim"):
-            check_described(None, EncoderDescribed("0a", dim))
+            check_encoder_described(None, EncoderDescribed("0a", dim))

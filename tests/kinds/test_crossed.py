@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from confide.data.batches.vocabulary import UNK
 from confide.errors import ConfideError, QuorumError, SettingsError
 from confide.federation.guards import Guards
 from confide.federation.messages import decode, encode
 from confide.kinds import KINDS
-from confide.kinds.bags.form import words_of
-from confide.kinds.how import how_of
+from confide.kinds.bags.site import words_of
+from confide.kinds.protocol import how_of
 from confide.methods import METHODS
 from confide.seeds import derive_seed
+from confide.training.vocabulary import UNK
 from contract.corpus import KEY, lacking, tiny
 from contract.entries import ENTRIES, OPEN, pairs
 from kinds.bag_runs import WIDE as SITES

@@ -10,8 +10,8 @@ import numpy as np
 from confide.federation.messages import decode, encode
 from confide.federation.site import Site
 from confide.methods import METHODS
-from confide.runs.gathering import gather
 from confide.runs.run import run
+from confide.runs.sites import gather
 from contract.corpus import tiny
 from contract.runs import states
 

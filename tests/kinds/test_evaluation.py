@@ -11,7 +11,7 @@ import pytest
 from cases import each
 from confide.errors import GuardError
 from confide.federation.messages import decode, encode
-from confide.kinds.evaluation import (
+from confide.kinds.steps import (
     BagsScored,
     Scored,
     bag_counts_of,
@@ -22,7 +22,7 @@ from confide.kinds.evaluation import (
     score_documents,
 )
 from confide.scoring import count_entities, sum_counts
-from confide.scoring.bags import BINS, BagCounts, count_bags
+from confide.scoring.relations import BINS, BagCounts, count_bags
 from confide.text.document import Document, Entity
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from cases import each
 from confide.kinds import KINDS
-from confide.kinds.how import how_of
+from confide.kinds.protocol import how_of
 from confide.methods import METHODS
 from confide.runs.run import run
 from contract.corpus import tiny

@@ -14,7 +14,7 @@ from confide.federation.keys import new_key
 from confide.federation.messages import Arrays
 from confide.kinds.linear import TABLE
 from confide.methods import method_of
-from confide.runs.release import release
+from confide.runs.loading import release
 from confide.settings import Settings, parse
 from contract.corpus import tiny
 from contract.runs import states

@@ -13,11 +13,10 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.errors import DataError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.steps import Turn
+from confide.kinds import spans
 from confide.kinds.public import SEVERAL
-from confide.kinds.spans import public as spans
-from confide.kinds.spans.public import MOST_SPANS, PublicSpans, public_spans
-from confide.methods.feded.lessons import certain
-from confide.methods.feded.steps import TakePublic, take_public_set
+from confide.kinds.spans import MOST_SPANS, PublicSpans, public_spans
+from confide.methods.feded import TakePublic, certain, take_public_set
 from confide.text.document import Document, Entity
 from contract.corpus import tiny
 from methods.relation_runs import started

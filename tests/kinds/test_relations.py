@@ -12,16 +12,16 @@ import pytest
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
-from confide.data.batches.relations import candidates
 from confide.errors import GuardError, SettingsError
-from confide.federation.changes import restored
 from confide.federation.guards import check_reply
 from confide.federation.messages import Arrays
-from confide.kinds.relations.form import rules_of, trainer_of
-from confide.learning.encoder import load_encoder
-from confide.learning.weights import arrays, load
+from confide.federation.quantising import restored
+from confide.kinds.relations.batches import candidates
+from confide.kinds.relations.site import rules_of, trainer_of
 from confide.methods.fedavg import TRAIN, Train, Trained, bounded_trained
 from confide.seeds import derive_seed
+from confide.training.encoder import load_encoder
+from confide.training.weights import arrays, load
 from contract.corpus import tiny
 from contract.relations import documents
 from kinds.hows import how

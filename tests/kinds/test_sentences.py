@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 
 from cases import each
-from confide.data.batches.encoding import TagSet
-from confide.data.batches.examples import examples_from
 from confide.errors import DataError, MessageError, SettingsError
-from confide.federation.digests import is_digest
 from confide.federation.failures import Refusal
 from confide.federation.messages import decode, decode_file, encode, fields_of
-from confide.kinds import sentences
-from confide.kinds.sentences import (
+from confide.federation.seals import is_digest
+from confide.kinds import public as sentences
+from confide.kinds.public import (
     MOST_TOKENS,
     PublicSentences,
     public_sentences,
     spans_of,
 )
 from confide.text.document import Document, Entity
+from confide.training.batches import TagSet, examples_from
 
 TAGS = TagSet(("Drug", "Effect"))
 DOCUMENTS = [

@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 from cases import each
-from confide.kinds.bags.extractor import BagExtractor
-from confide.kinds.bags.report import _worst as bags_worst
+from confide.kinds.bags.site import BagExtractor
+from confide.kinds.bags.site import _worst as bags_worst
 from confide.kinds.entities import EntityExtractor
-from confide.kinds.relations.extractor import RelationExtractor
-from confide.kinds.relations.report import _worst as relations_worst
-from confide.kinds.trained import WORST, Report, as_many_of_both, fingerprint
+from confide.kinds.protocol import (
+    WORST,
+    Report,
+    as_many_of_both,
+    fingerprint,
+)
+from confide.kinds.relations.site import RelationExtractor
+from confide.kinds.relations.site import _worst as relations_worst
 from confide.text.document import NO_RELATION, Document, Entity, Relation
 
 

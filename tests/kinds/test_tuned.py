@@ -14,10 +14,10 @@ from confide.errors import SettingsError
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode_file, encode
 from confide.kinds.encoder import EncoderForm
-from confide.learning.context import VARIABLE
 from confide.methods import METHODS
-from confide.runs.opening import opened
+from confide.runs.loading import opened
 from confide.runs.run import run
+from confide.training.context import VARIABLE
 from contract.corpus import tiny
 from contract.models import named
 from contract.runs import same_run

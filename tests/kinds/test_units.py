@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from cases import each
 from confide.federation.site import Site
-from confide.kinds.units import clipped_sum, units_of
-from confide.learning import unit_slopes
-from confide.learning.unit_slopes import alone
+from confide.kinds.entities import clipped_sum, units_of
 from confide.methods import METHODS
-from confide.privacy.clipping import UnitSlopes, square_of, whole
+from confide.privacy.noise import UnitSlopes, square_of, whole
 from confide.runs.folder import RunFolder
-from confide.runs.gathering import gather
 from confide.runs.run import run
+from confide.runs.sites import gather
 from confide.text.document import Document
+from confide.training import examples
+from confide.training.examples import alone
 from contract.corpus import tiny
 
 KINDS = [pair.kind.name for pair in METHODS.values() if pair.private]
@@ -90,7 +90,7 @@ def by_autograd(desk: Any, weights: Any, rows: NDArray[np.int64]) -> dict[str, A
         return iter(())
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("confide.learning.trainer.unit_gradients", caught)
+        patch.setattr("confide.training.trainer.unit_gradients", caught)
         assert not list(desk.unit_gradients(weights, [rows]))
     found: dict[str, Any] = calls[0]
     return found
@@ -123,7 +123,7 @@ def test_gradients_of_units_together_are_those_that_autograd_gives(
         for name, array in weights.items()
     }
     found = by_unit(own, weights, SOME)
-    assert unit_slopes._KNOWN[own.model(weights)]
+    assert examples._KNOWN[own.model(weights)]
     for rows, mine in zip(SOME, found, strict=True):
         right = by_autograd(own, weights, rows)
         assert mine.keys() == right.keys() == weights.keys()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.federation.inprocess import site_of
+from confide.federation.engines import site_of
 from confide.jobs.audit import _bench, _opened
 from confide.kinds import KINDS
 from confide.runs.run import run

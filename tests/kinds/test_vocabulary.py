@@ -12,21 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.data.batches.vocabulary import DIGEST_BYTES, KeyedVocabulary, digest, normalise
 from confide.errors import DataError, FederationError, GuardError, QuorumError
+from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
 from confide.federation.federation import Federation
 from confide.federation.guards import Guards
-from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec
 from confide.federation.keys import key_check, new_key
 from confide.federation.ledger import Ledger
 from confide.federation.site import Site
 from confide.federation.steps import Turn
-from confide.kinds.protocol import Kept
-from confide.kinds.tagger.form import TaggerForm
-from confide.kinds.vocabulary import (
+from confide.kinds.agreement import (
     CHECK_KEY,
     COUNT_VOCABULARY,
-    Agreed,
+    AgreedWords,
     CountVocabulary,
     KeyChecked,
     agree,
@@ -35,7 +32,15 @@ from confide.kinds.vocabulary import (
     file_check,
     number,
 )
+from confide.kinds.protocol import Kept
+from confide.kinds.tagger.site import TaggerForm
 from confide.text.document import Document, Entity
+from confide.training.vocabulary import (
+    DIGEST_BYTES,
+    KeyedVocabulary,
+    digest,
+    normalise,
+)
 
 KEY = bytes(range(32))
 
@@ -73,7 +78,7 @@ def federation(
 
 def agreed(
     sites: Federation, how: str = "lower-digits", types: Sequence[str] = (), **floors: int
-) -> Agreed:
+) -> AgreedWords:
     return agree(sites, how=how, types=types, **{"min_count": 1, "min_sites": 1, **floors})
 
 

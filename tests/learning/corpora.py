@@ -6,11 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from confide.data.batches.encoding import Encoded, TagScheme, TagSet, encode
-from confide.data.batches.examples import Example
-from confide.data.batches.vocabulary import ClearVocabulary, count_characters, count_words, numbered
-from confide.learning.weights import initial
-from confide.models.tagger import Tagger, TaggerSizes
+from confide.training.batches import (
+    Encoded,
+    Example,
+    TagScheme,
+    TagSet,
+    encode,
+)
+from confide.training.tagger import Tagger, TaggerSizes
+from confide.training.vocabulary import (
+    ClearVocabulary,
+    count_characters,
+    count_words,
+    numbered,
+)
+from confide.training.weights import initial
 
 _DRUGS = ("aspirin", "ibuprofen", "codeine", "heparin")
 _EFFECTS = (("joint", "pain"), ("nausea",), ("severe", "skin", "rash"))

@@ -17,21 +17,22 @@ import torch.fx.experimental._config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from confide.data.batches.relations import RelationExample
-from confide.data.batches.vocabulary import ClearVocabulary
-from confide.learning import devices
-from confide.learning.adversaries import AdversarialTrainer
-from confide.learning.bag_scores import bag_scores
-from confide.learning.bags import BagForm, BagTrainer, EncoderForm, PcnnForm
-from confide.learning.bart_files import load_bart
-from confide.learning.encoder import load_encoder
-from confide.learning.lightner import LightnerForm, LightnerTrainer
-from confide.learning.optimisers import Optimiser
-from confide.learning.relations import (
-    RelationForm,
-    RelationTrainer,
+from confide.kinds.bags.model import (
+    BagForm,
+    BagTrainer,
+    EncoderForm,
+    PcnnForm,
+    bag_scores,
 )
-from confide.learning.tokens import TokenForm, TokenTrainer
+from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.lightner.adversaries import AdversarialTrainer
+from confide.kinds.lightner.model import LightnerForm, LightnerTrainer, load_bart
+from confide.kinds.relations.batches import RelationExample
+from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.training import devices
+from confide.training.encoder import load_encoder
+from confide.training.optimisers import Optimiser
+from confide.training.vocabulary import ClearVocabulary
 from learning.barts import bart_folder
 from learning.corpora import tiny as corpus
 from learning.encoders import tiny_bert

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from confide.learning.adam import Moments, adam
+from confide.training.optimisers import AdamMoments, adam
 
 SHAPES = {"a": (7, 3), "b": (5,)}
 
@@ -17,7 +17,7 @@ def test_steps_are_those_of_torch(weight_decay: float) -> None:
     values = {name: draw.normal(size=shape).astype(np.float32) for name, shape in SHAPES.items()}
     twins = {name: torch.nn.Parameter(torch.from_numpy(v.copy())) for name, v in values.items()}
     optimiser = torch.optim.Adam(twins.values(), lr=0.01, weight_decay=weight_decay)
-    moments = Moments(0, {}, {})
+    moments = AdamMoments(0, {}, {})
     for number in range(1, 6):
         slope = {n: draw.normal(size=v.shape).astype(np.float32) for n, v in values.items()}
         before = {name: value.copy() for name, value in values.items()}
@@ -35,4 +35,7 @@ def test_steps_are_those_of_torch(weight_decay: float) -> None:
 
 
 def test_nothing_to_move_is_no_error() -> None:
-    assert adam({}, {}, moments=Moments(3, {}, {}), learning_rate=0.1) == ({}, Moments(4, {}, {}))
+    assert adam({}, {}, moments=AdamMoments(3, {}, {}), learning_rate=0.1) == (
+        {},
+        AdamMoments(4, {}, {}),
+    )

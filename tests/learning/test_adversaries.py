@@ -12,14 +12,12 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.examples import Example
 from confide.errors import SettingsError
-from confide.learning.adversaries import AdversarialTrainer, Opposed, Reversal
-from confide.learning.bart_files import load_bart
-from confide.learning.lightner import LightnerForm, LightnerTrainer
-from confide.learning.optimisers import Optimiser
-from confide.learning.weights import arrays
-from confide.models.adversaries import Kind
+from confide.kinds.lightner.adversaries import AdversarialTrainer, Kind, Opposed, Reversal
+from confide.kinds.lightner.model import LightnerForm, LightnerTrainer, load_bart
+from confide.training.batches import Example
+from confide.training.optimisers import Optimiser
+from confide.training.weights import arrays
 from learning.encoders import tiny_bart
 
 FORM = LightnerForm(types=("head", "pain"), prompts=3, hidden=8, longest=30, dropout=0.0)

@@ -11,19 +11,21 @@ import pytest
 import torch
 
 from cases import each
-from confide.data.batches.relations import RelationExample
-from confide.data.batches.vocabulary import ClearVocabulary
 from confide.errors import DataError, SettingsError
-from confide.learning.bag_scores import bag_scores, sentence_probabilities
-from confide.learning.bags import (
+from confide.kinds.bags.model import (
     BagForm,
+    BagModel,
     BagTrainer,
+    Denoise,
     EncoderForm,
     PcnnForm,
+    bag_scores,
+    sentence_probabilities,
 )
-from confide.learning.optimisers import Optimiser, row_steps
-from confide.learning.weights import arrays
-from confide.models.bags import BagModel, Denoise
+from confide.kinds.relations.batches import RelationExample
+from confide.training.optimisers import Optimiser, row_steps
+from confide.training.vocabulary import ClearVocabulary
+from confide.training.weights import arrays
 
 DENOISERS: tuple[Denoise, ...] = ("none", "one", "att", "ave", "att-ra")
 WORDS = tuple(f"w{number}" for number in range(40))
@@ -225,7 +227,7 @@ def test_an_empty_bag_and_no_bag_are_named() -> None:
 @each("denoise", DENOISERS)
 def test_an_encoder_reads_bags_too(denoise: Denoise, tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
-    from confide.learning.encoder import load_encoder
+    from confide.training.encoder import load_encoder
     from learning.encoders import LIMIT, tiny_bert
 
     encoder = load_encoder(str(tiny_bert(tmp_path / "encoder", initializer_range=0.1)))

@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import DataError, MissingDataError, SettingsError
-from confide.learning.bart_files import load_bart
-from confide.models.bart import Bart
+from confide.kinds.lightner.model import Bart, load_bart
 from learning.barts import PLACES, SIZES, bart_folder
 from learning.encoders import tiny_bart, tiny_bert
 

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from cases import each
 from confide.errors import DataError
-from confide.learning import context as context_module
-from confide.learning.context import Context, cache_folder, contextual
-from confide.learning.encoder import FrozenEncoder, load_encoder
+from confide.training import context as context_module
+from confide.training.context import Context, cache_folder, contextual
+from confide.training.encoder import FrozenEncoder, load_encoder
 
 SENTENCES = [["the", "patient"], [], ["took", "pain", "\ufeff"], ["naïve"]]
 

@@ -10,18 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.batches.encoding import TagScheme
-from confide.data.batches.examples import Example
-from confide.data.batches.tagger import batch_of
 from confide.errors import DataError
-from confide.learning.crf_modelling import EncodedSplit, TaggerTrainer
-from confide.learning.fit import fit
-from confide.learning.optimisers import Optimiser
-from confide.learning.predict import predict_spans
-from confide.learning.weights import arrays
-from confide.models import tagger
-from confide.models.crf import negative_log_likelihood
-from confide.models.tagger import Tagger, TaggerSizes
+from confide.kinds.tagger.model import EncodedSplit, TaggerTrainer
+from confide.training import tagger
+from confide.training.batches import Example, TagScheme
+from confide.training.crf import negative_log_likelihood
+from confide.training.optimisers import Optimiser
+from confide.training.tagger import Tagger, TaggerSizes, batch_of
+from confide.training.trainer import fit, predict_spans
+from confide.training.weights import arrays
 from learning.corpora import Tiny, tiny
 
 ADAM = Optimiser("adam", learning_rate=0.01)

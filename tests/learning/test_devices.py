@@ -13,8 +13,8 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import DeviceError, SettingsError
 from confide.federation.failures import failure_from
-from confide.learning import devices
-from confide.learning.devices import (
+from confide.training import devices
+from confide.training.devices import (
     PROCESSOR,
     Place,
     computing_at,
@@ -23,7 +23,7 @@ from confide.learning.devices import (
     place_of,
     where_is,
 )
-from confide.learning.weights import arrays, load
+from confide.training.weights import arrays, load
 from learning.places import KINDS, an_encoder, models_in, on_meta, without_dropout
 
 

@@ -16,8 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from cases import each
 from confide.errors import ConfideError, DataError, MissingDataError, SettingsError
-from confide.learning.encoder import FrozenEncoder, load_encoder
-from confide.learning.encoder_files import MODELS
+from confide.training.encoder import MODELS, FrozenEncoder, load_encoder
 from learning.encoders import (
     LIMIT,
     Reference,

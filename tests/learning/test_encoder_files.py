@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 
 from confide.errors import DataError
-from confide.learning import encoder_files
-from confide.learning.encoder_files import MINILM, find_folder
-from confide.userfiles import sha256_of
+from confide.files import sha256_of
+from confide.training import encoder
+from confide.training.encoder import MINILM, find_folder
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the package's folder, in its place."""
     folder = Path(shutil.copytree(find_folder(MINILM), tmp_path / "model"))
-    monkeypatch.setattr(encoder_files, "_minilm_folder", lambda: folder)
+    monkeypatch.setattr(encoder, "_minilm_folder", lambda: folder)
     assert find_folder(MINILM) == folder
     return folder
 

@@ -14,22 +14,16 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.examples import Example
-from confide.data.batches.token_pieces import predict_token_batches, token_batch
-from confide.learning.bags import BagForm, BagTrainer, EncoderForm
-from confide.learning.cutting import SlowCutter, by_word
-from confide.learning.encoder import FrozenEncoder, load_encoder
-from confide.learning.optimisers import Optimiser
-from confide.learning.predict import with_entities
-from confide.learning.relations import (
-    RelationForm,
-    RelationTrainer,
-)
-from confide.learning.tokens import TokenForm, TokenTrainer
-from confide.learning.tuning import Tuning
-from confide.learning.weights import arrays, trained
-from confide.learning.windows import FoundSpan
+from confide.kinds.bags.model import BagForm, BagTrainer, EncoderForm
+from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.pieces import predict_token_batches, token_batch
+from confide.kinds.relations.model import RelationForm, RelationTrainer
 from confide.text.document import Document
+from confide.training.batches import Example
+from confide.training.encoder import FrozenEncoder, SlowCutter, Tuning, by_word, load_encoder
+from confide.training.optimisers import Optimiser
+from confide.training.trainer import FoundSpan, with_entities
+from confide.training.weights import arrays, trained
 from learning.families import FAMILIES, tiny
 from learning.places import pairs
 
@@ -202,7 +196,7 @@ def test_offsets_come_back_through_every_tokenizer(
 
 
 def _examples(document: Document) -> tuple[list[Document], list[Example]]:
-    from confide.learning.predict import bare_sentences
+    from confide.training.trainer import bare_sentences
 
     return bare_sentences([document])
 
@@ -240,7 +234,7 @@ def test_every_family_is_tuned_in_every_way(family: str, tune: str, shelf: Path)
     if tune != "frozen":
         assert any(name.startswith("encoder.") for name in changed)
     again = made.initial(2)
-    from confide.learning.weights import load
+    from confide.training.weights import load
 
     load(again, learnt)  # all else is in the public files
     assert np.allclose(

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.batches.encoding import Encoded
 from confide.errors import DataError
-from confide.learning.fit import FitReport, fit
-from confide.learning.optimisers import Descent, Optimiser
-from confide.learning.predict import predict_spans
-from confide.learning.weights import Arrays, arrays
+from confide.training.batches import Encoded
+from confide.training.optimisers import Descent, Optimiser
+from confide.training.trainer import FitReport, fit, predict_spans
+from confide.training.weights import Arrays, arrays
 from learning.corpora import Tiny, tiny
 
 CORPUS = tiny()

@@ -12,8 +12,8 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import DeviceError
-from confide.learning.devices import computing_at, place_of, where_is
-from confide.learning.weights import arrays
+from confide.training.devices import computing_at, place_of, where_is
+from confide.training.weights import arrays
 from learning.places import KINDS, an_encoder, models_in, without_dropout
 
 pytestmark = [

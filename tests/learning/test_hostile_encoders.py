@@ -10,7 +10,13 @@ import pytest
 
 from cases import each
 from confide.errors import ConfideError, DataError
-from confide.learning.encoder_files import check_files, digest_of, parts_of, read_json, width
+from confide.training.encoder import (
+    check_files,
+    digest_of,
+    parts_of,
+    read_json,
+    width,
+)
 
 
 def folder(tmp_path: Path) -> Path:
@@ -66,7 +72,7 @@ def test_an_index_that_leads_out_of_its_folder(tmp_path: Path, name: str) -> Non
 def test_code_in_a_folder_never_runs(tmp_path: Path, kind: str) -> None:
     """What the folder's configuration names as code of its own is not even imported."""
     pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
-    from confide.learning.encoder import load_encoder
+    from confide.training.encoder import load_encoder
     from learning.encoders import tiny_bert
 
     place = tiny_bert(tmp_path / "encoder")

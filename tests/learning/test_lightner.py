@@ -14,20 +14,23 @@ from numpy.typing import NDArray
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.examples import Example
-from confide.data.batches.pointers import PointerBatch
 from confide.errors import DataError, SettingsError
-from confide.learning.bart_files import PretrainedBart, load_bart
-from confide.learning.lightner import (
+from confide.kinds.lightner.model import (
+    Bart,
     EncodedLightner,
+    Lightner,
     LightnerForm,
     LightnerTrainer,
+    PointerBatch,
+    PretrainedBart,
+    load_bart,
+    split_loss,
+    trace,
 )
-from confide.learning.optimisers import Optimiser
-from confide.learning.weights import arrays
-from confide.learning.windows import FoundSpan
-from confide.models.bart import Bart
-from confide.models.lightner import Lightner, split_loss, trace
+from confide.training.batches import Example
+from confide.training.optimisers import Optimiser
+from confide.training.trainer import FoundSpan
+from confide.training.weights import arrays
 from learning.barts import PLACES, bart_folder
 from learning.corpora import sentence
 

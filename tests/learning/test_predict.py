@@ -11,15 +11,12 @@ import pytest
 import torch
 
 from cases import each
-from confide.data.batches.examples import Example
-from confide.data.batches.tagger import batch_of
-from confide.learning.fit import fit
-from confide.learning.optimisers import Optimiser
-from confide.learning.predict import annotate, predict_spans, prepare
-from confide.learning.windows import FoundSpan
-from confide.models import tagger
-from confide.models.tagger import Tagger
 from confide.text.document import Document
+from confide.training import tagger
+from confide.training.batches import Example
+from confide.training.optimisers import Optimiser
+from confide.training.tagger import Tagger, batch_of
+from confide.training.trainer import FoundSpan, annotate, fit, predict_spans, prepare
 from learning.corpora import Tiny, tiny
 
 ADAM = Optimiser("adam", learning_rate=0.01)

@@ -14,18 +14,18 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
-from confide.data.batches.relations import RelationExample
 from confide.errors import DataError, SettingsError
-from confide.learning import relations
-from confide.learning.encoder import load_encoder
-from confide.learning.optimisers import Optimiser
-from confide.learning.relations import (
+from confide.kinds.relations.batches import RelationExample
+from confide.kinds.relations.model import (
     LabelledPairs,
+    RelationClassifier,
     RelationForm,
     RelationTrainer,
 )
-from confide.learning.weights import arrays, load
-from confide.models.relation import RelationClassifier
+from confide.kinds.relations.site import model as relations
+from confide.training.encoder import load_encoder
+from confide.training.optimisers import Optimiser
+from confide.training.weights import arrays, load
 from learning.encoders import LIMIT, tiny_bert, tiny_roberta
 
 FORM = RelationForm(relations=("none", "causes"), longest=LIMIT)

@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from confide.learning.optimisers import Optimiser, build
-from confide.learning.rows import only_rows
-from confide.learning.weights import arrays
+from confide.training.optimisers import Optimiser, build
+from confide.training.trainer import only_rows
+from confide.training.weights import arrays
 
 ROWS, WIDTH = 50, 16
 READ = np.array([7, 3, 3, 40, 0, 7, 21])

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from cases import each
-from confide.learning.optimisers import Descent, Optimiser
-from confide.learning.server_steps import ServerStep, stepped
+from confide.training.optimisers import Descent, Optimiser, ServerStep, stepped
 
 BEFORE = {"w": np.float32([1.0, -2.0, 0.5])}
 MEANS = ({"w": np.float32([1.5, -2.0, 0.0])}, {"w": np.float32([1.25, -1.0, 0.25])})
@@ -68,7 +67,7 @@ def test_training_is_held_to_where_it_began() -> None:
 
 
 def test_of_a_sparse_gradient_the_rows_that_it_has_are_held() -> None:
-    from confide.learning.optimisers import row_steps
+    from confide.training.optimisers import row_steps
 
     table = torch.nn.Embedding(3, 1, sparse=True)
     with torch.no_grad():

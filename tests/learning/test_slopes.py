@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from confide.learning.slopes import OuterSlopes, WholeSlopes, last_layer_slopes
-from confide.models.products import WideLinear
+from confide.training.devices import WideLinear
+from confide.training.examples import OuterSlopes, WholeSlopes, last_layer_slopes
 
 
 def losses(scores_BLY: Tensor) -> tuple[Tensor, Tensor]:

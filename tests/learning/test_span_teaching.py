@@ -12,16 +12,13 @@ from torch.nn import functional
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.encoding import Window
-from confide.data.batches.examples import Example
-from confide.data.batches.spans import cells_from
-from confide.data.batches.token_pieces import token_batch
-from confide.learning.encoder import load_encoder
-from confide.learning.optimisers import Optimiser
-from confide.learning.span_teaching import NEVER, Cells
-from confide.learning.spans import SpanForm, SpanTrainer
-from confide.learning.teaching import Lesson
-from confide.learning.weights import arrays, load
+from confide.kinds.pieces import token_batch
+from confide.kinds.spans import NEVER, Cells, SpanMaking, SpanTrainer, cells_from
+from confide.training.batches import Example, Window
+from confide.training.encoder import load_encoder
+from confide.training.optimisers import Optimiser
+from confide.training.trainer import Lesson
+from confide.training.weights import arrays, load
 from learning.encoders import tiny_bert
 
 WORDS = ["signs", "of", "liver", "cancer", "or", "kidney", "cyst", "in", "two", "old", "men"]
@@ -39,7 +36,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(folder: Path, longest: int = 32) -> SpanTrainer:
-    return SpanTrainer(load_encoder(str(folder)), SpanForm(TYPES, WIDTH, 0.0, longest))
+    return SpanTrainer(load_encoder(str(folder)), SpanMaking(TYPES, WIDTH, 0.0, longest))
 
 
 def spans_of(words: int) -> list[tuple[int, int]]:

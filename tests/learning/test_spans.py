@@ -11,15 +11,13 @@ from torch.nn import functional
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.examples import Example, examples_from, nested_spans
-from confide.data.batches.spans import annotated_spans, gold_of
-from confide.data.batches.token_pieces import predict_token_batches
 from confide.errors import DataError
-from confide.learning.encoder import load_encoder
-from confide.learning.optimisers import Optimiser
-from confide.learning.spans import SpanForm, SpanTrainer
-from confide.models.spans import inside
+from confide.kinds.pieces import predict_token_batches
+from confide.kinds.spans import SpanMaking, SpanTrainer, annotated_spans, gold_of, inside
 from confide.text.document import Document, Entity
+from confide.training.batches import Example, examples_from, nested_spans
+from confide.training.encoder import load_encoder
+from confide.training.optimisers import Optimiser
 from learning.encoders import tiny_bert
 
 TEXT = "signs of liver cancer or kidney cyst"
@@ -33,7 +31,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> SpanTrainer:
     folder: Path = tiny_bert(
         tmp_path_factory.mktemp("span") / "bert", words=WORDS, initializer_range=0.1
     )
-    form = SpanForm(TYPES, width=4, dropout=0, longest=32)
+    form = SpanMaking(TYPES, width=4, dropout=0, longest=32)
     return SpanTrainer(load_encoder(str(folder)), form)
 
 

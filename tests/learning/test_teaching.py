@@ -16,21 +16,17 @@ from torch import Tensor
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.encoding import Window
-from confide.data.batches.examples import Example
-from confide.data.batches.tagger import batch_of
-from confide.data.batches.token_pieces import token_batch
-from confide.learning.crf_modelling import TaggerTrainer
-from confide.learning.encoder import load_encoder
-from confide.learning.optimisers import Optimiser
-from confide.learning.teaching import Lesson, places_of, said_of_tokens
-from confide.learning.tokens import TokenForm, TokenTrainer
-from confide.learning.weights import arrays, load
-from confide.models import tagger
-from confide.models.crf import posterior
-from confide.models.marginals import LEAST
-from confide.models.tagger import TaggerSizes
-from confide.models.tokens import word_losses
+from confide.kinds.encoder import TokenForm, TokenTrainer, word_losses
+from confide.kinds.pieces import token_batch
+from confide.kinds.tagger.model import TaggerTrainer
+from confide.training import tagger
+from confide.training.batches import Example, Window
+from confide.training.crf import LEAST, posterior
+from confide.training.encoder import load_encoder
+from confide.training.optimisers import Optimiser
+from confide.training.tagger import TaggerSizes, batch_of
+from confide.training.trainer import Lesson, places_of, said_of_tokens
+from confide.training.weights import arrays, load
 from learning.corpora import tiny
 from learning.encoders import LIMIT, tiny_bert
 

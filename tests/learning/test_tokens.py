@@ -13,16 +13,15 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.encoding import TagScheme
-from confide.data.batches.examples import Example
-from confide.data.batches.token_pieces import token_batch
 from confide.errors import DataError, SettingsError
-from confide.learning.encoder import load_encoder
-from confide.learning.optimisers import Optimiser
-from confide.learning.tokens import TokenForm, TokenTrainer, split_loss
-from confide.learning.weights import arrays
-from confide.models.partial import weights_outside
-from confide.models.products import WideLinear
+from confide.kinds.encoder import TokenForm, TokenTrainer, split_loss
+from confide.kinds.pieces import token_batch
+from confide.training.batches import Example, TagScheme
+from confide.training.crf import weights_outside
+from confide.training.devices import WideLinear
+from confide.training.encoder import load_encoder
+from confide.training.optimisers import Optimiser
+from confide.training.weights import arrays
 from learning.encoders import LIMIT, Reference, tiny_bert, tiny_roberta
 
 FORM = TokenForm(types=("drug", "effect"), longest=LIMIT)
@@ -351,7 +350,7 @@ def test_a_large_encoder_is_handed_out_and_read_again(
     bert: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not held beside the model that is made of it, and nothing is trained twice."""
-    monkeypatch.setattr("confide.learning.encoder._LARGE", 1)
+    monkeypatch.setattr("confide.training.encoder._LARGE", 1)
     made = trainer(bert)
     read = made.encoder.loaded.model
     model = made.initial(1)
@@ -370,7 +369,7 @@ def test_a_large_encoder_is_handed_out_and_read_again(
 def test_a_large_encoder_whose_files_changed_is_not_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("confide.learning.encoder._LARGE", 1)
+    monkeypatch.setattr("confide.training.encoder._LARGE", 1)
     made = trainer(tiny_bert(tmp_path / "encoder"))
     made.initial(1)
     other = tiny_bert(tmp_path / "other", initializer_range=0.2)

@@ -12,24 +12,22 @@ from torch import nn
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.examples import Example
 from confide.errors import SettingsError
-from confide.learning.bags import BagForm, BagTrainer, EncoderForm
-from confide.learning.encoder import FrozenEncoder, load_encoder
-from confide.learning.optimisers import Optimiser
-from confide.learning.relations import (
-    RelationForm,
-    RelationTrainer,
-)
-from confide.learning.tokens import TokenForm, TokenTrainer
-from confide.learning.tuning import (
+from confide.kinds.bags.model import BagForm, BagTrainer, EncoderForm
+from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.training.batches import Example
+from confide.training.encoder import (
+    FrozenEncoder,
     MarkedEmbedding,
     Tuning,
     add_low_rank,
     layers_of,
+    load_encoder,
     peft_library,
 )
-from confide.learning.weights import arrays, load, trained
+from confide.training.optimisers import Optimiser
+from confide.training.weights import arrays, load, trained
 from learning.encoders import LIMIT, tiny_bert
 from learning.families import tiny
 from learning.places import pairs
@@ -188,7 +186,7 @@ def test_words_of_a_frozen_encoder_are_kept_too(bert: FrozenEncoder, tmp_path: P
 def test_a_frozen_encoder_draws_no_dropout(bert: FrozenEncoder) -> None:
     model = tokens(bert, "frozen").initial(1).train()
     text = tokens(bert, "frozen").prepared(EXAMPLES)
-    from confide.data.batches.token_pieces import token_batch
+    from confide.kinds.pieces import token_batch
 
     batch = token_batch(text, np.arange(3))
     assert torch.equal(model.features(batch), model.features(batch)) and model.encoder.training

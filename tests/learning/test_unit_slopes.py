@@ -11,11 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from cases import each
-from confide.data.batches.flat import Rows
-from confide.learning import unit_slopes
-from confide.learning.taps import UnknownError, layers_of
-from confide.learning.unit_slopes import alone, grouped, unit_gradients
-from confide.models.unfolded import unfolded
+from confide.training import examples
+from confide.training.batches import Rows
+from confide.training.examples import (
+    UnknownError,
+    alone,
+    grouped,
+    layers_of,
+    unfolded,
+    unit_gradients,
+)
 
 ROWS, PLACES = 9, 5
 UNITS = [np.array([0, 1]), np.array([2]), np.zeros(0, np.int64), np.array([3, 5, 8]), np.array([4])]
@@ -87,10 +92,10 @@ def check(model: nn.Module, losses: Callable[[Rows], Tensor]) -> None:
 
 def test_every_layer_s_terms_are_those_of_autograd(monkeypatch: pytest.MonkeyPatch) -> None:
     for numbers in (1, 2**18):  # written out one unit at a time, and all at once
-        monkeypatch.setattr(unit_slopes, "_NUMBERS", numbers)
+        monkeypatch.setattr(examples, "_NUMBERS", numbers)
         model, losses = made()
         check(model, losses)
-        assert unit_slopes._KNOWN[model]
+        assert examples._KNOWN[model]
 
 
 def test_units_of_one_row_each_are_multiplied_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +108,7 @@ def test_what_is_not_known_is_gone_through_unit_by_unit(changes: dict[str, Any])
     """A layer of another type, a weight read outside its layer, and rows that are repeated."""
     model, losses = made(**changes)
     check(model, losses)
-    assert not unit_slopes._KNOWN.get(model, False)
+    assert not examples._KNOWN.get(model, False)
 
 
 def test_what_was_read_and_then_overwritten_is_noticed() -> None:
@@ -112,7 +117,7 @@ def test_what_was_read_and_then_overwritten_is_noticed() -> None:
     layers = layers_of(model)
     assert layers is not None
     with pytest.raises(UnknownError):
-        unit_slopes._together(model, losses, UNITS, layers)
+        examples._together(model, losses, UNITS, layers)
     assert all(p.requires_grad and p.grad is None for p in model.parameters())
     assert not any(one._forward_hooks for one in model.modules())
 
@@ -126,7 +131,7 @@ def test_a_large_unit_is_gone_through_part_by_part(monkeypatch: pytest.MonkeyPat
         return losses(rows_B)
 
     whole = alone(model, seen, np.arange(ROWS), lengths_S=LENGTHS)
-    monkeypatch.setattr(unit_slopes, "_MOST", 2 * PLACES)
+    monkeypatch.setattr(examples, "_MOST", 2 * PLACES)
     parts = alone(model, seen, np.arange(ROWS), lengths_S=LENGTHS)
     assert sizes == [9, 2, 2, 2, 2, 1]
     for name, one in whole.items():
@@ -135,7 +140,7 @@ def test_a_large_unit_is_gone_through_part_by_part(monkeypatch: pytest.MonkeyPat
 
 
 def test_units_of_similar_length_go_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unit_slopes, "_MOST", 20)
+    monkeypatch.setattr(examples, "_MOST", 20)
     lengths = np.array([3, 9, 4, 8, 2, 50])
     units = [np.array([one]) for one in (0, 1, 2, 3, 4, 5)]
     assert list(grouped(units, lengths)) == [[5], [1, 3], [2, 0, 4]]

@@ -7,9 +7,14 @@ import pytest
 import torch
 
 from cases import each
-from confide.data.batches.vectors import VectorFile
 from confide.errors import DataError
-from confide.learning.weights import arrays, load, named, set_words
+from confide.training.vocabulary import VectorFile
+from confide.training.weights import (
+    arrays,
+    load,
+    named,
+    set_words,
+)
 from learning.corpora import tiny
 
 CORPUS = tiny(5)

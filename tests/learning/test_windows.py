@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from confide.data.batches.encoding import Window
-from confide.learning.windows import FoundSpan, joined
+from confide.training.batches import Window
+from confide.training.trainer import FoundSpan, joined
 
 WINDOWS = (Window(0, 0, 10, 0, 8), Window(0, 6, 16, 8, 16), Window(2, 0, 4, 0, 4))
 

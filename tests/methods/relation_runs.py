@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.federation.coarse import fixed
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Delivery, Federation
-from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.ledger import Ledger
-from confide.federation.messages import decode, encode, peek
+from confide.federation.messages import decode, encode, fixed, peek
 from confide.federation.site import Site
 from confide.methods import method_of
-from confide.methods.feded.steps import Predicted, TrainAndPredict, columns
-from confide.runs.gathering import gather
+from confide.methods.feded import Predicted, TrainAndPredict, columns
+from confide.runs.sites import gather
 from confide.settings import Settings
 from confide.text.document import Document
 from contract.corpus import tiny

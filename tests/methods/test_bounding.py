@@ -14,7 +14,7 @@ from confide.federation.guards import check_reply
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.methods.fedavg import TRAIN, Train, Trained, bounded_trained
-from confide.methods.fedner.steps import (
+from confide.methods.fedner import (
     IMPROVE,
     Improve,
     Improved,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from confide.errors import QuorumError, SettingsError
-from confide.learning.optimisers import Optimiser
 from confide.methods.chain import TRAIN_IN_TURN
 from confide.seeds import derive_seed
+from confide.training.optimisers import Optimiser
 from contract.corpus import tiny
 from kinds.bag_runs import UNEQUAL, begun, learnt, whole
 from methods.relation_runs import started

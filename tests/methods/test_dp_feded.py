@@ -18,13 +18,12 @@ from confide.errors import QuorumError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
 from confide.federation.steps import Turn
-from confide.learning.adam import Moments, adam
 from confide.methods import METHODS, answered_in, method_of, noised
 from confide.methods.dp_feded import predict_noisily
 from confide.methods.noised import budget_of, mean_of
-from confide.privacy.purse import Purse
-from confide.privacy.spending import Limit
+from confide.privacy.spending import Limit, Purse
 from confide.runs.run import run
+from confide.training.optimisers import AdamMoments, adam
 from contract.corpus import tiny, write_sites
 from contract.runs import result, states
 from methods.relation_runs import started
@@ -81,7 +80,7 @@ def test_a_site_steps_along_its_own_noisy_sums_and_predicts(
     method, engine, state, ask = asked_of(
         tmp_path, "options.wire_dtype=float32", pair=f"method=dp-feded-{pair}"
     )
-    weights, moments = ask.weights, Moments(0, {}, {})
+    weights, moments = ask.weights, AdamMoments(0, {}, {})
     for _, found in [one for one in sums if one[0] == "site-1"]:
         weights, moments = adam(
             weights, mean_of(found, ask.noise, drawn=ask.drawn), moments=moments, learning_rate=0.01

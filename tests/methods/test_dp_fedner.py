@@ -20,8 +20,7 @@ from confide.federation.steps import Turn
 from confide.methods import METHODS, method_of, noised
 from confide.methods.dp_fedner import improve_noisily
 from confide.methods.noised import budget_of
-from confide.privacy.purse import Purse
-from confide.privacy.spending import Limit
+from confide.privacy.spending import Limit, Purse
 from confide.runs.run import run
 from contract.corpus import tiny, write_sites
 from contract.runs import result, states

@@ -20,15 +20,14 @@ from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
 from confide.federation.site import Site
 from confide.federation.steps import Turn
+from confide.kinds.entities import clipped_sum
 from confide.kinds.protocol import Kept
-from confide.kinds.units import clipped_sum
 from confide.methods import METHODS, method_of
 from confide.methods.dp_fedsgd import Noisy, NoisySum, add_noisily
 from confide.methods.noised import Noise, budget_of, with_noise
 from confide.privacy.account import Mechanism
-from confide.privacy.clipping import UnitSlopes
-from confide.privacy.purse import Purse
-from confide.privacy.spending import Limit
+from confide.privacy.noise import UnitSlopes
+from confide.privacy.spending import Limit, Purse
 from confide.runs.run import run
 from confide.settings import Settings, SplitTable
 from contract.corpus import tiny, write_sites

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import SettingsError
-from confide.federation.changes import restored
+from confide.federation.quantising import restored
 from confide.methods.fedatt import TRAIN_ALONE, attended
 from contract.corpus import tiny
 from contract.relations import documents

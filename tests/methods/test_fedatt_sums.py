@@ -20,7 +20,7 @@ from confide.federation.ledger import read_ledger
 from confide.federation.messages import Arrays, decode, decode_one_of, encode
 from confide.federation.secure.lanes import layout_of
 from confide.federation.secure.messages import Offered, Opening
-from confide.federation.secure.repeats import Sets
+from confide.federation.secure.site import Sets
 from confide.federation.site import Site
 from confide.federation.steps import Turn
 from confide.methods import METHODS

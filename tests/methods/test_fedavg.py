@@ -11,21 +11,21 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.data.batches.vocabulary import UNK, KeyedVocabulary, normalise
 from confide.errors import FederationError, GuardError, KeyFileError, QuorumError, SettingsError
-from confide.federation.changes import restored
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Delivery, Federation
-from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.keys import new_key
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, peek
+from confide.federation.quantising import restored
 from confide.kinds.protocol import State
-from confide.kinds.tagger.form import TaggerForm
+from confide.kinds.tagger.site import TaggerForm
 from confide.methods import METHODS, wire
 from confide.methods.fedavg import TRAIN, FedAvgSettings, Train, Trained, check_trained
-from confide.runs.gathering import gather
 from confide.runs.run import run
+from confide.runs.sites import gather
 from confide.settings import Settings
+from confide.training.vocabulary import UNK, KeyedVocabulary, normalise
 from contract.corpus import KEY, tiny, write_sites
 from contract.runs import states
 from kinds.hows import how

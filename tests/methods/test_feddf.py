@@ -11,13 +11,13 @@ import torch
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.relation_pieces import relation_batch
 from confide.errors import SettingsError
-from confide.federation.changes import restored
-from confide.kinds.relations.form import trainer_of
-from confide.learning.encoder import load_encoder
-from confide.learning.weights import load
+from confide.federation.quantising import restored
+from confide.kinds.pieces import relation_batch
+from confide.kinds.relations.site import trainer_of
 from confide.methods.fedatt import TRAIN_ALONE
+from confide.training.encoder import load_encoder
+from confide.training.weights import load
 from contract.corpus import tiny
 from contract.relations import documents
 from learning.encoders import tiny_bert

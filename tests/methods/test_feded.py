@@ -15,21 +15,18 @@ from numpy.typing import NDArray
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
-from confide.data.batches.relation_pieces import relation_batch
-from confide.data.batches.relations import NO_RELATION, candidates
 from confide.errors import QuorumError, SettingsError
-from confide.federation.digests import is_digest
-from confide.federation.forms import fields_of
-from confide.federation.messages import Arrays, encode
-from confide.kinds.relations.form import RelationForm, rules_of, trainer_of
-from confide.kinds.relations.public import public_of
-from confide.learning.encoder import load_encoder
-from confide.learning.weights import load
-from confide.methods.feded.lessons import teacher_of
-from confide.methods.feded.steps import Predicted, columns
+from confide.federation.messages import Arrays, encode, fields_of
+from confide.federation.seals import is_digest
+from confide.kinds.pieces import relation_batch
+from confide.kinds.relations.batches import NO_RELATION, candidates
+from confide.kinds.relations.site import RelationForm, public_of, rules_of, trainer_of
+from confide.methods.feded import Predicted, columns, teacher_of
 from confide.runs.run import run
 from confide.seeds import derive_seed
 from confide.text.document import Document, Entity, Relation
+from confide.training.encoder import load_encoder
+from confide.training.weights import load
 from contract.corpus import tiny
 from contract.relations import documents
 from learning.encoders import tiny_bert

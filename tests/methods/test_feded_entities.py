@@ -12,20 +12,19 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.examples import examples_from
 from confide.errors import GuardError, QuorumError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.guards import check_reply
 from confide.federation.messages import encode, fields_of
 from confide.federation.steps import Turn
-from confide.kinds.sentences import PublicSentences
+from confide.kinds.public import PublicSentences
 from confide.methods import METHODS
-from confide.methods.feded.lessons import teacher_of
-from confide.methods.feded.steps import TRAIN_AND_PREDICT, TakePublic, take_public_set
-from confide.runs.gathering import gather
+from confide.methods.feded import TRAIN_AND_PREDICT, TakePublic, take_public_set, teacher_of
 from confide.runs.run import run
+from confide.runs.sites import gather
 from confide.seeds import derive_seed
 from confide.text.document import Document
+from confide.training.batches import examples_from
 from contract.corpus import reader, sentences, tiny, write_conll
 from methods.relation_runs import asked, reply_of, started
 from methods.test_feded import softmax, total_of

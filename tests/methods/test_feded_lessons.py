@@ -13,16 +13,21 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
-from confide.data.batches.relation_pieces import relation_batch
 from confide.errors import SettingsError
 from confide.federation.messages import encode
-from confide.kinds.relations.form import trainer_of
-from confide.kinds.sentences import PublicSentences
-from confide.learning.encoder import load_encoder
-from confide.learning.teaching import Lesson
-from confide.learning.weights import load
-from confide.methods.feded.lessons import held_out, past_of, teacher_of, with_past
+from confide.kinds.pieces import relation_batch
+from confide.kinds.public import PublicSentences
+from confide.kinds.relations.site import trainer_of
+from confide.methods.feded import (
+    held_out,
+    past_of,
+    teacher_of,
+    with_past,
+)
 from confide.runs.run import run
+from confide.training.encoder import load_encoder
+from confide.training.trainer import Lesson
+from confide.training.weights import load
 from contract.corpus import tiny
 from contract.runs import same_run
 from learning.encoders import tiny_bert

@@ -14,11 +14,10 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.errors import GuardError, SettingsError
-from confide.federation.coarse import fixed, unfixed
 from confide.federation.guards import check_reply
-from confide.federation.messages import Arrays, encode
-from confide.kinds.relations.public import RelationStudent
-from confide.methods.feded.steps import TRAIN_AND_PREDICT, Predicted, bounded_predicted
+from confide.federation.messages import Arrays, encode, fixed, unfixed
+from confide.kinds.relations.site import RelationStudent
+from confide.methods.feded import TRAIN_AND_PREDICT, Predicted, bounded_predicted
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import same_run

@@ -12,22 +12,18 @@ import pytest
 import torch
 
 from cases import each
-from confide.data.batches.tagger import drawn_batch
 from confide.errors import FederationError, GuardError, QuorumError, RunError, SettingsError
-from confide.federation.changes import restored
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.failures import Failure
 from confide.federation.federation import Delivery, Federation
 from confide.federation.guards import check_reply
-from confide.federation.inprocess import Hosting, SequentialEngine
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode, peek
+from confide.federation.quantising import restored
 from confide.jobs.predict import predict
-from confide.kinds.tagger.form import TaggerForm
-from confide.learning.gradients import gradients
-from confide.learning.weights import arrays, load
+from confide.kinds.tagger.site import TaggerForm
 from confide.methods import METHODS
-from confide.methods.fedner import shares_of_batch
-from confide.methods.fedner.steps import (
+from confide.methods.fedner import (
     IMPROVE,
     TAKE_SHARE,
     Enrolled,
@@ -35,15 +31,18 @@ from confide.methods.fedner.steps import (
     Improved,
     ShareTaken,
     TakeShare,
+    shares_of_batch,
 )
-from confide.models import tagger
-from confide.models.tagger import PARTS
 from confide.runs.folder import memory_of
-from confide.runs.gathering import gather
 from confide.runs.run import run
+from confide.runs.sites import gather
 from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.text.formats import write
+from confide.training import tagger
+from confide.training.tagger import PARTS, drawn_batch
+from confide.training.trainer import gradients
+from confide.training.weights import arrays, load
 from contract.corpus import sentences, tiny, write_conll, write_sites
 from contract.runs import use_engine
 

@@ -15,46 +15,43 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.data.batches.bags import training_bags
-from confide.data.batches.relations import NO_RELATION, candidates
-from confide.data.batches.vocabulary import digest
 from confide.errors import GuardError, QuorumError, SettingsError
-from confide.federation.changes import restored
+from confide.federation.engines import Hosting
 from confide.federation.guards import Guards, check_reply
-from confide.federation.inprocess import Hosting
 from confide.federation.keys import new_key
 from confide.federation.messages import decode, encode
-from confide.kinds.bags.form import bag_form_of, words_of
-from confide.kinds.relations.form import rules_of
-from confide.kinds.vocabulary import one_each
-from confide.learning.bag_scores import sentence_probabilities
-from confide.learning.bags import BagTrainer
-from confide.learning.weights import arrays, load
+from confide.federation.quantising import restored
+from confide.kinds.agreement import one_each
+from confide.kinds.bags.batches import training_bags
+from confide.kinds.bags.model import BagTrainer, sentence_probabilities
+from confide.kinds.bags.site import bag_form_of, words_of
+from confide.kinds.relations.batches import NO_RELATION, candidates
+from confide.kinds.relations.site import rules_of
 from confide.methods import lazy_mil
 from confide.methods.fedavg import Train
 from confide.methods.lazy_mil import (
     BID,
+    COLDEST,
     HEAR_WINNERS,
+    LEVELS,
     Bid,
     Bids,
     HearWinners,
     LazyMilSettings,
-    WinnersHeard,
-    winners,
-)
-from confide.methods.lazy_mil.choosing import (
-    COLDEST,
-    LEVELS,
     Ranked,
+    WinnersHeard,
     blurred,
     leniency,
     levelled,
     ranked_sentences,
+    winners,
 )
-from confide.runs.gathering import gather
 from confide.runs.run import run
+from confide.runs.sites import gather
 from confide.seeds import derive_seed
 from confide.text.document import Document
+from confide.training.vocabulary import digest
+from confide.training.weights import arrays, load
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny
 from contract.runs import Forging, use_engine

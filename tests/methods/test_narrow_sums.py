@@ -10,13 +10,12 @@ import numpy as np
 from cases import each
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode
-from confide.federation.secure.lanes import Part, layout_of
-from confide.federation.secure.narrow import Narrow
+from confide.federation.secure.lanes import Narrow, Part, layout_of
 from confide.federation.steps import Step
-from confide.kinds.how import How
+from confide.kinds.protocol import How
 from confide.methods import METHODS
-from confide.methods.feded.steps import TRAIN_AND_PREDICT
-from confide.methods.fedner.steps import IMPROVE, Improve
+from confide.methods.feded import TRAIN_AND_PREDICT
+from confide.methods.fedner import IMPROVE, Improve
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import states

@@ -13,21 +13,20 @@ import numpy as np
 import pytest
 
 from confide.errors import QuorumError
+from confide.federation.engines import Hosting, SiteSpec, SumsWith
 from confide.federation.failures import Failure, Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import Guards
-from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
 from confide.federation.messages import decode_one_of, encode
-from confide.federation.secure.messages import Offered, Opening
-from confide.federation.secure.roster import colluders, threshold
+from confide.federation.secure.messages import Offered, Opening, colluders, threshold
 from confide.kinds.protocol import Kept
-from confide.kinds.starting import COUNT_EXAMPLES, CountExamples, ExamplesCounted
+from confide.kinds.steps import COUNT_EXAMPLES, CountExamples, ExamplesCounted
 from confide.methods import METHODS, noised
 from confide.methods.dp_fedner import IMPROVE_NOISILY, ImproveNoisily
 from confide.methods.dp_fedsgd import ADD_NOISILY, Noisy
-from confide.methods.fedner.steps import Enrolled
+from confide.methods.fedner import Enrolled
 from confide.methods.noised import Noise, budget_of
-from confide.privacy.clipping import UnitSlopes
+from confide.privacy.noise import UnitSlopes
 from confide.runs.run import run
 from confide.settings import Settings
 from confide.text.document import Document

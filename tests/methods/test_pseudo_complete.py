@@ -13,22 +13,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.data.batches.completing import completed, only
 from confide.errors import FederationError, QuorumError, SettingsError
-from confide.federation.inprocess import Hosting
+from confide.federation.engines import Hosting
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import decode
 from confide.jobs.predict import evaluate, predict
-from confide.learning.slopes import WholeSlopes
-from confide.methods import METHODS, method_of
-from confide.methods.pseudo_complete import PseudoCompleteSettings, steps
-from confide.methods.pseudo_complete.steps import Complete, Weighed, moved_weights
-from confide.runs.opening import opened
-from confide.runs.release import release
+from confide.methods import METHODS, method_of, pseudo_complete
+from confide.methods.pseudo_complete import Complete, PseudoCompleteSettings, Weighed, moved_weights
+from confide.runs.loading import opened, release
 from confide.runs.run import run
 from confide.settings import Settings, parse
 from confide.text.document import NO_RELATION, Document, Entity, Relation
 from confide.text.formats import read, write
+from confide.training.batches import completed, only
+from confide.training.examples import WholeSlopes
 from contract.corpus import sentences, tiny, write_conll
 from contract.models import folder_of
 from contract.relations import documents, encoder, write_documents
@@ -125,7 +123,7 @@ def test_a_sentence_that_harms_the_others_counts_nothing_and_is_not_unlearnt(
         def fixed(_: Any, source: Any, weight: float = weight, **rest: Any) -> Any:
             return np.full(len(source), weight, np.float32)
 
-        monkeypatch.setattr(steps, "moved_weights", fixed)
+        monkeypatch.setattr(pseudo_complete, "moved_weights", fixed)
         settings = tiny(tmp_path, "method=pseudo-complete-tagger", "options.warmup_rounds=0")
         done = run(settings, out=tmp_path / str(weight))
         states[weight] = _weights(done.folder, METHODS["pseudo-complete-tagger"](settings).State)
@@ -141,7 +139,7 @@ def test_centred_weights_choose_among_sentences_and_weigh_all_together_as_none_d
     def alike(_: Any, source: Any, **rest: Any) -> Any:
         return np.full(len(source), -0.25, np.float32)
 
-    monkeypatch.setattr(steps, "moved_weights", alike)
+    monkeypatch.setattr(pseudo_complete, "moved_weights", alike)
     states = []
     for option in ("centred=true", "instance_weights=false", "centred=false"):
         words = ("method=pseudo-complete-tagger", "options.warmup_rounds=0", f"options.{option}")
@@ -179,7 +177,7 @@ def test_a_site_compares_its_sentences_with_the_other_sites_alone(
         return real(before_S, source, others_G=others_G, momentum=momentum)
 
     use_engine(monkeypatch, Asking, look=look)
-    monkeypatch.setattr("confide.methods.pseudo_complete.steps.moved_weights", watched)
+    monkeypatch.setattr("confide.methods.pseudo_complete.moved_weights", watched)
     settings = tiny(
         tmp_path,
         "method=pseudo-complete-lightner",

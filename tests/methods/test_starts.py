@@ -13,11 +13,10 @@ import pytest
 
 from cases import each
 from confide.errors import ConfideError, DataError, FederationError, QuorumError, SiteFault
-from confide.federation.agreement import DIFFERS, Parted, alike
-from confide.federation.federation import Delivery, Federation
-from confide.federation.inprocess import SequentialEngine
+from confide.federation.engines import SequentialEngine
+from confide.federation.federation import DIFFERS, Delivery, Federation, Parted, alike
 from confide.federation.messages import decode, encode
-from confide.kinds.vocabulary import CHECK_KEY
+from confide.kinds.agreement import CHECK_KEY
 from confide.methods import METHODS
 from confide.runs.run import run
 from contract.corpus import tiny

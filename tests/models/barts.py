@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from confide.models.bart import Bart, bart_of
+from confide.kinds.lightner.model import Bart, bart_of
 
 if TYPE_CHECKING:
     from transformers import BartConfig

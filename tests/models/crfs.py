@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from confide.models.crf import Scores
+from confide.training.crf import Scores
 
 RAGGED = torch.tensor([7, 1, 4, 6, 7])
 

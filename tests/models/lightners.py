@@ -9,8 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from confide.learning.tuning import add_low_rank
-from confide.models.lightner import NOTHING, Lightner, LightnerSizes, Names, choose_trained
+from confide.kinds.lightner.model import (
+    NOTHING,
+    Lightner,
+    LightnerSizes,
+    Names,
+    choose_trained,
+)
+from confide.training.encoder import add_low_rank
 from models.barts import config_of, drawn
 
 VOCABULARY, DIM, POSITIONS = 41, 16, 40

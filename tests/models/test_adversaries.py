@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from cases import each
-from confide.models.adversaries import (
+from confide.kinds.lightner.adversaries import (
     Adversary,
     Kind,
     Seen,

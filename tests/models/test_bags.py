@@ -10,8 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from confide.models import bags
-from confide.models.bags import BagModel, Denoise, clearest, logits_of, scores_of
+from confide.kinds.bags.model import (
+    BagModel,
+    Denoise,
+    clearest,
+    logits_of,
+    scores_of,
+)
+from confide.kinds.bags.site import model as bags
 
 SIZES = (3, 1, 4)
 RELATIONS, FEATURES = 5, 6

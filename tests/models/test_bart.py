@@ -13,7 +13,7 @@ from torch.nn import functional
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from cases import each
-from confide.models.bart import Bart, Prompt
+from confide.kinds.lightner.model import Bart, Prompt
 from models.barts import config_of, drawn
 
 DIM, ENCODER_LAYERS, DECODER_LAYERS, HEADS = 24, 2, 3, 4

@@ -10,10 +10,9 @@ import torch
 from torch import Tensor
 
 from cases import each
-from confide.data.batches.encoding import TagSet
-from confide.models import chain_rule
-from confide.models.chain_rule import token_losses
-from confide.models.crf import CRF, Scores, negative_log_likelihood
+from confide.training import crf
+from confide.training.batches import TagSet
+from confide.training.crf import CRF, Scores, negative_log_likelihood, token_losses
 from models.crfs import RAGGED, random_problem
 
 problem = functools.partial(random_problem, seed=3)
@@ -47,7 +46,7 @@ def by_autograd(emissions: Tensor, scores: Scores, tags: Tensor, lengths: Tensor
 def both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each recursion in turn."""
     if request.param == "in logarithms":
-        monkeypatch.setattr(chain_rule, "_scaled", lambda *_, **__: None)
+        monkeypatch.setattr(crf, "_scaled", lambda *_, **__: None)
 
 
 @pytest.mark.usefixtures("both_ways")
@@ -147,7 +146,7 @@ def test_the_scaled_recursion_is_the_one_in_use() -> None:
     emissions, scores, gold = problem(RAGGED, 4)
 
     def fast() -> bool:
-        found = chain_rule._scaled(emissions, scores, gold, lengths_B=RAGGED)
+        found = crf._scaled_chain(emissions, scores, gold, lengths_B=RAGGED)
         return found is not None
 
     assert fast()

@@ -12,12 +12,18 @@ import torchcrf
 from torch import Tensor
 
 from cases import each
-from confide.data.batches.encoding import TagSet
-from confide.models import crf
-from confide.models.chain_rule import token_losses
-from confide.models.crf import CRF, Scores, negative_log_likelihood, posterior, viterbi
-from confide.models.marginals import log_marginals
-from confide.models.partial import partial_loss
+from confide.training import crf
+from confide.training.batches import TagSet
+from confide.training.crf import (
+    CRF,
+    Scores,
+    log_marginals,
+    negative_log_likelihood,
+    partial_loss,
+    posterior,
+    token_losses,
+    viterbi,
+)
 from models.crfs import RAGGED, on_apple, random_problem
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cases import each
-from confide.models.distillation import distillation_loss, softened
+from confide.training.trainer import distillation_loss, softened
 
 LOGITS = torch.tensor([[2.0, 0.0, -1.0], [0.5, 0.5, 3.0]])
 TEACHER = torch.tensor([[0.7, 0.2, 0.1], [0.0, 0.25, 0.75]])

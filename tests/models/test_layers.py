@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from confide.models.layers import (
+from confide.training.tagger import (
     BiLSTM,
     CharacterBiLSTM,
     CharacterCNN,

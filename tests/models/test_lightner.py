@@ -8,18 +8,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from confide.models.bart import Bart, Prompt
-from confide.models.lightner import (
+from confide.kinds.encoder import parted
+from confide.kinds.lightner.model import (
     NOTHING,
+    Bart,
     Lightner,
     LightnerSizes,
     Names,
+    Prompt,
     choose_trained,
     split_loss,
     symbol_losses,
     trace,
 )
-from confide.models.tokens import parted
 from models.barts import config_of
 from models.lightners import DIM, NAMES, STOP, TYPES, Batch, batch, lightner, only, word
 

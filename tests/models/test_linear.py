@@ -8,19 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.batches.encoding import TagSet
-from confide.data.batches.features import Marks, features
-from confide.data.batches.tagger import batch_of
-from confide.data.batches.vocabulary import SPECIALS, ClearVocabulary
-from confide.learning.crf_modelling import TaggerTrainer, rows_read
-from confide.learning.optimisers import Optimiser
-from confide.models.linear import (
+from confide.kinds.tagger.model import Marks, TaggerTrainer, features, rows_read
+from confide.training.batches import TagSet
+from confide.training.optimisers import Optimiser
+from confide.training.tagger import (
     EDGE,
     WINDOW,
     LinearSizes,
     LinearTagger,
     _factor,
+    batch_of,
 )
+from confide.training.vocabulary import SPECIALS, ClearVocabulary
 from learning.corpora import tiny
 
 KEY = b"k" * 16

@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 
 from cases import each
-from confide.data.batches.encoding import TagSet
-from confide.models.crf import CRF, Scores, posterior
-from confide.models.distillation import distillation_loss
-from confide.models.marginals import LEAST, log_marginals
+from confide.training.batches import TagSet
+from confide.training.crf import CRF, LEAST, Scores, log_marginals, posterior
+from confide.training.trainer import distillation_loss
 from models.crfs import RAGGED, random_problem
 
 

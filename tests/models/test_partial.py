@@ -10,9 +10,16 @@ import torch
 from torch import Tensor
 
 from cases import each
-from confide.data.batches.encoding import TagSet
-from confide.models.crf import CRF, Scores, negative_log_likelihood
-from confide.models.partial import allowed_tags, partial_loss, partial_word_losses, weights_outside
+from confide.training.batches import TagSet
+from confide.training.crf import (
+    CRF,
+    Scores,
+    allowed_tags,
+    negative_log_likelihood,
+    partial_loss,
+    partial_word_losses,
+    weights_outside,
+)
 from models.crfs import RAGGED, random_problem
 
 LENGTHS = torch.tensor([4, 2, 1])

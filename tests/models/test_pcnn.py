@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cases import each
-from confide.models import pcnn
-from confide.models.pcnn import Pcnn, PcnnSizes
+from confide.kinds.bags.model import Pcnn, PcnnSizes
+from confide.kinds.bags.site import model as pcnn
 
 FAR = 3
 # words, words of the head, words of the tail
@@ -33,7 +33,7 @@ def position(step: int, span: tuple[int, int]) -> int:
 
 
 def batch(sentences: Any = SENTENCES) -> Any:
-    """As `confide.data.batches.sentences` says, by hand."""
+    """As `confide.kinds.bags.batches` says, by hand."""
     words = [word for own, _, _ in sentences for word in own]
     distinct = [0, *sorted(set(words))]
     rows = []

@@ -9,21 +9,21 @@ import torch
 from torch import nn
 
 from cases import each
-from confide.models import products
-from confide.models.products import WideLinear, has_wide_products, widen
+from confide.training import devices
+from confide.training.devices import WideLinear, has_wide_products, widen
 
 SHAPES = [(7, 5), (3, 7, 5), (2, 3, 7, 5)]
 
 
 @pytest.fixture(autouse=True)
 def small_layers_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_LEAST", 1)
+    monkeypatch.setattr(devices, "_LEAST", 1)
 
 
 @pytest.fixture(params=["as it is here", "without"])
 def processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "without":
-        monkeypatch.setattr(products, "has_wide_products", lambda: False)
+        monkeypatch.setattr(devices, "has_wide_products", lambda: False)
 
 
 def pair(*, bias: bool = True) -> tuple[nn.Linear, nn.Linear]:
@@ -94,7 +94,7 @@ def test_parameters_keep_their_names_order_and_identity() -> None:
 
 
 def test_small_layers_stay_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(products, "_LEAST", 7)
+    monkeypatch.setattr(devices, "_LEAST", 7)
     model = nn.Sequential(nn.Linear(2, 3), nn.Linear(3, 3))
     widen(model)
     assert [type(layer) for layer in model] == [nn.Linear, WideLinear]
@@ -104,7 +104,7 @@ def test_a_build_without_the_operator_goes_the_usual_way(monkeypatch: pytest.Mon
     def missing(*_: object) -> torch.Tensor:
         raise AttributeError("no such operator")
 
-    monkeypatch.setattr(products, "_product", missing)
+    monkeypatch.setattr(devices, "_product", missing)
     assert not has_wide_products.__wrapped__()
-    monkeypatch.setattr(products, "_product", lambda left, right: left @ right.t() + 1)
+    monkeypatch.setattr(devices, "_product", lambda left, right: left @ right.t() + 1)
     assert not has_wide_products.__wrapped__()

@@ -9,7 +9,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from confide.models.relation import MentionReader, RelationClassifier, RelationSizes, loss
+from confide.kinds.relations.model import (
+    MentionReader,
+    RelationClassifier,
+    RelationSizes,
+    loss,
+)
 
 
 class Echo(nn.Module):

@@ -10,14 +10,18 @@ import pytest
 import torch
 
 from cases import each
-from confide.data.batches.encoding import Encoded, TagSet, encode, with_context
-from confide.data.batches.examples import Example
-from confide.data.batches.tagger import batch_of
-from confide.data.batches.vocabulary import count_characters, count_words, numbered
 from confide.errors import DataError
-from confide.models import tagger
-from confide.models.crf import viterbi
-from confide.models.tagger import PARTS, Tagger, TaggerSizes
+from confide.training import tagger
+from confide.training.batches import (
+    Encoded,
+    Example,
+    TagSet,
+    encode,
+    with_context,
+)
+from confide.training.crf import viterbi
+from confide.training.tagger import PARTS, Tagger, TaggerSizes, batch_of
+from confide.training.vocabulary import count_characters, count_words, numbered
 
 SENTENCES = ["the old fever came back", "no pain", "pain and fever and pain again today"]
 TAGS = TagSet(("Symptom",))

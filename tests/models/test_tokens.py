@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from confide.data.batches.encoding import TagScheme, TagSet
-from confide.models.tokens import (
+from confide.kinds.encoder import (
     TokenClassifier,
     TokenSizes,
     decode,
@@ -21,6 +20,7 @@ from confide.models.tokens import (
     path_scores,
     word_losses,
 )
+from confide.training.batches import TagScheme, TagSet
 
 
 class Table(nn.Module):

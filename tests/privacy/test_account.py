@@ -15,13 +15,13 @@ from confide.errors import SettingsError
 from confide.privacy.account import (
     DISTANCE,
     ORDERS,
+    Budget,
     Mechanism,
     converted,
     epsilon_of,
     sampled,
     skellam,
 )
-from confide.privacy.solving import Budget
 
 DELTA = 1e-5
 

@@ -9,8 +9,8 @@ import pytest
 
 from cases import each
 from confide.errors import SettingsError
+from confide.privacy.account import Budget, grid, solved
 from confide.privacy.noise import WIDEST
-from confide.privacy.solving import Budget, grid, solved
 
 WHOLE = {"epsilon": 3.0, "noise": 1.0, "rate": 0.01, "rounds": 500, "delta": 1e-5}
 

@@ -13,8 +13,7 @@ from cases import each
 from confide.errors import GuardError
 from confide.privacy import spending
 from confide.privacy.account import ORDERS, Mechanism, converted
-from confide.privacy.purse import Purse
-from confide.privacy.spending import Account, Charge, Limit, SpentError
+from confide.privacy.spending import Account, Charge, Limit, Purse, SpentError
 
 ONE = Mechanism(1000, 10**6, 0.01)
 

@@ -17,7 +17,7 @@ from confide.scoring import (
     sum_bag_counts,
     sum_relation_counts,
 )
-from confide.scoring.bags import ranked_bags
+from confide.scoring.relations import ranked_bags
 from confide.text.document import NO_RELATION
 
 TYPES = ("DRUG", "DOSE", "ADE", "REASON")

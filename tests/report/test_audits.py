@@ -9,9 +9,8 @@ import pytest
 
 from confide.errors import RunError
 from confide.report import report
-from confide.report.audits import picture
-from confide.runs.audited import AUDIT, Audit
-from confide.runs.folder import RunFolder
+from confide.report.sections import picture
+from confide.runs.folder import AUDIT, Audit, RunFolder
 from report.folders import SITES, result, write_run
 from report.test_page import Page
 

@@ -9,8 +9,8 @@ import pytest
 from confide.errors import RunError
 from confide.report import report
 from confide.report.folder import load_run
-from confide.report.intervals import ALL, intervals, type_intervals
-from confide.scoring.bootstrap import bootstrap_interval
+from confide.report.sections import ALL_SITES, intervals, type_intervals
+from confide.scoring.intervals import bootstrap_interval
 from report.folders import (
     SITES,
     bag_result,
@@ -35,11 +35,11 @@ def test_each_site_has_an_interval_and_all_together_a_narrower_one(tmp_path: Pat
     import numpy as np
 
     found = intervals(load_run(run_with(tmp_path)))
-    assert set(found) == {*SITES, ALL}
+    assert set(found) == {*SITES, ALL_SITES}
     rows = np.array(sentences("oncology", 0.8, many=100)["strict"])
     one = bootstrap_interval(rows)
     assert found["oncology"] == (one.low, one.high)
-    low, high = found[ALL]
+    low, high = found[ALL_SITES]
     assert low < 0.8 < high and high - low < 0.8 * (one.high - one.low)
 
 
@@ -85,12 +85,12 @@ def test_bags_have_intervals_of_the_area(tmp_path: Path) -> None:
         write_sentences(folder, bag_sentences(site, 1.5 + 0.2 * number, seed=number))
     run = load_run(folder)
     found = intervals(run)
-    assert set(found) == {*SITES, ALL}
+    assert set(found) == {*SITES, ALL_SITES}
     for site in (*SITES, None):
-        low, high = found[site or ALL]
+        low, high = found[site or ALL_SITES]
         score = run.score("auc", site)
         assert score is not None and low < score < high
-    wide = [high - low for low, high in (found[SITES[0]], found[ALL])]
+    wide = [high - low for low, high in (found[SITES[0]], found[ALL_SITES])]
     assert 0.02 < wide[1] < wide[0] < 0.3, "three times as many bags are more certain"
     html = report([folder], text=False).read_text()
     assert html.count('<small title="95 % interval') == len(SITES) + 1

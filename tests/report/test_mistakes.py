@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from confide.report.errorlists import Piece, errors_of, pieces
-from confide.report.mistakes import errors_view, relation_confusion
+from confide.report.folder import Piece, errors_of, pieces
+from confide.report.sections import errors_view, relation_confusion
 from confide.scoring import relation_scores
 from confide.text.document import NO_RELATION
 from report.folders import RELATIONS, errors, relation_counts, relation_errors

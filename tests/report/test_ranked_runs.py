@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from confide.errors import RunError
-from confide.report.errorlists import errors_of
-from confide.report.folder import load_runs
-from confide.report.mistakes import errors_view
+from confide.report.folder import errors_of, load_runs
 from confide.report.page import write_page
-from confide.report.ranked import precision_recall
-from confide.report.sections import by_site, by_type, learning_curves
+from confide.report.sections import by_site, by_type, errors_view, learning_curves, precision_recall
 from confide.report.tables import results
 from confide.report.views import view_of
 from report.folders import bag_errors, bag_result, ledger, relation_result, result, write_run

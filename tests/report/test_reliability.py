@@ -10,7 +10,7 @@ import pytest
 
 from confide.report import report
 from confide.report.folder import load_run
-from confide.report.reliability import SureRow, reliability
+from confide.report.sections import SureRow, reliability
 from report.folders import calibration, result, write_run
 
 

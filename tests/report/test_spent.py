@@ -9,7 +9,7 @@ import pytest
 
 from cases import each
 from confide.report import report
-from confide.report.spent import won
+from confide.report.sections import won
 from report.folders import result, write_run
 from report.test_page import Page
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.report.folder import load_run
-from confide.report.typemap import STRONGEST, TypeMap, type_map
+from confide.report.sections import STRONGEST, TypeMap, type_map
 from report.folders import SITES, TYPES, result, write_run
 
 

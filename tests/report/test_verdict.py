@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from confide.report.folder import load_runs
-from confide.report.verdict import lede, verdict
+from confide.report.page import lede, verdict
 from report.folders import relation_result, result, write_run
 
 

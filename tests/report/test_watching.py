@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from confide.errors import RunError
-from confide.federation.checkpoints import Checkpoint, CheckpointStore
+from confide.federation.memory import Checkpoint, CheckpointStore
 from confide.report import report
 from confide.report.folder import load_run
-from confide.report.watching import watch
-from confide.runs.standing import reached, standing
+from confide.report.page import watch
+from confide.runs.standing import checkpoint_marks, standing
 from report.folders import result, write_run
 
 SETTINGS = """
@@ -48,7 +48,7 @@ def scored(folder: Path, rounds: int, *, part: str = "", best: int = 1) -> None:
 
 def test_a_run_stands_where_its_newest_checkpoint_says(tmp_path: Path) -> None:
     folder = begun(tmp_path)
-    assert standing(folder).history == [] and reached(folder) == ()
+    assert standing(folder).history == [] and checkpoint_marks(folder) == ()
     scored(folder, 3)
     scored(folder, 5, best=4)
     found = standing(folder)
@@ -63,7 +63,7 @@ def test_sites_alone_stand_together(tmp_path: Path) -> None:
     assert len(standing(folder).history) == 2
     scored(folder, 4, part="south")
     assert [len(turn.sites) for turn in standing(folder).history] == [6, 6, 3, 3]
-    assert len(reached(folder)) == 2
+    assert len(checkpoint_marks(folder)) == 2
 
 
 def test_damaged_progress_is_refused_in_words(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from confide.jobs.predict import evaluate, predict
 from confide.report import report
 from confide.runs.athome import KeptAtHome
 from confide.runs.folder import RunFolder
-from confide.runs.release import CALIBRATION, release
+from confide.runs.loading import CALIBRATION, release
 from confide.scoring.calibration import AS_IS, Calibrator
 from contract.learned import learned
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from cases import each
-from confide.data.batches.examples import examples_from
-from confide.data.corpus.facts import count_relations
+from confide.corpora.dealing import count_relations
 from confide.errors import (
     ConfideError,
     DataError,
@@ -19,12 +18,12 @@ from confide.errors import (
     SchemeError,
     SettingsError,
 )
-from confide.federation.inprocess import Hosting
-from confide.runs.gathering import Gathered, gather, public_set
-from confide.runs.references import pooled, public_only
+from confide.federation.engines import Hosting
+from confide.runs.sites import Gathered, gather, pooled, public_only, public_set
 from confide.settings import Settings, parse
 from confide.text.document import Document, Entity
 from confide.text.formats import write
+from confide.training.batches import examples_from
 from contract.corpus import sentences, tiny, write_conll, write_sites
 
 

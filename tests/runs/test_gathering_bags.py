@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from confide.data.corpus.pairing import pairs_of
+from confide.corpora.dealing import pairs_of
 from confide.errors import DataError
-from confide.runs.gathering import Gathered, gather
-from confide.runs.references import pooled
+from confide.runs.sites import Gathered, gather, pooled
 from confide.settings import parse
 from confide.text.document import Document, Entity, Relation, pair_attributes
 from confide.text.formats import write

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from confide.runs.histories import joined
+from confide.runs.result import joined
 
 
 def turn(site: str, **own: Any) -> dict[str, Any]:

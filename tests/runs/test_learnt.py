@@ -9,9 +9,8 @@ from typing import Any
 
 from cases import each
 from confide.report.folder import load_runs
-from confide.report.verdict import verdict
-from confide.runs.learnt import FASTER, Advice, advice
-from confide.runs.result import Result
+from confide.report.page import verdict
+from confide.runs.result import FASTER, Advice, Result, advice
 from confide.runs.run import run
 from confide.settings import Settings, parse
 from contract.corpus import tiny

@@ -16,7 +16,7 @@ from confide.federation.messages import encode
 from confide.methods import METHODS
 from confide.removed import SETTINGS, without_removed
 from confide.runs.folder import RunFolder
-from confide.runs.opening import opened
+from confide.runs.loading import opened
 from confide.runs.run import run
 from contract.corpus import tiny
 

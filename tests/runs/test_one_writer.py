@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from confide import files
 from confide.errors import RunError
-from confide.federation import files
 from confide.runs.folder import LOCK
 from confide.runs.run import run
 from contract.corpus import tiny

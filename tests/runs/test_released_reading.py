@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from confide.errors import RunError
-from confide.runs.opening import opened
-from confide.runs.release import READING, release
+from confide.runs.loading import READING, opened, release
 from confide.text.document import Document, Sentence
 from confide.text.segment import Splitting
 from contract.learned import learned

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import RunError
+from confide.files import MOST_JSON
 from confide.runs.folder import RunFolder
 from confide.runs.result import RESULT, SCHEMA, Result, Scores, Turn
 from confide.tasks import TASKS
-from confide.userfiles import MOST_JSON
 from contract.corpus import tiny
 from contract.runs import steady
 from report.folders import bag_result, relation_result, result

@@ -12,19 +12,18 @@ import pytest
 
 from cases import each
 from confide import __version__
-from confide.data.batches.vocabulary import SPECIALS
 from confide.errors import ConfideError, RunError, SettingsError
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
-from confide.flare.run.conducting import Conductor
 from confide.flare.run.joining import check_suited
+from confide.flare.run.server import Conductor
 from confide.kinds.protocol import Kind, ModelSpec
-from confide.kinds.starting import Start, first_weights
+from confide.kinds.steps import Start, first_weights
 from confide.methods import method_of
 from confide.runs.folder import RunFolder
-from confide.runs.run import run
-from confide.runs.starting import start_of
+from confide.runs.run import run, start_of
 from confide.settings import Settings, dump, parse
+from confide.training.vocabulary import SPECIALS
 from contract.corpus import tiny
 from contract.runs import states
 

@@ -16,8 +16,7 @@ from confide.cli.verbs import app
 from confide.errors import Note, RunError
 from confide.federation.events import Event
 from confide.runs.folder import RunFolder
-from confide.runs.run import run
-from confide.runs.starting import start_of
+from confide.runs.run import run, start_of
 from confide.settings import dump
 from contract.corpus import tiny
 from flare.waiting import until

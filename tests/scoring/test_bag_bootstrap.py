@@ -7,8 +7,13 @@ import pytest
 
 from cases import each
 from confide.errors import DataError
-from confide.scoring.bag_bootstrap import auc_interval
-from confide.scoring.bags import BINS, bag_scores, count_bags, ranked_bags
+from confide.scoring.relations import (
+    BINS,
+    auc_interval,
+    bag_scores,
+    count_bags,
+    ranked_bags,
+)
 from scoring.test_bags import LABELS, drawn
 
 
@@ -49,7 +54,7 @@ def test_large_corpora_are_drawn_less_often(monkeypatch: pytest.MonkeyPatch) -> 
     scores, facts = drawn(40)
     rows = ranked_bags(scores, LABELS, facts)
     hundred = auc_interval(rows, samples=100)
-    monkeypatch.setattr("confide.scoring.bag_bootstrap.MOST_DRAWN", 1)
+    monkeypatch.setattr("confide.scoring.relations.MOST_DRAWN", 1)
     assert auc_interval(rows, samples=500) == hundred
 
 

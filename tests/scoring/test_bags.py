@@ -11,8 +11,16 @@ import pytest
 from cases import each
 from confide.errors import DataError
 from confide.scoring import Count
-from confide.scoring.bags import BINS, BagCounts, bag_scores, count_bags, sum_bag_counts
-from confide.scoring.ranking import auc, precisions_at, ranking
+from confide.scoring.relations import (
+    BINS,
+    BagCounts,
+    auc,
+    bag_scores,
+    count_bags,
+    precisions_at,
+    ranking,
+    sum_bag_counts,
+)
 from confide.text.document import NO_RELATION
 
 LABELS = (NO_RELATION, "a", "b", "c")

@@ -4,14 +4,14 @@ from hypothesis import given
 
 from confide.errors import DataError
 from confide.scoring import (
-    bootstrap,
     bootstrap_interval,
     count_entities,
+    intervals,
     paired_bootstrap,
     scores,
     sentence_counts,
 )
-from confide.scoring.bootstrap import _resampled, exchange_test
+from confide.scoring.intervals import _resampled, exchange_test
 from scoring.cases import corpora, document, sentences
 
 
@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_interval():
 
 
 def test_every_sample_is_drawn_where_they_do_not_fit_in_memory_at_once(monkeypatch):
-    monkeypatch.setattr("confide.scoring.bootstrap.CHUNK", 70)
+    monkeypatch.setattr("confide.scoring.intervals.MOST_DRAWN", 70)
     rows = np.arange(30).reshape(10, 3)  # ten kinds of sentences
     drawn = [len(sums) for (sums,) in _resampled([rows], 100, 0)]
     assert sum(drawn) == 100
@@ -98,7 +98,7 @@ class TestPaired:
         """Of nine draws one goes the other way: twice (1 + 1) of (9 + 1)."""
         one = np.array([[1, 2, 2]] * 9)
         other = np.array([[2, 2, 2]] * 8 + [[0, 2, 2]])
-        monkeypatch.setattr(bootstrap, "_resampled", lambda *_: iter([[one, other]]))
+        monkeypatch.setattr(intervals, "_resampled", lambda *_: iter([[one, other]]))
         rows = table((1, 1, 1))
         assert paired_bootstrap(rows, rows, samples=9).p == pytest.approx(2 * 2 / 10)
 

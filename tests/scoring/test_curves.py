@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import DataError
-from confide.scoring.curves import Curve, fit_curve, resampled_curves
+from confide.scoring.intervals import Curve, fit_curve, resampled_curves
 
 SIZES = [200, 400, 600, 800, 1000]
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from confide.errors import DataError
 from confide.scoring import Count
-from confide.scoring.end_to_end import Fact, Mention, count_facts
+from confide.scoring.relations import Fact, Mention, count_facts
 
 
 def fact(head, tail, relation="r", types=("A", "B")):

@@ -2,7 +2,7 @@ import networkx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.scoring.matching import maximum_pairs, shared_characters
+from confide.scoring.counts import maximum_pairs, shared_characters
 from scoring.cases import flat_spans, fragments
 
 

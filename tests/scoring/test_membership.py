@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.scoring.membership import (
+from confide.scoring.intervals import (
     LOOKS,
     Side,
     auc,

@@ -4,7 +4,7 @@ from dataclasses import replace
 from hypothesis import given
 
 from confide.scoring import confusion, count_entities, right_sentences, worst_errors
-from confide.scoring.units import by_sentence
+from confide.scoring.counts import by_sentence
 from scoring.cases import corpora, document, flat_document, flat_spans, sentences
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.federation.keys import new_key
-from confide.flare.kits.startup import Kit
+from confide.flare.kits.kit import Kit
 from confide.flare.nvidia.founding import init
 from confide.flare.run.sitekit import setup
 from contract.corpus import write_sites

@@ -9,7 +9,7 @@ from dataclasses import replace
 from starlette.testclient import TestClient
 
 from confide.serve.app import Shown, application
-from confide.serve.limits import Limits
+from confide.serve.gate import Limits
 from confide.serve.models import Served
 from confide.text.document import Document, Entity
 

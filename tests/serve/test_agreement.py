@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cases import each
-from confide.serve.agreement import agreement, kappa
+from confide.serve.correcting import agreement, kappa
 from confide.text.document import Document, Entity
 
 

@@ -28,10 +28,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-from confide.serve.app import Shown, application
-from confide.serve.limits import Limits
+from confide.serve.app import Shown, _server, application, hosts_of, listening
+from confide.serve.gate import Limits
 from confide.serve.models import Served
-from confide.serve.running import _server, hosts_of, listening
 from confide.text.document import Document
 from serve.served import annotate, other
 

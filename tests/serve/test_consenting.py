@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.flare.kits.startup import Kit
+from confide.flare.kits.kit import Kit
 from confide.flare.run import sitekit
 from confide.flare.run.standing import held_of
 from confide.methods import METHODS

@@ -16,7 +16,13 @@ import pytest
 from cases import each
 from confide import api
 from confide.errors import DataError, FormatError, GuardError
-from confide.serve.corrections import EXPORTS, Corrections, exported, place_of, settled
+from confide.serve.correcting import (
+    EXPORTS,
+    Corrections,
+    exported,
+    place_of,
+    settled,
+)
 from confide.text.document import Document, Entity, Relation
 
 ONE = Document(
@@ -106,7 +112,7 @@ def test_a_full_disk_keeps_the_file_as_it_was(tmp_path, monkeypatch) -> None:
 KILLED = """
 import sys
 from pathlib import Path
-from confide.serve.corrections import Corrections
+from confide.serve.correcting import Corrections
 from confide.text.document import Document
 kept = Corrections(Path(sys.argv[1]))
 for n in range(100_000):
@@ -207,7 +213,7 @@ def test_a_file_that_is_put_there_or_removed_meanwhile(tmp_path) -> None:
 SAVES = """
 import sys
 from pathlib import Path
-from confide.serve.corrections import Corrections
+from confide.serve.correcting import Corrections
 from confide.text.document import Document
 kept, name = Corrections(Path(sys.argv[1])), sys.argv[2]
 for n in range(60):

@@ -8,8 +8,7 @@ import time
 import pytest
 
 from cases import each
-from confide.serve.gate import COOKIE, HEADERS, Doors, Gate, Refused
-from confide.serve.limits import Limits
+from confide.serve.gate import COOKIE, HEADERS, Doors, Gate, Limits, Refused
 from serve.served import HOST, ORIGIN, browser
 
 TOKEN = "x" * 43

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confide.serve.pool import EVERY, Pool, items_of
+from confide.serve.correcting import EVERY, Pool, items_of
 from confide.text.document import Document, Entity, Relation
 from serve.served import annotate, other
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from cases import each
 from confide.serve.app import Shown
-from confide.serve.limits import Limits
+from confide.serve.gate import Limits
 from confide.serve.reading import MARKED, stretches
 from confide.text.document import Document, Entity
 from confide.text.segment import Splitting, into_sentences

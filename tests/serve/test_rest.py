@@ -12,10 +12,9 @@ from threading import Event
 from cases import each
 from confide.errors import SettingsError
 from confide.serve.app import Shown
-from confide.serve.gate import Refused
-from confide.serve.limits import Limits
+from confide.serve.gate import Limits, Refused
 from confide.serve.models import Served, named, padded
-from confide.serve.openapi import openapi
+from confide.serve.rest import openapi
 from confide.text.document import Document
 from serve.served import ORIGIN, QUICK, annotate, browser, models
 

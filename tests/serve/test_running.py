@@ -19,10 +19,19 @@ from starlette.testclient import TestClient
 
 from cases import each
 from confide.errors import KitError, SettingsError
-from confide.serve import running
-from confide.serve.app import Shown, application
-from confide.serve.limits import Limits
-from confide.serve.running import FREE, Address, hosts_of, is_here, listen, listening, token_of
+from confide.serve import app as running
+from confide.serve.app import (
+    FREE,
+    Address,
+    Shown,
+    application,
+    hosts_of,
+    is_here,
+    listen,
+    listening,
+    token_of,
+)
+from confide.serve.gate import Limits
 from serve.served import models
 
 

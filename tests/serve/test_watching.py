@@ -12,11 +12,8 @@ import pytest
 
 from confide.errors import GuardError
 from confide.serve.app import Shown
-from confide.serve.gate import Refused
-from confide.serve.limits import Limits
-from confide.serve.live import Watch, _events, routes
-from confide.serve.pages import Pages
-from confide.serve.watching import QUIET, Runs
+from confide.serve.gate import Limits, Pages, Refused
+from confide.serve.watching import QUIET, Runs, Watch, _events, routes
 from serve.served import QUICK, browser
 
 

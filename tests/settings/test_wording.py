@@ -16,11 +16,16 @@ from confide.errors import SettingsError
 from confide.methods import METHODS
 from confide.runs.result import Part
 from confide.settings import parse
-from confide.settings.base import Table
-from confide.settings.consentfile import ConsentFile
-from confide.settings.reading import own_settings
-from confide.settings.sitefile import SiteFile
-from confide.settings.wording import _TABLES, _WORDS, expected, own_words, place_of
+from confide.settings.reading import (
+    _TABLES,
+    _WORDS,
+    expected,
+    own_settings,
+    own_words,
+    place_of,
+)
+from confide.settings.sitefile import ConsentFile, SiteFile
+from confide.settings.tables import Table
 
 THEIRS = re.compile(
     r"Input should|Field required|Value error|should (be|have|match)|valid |instance of|unable to"

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.data.corpus.corpora import VARIABLE, locate
+from confide.corpora.published import VARIABLE, locate
 from confide.errors import ConfideError, FormatError, MissingDataError
 from confide.text import files
 from confide.text.files import exists, files_below, inside, is_folder, read_bytes

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from confide.data.batches.relations import Rules, candidates
+from confide.kinds.relations.batches import Rules, candidates
 from confide.text.document import stated_pairs
 from confide.text.formats import read
 from confide.text.formats.sniff import grouped

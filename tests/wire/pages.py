@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from confide.federation.wire import WireRow
+from confide.federation.steps import WireRow
 from confide.flare.run.joining import wire_digest, wire_of
 from confide.kinds import KINDS
 from confide.methods import METHODS

@@ -21,8 +21,8 @@ import pytest
 
 from cases import each
 from confide.errors import SettingsError
-from confide.federation.forms import forms_of
-from confide.federation.wire import WireRow, wire_table
+from confide.federation.messages import forms_of
+from confide.federation.steps import WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC
 from confide.kinds.protocol import Kind
 from confide.methods import METHODS, Method, wire

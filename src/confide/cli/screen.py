@@ -17,23 +17,29 @@ import sys
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import date
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import IO, TYPE_CHECKING, Any
+from types import ModuleType, TracebackType
+from typing import IO, TYPE_CHECKING, Annotated, Any, Self
 from unicodedata import bidirectional
 
+import typer
+
 from confide.errors import Note, RunError, SettingsError, printable
+from confide.report.folder import points, size
 
 if TYPE_CHECKING:
-    import typer
     from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.progress import Progress as Bar
+    from rich.progress import TaskID
     from rich.segment import Segment
 
     from confide.errors import ConfideError
+    from confide.federation.events import Event
+
 
 PIPED_WIDTH = 120
 """Columns of a table that does not go to a terminal."""
@@ -363,3 +369,236 @@ def import_help() -> None:
     for name in unused:
         del sys.modules[name]
     vars(sys.modules["typer.rich_utils"])["Console"] = _help_console
+
+
+# --- The progress of a run: a live display on a terminal, plain lines everywhere else
+#
+# A progress is a context manager; the run calls it with every event.
+
+
+_REMEMBERED = (
+    "round", "rounds", "site", "step", "loss", "dev_f1", "best_f1", "bytes_up", "bytes_down",
+    "seconds_left", "score", "folder",
+)  # fmt: skip
+
+
+@dataclass(slots=True)
+class Standing:
+    """Where a run stands: the newest value of everything that its events report."""
+
+    round: int = 0
+    rounds: int | None = None
+    done: int = 0
+    site: str = ""
+    step: str = ""
+    loss: float | None = None
+    dev_f1: float | None = None
+    best_f1: float | None = None
+    federation: str = ""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds_left: float | None = None
+    score: str = "F1"
+    folder: str = ""
+
+    def take(self, event: Event) -> None:
+        """Remember what the event reports."""
+        for name in _REMEMBERED:
+            value = getattr(event, name)
+            if value is not None:
+                setattr(self, name, value)
+        if event.kind == "round":
+            self.done = self.round
+            self.federation = event.site or ""
+
+    @property
+    def where(self) -> str:
+        """The round, such as "round 3/20"; a federation of one site puts its name before it."""
+        turn = f"round {self.round}/{self.rounds}" if self.rounds else f"round {self.round}"
+        return f"{self.federation}: {turn}" if self.federation else turn
+
+    @property
+    def facts(self) -> str:
+        """Loss, development F1, bytes and the time left, as far as they are known."""
+        parts = []
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.4g}")
+        if self.dev_f1 is not None:
+            best = "" if self.best_f1 is None else f" (best {points(self.best_f1)})"
+            parts.append(f"dev {self.score} {points(self.dev_f1)}{best}")
+        if self.bytes_up or self.bytes_down:
+            parts.append(f"up {size(self.bytes_up)}, down {size(self.bytes_down)}")
+        if self.seconds_left is not None:
+            parts.append(f"{clock(self.seconds_left)} left")
+        return " · ".join(parts)
+
+
+class Progress:
+    """Shows a run on stderr while it happens; `quiet` shows failures only."""
+
+    def __init__(self, *, quiet: bool = False, screen: Console | None = None) -> None:
+        self.standing = Standing()
+        self._quiet = quiet
+        self._screen = screen or console(sys.stderr)
+        self._bar: Bar | None = None
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        if self._screen.is_terminal and not self._quiet:
+            self._bar = _bar(self._screen)
+            self._task = self._bar.add_task("starting", total=None, now="", facts="")
+            self._bar.start()
+            close_in()  # rich reads colours out of what is written to its own streams
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, event: Event) -> None:
+        """Take in an event and show what has changed."""
+        if event.kind == "start":
+            self.standing = Standing()
+        self.standing.take(event)
+        loud = event.kind == "failed" or not self._quiet
+        if event.message and loud and event.kind != "end":  # the verb names the run's folder
+            self._print(event.message)
+        elif event.kind == "round" and self._bar is None and not self._quiet:
+            self._print(f"{self.standing.where} · {self.standing.facts}")
+        if self._bar is not None and self._task is not None:
+            self._show()
+
+    def _print(self, line: str) -> None:
+        self._screen.print(line, soft_wrap=True)
+
+    def _show(self) -> None:
+        assert self._bar is not None and self._task is not None
+        standing = self.standing
+        self._bar.update(
+            self._task,
+            description=standing.where,
+            completed=standing.done,
+            total=standing.rounds,
+            now=" · ".join(part for part in (standing.site, standing.step) if part),
+            facts=standing.facts,
+        )
+
+
+def _bar(screen: Console) -> Bar:
+    from rich.progress import BarColumn, TextColumn
+    from rich.progress import Progress as Bar
+    from rich.text import Text
+
+    class TwoLines(Bar):
+        """A bar with the facts on a line of their own, so that they fit."""
+
+        def get_renderables(self) -> Iterator[RenderableType]:
+            """The bar's line, then the facts' line."""
+            yield self.make_tasks_table(self.tasks)
+            for task in self.tasks:
+                yield Text(task.fields["facts"], style="dim", overflow="ellipsis", no_wrap=True)
+
+    return TwoLines(
+        TextColumn("{task.description}", style="bold", markup=False),
+        BarColumn(bar_width=32),
+        TextColumn("{task.fields[now]}", style="cyan", markup=False),
+        console=screen,
+        transient=True,
+    )
+
+
+# --- Options that several verbs share, named and explained the same way everywhere
+
+
+RunFolder = Annotated[Path, typer.Argument(help="A run's folder.")]
+Site = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Use this site's model, if it has or keeps its own."),
+]
+Format = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FORMAT", help="The files' format; detected by default. See `confide data formats`."
+    ),
+]
+Scheme = Annotated[
+    str | None, typer.Option(metavar="SCHEME", help="The tag scheme; detected by default.")
+]
+Encoding = Annotated[
+    str | None, typer.Option(metavar="NAME", help="The files' encoding; UTF-8 by default.")
+]
+SkipBroken = Annotated[
+    bool, typer.Option("--skip-broken", help="Name broken documents and leave them out.")
+]
+Language = Annotated[
+    str,
+    typer.Option(
+        metavar="CODE", help="Language of text without sentences: en, es, fr ... or auto."
+    ),
+]
+Key = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="The sites' shared key, for a model with a keyed word list."),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="Show no progress.")]
+RunAndFiles = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="RUN FILE...",
+        help="A run's folder, a release or NER_RUN+RE_RUN, then files (- is stdin).",
+    ),
+]
+As = Annotated[
+    list[str] | None,
+    typer.Option("--as", metavar="FOUND=KNOWN", help="Rename an entity type to the model's name."),
+]
+Types = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TYPE,...", help="What is wanted: label entities or relations of these types alone."
+    ),
+]
+DemoOut = Annotated[Path, typer.Option(metavar="DIR", help="Folder for the demo's files.")]
+Home = Annotated[
+    bool, typer.Option("--home", help="Then let each site keep a better model: `confide home`.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change one setting.")
+]
+Canaries = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Canaries of each site, for `confide audit`.")
+]
+RunOut = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The run's folder; under runs/ by default.")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue a stopped run.")]
+SettingsName = Annotated[
+    str, typer.Argument(metavar="SETTINGS", help="A settings file or a recipe's name.")
+]
+Log = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--log",
+        metavar="NAME[=WHERE]",
+        help="Also log to jsonl, tensorboard or mlflow; may be repeated.",
+    ),
+]
+Both = Annotated[bool, typer.Option("--both", help="Also show what goes down to a site.")]
+Passphrase = Annotated[
+    bool,
+    typer.Option(
+        "--passphrase",
+        help="Encrypt the key; asks for a passphrase or reads $CONFIDE_PASSPHRASE_FILE.",
+    ),
+]
+
+
+def with_canaries(overrides: list[str] | None, canaries: int) -> list[str]:
+    """The overrides, with so many canaries of each site unless that is 0."""
+    return [*(overrides or ()), *([f"data.canaries={canaries}"] if canaries else ())]

@@ -5,31 +5,28 @@ Nothing heavy is imported before a verb runs, so `confide --help` answers at onc
 
 from __future__ import annotations
 
+import json
+import math
+import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
+from typer import BadParameter
 from typer.core import TyperGroup
 
 from confide import __version__
 from confide.cli import screen
-from confide.cli.audit_verbs import audit
-from confide.cli.budget_verbs import budget
-from confide.cli.data_verbs import data
-from confide.cli.export_verbs import export
-from confide.cli.home_verbs import home
-from confide.cli.key_verbs import keys
-from confide.cli.kit_verbs import consortium, server, site
-from confide.cli.missing import all_missing
-from confide.cli.peer_verbs import peers
-from confide.cli.privacy_verbs import privacy
-from confide.cli.reading import GoldHow, NotesHow, SettingsHow, reads_as
-from confide.cli.report_verbs import report
-from confide.cli.serve_verbs import serve
-from confide.cli.site_verbs import ResumesOrEnds, coordinate
-from confide.cli.words import (
+from confide.cli.data import data
+from confide.cli.files import (
+    GoldHow,
+    NotesHow,
+    SettingsHow,
+    reads_as,
+)
+from confide.cli.screen import (
     As,
     Both,
     Canaries,
@@ -39,6 +36,7 @@ from confide.cli.words import (
     Key,
     Log,
     Overrides,
+    Passphrase,
     Quiet,
     Resume,
     RunAndFiles,
@@ -48,11 +46,569 @@ from confide.cli.words import (
     Site,
     with_canaries,
 )
+from confide.cli.sites import ResumesOrEnds, consortium, coordinate, peers, server, site
+from confide.cli.tables import titled
 from confide.errors import ConfideError, DataError, SettingsError, printable
 from confide.removed import VERBS
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from confide.jobs.initialise import Match
+    from confide.jobs.privacy_plan import PrivacyPlan
+    from confide.runs.athome import AtHome
+    from confide.runs.result import Result
+    from confide.settings import Settings
+
+
+# --- What `run` and `coordinate` say when they end: whether the run has learnt, and what comes
+#     next
+#
+# Every command is one line of a shell: names with spaces or other marks are quoted.
+
+
+MOST = 3
+"""So many commands come next."""
+_READING = ("format", "scheme")
+_UNSAID = ("encoding", "columns", "annotators", "skip_broken")
+"""How a site's files are read, if not by what `evaluate` can be told."""
+
+
+def say_advice(
+    folder: Path, result: Result, *, command: tuple[str, Sequence[str], Path | None]
+) -> None:
+    """Say if the model has not learnt, or was still learning, and what changes that.
+
+    `command` has the settings file, the overrides and the folder of the command that ended.
+    """
+    from confide.runs.folder import RunFolder
+    from confide.runs.result import advice
+
+    found = advice(result, RunFolder(folder).settings())
+    if found is None:
+        return
+    screen.say(f"\n{found.said}", style="bold yellow")
+    if not found.changes:
+        return
+    settings, overrides, out = command
+    kept = [one for one in overrides if one.partition("=")[0].strip() not in found.changes]
+    changed = [*kept, *_assigned(found.changes)]
+    words = ["confide", "run", settings, *(word for one in changed for word in ("--set", one))]
+    if found.resumes:
+        words += [*([] if out is None else ["--out", str(out)]), "--resume"]
+    else:
+        words += ["--out", f"{shown(folder)}-again"]
+    said = "to train on" if found.resumes else "to try again"
+    screen.say(f"{said}: {shlex.join(words)}")
+
+
+def _assigned(changes: Mapping[str, object]) -> list[str]:
+    return [f"{key}={value}" for key, value in changes.items()]
+
+
+def say_next(lines: Sequence[str]) -> None:
+    """Say which commands come next."""
+    screen.say("next:")
+    for line in lines:
+        screen.say(f"  {line}")
+
+
+def next_commands(folder: Path, result: Result) -> list[str]:
+    """Three commands for a run that has ended here, with the run's own files and sites."""
+    from confide.runs.folder import RunFolder
+    from confide.tasks import TASKS
+
+    run, settings, task = shown(folder), RunFolder(folder).settings(), TASKS[result.task]
+    file, site, reading = _held_out(settings, result)
+    lines = [_line("evaluate", run, file, *site, *reading)] if file else []
+    if task.learns == "entities":
+        text = shlex.quote("Write a sentence of your own here.")
+        lines.append(f"echo {text} | {_line('predict', run, '-', *site)}")
+    elif file:
+        to = ["--to", "facts"] if task.bags else []
+        read = reading[:2] if reading[:1] == ["--format"] else []
+        lines.append(_line("predict", run, file, *site, *read, *to))
+    lines.append(_line("report", run))
+    if settings.method not in ("pooled", "public-only"):
+        lines.append(_line("home", run))
+    return lines[:MOST]
+
+
+def lead_commands(folder: Path) -> list[str]:
+    """Commands for a lead, who has a run's numbers and no text."""
+    return [_line(verb, shown(folder)) for verb in ("report", "ledger")]
+
+
+def _line(*words: str) -> str:
+    return shlex.join(["confide", *words])
+
+
+def shown(path: Path) -> str:
+    """The path from here if it lies below, as a shell that stays here would name it."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _held_out(settings: Settings, result: Result) -> tuple[str, list[str], list[str]]:
+    """A test file of the run's own, the site whose model to use, and how the file is read.
+
+    There is no file if none was named, or if `evaluate` cannot be told how to read it.
+    """
+    from confide.settings import SplitTable
+
+    sites = sorted(result.data.sites)
+    tables = [settings.split] if settings.split else list(settings.site)
+    for table in tables:
+        own = settings.data if isinstance(table, SplitTable) else table
+        how = [(name, getattr(own, name) or getattr(settings.data, name)) for name in _READING]
+        odd = any(getattr(one, name) for one in (own, settings.data) for name in _UNSAID)
+        if not table.test or odd:
+            continue
+        named = min(sites, default="") if isinstance(table, SplitTable) else table.name
+        maps = not isinstance(table, SplitTable) and bool(table.tags or table.relations)
+        wanted = result.personal or maps
+        reading = [word for name, value in how if value for word in (f"--{name}", value)]
+        return shown(Path(table.test[0])), ["--site", named] * wanted, reading
+    return "", ["--site", *sites[:1]] if result.personal else [], []
+
+
+# --- Everything that a command lacks, said at once, with a line to paste
+#
+# Typer stops at the first argument or option that is missing.
+
+
+def all_missing(error: BadParameter) -> SettingsError | None:
+    """What the command lacks; None if the error is about something else."""
+    context: Any = error.ctx
+    if type(error).__name__ != "MissingParameter" or context is None:
+        return None
+    words, missing = context.command_path.split()[1:], []
+    for one in context.command.params:
+        flag = one.opts[0] if one.param_type_name == "option" else ""
+        value = context.params.get(one.name)
+        shown = [word.rstrip(".").upper() for word in (one.metavar or one.name).split()]
+        if one.required and one.name not in context.params:
+            missing.append(flag or " ".join(shown))
+            words += [flag] * bool(flag) + shown
+        elif str(context.get_parameter_source(one.name)).endswith("COMMANDLINE"):
+            values = value if isinstance(value, (list, tuple)) else [value]
+            given = [[flag, str(each)] if flag else [str(each)] for each in values]
+            words += [flag] if value is True else [word for pair in given for word in pair]
+    listed = " and ".join(filter(None, [", ".join(missing[:-1]), missing[-1]]))
+    return SettingsError(
+        f"{listed} {'is' if len(missing) == 1 else 'are'} missing",
+        expected=shlex.join(["confide", *words]),
+        fix="fill in the words in capitals;"
+        f" `confide {context.command_path.partition(' ')[2]} --help` explains them",
+    )
+
+
+# --- The verb `confide home`: each site keeps the model that is best for it
+
+
+def home(
+    run: RunFolder,
+    *,
+    site: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this site; all by default.")
+    ] = None,
+    passes: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Most passes to tune the run's model; 0: none.")
+    ] = 10,
+    alone: Annotated[
+        bool, typer.Option("--alone/--no-alone", help="Also train a model at home from the start.")
+    ] = True,
+    key: Key = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Let each site compare the run's model with its own, and keep the best. Nothing is sent."""
+    from confide import api
+
+    found = api.home(
+        Path(run),
+        site=site,
+        passes=passes,
+        alone=alone,
+        key=key,
+        say=None if quiet or as_json else screen.say,
+    )
+    if as_json:
+        screen.put_json({name: one.model_dump() for name, one in found.items()})
+    else:
+        screen.show(table_of(found))
+
+
+def table_of(found: Mapping[str, AtHome], *, first: str = "site") -> Table:
+    """What each site compared, or one site after each run, in percent, and what it keeps."""
+    from confide.cli.tables import titled
+    from confide.runs.athome import CANDIDATES
+
+    table = titled("Score on development text / test text, in percent")
+    table.add_column(first)
+    for name in CANDIDATES:
+        table.add_column(name, justify="right")
+    table.add_column("keeps")
+    for title, one in found.items():
+        cells = [
+            f"{_percent(model.dev)} / {_percent(model.test)}"
+            if (model := one.candidates.get(name))
+            else "-"
+            for name in CANDIDATES
+        ]
+        told = " (too little to tell)" if one.undecided else ""
+        table.add_row(title, *cells, one.kept + told)
+    return table
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
+
+
+# --- The verb `confide budget`: how often sites should talk, for the bytes that they may send
+
+
+def budget(
+    run: RunFolder,
+    *,
+    megabytes: Annotated[
+        float, typer.Option(metavar="MB", help="What a site may upload in the whole run.")
+    ],
+    passes: Annotated[
+        float | None, typer.Option(metavar="N", help="Over the text; by default those of the run.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Propose how often sites should talk, from a run and the bytes that a site may upload."""
+    from dataclasses import asdict
+
+    from confide import api
+
+    found = api.budget(Path(run), megabytes=megabytes, passes=passes)
+    if as_json:
+        screen.put_json(asdict(found))
+        return
+    screen.say(
+        f"one upload: {found.each:.3g} MB; {found.rounds} rounds of {found.local_steps} batches:"
+        f" {found.passes:.3g} passes, {found.megabytes:.4g} MB a site"
+    )
+    typer.echo(" ".join(f"--set {one}" for one in found.overrides()))
+
+
+# --- The verb `confide audit`: what a run's model and its ledger tell
+
+
+def audit(
+    run: RunFolder,
+    *,
+    site: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Only this site; all by default.")
+    ] = None,
+    references: Annotated[
+        int,
+        typer.Option(
+            metavar="K", min=0, help="Models trained on halves of the text, for a stronger attack."
+        ),
+    ] = 0,
+    most: Annotated[
+        int, typer.Option(metavar="N", min=20, help="Most documents of each side.")
+    ] = 1000,
+    key: Key = None,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Measure what a run's model and ledger tell of its sites' text. Nothing is sent."""
+    from confide import api
+    from confide.jobs.audit import told
+
+    found = api.audit(
+        run,
+        site=site,
+        most=most,
+        references=references,
+        key=key,
+        say=None if quiet or as_json else screen.say,
+    )
+    if as_json:
+        screen.put_json(found.model_dump(by_alias=True))
+    else:
+        for line in told(found):
+            typer.echo(line)
+
+
+# --- The verb `confide export`: a trained model for other programs
+
+
+def export(
+    run: RunFolder,
+    *,
+    to: Annotated[
+        Literal["onnx", "hf", "peft", "spacy"], typer.Option(help="The program it is for.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="A new or empty folder.")],
+    int8: Annotated[
+        bool, typer.Option("--int8", help="ONNX only: a byte for each weight of linear layers.")
+    ] = False,
+    site: Site = None,
+    key: Key = None,
+) -> None:
+    """Write the model for other programs: ONNX, transformers, peft or spaCy."""
+    from confide import api
+
+    folder = api.export(run, to=to, out=out, site=site, key=key, int8=int8, say=screen.say)
+    screen.say(f"{folder}: written for {to}")
+
+
+# --- `confide report`: the page of finished runs, and of one that goes on
+
+
+def report(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="One or more run folders.")],
+    *,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="The page to write.")] = None,
+    text: Annotated[
+        bool, typer.Option("--text/--no-text", help="Show sites' text: right and wrong answers.")
+    ] = True,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Renew the page of one run until it is finished.")
+    ] = False,
+) -> None:
+    """Write one self-contained HTML page that shows and compares runs."""
+    from confide import api
+
+    if not watch:
+        typer.echo(str(api.report(runs, out=out, text=text)))
+        return
+    if len(runs) > 1:
+        raise SettingsError("only one run can be watched", got=f"{len(runs)} runs")
+    api.watch_report(
+        runs[0], out=out, text=text, on_page=lambda page, where: screen.say(f"{page}: {where}")
+    )
+
+
+# --- The verb `confide serve`: a page and a REST interface at one local address
+
+
+HELP = "Runs, releases or NER_RUN+RE_RUN; RUN@SITE for a site's own. A folder of runs is watched."
+
+
+def serve(
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN...", help=HELP)] = None,
+    *,
+    corrections: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Correct, and keep corrections here.")
+    ] = None,
+    texts: Annotated[
+        list[Path] | None,
+        typer.Option("--text", metavar="FILE", help="Text to correct; may be repeated."),
+    ] = None,
+    kit: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="A site's kit: see and agree in a browser.")
+    ] = None,
+    asked: Annotated[
+        str | None,
+        typer.Option("--for", metavar="SETTINGS", help="With --kit: what the lead asks for."),
+    ] = None,
+    key: Key = None,
+    at: Annotated[
+        str, typer.Option(metavar="HOST:PORT", help="The address; port 0 is any that is free.")
+    ] = "127.0.0.1:8765",
+    token_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keep the token here, for the next start too; `none`: every account of this"
+            " machine may enter.",
+        ),
+    ] = None,
+) -> None:
+    """Read, correct and watch in a browser, and predict by REST. Stop it with Ctrl-C."""
+    try:
+        from confide.serve import app
+        from confide.serve import app as running
+    except ModuleNotFoundError as error:
+        raise SettingsError(
+            "the server is not installed", got=str(error.name), fix="pip install 'confide[serve]'"
+        ) from error
+    pages = app.Shown({}, corrections=corrections, kit=kit, asked=asked)
+    where = running.Address.of(at, token_file)
+    running.serve(runs or (), where, pages=pages, key=key, texts=texts or (), say=screen.say)
+
+
+# --- The verb `confide privacy plan`: what noise a run needs for the ε that it may spend
+
+
+privacy = typer.Typer(no_args_is_help=True, help="Work out noise and ε before a run.")
+
+
+@privacy.callback()
+def _plan_options() -> None:
+    pass
+
+
+@privacy.command("plan")
+def plan(
+    settings: SettingsName,
+    *,
+    overrides: Overrides = None,
+    units: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="How many units all sites have together, about."),
+    ] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(metavar="E", help="The ε that may be spent; the rest is proposed."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Show the noise, ε by round, and what colluding and lost sites change. Reads no text.
+
+    What the settings leave open is proposed, with its reason, as lines to add.
+    """
+    from confide import api
+
+    found = api.privacy_plan(settings, overrides=overrides or (), units=units, epsilon=epsilon)
+    screen.answer(found, *planned(found), as_json=as_json)
+    if not as_json:
+        for line in said(found):
+            screen.say(line)
+        typer.echo("\n".join(lines_to_add(found, settings)))
+
+
+# --- Tables and words for `confide privacy plan`
+
+
+def planned(plan: PrivacyPlan) -> list[Table]:
+    """ε by round, ε against more or fewer colluders, and what noise cost elsewhere."""
+    spent = titled(f"ε at δ = {plan.delta:g}, for one {plan.unit}")
+    spent.add_column("after round", justify="right")
+    spent.add_column("ε", justify="right")
+    for row in plan.rounds_spent:
+        spent.add_row(str(row.rounds), _short(row.epsilon))
+    against = titled("ε of the whole run, by who is in league with the server")
+    for name in ("colluding sites", "sites in a sum", "ε"):
+        against.add_column(name, justify="right")
+    for one in plan.against:
+        against.add_row(str(one.colluding), str(one.sites), _short(one.epsilon))
+    elsewhere = titled("F1 on published corpora, at δ = 1e-05 (docs/noise.md)")
+    elsewhere.add_column("corpus")
+    for name in ("units", "no noise", "ε = 8", "ε = 3", "ε = 1"):
+        elsewhere.add_column(name, justify="right")
+    for cell in plan.elsewhere:
+        scores = (cell.without, cell.at_8, cell.at_3, cell.at_1)
+        elsewhere.add_row(f"{cell.corpus}, {cell.model}", str(cell.units), *map(str, scores))
+    more = [against] * bool(plan.against) + [elsewhere] * bool(plan.elsewhere)
+    return [spent, *more]
+
+
+def said(plan: PrivacyPlan) -> Iterator[str]:
+    """The plan in sentences."""
+    yield (
+        f"σ = {plan.noise:g} clips, rate {plan.rate:g}, {plan.rounds} rounds:"
+        f" ε = {_short(plan.epsilon)} at δ = {plan.delta:g}"
+    )
+    if plan.steps:
+        yield (
+            f"{plan.sites} sites, each in {plan.steps} steps of its own in a round: each adds all"
+            f" of the noise, {plan.site_noise:.3g} clips, whoever colludes"
+        )
+    else:
+        yield _together(plan)
+    if plan.drawn:
+        what = "a step of a site" if plan.steps else "a round"
+        yield (
+            f"{what} draws about {plan.drawn:.3g} units; on each number of their mean gradient the"
+            f" noise has a standard deviation of {plan.per_number:.2g}"
+        )
+    if not plan.proposed:
+        able = '"dp-feded"' if plan.steps else '"dp-fedsgd", or "dp-fedner"'
+        yield f"train under it with method = {able}"
+
+
+def lines_to_add(plan: PrivacyPlan, settings: str) -> Iterator[str]:
+    """What is proposed as TOML with reasons, then what is left to say, and the command to run."""
+    if not plan.proposed and not plan.unsaid:
+        return
+    yield f"\n# Add these lines to {settings}, or change those that are there:"
+    tables: dict[str, list[str]] = {}
+    for one in plan.proposed:
+        table, _, key = one.key.rpartition(".")
+        tables.setdefault(table, []).append(f"{key} = {json.dumps(one.value)}  # {one.why}")
+    for said in plan.unsaid:
+        table, _, key = said.key.rpartition(".")
+        example = f"# {key} = {json.dumps(said.example)}  # YOU SAY: {said.why}"
+        tables.setdefault(table, []).append(example)
+    for table in sorted(tables):
+        yield from ([f"\n[{table}]"] if table else [])
+        yield from tables[table]
+    words = [f"{one.key}={json.dumps(one.value)}" for one in plan.proposed]
+    words += [f"{one.key}={json.dumps(one.example)}" for one in plan.unsaid if one.needed]
+    yield "\n# Or all on one line (your own values for those that YOU SAY):"
+    yield shlex.join(["confide", "run", settings, *(w for one in words for w in ("--set", one))])
+    for why in plan.blocked:
+        yield f"\n# A run would still be refused: {why}"
+
+
+def _together(plan: PrivacyPlan) -> str:
+    return (
+        f"{plan.sites} sites, a sum over at least {plan.least}, up to {plan.colluding} colluding:"
+        f" each site adds {plan.site_noise:.3g} clips; with nobody lost the sum has"
+        f" {plan.whole_noise:.3g}"
+    )
+
+
+def _short(epsilon: float) -> str:
+    return "no bound" if math.isinf(epsilon) or epsilon > 1000 else f"{epsilon:.3g}"
+
+
+# --- The verbs `confide key …`: the key that the sites share, and keys at rest
+
+
+keys = typer.Typer(
+    no_args_is_help=True, help="Make the sites' shared key; encrypt keys with a passphrase."
+)
+
+KeyPath = Annotated[
+    Path,
+    typer.Argument(metavar="FILE", help="The sites' shared key, or a private key (PEM)."),
+]
+
+
+@keys.command("new")
+def new(
+    path: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the key.")],
+    *,
+    passphrase: Passphrase = False,
+) -> None:
+    """Make a random key for the sites to share; only its owner can read the file."""
+    from confide import api
+    from confide.federation.keys import new_passphrase_for
+
+    secret = new_passphrase_for(path) if passphrase else None
+    made = api.new_key(path, passphrase=secret)
+    screen.say(f"{made}: give it to the other sites, never to the server")
+
+
+@keys.command("protect")
+def protect(path: KeyPath) -> None:
+    """Encrypt a key with a passphrase."""
+    from confide import api
+
+    screen.say(f"{api.protect_key(path)} is encrypted", style="bold")
+    screen.say("the unencrypted key may still be on the disk and in backups")
+
+
+@keys.command("unprotect")
+def unprotect(path: KeyPath) -> None:
+    """Remove a key's encryption."""
+    from confide import api
+
+    screen.say(
+        f"{api.unprotect_key(path)} is no longer encrypted; only its owner can read it",
+        style="bold",
+    )
+
+
 PANELS = {
     "Start here": ("demo", "init", "run", "predict", "evaluate", "serve"),
     "Inspect and plan": (
@@ -205,15 +761,15 @@ def run(
     overrides: Overrides = None,
     out: RunOut = None,
     resume: Resume = False,
-    home: Home = False,
+    and_home: Home = False,
     canaries: Canaries = 0,
     log: Log = None,
     quiet: Quiet = False,
 ) -> None:
     """Train a model across the sites that a settings file names."""
     from confide import api
-    from confide.cli import afterwards, home_verbs, tables
-    from confide.cli.progress import Progress
+    from confide.cli import tables
+    from confide.cli.screen import Progress
     from confide.federation.events import to_all
 
     changes, progress = with_canaries(overrides, canaries), Progress(quiet=quiet)
@@ -232,11 +788,11 @@ def run(
         how = "stopped; repeat the command with --resume to continue from the last checkpoint"
         raise screen.stopped(stop, how if begun else screen.AGAIN) from None
     screen.show(tables.sites(done.result))
-    if home:
-        home_verbs.home(done.folder, quiet=quiet)
+    if and_home:
+        home(done.folder, quiet=quiet)
     screen.say(f"run folder: {done.folder}")
-    afterwards.say_advice(done.folder, done.result, command=(settings, changes, out))
-    afterwards.say_next(afterwards.next_commands(done.folder, done.result))
+    say_advice(done.folder, done.result, command=(settings, changes, out))
+    say_next(next_commands(done.folder, done.result))
 
 
 @app.command()
@@ -251,8 +807,8 @@ def demo(
 ) -> None:
     """Train on a small made-up corpus of three sites and show the results."""
     from confide import api
-    from confide.cli.progress import Progress
-    from confide.cli.showing import demonstration
+    from confide.cli.screen import Progress
+    from confide.cli.tables import demonstration
 
     with Progress(quiet=quiet) as progress:
         shown = api.demo(out=out, seed=seed, every=every, on_event=progress)
@@ -293,7 +849,7 @@ def predict(
 ) -> None:
     """Annotate text with entities, relations or both, each with a confidence."""
     from confide import api
-    from confide.cli.putting import (
+    from confide.cli.files import (
         FACTS,
         named_types,
         put_documents,
@@ -325,7 +881,12 @@ def evaluate(
 ) -> None:
     """Score a run's model, or a chain of two, on annotated files: by type and by relation."""
     from confide import api
-    from confide.cli.putting import named_types, put_scores, run_and_files, wanted_types
+    from confide.cli.files import (
+        named_types,
+        put_scores,
+        run_and_files,
+        wanted_types,
+    )
 
     run, files = run_and_files(words)
     given: dict[str, Any] = {"site": site, "format": how.format, "key": key, "mode": mode}
@@ -374,7 +935,7 @@ def release(
 ) -> None:
     """Write a copy of the model that needs no key. No other command does."""
     from confide import api
-    from confide.cli.putting import say_released
+    from confide.cli.files import say_released
 
     say_released(api.release(run, out=out, site=site, key=key))
 
@@ -496,7 +1057,7 @@ def capacity(
 ) -> None:
     """Would more text help this model? Train on growing parts of it to find out."""
     from confide import api
-    from confide.cli.progress import Progress
+    from confide.cli.screen import Progress
 
     with Progress(quiet=quiet) as progress:
         found = api.capacity(

@@ -2,33 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
 
-from confide.errors import FederationError, GuardError, SiteFault
-from confide.federation.adding import Total, add, form_of, odd_field
-from confide.federation.bounds import check_learnt
-from confide.federation.changes import restored
-from confide.federation.combining import PLAIN, TOO_FAR, Combining, Pile, fewest_left, norms_of
-from confide.federation.engine import Delivery, Engine
+from confide.errors import ConfideError, FederationError, GuardError, QuorumError, SiteFault
+from confide.federation.broadcast import MISSING, Giving
+from confide.federation.combining import (
+    PLAIN,
+    TOO_FAR,
+    Combining,
+    Pile,
+    Total,
+    add,
+    fewest_left,
+    form_of,
+    norms_of,
+    odd_field,
+)
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
-from confide.federation.giving import MISSING, Giving
 from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode_one_of, sizes
-from confide.federation.ordering import as_they_come, in_order
-from confide.federation.quorum import round_half_up, too_few
-from confide.federation.secure.exchanges import is_summed
-from confide.federation.secure.grouping import summed_unseen
-from confide.federation.secure.once import Asking
-from confide.federation.secure.summing import Summing
-from confide.federation.steps import Step
+from confide.federation.quantising import restored
+from confide.federation.secure.server import Asking, Summing, summed_unseen
+from confide.federation.secure.steps import is_summed
+from confide.federation.steps import Delivery, Engine, Step, check_learnt
 from confide.seeds import derive_seed
+
+# --- How many sites are enough, and the error for too few
+
+
+def round_half_up(number: float) -> int:
+    """The nearest integer; .5 always rounds up (Python rounds it to even)."""
+    return int(number + 0.5)
+
+
+def too_few(
+    step: str,
+    answered: int,
+    need: int,
+    *,
+    round: int,
+    faults: Iterable[SiteFault],
+    of: int = 0,
+    odd: int = 0,
+    how: str = "",
+) -> QuorumError:
+    """The error for a step that too few sites answered, with this round's faults.
+
+    `of` sites were asked and `odd` replies were of no use; without `of`, the way in which replies
+    are combined (`how`) needs more.
+    """
+    own = tuple(fault for fault in faults if fault.round == round)
+    expected = f"at least {need} of {of}"
+    fix = "repair the sites that failed and resume, or lower federation.at_least"
+    if not of:
+        expected = f"at least {need}, since combine = {how!r}"
+        fix = (
+            "ask more sites (federation.fraction), repair those that failed and resume, or set"
+            ' federation.combine to "clipped" or "mean"'
+        )
+    said = [*map(str, own)]
+    if odd:
+        said.append(f"{odd} had nothing that could be summed: the logs of the sites say which")
+    error = QuorumError(
+        f"step {step}, round {round}: too few sites answered",
+        expected=expected,
+        got=f"{answered} ({'; '.join(said)})",
+        fix=fix,
+    )
+    error.faults = own
+    return error
+
+
+# --- The order in which the server handles replies: as they come, or by the names of their sites
+
+
+def as_they_come(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, Delivery]]:
+    """Deliveries with the names of their sites; none is held while the next one comes."""
+    for delivery in deliveries:
+        yield delivery.site, delivery
+        del delivery
+
+
+def in_order(
+    deliveries: Iterable[Delivery], asked: Iterable[str]
+) -> Iterator[tuple[str, Delivery]]:
+    """Deliveries in the order of the sites' names; an early one waits for those before it."""
+    waiting: dict[str, Delivery] = {}
+    order = iter(sorted(asked))
+    turn = next(order, None)
+    for delivery in deliveries:
+        waiting[delivery.site] = delivery
+        while turn is not None and turn in waiting:
+            yield turn, waiting.pop(turn)
+            turn = next(order, None)
+
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -397,3 +471,69 @@ class Federation:
             raise too_few(
                 step.name, answered, need, round=round, faults=self.faults, of=len(names), odd=odd
             )
+
+
+# --- What all sites must have in common, and how a run continues without the sites that differ
+#
+# One site with a different key, or one that claims to have one, must not end the run for the
+# others.
+
+
+DIFFERS = "differs"
+"""The code of a site that differs from the others where all must be the same."""
+
+
+@dataclass(frozen=True)
+class Parted:
+    """Sites that do not agree: the `odd` ones, and all `groups`, the largest first.
+
+    `odd` is empty if the largest groups are equally large.
+    """
+
+    odd: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+
+    @property
+    def tied(self) -> bool:
+        """Whether nobody can tell which sites are the odd ones."""
+        return not self.odd
+
+    def who(self, one: str, tied: str) -> str:
+        """`one` with the odd sites for its {}; where nobody can tell them, `tied`: the groups."""
+        if self.tied:
+            return f"{tied}: {' | '.join(map(', '.join, self.groups))}"
+        return one.format(", ".join(self.odd))
+
+
+def alike(
+    federation: Federation,
+    said: Mapping[str, Hashable],
+    *,
+    step: Step,
+    why: str,
+    error: Callable[[Parted], ConfideError],
+    ours: Hashable | None = None,
+) -> list[str]:
+    """The sites that say what most sites say, or what the server says (`ours`), sorted.
+
+    The others become faults of round 0, each by name and with the words `why`, and the run
+    continues without them. Raises `error` if fewer than `at_least` sites would be left, or if the
+    largest groups are equally large.
+    """
+    groups: dict[Hashable, list[str]] = {}
+    for site, value in sorted(said.items()):
+        groups.setdefault(value, []).append(site)
+    by_size = sorted(groups.values(), key=len, reverse=True)
+    if ours is not None:
+        kept = groups.get(ours, [])
+    else:
+        tied = len(by_size) > 1 and len(by_size[0]) == len(by_size[1])
+        kept = by_size[0] if by_size and not tied else []
+    odd = tuple(sorted(said.keys() - set(kept))) if kept or ours is not None else ()
+    if len(kept) == len(said):
+        return kept
+    if not kept or not federation.enough(len(kept)):
+        raise error(Parted(odd, tuple(map(tuple, by_size))))
+    for site in odd:
+        federation.leave_out(SiteFault(site=site, step=step.name, round=0, code=DIFFERS, what=why))
+    return kept

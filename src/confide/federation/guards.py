@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from confide.errors import GuardError
-from confide.federation.adding import blocks
+from confide.federation.combining import blocks
 from confide.federation.failures import Failure, Refusal
-from confide.federation.forms import (
+from confide.federation.messages import (
+    Arrays,
     Limits,
     class_of,
     forms_of,
@@ -27,7 +28,6 @@ from confide.federation.forms import (
     values_of,
     widest,
 )
-from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 
 MOST = 10**12

@@ -6,27 +6,375 @@ encrypted (see `passphrase`).
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import hmac
 import multiprocessing
 import os
+import re
 import secrets
+import stat
+import unicodedata
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from confide.errors import KeyFileError, LockedKeyError
-from confide.federation.passphrase import (
-    Kind,
-    in_plain,
-    is_sealed,
-    new_passphrase_for,
-    private_from,
-    read_key_file,
-    save_private,
-    seal,
-    unseal,
-    write_key,
+from confide.errors import KeyFileError, LockedKeyError, os_errors_as, printable
+from confide.files import NotAFileError, opened
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
+
+
+# --- Keys at rest: where a passphrase comes from, and the form of files encrypted with it
+#
+# A passphrase comes from the file that `CONFIDE_PASSPHRASE_FILE` names, or from the terminal;
+# never from the command line. An encrypted key is one line:
+#
+#     confide-key-2 KIND scrypt COST 8 1 SALT NONCE BOX
+#
+# KIND is `shared` (the sites' key) or `private` (PKCS #8 of a private key). BOX is the key
+# encrypted with ChaCha20-Poly1305 (RFC 8439), under the key that scrypt (RFC 7914) derives from
+# passphrase and salt; everything before BOX is its associated data. The form leaves no freedom,
+# so no byte of a file can be changed unnoticed.
+
+
+VARIABLE = "CONFIDE_PASSPHRASE_FILE"
+"""The environment variable with the path of the passphrase file, for use without a terminal."""
+
+Kind = Literal["shared", "private"]
+
+COST = 2**17
+"""The cost of scrypt for a new file: 128 MiB of memory, about a second."""
+LEAST_COST, MOST_COST = 2**15, 2**18
+"""The costs that a file may ask for: 32 to 256 MiB. A hostile file gets no more."""
+FEWEST_LETTERS = 12
+"""The shortest new passphrase."""
+
+_SEALED_MARK = b"confide-key-2 "
+_LINE = re.compile(
+    rb"(confide-key-2 (shared|private) scrypt ([1-9][0-9]{0,9}) 8 1 ([0-9a-f]{32}) ([0-9a-f]{24}))"
+    rb" ((?:[0-9a-f]{2}){17,8000})\n"
 )
+_MOST_BYTES = 2**15
+_SHUT = "the key is encrypted, and there is no terminal here to ask for its passphrase"
+_NONE = "the key needs a new passphrase, and there is no terminal here to ask for one"
+_SET = (
+    f"set {VARIABLE}, in the environment of this command or service, to the path of a file with"
+    " the passphrase on one line, readable by its owner only (chmod 600); or run the command at a"
+    " terminal"
+)
+
+
+# --- where the passphrase comes from ------------------------------------------------------
+
+
+def passphrase_for(path: Path, *, ask: bool = True) -> bytes:
+    """The passphrase of the encrypted key at `path`, from the passphrase file or the terminal.
+
+    With `ask=False` the terminal is not used. Raises LockedKeyError if there is none.
+    """
+    if named := os.environ.get(VARIABLE):
+        return _from_file(Path(named))
+    if not ask:
+        raise _unasked(_SHUT, path)
+    return _usable(_asked(f"Passphrase of {path}: ", path, otherwise=_SHUT), where=str(path))
+
+
+def new_passphrase_for(path: Path) -> bytes:
+    """A passphrase to encrypt a key with; at the terminal it is asked for twice.
+
+    Raises LockedKeyError: none, shorter than 12 letters, or different the second time.
+    """
+    if named := os.environ.get(VARIABLE):
+        passphrase, where = _from_file(Path(named)), named
+    else:
+        where = str(path)
+        typed = _asked(f"New passphrase of {path}: ", path, otherwise=_NONE)
+        passphrase = _usable(typed, where=where)
+        if _usable(_asked("The same again: ", path, otherwise=_NONE), where=where) != passphrase:
+            raise LockedKeyError(
+                "the two passphrases differ",
+                where=where,
+                fix="run the command again; nothing was changed",
+            )
+    if len(passphrase.decode()) < FEWEST_LETTERS:
+        raise LockedKeyError(
+            "the passphrase is too short",
+            expected=f"{FEWEST_LETTERS} letters or more, such as five unrelated words",
+            where=where,
+        )
+    return passphrase
+
+
+def _asked(prompt: str, path: Path, *, otherwise: str) -> str:
+    """What is typed at the terminal, without echo. Raises LockedKeyError: there is no terminal."""
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", getpass.GetPassWarning)  # never with an echo
+            return getpass.getpass(printable(prompt, 1000))
+    except (OSError, EOFError, getpass.GetPassWarning):
+        raise _unasked(otherwise, path) from None
+
+
+def _unasked(what: str, path: Path) -> LockedKeyError:
+    return LockedKeyError(what, where=str(path), fix=_SET)
+
+
+def _from_file(path: Path) -> bytes:
+    """The passphrase in a file that only this user can read. Raises LockedKeyError."""
+    where = f"{VARIABLE}={path}"
+    try:
+        data, found = read_small(path, most=4096)
+    except OSError as error:
+        raise LockedKeyError(
+            f"the passphrase file cannot be read ({error.strerror})",
+            where=where,
+            fix=f"set {VARIABLE} to a file that exists and that this user can read",
+        ) from None
+    if data is None:
+        raise LockedKeyError(
+            "this is not a passphrase file", expected="a file with one line of text", where=where
+        )
+    if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid not in (os.geteuid(), 0):
+        raise LockedKeyError(
+            "others can read the passphrase file",
+            expected="mode 0600, and this user as its owner",
+            got=f"mode {stat.S_IMODE(found.st_mode):04o}, owner {found.st_uid}",
+            where=where,
+            fix="chmod 600 it; if others may have read it, choose another passphrase",
+        )
+    text = data.decode("utf-8", "replace")
+    return _usable(text.removesuffix("\n").removesuffix("\r"), where=where)
+
+
+def _usable(text: str, *, where: str) -> bytes:
+    """A passphrase as it enters the key, the same from every keyboard (NFC)."""
+    if not text:
+        raise LockedKeyError("the passphrase is empty", where=where)
+    if "\ufffd" in text or any(unicodedata.category(letter) in ("Cc", "Cs") for letter in text):
+        raise LockedKeyError(
+            "this is not a passphrase",
+            expected="one line of UTF-8 without control characters",
+            where=where,
+        )
+    return unicodedata.normalize("NFC", text).encode()
+
+
+# --- the form of an encrypted key ---------------------------------------------------------
+
+
+def is_sealed(content: bytes) -> bool:
+    """Whether this is an encrypted key, whole or damaged."""
+    return content.startswith(_SEALED_MARK)
+
+
+def seal(plain: bytes, passphrase: bytes, *, kind: Kind) -> bytes:
+    """`plain` encrypted: the line of a file that only the passphrase opens."""
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    if not passphrase:
+        raise LockedKeyError("the passphrase is empty")
+    salt, nonce = secrets.token_bytes(16), secrets.token_bytes(12)
+    header = f"{_SEALED_MARK.decode()}{kind} scrypt {COST} 8 1 {salt.hex()} {nonce.hex()}".encode()
+    box = ChaCha20Poly1305(_stretched(passphrase, salt, COST)).encrypt(nonce, plain, header)
+    return header + b" " + box.hex().encode() + b"\n"
+
+
+def unseal(
+    content: bytes, path: Path, *, kind: Kind, passphrase: bytes | None = None, ask: bool = True
+) -> bytes:
+    """The plain key sealed in the file at `path`; asks for a passphrase that is not given.
+
+    Raises KeyFileError: damaged, or another kind of key; LockedKeyError.
+    """
+    from cryptography.exceptions import InvalidTag
+    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+
+    where = str(path)
+    sealed = _read(content, kind=kind, where=where)
+    passphrase = passphrase or passphrase_for(path, ask=ask)
+    box = ChaCha20Poly1305(_stretched(passphrase, sealed.salt, sealed.cost))
+    try:
+        return box.decrypt(sealed.nonce, sealed.box, sealed.header)
+    except InvalidTag:
+        raise LockedKeyError(
+            "this passphrase does not open the key, or the file was changed",
+            where=where,
+            fix="try again; if the passphrase is right, restore the file from your backup",
+        ) from None
+
+
+class _Sealed(NamedTuple):
+    """The parts of the line of an encrypted key."""
+
+    header: bytes
+    salt: bytes
+    nonce: bytes
+    box: bytes
+    cost: int
+
+
+def _read(content: bytes, *, kind: Kind, where: str) -> _Sealed:
+    """The parts of a line. Raises KeyFileError: damaged, of another kind, or an absurd cost."""
+    match = _LINE.fullmatch(content)
+    if match is None:
+        raise KeyFileError(
+            "the encrypted key is damaged",
+            expected="the one line that confide wrote",
+            where=where,
+            fix="restore the file from your backup",
+        )
+    header, found, cost, salt, nonce, box = match.groups()
+    if found.decode() != kind:
+        raise KeyFileError(
+            "this is the wrong kind of key", expected=kind, got=found.decode(), where=where
+        )
+    work = int(cost)
+    if work & (work - 1) or not LEAST_COST <= work <= MOST_COST:
+        raise KeyFileError(
+            "the cost in this encrypted key is not one that confide writes",
+            expected=f"a power of two from {LEAST_COST} to {MOST_COST}",
+            got=str(work),
+            where=where,
+            fix="restore the file from your backup; do not use one from elsewhere",
+        )
+    salt, nonce, box = (bytes.fromhex(part.decode()) for part in (salt, nonce, box))
+    return _Sealed(header, salt, nonce, box, work)
+
+
+def _stretched(passphrase: bytes, salt: bytes, cost: int) -> bytes:
+    from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+    try:
+        return Scrypt(salt=salt, length=32, n=cost, r=8, p=1).derive(passphrase)
+    except MemoryError as error:
+        raise LockedKeyError(
+            "there is not enough memory to encrypt or decrypt a key",
+            expected=f"{cost // 1024} MiB",
+            fix="end other programs, then run the command again",
+        ) from error
+
+
+# --- private keys -------------------------------------------------------------------------
+
+
+def save_private(
+    path: Path, key: PrivateKeyTypes, *, passphrase: bytes | None, over: bool = False
+) -> None:
+    """Write a private key for its owner's eyes only: plain PEM, or encrypted.
+
+    Overwrites a file only with `over`, and keeps the old one until the new one is complete. Raises
+    KeyFileError.
+    """
+    if passphrase is None:
+        write_key(path, in_plain(key, "PEM"), over=over)
+    else:
+        write_key(path, seal(in_plain(key, "DER"), passphrase, kind="private"), over=over)
+
+
+def in_plain(key: PrivateKeyTypes, encoding: Literal["PEM", "DER"]) -> bytes:
+    """A private key as unencrypted PKCS #8."""
+    from cryptography.hazmat.primitives import serialization as forms
+
+    form = forms.Encoding.PEM if encoding == "PEM" else forms.Encoding.DER
+    return key.private_bytes(form, forms.PrivateFormat.PKCS8, forms.NoEncryption())
+
+
+def load_private(
+    path: Path, *, passphrase: bytes | None = None, ask: bool = True
+) -> PrivateKeyTypes:
+    """The private key in a file; if it is encrypted, asks for a passphrase that is not given.
+
+    Raises KeyFileError, LockedKeyError.
+    """
+    return private_from(read_key_file(path), path, passphrase=passphrase, ask=ask)
+
+
+def private_from(
+    content: bytes, path: Path, *, passphrase: bytes | None = None, ask: bool = True
+) -> PrivateKeyTypes:
+    """The private key in the content of the file at `path`. Raises as `load_private` does."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives import serialization as forms
+
+    load = forms.load_pem_private_key
+    if is_sealed(content):
+        load = forms.load_der_private_key
+        content = unseal(content, path, kind="private", passphrase=passphrase, ask=ask)
+    try:
+        return load(content, password=None)
+    except TypeError:
+        raise KeyFileError(
+            "this private key was encrypted by another program",
+            where=str(path),
+            fix="decrypt it with that program, then encrypt it with `confide key protect`",
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise KeyFileError("this is not a private key", expected="PEM", where=str(path)) from None
+
+
+# --- files --------------------------------------------------------------------------------
+
+
+def read_small(path: Path, *, most: int) -> tuple[bytes | None, os.stat_result]:
+    """The content and status of a file; no content if it is not a regular file or holds more.
+
+    Never waits for a pipe. Raises OSError.
+    """
+    try:
+        with opened(path) as file:
+            found, data = os.fstat(file.fileno()), file.read(most + 1)
+    except NotAFileError:
+        return None, path.stat()
+    return (None if len(data) > most else data), found
+
+
+def read_key_file(path: Path) -> bytes:
+    """The content of a key file. Raises KeyFileError: missing, not a regular file, far too long."""
+    with os_errors_as(KeyFileError, "there is no key file", where=path):
+        data, _ = read_small(path, most=_MOST_BYTES)
+    if data is None:
+        raise KeyFileError(
+            "this is not a key file",
+            expected=f"a regular file of at most {_MOST_BYTES} bytes",
+            where=str(path),
+        )
+    return data
+
+
+def write_key(path: Path, data: bytes, *, over: bool = False) -> None:
+    """Write a file of mode 0600, whole or not at all. Overwrites one only with `over`.
+
+    Raises KeyFileError.
+    """
+    target = path.with_name(f".{path.name}.{secrets.token_hex(8)}") if over else path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(handle)
+            if over:
+                target.replace(path)
+        except BaseException:
+            target.unlink(missing_ok=True)
+            raise
+    except FileExistsError as error:
+        raise KeyFileError(
+            "there is already a file, and a key is never overwritten",
+            where=str(path),
+            fix="choose another path, or move the old key away",
+        ) from error
+    except OSError as error:
+        raise KeyFileError(
+            f"the key could not be written ({error.strerror})", where=str(path)
+        ) from error
+
 
 _MARK = "confide-key-1"
 _BYTES = 32

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from confide.errors import RunError, os_errors_as
 from confide.federation.messages import FieldSize
-from confide.userfiles import Tree
+from confide.files import Tree
 
 START = "0" * 64
 """The `before` of the first line of a chain."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from confide.data.batches.least import covering
 from confide.errors import (
     ConfideError,
     LockedKeyError,
@@ -17,10 +16,8 @@ from confide.errors import (
     SmallBatchError,
     printable,
 )
-from confide.federation.digests import digest
+from confide.federation.broadcast import HELD, HeldWeights, Uploading, whole
 from confide.federation.failures import Refusal, failure_from
-from confide.federation.forms import limits_of
-from confide.federation.giving import HELD, HeldWeights, whole
 from confide.federation.guards import (
     Guards,
     bound_of,
@@ -31,14 +28,15 @@ from confide.federation.guards import (
 )
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
-from confide.federation.messages import Arrays, decode, encode
+from confide.federation.messages import Arrays, decode, encode, limits_of
+from confide.federation.seals import digest
 from confide.federation.steps import Step, Turn
-from confide.federation.uploading import Uploading
-from confide.learning.encoder_files import is_encoder_name
-from confide.privacy.purse import Purse
+from confide.privacy.spending import Purse
 from confide.seeds import derive_seed
 from confide.text.document import Document
 from confide.text.segment import segmented
+from confide.training.batches import covering
+from confide.training.encoder import is_encoder_name
 
 MOST_LOG = 4 * 2**20
 """Bytes after which a site's own log is set aside."""

@@ -6,15 +6,16 @@ the two messages, and so what reaches a site and what leaves it.
 
 from __future__ import annotations
 
+import math
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from confide.errors import MessageError
-from confide.federation.forms import class_of, forms_of, undeclared
+from confide.errors import GuardError, MessageError
+from confide.federation.messages import by_name, class_of, forms_of, undeclared, values_of
 
 Answer = Callable[..., tuple[object, object]]
 Check = Callable[[Any, Any], None]
@@ -123,7 +124,7 @@ class Step:
             `max_norm` (`guards.bounded`); every summed step that uploads arrays has one.
         start: `start(ask, reply, name)` is what an array of the reply's field in `like` would be if
             nothing had been learnt, from the ask and the reply's other fields, or None. Only the
-            changed rows of such an array travel (`confide.federation.changes`).
+            changed rows of such an array travel (`confide.federation.quantising`).
         shapes: `shapes(ask)` gives, by field of the reply and name ("" for a single array), the
             shapes of its arrays, where neither `like` nor the field itself (`carries(most=...)`)
             does. Every array of a summed reply has its shape from `like` or from here.
@@ -244,3 +245,119 @@ def _declared(step: Step) -> Step:
     if step.summed and (not numbers or any("." in name for name in kinds)):
         raise MessageError(f"step {step.name}: only numbers and arrays can be summed")
     return step
+
+
+# --- The wire table: every step of a method, and every field that its messages carry
+#
+# A checked-in copy of it is the wire lock (tests/wire), so that review sees every change to what
+# leaves a site.
+
+
+@dataclass(frozen=True, slots=True)
+class WireRow:
+    """One field of one message. Direction "down" goes to a site, "up" leaves it."""
+
+    step: str
+    direction: str
+    field: str
+    kind: str
+    what: str
+    seen: str
+
+
+def wire_table(steps: Iterable[Step]) -> list[WireRow]:
+    """The rows of these steps, in their order: first the ask, then the reply."""
+    rows = []
+    for step in steps:
+        for direction, message in (("down", step.ask), ("up", step.reply)):
+            seen = "by the site" if direction == "down" else step.seen_as
+            for name, form in forms_of(message).items():
+                rows.append(WireRow(step.name, direction, name, form.kind, form.what, seen))
+    return rows
+
+
+# --- Sizes that no honest number has: in a reply, and in the state that a checkpoint would hold
+#
+# Finite is not enough to train from. What a site learns from weights of 1e30 is no longer finite,
+# and its own guard would hold it back, round after round.
+
+
+LARGEST = 100.0
+"""No weight, and no gradient of one, is larger.
+
+The largest weight of MiniLM is 7.9; word vectors and clipped gradients are of the same order. From
+weights that are all of this size every model still learns with finite numbers, so one site's lie
+never makes an honest site's guard hold back its reply. From weights of 1,000 a BART does not.
+"""
+
+
+def check_learnt(step: Step, reply: object) -> None:
+    """Raise GuardError if a number that a site learnt, less its weight, is absurdly large.
+
+    Numbers in float16 and integers are never too large.
+    """
+    learnt = step.learnt
+    if learnt is None:
+        return
+    weight = float(getattr(reply, learnt.weight)) if learnt.weight else 1.0
+    for name, array in by_name(getattr(reply, learnt.field)).items():
+        if _size(array) > LARGEST * weight:
+            place = f"{learnt.field}/{name}" if name else learnt.field
+            raise GuardError(f"{place} is absurdly large")
+
+
+def odd_part(state: object) -> str | None:
+    """What makes a state unfit to train from, in words; None if it is sound."""
+    for name, form, value in values_of(state):
+        if form.kind == "number" and value is not None and not math.isfinite(value):
+            return f"{name} is not finite"
+        for place, array in form.arrays(name, value).items() if form.holds_arrays else ():
+            size = _size(array)
+            if not math.isfinite(size):
+                return f"{place} is not finite"
+            if size > LARGEST:
+                return f"{place} holds numbers larger than {LARGEST:.0f}"
+    return None
+
+
+def _size(array: np.ndarray) -> float:
+    """The largest absolute value; NaN if one is not a number, 0 for integers and finite float16."""
+    if array.dtype.kind != "f" or not array.size:
+        return 0.0
+    if array.dtype == np.float16:
+        return 0.0 if np.isfinite(array).all() else math.nan
+    low, high = float(array.min()), float(array.max())
+    return math.nan if math.isnan(low) else max(high, -low)
+
+
+# --- What carries messages between the server and the sites, without knowing what they mean
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """One site's encoded reply, and the seconds that the site worked on it.
+
+    `seal` vouches for the reply, if the engine carries seals. `heard` is False if no reply came and
+    the engine made this failure in the site's place.
+    """
+
+    site: str
+    reply: bytes
+    seconds: float
+    seal: bytes = b""
+    heard: bool = True
+
+
+class Engine(Protocol):
+    """Carries encoded asks to sites and encoded replies back, without knowing what they mean."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of all sites, sorted."""
+        ...
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Generator[Delivery, None, None]:
+        """Every asked site's reply or failure, in any order; the caller closes the generator."""
+        ...

@@ -34,15 +34,13 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from confide.data.corpus.pairing import grouped
+from confide.corpora.dealing import grouped
 from confide.errors import RunError, os_errors_as
-from confide.federation.files import for_the_owner, private_folder, write_of_run
-from confide.federation.inprocess import SiteSpec, site_of
+from confide.federation.engines import SiteSpec, site_of
 from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch
-from confide.kinds.how import How
-from confide.kinds.protocol import SiteModel
-from confide.learning.devices import computing_at, place_of
+from confide.files import for_the_owner, private_folder, write_of_run
+from confide.kinds.protocol import How, SiteModel
 from confide.methods import Method, method_of
 from confide.runs.athome import (
     ALONE,
@@ -56,13 +54,13 @@ from confide.runs.athome import (
     round_of,
 )
 from confide.runs.folder import RunFolder
-from confide.runs.gathering import gather
-from confide.runs.holding import blocks
-from confide.scoring.bootstrap import exchange_test
+from confide.runs.sites import blocks, gather
 from confide.scoring.calibration import AS_IS, USUAL, Calibrator, fitted
+from confide.scoring.intervals import exchange_test
 from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.tasks import TASKS, Counts
+from confide.training.devices import computing_at, place_of
 
 LEVEL = 0.01
 """The most that a gain may be luck, for each of the two other models."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from confide.kinds.bags import BagKind
+from confide.kinds.bags.site import BagKind
 from confide.kinds.encoder import EncoderKind
-from confide.kinds.lightner import LightnerKind
+from confide.kinds.lightner.site import LightnerKind
 from confide.kinds.linear import LinearKind
 from confide.kinds.protocol import Kind
-from confide.kinds.relations import RelationKind
+from confide.kinds.relations.site import RelationKind
 from confide.kinds.spans import SpanKind
-from confide.kinds.tagger import TaggerKind
-from confide.kinds.tagger.public import PublicTaggerKind
+from confide.kinds.tagger.site import PublicTaggerKind, TaggerKind
 
 KINDS: dict[str, Kind] = {
     kind.name: kind

@@ -7,44 +7,168 @@ Shapes: S rows (training sentences, or windows of long ones).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from statistics import fmean
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from confide.data.batches.completing import completed, only
-from confide.data.batches.examples import Example, Span, examples_from, left_out_of
-from confide.errors import SettingsError
+from confide.errors import FederationError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, decode_file
 from confide.federation.site import Site
 from confide.federation.steps import Tables
-from confide.kinds import evaluation
-from confide.kinds.context import NONE, with_cached
-from confide.kinds.entity_report import entity_report, weighted_sentences
-from confide.kinds.evaluation import Scored, counts_of, score_documents
-from confide.kinds.how import How
-from confide.kinds.protocol import CompleteText, Losses, SharedModel, SiteModel
-from confide.kinds.releases import Holders, shape_of, write_release
-from confide.kinds.tallies import EntityTables
-from confide.kinds.trained import Report, calibrated
-from confide.kinds.tuned import check_no_encoder
-from confide.kinds.types import own_types
-from confide.kinds.vocabulary import training_examples
-from confide.learning.encoder import FrozenEncoder
-from confide.learning.trainer import EntityTrainer, Read, annotate_with, read
-from confide.learning.weights import load
-from confide.learning.windows import FoundSpan
-from confide.scoring import f1, micro
+from confide.kinds import steps
+from confide.kinds.agreement import (
+    NONE,
+    check_no_encoder,
+    encoder_of,
+    find_encoder,
+    own_types,
+    training_examples,
+    types_in_text,
+    with_cached,
+)
+from confide.kinds.protocol import (
+    RIGHT,
+    WORST,
+    CompleteText,
+    Holders,
+    How,
+    Losses,
+    Report,
+    SharedModel,
+    SiteModel,
+    calibrated,
+    fingerprint,
+    shape_of,
+    write_release,
+)
+from confide.kinds.steps import EntityTables, Scored, counts_of, score_documents
+from confide.privacy.noise import (
+    Sum,
+    UnitSlopes,
+    Whole,
+    make_whole,
+)
+from confide.scoring import (
+    Confusion,
+    ErrorCase,
+    confusion,
+    count_entities,
+    f1,
+    micro,
+    right_sentences,
+    worst_errors,
+)
 from confide.scoring.calibration import AS_IS, Calibrator
+from confide.scoring.counts import Count, Match, by_sentence, match_documents
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document, Problem
+from confide.training.batches import (
+    Example,
+    Rows,
+    TypedSpan,
+    completed,
+    examples_from,
+    left_out_of,
+    only,
+)
+from confide.training.encoder import FrozenEncoder
+from confide.training.trainer import (
+    EntityTrainer,
+    FoundSpan,
+    Read,
+    annotate_with,
+    read,
+)
+from confide.training.weights import load, trained
+
+# --- The report of an entity model at a site: what it gets wrong and right, by sentence
+
+
+def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Report:
+    """The confusion, the worst and some right sentences, and the counts of each sentence."""
+    matches = list(match_documents(*by_sentence(gold, predicted)))
+    return Report(
+        counts=count_entities(gold, predicted),
+        errors={
+            "confusion": _rows(confusion(gold, predicted)),
+            "worst": [_case(case) for case in worst_errors(gold, predicted, WORST)],
+            "right": [_case(case) for case in right_sentences(gold, predicted, RIGHT)],
+        },
+        sentences={
+            "fingerprint": fingerprint(gold),
+            "strict": [micro({one.type: one.strict for one in sentence}) for sentence in matches],
+            "relaxed": [micro({one.type: one.relaxed for one in sentence}) for sentence in matches],
+            "types": _by_type(matches),
+        },
+    )
+
+
+def weighted_sentences(
+    trainer: EntityTrainer, documents: Sequence[Document], weights_S: NDArray[np.float32]
+) -> dict[str, list[dict[str, object]]]:
+    """The training sentences with their instance weights, the heaviest first.
+
+    A sentence of several windows has the mean of their weights.
+    """
+    examples, _ = examples_from(documents)
+    weights: dict[int, list[float]] = {}
+    windows = trainer.prepared(examples).windows
+    for window, weight in zip(windows, weights_S.tolist(), strict=True):
+        weights.setdefault(window.example, []).append(weight)
+    mean = {row: fmean(values) for row, values in weights.items()}
+    rows: list[dict[str, object]] = [
+        {
+            "where": documents[examples[row].document].id,
+            "text": " ".join(examples[row].tokens),
+            "entities": [list(span) for span in examples[row].spans],
+            "weight": mean[row],
+        }
+        for row in sorted(mean, key=lambda row: -mean[row])
+    ]
+    return {"sentences": rows}
+
+
+def _by_type(matches: Sequence[Sequence[Match]]) -> dict[str, list[Count]]:
+    """Strict counts of each type, of the sentences that have any."""
+    found: dict[str, list[Count]] = {}
+    for sentence in matches:
+        for one in sentence:
+            found.setdefault(one.type, []).append(one.strict)
+    return dict(sorted(found.items()))
+
+
+def _rows(found: Confusion) -> dict[str, dict[str, int]]:
+    """Gold type -> predicted type -> count; "" stands for no entity on that side."""
+    rows: dict[str, dict[str, int]] = {}
+    for (gold, predicted), count in found.pairs.items():
+        rows.setdefault(gold, {})[predicted] = count
+    for gold, count in found.missed.items():
+        rows.setdefault(gold, {})[""] = count
+    if found.spurious:
+        rows[""] = dict(found.spurious)
+    return rows
+
+
+def _case(case: ErrorCase) -> dict[str, object]:
+    return {
+        "where": case.document,
+        "text": case.text,
+        "gold": [[mark.fragments[0][0], mark.fragments[-1][1], mark.type] for mark in case.gold],
+        "predicted": [
+            [mark.fragments[0][0], mark.fragments[-1][1], mark.type, mark.confidence]
+            for mark in case.predicted
+        ],
+    }
 
 
 class EntitySiteModel(SiteModel):
@@ -92,7 +216,7 @@ class EntitySiteModel(SiteModel):
         """The training sentences, encoded, with the site's own annotation."""
         return self.annotated([one.spans for one in training_examples(self.site)])
 
-    def annotated(self, spans: Sequence[Sequence[Span]]) -> Any:
+    def annotated(self, spans: Sequence[Sequence[TypedSpan]]) -> Any:
         """The training sentences with these spans; the site's own types are marked as source."""
         return self.trainer.annotated(self.text, spans, source=own_types(self.site))
 
@@ -124,7 +248,7 @@ class EntitySiteModel(SiteModel):
         rows = (examples[one.example] for one in self.text.windows)
         return [(one.document, one.sentence) for one in rows]
 
-    def spans(self, documents: Sequence[Document]) -> list[list[Span]]:
+    def spans(self, documents: Sequence[Document]) -> list[list[TypedSpan]]:
         """The spans of each sentence that this kind learns."""
         return [list(one.spans) for one in examples_from(documents)[0]]
 
@@ -292,8 +416,8 @@ class EntityKind:
 
     tables: ClassVar[Tables] = EntityTables()
 
-    check_scored = staticmethod(evaluation.check_scored)
-    counts = staticmethod(evaluation.counts_of)
+    check_scored = staticmethod(steps.check_scored)
+    counts = staticmethod(steps.counts_of)
 
     def labels(self, form: Any) -> list[str]:
         """The names by which answers are counted."""
@@ -329,3 +453,164 @@ class EntityKind:
         found: Any = decode_file(self.Released, file.read_bytes())
         extract: EntityExtractor = found.extractor(found.weights, key=None)
         return replace(extract, apart=bool(found.apart))
+
+
+# --- Units: the documents, sentences or patients of which noise hides any one
+#
+# Every training row belongs to one unit. What a unit adds to a sum is a function of its own rows
+# alone, so that with one unit more or less nothing else of the sum changes; but for the last bits
+# of floating-point numbers that are worked out for several sentences together, states of an
+# encoder among them. The account does not count these (docs/noise.md).
+
+
+def units_of(
+    places: Sequence[tuple[int, int]],
+    documents: Sequence[Document],
+    *,
+    unit: str,
+    patients: str = "",
+) -> list[Rows]:
+    """The rows of each unit, in the order of the documents; documents without a row have none.
+
+    `unit` and `patients` are as in the settings (`settings.PrivacyTable`).
+    """
+    if unit == "sentence":
+        names: list[object] = list(dict.fromkeys(places))
+        of_rows: Sequence[object] = places
+    else:
+        owners = [
+            patient_of(one, patients) if unit == "patient" else str(number)
+            for number, one in enumerate(documents)
+        ]
+        names = list(dict.fromkeys(owners))
+        of_rows = [owners[document] for document, _ in places]
+    found: dict[object, list[int]] = {name: [] for name in names}
+    for row, name in enumerate(of_rows):
+        found[name].append(row)
+    return [np.array(rows, np.int64) for rows in found.values()]
+
+
+def patient_of(document: Document, patients: str) -> str:
+    """Whose document it is: its name up to the first of these characters.
+
+    >>> patient_of(Document("17-discharge", ""), "-")
+    '17'
+    >>> patient_of(Document("letter", ""), "-")
+    'letter'
+    """
+    return document.id.partition(patients)[0] if patients else document.id
+
+
+def clipped_sum(
+    gradients: Iterable[UnitSlopes],
+    *,
+    like: Mapping[str, NDArray[np.floating]],
+    clip: float,
+    grid: int,
+) -> Whole:
+    """The sum of units' gradients, each as whole numbers of norm at most `grid` (= `clip`).
+
+    `like` gives the names and shapes. The gradients are overwritten.
+    """
+    total = Sum(like, grid=grid)
+    for some in gradients:
+        make_whole(some, clip=clip, grid=grid)
+        total.add(some)
+    return total.whole()
+
+
+# --- Forms whose models are made of public files, of which every site has a copy of its own
+#
+# The files are an encoder's or a BART's; a form holds their name and their digest, so that every
+# place can see that it has the same ones.
+
+
+class MadeOfFiles(ABC):
+    """A form of a model that is made of public files and reads their word pieces."""
+
+    word_table: ClassVar[str] = ""
+
+    types: list[str]
+    digest: str
+
+    @property
+    @abstractmethod
+    def files(self) -> str:
+        """The files' name in the settings of the run."""
+
+    @abstractmethod
+    def found(self, place: str) -> Any:
+        """The files of this name or folder. Raises ConfideError if they cannot be used."""
+
+    @abstractmethod
+    def found_at(self, site: Site) -> Any:
+        """The site's copy. Raises Refusal if it is unusable."""
+
+    @abstractmethod
+    def trainer(self, files: Any) -> EntityTrainer:
+        """The trainer of this form."""
+
+    def tables(self) -> Sequence[str]:
+        """None: word pieces are public, not a vocabulary that the sites agreed on."""
+        return ()
+
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """None: no row stands for a word."""
+        return {}
+
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own model; with `types`, of the types of its text only."""
+        return replace(self, types=types_in_text(site)) if types else self  # type: ignore[type-var]
+
+    def first(self, seed: int, *, site: Site | None = None) -> Arrays:
+        """The weights of all that is trained. Raises Refusal at a site without the same files."""
+        made = self.trainer(self.found(self.files)) if site is None else self.bench(site).trainer
+        return trained(made.initial(seed))
+
+    def parameters(self, first: Arrays) -> int:
+        """The number of trained parameters."""
+        return sum(array.size for array in first.values())
+
+    def bench(self, site: Site) -> SharedModel:
+        """The process's bench. Raises Refusal if the site's files are not those of the form."""
+        files = self.found_at(site)
+        if files.digest != self.digest:
+            raise Refusal("other-encoder")
+        place = (files.folder, repr(self))
+        return site.once("files", *place, make=lambda: SharedModel(self.trainer(files)))
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> EntityExtractor:
+        """The extractor of a trained one; `encoder`: where its files lie.
+
+        Raises FederationError if they are not those of the training, and what `found` raises.
+        """
+        place = encoder or self.files
+        files = self.found(place)
+        if files.digest != self.digest:
+            raise FederationError(
+                "these are not the files that the model was trained with",
+                got=place,
+                fix="name the folder of the same files",
+            )
+        return extractor_with(self.trainer(files), weights)
+
+
+class MadeOfEncoder(MadeOfFiles):
+    """A form whose files are an encoder's."""
+
+    encoder: str
+
+    @property
+    def files(self) -> str:
+        """The encoder's name in the settings of the run."""
+        return self.encoder
+
+    def found(self, place: str) -> FrozenEncoder:
+        """The encoder of this name or folder. Raises as `find_encoder`."""
+        return find_encoder(place)
+
+    def found_at(self, site: Site) -> FrozenEncoder:
+        """The site's encoder. Raises Refusal if it is unusable."""
+        return encoder_of(site, self.encoder)

@@ -11,34 +11,349 @@ messages of a method leave these open, and `steps_of` fills them in.
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, replace
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeVar,
+)
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.batches.flat import Rows
 from confide.errors import GuardError
+from confide.federation.engines import SiteSpec
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import check_mark
+from confide.federation.keys import read_key
 from confide.federation.memory import Given, known
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
 from confide.federation.steps import Step, Tables, Turn
-from confide.kinds.how import How
-from confide.kinds.releases import Holders
-from confide.kinds.trained import Trained
-from confide.learning.trainer import Pulls
-from confide.learning.weights import load, trained
-from confide.privacy.clipping import UnitSlopes
+from confide.files import write_of_run
+from confide.kinds.relations.batches import Rules
+from confide.privacy.noise import UnitSlopes
+from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts, TaskName
-from confide.text.document import Document, Problem
+from confide.text.document import Document, Entity, Problem, Relation, stated_pairs
+from confide.training.batches import Rows
+from confide.training.optimisers import Moments, Optimiser
+from confide.training.trainer import Pulls
+from confide.training.vocabulary import SPECIALS, KeyedVocabulary
+from confide.training.weights import load, trained
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+    from confide.kinds.bags.site import Fact
+    from confide.scoring import BagCounts
+
+
+# --- What kinds need to release a model, so that it works without its run and without a key
+
+
+@dataclass(frozen=True)
+class Holders:
+    """The sites that release a model, as far as a kind needs them; `find` reads their text.
+
+    `key` is the sites' shared key file, if not that of their settings. `apart`: how many of the
+    run's sites annotated only some types.
+    """
+
+    find: Callable[[], Sequence[SiteSpec]]
+    key: Path | None
+    apart: int
+
+    @cached_property
+    def specs(self) -> Sequence[SiteSpec]:
+        """The sites."""
+        return self.find()
+
+    @property
+    def train(self) -> list[Document]:
+        """Their training text."""
+        return [document for spec in self.specs for document in spec.train]
+
+    def secret(self) -> bytes:
+        """The key of their words' digests. Raises KeyFileError."""
+        file = self.key or self.specs[0].key_file
+        assert file is not None
+        return read_key(Path(file))
+
+
+def shape_of(form: object, kind: type[DataclassInstance]) -> dict[str, Any]:
+    """The values of the form's fields that messages of this class also have."""
+    return {field.name: getattr(form, field.name) for field in fields(kind)}
+
+
+def named(vocabulary: KeyedVocabulary, texts: list[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """The texts that the vocabulary knows, by id, and the rows to keep, special ones first."""
+    ids = vocabulary.ids(texts)
+    known = sorted((int(id), text) for id, text in zip(ids, texts, strict=True) if id >= SPECIALS)
+    rows = [*range(SPECIALS), *(id for id, _ in known)]
+    return [text for _, text in known], np.array(rows, np.int64)
+
+
+def write_release(file: Path, message: object) -> None:
+    """Write a release of one file. Raises DataError if it cannot be written."""
+    write_of_run(file, encode(message))
+
+
+# --- How a site trains. A new way to train arrives here, for all kinds and methods at once
+
+
+@dataclass(frozen=True)
+class How:
+    """How a site trains in one round."""
+
+    learning_rate: float = carries("learning rate of this round")
+    optimiser: str = carries("sgd, adam, adamw or adagrad")
+    momentum: float = carries("momentum of SGD")
+    weight_decay: float = carries("factor")
+    clip: float = carries("largest norm of a gradient; 0: no bound")
+    batch_size: int = carries("examples", rule="min_batch")
+    epochs: int = carries("passes over the site's training text")
+    word_dropout: float = carries("share of words read as the unknown word")
+    vectors: bool = carries("whether rows of the site's vector file are filled in first")
+    round: int = carries("the round, for what changes over a run")
+    proximal: float = carries("FedProx's μ: how strongly training holds to its start", start=float)
+    batches: int = carries("most batches in this round; 0: no bound", start=int)
+    outside: float = carries(
+        "weight of types that a site lacks, at a token outside its entities, or of relations, at a"
+        " pair without one; 0: none of them",
+        start=float,
+    )
+    keep: bool = carries(
+        "whether the site's optimiser goes on with the running means of its last round", start=bool
+    )
+
+    @property
+    def steps(self) -> Optimiser:
+        """The optimiser and its numbers."""
+        return Optimiser(
+            name=self.optimiser,
+            learning_rate=self.learning_rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+            clip=self.clip,
+            proximal=self.proximal,
+            most=self.batches,
+        )
+
+    def without_vectors(self) -> How:
+        """The same without filling in word vectors, for weights that already have them."""
+        return replace(self, vectors=False)
+
+
+@dataclass(frozen=True)
+class GoingOn(How):
+    """How a site trains if its optimiser goes on from what it remembers; never sent."""
+
+    moments: Moments = field(default_factory=Moments)
+
+    @property
+    def steps(self) -> Optimiser:
+        """The optimiser, its numbers, and what it remembers."""
+        return replace(super().steps, moments=self.moments)
+
+
+def how_of(run: RunSettings, round: int) -> How:
+    """How sites train in a round: the rate decays; word vectors are filled in at round 1."""
+    own = run.training
+    return How(
+        learning_rate=own.learning_rate * own.decay ** (round - 1),
+        optimiser=own.optimiser,
+        momentum=own.momentum,
+        weight_decay=own.weight_decay,
+        clip=own.clip,
+        batch_size=own.batch_size,
+        epochs=own.local_epochs,
+        batches=own.local_steps,
+        word_dropout=own.word_dropout,
+        vectors=round == 1,
+        round=round,
+        outside=own.outside,
+        keep=own.moments == "kept",
+    )
+
+
+# --- A trained model in use: it annotates, and shows a site what it gets wrong
+
+
+T = TypeVar("T")
+Find = TypeVar("Find", Entity, Relation)
+WORST = 20
+"""Length of a site's list of errors."""
+RIGHT = 10
+"""Length of a site's list of what the model gets right."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a site sees of a model on its own test text; only the counts may leave it.
+
+    `errors` is the body of errors.json: what was taken for what, the worst cases, and some that are
+    right. `sentences` is that of sentences.json: a fingerprint of the text, and the counts of each
+    unit by kind of score. Both are empty if there is nothing to show.
+    """
+
+    counts: Counts
+    errors: Mapping[str, object] = field(default_factory=dict)
+    sentences: Mapping[str, object] = field(default_factory=dict)
+
+
+class TrainedModel(Protocol):
+    """What a form's `extractor` gives."""
+
+    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+        """What the model gets right and wrong on annotated documents.
+
+        `looked_for` are the types that somebody looked for there; None: all.
+        """
+        ...
+
+
+class Extractor(TrainedModel, Protocol):
+    """A trained model that annotates.
+
+    Its `calibrator` acts on the confidences that it gives.
+    """
+
+    calibrator: Calibrator
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The entity types or relations among which the model decides."""
+        ...
+
+    def only(self, labels: Collection[str]) -> Self:
+        """The same model, which decides among these labels alone."""
+        ...
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The entity types that the model finds or reads."""
+        ...
+
+    def __call__(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents with what the model finds, each with a confidence."""
+        ...
+
+
+class FindsEntities(Extractor, Protocol):
+    """A trained model that finds entities."""
+
+    finds: ClassVar[Literal["entities"]]
+
+    @property
+    def apart(self) -> bool:
+        """Whether its sites annotated different types, so that some texts lack some of them."""
+        ...
+
+
+class FindsRelations(Extractor, Protocol):
+    """A trained model that finds relations between given entities, in pairs that `rules` allow."""
+
+    finds: ClassVar[Literal["relations"]]
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The names of the relations that it finds, and of none."""
+        ...
+
+    @property
+    def rules(self) -> Rules:
+        """Which pairs are candidates."""
+        ...
+
+
+class FindsFacts(Extractor, Protocol):
+    """A trained model that finds facts of entity pairs, from all sentences that name both."""
+
+    finds: ClassVar[Literal["facts"]]
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The names of the relations that it finds, and of none."""
+        ...
+
+    @property
+    def rules(self) -> Rules:
+        """Which pairs are candidates."""
+        ...
+
+    def facts(self, documents: Sequence[Document], *, least: float | None = None) -> list[Fact]:
+        """The facts of the documents, the likeliest first.
+
+        Gives each pair's likeliest relation unless that is none; with `least`, every relation with
+        at least that confidence.
+        """
+        ...
+
+    def counts(self, documents: Sequence[Document]) -> BagCounts:
+        """Counts of what the model gets right on the bags of annotated documents."""
+        ...
+
+
+def calibrated(
+    documents: Sequence[Document], calibrator: Calibrator, *, of: Literal["entities", "relations"]
+) -> list[Document]:
+    """The documents with the confidences of their entities or relations calibrated."""
+    if calibrator[:2] == AS_IS[:2]:
+        return list(documents)
+    if of == "entities":
+        return [
+            replace(one, entities=tuple(_calibrated(find, calibrator) for find in one.entities))
+            for one in documents
+        ]
+    return [
+        replace(one, relations=tuple(_calibrated(find, calibrator) for find in one.relations))
+        for one in documents
+    ]
+
+
+def _calibrated(find: Find, calibrator: Calibrator) -> Find:
+    if find.confidence is None:
+        return find
+    return replace(find, confidence=calibrator.of(find.confidence))
+
+
+def as_many_of_both(said: Sequence[T], silent: Sequence[T]) -> list[T]:
+    """The first wrong and the first missed cases, as many of each if there are enough.
+
+    >>> len(as_many_of_both(range(30), range(3)))
+    20
+    """
+    few = min(len(silent), max(WORST // 2, WORST - len(said)))
+    return [*said[: WORST - few], *silent[:few]]
+
+
+def fingerprint(documents: Sequence[Document], *, relations: bool = False) -> str:
+    """A digest of text and annotation, by which `compare` recognises the same test text."""
+    digest = hashlib.sha256()
+    for document in documents:
+        text = document.text.encode("utf-8", "surrogatepass")
+        marks = [(entity.type, entity.fragments) for entity in document.entities]
+        digest.update(f"{len(text)}\0{marks!r}\0".encode() + text)
+        if relations:
+            names = [(entity.id, entity.concepts) for entity in document.entities]
+            links = [(one.type, one.head, one.tail, one.level) for one in document.relations]
+            digest.update(f"{names!r}\0{links!r}\0{stated_pairs(document)!r}\0".encode())
+    return digest.hexdigest()
+
 
 HELD_OUT = ("dev", "test")
 """The parts of a site's text that can be scored."""
@@ -315,7 +630,7 @@ class ModelSpec(Protocol):
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
-    ) -> Trained:
+    ) -> TrainedModel:
         """The trained model, ready for use; `encoder` is the folder of its public files."""
         ...
 
@@ -429,7 +744,7 @@ class Kind(Protocol):
         """Write a copy of a trained model that needs no key. Raises KeyFileError, DataError."""
         ...
 
-    def released(self, file: Path) -> Trained:
+    def released(self, file: Path) -> TrainedModel:
         """Read a released model from its file `released_as`. Raises MessageError."""
         ...
 
@@ -534,3 +849,21 @@ def desk_at(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> Si
     site.size = lambda: made.size
     site.draws = partial(form.first, site=site)
     return made
+
+
+# --- Training at a site whose optimiser may go on from where it was
+
+
+K = TypeVar("K", bound=Kept[Any])
+
+
+def fitted_on(memory: K, how: How, fit: Callable[[How], Fitted]) -> tuple[Fitted, K]:
+    """What `fit` gives, and the memory after it.
+
+    If `how` says so, the optimiser goes on from the memory, and what it then remembers is kept.
+    """
+    if not how.keep:
+        return fit(how), memory
+    moments = Moments(memory.moments)
+    fitted = fit(GoingOn(**vars(how), moments=moments))
+    return fitted, replace(memory, moments=moments.arrays())

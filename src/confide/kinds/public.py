@@ -12,19 +12,26 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
-from dataclasses import fields
-from typing import Any, ClassVar, Protocol
+import threading
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from itertools import accumulate
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import SettingsError
-from confide.federation.messages import Arrays
-from confide.kinds.how import How
-from confide.kinds.protocol import Kind, PublicSet
-from confide.learning.teaching import Lesson
+from confide.federation.failures import Refusal
+from confide.federation.messages import Arrays, carries
+from confide.kinds.agreement import with_cached
+from confide.kinds.entities import EntityExtractor
+from confide.kinds.protocol import How, Kind, PublicSet
 from confide.text.document import Document
+from confide.training.batches import Example, TagScheme, TagSet, TypedSpan, examples_from
+from confide.training.trainer import Lesson
+from confide.training.weights import load, trained
 
 MIB = 2**20
 SEVERAL = "\n"
@@ -86,3 +93,206 @@ def no_public_set(what: str) -> SettingsError:
         f"the method needs a public set: {what} that may be read everywhere",
         fix="name its files in [public], or take a `share` of a corpus that is dealt",
     )
+
+
+# --- A public set for kinds that find entities: sentences, of which each site predicts every row
+#
+# A row is a token or, for the kind that classifies spans, a span (`kinds.spans.public`). The
+# sentences travel cut into tokens, so every place reads the same rows, however long its model's
+# windows are. Their annotation does not travel: only the server may have it.
+#
+# Shapes: T rows of all sentences, Y classes (tags), the one outside entities first.
+
+
+MOST_TOKENS = 250_000
+"""The largest public set, some ten thousand sentences: each site predicts all in each round."""
+
+
+@dataclass(frozen=True)
+class PublicSentences:
+    """Public sentences without their annotation."""
+
+    gone: ClassVar[tuple[str, ...]] = ("name",)
+    sentences: list[list[str]] = carries(
+        "the tokens of each public sentence", most=8 * MIB, rule="varies"
+    )
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the sentences."""
+        return digest_of(self)
+
+    @property
+    def rows(self) -> int:
+        """The number of tokens: each is predicted."""
+        return sum(map(len, self.sentences))
+
+    @property
+    def row_sentences(self) -> NDArray[np.int64]:
+        """For each token the number of its sentence."""
+        return np.repeat(np.arange(len(self.sentences)), list(map(len, self.sentences)))
+
+    def part(self, kept_S: NDArray[np.bool_]) -> Self:
+        """The set of the sentences with these rows only."""
+        numbers = np.unique(self.row_sentences[kept_S]).tolist()
+        return self.with_sentences([self.sentences[number] for number in numbers])
+
+    def with_sentences(self, sentences: list[list[str]]) -> Self:
+        """A set of other sentences, read in the same way."""
+        return type(self)(sentences)
+
+    def check(self) -> None:
+        """Raise Refusal if a sentence or token is empty, or if there are too many."""
+        tokens = [token for sentence in self.sentences for token in sentence]
+        if not all(self.sentences) or not all(tokens) or not 0 < len(tokens) <= MOST_TOKENS:
+            raise Refusal("bad-ask")
+
+    def examples(self) -> list[Example]:
+        """The set as examples without spans."""
+        return [Example(n, 0, tuple(tokens)) for n, tokens in enumerate(self.sentences)]
+
+
+def public_sentences(
+    documents: Sequence[Document], tags: TagSet
+) -> tuple[PublicSentences, list[str]]:
+    """The sentences as the sites get them, and the tag of each token, which sites never get.
+
+    Raises SettingsError if there is no sentence or too much text, and DataError if an entity has a
+    type without a tag.
+    """
+    examples, _ = examples_from(documents)
+    if not examples:
+        raise no_public_set("text with sentences")
+    sentences = [list(one.tokens) for one in examples]
+    public = PublicSentences(sentences)
+    if public.rows > MOST_TOKENS:
+        raise SettingsError(
+            "the public set is too large: every site predicts all of its tokens in every round",
+            expected=f"at most {MOST_TOKENS} tokens",
+            got=str(public.rows),
+            fix="name fewer files in [public], or take a smaller `share`",
+        )
+    found = [tags.tags[tag] for one in examples for tag in tags.encode(len(one.tokens), one.spans)]
+    return public, found
+
+
+class OfTags:
+    """What forms share that give each token a tag: the rows of a public set are its tokens."""
+
+    types: list[str]
+    tag_scheme: str
+
+    @property
+    def tags(self) -> TagSet:
+        """The tags of the form."""
+        return TagSet(tuple(self.types), cast(TagScheme, self.tag_scheme))
+
+    @property
+    def classes(self) -> int:
+        """The number of tags; the one outside entities is the first."""
+        return len(self.tags)
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The tags."""
+        return self.tags.tags
+
+    def known(self, types: Set[str]) -> list[bool]:
+        """For each tag, whether its type is one of these; every site knows the one outside."""
+        return [True, *(name in types for name in self.types for _ in self.tags.prefixes)]
+
+    def told(self, public: PublicSentences, labels: Sequence[str]) -> list[list[TypedSpan]]:
+        """The spans of each public sentence, from the tags of all tokens; none without any."""
+        return spans_of(public, labels, self.tags)
+
+
+@dataclass
+class _Ready:
+    """The server's own model and the encoded public set, with its tags if it has any."""
+
+    form: Any
+    public: str
+    labels: tuple[str, ...]
+    extractor: EntityExtractor
+    text: object
+    encoded: object
+
+    def serves(self, form: Any, public: PublicSentences, labels: Sequence[str]) -> bool:
+        return (public.digest, tuple(labels), form) == (self.public, self.labels, self.form)
+
+
+@dataclass
+class SentenceStudent:
+    """The server's own model, made once, which learns from what sites predict of public rows."""
+
+    _lock: threading.Lock = field(default_factory=threading.Lock)  # runs may work in parallel
+    _made: _Ready | None = None
+
+    def learn(
+        self,
+        form: Any,
+        public: PublicSentences,
+        *,
+        labels: Sequence[str],
+        weights: Arrays,
+        lesson: Lesson,
+        how: How,
+        seed: int,
+    ) -> tuple[Arrays, float]:
+        """Distil from these weights; gives the new weights and the mean loss of a sentence.
+
+        Sui et al. 2020, Eq. 6, with a row in place of an example: for each sentence
+
+            loss = [labels] w · ordinary loss + Σ_t τ² KL(teacher_t ‖ student_t)
+
+        where student_t is the softmax of the logits of row t (for a CRF, of its log marginals)
+        over τ, the lesson's temperature; the ordinary loss is that of the kind's own training, and
+        w what the lesson says of the sentence's labels. Without `labels` the first part is left
+        out.
+        """
+        with self._lock:
+            made = self._ready(form, public, labels, weights)
+            model = made.extractor.model
+            load(model, weights)
+            trainer = form.taught(made.extractor.trainer, how)
+            report = trainer.distil(
+                model,
+                made.encoded,
+                lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
+                epochs=how.epochs,
+                batch_size=how.batch_size,
+                optimiser=how.steps,
+                seed=seed,
+            )
+            return trained(model), report.loss
+
+    def said(self, form: Any, public: PublicSentences, weights: Arrays) -> NDArray[np.float32]:
+        """logits_TY of the public rows by a model with these weights."""
+        with self._lock:
+            made = self._ready(form, public, (), weights)
+            load(made.extractor.model, weights)
+            return made.extractor.trainer.row_logits(made.extractor.model, made.text)
+
+    def _ready(
+        self, form: Any, public: PublicSentences, labels: Sequence[str], weights: Arrays
+    ) -> _Ready:
+        if self._made is None or not self._made.serves(form, public, labels):
+            extractor = form.extractor(weights, key=None)
+            examples = public.examples()
+            text = extractor.trainer.prepared(examples)
+            if extractor.encoder is not None:
+                text = with_cached(text, examples, extractor.encoder)
+            spans = form.told(public, labels)
+            encoded = extractor.trainer.annotated(text, spans, source=set(form.types))
+            self._made = _Ready(form, public.digest, tuple(labels), extractor, text, encoded)
+        return self._made
+
+
+def spans_of(public: PublicSentences, labels: Sequence[str], tags: TagSet) -> list[list[TypedSpan]]:
+    """The spans of each sentence, from the tags of all tokens; none without `labels`."""
+    if not labels:
+        return [[] for _ in public.sentences]
+    ids = {name: number for number, name in enumerate(tags.tags)}
+    tags_T = np.array([ids[name] for name in labels], np.int32)
+    ends = list(accumulate(map(len, public.sentences)))
+    return [tags.spans(tags_T[start:end]) for start, end in zip([0, *ends], ends, strict=False)]

@@ -12,20 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import SettingsError
-from confide.federation.changes import can_be_coded
+from confide.federation.broadcast import COMMON
 from confide.federation.combining import NEEDED, ORDERED
-from confide.federation.federation import Federation
-from confide.federation.forms import fields_of
-from confide.federation.giving import COMMON
-from confide.federation.messages import Arrays
-from confide.federation.quorum import round_half_up
-from confide.federation.steps import Step
-from confide.federation.wire import WireRow, wire_table
+from confide.federation.federation import Federation, round_half_up
+from confide.federation.messages import Arrays, fields_of
+from confide.federation.quantising import can_be_coded
+from confide.federation.steps import Step, WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC
-from confide.kinds.how import How
-from confide.kinds.protocol import Kind, ModelSpec
-from confide.kinds.starting import COUNT_EXAMPLES, Start, steps_of
-from confide.kinds.trained import Trained
+from confide.kinds.protocol import How, Kind, ModelSpec, TrainedModel
+from confide.kinds.steps import COUNT_EXAMPLES, Start, steps_of
 from confide.methods.chain import Chain
 from confide.methods.dp_feded import DpFedED
 from confide.methods.dp_fedner import DpFedNER
@@ -106,7 +101,7 @@ class Method(Protocol):
 
     def extractor(
         self, state: Any, memory: Any, *, key: bytes | None, encoder: str | None = None
-    ) -> Trained:
+    ) -> TrainedModel:
         """The trained model, which reads documents and returns them annotated."""
         ...
 

@@ -33,22 +33,23 @@ from confide.federation.memory import known
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.how import How
-from confide.kinds.protocol import SCORE, F, P
-from confide.learning.adam import Moments, adam
+from confide.kinds.protocol import SCORE, F, How, P
 from confide.methods.fedavg import Facts
-from confide.methods.feded import Central, FedED, FedEDSettings
-from confide.methods.feded.lessons import saturated
-from confide.methods.feded.steps import (
+from confide.methods.feded import (
     TAKE_PUBLIC_SET,
     TRAIN_AND_PREDICT,
+    Central,
+    FedED,
+    FedEDSettings,
     Predicted,
     PublicKept,
     TrainAndPredict,
     desk_for,
     predicted,
+    saturated,
 )
 from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of
+from confide.training.optimisers import AdamMoments, adam
 
 MOST_STEPS = 10_000
 
@@ -83,7 +84,7 @@ def predict_noisily(
     if not fits or ask.average != "all":
         raise Refusal("bad-ask")
     sums = Noisily.of(site, memory.form, ask=ask, turn=turn, shared=False)
-    weights, moments = ask.weights, Moments(0, {}, {})
+    weights, moments = ask.weights, AdamMoments(0, {}, {})
     for step in range(ask.steps):
         total = sums.total(weights, like=weights, step=step)
         slope = mean_of(total, ask.noise, drawn=ask.drawn)

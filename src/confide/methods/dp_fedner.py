@@ -36,14 +36,20 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import F, ModelSpec
-from confide.learning.adam import Moments, adam
 from confide.methods.dp_fedsgd import NoisySum, bounded_noisy, shapes_of_noisy
 from confide.methods.fedavg import Facts
-from confide.methods.fedner import FedNER, FedNERState
-from confide.methods.fedner.steps import ENROL, SCORE_OWN, TEST_OWN, Enrolled
+from confide.methods.fedner import (
+    ENROL,
+    SCORE_OWN,
+    TEST_OWN,
+    Enrolled,
+    FedNER,
+    FedNERState,
+)
 from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of, wrapped
 from confide.settings import Settings as RunSettings
 from confide.settings import Table
+from confide.training.optimisers import AdamMoments, adam
 
 
 class DpFedNERSettings(Table):
@@ -79,7 +85,7 @@ def improve_noisily(
     own, moments = adam(
         memory.own,
         mean_of({name: total[name] for name in memory.own}, ask.noise, drawn=ask.drawn),
-        moments=Moments(memory.steps, memory.means, memory.squares),
+        moments=AdamMoments(memory.steps, memory.means, memory.squares),
         learning_rate=ask.rate,
     )
     reply = NoisySum(wrapped({name: total[name] for name in ask.weights}))
@@ -134,7 +140,7 @@ class DpFedNER(UnderNoise, FedNER):
         weights, moments = adam(
             state.weights,
             mean_of(total.noisy, noise, drawn=self._units),
-            moments=Moments(state.steps, state.means, state.squares),
+            moments=AdamMoments(state.steps, state.means, state.squares),
             learning_rate=rate,
         )
         facts: Facts = {

@@ -40,9 +40,9 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Shapes, Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept
-from confide.learning.server_steps import Server, stepped
 from confide.methods.fedavg import Carried, Facts, ServerTable
 from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of, wrapped
+from confide.training.optimisers import Server, stepped
 
 
 class DpFedSGDSettings(ServerTable):

@@ -37,8 +37,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Shapes, Step, Turn
-from confide.kinds.fitting import K
-from confide.kinds.protocol import SCORE, F, Kept, ModelSpec, Take, Taken, check_taken, taken
+from confide.kinds.protocol import SCORE, F, K, Kept, ModelSpec, Take, Taken, check_taken, taken
 from confide.methods.fedavg import (
     UPLOAD,
     Facts,

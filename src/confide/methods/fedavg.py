@@ -48,13 +48,13 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Learnt, Shapes, Step, Turn, each_row
-from confide.kinds.fitting import K, fitted_on
-from confide.kinds.how import How, how_of
 from confide.kinds.protocol import (
     SCORE,
     TAKE,
     F,
     Fitted,
+    How,
+    K,
     Kept,
     Kind,
     ModelSpec,
@@ -62,15 +62,23 @@ from confide.kinds.protocol import (
     SiteModel,
     State,
     Take,
+    TrainedModel,
+    fitted_on,
+    how_of,
 )
-from confide.kinds.starting import Start, first_weights, no_tables, scores_from, settle
-from confide.kinds.trained import Trained as TrainedModel
-from confide.learning.server_steps import Server, ServerStep, stepped
+from confide.kinds.steps import (
+    Start,
+    first_weights,
+    no_tables,
+    scores_from,
+    settle,
+)
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings
 from confide.tasks import Counts
 from confide.text.document import Document
+from confide.training.optimisers import Server, ServerStep, stepped
 
 Weighting = Literal["equal", "examples", "sentences"]
 """How much a site counts in a mean; `sentences` is a synonym of `examples`."""
@@ -84,7 +92,7 @@ Facts = dict[str, Any]
 
 
 class ServerTable(Table):
-    """How the server steps towards the mean (`confide.learning.server_steps`).
+    """How the server steps towards the mean (`confide.training.optimisers`).
 
     Its rate (default: 1, and 0.01 for adam and yogi) is multiplied by `server_decay` after every
     round; then its momentum β and, for adam and yogi, β₂ of the squares and the floor τ.

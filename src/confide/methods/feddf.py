@@ -30,15 +30,15 @@ from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.kinds.protocol import SCORE, TAKE, ModelSpec, PublicSet
 from confide.kinds.public import PublicKind
-from confide.kinds.starting import settle
-from confide.learning.teaching import Lesson
+from confide.kinds.steps import settle
 from confide.methods.fedatt import TRAIN_ALONE
 from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Trained, Weighting
-from confide.methods.feded.lessons import softened_mean
+from confide.methods.feded import softened_mean
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table
 from confide.text.document import Document
+from confide.training.trainer import Lesson
 
 
 class FedDFSettings(Table):

@@ -18,28 +18,32 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.data.batches.flat import Rows
 from confide.errors import GuardError, SettingsError, together
-from confide.federation.digests import digest, number
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import Within
 from confide.federation.messages import Arrays, carries, encode
+from confide.federation.seals import digest, number
 from confide.federation.site import Site, note_traceback
 from confide.federation.steps import Turn
-from confide.kinds.protocol import SiteModel
-from confide.kinds.trained import fingerprint
-from confide.kinds.units import clipped_sum, units_of
+from confide.kinds.entities import clipped_sum, units_of
+from confide.kinds.protocol import SiteModel, fingerprint
 from confide.methods.fedavg import FedAvg
-from confide.privacy.account import Mechanism
-from confide.privacy.clipping import Whole
-from confide.privacy.keys import draw_key, drawn, keyed, noise_key
-from confide.privacy.noise import WIDEST, skellam_of
-from confide.privacy.solving import Budget, solved
+from confide.privacy.account import Budget, Mechanism, solved
+from confide.privacy.noise import (
+    WIDEST,
+    Whole,
+    draw_key,
+    drawn,
+    keyed,
+    noise_key,
+    skellam_of,
+)
 from confide.privacy.spending import Charge, SpentError
 from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS, Counts
 from confide.text.document import Document
+from confide.training.batches import Rows
 
 
 @dataclass(frozen=True)

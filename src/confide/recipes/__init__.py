@@ -11,8 +11,8 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from confide.errors import SettingsError
+from confide.files import Tree
 from confide.settings import read_tree
-from confide.userfiles import Tree
 
 FOLDER = Path(__file__).parent
 

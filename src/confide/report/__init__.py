@@ -43,6 +43,6 @@ def watch_report(
     Browsers load that page again every few seconds. `on_page` is told the page and where the run
     stands. Raises RunError as `report` does.
     """
-    from confide.report.watching import watch
+    from confide.report.page import watch
 
     return watch(run, out=out, text=text, on_page=on_page)

@@ -6,23 +6,264 @@ Parts that a run need not have (a ledger, development scores, the sites' errors)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 
 from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
-from confide.report.errorlists import Errors, read_errors
+from confide.files import Tree, json_of
 from confide.runs.athome import HOME, AtHome, compared_at_home
-from confide.runs.audited import Audit, audited
-from confide.runs.folder import RunFolder
-from confide.runs.result import RESULT, Result, Scores, Traffic, Turn
-from confide.runs.sentences import SENTENCES, SentencesFile, sentences_file
+from confide.runs.folder import SENTENCES, Audit, RunFolder, SentencesFile, audited, sentences_file
+from confide.runs.result import RESULT, Result, Scores, Traffic, Turn, read_record
 from confide.runs.standing import standing
 from confide.tasks import TASKS, USUAL, Task
-from confide.userfiles import Tree
+
+# --- Numbers as people read them: F1 in points of 100, bytes, durations, counts
+
+
+NOTHING = "–"
+
+
+def points(fraction: float | None) -> str:
+    """A score from 0 to 1 as points of 100, with one decimal.
+
+    >>> points(0.8136), points(None)
+    ('81.4', '–')
+    """
+    return NOTHING if fraction is None else f"{100 * fraction:.1f}"
+
+
+def size(bytes: float | None) -> str:
+    """A number of bytes, in powers of ten.
+
+    >>> size(512), size(20_480), size(3_400_000)
+    ('512 B', '20.5 kB', '3.4 MB')
+    """
+    if bytes is None:
+        return NOTHING
+    value = float(bytes)
+    if value < 1000:
+        return f"{value:.0f} B"
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 999.95:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:.1f} TB"
+
+
+def duration(seconds: float | None) -> str:
+    """A time span.
+
+    >>> duration(3.21), duration(250), duration(7380)
+    ('3.2 s', '4 min 10 s', '2 h 3 min')
+    """
+    if seconds is None:
+        return NOTHING
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def count(number: float | None) -> str:
+    """A whole number with its thousands separated.
+
+    >>> count(1234567)
+    '1,234,567'
+    """
+    return NOTHING if number is None else f"{round(number):,}"
+
+
+# --- sites/NAME/errors.json: what the model gets wrong and right at a site, with the site's text
+#
+# A run has it only if the site's text lay in the same process. docs/result.md describes it.
+
+
+Place = Annotated[int, Field(ge=0, lt=1 << 63)]
+Fragment = tuple[Place, Place]
+Span = tuple[Place, Place, str] | tuple[Place, Place, str, float | None]
+"""Start, end and type; what a model found also has its confidence."""
+Confusion = dict[str, dict[str, Place]]
+"""Counts by gold and predicted name; "" is no entity, or a pair that was not looked at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A stretch of a sentence: one entity's text, or text outside entities (`type` empty)."""
+
+    text: str
+    type: str = ""
+    confidence: float | None = None
+    right: bool = True
+
+
+class _List(BaseModel):
+    model_config = ConfigDict(frozen=True, allow_inf_nan=False)
+
+
+class SentenceCase(_List):
+    """A sentence as it was marked and as the model reads it."""
+
+    text: str
+    gold: list[Span]
+    predicted: list[Span]
+    where: str = ""
+
+    @property
+    def marked(self) -> tuple[Piece, ...]:
+        """The sentence as its annotators marked it; what the model found too is right."""
+        return pieces(self.text, self.gold, right=[span[:3] for span in self.predicted])
+
+    @property
+    def found(self) -> tuple[Piece, ...]:
+        """The sentence as the model marked it."""
+        return pieces(self.text, self.predicted, right=[span[:3] for span in self.gold])
+
+
+class PairText(_List):
+    """A text with the fragments of head and tail; `score`: how strongly it supports a relation."""
+
+    text: str
+    head: list[Fragment]
+    tail: list[Fragment]
+    head_type: str | None = None
+    tail_type: str | None = None
+    where: str = ""
+    score: float | None = None
+
+    @property
+    def pieces(self) -> tuple[Piece, ...]:
+        """The text with its head and tail marked."""
+        roles = (("head", self.head_type, self.head), ("tail", self.tail_type, self.tail))
+        ends = [
+            (start, end, " ".join(filter(None, (role, type))))
+            for role, type, fragments in roles
+            for start, end in fragments
+        ]
+        return tuple(_marked(self.text, ends))
+
+
+class PairCase(PairText):
+    """A pair, the relation that is marked and the one that the model gives it, or none."""
+
+    gold: str
+    predicted: str
+    confidence: float | None = None
+
+
+class BagCase(_List):
+    """A bag and its likeliest label; its sentences are scored for `relation`."""
+
+    head: str
+    tail: str
+    names: tuple[str, str]
+    gold: list[str]
+    predicted: str
+    confidence: float
+    relation: str
+    sentences: list[PairText]
+    more: Place
+
+
+class _Errors(_List):
+    site: str
+    confusion: Confusion = {}
+
+
+class EntityErrors(_Errors):
+    """Errors of a site that finds entities."""
+
+    worst: list[SentenceCase] = []
+    right: list[SentenceCase] = []
+
+
+class RelationErrors(_Errors):
+    """Errors of a site that finds relations."""
+
+    worst: list[PairCase] = []
+    right: list[PairCase] = []
+
+
+class BagErrors(_Errors):
+    """Errors of a site that finds facts in bags."""
+
+    worst: list[BagCase] = []
+    right: list[BagCase] = []
+
+
+def _task(tree: object) -> str:
+    task = tree.get("task") if isinstance(tree, dict) else None
+    return str(task) if str(task) in _TAGS else USUAL
+
+
+Errors = EntityErrors | RelationErrors | BagErrors
+_TAGS = frozenset({"ner", "re", "bags"})
+"""Tasks with a list of errors; a file that names none of them belongs to the usual task."""
+_ERRORS: TypeAdapter[Errors] = TypeAdapter(
+    Annotated[
+        Annotated[EntityErrors, Tag("ner")]
+        | Annotated[RelationErrors, Tag("re")]
+        | Annotated[BagErrors, Tag("bags")],
+        Discriminator(_task),
+    ]
+)
+
+
+def read_errors(file: Path) -> Errors:
+    """One site's errors. Raises RunError, which names the first wrong value."""
+    return read_record(
+        file, lambda text: errors_of(json_of(text), site=file.parent.name), _WHAT, fix=_FIX
+    )
+
+
+def errors_of(tree: object, *, site: str = "") -> Errors:
+    """The errors in one errors.json; `site` owns them if the file does not name its site.
+
+    Raises ValidationError.
+    """
+    return _ERRORS.validate_python({"site": site, **tree} if isinstance(tree, dict) else tree)
+
+
+def _marked(text: str, ends: Sequence[tuple[int, int, str]]) -> Iterator[Piece]:
+    """The text cut at every border of its ends; a piece where head and tail overlap names both."""
+    borders = {min(max(place, 0), len(text)) for start, end, _ in ends for place in (start, end)}
+    for start, end in pairwise(sorted({0, *borders, len(text)})):
+        names = [name for low, high, name in ends if low <= start and end <= high]
+        yield Piece(text[start:end], ", ".join(names))
+
+
+def pieces(
+    text: str, spans: Sequence[Span], *, right: Sequence[tuple[int, int, str]]
+) -> tuple[Piece, ...]:
+    """The text cut at its spans (start, end, type[, confidence]); those in `right` are right.
+
+    Where spans overlap, the first and longest is shown.
+    """
+    cut, at = list[Piece](), 0
+    for start, end, type, *rest in sorted(spans, key=lambda span: (span[0], -span[1])):
+        if start < at or end > len(text) or start >= end:
+            continue
+        if start > at:
+            cut.append(Piece(text[at:start]))
+        sure = rest[0] if rest else None
+        cut.append(Piece(text[start:end], type, sure, (start, end, type) in right))
+        at = end
+    if at < len(text):
+        cut.append(Piece(text[at:]))
+    return tuple(cut)
+
+
+_WHAT = "a site's errors.json is damaged"
+_FIX = "leave the sites' text out of the page, or repeat the run"
+
 
 Key = TypeVar("Key")
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,29 +13,180 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from confide import __version__
 from confide.errors import RunError, os_errors_as
-from confide.federation.files import for_the_owner
-from confide.report import words
-from confide.report.audits import audits
-from confide.report.folder import FinishedRun, Refused, load_runs, task_of
-from confide.report.mistakes import (
+from confide.files import for_the_owner, write_whole
+from confide.report import folder
+from confide.report.folder import FinishedRun, Refused, load_run, load_runs, task_of
+from confide.report.plots import MOST_ROWS, Range
+from confide.report.sections import (
+    ALL_SITES,
+    LEVEL,
     ConfusionView,
     ErrorsView,
+    SureView,
+    TypeMap,
+    audits,
+    by_site,
+    by_type,
     entity_confusion,
     errors_view,
+    intervals,
+    learning_curves,
+    precision_recall,
+    reached,
     relation_confusion,
+    reliability,
+    site_curves,
+    spent,
+    type_map,
 )
-from confide.report.plots import MOST_ROWS
-from confide.report.ranked import precision_recall
-from confide.report.reliability import SureView, reliability
-from confide.report.sections import by_site, by_type, learning_curves, reached
-from confide.report.sitecurves import site_curves
-from confide.report.spent import spent
-from confide.report.typemap import TypeMap, type_map
-from confide.report.verdict import lede, told_range, verdict
-from confide.report.views import RunView, view_of
+from confide.report.views import REFERENCES, RunView, view_of
 from confide.runs.athome import CANDIDATES
+from confide.runs.folder import RunFolder
+from confide.runs.result import RESULT, advice
+from confide.runs.standing import checkpoint_marks
 from confide.tasks import TASKS
-from confide.userfiles import write_whole
+
+# --- What came of the runs, in few words and numbers, for those who read no further
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The one federated run of a page: its score, the interval, and what stands out.
+
+    `score` is None while it goes on and no development text was scored. `of` says on which text.
+    """
+
+    score: float | None
+    called: str
+    of: str
+    range: Range | None
+    facts: tuple[str, ...]
+
+
+def lede(runs: Sequence[FinishedRun]) -> str:
+    """One sentence for those who read no further."""
+    split = [run for run in runs if run.method != "pooled"] or runs
+    sites = len({site for run in split for site in run.there})
+    what = f"{sites} sites" if sites != 1 else "one site"
+    task = TASKS[task_of(runs)]
+    kind = task.kinds[0]
+    f1 = {run.method: run.score(kind) for run in runs}
+    federated = _federated(runs)
+    if federated is None or f1[federated.method] is None:
+        return f"{len(runs)} runs on {what}." if len(runs) > 1 else f"One run on {what}."
+    own = "a model for each" if federated.result.personal else "one model"
+    told = f"{what[0].upper()}{what[1:]} trained {own} without sharing text"
+    told += f": {folder.points(f1[federated.method])} {task.words.score or task.words.kind(kind)}"
+    if f1.get("alone") is not None:
+        told += f"; each site by itself reaches {folder.points(f1['alone'])}"
+    if f1.get("public-only") is not None:
+        told += f"; the public set alone, {folder.points(f1['public-only'])}"
+    if f1.get("pooled") is not None:
+        told += f"; all text in one place, {folder.points(f1['pooled'])}"
+    return told + "."
+
+
+def verdict(runs: Sequence[FinishedRun]) -> Verdict | None:
+    """The verdict on the one federated run; None if there are several, or other data."""
+    run = _federated(runs) if len(runs) > 1 else next(iter(runs), None)
+    if run is None:
+        return None
+    kind, called = run.scoring.kinds[0], run.scoring.words
+    if run.running:
+        return Verdict(_newest(run), called.full(kind), "development text", None, ())
+    if run.score(kind) is None:
+        return None
+    facts = (*_gains(run, runs), *_weakest(run), *_kept(run), *_learnt(run))
+    found = intervals(run).get(ALL_SITES)
+    return Verdict(run.score(kind), called.full(kind), "test text", found, facts)
+
+
+def told_range(range: Range | None) -> str:
+    """An interval in words; empty if there is none.
+
+    >>> told_range((0.94751, 0.97))
+    '95 % interval 94.8 to 97.0'
+    """
+    if range is None:
+        return ""
+    return f"{LEVEL:.0%}".replace("%", " %") + (
+        f" interval {folder.points(range[0])} to {folder.points(range[1])}"
+    )
+
+
+def _federated(runs: Sequence[FinishedRun]) -> FinishedRun | None:
+    """The only run that is no reference, if all runs have the same data."""
+    own = [run for run in runs if run.method not in REFERENCES]
+    if len({run.result.data.fingerprint for run in runs}) > 1:
+        return None
+    kind = TASKS[task_of(runs)].kinds[0]
+    scored = [run for run in own if run.running or run.score(kind) is not None]
+    return scored[0] if len(scored) == 1 else None
+
+
+def _newest(run: FinishedRun) -> float | None:
+    """The newest development score of a run that goes on."""
+    kind = run.scoring.kinds[0]
+    scores = [score for turn in run.history if (score := (turn.dev or {}).get(kind)) is not None]
+    return scores[-1] if scores else None
+
+
+def _gains(run: FinishedRun, runs: Sequence[FinishedRun]) -> Iterator[str]:
+    """What each site gains over training alone."""
+    alone = next((one for one in runs if one.method == "alone" and one is not run), None)
+    kind = run.scoring.kinds[0]
+    if alone is None:
+        return
+    gains = {
+        site: after - before
+        for site in run.sites
+        if (after := run.score(kind, site)) is not None
+        and (before := alone.score(kind, site)) is not None
+    }
+    if not gains:
+        return
+    losers = [site for site, gain in gains.items() if gain < 0]
+    least, most = min(gains, key=gains.__getitem__), max(gains, key=gains.__getitem__)
+    by = [f"{name} {100 * gains[name]:+.1f}" for name in dict.fromkeys((least, most))]
+    if not losers:
+        yield f"Every site gains over training alone: {' to '.join(by)}."
+    else:
+        yield (
+            f"{len(losers)} of {len(gains)} sites are worse off than alone: {' to '.join(by)}."
+            " They can keep their own model: confide home."
+        )
+
+
+def _weakest(run: FinishedRun) -> Iterator[str]:
+    """The site and the type with the lowest score."""
+    kind, typed = run.scoring.kinds[0], run.scoring.typed[0]
+    sites = {site: f1 for site in run.sites if (f1 := run.score(kind, site)) is not None}
+    found = run.overall.get(typed, {}).get("types", {})
+    types = {name: one for name, one in found.items() if one.get("support")}
+    parts = []
+    if len(sites) > 1:
+        site = min(sites, key=sites.__getitem__)
+        parts.append(f"site is {site} ({folder.points(sites[site])})")
+    if len(types) > 1:
+        type = min(types, key=lambda name: (types[name]["f1"], name))
+        marked = folder.count(types[type].get("support"))
+        verb = "" if parts else "is "
+        parts.append(f"type {verb}{type} ({folder.points(types[type]['f1'])}; {marked} marked)")
+    if parts:
+        yield f"The weakest {', the weakest '.join(parts)}."
+
+
+def _kept(run: FinishedRun) -> Iterator[str]:
+    best, rounds = run.result.best_round, run.result.rounds
+    if best is not None and rounds is not None:
+        yield f"The model of round {best} of {rounds} was kept."
+
+
+def _learnt(run: FinishedRun) -> Iterator[str]:
+    """Whether the model has learnt next to nothing, or was still learning."""
+    if (found := advice(run.result)) is not None:
+        yield f"{found.said[0].upper()}{found.said[1:]}."
+
 
 RENEW = 5
 """Seconds after which a browser loads the page of a run that goes on again."""
@@ -86,7 +239,7 @@ def render(runs: Sequence[FinishedRun], *, renewed: bool = False) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (words.points, words.size, words.duration, words.count):
+    for function in (folder.points, folder.size, folder.duration, folder.count):
         environment.filters[function.__name__] = function
     return environment.get_template("page.html.j2").render(
         version=__version__,
@@ -188,7 +341,7 @@ def _overlooked(runs: Sequence[FinishedRun]) -> list[str]:
     for run in runs:
         labels.setdefault(sum(run.overall.get("missed", {}).values()), []).append(run.label)
     return [
-        f"{', '.join(alike)}: {words.count(missed)} marked relations join pairs that were not"
+        f"{', '.join(alike)}: {folder.count(missed)} marked relations join pairs that were not"
         " looked at; they count as not found."
         for missed, alike in labels.items()
         if missed
@@ -224,3 +377,49 @@ def _maps(views: Sequence[RunView]) -> list[tuple[RunView, TypeMap]]:
 def _reliable(views: Sequence[RunView]) -> list[tuple[RunView, SureView]]:
     found = [(view, reliability(view.run, id=f"sure{n}")) for n, view in enumerate(views)]
     return [(view, one) for view, one in found if one is not None]
+
+
+# --- A page that is renewed while its run goes on
+
+
+LOOK = 1.0
+"""Seconds between two looks at the run's folder."""
+
+
+def watch(
+    run: Path | str,
+    *,
+    out: Path | str | None = None,
+    text: bool = True,
+    on_page: Callable[[Path, str], None] | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> Path:
+    """Write the page of a run anew whenever a round was scored, until the run is finished.
+
+    Until then the page shows the rounds so far, and asks the browser to load it again every few
+    seconds. The folder may still be empty or missing. `on_page` is told the page and where the run
+    stands, each time. Gives the page of the finished run.
+
+    Raises RunError as `report` does.
+    """
+    folder, before = Path(run), None
+    while True:
+        now = checkpoint_marks(folder) if RunFolder(folder).is_taken() else None
+        if now is not None and now != before:
+            before = now
+            finished = (folder / RESULT).exists()
+            page = write_page([folder], out=out, text=text, renewed=True)
+            if on_page is not None:
+                on_page(page, "finished" if finished else _where(folder))
+            if finished:
+                return page
+        wait(LOOK)
+
+
+def _where(folder: Path) -> str:
+    try:
+        run = load_run(folder, text=False, unfinished=True)
+    except RunError:  # it moved on in between
+        return "running"
+    rounds = f" of {run.result.rounds}" if run.result.rounds else ""
+    return f"round {len(run.history)}{rounds}"

@@ -2,21 +2,430 @@
 
 from __future__ import annotations
 
+import math
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
+import matplotlib
+import numpy as np
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
-from confide.report import words
-from confide.report.folder import FinishedRun, task_of
-from confide.report.intervals import ALL, intervals, type_intervals
-from confide.report.plots import Line, Range, curves, dots
+from confide.errors import DataError, RunError
+from confide.report import folder, plots
+from confide.report.folder import (
+    BagCase,
+    BagErrors,
+    EntityErrors,
+    Errors,
+    FinishedRun,
+    PairCase,
+    RelationErrors,
+    SentenceCase,
+    count,
+    task_of,
+)
+from confide.report.plots import (
+    STYLE,
+    Line,
+    Range,
+    curves,
+    dots,
+    figure_of,
+    found,
+    scores_seen,
+    site_curve,
+    spent_by_round,
+    svg_file,
+)
+from confide.report.plots import precision_recall as drawn
 from confide.report.views import RunView
-from confide.runs.result import Turn
-from confide.scoring.scores import Scored
+from confide.runs.folder import (
+    Audit,
+    SiteAudit,
+    told_epsilon,
+    told_of,
+    told_smallest,
+)
+from confide.runs.result import Calibration, Private, SureBin, Turn
+from confide.scoring.calibration import AS_IS
+from confide.scoring.counts import Scored
+from confide.scoring.intervals import Interval, Table, bootstrap_interval
+from confide.scoring.relations import FIRSTS, auc_interval
 from confide.tasks import TASKS, Task, Words
+from confide.text.document import NO_RELATION
+
+# --- Development scores of each site, round by round: one small drawing for each
+
+
+MOST_SITES = 12
+"""Sites with a drawing of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCurve:
+    """A site's drawing, and its last score; of several runs, in the first that is no reference."""
+
+    site: str
+    plot: Markup
+    last: float
+
+
+@dataclass(frozen=True, slots=True)
+class SiteCurves:
+    """The drawings, and how many more sites there are."""
+
+    curves: tuple[SiteCurve, ...]
+    more: int
+
+
+def site_curves(views: Sequence[RunView]) -> SiteCurves | None:
+    """A drawing for each site, all on the same axes; None for a single site."""
+    order = sorted(views, key=lambda view: view.note != "")
+    lines = {
+        site: [line for view in order if (line := _site_line(view, site)) is not None]
+        for site in sorted({site for view in views for site in view.run.sites})
+    }
+    drawn = {site: own for site, own in lines.items() if own}
+    if len(drawn) < 2:
+        return None
+    points = [point for own in drawn.values() for line in own for point in line.points]
+    scores, last = [100 * y for _, y in points], max(x for x, _ in points)
+    limits = scores_seen((min(scores), max(scores)))
+    shown = list(drawn.items())[:MOST_SITES]
+    curves = []
+    for number, (site, own) in enumerate(shown):
+        told = "; ".join(f"{one.label}: last {folder.points(one.points[-1][1])}" for one in own)
+        alternative = f"Development scores of {site} by round. {told}."
+        plot = site_curve(
+            own, id=f"curve{number}", limits=limits, last=last, alternative=alternative
+        )
+        curves.append(SiteCurve(site, Markup(plot), own[0].points[-1][1]))
+    return SiteCurves(tuple(curves), len(drawn) - len(shown))
+
+
+def _site_line(view: RunView, site: str) -> Line | None:
+    points = tuple(
+        (float(turn.round), f1)
+        for turn in view.run.history
+        if (f1 := turn.dev_sites.get(site)) is not None
+    )
+    return Line(view.run.label, view.look, points) if points else None
+
+
+# --- Which site has trouble with which type: a map of F1, a cell for each pair
+
+
+STRONGEST = 55
+"""Percent of colour in the best cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapCell:
+    """F1 of one type at one site, how many were marked, and percent of colour; None: not there."""
+
+    f1: float | None
+    support: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class TypeMap:
+    """Rows and columns are types and sites, the longer of the two down the page."""
+
+    across: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[MapCell, ...]], ...]
+    low: float
+    high: float
+
+
+def type_map(run: FinishedRun) -> TypeMap | None:
+    """The map of one run; None unless it has several sites and several types."""
+    kind = run.scoring.typed[0]
+    tables = {
+        site: dict(run.site_scores(site).get(kind, {}).get("types", {})) for site in run.sites
+    }
+    sites = [site for site, types in tables.items() if types]
+    types = sorted({type for table in tables.values() for type in table})
+    if len(sites) < 2 or len(types) < 2:
+        return None
+    values = {
+        (site, type): rates["f1"]
+        for site in sites
+        for type, rates in tables[site].items()
+        if rates.get("support") or rates.get("predicted")
+    }
+    if not values:
+        return None
+    low, high = min(values.values()), max(values.values())
+
+    def cell(site: str, type: str) -> MapCell:
+        f1 = values.get((site, type))
+        share = 0.0 if f1 is None else STRONGEST * (f1 - low) / max(high - low, 1e-9)
+        return MapCell(f1, tables[site].get(type, {}).get("support", 0), share)
+
+    if len(sites) > len(types):
+        rows = tuple((site, tuple(cell(site, type) for type in types)) for site in sites)
+        return TypeMap("type", tuple(types), rows, low, high)
+    rows = tuple((type, tuple(cell(site, type) for site in sites)) for type in types)
+    return TypeMap("site", tuple(sites), rows, low, high)
+
+
+# --- Precision over recall of ranked facts: one drawing for all runs, and a table of areas
+
+
+@dataclass(frozen=True, slots=True)
+class RankedRow:
+    """The numbers of one run's ranking: areas, and precision among the first N."""
+
+    view: RunView
+    auc: float | None
+    auc_2000: float | None
+    firsts: tuple[float | None, ...]
+    mean: float | None
+    bags: int | None
+    facts: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Ranked:
+    """The curves of all runs that have one, and a row for each."""
+
+    plot: Markup
+    firsts: tuple[int, ...]
+    rows: tuple[RankedRow, ...]
+
+
+def precision_recall(views: Sequence[RunView]) -> Ranked | None:
+    """The ranked facts in the test text of all sites; None if no run ranked any."""
+    lines = [
+        Line(view.run.label, view.look, tuple((r, p) for r, p in view.run.overall["curve"]))
+        for view in views
+        if view.run.overall.get("curve")
+    ]
+    if not lines:
+        return None
+    told = "; ".join(
+        f"{line.label}: precision {folder.points(line.points[0][1])} at recall"
+        f" {folder.points(line.points[0][0])}, {folder.points(line.points[-1][1])} at"
+        f" {folder.points(line.points[-1][0])}"
+        for line in lines
+    )
+    plot = drawn(lines, id="ranked", alternative=f"Precision over recall on test text. {told}.")
+    return Ranked(Markup(plot), FIRSTS, tuple(map(_ranked_row, views)))
+
+
+def _ranked_row(view: RunView) -> RankedRow:
+    found = view.run.overall
+    first = found.get("precision_at") or {}
+    return RankedRow(
+        view,
+        found.get("auc"),
+        found.get("auc_2000"),
+        tuple(first.get(str(many)) for many in FIRSTS),
+        first.get("mean"),
+        found.get("bags"),
+        found.get("facts"),
+    )
+
+
+# --- Whether a model is as often right as it is sure: a drawing of counts by confidence
+
+
+ALL_TYPES = "all"
+MOST_TYPES = 12
+Point = tuple[float, float, float]
+
+
+@dataclass(frozen=True, slots=True)
+class SureRow:
+    """A type, or all: the expected calibration error of its confidences (Naeini et al., AAAI 2015).
+
+    `before` is that of the model's own confidences, `after` of calibrated ones.
+    """
+
+    name: str
+    before: float | None
+    after: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class TypeView:
+    """One type: its drawing, and how many finds it shows."""
+
+    name: str
+    found: int
+    plot: Markup
+
+
+@dataclass(frozen=True, slots=True)
+class SureView:
+    """One run: a drawing of confidences as users see them, calibrated; how many finds; the errors.
+
+    `calibrated`: whether they differ from the model's own. `types` are the types with the most
+    finds, if there are several; `more` is how many others there are. `doubt` says so if they were
+    calibrated on little development text, at the site with the least.
+    """
+
+    plot: Markup
+    found: int
+    calibrated: bool
+    rows: tuple[SureRow, ...]
+    types: tuple[TypeView, ...] = ()
+    more: int = 0
+    doubt: str = ""
+
+
+def reliability(run: FinishedRun, *, id: str) -> SureView | None:
+    """What result.json says of confidences on test text; None if it says nothing."""
+    told = run.result.calibration
+    if told is None or not _found(told.after.bins):
+        return None
+    found = _found(told.after.bins)
+    points, before = list(_points(told.after.bins)), list(_points(told.before.bins))
+    plot = plots.reliability(
+        points, before=_other(before, points), id=id, alternative=_said(points)
+    )
+    names = sorted({*told.before.types, *told.after.types})
+    rows = [SureRow(ALL_TYPES, told.before.error, told.after.error)]
+    rows += [SureRow(n, told.before.types.get(n), told.after.types.get(n)) for n in names]
+    types = list(_reliable_types(told, id=id))
+    more = len([row for row in rows[1:] if row.after is not None]) - len(types) if types else 0
+    doubts = (told.of(site) for site in told.calibrators)
+    least = min(doubts, key=lambda one: (not one.doubt, one.finds), default=AS_IS)
+    calibrated = before != points
+    return SureView(
+        Markup(plot), found, calibrated, tuple(rows), tuple(types), more, doubt=least.doubt
+    )
+
+
+def _reliable_types(told: Calibration, *, id: str) -> Iterator[TypeView]:
+    """The types with the most finds, if there are at least two with any."""
+    many = {name: _found(bins) for name, bins in told.after.type_bins.items() if _found(bins)}
+    first = sorted(many, key=lambda name: (-many[name], name))[:MOST_TYPES]
+    for number, name in enumerate(first if len(many) > 1 else ()):
+        points = list(_points(told.after.type_bins[name]))
+        before = list(_points(told.before.type_bins.get(name, ())))
+        plot = plots.reliability(
+            points,
+            before=_other(before, points),
+            id=f"{id}-{number}",
+            alternative=f"{name}: {_said(points)}",
+            small=True,
+        )
+        yield TypeView(name, many[name], Markup(plot))
+
+
+def _said(points: Sequence[Point]) -> str:
+    each = (f"{folder.points(right)} right at {folder.points(sure)}" for sure, right, _ in points)
+    return f"{'; '.join(each)}."
+
+
+def _other(before: Sequence[Point], points: Sequence[Point]) -> Sequence[Point]:
+    """The model's own confidences, if they differ."""
+    return before if before != points else ()
+
+
+def _found(bins: Sequence[SureBin]) -> int:
+    return sum(one.found for one in bins)
+
+
+def _points(bins: Sequence[SureBin]) -> Iterator[Point]:
+    """(mean confidence, share that is right, share of all finds) of each bin with finds."""
+    found = _found(bins)
+    for one in bins:
+        if one.found:
+            yield one.mean, one.right / one.found, one.found / found
+
+
+# --- How certain a score is: bootstrap intervals from what each sentence or bag counted
+
+
+ALL_SITES = ""
+"""The key of all sites together."""
+LEVEL = 0.95
+
+
+def intervals(run: FinishedRun) -> Mapping[str, Range]:
+    """The interval of the first kind of score, by site, and of all sites under `ALL`.
+
+    Where a site did not keep its counts, or they do not belong to its score, there is none.
+    """
+    kind = run.scoring.kinds[0]
+    if kind not in run.scoring.counted:
+        return _ranked(run, kind)
+    tables: dict[str, Table] = {}
+    for held in run.sentences:
+        rows = getattr(held, kind) or ()
+        if rows:
+            tables[held.site] = np.array(rows, np.int64)
+    found: dict[str, Range] = {}
+    for site, table_N3 in tables.items():
+        _keep(found, site, run.score(kind, site), bootstrap_interval(table_N3, level=LEVEL))
+    if _is_whole(run, found):
+        all_N3 = np.concatenate(list(tables.values()))
+        _keep(found, ALL_SITES, run.score(kind), bootstrap_interval(all_N3, level=LEVEL))
+    return found
+
+
+def _ranked(run: FinishedRun, kind: str) -> Mapping[str, Range]:
+    """The same of an area under the curve, from the ranked candidates of each bag.
+
+    Raises RunError if a site's file is damaged.
+    """
+    found: dict[str, Range] = {}
+    bags = {held.site: held.ranked for held in run.sentences if held.ranked}
+    try:
+        for site, ranked in bags.items():
+            _keep(found, site, run.score(kind, site), auc_interval(ranked, level=LEVEL))
+        if _is_whole(run, found):
+            everything = [bag for ranked in bags.values() for bag in ranked]
+            _keep(found, ALL_SITES, run.score(kind), auc_interval(everything, level=LEVEL))
+    except DataError as error:
+        raise RunError(error.what, where=str(run.path), expected=error.expected) from error
+    return found
+
+
+def _is_whole(run: FinishedRun, found: Mapping[str, Range]) -> bool:
+    """Whether every site that has a score has an interval."""
+    scored = {site for site in run.sites if run.site_scores(site).get(run.scoring.unit)}
+    return bool(scored) and scored == found.keys()
+
+
+def type_intervals(run: FinishedRun) -> Mapping[str, Range]:
+    """The interval of the strict F1 of each type, over the sentences of all sites.
+
+    Sentences without the type count too: whether they are drawn changes how often the others are.
+    """
+    kind = run.scoring.typed[0]
+    if kind not in run.scoring.counted or set(run.result.scores.sites) != {
+        held.site for held in run.sentences if held.types
+    }:
+        return {}
+    drawn = sum(len(getattr(held, kind) or ()) for held in run.sentences)
+    rows: dict[str, list[list[int]]] = {}
+    for held in run.sentences:
+        for name, own in held.types.items():
+            rows.setdefault(name, []).extend(own)
+    types = run.overall.get(kind, {}).get("types", {})
+    found: dict[str, Range] = {}
+    for name, own in rows.items():
+        if name in types and len(own) <= drawn:
+            table_N3 = np.array([*own, *([[0, 0, 0]] * (drawn - len(own)))], np.int64)
+            one = bootstrap_interval(table_N3, level=LEVEL)
+            _keep(found, name, types[name]["f1"], one)
+    return found
+
+
+def _keep(found: dict[str, Range], name: str, score: float | None, one: Interval) -> None:
+    """Add the interval of a score, if it holds the score."""
+    if score is not None and one.low <= score <= one.high:
+        found[name] = (one.low, one.high)
+
 
 LEVELS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95)
 """Scores on development text for which the page says when they were reached."""
@@ -172,7 +581,7 @@ def _section(
         for number, view in enumerate(views)
     ]
     told = "; ".join(
-        f"{view.run.label}: " + ", ".join(f"{n} {words.points(f1)}" for n, f1 in value.items())
+        f"{view.run.label}: " + ", ".join(f"{n} {folder.points(f1)}" for n, f1 in value.items())
         for view, (_, value) in zip(views, values, strict=True)
     )
     id, title = drawing
@@ -187,7 +596,7 @@ def _section(
         ranges=ranges,
     )
     rows = tuple(_ranged(row, row.name, ranges) for row in rows)
-    whole = tuple(_ranged(row, ALL, ranges) for row in _whole(views, columns))
+    whole = tuple(_ranged(row, ALL_SITES, ranges) for row in _whole(views, columns))
     return ScoreSection(columns, rows, whole, Markup(plot))
 
 
@@ -236,9 +645,9 @@ def learning_curves(views: Sequence[RunView]) -> list[Markup]:
         lines = [line for view in shown if (line := _line(view, x_of)) is not None]
         if lines:
             told = "; ".join(
-                f"{line.label}: from {words.points(line.points[0][1])} to"
-                f" {words.points(line.points[-1][1])}"
-                + (f", best {words.points(line.best[1])}" if line.best else "")
+                f"{line.label}: from {folder.points(line.points[0][1])} to"
+                f" {folder.points(line.points[-1][1])}"
+                + (f", best {folder.points(line.best[1])}" if line.best else "")
                 for line in lines
             )
             alternative = f"{_spoken(views, kind)} on development text by {label}. {told}."
@@ -306,3 +715,262 @@ def _line(view: RunView, x_of: Callable[[FinishedRun], list[float]]) -> Line | N
             points.append((x, f1))
             best = points[-1] if turn.round == best_round else best
     return Line(view.run.label, view.look, tuple(points), best) if points else None
+
+
+# --- What an audit found, on the page of a run and as a picture of its own
+
+
+@dataclass(frozen=True, slots=True)
+class AuditView:
+    """An audit as a section: the sentences of each site, the drawing, and the other two numbers."""
+
+    sites: tuple[tuple[str, str, SiteAudit], ...]
+    plot: Markup
+    epsilon: str
+    smallest: str
+    references: bool
+    canaries: bool
+
+
+def audits(views: Sequence[RunView]) -> list[tuple[RunView, AuditView]]:
+    """The audits of the runs that have one."""
+    return [
+        (view, _audit_view(view.run.audit, id=f"audit{number}"))
+        for number, view in enumerate(views)
+        if view.run.audit is not None
+    ]
+
+
+def picture(audit: Audit) -> str:
+    """The drawing as the text of an SVG file."""
+    with matplotlib.rc_context(STYLE):
+        return svg_file(_audit_drawn(audit))
+
+
+def _audit_view(audit: Audit, *, id: str) -> AuditView:
+    sentences = [f"{name}: {told_of(one)}." for name, one in audit.sites.items()]
+    plot = figure_of(_audit_drawn(audit), id=id, alternative=" ".join(sentences))
+    every = audit.sites.values()
+    return AuditView(
+        tuple((name, told_of(one), one) for name, one in audit.sites.items()),
+        Markup(plot),
+        told_epsilon(audit),
+        told_smallest(audit.crossed),
+        any(one.referenced is not None for one in every),
+        any(one.canaries is not None for one in every),
+    )
+
+
+def _audit_drawn(audit: Audit) -> Figure:
+    rows = [
+        (name, one.strongest.found.value, (one.strongest.found.low, one.strongest.found.high))
+        for name, one in audit.sites.items()
+    ]
+    units = next(iter(audit.sites.values())).membership.units
+    return found(rows, x_label=f"{units} found of 100 (dashed: by chance)")
+
+
+# --- What noise spent, on the page of a run: ε by round, what it promises, and what it does not
+
+
+SIMULATED = (
+    "Keys of draws and noise were made from the seed, so that the run can be repeated: nothing is"
+    " hidden, and nothing is promised. With keys of the sites' own, ε would be as shown."
+)
+NEVER_NOISED = (
+    "names of types and relations, which the settings name; that a site took part, and how long it"
+    " took to answer, beyond what its guard reply_every hides",
+    "other runs on the same text: each site keeps its own account over all of them (confide site"
+    " status)",
+    "the last digits of floating-point numbers that are worked out for several texts at once",
+)
+OPEN = "scores of held-out text, which left the sites without noise"
+
+
+@dataclass(frozen=True, slots=True)
+class SpentView:
+    """What a run spent: in a sentence, by its facts, as a drawing; and what that does not cover.
+
+    `warning` says why nothing is promised; it is empty otherwise.
+    """
+
+    said: str
+    warning: str
+    facts: tuple[tuple[str, str], ...]
+    plot: Markup | None
+    uncovered: tuple[str, ...]
+
+
+def spent(views: Sequence[RunView]) -> list[tuple[RunView, SpentView]]:
+    """What each run under noise spent."""
+    return [
+        (view, _spent_view(view.run, view.run.result.privacy, id=f"spent{number}"))
+        for number, view in enumerate(views)
+        if view.run.result.privacy is not None
+    ]
+
+
+def won(epsilon: float, delta: float) -> float:
+    """The share of even bets on one unit that are won at most, once everything has been seen.
+
+    Of a bet that is right with a chance of p, p <= e^ε (1 - p) + δ.
+
+    >>> round(won(1.0, 0.0), 2), won(0.0, 0.0)
+    (0.73, 0.5)
+    """
+    return min(1.0, (1 + delta * math.exp(-epsilon)) / (1 + math.exp(-epsilon)))
+
+
+def _spent_view(run: FinishedRun, own: Private, *, id: str) -> SpentView:
+    promised = _promised(run)
+    plain = f"{own.epsilon:.2f} at δ = {own.delta:g}".replace("e-0", "e-")
+    said = f"One {own.unit} changes what anybody sees, the model included, by at most ε = {plain}."
+    if own.simulated:
+        said = f"ε = {plain} for one {own.unit}."
+    right = "would be right" if own.simulated else "is right"
+    said += (
+        f" Somebody who bets whether a {own.unit} was in the training text, even before he has seen"
+        f" anything, {right} at most {_percent(won(own.epsilon, own.delta))} of the time"
+        f" afterwards."
+    )
+    return SpentView(
+        said,
+        SIMULATED if own.simulated else "",
+        tuple(_facts(own, promised)),
+        _spent_drawn(run, promised, id=id),
+        (*NEVER_NOISED, *([OPEN] if own.held_out == "open" else [])),
+    )
+
+
+def _facts(own: Private, promised: float | None) -> Iterator[tuple[str, str]]:
+    yield "what is hidden", f"one {own.unit}"
+    yield "ε spent", f"{own.epsilon:.3g}"
+    if promised is not None:
+        yield "ε of the settings", f"{promised:g}"
+    yield "δ", f"{own.delta:g}".replace("e-0", "e-")
+    yield "rounds", count(own.rounds)
+    yield f"each {own.unit} is drawn with probability", f"{own.rate:g}"
+    yield "largest gradient (clip)", f"{own.clip:g}"
+    yield "noise (σ), in clips", f"{own.noise:g}"
+    yield f"{own.unit}s by the settings", f"{count(own.units)}; nothing was counted"
+
+
+def _spent_drawn(run: FinishedRun, promised: float | None, *, id: str) -> Markup | None:
+    """ε by round; None if the history does not say."""
+    told = ((turn.round, (turn.model_extra or {}).get("epsilon")) for turn in run.history)
+    points = [(float(n), float(e)) for n, e in told if isinstance(e, (int, float))]
+    if not points:
+        return None
+    last = f"ε by round: {points[0][1]:.2f} after round {points[0][0]:.0f},"
+    last += f" {points[-1][1]:.2f} after round {points[-1][0]:.0f}."
+    if promised is not None:
+        last += f" The settings allow {promised:g}."
+    return Markup(spent_by_round(points, promised=promised, id=id, alternative=last))
+
+
+def _promised(run: FinishedRun) -> float | None:
+    """The ε that the run's settings allow, if they name one."""
+    try:
+        own = tomllib.loads(run.settings).get("privacy")
+    except tomllib.TOMLDecodeError:
+        return None
+    found = own.get("epsilon") if isinstance(own, dict) else None
+    return float(found) if isinstance(found, (int, float)) else None
+
+
+def _percent(share: float) -> str:
+    """A share in percent; never rounded up to all.
+
+    >>> _percent(0.731), _percent(0.99966), _percent(0.9999999)
+    ('73 %', '99.97 %', 'more than 99.99 %')
+    """
+    percent = 100 * share
+    if percent > 99.99:
+        return "more than 99.99 %"
+    return f"{percent:.0f} %" if percent < 99 else f"{percent:.2f} %"
+
+
+# --- What a model gets wrong and right at a site, with its text, and confusion tables, for a page
+
+
+@dataclass(frozen=True, slots=True)
+class ConfusionView:
+    """Counts: a row per gold name, a column per predicted name; `nothing` is shown for ""."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, tuple[int, ...]], ...]
+    nothing: str
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorsView:
+    """One site's confusion, its worst sentences, pairs or bags, and some that are right."""
+
+    site: str
+    confusion: ConfusionView
+    worst: Sequence[SentenceCase] = ()
+    pairs: Sequence[PairCase] = ()
+    bags: Sequence[BagCase] = ()
+    right: Sequence[SentenceCase] = ()
+    right_pairs: Sequence[PairCase] = ()
+    right_bags: Sequence[BagCase] = ()
+
+
+def errors_view(found: Errors) -> ErrorsView:
+    """What the page shows of one errors.json."""
+    table = found.confusion
+    if isinstance(found, RelationErrors):
+        return ErrorsView(found.site, _labels(table), pairs=found.worst, right_pairs=found.right)
+    if isinstance(found, BagErrors):
+        return ErrorsView(found.site, _labels(table), bags=found.worst, right_bags=found.right)
+    return ErrorsView(found.site, _types(table), worst=found.worst, right=found.right)
+
+
+def entity_confusion(errors: Sequence[Errors]) -> ConfusionView | None:
+    """Which type was found as which at all sites together; None without entities."""
+    tables = [found.confusion for found in errors if isinstance(found, EntityErrors)]
+    whole: dict[str, dict[str, int]] = {}
+    for table in tables:
+        for gold, row in table.items():
+            for predicted, support in row.items():
+                own = whole.setdefault(gold, {})
+                own[predicted] = own.get(predicted, 0) + support
+    return _types(whole) if whole else None
+
+
+def relation_confusion(scores: Scored) -> ConfusionView:
+    """The confusion of relation scores; missed relations get a column of their own."""
+    table = {gold: dict(row) for gold, row in scores["confusion"].items()}
+    for relation, support in (scores.get("missed") or {}).items():
+        table.setdefault(relation, {})[""] = support
+    return _labels(table)
+
+
+def _types(table: Mapping[str, Mapping[str, int]]) -> ConfusionView:
+    """Types in alphabetical order, then no entity."""
+    seen = {*table, *(name for row in table.values() for name in row)}
+    types = (*sorted(seen - {""}), "")
+    return _confusion(table, types, types, nothing=TASKS["ner"].words.nothing)
+
+
+def _labels(table: Mapping[str, Mapping[str, int]]) -> ConfusionView:
+    """Relations in alphabetical order, then no relation, then pairs that were not looked at."""
+    seen = {*table, *(name for row in table.values() for name in row)}
+    labels = sorted(seen - {"", NO_RELATION}) + [NO_RELATION] * (NO_RELATION in seen)
+    columns = labels + [""] * ("" in seen)
+    return _confusion(table, labels, columns, nothing=TASKS["re"].words.nothing)
+
+
+def _confusion(
+    table: Mapping[str, Mapping[str, int]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    nothing: str,
+) -> ConfusionView:
+    cells = ((gold, table.get(gold, {})) for gold in rows)
+    return ConfusionView(
+        tuple(columns),
+        tuple((gold, tuple(row.get(name, 0) for name in columns)) for gold, row in cells),
+        nothing,
+    )

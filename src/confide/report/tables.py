@@ -8,8 +8,7 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from confide.report.folder import FinishedRun, task_of, totals
-from confide.report.words import points, size
+from confide.report.folder import FinishedRun, points, size, task_of, totals
 from confide.tasks import TASKS
 
 

@@ -17,12 +17,17 @@ from typing import TypeVar
 
 from confide import __version__
 from confide.errors import printable
-from confide.federation.files import write_of_run
 from confide.federation.ledger import ledger_files, read_ledger
-from confide.runs.audited import audited, told_epsilon, told_of, told_smallest
-from confide.runs.folder import RunFolder
+from confide.files import write_of_run
+from confide.runs.folder import (
+    RunFolder,
+    audited,
+    shareable,
+    told_epsilon,
+    told_of,
+    told_smallest,
+)
 from confide.runs.result import Private, Result
-from confide.runs.shareable import shareable
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Task

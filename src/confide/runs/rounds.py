@@ -12,19 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import CheckpointError, FederationError, MessageError
-from confide.federation.agreement import DIFFERS
-from confide.federation.bounds import LARGEST, odd_part
-from confide.federation.checkpoints import Checkpoint, CheckpointStore, as_array
 from confide.federation.events import Event, Watcher
-from confide.federation.federation import Federation
+from confide.federation.federation import DIFFERS, Federation
 from confide.federation.ledger import Ledger
+from confide.federation.memory import Checkpoint, CheckpointStore, as_array
 from confide.federation.messages import Arrays, decode, encode
+from confide.federation.steps import LARGEST, odd_part
+from confide.files import Tree
 from confide.methods import Method
 from confide.scoring.calibration import AS_IS, fitted
-from confide.scoring.scores import Scored
+from confide.scoring.counts import Scored
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Counts
-from confide.userfiles import Tree
 
 
 @dataclass
@@ -51,7 +50,7 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Trained:
+class Selected:
     """The state of the selected round, and how it was reached."""
 
     state: Any
@@ -125,7 +124,7 @@ class Rounds:
         self._state: Any = None
         self._good: Any = None  # held only where a round may be undone
 
-    def run(self) -> Trained:
+    def run(self) -> Selected:
         """Run all remaining rounds; gives the state of the best round by development counts."""
         settings, rounds = self._settings, self._store.rounds()
         last = rounds[-1] if rounds else 0
@@ -136,9 +135,9 @@ class Rounds:
                 break
             self._round(progress, number)
         if progress.best_round in (0, self._store.rounds()[-1]):
-            return Trained(self._mean.of(self._state), progress)
+            return Selected(self._mean.of(self._state), progress)
         self._state = None
-        return Trained(self._restore(progress.best_round)[1], progress)
+        return Selected(self._restore(progress.best_round)[1], progress)
 
     def _begin(self) -> Progress:
         """Agree on the state before round 1."""

@@ -7,32 +7,531 @@ site. All take the same path.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+import resource
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, cast
 
+from confide import __version__
+from confide.errors import KeyFileError, RunError, SettingsError
+from confide.federation.broadcast import Giving, Up
+from confide.federation.combining import NEEDED, Combining
+from confide.federation.engines import (
+    Hosting,
+    SequentialEngine,
+    SiteSpec,
+    SumsWith,
+    WorkerEngine,
+)
 from confide.federation.events import Event, Watcher, unwatched
-from confide.federation.files import for_the_owner
-from confide.federation.inprocess import Hosting, SequentialEngine, SiteSpec, SumsWith
-from confide.federation.keys import unlock
-from confide.federation.workers import WorkerEngine
-from confide.learning.devices import computing_at, place_of
-from confide.methods import Expecting, Method, answered_in, method_of
+from confide.federation.federation import Federation
+from confide.federation.keys import read_key, unlock
+from confide.federation.ledger import Ledger
+from confide.federation.memory import MemoryStore
+from confide.federation.secure.messages import threshold
+from confide.federation.secure.server import Losses, Summing
+from confide.federation.secure.steps import Sums
+from confide.federation.steps import Engine
+from confide.files import Tree, for_the_owner, write_of_run
+from confide.kinds.protocol import Extractor, Report, TrainedModel
+from confide.kinds.steps import Start
+from confide.methods import Expecting, Method, answered_in, check_enough, method_named, method_of
+from confide.methods.noised import budget_of
 from confide.recipes import settings_file
-from confide.runs.folder import RunFolder, environment, memory_of
-from confide.runs.gathering import Gathered, gather
-from confide.runs.outcomes import Outcome, Plan, binding_of, outcome_of, result_of, sums_of, up_of
-from confide.runs.references import pooled, public_only
-from confide.runs.result import Result
-from confide.runs.sitereport import Home, site_reports
-from confide.runs.starting import start_of
-from confide.runs.telling import ended, started
-from confide.settings import SIMULATED, Settings, anchored, load
-from confide.tasks import Counts
+from confide.runs.folder import (
+    LOST,
+    SENTENCES,
+    SENTENCES_SCHEMA,
+    HeldFolder,
+    RunFolder,
+    decisive,
+    environment,
+    memory_of,
+)
+from confide.runs.result import (
+    SCHEMA,
+    AllScores,
+    Calibration,
+    Data,
+    Private,
+    Reliability,
+    Result,
+    Scale,
+    SureBin,
+    Traffic,
+    Turn,
+    joined,
+)
+from confide.runs.rounds import Rounds, Selected, checkpointed_ledger
+from confide.runs.sites import Gathered, gather, pooled, public_only
+from confide.runs.standing import ended, started
+from confide.scoring.calibration import AS_IS, Calibrator, Parts, calibration_error, reliability
+from confide.settings import REFERENCES, SIMULATED, Settings, anchored, load
+from confide.tasks import TASKS, Counts
+from confide.training.devices import computing_at, place_of
 
-__all__ = ["Event", "RunResult", "run"]
+# --- From a federation to a result: train it, score it, and put together what result.json says
+#
+# Both engines take this path: `run` with all sites on one machine, `flare` with real ones.
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the federations of one run have in common.
+
+    `binding` is a digest of everything that decides the numbers (`binding_of`); `called` is the
+    run's name, if sites know it by one.
+    """
+
+    settings: Settings
+    method: Method
+    engine: Engine
+    folder: RunFolder
+    binding: str
+    watch: Watcher
+    called: str = ""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one federation: the selected state, test counts, and its ledger.
+
+    `giving` knows which weights its sites have.
+    """
+
+    name: str
+    sites: tuple[str, ...]
+    trained: Selected
+    counts: Mapping[str, Counts]
+    ledger: Ledger
+    giving: Giving
+
+
+def open_ledger(folder: RunFolder, name: str) -> Ledger:
+    """The ledger of one federation of a run, continued from its newest checkpoint."""
+    path = ledger_path(folder, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    round, length = checkpointed_ledger(folder.store(name))
+    return Ledger.resumed(path, length=length, round=round)
+
+
+def ledger_path(folder: RunFolder, name: str) -> Path:
+    """The ledger file of one federation of a run."""
+    return folder.part(name) / "ledger.jsonl"
+
+
+def outcome_of(
+    plan: Plan, name: str, sites: Sequence[str], *, ledger: Ledger | None = None
+) -> Outcome:
+    """Train the federation of these sites from its last checkpoint, and score their test text.
+
+    `name` is its part of the run's folder. Raises FederationError, CheckpointError.
+    """
+    settings = plan.settings
+    ledger = ledger or open_ledger(plan.folder, name)
+    federation = federation_of(
+        plan.settings,
+        plan.engine,
+        ledger,
+        sites=sites,
+        watch=plan.watch,
+        summing=summing_of(
+            settings,
+            run=plan.called or plan.binding,
+            sites=sites,
+            losses=Losses(plan.folder.part(name) / LOST),
+        ),
+    )
+    rounds = Rounds(
+        plan.method,
+        federation,
+        settings=settings,
+        store=plan.folder.store(name),
+        ledger=ledger,
+        binding=plan.binding,
+        watch=plan.watch,
+    )
+    trained = rounds.run()
+    counts = rounds.score(trained.state, "test", trained.progress.history[-1]["round"])
+    ledger.flush()
+    return Outcome(name, tuple(sites), trained, counts, ledger, federation.giving)
+
+
+def federation_of(
+    settings: Settings,
+    engine: Engine,
+    ledger: Ledger,
+    *,
+    sites: Sequence[str],
+    watch: Watcher,
+    summing: Summing | None = None,
+) -> Federation:
+    """These sites as the server sees them.
+
+    Raises SettingsError if they are too few for the way in which updates are combined.
+    """
+    check_enough(settings, len(sites))
+    federation = Federation(
+        engine,
+        seed=settings.seed,
+        ledger=ledger,
+        at_least=settings.federation.at_least,
+        timeout=settings.federation.timeout,
+        sites=sites,
+        watch=watch,
+        combining=combining_of(settings),
+    )
+    federation.summing, federation.giving = summing, giving_of(settings)
+    return federation
+
+
+def sums_of(settings: Settings) -> Sums:
+    """How replies are summed; the single site of a reference has nobody to hide behind."""
+    return "plain" if settings.method in REFERENCES else settings.federation.sums or "plain"
+
+
+LANES = {"rows": 0, "float16": 2, "int8": 1}
+"""The bytes of a lane for changes of weights, by how they travel where sums are secure."""
+
+
+def up_of(settings: Settings) -> Up:
+    """How what sites learn travels; that of a reference goes nowhere."""
+    return "rows" if settings.method in REFERENCES else settings.federation.up
+
+
+def giving_of(settings: Settings) -> Giving:
+    """What hands out the common weights; those of a reference go nowhere."""
+    down = "whole" if settings.method in REFERENCES else settings.federation.down
+    return Giving(down, share=settings.federation.top)
+
+
+def summing_of(
+    settings: Settings, *, run: str, sites: Sequence[str], losses: Losses | None = None
+) -> Summing | None:
+    """What sums replies unseen; None if they are summed plainly.
+
+    Raises SettingsError if there are too few sites to hide one among them.
+    """
+    if sums_of(settings) == "plain":
+        return None
+    own = settings.federation
+    summing = Summing(
+        run=run,
+        sites=sites,
+        colluding=own.colluding,
+        group=own.groups,
+        losses=losses,
+        lane=LANES[own.up],
+    )
+    for members in (sites, *summing.dealt):
+        threshold(len(members), summing.colluding)
+    if own.groups and len(summing.dealt) < NEEDED:
+        raise SettingsError(
+            f"federation.groups = {own.groups} makes too few groups to compare",
+            expected=f"at least {NEEDED} groups",
+            got=f"{len(summing.dealt)} of {len(sites)} sites",
+            fix="make smaller groups, bring more sites together, or leave groups out",
+        )
+    return summing
+
+
+def combining_of(settings: Settings) -> Combining:
+    """How the sites' replies become one; the single site of a reference leaves no choice."""
+    own = settings.federation
+    return Combining(
+        how="mean" if settings.method in REFERENCES else own.combine,
+        trim=own.trim,
+        most_norm=own.limit,
+    )
+
+
+def result_of(
+    settings: Settings,
+    outcomes: Sequence[Outcome],
+    *,
+    name: str,
+    data: Tree,
+    counts: Mapping[str, Counts] | None = None,
+) -> Result:
+    """What result.json says.
+
+    `data` describes the sites' text in numbers; `counts` replaces the outcomes' own counts by site.
+    """
+    if counts is None:
+        counts = {site: count for outcome in outcomes for site, count in outcome.counts.items()}
+    progress = [outcome.trained.progress for outcome in outcomes]
+    history = joined([one.history for one in progress])
+    done = sum(round.get("sentences", 0) for one in progress for round in one.history)
+    training = sum(round["train_seconds"] for one in progress for round in one.history)
+    weights = outcomes[0].trained.state.weights
+    usage, scoring = resource.getrusage, TASKS[settings.task]
+    up, down = (
+        {site: n for o in outcomes for site, n in sorted(o.ledger.totals[way].items())}
+        for way in ("up", "down")
+    )
+    return Result(
+        schema=SCHEMA,
+        confide=__version__,
+        name=name,
+        task=settings.task,
+        method=settings.method,
+        seed=settings.seed,
+        rounds=len(history),
+        personal=is_personal(settings),
+        best_round=progress[0].best_round if len(outcomes) == 1 else None,
+        best_rounds={o.name: o.trained.progress.best_round for o in outcomes},
+        scores=AllScores(
+            overall=scoring.scores(scoring.sum(counts.values())),
+            sites={site: scoring.scores(count) for site, count in sorted(counts.items())},
+        ),
+        dev=progress[0].best_dev if len(outcomes) == 1 else None,
+        history=[Turn.model_validate(turn) for turn in history],
+        left_out={site: code for one in progress for site, code in one.left_out.items()},
+        calibration=_calibration(settings, outcomes, counts),
+        bytes=Traffic(up=up, down=down),
+        seconds=sum(one.seconds for one in progress),
+        compute_seconds=sum(one.compute_seconds for one in progress),
+        sentences_per_second=done / training if training else 0.0,
+        data=Data.model_validate(data),
+        **_private(settings, rounds=len(history)),
+        parameters=sum(array.size for array in weights.values()),
+        peak_rss_mb=usage(resource.RUSAGE_SELF).ru_maxrss / _RSS_PER_MB,
+        peak_rss_mb_worker=usage(resource.RUSAGE_CHILDREN).ru_maxrss / _RSS_PER_MB,
+    )
+
+
+def _private(settings: Settings, *, rounds: int) -> dict[str, Private]:
+    """What so many rounds spent, if they were private."""
+    own = settings.privacy
+    if own is None:
+        return {}
+    budget = budget_of(settings)
+    private = Private(
+        unit=own.unit,
+        epsilon=budget.epsilon_after(rounds),
+        delta=own.delta,
+        noise=budget.noise,
+        clip=own.clip,
+        rate=budget.rate,
+        rounds=rounds,
+        units=own.units or 0,
+        held_out=own.held_out,
+        simulated=settings.key == SIMULATED,
+    )
+    return {"privacy": private}
+
+
+def _calibration(
+    settings: Settings, outcomes: Sequence[Outcome], counts: Mapping[str, Counts]
+) -> Calibration | None:
+    """What the test counts say about confidences.
+
+    If these hold none (nothing was found, or masks let only sums be seen), the calibrators alone,
+    which the models need; None without any.
+    """
+    task = TASKS[settings.task]
+    own = {one.name: Calibrator.read(one.trained.progress.calibrator) for one in outcomes}
+    sure = [
+        (task.sum(counts[site] for site in one.sites if site in counts).sure, own[one.name])
+        for one in outcomes
+    ]
+    scales = {name: Scale(**one._asdict()) for name, one in own.items()}
+    if not any(found for found, _ in sure):
+        changed = any(one[:2] != AS_IS[:2] for one in own.values())
+        return Calibration(calibrators=scales) if changed else None
+    types = sorted({name for found, _ in sure for name, _ in found} - {""})
+    plain = [(found, AS_IS) for found, _ in sure]
+    return Calibration(
+        calibrators=scales,
+        before=_reliability(plain, types),
+        after=_reliability(sure, types),
+    )
+
+
+def _reliability(parts: Parts, types: Sequence[str]) -> Reliability:
+    parts = list(parts)
+    bins = reliability(parts)
+    by_type = {name: reliability(parts, type=name) for name in types}
+    return Reliability(
+        error=calibration_error(bins),
+        types={name: calibration_error(own) for name, own in by_type.items()},
+        bins=[SureBin(**vars(one)) for one in bins],
+        type_bins={name: [SureBin(**vars(one)) for one in own] for name, own in by_type.items()},
+    )
+
+
+def own_result(
+    settings: Settings,
+    *,
+    site: str,
+    round: int,
+    data: Tree,
+    counts: Mapping[str, Counts],
+    calibrator: Calibrator = AS_IS,
+) -> Result:
+    """What result.json says at a real site: its own scores, and where to find its model."""
+    scores = {name: TASKS[settings.task].scores(count) for name, count in counts.items()}
+    return Result(
+        schema=SCHEMA,
+        confide=__version__,
+        name=settings.name,
+        task=settings.task,
+        method=settings.method,
+        seed=settings.seed,
+        rounds=round,
+        personal=is_personal(settings),
+        best_round=round,
+        best_rounds={site if settings.method == "alone" else "": round},
+        scores=AllScores(overall=next(iter(scores.values())), sites=scores),
+        dev=None,
+        history=[],
+        left_out={},
+        calibration=Calibration(calibrators={"": Scale(**calibrator._asdict())}),
+        data=Data.model_validate(data),
+    )
+
+
+def is_personal(settings: Settings) -> bool:
+    """Whether every site ends with a model of its own."""
+    return settings.method == "alone" or method_named(settings.trained_by).personal
+
+
+_RSS_PER_MB = 1024 * 1024 if sys.platform == "darwin" else 1024
+
+
+def binding_of(settings: Settings, fingerprint: str) -> str:
+    """A digest of everything that decides the numbers of a round."""
+    chosen = json.dumps(decisive(settings), sort_keys=True)
+    return hashlib.sha256((chosen + fingerprint).encode()).hexdigest()
+
+
+# --- The model from which training starts, read from the folder of the run that trained it
+
+
+def start_of(settings: Settings, *, place: Path | None = None) -> Start | None:
+    """What `start_from` names, at the run's selected round; None if it names nothing.
+
+    `place` is the run's folder, if not the one that the settings name. Raises RunError (no such
+    run, or one whose sites have a model each), SettingsError (a model of another kind).
+    """
+    if not settings.start_from:
+        return None
+    folder = HeldFolder(place or Path(settings.start_from))
+    trained = folder.settings()
+    method, wanted = method_of(trained), method_of(settings).kind.name
+    where = str(folder.path)
+    if method.kind.name != wanted:
+        raise SettingsError(
+            "training cannot start from a model of another kind",
+            where=where,
+            expected=wanted,
+            got=method.kind.name,
+        )
+    if method.personal or "" not in folder.result().best_rounds:
+        raise RunError(
+            "training starts from one model, and every site of this run has its own",
+            where=where,
+            fix="name a run that ended with a common model",
+        )
+    state, _ = folder.trained(method, None)
+    form, weights = method(trained).model(state, None)
+    return Start(form, weights, where)
+
+
+# --- What a site learns about its own errors: a confusion table and the worst cases, with their
+#     text
+#
+# Also the counts of each of its sentences (with relations, each document; with bags, each bag).
+# Whoever holds the site's text writes both into the folder that the site owns; they are never
+# sent. The kind decides what they contain.
+
+
+WEIGHTS = "weights.json"
+
+
+@dataclass(frozen=True)
+class Home:
+    """A site at the end of a run: the state, and the memory that goes with it, if any."""
+
+    spec: SiteSpec
+    state: object
+    memory: object = None
+
+
+def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
+    """Write every site's report and give its counts.
+
+    Neighbours with one model and one key share the extractor; only one is held at a time.
+    """
+    counts: dict[str, Counts] = {}
+    extract: TrainedModel | None = None
+    made: tuple[object, object, bytes | None] = (None, None, None)
+    for home in homes:
+        spec, key = home.spec, _key_of(home.spec) if method.keyed else None
+        no_model = (method.keyed and key is None) or (method.personal and home.memory is None)
+        if no_model or not spec.test:
+            counts[spec.name] = TASKS[method.task].nothing
+            continue
+        if extract is None or not (
+            made[0] is home.state and made[1] is home.memory and made[2] == key
+        ):
+            extract = method.extractor(home.state, home.memory, key=key, encoder=spec.context)
+            made = (home.state, home.memory, key)
+        some = spec.knows or method.apart
+        looked_for = annotated_at(spec, TASKS[method.task].learns) if some else None
+        own = cast(Extractor, extract).only(spec.types) if spec.types else extract
+        report = own.report(spec.test, looked_for)
+        counts[spec.name] = report.counts
+        keep(spec, report, task=method.task)
+        _keep_weights(method, extract, spec)
+    return counts
+
+
+def annotated_at(spec: SiteSpec, learns: str) -> set[str]:
+    """The types of what is learnt that a site annotates in training or test text."""
+    seen = {found.type for one in spec.train for found in getattr(one, learns, ())}
+    return {*(spec.knows or seen), *spec.test_knows}
+
+
+def keep(spec: SiteSpec, report: Report, *, task: str) -> None:
+    """Write a site's errors on its test text, and the counts of its sentences, into its own folder.
+
+    (true, predicted, gold) of each sentence are only numbers, but still the site's own: they tell
+    whether each sentence was understood.
+    """
+    if not report.errors:
+        return
+    errors = {"site": spec.name, "task": task, **report.errors}
+    write_of_run(spec.folder / "errors.json", json.dumps(errors, indent=1).encode())
+    body = {"schema": SENTENCES_SCHEMA, "site": spec.name, **report.sentences}
+    write_of_run(spec.folder / SENTENCES, json.dumps(body, separators=(",", ":")).encode())
+
+
+def _keep_weights(method: Method, extract: Any, spec: SiteSpec) -> None:
+    """Keep at the site how much each training sentence counts, if the method weighs them."""
+    found = method.sentence_weights(
+        lambda: MemoryStore(spec.folder / "memory", method.Memory).latest()
+    )
+    if found is None:
+        return
+    round, weights_S = found
+    body = {"site": spec.name, "round": round, **extract.weighted(spec.train, weights_S)}
+    write_of_run(spec.folder / WEIGHTS, json.dumps(body, indent=1).encode())
+
+
+def _key_of(spec: SiteSpec) -> bytes | None:
+    """The key of a site with test text; None if it has no key and so took no part."""
+    try:
+        return read_key(spec.key_file) if spec.test and spec.key_file else None
+    except KeyFileError:
+        return None  # the history says so
+
 
 ONE_AND_ALL = ""
 """The name of the part of a run that is one federation of everybody."""
@@ -195,3 +694,6 @@ def _at_home(spec: SiteSpec, ended: list[tuple[Part, Outcome]], method: Method) 
     took_part = method.personal and owner.name in outcome.counts
     memory = memory_of(owner.folder, method.Memory) if took_part else None
     return Home(replace(spec, key_file=owner.key_file), outcome.trained.state, memory)
+
+
+__all__ = ["Event", "RunResult", "run"]

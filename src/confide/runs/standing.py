@@ -7,17 +7,20 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from confide.errors import CheckpointError, Note, RunError
-from confide.federation.checkpoints import CheckpointStore
+from confide.federation.events import Event
+from confide.federation.memory import CheckpointStore
+from confide.files import Tree
 from confide.runs.folder import ALONE, CHECKPOINTS, RunFolder
-from confide.runs.histories import joined
-from confide.runs.result import RESULT, Result, first_wrong
+from confide.runs.result import RESULT, Result, first_wrong, joined
 from confide.scoring.calibration import Calibrator
-from confide.userfiles import Tree
+from confide.settings import Settings
+from confide.tasks import TASKS
 
 _DAMAGED = "the progress of a checkpoint cannot be read"
 _TRIES = 3
@@ -101,7 +104,7 @@ def _result(path: Path, known: Tree) -> Result:
         raise first_wrong(error, _DAMAGED, path) from error
 
 
-def reached(path: Path) -> tuple[tuple[str, int], ...]:
+def checkpoint_marks(path: Path) -> tuple[tuple[str, int], ...]:
     """Changes whenever `standing` would: each federation's newest checkpoint; and the end."""
     if (path / RESULT).exists():
         return (("", -1),)
@@ -136,3 +139,50 @@ def _progress(store: CheckpointStore) -> Tree | None:
             return found
         raise RunError(_DAMAGED, where=str(store.path(rounds[-1])))
     return None
+
+
+# --- The first and the last event of a run, as every place that runs or follows one tells them
+
+
+def started(settings: Settings, name: str, folder: Path) -> Event:
+    """The first event: how many rounds are planned, and the run's folder."""
+    said = f"{name}: {settings.method}"
+    return Event("start", rounds=settings.rounds, message=said, folder=str(folder))
+
+
+def rounds_after(result: Result, round: int) -> Iterator[Event]:
+    """The rounds of a finished run that come after `round`, for who did not hear of them."""
+    task = TASKS[result.task]
+    up, down, best = 0, 0, -1.0
+    for turn in result.history:
+        own = next(iter((turn.dev or {}).values()), None)
+        best = max(best, -1.0 if own is None else own)
+        up += turn.bytes.up if turn.bytes else 0
+        down += turn.bytes.down if turn.bytes else 0
+        if turn.round > round:
+            yield Event(
+                "round",
+                turn.round,
+                rounds=result.rounds,
+                loss=turn.loss,
+                dev_f1=own,
+                best_f1=None if best < 0 else best,
+                bytes_up=up,
+                bytes_down=down,
+                seconds=turn.seconds,
+                score=task.words.score or task.words.kind(task.kinds[0]),
+                dev=turn.dev,
+                dev_sites=turn.dev_sites or None,
+            )
+
+
+def ended(result: Result, folder: Path) -> Event:
+    """The last event: the scores on test text, of all sites and of each that has any."""
+    task, scores = TASKS[result.task], result.scores
+    sites = {
+        site: task.value(own, task.kinds[0])
+        for site, own in scores.sites.items()
+        if not task.empty(own)
+    }
+    test = task.values(scores.overall) if sites else None
+    return Event("end", message=str(folder), test=test, test_sites=sites or None)

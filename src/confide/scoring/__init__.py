@@ -9,25 +9,41 @@
 
 from __future__ import annotations
 
-from confide.scoring.bags import BagCounts, bag_scores, count_bags, sum_bag_counts
-from confide.scoring.bootstrap import (
+from confide.scoring.counts import (
+    Confusion,
+    Count,
+    EntityCounts,
+    ErrorCase,
+    confusion,
+    count_entities,
+    f1,
+    micro,
+    precision,
+    recall,
+    right_sentences,
+    scores,
+    sum_counts,
+    worst_errors,
+)
+from confide.scoring.intervals import (
     Comparison,
     Interval,
     bootstrap_interval,
     paired_bootstrap,
     sentence_counts,
 )
-from confide.scoring.counts import Count, EntityCounts, count_entities, sum_counts
-from confide.scoring.mistakes import Confusion, ErrorCase, confusion, right_sentences, worst_errors
 from confide.scoring.relations import (
+    BagCounts,
     RelationCounts,
+    bag_scores,
+    count_bags,
     count_relations,
     directed_scores,
     relation_scores,
     relation_table,
+    sum_bag_counts,
     sum_relation_counts,
 )
-from confide.scoring.scores import f1, micro, precision, recall, scores
 
 __all__ = [
     "BagCounts",

@@ -12,15 +12,139 @@ By default an entity that occurs twice in a document (same type, same characters
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_left, bisect_right
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from itertools import chain
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from confide.errors import DataError
+from confide.files import Tree
 from confide.scoring.calibration import Sure, count_sure, sum_sure
-from confide.scoring.matching import Fragments, maximum_pairs
-from confide.text.document import Document
+from confide.text.document import Document, Entity, Sentence
+
+# --- Which predicted span goes with which gold one: overlaps and one-to-one maximum matching
+#
+# A span is a tuple of character fragments, half open and ascending; most have one fragment.
+
+
+Fragments = tuple[tuple[int, int], ...]
+Pair = tuple[int, int]
+
+
+def shared_characters(first: Fragments, second: Fragments) -> int:
+    """How many characters lie in both spans.
+
+    >>> shared_characters(((0, 4), (10, 14)), ((3, 12),))
+    3
+    """
+    return sum(
+        max(0, min(end, other_end) - max(start, other_start))
+        for start, end in first
+        for other_start, other_end in second
+    )
+
+
+def maximum_pairs(gold: Sequence[Fragments], predicted: Sequence[Fragments]) -> list[Pair]:
+    """As many one-to-one pairs (gold index, predicted index) of overlapping spans as possible.
+
+    Linear after sorting if no side overlaps itself and no span is discontinuous, as with every flat
+    tagger. Otherwise by augmenting paths: `O(pairs x overlaps)`.
+
+    >>> maximum_pairs([((0, 9),), ((8, 9),)], [((0, 2),), ((3, 9),)])
+    [(0, 0), (1, 1)]
+    """
+    gold_order, predicted_order = _reading_order(gold), _reading_order(predicted)
+    if _flat(gold, gold_order) and _flat(predicted, predicted_order):
+        return _sweep(gold, predicted, gold_order, predicted_order)
+    return maximum_matching(_neighbours(gold, predicted, predicted_order), len(predicted))
+
+
+def _reading_order(spans: Sequence[Fragments]) -> list[int]:
+    return sorted(range(len(spans)), key=spans.__getitem__)
+
+
+def _flat(spans: Sequence[Fragments], order: Sequence[int]) -> bool:
+    """Whether each span has one fragment and none overlaps the next."""
+    last = -1
+    for index in order:
+        span = spans[index]
+        if len(span) > 1 or span[0][0] < last:
+            return False
+        last = span[0][1]
+    return True
+
+
+def _sweep(
+    gold: Sequence[Fragments],
+    predicted: Sequence[Fragments],
+    gold_order: Sequence[int],
+    predicted_order: Sequence[int],
+) -> list[Pair]:
+    """For two flat sides: pair the leading spans if they overlap, else drop the one ending first.
+
+    The result is a maximum: of two overlapping leading spans, the one that ends first overlaps
+    nothing else that is left, so some maximum matching pairs the two.
+    """
+    pairs = []
+    i = j = 0
+    while i < len(gold_order) and j < len(predicted_order):
+        start, end = gold[gold_order[i]][0]
+        other_start, other_end = predicted[predicted_order[j]][0]
+        if max(start, other_start) < min(end, other_end):
+            pairs.append((gold_order[i], predicted_order[j]))
+            i, j = i + 1, j + 1
+        elif end <= other_end:
+            i += 1
+        else:
+            j += 1
+    return pairs
+
+
+def _neighbours(
+    gold: Sequence[Fragments], predicted: Sequence[Fragments], order: Sequence[int]
+) -> list[list[int]]:
+    """The predicted spans that each gold span overlaps, in reading order."""
+    starts = [predicted[index][0][0] for index in order]
+    longest = max((span[-1][1] - span[0][0] for span in predicted), default=0)
+    found = []
+    for span in gold:
+        low = bisect_left(starts, span[0][0] - longest)
+        high = bisect_left(starts, span[-1][1])
+        near = order[low:high]
+        found.append([j for j in near if shared_characters(span, predicted[j])])
+    return found
+
+
+def maximum_matching(neighbours: Sequence[Sequence[int]], predicted: int) -> list[Pair]:
+    """A maximum bipartite matching, as pairs (gold index, predicted index).
+
+    `neighbours[i]` lists the predicted indices, each below `predicted`, that gold i may be paired
+    with. Uses breadth-first augmenting paths (Berge 1957), without recursion.
+    """
+    partner_of_gold: list[int] = [-1] * len(neighbours)
+    partner_of_predicted: list[int] = [-1] * predicted
+    for root in range(len(neighbours)):
+        reached_from: dict[int, int] = {}
+        queue = deque([root])
+        free = -1
+        while queue and free < 0:
+            i = queue.popleft()
+            for j in neighbours[i]:
+                if j in reached_from:
+                    continue
+                reached_from[j] = i
+                if partner_of_predicted[j] < 0:
+                    free = j
+                    break
+                queue.append(partner_of_predicted[j])
+        while free >= 0:
+            i = reached_from[free]
+            partner_of_predicted[free] = i
+            partner_of_gold[i], free = free, partner_of_gold[i]
+    return [(i, j) for i, j in enumerate(partner_of_gold) if j >= 0]
+
 
 Mode = Literal["default", "n2c2"]
 MODES: tuple[Mode, ...] = ("default", "n2c2")
@@ -206,3 +330,322 @@ def _sum_by_type(counts: Iterable[tuple[str, Count]]) -> dict[str, Count]:
         total[1] += predicted
         total[2] += gold
     return {type_: Count(*sums[type_]) for type_ in sorted(sums)}
+
+
+# --- Counts -> precision, recall and F1, in the form that `result.json` holds
+
+
+Scored = dict[str, Any]
+"""Scores as `result.json` holds them: objects of numbers, nested; each task has its own keys."""
+
+
+def precision(count: Count) -> float:
+    """True / predicted, as a fraction; 0 if nothing was predicted."""
+    return count.true / count.predicted if count.predicted else 0.0
+
+
+def recall(count: Count) -> float:
+    """True / gold, as a fraction; 0 if there was nothing to find."""
+    return count.true / count.gold if count.gold else 0.0
+
+
+def f1(count: Count) -> float:
+    """The harmonic mean of precision and recall; 0 if nothing was predicted or to be found."""
+    both = count.predicted + count.gold
+    return 2 * count.true / both if both else 0.0
+
+
+def micro(counts: Mapping[str, Count]) -> Count:
+    """The count over all types."""
+    total = Count()
+    for count in counts.values():
+        total = total.plus(count)
+    return total
+
+
+def scores(counts: EntityCounts) -> Scored:
+    """The JSON form of counts; every rate is a fraction from 0 to 1.
+
+    `{"strict": rates, "relaxed": rates, "sentences": n, "malformed": n}`, where rates are `f1`,
+    `precision`, `recall` (micro-averaged), `support` (gold entities), `true`, `predicted` and, by
+    type, the same under `types`.
+    """
+    return {
+        "strict": _rates(counts.strict),
+        "relaxed": _rates(counts.relaxed),
+        "sentences": counts.sentences,
+        "malformed": counts.malformed,
+    }
+
+
+def _rates(counts: Mapping[str, Count]) -> Scored:
+    types = {type_: rate_of(count) for type_, count in sorted(counts.items())}
+    return {**rate_of(micro(counts)), "types": types}
+
+
+def rate_of(count: Count) -> dict[str, float | int]:
+    """F1, precision and recall with the counts behind them, as result.json has them."""
+    return {
+        "f1": f1(count),
+        "precision": precision(count),
+        "recall": recall(count),
+        "support": count.gold,
+        "true": count.true,
+        "predicted": count.predicted,
+    }
+
+
+# --- Documents cut into single sentences, the unit of error lists and of the bootstrap
+
+
+def by_sentence(
+    gold: Sequence[Document], predicted: Sequence[Document]
+) -> tuple[list[Document], list[Document]]:
+    """The same entities as one document per sentence; offsets count from the sentence's start.
+
+    The gold document's sentences are used, or the predicted one's if only that is segmented. An
+    entity belongs to the sentence in which it starts. A document of at most one sentence is kept
+    as it is.
+    """
+    left, right = [], []
+    for one, other in paired(gold, predicted):
+        sentences = one.sentences or other.sentences
+        if len(sentences) < 2:
+            left.append(one)
+            right.append(other)
+        else:
+            left += _cut(one, sentences)
+            right += _cut(other, sentences)
+    return left, right
+
+
+def _cut(document: Document, sentences: Sequence[Sentence]) -> list[Document]:
+    starts = [sentence.start for sentence in sentences]
+    entities: list[list[Entity]] = [[] for _ in sentences]
+    for entity in document.entities:
+        entities[max(0, bisect_right(starts, entity.start) - 1)].append(entity)
+    return [
+        Document(
+            f"{document.id}#{number}",
+            document.text[sentence.start : sentence.end],
+            tuple(_shifted(entity, -sentence.start) for entity in inside),
+            sentences=(_shifted_sentence(sentence),),
+            source=document.source,
+        )
+        for number, (sentence, inside) in enumerate(zip(sentences, entities, strict=True), 1)
+    ]
+
+
+def _shifted(entity: Entity, by: int) -> Entity:
+    return replace(
+        entity, fragments=tuple((start + by, end + by) for start, end in entity.fragments)
+    )
+
+
+def _shifted_sentence(sentence: Sentence) -> Sentence:
+    by = sentence.start
+    tokens = tuple((start - by, end - by) for start, end in sentence.tokens)
+    return Sentence(0, sentence.end - by, tokens)
+
+
+# --- Which type was taken for which, and where a model is most wrong
+#
+# Error lists hold text: they are for the owner of the documents only.
+
+
+Aligned = tuple[Entity | None, Entity | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """How often a gold type was predicted as which type. Numbers only, no text.
+
+    `pairs` counts (gold type, predicted type) of entities that share characters; `missed` and
+    `spurious` count entities without a counterpart on the other side.
+    """
+
+    pairs: dict[tuple[str, str], int]
+    missed: dict[str, int]
+    spurious: dict[str, int]
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Every type that occurs, in alphabetical order."""
+        return tuple(sorted({type_ for pair in self.pairs for type_ in pair}
+                            | self.missed.keys() | self.spurious.keys()))  # fmt: skip
+
+    def to_json(self) -> Tree:
+        """`{"types", "rows": {gold: {predicted: n}}, "missed": {type: n}, "spurious": ...}`."""
+        rows: dict[str, dict[str, int]] = {}
+        for (gold, predicted), count in self.pairs.items():
+            rows.setdefault(gold, {})[predicted] = count
+        types = list(self.types)
+        return {"types": types, "rows": rows, "missed": self.missed, "spurious": self.spurious}
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """An entity in an error list: its type and its characters within the sentence."""
+
+    type: str
+    fragments: tuple[tuple[int, int], ...]
+    text: str
+    confidence: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCase:
+    """A sentence with mistakes: its text, both annotations, and the number of each kind of mistake.
+
+    `borders`: the right type with other characters. `types`: shared characters, another type.
+    """
+
+    document: str
+    text: str
+    gold: tuple[Mark, ...]
+    predicted: tuple[Mark, ...]
+    missed: int
+    spurious: int
+    borders: int
+    types: int
+
+    @property
+    def mistakes(self) -> int:
+        """The number of mistakes in the sentence."""
+        return self.missed + self.spurious + self.borders + self.types
+
+    def to_json(self) -> Tree:
+        """The fields as plain values."""
+        return asdict(self)
+
+
+def confusion(gold: Sequence[Document], predicted: Sequence[Document]) -> Confusion:
+    """Count which type was taken for which. An entity that occurs twice counts once.
+
+    Entities are paired one to one: first equal ones, then as many as possible that overlap and have
+    the same type, then, over all types, those that share most characters. So for flat annotation,
+    the diagonal is the relaxed count of true predictions.
+    """
+    pairs: Counter[tuple[str, str]] = Counter()
+    missed: Counter[str] = Counter()
+    spurious: Counter[str] = Counter()
+    for one, other in paired(gold, predicted):
+        for ours, theirs in align(one, other):
+            if ours and theirs:
+                pairs[ours.type, theirs.type] += 1
+            elif ours:
+                missed[ours.type] += 1
+            elif theirs:
+                spurious[theirs.type] += 1
+    return Confusion(
+        dict(sorted(pairs.items())), dict(sorted(missed.items())), dict(sorted(spurious.items()))
+    )
+
+
+def worst_errors(
+    gold: Sequence[Document], predicted: Sequence[Document], n: int
+) -> list[ErrorCase]:
+    """The `n` sentences with most mistakes; among equals, the most confident mistakes come first.
+
+    The cases hold text: show them to the owner of the documents and to nobody else.
+    """
+    cases = [
+        (case, doubt)
+        for one, other in zip(*by_sentence(gold, predicted), strict=True)
+        for case, doubt in [_case(one, other)]
+        if case.mistakes
+    ]
+    cases.sort(key=lambda pair: (-pair[0].mistakes, pair[1]))
+    return [case for case, _ in cases[:n]]
+
+
+def right_sentences(
+    gold: Sequence[Document], predicted: Sequence[Document], n: int
+) -> list[ErrorCase]:
+    """The `n` sentences with most entities in which every entity is right, and nothing else found.
+
+    The cases hold text: show them to the owner of the documents and to nobody else.
+    """
+    whole = (_case(one, other)[0] for one, other in zip(*by_sentence(gold, predicted), strict=True))
+    cases = [case for case in whole if case.gold and not case.mistakes]
+    cases.sort(key=lambda case: -len(case.gold))
+    return cases[:n]
+
+
+def align(gold: Document, predicted: Document) -> list[Aligned]:
+    """Every entity of both sides once, paired where they correspond (see `confusion`)."""
+    theirs = {(entity.type, entity.fragments): entity for entity in predicted.entities}
+    ours = {(entity.type, entity.fragments): entity for entity in gold.entities}
+    pairs: list[Aligned] = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    left = [entity for key, entity in ours.items() if key not in theirs]
+    right = [entity for key, entity in theirs.items() if key not in ours]
+    for pick in (_same_type, _most_shared):
+        found = pick(left, right)
+        pairs += found
+        used = {id(entity) for pair in found for entity in pair}
+        left = [entity for entity in left if id(entity) not in used]
+        right = [entity for entity in right if id(entity) not in used]
+    return [*pairs, *((entity, None) for entity in left), *((None, entity) for entity in right)]
+
+
+def _same_type(left: Sequence[Entity], right: Sequence[Entity]) -> list[Aligned]:
+    pairs: list[Aligned] = []
+    for type_ in sorted({entity.type for entity in left}):
+        ours = [entity for entity in left if entity.type == type_]
+        theirs = [entity for entity in right if entity.type == type_]
+        found = maximum_pairs([e.fragments for e in ours], [e.fragments for e in theirs])
+        pairs += [(ours[i], theirs[j]) for i, j in found]
+    return pairs
+
+
+def _most_shared(left: Sequence[Entity], right: Sequence[Entity]) -> list[Aligned]:
+    overlaps = [
+        (-shared, i, j)
+        for i, one in enumerate(left)
+        for j, other in enumerate(right)
+        if (shared := shared_characters(one.fragments, other.fragments))
+    ]
+    pairs: list[Aligned] = []
+    used_left: set[int] = set()
+    used_right: set[int] = set()
+    for _, i, j in sorted(overlaps):
+        if i not in used_left and j not in used_right:
+            used_left.add(i)
+            used_right.add(j)
+            pairs.append((left[i], right[j]))
+    return pairs
+
+
+def _case(gold: Document, predicted: Document) -> tuple[ErrorCase, float]:
+    """The sentence's mistakes, and minus the summed confidence of its wrong predictions."""
+    kinds: Counter[str] = Counter()
+    sure = 0.0
+    for ours, theirs in align(gold, predicted):
+        kind = _kind(ours, theirs)
+        kinds[kind] += 1
+        if theirs and kind != "right":
+            sure += theirs.confidence or 0.0
+    case = ErrorCase(
+        gold.id,
+        gold.text,
+        tuple(_mark(gold, entity) for entity in sorted(gold.entities, key=_place)),
+        tuple(_mark(predicted, entity) for entity in sorted(predicted.entities, key=_place)),
+        *(kinds[kind] for kind in ("missed", "spurious", "borders", "types")),
+    )
+    return case, -sure
+
+
+def _kind(ours: Entity | None, theirs: Entity | None) -> str:
+    if ours is None or theirs is None:
+        return "spurious" if ours is None else "missed"
+    if ours.type != theirs.type:
+        return "types"
+    return "right" if ours.fragments == theirs.fragments else "borders"
+
+
+def _place(entity: Entity) -> tuple[tuple[tuple[int, int], ...], str]:
+    return entity.fragments, entity.type
+
+
+def _mark(document: Document, entity: Entity) -> Mark:
+    return Mark(entity.type, entity.fragments, document.surface(entity), entity.confidence)

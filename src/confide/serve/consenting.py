@@ -20,17 +20,15 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from confide.errors import ConfideError, SettingsError, printable
-from confide.flare.kits.startup import Kit, open_kit
+from confide.flare.kits.kit import Kit, open_kit
 from confide.flare.run import sitekit, standing
-from confide.flare.run.consenting import Line
+from confide.flare.run.agreements import Line
 from confide.flare.run.joining import steps_of
 from confide.flare.run.sitekit import Consent
 from confide.methods import METHODS
-from confide.serve.asking import form_of
-from confide.serve.gate import Refused
-from confide.serve.pages import Pages
+from confide.serve.gate import Pages, Refused, form_of
 from confide.settings import Settings
-from confide.settings.consentfile import BOUNDS
+from confide.settings.sitefile import BOUNDS
 
 BOUND, STEP = "bound.", "step."
 """How the names of a form's fields begin: those of bounds, and those of steps."""

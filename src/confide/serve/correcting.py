@@ -7,43 +7,523 @@ them.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+import json
+import os
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import partial
-from itertools import combinations
+from itertools import chain, combinations
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, TypeVar
+from zipfile import ZIP_DEFLATED, ZipFile
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from confide.errors import ConfideError
-from confide.serve.agreement import agreement
-from confide.serve.asking import (
+from confide.errors import ConfideError, DataError, os_errors_as
+from confide.files import Tree, inside, is_regular, private_folder
+from confide.scoring import count_entities, scores
+from confide.serve.gate import (
     Given,
     GivenText,
     Id,
     Language,
+    Limits,
+    Pages,
     Place,
+    Refused,
     Type,
     body_of,
     cut,
     document_of,
     plain,
 )
-from confide.serve.corrections import EXPORTS, Corrections, exported, place_of, settled
-from confide.serve.gate import Refused
-from confide.serve.limits import Limits
 from confide.serve.models import Served
-from confide.serve.pages import Pages
-from confide.serve.pool import Item, Pool, moved, part_of
+from confide.serve.reading import stretches
 from confide.serve.rest import answered
-from confide.text.document import Document, Entity, Relation
+from confide.text.document import Document, Entity, Relation, Sentence, packed
+from confide.text.formats import FORMATS, read, write
+from confide.text.formats.jsonl import record
 from confide.text.segment import tokens_of
-from confide.userfiles import Tree
+
+# --- Corrections on disk: one JSON Lines file for each annotator, safe from a crash at once
+#
+# A correction is a document in confide's own form, appended in one write and flushed to the disk
+# before it is answered. A later line of the same id replaces an earlier one. A crash can tear only
+# the last line, which nobody was told is saved; it is removed before the next is written.
+#
+# Several servers may keep theirs in one folder, and a file may be put there meanwhile: whoever
+# reads or writes has the folder to itself, and reads a file again that has changed.
+
+
+ENDING = ".jsonl"
+OF, AT = "of", "at"
+"""Attributes of a corrected sentence: the id of its text, and the character at which it begins."""
+EXPORTS = tuple(name for name, one in FORMATS.items() if one.write)
+
+
+Mark = tuple[int, int, int] | None
+
+
+class Corrections:
+    """All corrections in a folder, which is made with the first, for its owner only."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._turn = threading.Lock()
+        self._held: dict[str, tuple[Mark, dict[str, Document]]] = {}
+
+    def annotators(self) -> list[str]:
+        """Who has corrected something."""
+        if not self.folder.is_dir():
+            return []
+        files = (path for path in self.folder.iterdir() if path.name.endswith(ENDING))
+        return sorted(path.name.removesuffix(ENDING) for path in files if is_regular(path))
+
+    def of(self, annotator: str) -> dict[str, Document]:
+        """An annotator's corrections by id, each as last saved. Raises DataError, FormatError."""
+        if not self.folder.is_dir():
+            return {}
+        with self._alone():
+            return dict(self._of(annotator))
+
+    def save(self, annotator: str, document: Document, *, of: str = "", at: int = 0) -> int:
+        """Keep a correction, whatever happens next; how many the annotator has now.
+
+        A sentence begins at character `at` of the text with the id `of`; a whole text is of none.
+        Raises DataError if it cannot be written: then nothing is kept.
+        """
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        own = [("annotator", annotator), ("corrected", when)]
+        place = [(OF, of), (AT, str(at))] if of else []
+        kept = replace(document, attributes=(*own, *place))
+        line = json.dumps(record(kept), ensure_ascii=False) + "\n"
+        path = self._path(annotator)
+        private_folder(self.folder)
+        with self._alone():
+            held = self._of(annotator)
+            with os_errors_as(
+                DataError, "the correction cannot be written", where=path, fix="make room"
+            ):
+                _append(path, line.encode())
+            held[kept.id] = kept
+            self._held[annotator] = _mark(path), held
+            return len(held)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """No other thread, and no other server, has the folder. Raises DataError."""
+        with self._turn, os_errors_as(DataError, "the folder is out of reach", where=self.folder):
+            handle = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX)
+                yield
+            finally:
+                os.close(handle)
+
+    def _path(self, annotator: str) -> Path:
+        return inside(self.folder, annotator + ENDING)
+
+    def _of(self, annotator: str) -> dict[str, Document]:
+        path = self._path(annotator)
+        mark, held = self._held.get(annotator, (None, {}))
+        if mark is None or mark != _mark(path):
+            if path.exists():
+                _mend(path)
+            there = path.exists() and path.stat().st_size > 0
+            documents = read(path, "jsonl").documents if there else []
+            held = {one.id: one for one in documents}
+            self._held[annotator] = _mark(path), held
+        return held
+
+
+def place_of(document: Document) -> tuple[str, int] | None:
+    """The id of the text that a corrected sentence is of, and where it begins; None if whole."""
+    held = dict(document.attributes)
+    of, at = held.get(OF, ""), held.get(AT, "")
+    return (of, int(at)) if of and at.isdecimal() and len(at) < 13 else None
+
+
+def settled(own: Mapping[str, Document]) -> dict[str, Document]:
+    """Corrections without the sentences of texts that were corrected as a whole too."""
+    return {
+        id: one for id, one in own.items() if not ((place := place_of(one)) and place[0] in own)
+    }
+
+
+def _mark(path: Path) -> Mark:
+    """What tells that a file was changed or replaced; None if it is not there."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+def _mend(path: Path) -> None:
+    """Make the file end with a whole line: complete its last one, or cut off what a crash tore."""
+    raw = path.read_bytes()
+    if not raw or raw.endswith(b"\n"):
+        return
+    start = raw.rfind(b"\n") + 1
+    try:
+        json.loads(raw[start:])
+        _append(path, b"\n")
+    except ValueError:
+        with open(path, "r+b") as file:
+            file.truncate(start)
+            os.fsync(file.fileno())
+
+
+def _append(path: Path, data: bytes) -> None:
+    """Append in one write and flush to disk; if that fails, the file is as before."""
+    new = not path.exists()
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        start = os.fstat(handle).st_size
+        try:
+            if os.write(handle, data) != len(data):
+                raise OSError(28, "the disk is full")
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, start)
+            raise
+    finally:
+        os.close(handle)
+    if new:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def exported(documents: Sequence[Document], format: str) -> tuple[bytes, str]:
+    """The documents in a format, and how the file's name ends; a folder comes as a zip.
+
+    Raises SettingsError: there is no such format, or none that is written.
+    """
+    with TemporaryDirectory(prefix="confide-") as folder:
+        suffix = FORMATS[format].suffix if format in FORMATS else ""
+        path = Path(folder) / f"corrections{suffix}"
+        write(documents, path, format)
+        if not path.is_dir():
+            return path.read_bytes(), suffix or ".txt"
+        packed = Path(folder) / "corrections.zip"
+        with ZipFile(packed, "w", ZIP_DEFLATED) as archive:
+            for file in sorted(path.rglob("*")):
+                archive.write(file, file.relative_to(path))
+        return packed.read_bytes(), ".zip"
+
+
+# --- Sentences, or whole texts, to be corrected, the most useful first
+#
+# What the models disagree on comes first, then what the first model is least sure of: the
+# sentence with the least sure entity (least confidence: Settles, "Active Learning Literature
+# Survey", 2009). A model states no confidence in what it did not find, so every fifth sentence is
+# one in which nothing was found: only there can missed entities show.
+
+
+EVERY = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A sentence as a document of its own, what the first model finds in it, and its neighbours.
+
+    `sure` is the confidence of the least sure entity, None if there is none; `differ` says that the
+    models find different entities, and `others` are those that only another model finds. A
+    sentence begins at character `at` of the text with the id `of`; a whole text is of none.
+    """
+
+    document: Document
+    before: str
+    after: str
+    sure: float | None
+    differ: bool
+    others: tuple[Entity, ...] = ()
+    of: str = ""
+    at: int = 0
+
+    @property
+    def why(self) -> str:
+        """Why an annotator sees it now."""
+        if self.differ:
+            return "the models disagree"
+        if self.sure is None:
+            return "nothing was found; was something missed?"
+        return f"the least sure entity has {100 * self.sure:.0f} %"
+
+
+class Pool:
+    """The sentences at hand and their whole texts, each in the order in which to correct them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self.sentences: dict[str, Item] = {}
+        self.texts: dict[str, Item] = {}
+        self._order: list[str] = []
+        self._order_of_texts: list[str] = []
+
+    def add(self, sides: Sequence[Sequence[Document]]) -> int:
+        """Add texts as each model annotated them; how many sentences are new.
+
+        Sentences beyond the most that a pool holds are left out, and their texts as a whole.
+        """
+        before = len(self.sentences)
+        for versions in zip(*sides, strict=True):
+            items = list(items_of(versions))
+            for item in items:
+                if len(self.sentences) < self._most:
+                    self.sentences.setdefault(item.document.id, item)
+            if items and items[-1].document.id in self.sentences:
+                self.texts.setdefault(versions[0].id, whole_of(versions))
+        self._order = list(ordered(self.sentences))
+        self._order_of_texts = list(ordered(self.texts))
+        return len(self.sentences) - before
+
+    def all(self, *, whole: bool) -> Mapping[str, Item]:
+        """The sentences by id, or the whole texts."""
+        return self.texts if whole else self.sentences
+
+    def found(self, id: str) -> Item | None:
+        """The sentence or the whole text of that id."""
+        return self.sentences.get(id) or self.texts.get(id)
+
+    def next(self, done: Collection[str], *, whole: bool = False) -> Item | None:
+        """The most useful sentence, or whole text, that is not done yet.
+
+        A sentence is done with its text.
+        """
+        items, order = self.all(whole=whole), self._order_of_texts if whole else self._order
+        left = (items[id] for id in order if id not in done)
+        return next((item for item in left if item.of not in done), None)
+
+    def done(self, done: Collection[str], *, whole: bool) -> int:
+        """How many sentences, or whole texts, are done."""
+        items = self.all(whole=whole)
+        return sum(id in done or item.of in done for id, item in items.items())
+
+
+def ordered(items: Mapping[str, Item]) -> Iterator[str]:
+    """Ids in the order of use: doubtful ones, and every fifth one without an entity."""
+    some = {id for id, item in items.items() if item.differ or item.sure is not None}
+    ranks = sorted((not items[id].differ, items[id].sure or 0.0, id) for id in some)
+    doubtful = iter([id for _, _, id in ranks])
+    empty = iter([id for id in items if id not in some])
+    for _ in range(len(items)):
+        for _ in range(EVERY - 1):
+            yield from _one(doubtful)
+        yield from _one(empty)
+    yield from chain(doubtful, empty)
+
+
+def _one(ids: Iterator[str]) -> Iterator[str]:
+    for id in ids:
+        yield id
+        return
+
+
+def items_of(versions: Sequence[Document]) -> Iterator[Item]:
+    """The sentences of one text, as the models annotated it."""
+    first = versions[0]
+    rows = stretches(versions)
+    for number, (start, end) in enumerate(rows, 1):
+        own = f"{first.id}.s{number}"
+        pieces = [part_of(version, (start, end), id=own) for version in versions]
+        before = first.text[rows[number - 2][0] : start] if number > 1 else first.text[:start]
+        after = first.text[end : rows[number][1]] if number < len(rows) else first.text[end:]
+        yield replace(_item(pieces), before=before, after=after, of=first.id, at=start)
+
+
+def whole_of(versions: Sequence[Document]) -> Item:
+    """A whole text, as the models annotated it."""
+    first = versions[0]
+    return _item([part_of(one, (0, len(first.text)), id=first.id) for one in versions])
+
+
+def _item(pieces: Sequence[Document]) -> Item:
+    sure = [one.confidence for one in pieces[0].entities if one.confidence is not None]
+    return Item(
+        pieces[0],
+        "",
+        "",
+        min(sure, default=None),
+        len({_keys(piece.entities) for piece in pieces}) > 1,
+        tuple(_only_others(pieces)),
+    )
+
+
+def _only_others(pieces: Sequence[Document]) -> Iterator[Entity]:
+    """What the first version of a sentence lacks and another has, each once, with a new id."""
+    seen = _keys(pieces[0].entities)
+    for entity in chain.from_iterable(piece.entities for piece in pieces[1:]):
+        key = (entity.type, entity.fragments)
+        if key not in seen:
+            seen |= {key}
+            yield replace(entity, id=f"O{len(seen)}")
+
+
+def part_of(document: Document, span: tuple[int, int], *, id: str) -> Document:
+    """A stretch of a document as one of its own, with the annotations that lie in it."""
+    start, end = span
+    inner = [one for one in document.entities if start <= one.start and one.end <= end]
+    ids = {one.id for one in inner}
+    return Document(
+        id,
+        document.text[start:end],
+        tuple(moved(one, -start) for one in inner),
+        tuple(_inner(document.relations, ids)),
+        tuple(_shifted(one, -start) for one in document.sentences if start <= one.start < end),
+    )
+
+
+def _shifted(sentence: Sentence, by: int) -> Sentence:
+    """A sentence, so many characters further on."""
+    tokens = packed((s + by, e + by) for s, e in sentence.tokens)
+    return Sentence(sentence.start + by, sentence.end + by, tokens)
+
+
+def moved(entity: Entity, by: int) -> Entity:
+    """An entity, so many characters further on."""
+    return replace(entity, fragments=tuple((s + by, e + by) for s, e in entity.fragments))
+
+
+def _inner(relations: Iterable[Relation], ids: Collection[str]) -> Iterator[Relation]:
+    return (one for one in relations if one.head in ids and one.tail in ids)
+
+
+def _keys(entities: Iterable[Entity]) -> frozenset[tuple[str, tuple[tuple[int, int], ...]]]:
+    return frozenset((one.type, one.fragments) for one in entities)
+
+
+# --- How far two annotators agree on the texts that both corrected
+
+
+@dataclass(frozen=True, slots=True)
+class TypeAgreement:
+    """Agreement on one type, or on all: the F1 of exact entities, and Cohen's kappa of tokens.
+
+    `kappa` is None where both say the same of every token because neither marks any.
+    """
+
+    type: str
+    f1: float
+    relaxed: float
+    kappa: float | None
+    first: int
+    second: int
+
+
+def agreement(
+    first: Mapping[str, Document], second: Mapping[str, Document]
+) -> tuple[int, list[TypeAgreement]]:
+    """How many texts both corrected, and how far they agree: over all types, then by type.
+
+    A text that one of them corrected as a whole is cut into the sentences of the other.
+    """
+    first, second = settled(first), settled(second)
+    mine, its = dict(_cut(first, second)), dict(_cut(second, first))
+    first, second = {**first, **mine}, {**second, **its}
+    common = sorted(first.keys() & second.keys())
+    both = [
+        (first[id], second[id]) for id in common if first[id].text == second[id].text
+    ]  # fmt: skip
+    ones, others = [one for one, _ in both], [other for _, other in both]
+    found = scores(count_entities(ones, others))
+    types = sorted(found["strict"]["types"])
+    marks = [_marks(one, other) for one, other in both]
+    rows = [_row("all", found["strict"], found["relaxed"], _pairs(marks, None))]
+    for type in types:
+        strict, relaxed = found["strict"]["types"][type], found["relaxed"]["types"][type]
+        rows.append(_row(type, strict, relaxed, _pairs(marks, type)))
+    return len(both), rows
+
+
+def _cut(
+    own: Mapping[str, Document], other: Mapping[str, Document]
+) -> Iterator[tuple[str, Document]]:
+    """Pieces of one's whole texts, where the other corrected sentences of them."""
+    for id, piece in other.items():
+        place = place_of(piece)
+        if place is not None and place[0] in own:
+            of, at = place
+            yield id, part_of(own[of], (at, at + len(piece.text)), id=id)
+
+
+Marks = list[tuple[frozenset[str], frozenset[str]]]
+"""For every token of a text, the types that each annotator gave it."""
+
+
+def _row(
+    type: str,
+    strict: Mapping[str, float],
+    relaxed: Mapping[str, float],
+    pairs: Sequence[tuple[str, str]],
+) -> TypeAgreement:
+    return TypeAgreement(
+        type,
+        strict["f1"],
+        relaxed["f1"],
+        kappa(pairs),
+        round(strict["support"]),
+        round(strict["predicted"]),
+    )
+
+
+def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
+    """Cohen's kappa of two annotators' labels of the same things; None if it is not defined.
+
+    Cohen, "A Coefficient of Agreement for Nominal Scales", 1960.
+
+    >>> kappa([("a", "a"), ("a", "b"), ("b", "b"), ("b", "b")])
+    0.5
+    """
+    total = len(pairs)
+    if not total:
+        return None
+    same = sum(one == other for one, other in pairs) / total
+    labels = {label for pair in pairs for label in pair}
+    chance = sum(
+        sum(one == label for one, _ in pairs) * sum(other == label for _, other in pairs)
+        for label in labels
+    ) / (total * total)
+    return None if chance == 1 else (same - chance) / (1 - chance)
+
+
+def _marks(one: Document, other: Document) -> Marks:
+    return [
+        (_types(one, start, end), _types(other, start, end)) for start, end in tokens_of(one.text)
+    ]
+
+
+def _types(document: Document, start: int, end: int) -> frozenset[str]:
+    return frozenset(
+        entity.type
+        for entity in document.entities
+        if any(first < end and start < last for first, last in entity.fragments)
+    )
+
+
+def _pairs(marks: Sequence[Marks], type: str | None) -> list[tuple[str, str]]:
+    """Both labels of every token: all its types, or whether it has the one `type`."""
+    return [
+        (_label(one, type), _label(other, type)) for text in marks for one, other in text
+    ]  # fmt: skip
+
+
+def _label(types: frozenset[str], type: str | None) -> str:
+    return " ".join(sorted(types)) if type is None else str(type in types)
+
 
 AN_ANNOTATOR = "an annotator"
 T = TypeVar("T")

@@ -18,15 +18,51 @@ import json
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Any, Final, TypeVar
+from urllib.parse import parse_qs
 
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
-from starlette.requests import cookie_parser
+from starlette.requests import Request, cookie_parser
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from confide.serve.limits import USUAL, Limits
+from confide.errors import GuardError, printable
+from confide.files import json_of, plain_name, size_in_words
+from confide.settings.reading import expected, own_words
+from confide.text.document import Document, Entity
+from confide.text.segment import CODES, Splitting, into_sentences
+
+# --- How much one caller may ask of the server, and how long it may take
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Sizes in bytes and characters, times in seconds.
+
+    `waiting` counts the asks that wait for one model. A caller has `slow` seconds to send its body,
+    and as long to take each piece of the answer.
+    """
+
+    body: int = 4 << 20
+    characters: int = 100_000
+    texts: int = 256
+    waiting: int = 32
+    connections: int = 128
+    slow: float = 20.0
+    pad: float = 0.02
+    streams: int = 16
+    pool: int = 20_000
+    session: float = 12 * 3600.0
+
+
+USUAL = Limits()
+
 
 COOKIE: Final = "confide"
 ENTER: Final = "/enter"
@@ -248,3 +284,200 @@ def _words(value: bytes | None) -> str:
 
 def _digest(value: str) -> bytes:
     return hashlib.sha256(value.encode("utf-8", "surrogatepass")).digest()
+
+
+# --- Reading what a caller sent: the one place where a body from outside becomes typed values
+
+
+T = TypeVar("T", bound=BaseModel)
+
+Id = Annotated[str, Field(min_length=1, max_length=200)]
+Type = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\s\x00-\x1f\x7f]+$")]
+Place = Annotated[int, Field(ge=0)]
+Language = Annotated[str | None, Field(pattern=r"^[a-z]{2}$")]
+"""The language that the caller's texts are in; None: as the model learnt, or as they tell."""
+
+
+Label = Annotated[str, Field(min_length=1, max_length=200)]
+Types = Annotated[list[Label] | None, Field(min_length=1, max_length=1000)]
+"""The labels among which the model decides; None: all, or what its site wants."""
+
+
+class Given(BaseModel):
+    """A body of JSON: unknown keys and loose types are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class GivenEntity(Given):
+    """An entity that the caller marked in its text."""
+
+    type: Type
+    start: Place
+    end: Place
+    id: Id | None = None
+
+
+class GivenText(Given):
+    """A text, with an id that comes back in the answer, and marked entities if there are any."""
+
+    text: str
+    id: Id | None = None
+    entities: Annotated[list[GivenEntity], Field(max_length=10_000)] = []
+
+
+class Predict(Given):
+    """The body of POST /v1/predict."""
+
+    texts: list[str | GivenText]
+    model: Id | None = None
+    threshold: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
+    language: Language = None
+    types: Types = None
+
+
+async def body_of(ask: Request, form: type[T]) -> T:
+    """The JSON body as a checked value. Raises Refused, with none of the caller's words."""
+    kind = ask.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise Refused(415, "not-json", "the body is JSON, and says so: application/json")
+    raw = await ask.body()
+    try:
+        tree = json_of(raw.decode("utf-8"), parse_constant=_no_constant)
+    except ValueError:
+        raise Refused(400, "not-json", "the body is not JSON") from None
+    try:
+        return form.model_validate(tree)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in first["loc"] if _known(part, form))
+        wanted = own_words(first) or expected(first, table="an object")
+        what = "the body is not what was asked for: expected " + wanted
+        raise Refused(422, "wrong-body", what + (f" at {place}" if place else "")) from None
+
+
+def _known(part: int | str, form: type[BaseModel]) -> bool:
+    """Whether a part of a place is a number or one of our own names, not a caller's key."""
+    return isinstance(part, int) or part in form.model_fields or part in GivenText.model_fields
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
+
+
+def texts_of(asked: Predict, limits: Limits) -> list[Document]:
+    """The texts as documents. Raises Refused: too many, too long, marks outside the text."""
+    if not asked.texts:
+        raise Refused(422, "no-text", "there is no text")
+    if len(asked.texts) > limits.texts:
+        raise Refused(413, "too-many", f"at most {limits.texts} texts go into one ask")
+    documents = [document_of(given, n, limits) for n, given in enumerate(asked.texts, 1)]
+    return cut(documents, asked.language)
+
+
+def document_of(given: str | GivenText, number: int, limits: Limits) -> Document:
+    """One text as a document; without an id it gets its number. Raises Refused."""
+    if isinstance(given, str):
+        given = GivenText(text=given)
+    text = given.text
+    if len(text) > limits.characters:
+        raise Refused(413, "too-long", f"a text has at most {limits.characters} characters")
+    if any("\ud800" <= sign <= "\udfff" for sign in text):
+        raise Refused(422, "not-text", "a text has half of a surrogate pair")
+    marked = [
+        Entity(one.id or f"T{n}", one.type, ((one.start, one.end),))
+        for n, one in enumerate(given.entities, 1)
+    ]
+    if any(not one.start < one.end <= len(text) for one in marked):
+        raise Refused(422, "outside", "an entity is empty, or ends after its text")
+    if len({one.id for one in marked}) < len(marked):
+        raise Refused(422, "same-id", "two entities have the same id")
+    return Document(given.id or str(number), text, tuple(marked))
+
+
+def cut(documents: Sequence[Document], language: str | None) -> list[Document]:
+    """The texts, cut into sentences by the rules of a language if one is stated. Raises Refused."""
+    if language is None:
+        return list(documents)
+    if language not in CODES:
+        raise Refused(422, "language", "a language is two letters of ISO 639-1, such as es or fr")
+    return into_sentences(documents, Splitting(language))
+
+
+async def form_of(ask: Request) -> Mapping[str, str]:
+    """The fields of a posted form, the last of each name. Raises Refused."""
+    kind = ask.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/x-www-form-urlencoded":
+        raise Refused(415, "not-a-form", "the body is a form")
+    try:
+        words = (await ask.body()).decode("utf-8")
+        fields = parse_qs(words, keep_blank_values=True, max_num_fields=50, errors="strict")
+    except ValueError:
+        raise Refused(400, "not-a-form", "the body is not a form") from None
+    return {name: values[-1] for name, values in fields.items()}
+
+
+def plain(name: Any, what: str) -> str:
+    """A name that may become a file's. Raises Refused."""
+    try:
+        return plain_name(name, what)
+    except GuardError:
+        raise Refused(
+            422, "name", f"this is not the name of {what}: letters, digits, '.', '_' and '-'"
+        ) from None
+
+
+# --- Pages from templates, and the door's own page
+
+
+_TEMPLATES = Environment(
+    loader=FileSystemLoader(Path(__file__).with_name("templates")),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters["short"] = lambda value, most=80: printable(value, most)
+_TEMPLATES.filters["percent"] = lambda value: "–" if value is None else f"{100 * value:.1f}"
+_TEMPLATES.filters["size"] = lambda value: "–" if value is None else size_in_words(value)
+
+NAMES = {"read": "Read", "correct": "Correct", "watch": "Watch", "consent": "Agree", "api": "REST"}
+
+
+class Pages:
+    """Renders templates with the navigation between the pages that are served."""
+
+    def __init__(self, served: tuple[str, ...]) -> None:
+        self._menu = [(f"/{name}", NAMES[name]) for name in NAMES if name in served]
+
+    def page(self, name: str, *, status: int = 200, title: str, **values: object) -> HTMLResponse:
+        """A whole page from the template of that name."""
+        return HTMLResponse(
+            self.part(name, title=title, here=name, menu=self._menu, **values), status
+        )
+
+    def part(self, name: str, **values: object) -> str:
+        """What a template makes of the values; everything in it is escaped."""
+        return _TEMPLATES.get_template(f"{name}.html.j2").render(**values)
+
+
+def doors_routes(pages: Pages, doors: Doors, *, lasts: float, secure: bool) -> list[Route]:
+    """The page that asks for the token, and exchanges it for a cookie."""
+
+    async def enter(ask: Request) -> Response:
+        if ask.method != "POST":
+            return pages.page("enter", title="Enter", wrong=False)
+        if not doors.knows((await form_of(ask)).get("token", "").strip()):
+            return pages.page("enter", status=401, title="Enter", wrong=True)
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(
+            COOKIE,
+            doors.opened(),
+            max_age=round(lasts),
+            httponly=True,
+            samesite="strict",
+            secure=secure,
+        )
+        return answer
+
+    return [Route(ENTER, enter, methods=["GET", "POST"])] if doors.locked else []

@@ -22,8 +22,7 @@ from typing import Protocol
 
 from confide.errors import ConfideError, printable
 from confide.jobs.loading import LoadedModel, load
-from confide.serve.gate import Refused
-from confide.serve.limits import USUAL, Limits
+from confide.serve.gate import USUAL, Limits, Refused
 from confide.text.document import Document
 
 PIECE_TEXTS, PIECE_CHARACTERS = 16, 20_000

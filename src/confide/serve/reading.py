@@ -15,25 +15,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from confide.errors import ConfideError, printable
-from confide.serve.asking import (
+from confide.files import Tree
+from confide.serve.gate import (
     Given,
     GivenText,
     Id,
     Language,
+    Limits,
+    Pages,
+    Refused,
     Types,
     body_of,
     cut,
     document_of,
 )
-from confide.serve.gate import Refused
-from confide.serve.limits import Limits
 from confide.serve.models import Served
-from confide.serve.pages import Pages
 from confide.serve.rest import answered, chosen, described
 from confide.text.document import Document, Span
 from confide.text.formats import read
 from confide.text.segment import segmented
-from confide.userfiles import Tree
 
 MARKED = "the file"
 """What the annotations that a file brings along are called beside the models."""

@@ -1,6 +1,5 @@
 """Settings: one short TOML file, read into typed tables."""
 
-from confide.settings.base import Table
 from confide.settings.reading import (
     anchored,
     dump,
@@ -14,7 +13,6 @@ from confide.settings.reading import (
     read_tree,
 )
 from confide.settings.sitefile import ConsentTable, SiteFile, SiteGuards, dump_site, load_site
-from confide.settings.splitting import common_splitting, splitting_of
 from confide.settings.tables import (
     REFERENCES,
     SCHEMA,
@@ -23,6 +21,9 @@ from confide.settings.tables import (
     Settings,
     SiteTable,
     SplitTable,
+    Table,
+    common_splitting,
+    splitting_of,
 )
 
 __all__ = [

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
+from confide.files import Tree
 from confide.tasks import TASKS
-from confide.userfiles import Tree
 
 _ENCODER: Tree = {  # Sui et al. 2020, 4.1
     "optimiser": "adamw",

@@ -9,32 +9,259 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping, Sequence
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from confide.errors import MissingDataError, SettingsError, printable, together
+from confide.errors import ConfideError, MissingDataError, SettingsError, printable, together
+from confide.files import (
+    NotAFileError,
+    TooLargeError,
+    Tree,
+    bytes_of,
+    size_in_words,
+)
 from confide.removed import advice_on
-from confide.settings.base import Table
 from confide.settings.defaults import defaults
 from confide.settings.tables import (
     REFERENCES,
     SIMULATED,
     TABLES,
     Settings,
+    Table,
     kind_of,
 )
-from confide.settings.tomlfile import DEEPEST, LONGEST_KEY, located, parse_toml, read_toml
-from confide.settings.wording import expected, own_words, place_of
-from confide.userfiles import Tree
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
+
+
+# --- TOML from a user or a peer -> plain values, within bounds; whatever is wrong is a
+#     SettingsError
+#
+# The standard library's parser recurses with every bracket, takes time quadratic in the parts of a
+# dotted key, and passes on numbers of any length and control characters.
+
+
+E = TypeVar("E", bound=ConfideError)
+
+MOST_BYTES = 1 << 19
+"""The largest file of settings, in bytes."""
+DEEPEST = 32
+"""How deep tables and lists may nest."""
+LONGEST_KEY = 200
+"""The most characters in one part of a key."""
+LONGEST_NUMBER = 1 << 63
+"""Whole numbers are below this, as TOML demands."""
+_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
+_LONG = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{2 * DEEPEST}}}")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def located(error: E, where: str) -> E:
+    """The same complaint about another place."""
+    found = type(error)(
+        error.what, expected=error.expected, got=error.got, where=where, fix=error.fix
+    )
+    if isinstance(error, SettingsError) and isinstance(found, SettingsError):
+        found.parts = error.parts
+    return found
+
+
+def read_toml(path: Path) -> Tree:
+    """The plain values of a TOML file.
+
+    Raises:
+        MissingDataError: there is no such file.
+        SettingsError: it is not a regular file, larger than `MOST_BYTES`, not UTF-8, or not TOML
+            within the bounds of `parse_toml`. The error names the file, and the line if known.
+    """
+    try:
+        text = bytes_of(path, MOST_BYTES).decode("utf-8")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise MissingDataError(
+            "there is no such file", where=printable(path, 1000), fix="check the path"
+        ) from error
+    except NotAFileError as error:
+        raise _refused(path, f"this is {error.strerror}", "name a TOML file") from error
+    except TooLargeError as error:
+        raise _refused(path, f"the file is {error.strerror}", "shorten it") from error
+    except UnicodeDecodeError as error:
+        what = f"this is not TOML: byte {error.start} is not UTF-8"
+        raise _refused(path, what, "save the file as UTF-8") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise _refused(path, f"the file cannot be read ({reason})", "check the path") from error
+    try:
+        return parse_toml(text)
+    except SettingsError as error:
+        raise _refused(path, error.what, error.fix) from error
+
+
+def _refused(path: Path, what: str, fix: str | None) -> SettingsError:
+    return SettingsError(printable(what), where=printable(path, 1000), fix=fix)
+
+
+def parse_toml(text: str) -> Tree:
+    """The plain values of a TOML text.
+
+    Raises SettingsError if the text is longer than `MOST_BYTES`, not TOML, nested deeper than
+    `DEEPEST`, or has part of a key longer than `LONGEST_KEY`, a whole number of more than 64 bits,
+    or a control character.
+    """
+    if len(text) > MOST_BYTES:
+        raise SettingsError(
+            f"the TOML is longer than {size_in_words(MOST_BYTES)}", fix="shorten it"
+        )
+    if _LONG.search(text):
+        raise _too_deep()
+    try:
+        tree = tomllib.loads(text)
+    except RecursionError as error:
+        raise _too_deep() from error
+    except ValueError as error:  # TOMLDecodeError, and numbers that are too long for Python
+        what = f"this is not TOML: {printable(error)}"
+        raise SettingsError(what, fix="correct that place") from error
+    _check(tree)
+    return tree
+
+
+def _check(tree: Tree) -> None:
+    """Raise SettingsError for what no setting can be; walks level by level, without recursion."""
+    level: list[object] = [tree]
+    for _ in range(DEEPEST):
+        inner: list[object] = []
+        for value in level:
+            if isinstance(value, dict):
+                for key in value:
+                    _check_text(key)
+                    if len(key) > LONGEST_KEY:
+                        raise SettingsError(
+                            f"a key has {len(key):,} characters",
+                            fix=f"use keys of at most {LONGEST_KEY}",
+                        )
+                inner += value.values()
+            elif isinstance(value, list):
+                inner += value
+            elif isinstance(value, str):
+                _check_text(value)
+            elif isinstance(value, int) and not -LONGEST_NUMBER <= value < LONGEST_NUMBER:
+                raise SettingsError("a whole number has more than 64 bits", fix="correct it")
+        if not inner:
+            return
+        level = inner
+    raise _too_deep()
+
+
+def _check_text(text: str) -> None:
+    found = _CONTROL.search(text)
+    if found:
+        raise SettingsError(
+            f"a key or a value holds the control character U+{ord(found[0]):04X}",
+            fix="remove it; line breaks and tabs are allowed",
+        )
+
+
+def _too_deep() -> SettingsError:
+    return SettingsError(
+        f"tables or lists are nested more than {DEEPEST} deep", fix="remove brackets or dots"
+    )
+
+
+# --- What is wrong with a value, in our words: pydantic checks it, and speaks of Python's types
+
+
+_DATE = "a date, such as 2026-01-31"
+_TIME = "a time with its zone, such as 2026-01-31T12:00:00+00:00"
+_NAME = "up to 64 letters, digits, dots, dashes and underscores, the first a letter or digit"
+_FORMS = {
+    r"^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$": "auto, cpu, mps, cuda, or one of several as cuda:1",
+    r"^[0-9a-f]{16}$": "16 hexadecimal digits in small letters",
+    r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$": _NAME,
+    r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63}|\*)$": f"*, or {_NAME}",
+    r"^[A-Za-z][A-Za-z0-9_-]{0,63}$": "up to 64 letters, digits, dashes and underscores, the first"
+    " a letter",
+    r"^[^\s\x00-\x1f\x7f]+$": "a name without spaces",
+    r"^[a-z]{2}$": "two small letters, such as en",
+}
+"""Patterns of text, in words."""
+
+_WORDS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
+    **dict.fromkeys(
+        ("int_type", "int_parsing", "int_parsing_size", "int_from_float"), "a whole number"
+    ),
+    **dict.fromkeys(("float_type", "float_parsing"), "a number"),
+    "finite_number": "a finite number",
+    **dict.fromkeys(("string_type", "string_sub_type", "string_unicode"), "text"),
+    "string_too_short": lambda limit: (
+        f"text of at least {_counted(limit['min_length'], 'character')}"
+    ),
+    "string_too_long": lambda limit: (
+        f"text of at most {_counted(limit['max_length'], 'character')}"
+    ),
+    "string_pattern_mismatch": lambda limit: _FORMS.get(
+        limit["pattern"], f"text of the form {limit['pattern']}"
+    ),
+    **dict.fromkeys(("bool_type", "bool_parsing"), "true or false"),
+    "literal_error": lambda limit: str(limit["expected"]),
+    **dict.fromkeys(("list_type", "tuple_type"), "a list"),
+    "too_short": lambda limit: f"at least {_counted(limit['min_length'], 'item')}",
+    "too_long": lambda limit: f"at most {_counted(limit['max_length'], 'item')}",
+    "greater_than": lambda limit: f"more than {_number(limit['gt'])}",
+    "greater_than_equal": lambda limit: f"at least {_number(limit['ge'])}",
+    "less_than": lambda limit: f"less than {_number(limit['lt'])}",
+    "less_than_equal": lambda limit: f"at most {_number(limit['le'])}",
+    **dict.fromkeys(
+        ("date_type", "date_parsing", "date_from_datetime_parsing", "date_from_datetime_inexact"),
+        _DATE,
+    ),
+    **dict.fromkeys(
+        ("datetime_type", "datetime_parsing", "datetime_from_date_parsing", "timezone_aware"), _TIME
+    ),
+    "missing": "a value",
+    "extra_forbidden": "no such key",
+    **dict.fromkeys(
+        ("union_tag_invalid", "union_tag_not_found"),
+        lambda limit: str(limit.get("expected_tags", "one of the tasks")),
+    ),
+}
+"""What was expected, by pydantic's type of error; from the limit of the field where it has one."""
+
+_TABLES = ("dict_type", "model_type", "model_attributes_type")
+
+
+def expected(first: ErrorDetails, *, table: str = "a table") -> str:
+    """What would have been right. `table` is what names and values are called in this file."""
+    if first["type"] in _TABLES:
+        return table
+    words = _WORDS.get(first["type"], "another kind of value")
+    return words if isinstance(words, str) else words(first.get("ctx", {}))
+
+
+def place_of(first: ErrorDetails) -> str:
+    """Where the value is, such as site.0.name; keys come from the file and are made printable."""
+    return printable(".".join(str(part) for part in first["loc"] if part != "[key]"))
+
+
+def own_words(first: ErrorDetails) -> str | None:
+    """What our own check said of the value, if it was one of ours that failed."""
+    return first["msg"].removeprefix("Value error, ") if first["type"] == "value_error" else None
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else f"{value:g}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
 
 T = TypeVar("T", bound=Table)
 D = TypeVar("D", bound=Table)

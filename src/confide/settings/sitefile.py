@@ -10,23 +10,38 @@ memory = "memory"
 [guards]
 min_sentences = 50
 
-The site's agreements are in a file beside it (`confide.settings.consentfile`).
+The site's agreements are in a file beside it (`confide.settings.sitefile`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field, ValidationError
+from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, model_validator
 
 from confide.errors import SettingsError
-from confide.settings.base import Device, Norm, NotNegative, Positive, Precision, Table
-from confide.settings.reading import anchored_table, check_schema, explained, read_tree
-from confide.settings.tables import GuardsTable, SiteTable
-from confide.settings.tomlfile import located
+from confide.settings.reading import (
+    anchored_table,
+    check_schema,
+    explained,
+    located,
+    read_toml,
+    read_tree,
+)
+from confide.settings.tables import (
+    Device,
+    GuardsTable,
+    Norm,
+    NotNegative,
+    Positive,
+    Precision,
+    SiteTable,
+    Table,
+)
 
 SCHEMA = 2
 """The schema of a site's file. In schema 1, guards at the defaults of that time count as unset,
@@ -123,3 +138,177 @@ def _without_old_defaults(guards: Mapping[str, object]) -> dict[str, object]:
     return {
         name: value for name, value in guards.items() if name not in before or value != before[name]
     }
+
+
+# --- What a site has agreed to: a small file beside its own settings, to read, print and sign
+#
+# It stays at the site. `confide site consent` writes it, with an explanation on every line:
+#
+# [method.fedavg]
+# wire = "0f3a..."
+# rounds = 12
+# until = 2027-11-23
+# ...
+
+
+CONSENT_SCHEMA = 1
+ANYONE = "*"
+"""As the lead of an agreement: whoever leads."""
+
+Combine = Literal["mean", "trimmed", "median", "clipped"]
+RowsAgreed = Literal["all", "seen"]
+Name = Annotated[str, Field(pattern=r"^([A-Za-z0-9][A-Za-z0-9_.-]{0,63}|\*)$")]
+Site = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+Word = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")]
+
+
+def _several(value: object) -> object:
+    """Split a text at its commas; leave anything else as it is."""
+    if not isinstance(value, str):
+        return value
+    return tuple(part.strip() for part in value.split(",") if part.strip())
+
+
+class Agreement(Table):
+    """What one method may do at a site, and how far its settings may go.
+
+    `wire` is the digest of the method's wire table; `steps` are the steps agreed to, or all of
+    them if empty. A run may have up to `rounds` rounds of up to `local_epochs` passes over the
+    text, or `local_steps` steps where the method counts these, in batches of at least `batch_size`
+    sentences. Each round takes at least a `fraction` of the sites, and a sum covers at least
+    `at_least`. A word counts if at least `word_sites` sites have it; `rows` says whether a site may
+    be asked which words it has, and `most_norm` how far off an update may be and still count. All
+    of `sites` must take part; further sites may only if `others`. Up to `runs` runs are allowed
+    from `agreed` until the end of the day `until`.
+    """
+
+    wire: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
+    steps: tuple[Word, ...] = ()
+    rounds: Positive
+    local_epochs: Positive
+    local_steps: Positive = 1
+    batch_size: Positive
+    fraction: Annotated[float, Field(gt=0, le=1)]
+    at_least: Positive
+    combine: Annotated[tuple[Combine, ...], BeforeValidator(_several), Field(min_length=1)]
+    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 5.0
+    rows: Annotated[tuple[RowsAgreed, ...], BeforeValidator(_several), Field(min_length=1)] = (
+        "all",
+    )
+    word_sites: Positive = 1
+    lead: Annotated[tuple[Name, ...], BeforeValidator(_several), Field(min_length=1)]
+    sites: Annotated[tuple[Site, ...], BeforeValidator(_several)]
+    others: bool
+    runs: Positive
+    until: date
+    agreed: AwareDatetime
+
+    @model_validator(mode="after")
+    def _fits(self) -> Agreement:
+        if not self.sites and not self.others:
+            raise ValueError("name sites that must take part, or set others = true")
+        return self
+
+
+class ConsentFile(Table):
+    """All agreements of a site, by the full names of their methods."""
+
+    schema_: Annotated[int, Field(alias="schema")] = CONSENT_SCHEMA
+    site: Site
+    method: dict[Word, Agreement] = {}
+
+    @model_validator(mode="after")
+    def _is_among_them(self) -> ConsentFile:
+        for method, agreement in self.method.items():
+            if not agreement.others and self.site not in agreement.sites:
+                raise ValueError(f"{method}: this site, {self.site!r}, is missing from sites")
+        return self
+
+
+BOUNDS = {
+    "rounds": "rounds of a run, at most",
+    "local_epochs": "passes over the site's text in a round, at most",
+    "local_steps": "steps in a round, at most, where the method counts steps",
+    "batch_size": "sentences in a batch, at least",
+    "fraction": "share of the sites that take part in a round, at least",
+    "at_least": "sites in the sum of a round, at least",
+    "combine": "how the server may combine what sites send",
+    "most_norm": "times the usual size that an update may have and still count, at most",
+    "rows": 'whose rows are averaged; "seen" tells which words the site has',
+    "word_sites": "sites that must have a word for it to count, at least",
+    "lead": f'who may lead; "{ANYONE}" is anyone with a kit of the lead',
+    "sites": "who must take part",
+    "others": "whether further sites may take part",
+    "runs": "how many runs; a resumed run counts once",
+    "until": "the last day",
+}
+"""The lines of an agreement that a site may choose, and what each means."""
+
+_TOLD = {
+    "wire": "the number of the table of everything that leaves the site",
+    "steps": "the steps of that table that the site agrees to",
+    **BOUNDS,
+    "agreed": "when the site agreed; runs count from here on",
+}
+_HEAD = """\
+# What the site {site} agrees to. This page stays at the site.
+# confide checks every run against it before reading any text, and again at every ask. It refuses
+# whatever is outside; the lead learns the name of the line, but not its value.
+# `confide site consent KIT` shows it as a table. To sign it on paper, print it:
+#
+# for the site: ........................................   date: ..................
+# for the lead: ........................................   date: ..................
+
+"""
+
+
+def load_consent(path: Path) -> ConsentFile:
+    """Read a site's agreements. Raises MissingDataError, SettingsError."""
+    try:
+        tree = read_toml(path)
+    except SettingsError as error:
+        raise SettingsError(
+            f"the site's agreements cannot be read: {error.what}",
+            expected="TOML, as `confide site consent` writes it",
+            where=error.where,
+            fix="restore the file from a backup, or move it away and agree again",
+        ) from error
+    try:
+        return parse_consent(tree)
+    except SettingsError as error:
+        raise located(error, str(path)) from error.__cause__
+
+
+def parse_consent(tree: Mapping[str, object]) -> ConsentFile:
+    """Agreements from plain values. Raises SettingsError."""
+    try:
+        held = ConsentFile.model_validate(dict(tree))
+    except ValidationError as error:
+        raise explained(error, ConsentFile, tables={"method": Agreement}) from error
+    check_schema(held.schema_, CONSENT_SCHEMA, what="a newer confide wrote these agreements")
+    return held
+
+
+def dump_consent(held: ConsentFile) -> str:
+    """The file: TOML with the meaning of each line beside it, and room to sign."""
+    lines = [_HEAD.format(site=held.site), f"schema = {held.schema_}\n", f'site = "{held.site}"\n']
+    for method, agreement in sorted(held.method.items()):
+        lines.append(f"\n[method.{method}]\n")
+        for name, told in _TOLD.items():
+            if name != "steps" or agreement.steps:
+                line = f"{name} = {_toml(getattr(agreement, name))}"
+                lines.append(f"{line:<34} # {told}\n")
+    return "".join(lines)
+
+
+def _toml(value: object) -> str:
+    """A value of an agreement as TOML. Names contain neither quotes nor backslashes."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(one) for one in value)}]"
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, datetime):
+        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return value.isoformat() if isinstance(value, date) else repr(value)

@@ -3,41 +3,316 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
 from confide.errors import printable
-from confide.settings.base import (
-    Columns,
-    Device,
-    Encoding,
-    Language,
-    Limit,
-    Most,
-    Norm,
-    NotNegative,
-    Paths,
-    Positive,
-    Precision,
-    Share,
-    Table,
-    TagScheme,
-)
-from confide.settings.federation import FederationTable
-from confide.settings.models import (
-    BagsTable,
-    ClassifierTable,
-    EncoderTable,
-    LightnerTable,
-    LinearTable,
-    ModelTable,
-    PcnnTable,
-)
-from confide.settings.privacy import PrivacyTable
+from confide.files import Tree, known_encoding
 from confide.tasks import TASKS, TaskName
-from confide.text.segment import AUTO, Sentences, TrainOn
-from confide.userfiles import Tree
+from confide.text.segment import AUTO, CODES, Sentences, Splitting, TrainOn
+
+# --- What every table of settings is made of: a strict base class and types of values
+
+
+def _odd(number: int) -> int:
+    if number % 2 == 0:
+        raise ValueError("a width must be odd, so that a word has equally many words on each side")
+    return number
+
+
+def _whole(number: float) -> float:
+    if number != math.inf and number != int(number):
+        raise ValueError("a count must be a whole number, or inf for no limit")
+    return number
+
+
+def _none_if_inf(number: float) -> float | None:
+    return None if number == math.inf else number
+
+
+def _encoding(name: str) -> str:
+    if known_encoding(name) is None:
+        raise ValueError("an encoding must be utf-8, windows-1252, latin-1 or another common one")
+    return name
+
+
+def _language(code: str) -> str:
+    if code != AUTO and code not in CODES:
+        raise ValueError("a language must be auto, or two letters such as en, es, fr, de or ja")
+    return code
+
+
+def _column(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise ValueError("a column is a number, from 0, or a name")
+    return value
+
+
+Paths = Annotated[
+    tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+]
+Share = Annotated[float, Field(gt=0, lt=1)]
+Positive = Annotated[int, Field(ge=1)]
+NotNegative = Annotated[int, Field(ge=0)]
+Odd = Annotated[int, Field(ge=1), AfterValidator(_odd)]
+Most = Annotated[float, Field(ge=0, allow_inf_nan=True), AfterValidator(_whole)]
+Limit = Annotated[float, Field(gt=0, allow_inf_nan=True)]
+Norm = Annotated[float, Field(gt=0, allow_inf_nan=True), AfterValidator(_none_if_inf)]
+Encoding = Annotated[str, AfterValidator(_encoding)]
+Language = Annotated[str, AfterValidator(_language)]
+Column = Annotated[int | str, BeforeValidator(_column)]
+Columns = tuple[Column, Column]
+"""Two columns, each by number or by name."""
+TagScheme = Literal["iobes", "iob2"]
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|mps|cuda(:[0-9]{1,2})?)$")]
+Precision = Literal["auto", "float32", "bfloat16"]
+
+
+class Table(BaseModel):
+    """A table of settings: frozen, strict about its keys, and finite unless a field says so."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, ser_json_inf_nan="constants", allow_inf_nan=False
+    )
+
+
+# --- The table `[federation]`: who takes part, and what the server sees of it
+
+
+OF_SITES, OF_GROUPS = 5.0, 2.0
+"""`most_norm` where the settings leave it open: of single updates, and of the means of groups."""
+
+
+class FederationTable(Table):
+    """Who takes part: each round draws a `fraction` of the sites, and `at_least` must answer.
+
+    `at_least = 0` means every site that was asked. `timeout` is how many seconds a site may take
+    for one answer before it is left out (inf: no limit). `combine` is how the sites' updates become
+    one; `trimmed` drops the share `trim` at each end. An update is refused if its norm is more than
+    `most_norm` times the round's median (inf: never). The run ends before a round that would take
+    what a site has uploaded beyond `megabytes` (0: no bound).
+
+    `up` and `down`: how what sites learn travels, and how the common weights do: changed rows, and
+    weights whole in every ask; "once": no site is given the same weights twice; or changes in codes
+    (`confide.federation.quantising`). `top` is the share of numbers that "top" sends.
+
+    `sums`: whether the server promises not to look at what it sums ("plain"), or gets whole numbers
+    under masks that only the sum is without ("masked"). Without it, real sites mask if there are
+    three of them. `colluding` is how many sites may be in league with the server, unless a third of
+    them, rounded up, less one. Masks leave no room to look at single replies: then there is no
+    `fraction`, and no `most_norm` and no `combine` but the mean, unless both are of the sums of
+    fixed groups of `groups` sites (0: no groups). A round after which the development score falls
+    by more than `roll_back` (0: never) is undone.
+    """
+
+    fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    megabytes: Annotated[float, Field(ge=0)] = 0.0
+    at_least: Annotated[int, Field(ge=0)] = 0
+    timeout: Limit = 7200.0
+    combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
+    trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
+    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
+    up: Literal["rows", "float16", "int8", "int4", "int2", "top"] = "rows"
+    down: Literal["whole", "once", "float16", "int8", "int4", "int2", "top"] = "whole"
+    top: Annotated[float, Field(gt=0, le=1)] = 0.01
+    sums: Literal["plain", "masked"] | None = None
+    colluding: Annotated[int, Field(ge=1)] | None = None
+    groups: Annotated[int, Field(ge=0)] = 0
+    roll_back: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @property
+    def limit(self) -> float:
+        """`most_norm`, or what it is where the settings leave it open."""
+        if self.most_norm is not None:
+            return self.most_norm
+        if self.sums == "masked":
+            return OF_GROUPS if self.groups else math.inf
+        return OF_SITES
+
+    @model_validator(mode="after")
+    def _looks_at_no_single_reply(self) -> Self:
+        if self.groups and (self.combine == "mean" or self.sums != "masked"):
+            raise ValueError(
+                "federation.groups are for sums that nobody can open, whose groups are combined:"
+                ' set federation.sums to "masked", and federation.combine to "median", "trimmed" or'
+                ' "clipped"'
+            )
+        if self.sums == "masked":
+            if self.up not in ("rows", "float16", "int8"):
+                raise ValueError(
+                    f'federation.up = "{self.up}" has a scale for every row of every site, and'
+                    f' federation.sums = "{self.sums}" adds up whole numbers of one scale: set'
+                    ' federation.up to "float16" or "int8", or leave it out'
+                )
+            for name, fits in {
+                "combine": self.combine == "mean" or self.groups > 0,
+                "most_norm": self.limit == math.inf or self.groups > 0,
+                "fraction": self.fraction == 1.0,
+            }.items():
+                if not fits:
+                    raise ValueError(
+                        f"federation.{name} = {getattr(self, name)!r} must look at single replies,"
+                        f' or at changing sets of sites, and federation.sums = "{self.sums}" shows'
+                        ' none: leave it out, or set federation.sums = "plain"'
+                    )
+        return self
+
+
+# --- The tables of the models: taggers, relation classifiers and bag rankers
+
+
+class ModelTable(Table):
+    """The model that finds entities: by default BiLSTM-CNNs-CRF with the sizes of Ma & Hovy (2016).
+
+    `kind` chooses that tagger, an `encoder` (`[classifier]`) with a layer that tags its words,
+    `spans` (`[classifier]`), which finds entities in one another as well, `lightner`, or a `linear`
+    CRF on hashed features (`[linear]`), which has none of this table's sizes. `context`
+    names a frozen encoder whose states are appended to the words; `cnn_filters` is the number of
+    filters for each of the word CNN's `cnn_widths` (0: no CNN); `bilstm_layers = 0` leaves the
+    BiLSTM out.
+    """
+
+    kind: Literal["tagger", "encoder", "lightner", "spans", "linear"] = "tagger"
+    word_dim: Positive = 100
+    character: Literal["cnn", "bilstm", "none"] = "cnn"
+    character_dim: Positive = 30
+    character_filters: Positive = 30
+    character_width: Positive = 3
+    character_hidden: Positive = 25
+    context: Annotated[str, Field(min_length=1)] = "none"
+    cnn_filters: NotNegative = 0
+    cnn_widths: Annotated[tuple[Odd, ...], Field(min_length=1)] = (3,)
+    bilstm_hidden: Positive = 200
+    bilstm_layers: NotNegative = 1
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    tag_scheme: TagScheme = "iobes"
+    vectors: str | None = None
+
+
+class EncoderTable(Table):
+    """How much of an encoder is trained (`learning.tuning`), by whatever kind has one.
+
+    `tune`: all of it, its `top` layers (`layers`), updates of low rank (`lora`: `rank`, and `alpha`
+    over it for their weight), its biases, or nothing.
+    """
+
+    tune: Literal["all", "top", "lora", "bias", "frozen"] = "all"
+    layers: Annotated[int, Field(ge=1, le=9999)] = 2
+    rank: Annotated[int, Field(ge=1, le=9999)] = 8
+    alpha: Annotated[int, Field(ge=1, le=9999)] = 16
+
+
+class ClassifierTable(Table):
+    """The relation classifier: an encoder, given by folder or name, and a linear layer.
+
+    `blind` replaces entities by their types; `typed` gives each type marks of its own; `pool` says
+    what represents an entity, the sum of its pieces or its opening mark, or that the first piece of
+    the text represents both (`cls`); `longest` is the length limit in pieces; `width` is
+    the most words of a span, where spans are classified.
+    """
+
+    encoder: Annotated[str, Field(min_length=1)] = "minilm"
+    blind: bool = True
+    typed: bool = False
+    pool: Literal["sum", "start", "cls"] = "sum"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    longest: Annotated[int, Field(ge=24)] = 128
+    width: Annotated[int, Field(ge=1, le=64)] = 12
+
+
+class LightnerTable(Table):
+    """LightNER (Chen et al. 2022): prompts on a frozen BART that writes entities one by one.
+
+    `bart` is a folder or name; `prompts` and `hidden` are N_q and h; `where` says which
+    self-attention has prompts; `tune` what is trained: prompts, everything, or updates of low
+    `rank`; `longest` is in pieces; without `constrained` any symbol may follow any other. With an
+    `adversary` it learns besides not to tell sites apart (Wang et al. 2023, App. A); `reversal` is
+    how much of the adversary's gradient reaches the model at the end.
+    """
+
+    bart: str = ""
+    prompts: Positive = 10
+    hidden: Positive = 400
+    where: Literal["both", "decoder"] = "both"
+    tune: Literal["prompts", "all", "lora"] = "prompts"
+    rank: Positive = 8
+    constrained: bool = True
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    longest: Annotated[int, Field(ge=16)] = 256
+    adversary: Literal["none", "dann", "fada", "fade"] = "none"
+    reversal: Annotated[float, Field(ge=0)] = 1.0
+
+
+class LinearTable(Table):
+    """A linear CRF on hashed features: its table has 2 to the power of `bits` rows."""
+
+    bits: Annotated[int, Field(ge=8, le=22)] = 16
+
+
+class BagsTable(Table):
+    """How a bag is read: all sentences that name one pair of entities.
+
+    `reader` reads each sentence: a `pcnn` (`[pcnn]`) or an `encoder` (`[classifier]`). `denoise` is
+    how FedAvg and `chain` combine the sentences of a bag. `same` decides when two mentions are one
+    entity: if they share their first concept (or their letters, if they have none), or always by
+    their letters.
+    """
+
+    reader: Literal["pcnn", "encoder"] = "pcnn"
+    denoise: Literal["none", "one", "att", "ave", "att-ra"] = "att"
+    same: Literal["concept", "letters"] = "concept"
+
+
+class PcnnTable(Table):
+    """The piecewise CNN (Zeng et al. 2015): its sizes, and how many words of a sentence it reads.
+
+    `farthest`: words farther than this from an entity get the position of this distance.
+    """
+
+    word_dim: Positive = 50
+    position_dim: Positive = 5
+    filters: Positive = 230
+    width: Odd = 3
+    activation: Literal["tanh", "relu"] = "tanh"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    longest: Annotated[int, Field(ge=8)] = 120
+    farthest: Positive = 60
+    vectors: str | None = None
+
+
+# --- The table `[privacy]`: how much training may tell of one unit of text
+
+
+Unit = Literal["document", "sentence", "patient"]
+
+
+class PrivacyTable(Table):
+    """What noise must hide: one `unit` of text, up to ε = `epsilon` at δ = `delta`.
+
+    In each of `rounds` every unit is drawn with the probability `rate`, its gradient is clipped to
+    the norm `clip`, and noise of `noise` clips (σ) is added to the sum. One of `epsilon`, `noise`,
+    `rate` and `rounds` may be left out, and is worked out from the others.
+
+    `units` says how many units all sites have together, about: the sum is divided by `rate` times
+    that, so that nothing has to be counted. `patients`: a document's name up to the first of these
+    characters is its patient; a document whose name has none is a patient of its own. What is said
+    of `held_out` text is not covered: with "closed", no score of it leaves a site. `steps` is how
+    often a site draws and steps by itself in a round, where the method lets it (dp-feded).
+    """
+
+    unit: Unit
+    epsilon: Annotated[float, Field(gt=0, le=100)] | None = None
+    delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
+    clip: Annotated[float, Field(gt=0)] = 1.0
+    noise: Annotated[float, Field(gt=0.05, le=1024)] | None = None
+    rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    rounds: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    units: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    patients: Annotated[str, Field(max_length=10)] = ""
+    steps: Annotated[int, Field(ge=1, le=10_000)] = 1
+    held_out: Literal["closed", "open"] = "closed"
+
 
 SCHEMA = 1
 SIMULATED = "simulated"
@@ -383,3 +658,28 @@ TABLES: dict[str, type[Table]] = {
     "privacy": PrivacyTable,
 }
 """The tables by their names in a file; `site` is a list of tables."""
+
+
+# --- How a site's text is cut into sentences and tokens, from its own table and that of all sites
+
+
+def splitting_of(table: Table | None, settings: Settings) -> Splitting:
+    """What the table of a site or of public text says or, where it says nothing, `[data]`.
+
+    Only entities are learnt on tokens of our own; relations lie between given entities.
+    """
+    data = settings.data
+    tokens = getattr(table, "train_on", None) or data.train_on
+    return Splitting(
+        language=getattr(table, "language", None) or data.language,
+        sentences=getattr(table, "sentences", None) or data.sentences,
+        abbreviations=(*data.abbreviations, *getattr(table, "abbreviations", ())),
+        tokens=tokens if TASKS[settings.task].learns == "entities" else "file tokens",
+    )
+
+
+def common_splitting(settings: Settings, table: Table | None) -> Splitting:
+    """How this site's text is cut or, without a table, that of all sites if they agree."""
+    tables = [table] if table is not None else settings.site
+    found = {splitting_of(one, settings) for one in tables}
+    return found.pop() if len(found) == 1 else splitting_of(None, settings)

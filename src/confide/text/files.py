@@ -26,7 +26,7 @@ from confide.errors import (
     os_errors_as,
     printable,
 )
-from confide.userfiles import (
+from confide.files import (
     DEEPEST,
     ENCODINGS,
     NotAFileError,

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confide.errors import FormatError
+from confide.files import Tree, json_of
 from confide.text.document import Problem
 from confide.text.files import each_line, with_plain_ends
 from confide.text.reading import Options, clean, malformed, shown, whole
-from confide.userfiles import Tree, json_of
 
 # --- Values in lines and in the cells of a table: JSON's, Python's, and NumPy's lists -------------
 

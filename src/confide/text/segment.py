@@ -15,8 +15,8 @@ from itertools import accumulate, chain, islice
 from typing import Literal, Protocol
 
 from confide.errors import SettingsError
+from confide.files import Tree
 from confide.text.document import Document, Entity, Packed, Sentence, Span
-from confide.userfiles import Tree
 
 # --- What a full stop means in a language, and which language a text is in ------------------------
 #

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.data.batches.annotation import annotation, of_rows
-from confide.data.batches.encoding import TagSet, Window, encode
-from confide.data.batches.examples import Example
-from confide.data.batches.vocabulary import ClearVocabulary
 from confide.errors import DataError
+from confide.training.batches import Example, TagSet, Window, annotation, encode, of_rows
+from confide.training.vocabulary import ClearVocabulary
 
 TAGS = TagSet(("drug", "effect"))
 

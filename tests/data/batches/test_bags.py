@@ -6,9 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from confide.data.batches.bags import Bags, Same, held_out_bags, identity, training_bags
-from confide.data.batches.relations import NO_RELATION, candidates
 from confide.errors import DataError
+from confide.kinds.bags.batches import (
+    Bags,
+    Same,
+    held_out_bags,
+    identity,
+    training_bags,
+)
+from confide.kinds.relations.batches import NO_RELATION, candidates
 from confide.text.document import Document, Entity, Relation, pair_attributes
 
 

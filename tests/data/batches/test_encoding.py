@@ -9,24 +9,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.data.batches.encoding import Encoded, TagScheme, TagSet, encode
-from confide.data.batches.examples import Example, Span
-from confide.data.batches.vocabulary import (
+from confide.errors import DataError
+from confide.text.tagging import spans_from_tags, tags_from_spans
+from confide.training.batches import (
+    Encoded,
+    Example,
+    TagScheme,
+    TagSet,
+    TypedSpan,
+    encode,
+)
+from confide.training.vocabulary import (
     UNK,
     ClearVocabulary,
     count_characters,
     count_words,
     numbered,
 )
-from confide.errors import DataError
-from confide.text.tagging import spans_from_tags, tags_from_spans
 
 SCHEMES: tuple[TagScheme, ...] = ("iobes", "iob2")
 TYPES = ("ADE", "Drug")
 
 
 @st.composite
-def spans(draw: st.DrawFn, length: int = 12) -> list[Span]:
+def spans(draw: st.DrawFn, length: int = 12) -> list[TypedSpan]:
     borders = sorted(draw(st.sets(st.integers(0, length), max_size=8)))
     pairs = list(itertools.pairwise(borders))
     kept = [pair for pair in pairs if draw(st.booleans())]
@@ -35,7 +41,7 @@ def spans(draw: st.DrawFn, length: int = 12) -> list[Span]:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 @given(found=spans())
-def test_spans_survive_the_tags(scheme: TagScheme, found: list[Span]) -> None:
+def test_spans_survive_the_tags(scheme: TagScheme, found: list[TypedSpan]) -> None:
     tags = TagSet(TYPES, scheme)
     ids = tags.encode(12, found)
     assert [tags.tags[i] for i in ids] == tags_from_spans(12, found, scheme)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from confide.data.batches.entity_types import alike, as_known
 from confide.errors import DataError, SettingsError
+from confide.kinds.relations.batches import alike, as_known
 
 
 def test_the_same_name_comes_before_one_of_another_case():

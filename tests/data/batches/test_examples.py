@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from confide.data.batches.examples import Example, examples_from
 from confide.text.document import Document, Entity, Sentence
+from confide.training.batches import Example, examples_from
 
 TEXT = "Severe joint pain. None now."
 SEGMENTED = Document(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cases import each
-from confide.data.batches.flat import offsets, padded, places
+from confide.training.batches import offsets, padded, places
 
 LENGTHS = [3, 0, 1, 4]
 

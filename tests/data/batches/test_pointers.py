@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.data.batches.examples import Example, Span
-from confide.data.batches.pointers import (
+from confide.errors import DataError
+from confide.kinds.lightner.model import (
     NOTHING,
     Pointers,
     pointer_batch,
@@ -17,8 +17,8 @@ from confide.data.batches.pointers import (
     pointers,
     spelled,
 )
-from confide.data.batches.token_pieces import Pieces, TokenText, token_text
-from confide.errors import DataError
+from confide.kinds.pieces import Pieces, TokenText, token_text
+from confide.training.batches import Example, TypedSpan
 
 TYPES = ("drug", "effect")
 STOP = 2
@@ -36,7 +36,7 @@ def text(*sentences: str) -> TokenText:
 
 
 def written(
-    of: TokenText, *spans: list[Span], source: set[str] | None = None, most: int = 100
+    of: TokenText, *spans: list[TypedSpan], source: set[str] | None = None, most: int = 100
 ) -> Pointers:
     own = {"drug"} if source is None else source
     return pointers(of, spans, types=TYPES, source=own, most=most)
@@ -60,7 +60,7 @@ def test_what_is_written_says_the_spans_again() -> None:
     random = np.random.default_rng(1)
     of = text(*["abc " * 4 + "d"] * 20)
     for _ in range(20):
-        spans: list[list[Span]] = []
+        spans: list[list[TypedSpan]] = []
         for _ in range(20):
             borders = sorted(random.choice(6, 4, replace=False).tolist())
             names = random.choice(TYPES, 2).tolist()
@@ -76,7 +76,7 @@ def test_what_is_written_says_the_spans_again() -> None:
 def test_long_sentences_are_cut_and_so_are_entities_at_borders() -> None:
     of = text("ab " * 12 + "ab")
     assert len(of.windows) > 1
-    spans: list[Span] = [(0, 2, "drug"), (5, 9, "effect"), (12, 13, "drug")]
+    spans: list[TypedSpan] = [(0, 2, "drug"), (5, 9, "effect"), (12, 13, "drug")]
     for window, row in zip(of.windows, rows(written(of, spans)), strict=True):
         back, _ = spelled(row, [0.0] * len(row), types=TYPES)
         inside = [
@@ -102,7 +102,7 @@ def test_there_may_be_more_entities_than_places() -> None:
         ([[], []], "do not belong to these"),
     ],
 )
-def test_what_is_no_annotation_of_the_text(spans: list[list[Span]], what: str) -> None:
+def test_what_is_no_annotation_of_the_text(spans: list[list[TypedSpan]], what: str) -> None:
     with pytest.raises(DataError, match=what):
         written(text("a b"), *spans)
 
@@ -132,7 +132,7 @@ def test_a_chance_is_that_of_three_symbols() -> None:
     ],
 )
 def test_irregular_pieces_are_dropped(
-    symbols: list[int], spans: list[Span], irregular: int
+    symbols: list[int], spans: list[TypedSpan], irregular: int
 ) -> None:
     found, dropped = spelled(symbols, [0.0] * len(symbols), types=TYPES)
     assert [span for span, _ in found] == spans

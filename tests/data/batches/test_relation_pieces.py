@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.data.batches.relation_pieces import (
+from confide.errors import DataError
+from confide.kinds.pieces import (
     EncodedRelations,
     Marking,
     encode_relations,
     predict_relation_batches,
     relation_batch,
 )
-from confide.data.batches.relations import RelationExample
-from confide.errors import DataError
+from confide.kinds.relations.batches import RelationExample
 
 CLS, SEP, FIRST = 1, 2, 10_000
 MARKS = {FIRST: "<e1>", FIRST + 1: "</e1>", FIRST + 2: "<e2>", FIRST + 3: "</e2>"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.data.batches.relations import (
+from confide.kinds.relations.batches import (
     NO_RELATION,
     RelationExample,
     Rules,

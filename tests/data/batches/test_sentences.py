@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.data.batches.relations import RelationExample
-from confide.data.batches.sentences import (
+from confide.errors import DataError
+from confide.kinds.bags.batches import (
     EncodedSentences,
     encode_sentences,
     predict_sentence_batches,
     sentence_batch,
 )
-from confide.data.batches.vocabulary import UNK, ClearVocabulary
-from confide.errors import DataError
+from confide.kinds.relations.batches import RelationExample
+from confide.training.vocabulary import UNK, ClearVocabulary
 
 WORDS = ClearVocabulary(("the", "head", "tail", "of", "x"))
 RELATIONS = ("none", "causes")

@@ -6,10 +6,20 @@ import numpy as np
 import pytest
 import torch
 
-from confide.data.batches.encoding import Encoded, TagSet, encode
-from confide.data.batches.examples import Example
-from confide.data.batches.tagger import batch_of, drawn_batch, predict_batches, train_batches
-from confide.data.batches.vocabulary import PAD, UNK, count_characters, count_words, numbered
+from confide.training.batches import Encoded, Example, TagSet, encode
+from confide.training.tagger import (
+    batch_of,
+    drawn_batch,
+    predict_batches,
+    train_batches,
+)
+from confide.training.vocabulary import (
+    PAD,
+    UNK,
+    count_characters,
+    count_words,
+    numbered,
+)
 
 RANDOM = np.random.default_rng(5)
 LENGTHS = RANDOM.integers(1, 60, 500)

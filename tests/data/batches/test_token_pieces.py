@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.data.batches.encoding import TagSet
-from confide.data.batches.examples import Example
-from confide.data.batches.token_pieces import (
+from confide.errors import DataError
+from confide.kinds.pieces import (
     Pieces,
     annotated_tokens,
     predict_token_batches,
     token_batch,
     token_text,
 )
-from confide.errors import DataError
+from confide.training.batches import Example, TagSet
 
 START, END, UNKNOWN, PADDING = 101, 102, 100, 0
 PIECES = Pieces((START,), (END,), unknown=UNKNOWN, padding=PADDING, longest=18)  # room for 16

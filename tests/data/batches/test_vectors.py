@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.data.batches.vectors import read_vectors
-from confide.data.batches.vocabulary import ClearVocabulary, KeyedVocabulary, digest
 from confide.errors import FormatError, MissingDataError
+from confide.training.vocabulary import ClearVocabulary, KeyedVocabulary, digest, read_vectors
 
 WORDS = ClearVocabulary(("the", "naïve", "pain", "il-00"))
 

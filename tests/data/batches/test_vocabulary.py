@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.data.batches.vocabulary import (
+from confide.errors import DataError
+from confide.training.vocabulary import (
     UNK,
     ClearVocabulary,
     KeyedVocabulary,
@@ -20,7 +21,6 @@ from confide.data.batches.vocabulary import (
     normalise,
     numbered,
 )
-from confide.errors import DataError
 
 KEY = b"k" * 32
 

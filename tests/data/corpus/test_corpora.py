@@ -3,7 +3,7 @@ import re
 import pytest
 
 from cases import each
-from confide.data.corpus.corpora import CORPORA, VARIABLE, locate
+from confide.corpora.published import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
 from confide.text.files import exists
 from confide.text.formats import FORMATS

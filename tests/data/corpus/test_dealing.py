@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from confide.data.corpus.dealing import split
+from confide.corpora.dealing import split
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.text.document import Document, Entity
 from confide.text.formats import read, write

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.data.corpus.knowledge import (
+from confide.corpora.distant import (
     knowledge_of,
     letters,
     read_knowledge,

@@ -12,8 +12,13 @@ from typer.testing import CliRunner
 
 from confide import api
 from confide.cli.verbs import app
-from confide.data.corpus.knowledge import knowledge_of, read_knowledge, triples_of, write_triples
-from confide.data.corpus.labelling import label
+from confide.corpora.distant import (
+    knowledge_of,
+    label,
+    read_knowledge,
+    triples_of,
+    write_triples,
+)
 from confide.errors import DataError, SettingsError
 from confide.text.document import NO_RELATION, Document, Entity, stated_pairs
 from confide.text.formats import read, write

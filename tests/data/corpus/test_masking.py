@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confide.data.corpus.masking import common_entities, masked
+from confide.corpora.dealing import common_entities, masked
 from confide.text.document import Document, Entity
 
 

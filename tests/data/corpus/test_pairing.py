@@ -7,8 +7,7 @@ import random
 import pytest
 
 from cases import each
-from confide.data.corpus.pairing import apart, grouped, pairs_of
-from confide.data.corpus.partitions import deal_pairs, partition
+from confide.corpora.dealing import apart, deal_pairs, grouped, pairs_of, partition
 from confide.errors import DataError
 from confide.text.document import Document, Entity, pair_attributes
 

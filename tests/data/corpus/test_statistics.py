@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 
 from cases import each
-from confide.data.corpus.statistics import count_documents, stats
+from confide.corpora.statistics import count_documents, stats
 from confide.text.document import Document, Entity, Relation, pair_attributes
 from confide.text.formats import write
 from confide.text.segment import segmented

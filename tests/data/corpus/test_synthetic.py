@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cases import each
-from confide.data.corpus.synthetic import (
+from confide.corpora.synthetic import (
     HABITS,
     SPLITS,
     TYPES,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from cases import each
-from confide.data.corpus.knowledge import read_knowledge
-from confide.data.corpus.synthetic import HABITS, grammar
-from confide.data.corpus.synthetic_pairs import (
+from confide.corpora.distant import read_knowledge
+from confide.corpora.synthetic import (
     CAUSES,
+    HABITS,
     TREATS,
     WRONG,
     bag_documents,
+    grammar,
     knowledge,
     relation_documents,
     write_bags,

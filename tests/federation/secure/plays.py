@@ -10,20 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from confide.federation.digests import digest
-from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
-from confide.federation.secure.member import Member
-from confide.federation.secure.messages import (
-    Agree,
-    Greet,
-    Mask,
-    Meet,
-    Offered,
-    Opening,
-    Shares,
-    Unmask,
-)
-from confide.federation.secure.primitives import (
+from confide.federation.seals import digest
+from confide.federation.secure.crypto import (
+    SHARE,
+    Joiner,
     add_streams,
     box_info,
     derived,
@@ -34,10 +24,24 @@ from confide.federation.secure.primitives import (
     shared,
     unsealed,
 )
-from confide.federation.secure.repeats import Turns
-from confide.federation.secure.roster import Pinned, Roster, roster_of
-from confide.federation.secure.shamir import SHARE, Joiner
-from confide.federation.secure.statements import agreement, named_by, seed_commitment
+from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
+from confide.federation.secure.messages import (
+    Agree,
+    Greet,
+    Mask,
+    Meet,
+    Offered,
+    Opening,
+    Pinned,
+    Roster,
+    Shares,
+    Unmask,
+    agreement,
+    named_by,
+    roster_of,
+    seed_commitment,
+)
+from confide.federation.secure.site import Member, Turns
 
 RUN, BINDING, STEP = "run", b"b" * 32, "multiply"
 LAYOUT = Layout(

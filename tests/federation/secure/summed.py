@@ -12,20 +12,18 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from confide.federation.engine import Delivery
+from confide.federation.engines import Hosting, SiteSpec, SumsWith
 from confide.federation.failures import Failure
 from confide.federation.federation import Federation
-from confide.federation.forms import by_name
-from confide.federation.inprocess import Hosting, SiteSpec, SumsWith
 from confide.federation.ledger import Ledger
 from confide.federation.memory import Given
-from confide.federation.messages import Arrays, carries, encode
-from confide.federation.secure import member as members
-from confide.federation.secure import opening
-from confide.federation.secure.member import Member
-from confide.federation.secure.summing import Summing
+from confide.federation.messages import Arrays, by_name, carries, encode
+from confide.federation.secure import server
+from confide.federation.secure import site as members
+from confide.federation.secure.server import Summing
+from confide.federation.secure.site import Member
 from confide.federation.site import Site
-from confide.federation.steps import Learnt, Step, Turn, each_row
+from confide.federation.steps import Delivery, Learnt, Step, Turn, each_row
 from confide.text.document import Document
 from federation.secure.plays import BINDING, Forgetful, member, named
 
@@ -354,7 +352,7 @@ def federation_of(engine: Sites, summing: Summing, *, at_least: int = 1) -> Fede
 def without_masks(patch: pytest.MonkeyPatch) -> None:
     """Let sites send whole numbers in the clear: the same exchanges, and no mask on any lane."""
     patch.setattr(members, "add_streams", lambda lanes, masks: None)
-    patch.setattr(opening, "add_streams", lambda lanes, masks: None)
+    patch.setattr(server, "add_streams", lambda lanes, masks: None)
 
 
 # --- the sum by hand ---------------------------------------------------------------------

@@ -21,7 +21,7 @@ import pytest
 from cases import each
 from confide.federation import secure
 from confide.federation.failures import Refusal
-from confide.federation.secure import primitives, shamir
+from confide.federation.secure import crypto
 from confide.federation.secure.lanes import Layout
 from federation.secure.plays import LAYOUT, honest_play, member, named, plus, ring
 from federation.secure.summed import COUNT, Lost, ask, federation_of, sites_of, summing_of
@@ -87,9 +87,9 @@ def test_secrets_come_from_the_operating_system(monkeypatch: pytest.MonkeyPatch)
         asked.append(size)
         return bytes(size)
 
-    monkeypatch.setattr(primitives.secrets, "token_bytes", fake)
-    assert primitives.fresh_secret() == bytes(32) and asked == [32]
-    assert shamir.secrets is primitives.secrets
+    monkeypatch.setattr(crypto.secrets, "token_bytes", fake)
+    assert crypto.fresh_secret() == bytes(32) and asked == [32]
+    assert crypto.secrets is crypto.secrets
 
 
 def test_masked_sums_are_exact_where_floats_would_round() -> None:
@@ -115,7 +115,7 @@ def test_one_lost_site_does_not_end_a_run(tmp_path: Path) -> None:
 def test_keys_that_nobody_signed_are_not_used() -> None:
     """A server that gives sites keys of its own would sit between all of them."""
     made = ring(5)
-    own = primitives.public_of(bytes(range(32))).hex()
+    own = crypto.public_of(bytes(range(32))).hex()
     ask_ = made.mask_for(FIVE[0], FIVE)
     with pytest.raises(Refusal) as raised:
         made.members[FIVE[0]].mask(replace(ask_, keys=[ask_.keys[0], *[own] * 4]))

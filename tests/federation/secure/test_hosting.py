@@ -12,14 +12,13 @@ import pytest
 
 from cases import each
 from confide.errors import QuorumError
-from confide.federation.digests import digest
 from confide.federation.failures import Failure, Refusal
 from confide.federation.messages import decode, decode_one_of, encode
-from confide.federation.secure import hosting
+from confide.federation.seals import digest
+from confide.federation.secure import steps
 from confide.federation.secure.lanes import ODD
-from confide.federation.secure.messages import Masked, Offered, Opening
-from confide.federation.secure.repeats import Sets
-from confide.federation.secure.statements import Asked
+from confide.federation.secure.messages import Asked, Masked, Offered, Opening
+from confide.federation.secure.site import Sets
 from federation.secure.summed import (
     COUNT,
     EXCHANGES,
@@ -78,7 +77,7 @@ def test_without_that_rule_a_refusal_would_be_a_bit_of_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = type("Everything", (tuple,), {"__contains__": lambda self, code: True})()
-    monkeypatch.setattr(hosting, "OPEN", everything)
+    monkeypatch.setattr(steps, "OPEN", everything)
 
     def refuse(site: Any, memory: Any, ask: Any, turn: Any) -> Any:
         raise Refusal("too-few-sentences")

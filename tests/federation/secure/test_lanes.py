@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import GuardError
-from confide.federation.secure import lanes, restoring
-from confide.federation.secure.lanes import ODD, Layout, layout_of, no_lanes
-from confide.federation.secure.restoring import Summed
+from confide.federation.secure import lanes
+from confide.federation.secure import lanes as restoring
+from confide.federation.secure.lanes import ODD, Layout, Summed, layout_of, no_lanes
 from confide.federation.steps import Step
 from federation.secure.plays import named, plus
 from federation.secure.summed import (

@@ -12,16 +12,29 @@ import pytest
 
 from cases import each
 from confide.errors import FederationError
-from confide.federation.digests import digest
 from confide.federation.failures import Failure
 from confide.federation.messages import decode, encode
-from confide.federation.secure import member as members
-from confide.federation.secure import opening
+from confide.federation.seals import digest
+from confide.federation.secure import server
+from confide.federation.secure import site as members
+from confide.federation.secure.crypto import (
+    SHARE,
+    box_info,
+    derived,
+    public_of,
+    sealed,
+    shared,
+    split,
+)
 from confide.federation.secure.lanes import Layout
-from confide.federation.secure.messages import Greeted, Masked, Offered, Shares, Signed
-from confide.federation.secure.primitives import box_info, derived, public_of, sealed, shared
-from confide.federation.secure.shamir import SHARE, split
-from confide.federation.secure.statements import offer_statement
+from confide.federation.secure.messages import (
+    Greeted,
+    Masked,
+    Offered,
+    Shares,
+    Signed,
+    offer_statement,
+)
 from federation.secure.summed import (
     COUNT,
     SENT,
@@ -241,7 +254,7 @@ def test_without_the_check_a_wrong_sum_would_pass(
 
     engine = sites_of(5, tmp_path)
     craft(monkeypatch, engine, other_secrets)
-    monkeypatch.setattr(opening, "seed_commitment", lambda context, seed: Anything())
+    monkeypatch.setattr(server, "seed_commitment", lambda context, seed: Anything())
     real = Layout.total_of
     monkeypatch.setattr(Layout, "total_of", lambda *parts: (real(*parts)[0], 0))
     total = federation_of(engine, summing_of(engine)).sum(COUNT, ask(), round=1)

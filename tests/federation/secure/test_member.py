@@ -13,11 +13,11 @@ import pytest
 from cases import each
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
-from confide.federation.secure import member as members
+from confide.federation.secure import site as members
+from confide.federation.secure.crypto import box_info, derived, unsealed
 from confide.federation.secure.lanes import Layout
 from confide.federation.secure.messages import Agree, Mask, Unmask
-from confide.federation.secure.ongoing import Ongoing
-from confide.federation.secure.primitives import box_info, derived, unsealed
+from confide.federation.secure.site import Ongoing
 from federation.secure.plays import (
     LAYOUT,
     STEP,

@@ -10,15 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.federation.changes import can_be_coded
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
-from confide.federation.secure.exchanges import narrow_of
-from confide.federation.secure.lanes import Layout, layout_of
-from confide.federation.secure.narrow import Narrow, largest_of
+from confide.federation.quantising import can_be_coded
+from confide.federation.secure.lanes import Layout, Narrow, largest_of, layout_of
+from confide.federation.secure.steps import narrow_of
 from confide.methods import METHODS
 from confide.methods.fedavg import TRAIN, Train, Trained
-from confide.methods.fedner.steps import IMPROVE
+from confide.methods.fedner import IMPROVE
 from federation.secure.summed import COUNT, MOVE
 
 START = {"a": np.zeros((4, 5), np.float32), "b": np.zeros(3, np.float32)}

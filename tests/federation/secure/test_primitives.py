@@ -14,10 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cases import each
-from confide.federation.digests import digest, statement
-from confide.federation.seals import is_signed_by
-from confide.federation.secure import primitives
-from confide.federation.secure.primitives import (
+from confide.federation.seals import digest, is_signed_by, statement
+from confide.federation.secure import crypto
+from confide.federation.secure.crypto import (
     SECRET,
     TAG,
     add_keystream,
@@ -167,9 +166,9 @@ def test_rfc_5869() -> None:
 
 def test_sp_800_38a(monkeypatch: pytest.MonkeyPatch) -> None:
     """F.5.5, CTR-AES256: our keystream from that first block, and its plain text, by XOR."""
-    real = primitives.modes.CTR
+    real = crypto.modes.CTR
     first = bytes.fromhex("f0f1f2f3f4f5f6f7f8f9fafbfcfdfeff")
-    monkeypatch.setattr(primitives.modes, "CTR", lambda counter: real(first))
+    monkeypatch.setattr(crypto.modes, "CTR", lambda counter: real(first))
     key = bytes.fromhex("603deb1015ca71be2b73aef0857d77811f352c073b6108d72d9810a30914dff4")
     plain = bytes.fromhex(
         "6bc1bee22e409f96e93d7e117393172aae2d8a571e03ac9c9eb76fac45af8e51"
@@ -224,24 +223,24 @@ def test_threads_share_the_work_and_nothing_else(parts: list[tuple[int, int]], m
     for threads in (1, many):
         lanes = [(np.zeros(width * count, np.uint8), width) for width, count in parts]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(primitives, "_BLOCK", 40)
-            patch.setattr(primitives, "_WORTH", 1)
-            patch.setattr(primitives, "_THREADS", threads)
+            patch.setattr(crypto, "_BLOCK", 40)
+            patch.setattr(crypto, "_WORTH", 1)
+            patch.setattr(crypto, "_THREADS", threads)
             add_streams(lanes, keys)
         found.append(b"".join(lane.tobytes() for lane, _ in lanes))
     assert found[0] == found[1]
 
 
 def test_a_thread_that_fails_is_heard_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(primitives, "_WORTH", 1)
-    monkeypatch.setattr(primitives, "_THREADS", 2)
-    monkeypatch.setattr(primitives, "_BLOCK", 64)
+    monkeypatch.setattr(crypto, "_WORTH", 1)
+    monkeypatch.setattr(crypto, "_THREADS", 2)
+    monkeypatch.setattr(crypto, "_BLOCK", 64)
     with pytest.raises(ValueError, match="key"):
         add_streams([(np.zeros(400, np.uint8), 4)], [(ONE, 1), (b"short", 1)])
 
 
 def test_many_keystreams_at_once_are_each_of_them_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(primitives, "_BLOCK", 64)
+    monkeypatch.setattr(crypto, "_BLOCK", 64)
     once, turns = np.zeros(400, np.uint8), np.zeros(400, np.uint8)
     keys = [(ONE, 1), (TWO, -1), (ONE, 1)]
     add_streams([(once[:80], 8), (once[80:], 4)], keys)
@@ -252,7 +251,7 @@ def test_many_keystreams_at_once_are_each_of_them_in_turn(monkeypatch: pytest.Mo
 
 def test_a_keystream_goes_on_from_block_to_block(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = keystream(ONE, 4_000)
-    monkeypatch.setattr(primitives, "_BLOCK", 64)
+    monkeypatch.setattr(crypto, "_BLOCK", 64)
     assert (keystream(ONE, 4_000) == whole).all()
     assert len(set(whole.tolist())) > 3_990
 
@@ -306,7 +305,7 @@ def test_a_box_opens_only_with_its_own_key_and_unchanged() -> None:
 
 
 def test_every_secret_is_fresh_and_32_bytes() -> None:
-    found = {primitives.fresh_secret() for _ in range(50)}
+    found = {crypto.fresh_secret() for _ in range(50)}
     assert len(found) == 50 and {len(one) for one in found} == {SECRET}
 
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.federation.failures import Refusal
-from confide.federation.secure import repeats
-from confide.federation.secure.repeats import Sets, Turns
+from confide.federation.secure import site
+from confide.federation.secure.site import Sets, Turns
 from federation.secure.plays import named
 
 FIVE = named(5)
@@ -168,7 +168,7 @@ def test_of_two_that_come_between_each_others_steps_one_wins(
             Path(target).write_text("\n".join(FIVE[:4]) + "\n")
         real(source, target)
 
-    monkeypatch.setattr(repeats.os, "link", late)
+    monkeypatch.setattr(site.os, "link", late)
     assert not allowed(tmp_path, TURN, FIVE)
     monkeypatch.undo()
     assert not allowed(tmp_path, TURN, FIVE)
@@ -200,7 +200,7 @@ def test_a_disk_that_fails_opens_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*parts: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(repeats.os, "fsync", full)
+    monkeypatch.setattr(site.os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         Sets(tmp_path).claim(TURN, FIVE)
 

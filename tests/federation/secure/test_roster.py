@@ -10,10 +10,17 @@ import pytest
 from cases import each
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
-from confide.federation.secure import roster as rosters
-from confide.federation.secure.messages import Greet, Meet
-from confide.federation.secure.primitives import fresh_signer, public_of
-from confide.federation.secure.roster import Pinned, Session, colluders, roster_of, threshold
+from confide.federation.secure import messages as rosters
+from confide.federation.secure.crypto import fresh_signer, public_of
+from confide.federation.secure.messages import (
+    Greet,
+    Meet,
+    Pinned,
+    Session,
+    colluders,
+    roster_of,
+    threshold,
+)
 from federation.secure.plays import BINDING, RUN, meeting, member, named
 from federation.secure.test_primitives import LOW_ORDER
 

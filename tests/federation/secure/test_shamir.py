@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from confide.federation.secure import shamir
-from confide.federation.secure.shamir import PRIME, SHARE, Joiner, shares_of, split
+from confide.federation.secure import crypto
+from confide.federation.secure.crypto import (
+    PRIME,
+    SHARE,
+    Joiner,
+    shares_of,
+    split,
+)
 
 SECRET = bytes([7]) * 32
 SEVENS = "07" * 32
@@ -69,7 +75,7 @@ def test_shares_are_fresh_and_coefficients_cover_the_field(
         drawn.append(most)
         return most - 1
 
-    monkeypatch.setattr(shamir.secrets, "randbelow", below)
+    monkeypatch.setattr(crypto.secrets, "randbelow", below)
     split(SECRET, 5, least=4)
     assert drawn == [PRIME] * 3
 

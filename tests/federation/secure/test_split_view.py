@@ -17,7 +17,7 @@ import pytest
 
 from cases import each
 from confide.federation.failures import Refusal
-from confide.federation.secure import member
+from confide.federation.secure import site
 from federation.secure.plays import Curious, Heard, Ring, plus, ring
 from federation.secure.views import Size, View, bits, climbed, deficit, opened
 
@@ -27,13 +27,13 @@ SIZES = [(5, 4, 1), (7, 5, 2), (10, 7, 2), (10, 7, 3)]
 @contextmanager
 def unsigned(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nobody looks at the signatures of the third exchange; those of offers are as they were."""
-    real = member.is_signed_by
+    real = site.is_signed_by
 
     def any_set(key: bytes, signature: str, said: bytes) -> bool:
         return said.startswith(b"\xffconfide/agree/") or real(key, signature, said)
 
     with monkeypatch.context() as patch:
-        patch.setattr(member, "is_signed_by", any_set)
+        patch.setattr(site, "is_signed_by", any_set)
         yield
 
 
@@ -174,10 +174,10 @@ def test_a_threshold_one_lower_lets_two_sets_be_signed(
     sites: int, least: int, colluding: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """2t > n + c is needed: with one less, two groups of honest sites sign two sets."""
-    from confide.federation.secure import roster
+    from confide.federation.secure import messages
 
     size = Size(sites, least, colluding)
-    monkeypatch.setattr(roster, "threshold", lambda n, c: least)
+    monkeypatch.setattr(messages, "threshold", lambda n, c: least)
     half = size.needed
     assert 2 * half <= size.honest
     everyone = (1 << sites) - 1

@@ -16,7 +16,7 @@ from cases import each
 from confide.errors import FederationError, QuorumError
 from confide.federation.failures import Failure
 from confide.federation.messages import encode
-from confide.federation.secure.roster import threshold
+from confide.federation.secure.messages import threshold
 from confide.federation.steps import Step
 from federation.secure.plays import named
 from federation.secure.summed import (

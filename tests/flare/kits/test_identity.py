@@ -13,14 +13,15 @@ from cryptography.hazmat.primitives.asymmetric import x25519
 from cases import each
 from confide.errors import KeyFileError
 from confide.federation.failures import Refusal
-from confide.flare.kits.identity import (
+from confide.flare.kits.peers import (
+    Card,
+    Pins,
     fingerprint_of,
     make_identity,
     read_fingerprint,
     read_identity,
     shown,
 )
-from confide.flare.kits.peers import Card, Pins
 
 
 def test_a_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> None:

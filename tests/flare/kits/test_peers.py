@@ -15,9 +15,17 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.cli.verbs import app
 from confide.errors import KeyFileError, KitError
 from confide.federation.failures import Refusal
-from confide.flare.kits.identity import fingerprint_of, read_identity, shown
-from confide.flare.kits.peers import Card, known_to, pin, place_of, renew
-from confide.flare.kits.startup import Consortium
+from confide.flare.kits.kit import Consortium
+from confide.flare.kits.peers import (
+    Card,
+    fingerprint_of,
+    known_to,
+    pin,
+    place_of,
+    read_identity,
+    renew,
+    shown,
+)
 from confide.flare.nvidia.founding import init
 from confide.flare.nvidia.founding import renew as renew_kit
 

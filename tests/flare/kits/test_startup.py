@@ -25,11 +25,19 @@ from nvflare.fuel.utils.argument_utils import parse_vars
 
 import confide.flare.nvidia
 from cases import each
-from confide.cli import kit_verbs
+from confide.cli import sites
 from confide.errors import EngineError, KitError
-from confide.flare.kits import naming, policies, startup
-from confide.flare.kits.startup import Consortium, Kit, expires, open_consortium, open_kit
-from confide.flare.nvidia import authority, quiet
+from confide.flare.kits import kit as naming
+from confide.flare.kits import kit as policies
+from confide.flare.kits import kit as startup
+from confide.flare.kits.kit import (
+    Consortium,
+    Kit,
+    expires,
+    open_consortium,
+    open_kit,
+)
+from confide.flare.nvidia import authority, resident
 from confide.flare.nvidia.founding import add, init, renew
 
 SITES = ("north", "south")
@@ -229,7 +237,7 @@ def test_without_the_engine_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "confide.flare.nvidia.founding")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EngineError, match=r"pip install 'confide\[flare\]'"):
-        kit_verbs.init("trial", sites=["north"], host="localhost")
+        sites.init("trial", sites=["north"], host="localhost")
     assert not list(tmp_path.iterdir())
 
 
@@ -516,7 +524,7 @@ def test_the_log_goes_to_one_file_through_our_formatter(founded, tmp_path):
 
 
 def test_a_long_message_is_cut():
-    assert len(quiet.without_content("x" * 10_000)) < 410
+    assert len(resident.without_content("x" * 10_000)) < 410
 
 
 def test_an_uncaught_exception_is_told_without_its_message(capsys, monkeypatch):
@@ -524,7 +532,7 @@ def test_an_uncaught_exception_is_told_without_its_message(capsys, monkeypatch):
 
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    quiet.install()
+    resident.install()
     try:
         raise ValueError("Mr Smith")
     except ValueError as error:
@@ -555,21 +563,21 @@ def test_a_process_of_a_run_takes_no_command_that_looks_into_it():
 def test_the_verbs_say_what_goes_to_whom(in_tmp):
     runner = CliRunner()
     given = ["init", "trial", "--site", "north", "--site", "south", "--host", "fl.example.org"]
-    said = runner.invoke(kit_verbs.consortium, given, catch_exceptions=False)
+    said = runner.invoke(sites.consortium, given, catch_exceptions=False)
     assert said.exit_code == 0
     flat = " ".join(said.output.split())
     for word in ("site north", "site south", "the lead", "TCP port 8002", "is secret", "until 20"):
         assert word in flat
-    said = runner.invoke(kit_verbs.consortium, ["add", "trial", "--site", "west"])
+    said = runner.invoke(sites.consortium, ["add", "trial", "--site", "west"])
     assert said.exit_code == 0 and "site west" in said.output
     assert open_consortium(in_tmp / "trial").sites == ("north", "south", "west")
     shutil.rmtree(in_tmp / "trial" / "kits" / "west")
-    said = runner.invoke(kit_verbs.consortium, ["renew", "trial", "west"])
+    said = runner.invoke(sites.consortium, ["renew", "trial", "west"])
     assert said.exit_code == 0 and "local/site.toml" in said.output
 
 
 def test_the_verbs_need_a_site_and_a_host(in_tmp):
-    assert CliRunner().invoke(kit_verbs.consortium, ["init", "trial"]).exit_code == 2
+    assert CliRunner().invoke(sites.consortium, ["init", "trial"]).exit_code == 2
     assert list(in_tmp.iterdir()) == []
 
 

@@ -11,8 +11,13 @@ import pytest
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 from confide.errors import KitError
-from confide.flare.kits import tidying
-from confide.flare.kits.tidying import AUDIT, AUDITS_KEPT, KEPT, tidy
+from confide.flare.kits import kit as tidying
+from confide.flare.kits.kit import (
+    AUDIT,
+    AUDITS_KEPT,
+    KEPT,
+    tidy,
+)
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.founding import init
 

@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 from cases import each
 from confide.cli.verbs import app
 from confide.errors import KitError
-from confide.flare.kits import unit
-from confide.flare.kits.startup import Kit
-from confide.flare.kits.unit import unit_text, write_unit
+from confide.flare.kits import service
+from confide.flare.kits.kit import Kit
+from confide.flare.kits.service import unit_text, write_unit
 
 HARDENED = {
     "NoNewPrivileges=yes", "ProtectSystem=strict", "PrivateTmp=yes", "PrivateDevices=yes",
@@ -27,8 +27,8 @@ HARDENED = {
 @pytest.fixture(autouse=True)
 def not_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests, the kit is somebody's."""
-    monkeypatch.setattr(unit, "_user", lambda number: "confide")
-    monkeypatch.setattr(unit, "_owner", lambda path: 1000)
+    monkeypatch.setattr(service, "_user", lambda number: "confide")
+    monkeypatch.setattr(service, "_owner", lambda path: 1000)
 
 
 def kit(folder: Path, kind: str = "site", name: str = "cardiology") -> Kit:
@@ -73,7 +73,7 @@ def test_what_systemd_would_expand_stays_as_it_is(tmp_path: Path) -> None:
 def test_root_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     held = kit(tmp_path)
 
-    monkeypatch.setattr(unit, "_owner", lambda path: 0)
+    monkeypatch.setattr(service, "_owner", lambda path: 0)
     with pytest.raises(KitError, match="belongs to root"):
         unit_text(held)
 
@@ -92,7 +92,7 @@ def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
 def test_systemd_finds_nothing_wrong(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unit, "_user", lambda number: "daemon")
+    monkeypatch.setattr(service, "_user", lambda number: "daemon")
     odd = tmp_path / "with blank %h"
     file = tmp_path / "confide-test.service"
     file.write_text(unit_text(kit(odd, kind), writable=[odd / "memory"]))
@@ -108,7 +108,7 @@ def test_the_verb_writes_it_and_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = kit(tmp_path, "server", "server")
-    monkeypatch.setattr("confide.flare.kits.startup.open_kit", lambda path, kind: held)
+    monkeypatch.setattr("confide.flare.kits.kit.open_kit", lambda path, kind: held)
     file = tmp_path / "confide-server.service"
     done = CliRunner().invoke(app, ["server", "start", str(held.path), "--unit", str(file)])
     assert done.exit_code == 0, done.output

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.cli import kit_verbs
+from confide.cli import sites
 from confide.errors import KitError
-from confide.flare.kits.startup import Kit
+from confide.flare.kits.kit import Kit
 from confide.flare.nvidia import clearing, processes
 from confide.flare.nvidia.clearing import chosen, held
 from confide.flare.nvidia.founding import init
@@ -128,7 +128,7 @@ def test_nothing_is_deleted_below_a_server_that_runs(kit: Kit) -> None:
 
 def test_the_verb_shows_before_it_deletes(kit: Kit) -> None:
     def said(*more: str) -> str:
-        found = CliRunner().invoke(kit_verbs.server, ["tidy", str(kit.path), *more])
+        found = CliRunner().invoke(sites.server, ["tidy", str(kit.path), *more])
         assert found.exit_code == 0, found.output
         return found.stdout if "--json" in more else found.output
 

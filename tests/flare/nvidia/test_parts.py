@@ -22,13 +22,20 @@ from nvflare.apis.signal import Signal
 from cases import each
 from confide.errors import EngineError, RunError
 from confide.federation.failures import Failure
+from confide.federation.memory import Spool
 from confide.federation.messages import decode
-from confide.federation.spool import Spool
-from confide.flare.kits.policies import LARGEST
-from confide.flare.nvidia import parts as parts_module
-from confide.flare.nvidia.engine import FlareEngine
-from confide.flare.nvidia.envelope import ask_of, opened, replied, reply_of
-from confide.flare.nvidia.parts import Outbox, Ticket, parts
+from confide.flare.kits.kit import LARGEST
+from confide.flare.nvidia import engine as parts_module
+from confide.flare.nvidia.engine import (
+    FlareEngine,
+    Outbox,
+    Ticket,
+    ask_of,
+    opened,
+    parts,
+    replied,
+    reply_of,
+)
 
 LARGE = bytes(range(256)) * 40
 NAME = "0" * 32

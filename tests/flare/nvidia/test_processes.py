@@ -31,10 +31,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_constant import FLContextKey
 
-from confide.cli import kit_verbs
+from confide.cli import sites
 from confide.errors import KitError, SettingsError
-from confide.flare.kits import policies, probe, startup
-from confide.flare.kits.startup import Consortium, Kit, open_kit
+from confide.flare.kits import kit as policies
+from confide.flare.kits import kit as startup
+from confide.flare.kits import service
+from confide.flare.kits.kit import Consortium, Kit, open_kit
 from confide.flare.nvidia import processes, watch
 from confide.flare.nvidia.founding import add, init
 from confide.flare.nvidia.processes import status
@@ -77,7 +79,7 @@ def test_what_cannot_start_is_refused(founded, tmp_path, monkeypatch):
         with pytest.raises(KitError, match=f"cannot listen on port {founded.port}"):
             processes.start(founded.kit("server"))
     short = init("short", sites=["a"], host="localhost", out=tmp_path / "short", days=0.5 / 86400)
-    until(lambda: probe.ended(short.kit("a")) != "")
+    until(lambda: service.ended(short.kit("a")) != "")
     with pytest.raises(KitError, match="certificate expired on 20"):
         processes.start(short.kit("a"))
     assert status(short.kit("a")).days_left == -1
@@ -89,9 +91,9 @@ def test_nothing_runs_before_it_is_started(founded):
     assert (now.running, now.pid, now.memory, now.connected) == (False, None, 0, False)
     assert now.days_left == 364
     assert stop(kit) is False
-    said = CliRunner().invoke(kit_verbs.site, ["stop", str(kit.path)])
+    said = CliRunner().invoke(sites.site, ["stop", str(kit.path)])
     assert said.exit_code == 0 and "it was not running" in said.output
-    said = CliRunner().invoke(kit_verbs.site, ["status", str(kit.path), "--json"])
+    said = CliRunner().invoke(sites.site, ["status", str(kit.path), "--json"])
     assert json.loads(said.stdout)["running"] is False
 
 
@@ -187,7 +189,7 @@ def test_start_becomes_the_resident_process(founded, monkeypatch):
         raise SystemExit(0)
 
     monkeypatch.setattr(processes.os, "execve", becomes)
-    said = CliRunner().invoke(kit_verbs.site, ["start", str(kit.path)])
+    said = CliRunner().invoke(sites.site, ["start", str(kit.path)])
     assert "site north runs here until you stop it" in said.output
     program, command, environment = became[0]
     assert (program, command[1:]) == (sys.executable, ["-m", processes.RESIDENT, str(kit.path)])
@@ -201,7 +203,7 @@ def test_start_becomes_the_resident_process(founded, monkeypatch):
 
 @pytest.mark.parametrize("given", [["--foreground"], ["--wait", "5"]])
 def test_what_start_no_longer_takes_says_what_to_do(founded, given):
-    for verb, name in ((kit_verbs.site, "north"), (kit_verbs.server, "server")):
+    for verb, name in ((sites.site, "north"), (sites.server, "server")):
         said = CliRunner().invoke(verb, ["start", str(founded.kit(name).path), *given])
         assert isinstance(said.exception, SettingsError)
         assert "always runs in the foreground" in str(said.exception)
@@ -211,9 +213,9 @@ def test_what_start_no_longer_takes_says_what_to_do(founded, given):
 
 def test_the_probe_names_what_is_wrong(founded):
     kit = founded.kit("north")
-    assert "no server answers at localhost" in probe.trouble_with(kit)
+    assert "no server answers at localhost" in service.trouble_with(kit)
     nowhere = dataclasses.replace(kit, host="no-such-host.invalid")
-    assert "cannot resolve" in probe.trouble_with(nowhere)
+    assert "cannot resolve" in service.trouble_with(nowhere)
 
 
 def _watched(*events: str, token: str | None = None) -> dict[str, object]:
@@ -291,7 +293,7 @@ def test_a_clock_that_is_wrong_is_named(founded, tmp_path, days: int, said: str)
         threading.Thread(target=greet, daemon=True).start()
         kit = dataclasses.replace(founded.kit("north"), port=port, host="localhost")
         kit = _trusting(kit, tmp_path, shown)
-        assert said in probe.trouble_with(kit)
+        assert said in service.trouble_with(kit)
 
 
 def _trusting(kit: Kit, folder: Path, root: Path) -> Kit:
@@ -305,7 +307,7 @@ def _trusting(kit: Kit, folder: Path, root: Path) -> Kit:
 def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_path, monkeypatch):
     kit = init("short", sites=["a"], host="localhost", out=tmp_path / "short").kit("a")
     end = startup.expires(kit)
-    monkeypatch.setattr(probe, "expires", lambda _: end)
+    monkeypatch.setattr(service, "expires", lambda _: end)
     monkeypatch.chdir(kit.path)
     monkeypatch.setattr(watch.Watch, "registered", True)
     runs, left, said = ["one"], threading.Event(), []
@@ -321,10 +323,10 @@ def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_
     beat()
     assert not said
     end = datetime.datetime.now(datetime.UTC)
-    assert "the certificate of a expired on 20" in probe.ended(kit)
+    assert "the certificate of a expired on 20" in service.ended(kit)
     beat()
     beat()
-    assert said == [probe.ended(kit)] and not left.is_set()  # it is in a run, which goes on
+    assert said == [service.ended(kit)] and not left.is_set()  # it is in a run, which goes on
     runs.append("two")  # which its processes cannot join
     beat()
     assert not left.is_set()
@@ -369,7 +371,7 @@ def test_server_and_sites_find_each_other(running):
     assert now.running and now.pid in [one.pid for one in _marked(running.kit("north"))]
     assert 20e6 < now.memory < 400e6
     assert (now.runs, now.trouble) == (0, "")
-    until(lambda: probe.trouble_with(running.kit("north")) == "")
+    until(lambda: service.trouble_with(running.kit("north")) == "")
 
 
 @pytest.mark.slow
@@ -407,7 +409,7 @@ def test_whoever_listens_asks_for_a_certificate_of_the_consortium(running):
 
 def _in_trouble(kit: Kit, said: str) -> None:
     """Wait until the probe says so: a busy server answers too slowly."""
-    until(lambda: said in probe.trouble_with(kit), what=lambda: probe.trouble_with(kit))
+    until(lambda: said in service.trouble_with(kit), what=lambda: service.trouble_with(kit))
 
 
 def _mixed(kit: Kit, other: Kit, path: Path) -> Path:
@@ -467,7 +469,7 @@ def test_a_site_of_another_consortium_is_not_let_in(running, tmp_path):
         until(lambda: "is not from this consortium" in status(kit).trouble)
         assert not status(kit).connected
         assert "east" not in status(running.kit("server")).sites
-        said = CliRunner().invoke(kit_verbs.site, ["status", str(kit.path)])
+        said = CliRunner().invoke(sites.site, ["status", str(kit.path)])
         assert "is not from this consortium" in said.output
     finally:
         assert stop(kit, wait=10) is True
@@ -482,11 +484,11 @@ def test_a_site_whose_certificate_has_ended_is_not_let_in(running):
         project.write_text(project.read_text().replace("days = 365", f"days = {seconds / 86400}"))
         kit = add(running.path, f"late-{seconds}")
         project.write_text(project.read_text().replace(f"days = {seconds / 86400}", "days = 365"))
-        if probe.trouble_with(kit) == "":
+        if service.trouble_with(kit) == "":
             break
     else:
         pytest.fail("the server takes no certificate")
-    until(lambda: probe.ended(kit) != "")
+    until(lambda: service.ended(kit) != "")
     time.sleep(1.1)  # a certificate's end is a whole second
     _in_trouble(kit, "refuses this kit's certificate")
     with pytest.raises(KitError, match="certificate expired on"):

@@ -20,15 +20,21 @@ from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import RunProcessKey
 from nvflare.private.fed.server.client_manager import ClientManager
 
-from confide.cli import kit_verbs
+from confide.cli import sites as kit_verbs
 from confide.cli.verbs import app
 from confide.errors import KitError
 from confide.federation.events import Event
-from confide.flare.kits.startup import Consortium, Kit, open_consortium
-from confide.flare.nvidia import processes, revoking
-from confide.flare.nvidia.founding import init, renew
+from confide.flare.kits.kit import Consortium, Kit, open_consortium
+from confide.flare.nvidia import founding, processes
+from confide.flare.nvidia.founding import (
+    Door,
+    admit,
+    init,
+    renew,
+    revoke,
+    revoked,
+)
 from confide.flare.nvidia.processes import status
-from confide.flare.nvidia.revoking import Door, admit, revoke, revoked
 from contract.corpus import tiny
 from flare.real import Real, running
 from flare.residents import start, stop
@@ -55,7 +61,7 @@ def test_who_is_revoked_stands_in_the_engines_own_list(server):
     assert revoke(server, "north") is True
     assert revoke(server, "north") is False
     assert revoked(server) == ("north", "south")
-    path = server.path / revoking.LIST
+    path = server.path / founding.LIST
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     manager = ClientManager()
     manager.set_disabled_clients_file(str(path))
@@ -69,7 +75,7 @@ def test_who_is_revoked_stands_in_the_engines_own_list(server):
 def test_what_no_site_is_called_is_not_revoked(server, name):
     with pytest.raises(KitError, match=r"have this name"):
         revoke(server, name)
-    assert not (server.path / revoking.LIST).exists()
+    assert not (server.path / founding.LIST).exists()
 
 
 def test_only_who_is_revoked_is_admitted(server):
@@ -85,11 +91,11 @@ def test_only_who_is_revoked_is_admitted(server):
 
 @pytest.mark.parametrize("torn", [b"", b"[]", b'{"disabled_clients": [1]}', b"{}", b"\xff"])
 def test_a_damaged_list_is_never_read_as_an_empty_one(server, torn):
-    (server.path / revoking.LIST).write_bytes(torn)
+    (server.path / founding.LIST).write_bytes(torn)
     for refused in (revoked, processes.start, status, lambda kit: revoke(kit, "north")):
         with pytest.raises(KitError, match="list of revoked sites cannot be read"):
             refused(server)
-    assert (server.path / revoking.LIST).read_bytes() == torn
+    assert (server.path / founding.LIST).read_bytes() == torn
 
 
 def test_only_a_servers_kit_revokes(founded):
@@ -99,7 +105,7 @@ def test_only_a_servers_kit_revokes(founded):
             said = CliRunner().invoke(app, ["server", verb, kit, "south"])
             assert said.exit_code == 2
             assert "expected: a server's kit" in " ".join(said.output.split())
-        assert not (founded.kit(name).path / revoking.LIST).exists()
+        assert not (founded.kit(name).path / founding.LIST).exists()
 
 
 def test_the_verbs_say_what_was_done(server):
@@ -160,7 +166,7 @@ def test_a_server_that_runs_follows_the_list(server):
     engine: Any = Engine(
         "north", "south", runs={"one": ["north", "south"], "two": ["south"], "three": ["north"]}
     )
-    door = Door(server.path / revoking.LIST)
+    door = Door(server.path / founding.LIST)
     assert door.look(engine) is True  # it has seen that there is none
     assert door.look(engine) is False
     revoke(server, "north")
@@ -177,13 +183,13 @@ def test_a_server_that_runs_follows_the_list(server):
 
 def test_a_list_that_cannot_be_read_changes_nothing(server):
     engine: Any = Engine("north", runs={})
-    door = Door(server.path / revoking.LIST)
+    door = Door(server.path / founding.LIST)
     revoke(server, "north")
     door.look(engine)
-    (server.path / revoking.LIST).write_text("{")
+    (server.path / founding.LIST).write_text("{")
     assert door.look(engine) is False
     assert engine.client_manager.disabled_clients == {"north"}
-    (server.path / revoking.LIST).unlink()  # by hand: nobody is revoked
+    (server.path / founding.LIST).unlink()  # by hand: nobody is revoked
     assert door.look(engine) is True
     assert engine.client_manager.disabled_clients == set()
 
@@ -192,7 +198,7 @@ def test_a_server_that_runs_never_writes_the_list(server):
     """It would write over a name that was added between its reading and its writing."""
     revoke(server, "north")
     engine: Any = Engine("north", "south", runs={})
-    path = server.path / revoking.LIST
+    path = server.path / founding.LIST
     engine.client_manager.set_disabled_clients_file(str(path))  # as FLARE does at its start
     door = Door(path)
     disable = engine.disable_clients

@@ -22,9 +22,9 @@ from confide.federation.federation import Delivery
 from confide.federation.guards import Guards
 from confide.federation.messages import decode, encode, peek
 from confide.flare.run.agreements import CONSENT_FILE, COUNT_FILE
-from confide.flare.run.conducting import Conductor
-from confide.flare.run.home import SiteHome
 from confide.flare.run.joining import Join, check_guards, wire_digest, wire_of
+from confide.flare.run.server import Conductor
+from confide.flare.run.site import SiteHome
 from confide.methods import METHODS
 from confide.methods.fedavg import Train
 from confide.settings import Settings

@@ -8,11 +8,11 @@ import torch
 from cases import each
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
-from confide.flare.run.computing import compute_as, own_computing
-from confide.learning import devices
-from confide.learning.devices import PROCESSOR, here
+from confide.flare.run.site import compute_as, own_computing
 from confide.settings import parse
 from confide.settings.sitefile import parse_site
+from confide.training import devices
+from confide.training.devices import PROCESSOR, here
 
 FILE = {"name": "north", "train": "n.conll", "key": "shared.key"}
 

@@ -20,14 +20,14 @@ from confide.federation.federation import Delivery
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode, peek
 from confide.federation.steps import Step
-from confide.flare.run import conducting
-from confide.flare.run.conducting import Conductor
-from confide.flare.run.home import UNKNOWN, SiteHome
+from confide.flare.run import server
 from confide.flare.run.joining import Join, wire_digest, wire_of
+from confide.flare.run.server import Conductor
+from confide.flare.run.site import UNKNOWN, SiteHome
 from confide.jobs.predict import predict
 from confide.methods import METHODS, method_of
 from confide.methods.fedavg import Score, Train
-from confide.methods.fedner.steps import Improve
+from confide.methods.fedner import Improve
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.settings import Settings
@@ -397,7 +397,7 @@ def test_two_versions_are_refused_on_either_side(
     engine = HomesEngine(write_site_files(tmp_path, settings))
     with pytest.raises(FederationError, match="different versions"):
         conduct(tmp_path / "server", settings, engine, version="0.0.0")
-    monkeypatch.setattr("confide.flare.run.home.__version__", "0.0.0")
+    monkeypatch.setattr("confide.flare.run.site.__version__", "0.0.0")
     with pytest.raises(QuorumError, match="run different versions of confide"):
         conduct(tmp_path / "server", settings, engine)
 
@@ -483,8 +483,8 @@ def test_a_site_refuses_a_calibration_out_of_range(
 ) -> None:
     settings = tiny(tmp_path, "rounds=1")
     files = write_site_files(tmp_path / "homes", settings)
-    made = conducting.leaving
-    monkeypatch.setattr(conducting, "leaving", lambda state, at, _: made(state, at, numbers))
+    made = server.leaving
+    monkeypatch.setattr(server, "leaving", lambda state, at, _: made(state, at, numbers))
     with pytest.raises(QuorumError, match=r"step leave.*could not read the ask"):
         conduct(tmp_path / "server", settings, HomesEngine(files))
     assert not list((tmp_path / "homes").rglob("result.json"))

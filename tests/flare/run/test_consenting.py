@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import SettingsError
-from confide.federation.quorum import round_half_up
-from confide.flare.run.consenting import (
+from confide.federation.federation import round_half_up
+from confide.flare.run.agreements import (
     Asked,
     beyond,
     fewest,
@@ -24,7 +24,7 @@ from confide.flare.run.consenting import (
 )
 from confide.methods import METHODS
 from confide.settings import Settings, parse
-from confide.settings.consentfile import (
+from confide.settings.sitefile import (
     BOUNDS,
     Agreement,
     ConsentFile,
@@ -266,7 +266,7 @@ def test_a_name_that_is_said_twice_is_one_site() -> None:
 
 def test_other_ways_of_combining_are_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     agreement = Agreement.model_validate(AGREED)
-    monkeypatch.setattr("confide.flare.run.consenting.combine_of", lambda settings: "median")
+    monkeypatch.setattr("confide.flare.run.agreements.combine_of", lambda settings: "median")
     assert outside(agreement, parse(RUN), **AS) == ["federation.combine"]
 
 

@@ -12,10 +12,8 @@ from typer.testing import CliRunner
 
 from confide.cli.verbs import app
 from confide.errors import EngineError, RunError
-from confide.flare.run import ending
-from confide.flare.run.coordinating import GONE
-from confide.flare.run.ending import end_run
-from confide.flare.run.notes import ENDED, NOTES
+from confide.flare.run import lead as ending
+from confide.flare.run.lead import ENDED, GONE, NOTES, end_run
 from confide.runs.folder import RunFolder
 
 

@@ -11,13 +11,18 @@ import pytest
 
 from cases import each
 from confide.errors import ConfideError
-from confide.federation.engine import Delivery
 from confide.federation.failures import CODES, Failure, Refusal
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
-from confide.federation.secure.repeats import SUMS
+from confide.federation.secure.site import SUMS
+from confide.federation.steps import Delivery
 from confide.flare.kits.peers import Pins
-from confide.flare.run.peering import ACCOUNTS, ROSTERS, Heads, Peering
+from confide.flare.run.site import (
+    ACCOUNTS,
+    ROSTERS,
+    Heads,
+    Peering,
+)
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny

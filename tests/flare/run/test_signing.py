@@ -22,13 +22,18 @@ from confide.federation.federation import Delivery
 from confide.federation.ledger import START, read_lines
 from confide.federation.messages import decode, encode
 from confide.federation.seals import AskSeal, decode_seal, encode_seal, signed
-from confide.flare.kits.identity import make_identity, read_identity
-from confide.flare.kits.peers import Pins
-from confide.flare.run.conducting import Conductor
-from confide.flare.run.home import SiteHome
-from confide.flare.run.joining import Join, wire_digest, wire_of
-from confide.flare.run.orders import Order, card_and_signature, packed, submitted
-from confide.flare.run.signing import Evidence, SignedEngine
+from confide.flare.kits.peers import Pins, make_identity, read_identity
+from confide.flare.run.joining import (
+    Join,
+    Order,
+    card_and_signature,
+    packed,
+    submitted,
+    wire_digest,
+    wire_of,
+)
+from confide.flare.run.server import Conductor, Evidence, SignedEngine
+from confide.flare.run.site import SiteHome
 from confide.methods.fedavg import Train
 from confide.runs.run import run
 from confide.settings import Settings
@@ -259,7 +264,7 @@ class Lying(SignedEngine):
 def test_two_sites_that_compare_find_a_server_that_asked_them_different_things(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("confide.flare.run.signing.SignedEngine", Lying)
+    monkeypatch.setattr("confide.flare.run.server.SignedEngine", Lying)
     settings = tiny(tmp_path, "rounds=1")
     engine = SealedHomes(write_site_files(tmp_path / "homes", settings))
     conduct(tmp_path, settings, engine)
@@ -527,13 +532,11 @@ def test_the_lead_is_pinned_and_named(tmp_path: Path) -> None:
 def test_a_large_ask_is_hashed_once_for_all_sites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from confide.flare.run import signing
+    from confide.flare.run import server
 
     hashed: list[int] = []
-    real = signing.inner_digest
-    monkeypatch.setattr(
-        signing, "inner_digest", lambda data: hashed.append(len(data)) or real(data)
-    )
+    real = server.inner_digest
+    monkeypatch.setattr(server, "inner_digest", lambda data: hashed.append(len(data)) or real(data))
     settings = tiny(tmp_path, "rounds=1", "select.every=9")
     engine = SealedHomes(write_site_files(tmp_path / "homes", settings))
     conduct(tmp_path, settings, engine)

@@ -40,9 +40,9 @@ from typing import Any
 
 PLACES = (
     "confide.federation.site.SiteHost._answer",
-    "confide.flare.run.home.SiteHome._answer",
-    "confide.flare.run.home.SiteHome._note",
-    "confide.flare.nvidia.executor.ConfideExecutor.execute",
+    "confide.flare.run.site.SiteHome._answer",
+    "confide.flare.run.site.SiteHome._note",
+    "confide.flare.nvidia.components.ConfideExecutor.execute",
 )
 """In a step, around it, where it is noted, and in what FLARE itself calls."""
 _lock = threading.Lock()
@@ -106,7 +106,7 @@ def _perhaps(place: str, *_: Any) -> None:
 
 
 def _wait_when_told() -> None:
-    from confide.flare.run.home import SiteHome
+    from confide.flare.run.site import SiteHome
 
     _before(SiteHome, "answer", _at_the_gate)
 
@@ -138,17 +138,17 @@ def _at_the_gate(home: Any, step: str, round: int, *_: Any) -> None:
 
 
 def _lose_patience_sooner() -> None:
-    from confide.flare.nvidia import controller
+    from confide.flare.nvidia import components
 
-    controller.SILENCE = float(os.environ["SILENCE"])
+    components.SILENCE = float(os.environ["SILENCE"])
 
 
 def _in_parts() -> None:
-    from confide.flare.nvidia import parts
+    from confide.flare.nvidia import engine
 
-    parts.WHOLE = int(os.environ["PARTS"])
-    parts.PART = parts.WHOLE // 2
-    _before(parts.Outbox, "answer", _asked_for_a_part)
+    engine.WHOLE = int(os.environ["PARTS"])
+    engine.PART = engine.WHOLE // 2
+    _before(engine.Outbox, "answer", _asked_for_a_part)
 
 
 def _asked_for_a_part(*_: Any) -> None:

@@ -12,11 +12,10 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import SettingsError
-from confide.jobs.export import Copy
-from confide.jobs.export.hugging import write_hf
-from confide.learning.encoder import FrozenEncoder, load_encoder
-from confide.learning.relations import RelationForm, RelationTrainer
-from confide.learning.tokens import TokenForm, TokenTrainer
+from confide.jobs.export import Copy, write_hf
+from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.training.encoder import FrozenEncoder, load_encoder
 from learning.families import FAMILIES, tiny
 
 OTHER_HEAD = {"modernbert-words", "modernbert-pairs", "longformer-pairs"}

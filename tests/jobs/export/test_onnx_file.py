@@ -13,11 +13,11 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.errors import SettingsError
-from confide.jobs.export import Copy, onnx_file
-from confide.jobs.export.onnx_file import MODEL, write_onnx
-from confide.learning.encoder import load_encoder
-from confide.learning.relations import RelationForm, RelationTrainer
-from confide.learning.tokens import TokenForm, TokenTrainer
+from confide.jobs import export
+from confide.jobs.export import MODEL, Copy, write_onnx
+from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.training.encoder import load_encoder
 from learning.families import FAMILIES, tiny
 
 UNWRITTEN = "longformer"
@@ -49,13 +49,13 @@ def test_int8_leaves_no_wide_weights_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exporter that large models need writes weights beside the file."""
-    real = onnx_file._write
+    real = export._write
 
     def modern(graph: Any, file: Path, *, modern: bool) -> None:
         real(graph, file, modern=True)
         assert len(list(file.parent.iterdir())) == 2
 
-    monkeypatch.setattr(onnx_file, "_write", modern)
+    monkeypatch.setattr(export, "_write", modern)
     encoder = load_encoder(str(tiny("bert", tmp_path / "encoder")))
     made = TokenTrainer(encoder, TokenForm(("drug",), longest=24))
     out = tmp_path / "out"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from confide.jobs.loading.annotated import Annotated
+from confide.jobs.loading import Annotated
 from confide.text.document import Document, Entity, Relation
 
 TEXT = "<script>x</script> aspirin gave a bad & ugly rash"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import confide
-from confide.jobs.loading.annotated import Annotated
+from confide.jobs.loading import Annotated
 from confide.text.document import Document, Entity
 from contract.learned import learned
 

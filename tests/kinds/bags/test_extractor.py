@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.data.batches.relations import NO_RELATION
 from confide.errors import KeyFileError
-from confide.kinds.bags.extractor import BagExtractor
-from confide.learning.bag_scores import sentence_probabilities
+from confide.kinds.bags.model import sentence_probabilities
+from confide.kinds.bags.site import BagExtractor
+from confide.kinds.relations.batches import NO_RELATION
 from confide.text.document import Document, Relation
 from contract.bags import bag_documents, holds
 from contract.corpus import KEY, tiny

@@ -10,13 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from confide.data.batches.relations import NO_RELATION
-from confide.data.batches.vocabulary import digest, normalise
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
 from confide.federation.keys import key_check
-from confide.kinds.bags.form import COUNT_BAGS, BagsCounted, CountBags, triple_digest
+from confide.kinds.bags.site import (
+    COUNT_BAGS,
+    BagsCounted,
+    CountBags,
+    triple_digest,
+)
+from confide.kinds.relations.batches import NO_RELATION
 from confide.text.document import Document
+from confide.training.vocabulary import digest, normalise
 from contract.bags import bag_documents, tiny_bags, write_bags
 from contract.corpus import KEY, tiny
 from methods.relation_runs import Seen, started

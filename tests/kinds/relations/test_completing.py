@@ -17,11 +17,11 @@ from torch.nn import functional
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
-from confide.data.batches.relation_pieces import EncodedRelations, relation_batch
-from confide.data.batches.relations import NO_RELATION
+from confide.kinds.pieces import EncodedRelations, relation_batch
 from confide.kinds.protocol import SiteModel
-from confide.kinds.relations.completing import among, completed
-from confide.learning.relations import LabelledPairs, RelationForm, RelationTrainer
+from confide.kinds.relations.batches import NO_RELATION
+from confide.kinds.relations.model import LabelledPairs, RelationForm, RelationTrainer
+from confide.kinds.relations.site import among, completed
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.relations import documents

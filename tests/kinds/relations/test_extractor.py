@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.data.batches.relations import NO_RELATION, candidates, predicted_labels
 from confide.errors import FederationError, MissingDataError
-from confide.kinds.relations.extractor import RelationExtractor
+from confide.kinds.relations.batches import NO_RELATION, candidates, predicted_labels
+from confide.kinds.relations.site import RelationExtractor
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.entries import ENTRIES

@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
-from confide.data.batches.relations import NO_RELATION
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
 from confide.federation.messages import decode, encode
-from confide.kinds.relations.form import (
+from confide.kinds.relations.batches import NO_RELATION
+from confide.kinds.relations.site import (
     ANY,
     DESCRIBE_RELATIONS,
     DescribeRelations,
@@ -26,8 +26,8 @@ from confide.kinds.relations.form import (
     rules_of,
     trainer_of,
 )
-from confide.learning.encoder import load_encoder
 from confide.text.document import Document
+from confide.training.encoder import load_encoder
 from contract.corpus import tiny
 from contract.models import folder_of
 from contract.relations import documents, encoder

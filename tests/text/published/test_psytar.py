@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from openpyxl import Workbook
 
-from confide.data.corpus.partitions import partition
+from confide.corpora.dealing import partition
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.text.checking import check, convert
 from confide.text.formats import detect, read, write

@@ -5,7 +5,7 @@ rint(x · 2^30 / most) in 32 bits: shares sum to at most 1, so the sum of change
 most `most` is at most that too, and half of the lane's range is never used. Numbers that are worth
 two bytes have lanes of 16 bits, with all of their range; codes of one byte have lanes of 16 bits
 too, which their sum needs. Changes of weights may be given narrower lanes
-(`confide.federation.secure.narrow`). Counts are as they are; numbers such as a loss are multiplied
+(`confide.federation.secure.lanes`). Counts are as they are; numbers such as a loss are multiplied
 by 2^24, in 64 bits. Site and server derive the same layout from the step and the ask, and it enters
 the masks' keys.
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -25,14 +25,128 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError
-from confide.federation.adding import Total
-from confide.federation.coding import Rounding, cut_off
-from confide.federation.combining import changes
-from confide.federation.digests import digest
-from confide.federation.forms import by_name, forms_of, values_of
-from confide.federation.secure.narrow import Narrow, narrowed
-from confide.federation.secure.restoring import Finish, Summed, finishing
+from confide.federation.combining import Total, blocks, changes
+from confide.federation.messages import by_name, forms_of, made_of, values_of
+from confide.federation.quantising import Rounding, cut_off
+from confide.federation.seals import digest
 from confide.federation.steps import Learnt, Step
+
+# --- Narrow lanes for changes of weights: of 16 or 8 bits, for what the last sum says they come
+#     to
+#
+# A lane of 4 bytes has room for a change of 8, and changes of weights are hundreds of times
+# smaller. So after a sum the server knows how large the changes are, and the next sum has lanes
+# for some times as much. A change beyond that is cut off. Rounding is stochastic, since a site's
+# share of a small change is less than one step: on average nothing is lost.
+
+
+@dataclass(frozen=True, slots=True)
+class Narrow:
+    """Lanes of `width` bytes, 1 or 2, for changes of at most `rooms`, by array."""
+
+    width: int
+    rooms: Mapping[str, float]
+
+
+def narrowed(part: Part, narrow: Narrow, *, step: Step, sites: int) -> Part:
+    """The part with narrow lanes, if its sum fits them with a step to spare for each site."""
+    learnt = step.learnt.field if step.learnt is not None else ""
+    most = narrow.rooms.get(part.name, 0.0) if part.field == learnt else 0.0
+    largest = 2.0 ** (8 * narrow.width - 1) - 1
+    if not most or sites > largest / 2:
+        return part
+    return replace(part, width=narrow.width, scale=(largest - sites) / most, most=most)
+
+
+def largest_of(layout: Layout, step: Step, lanes: Lanes) -> dict[str, float]:
+    """The largest change that summed lanes come to, by array, times all sites' shares."""
+    views, learnt = layout.views(lanes), step.learnt
+    return {
+        part.name: float(max(int(view.max(initial=0)), -int(view.min(initial=0)))) / part.scale
+        for part in layout.parts
+        if learnt is not None and part.field == learnt.field
+        for view in [views[part.field, part.name].view(f"<i{part.width}")]
+    }
+
+
+# --- What summed lanes come to: the sum of what sites would have sent without lanes
+#
+# The sum of what was learnt is worked out array by array, when it is asked for: the sum of a large
+# model, twice its size in float64, is never held whole.
+
+
+_BLOCK = 2**18
+"""Numbers that are restored at a time."""
+
+Finish = Callable[["Part", np.ndarray], np.ndarray]
+
+
+class Summed(dict[str, np.ndarray]):
+    """Arrays by name, each made anew whenever it is asked for; what is put in stays."""
+
+    def __init__(self, made: Mapping[str, Callable[[], np.ndarray]]) -> None:
+        super().__init__(dict.fromkeys(made, np.empty(0)))  # the names; never their values
+        self._made = dict(made)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._made)  # and so copies of it ask for each array, too
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._made[name]()
+
+    def __setitem__(self, name: str, array: np.ndarray) -> None:
+        super().__setitem__(name, np.empty(0))
+        self._made[name] = lambda: array
+
+    def __eq__(self, other: object) -> bool:
+        raise TypeError("sums are compared array by array")
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The array of this name, or the default."""
+        return self[name] if name in self._made else default
+
+    def pop(self, name: str, *default: Any) -> Any:
+        """The array of this name, which is then no longer there."""
+        super().pop(name, *default)
+        return self._made.pop(name)() if name in self._made else default[0]
+
+    def items(self) -> Any:
+        """Names and arrays, one after the other."""
+        return ItemsView(self)
+
+    def values(self) -> Any:
+        """The arrays, one after the other."""
+        return ValuesView(self)
+
+
+def finishing(layout: Layout, step: Step, *, ask: object, total: Total) -> Finish:
+    """How a part of the sum of changes becomes that of what sites would have sent, in place.
+
+    `total` has the other fields of the sum.
+    """
+    learnt = step.learnt
+    assert learnt is not None, "nothing else is restored"
+    start = by_name(getattr(ask, learnt.start)) if learnt.start else {}
+    rest = made_of(step.reply, total)
+    weight = getattr(rest, learnt.weight) if learnt.weight else 1.0
+
+    def finish(part: Part, array: np.ndarray) -> np.ndarray:
+        array *= (layout.whole if part.is_shared and learnt.weight else 1.0) / part.scale
+        if part.name in start:
+            has = learnt.has(rest, part.name, array.ndim) if learnt.has else None
+            add_times(array, start[part.name], weight if has is None else has)
+        return array
+
+    return finish
+
+
+def add_times(array: np.ndarray, start: np.ndarray, times: Any) -> None:
+    """Add `start` times weights to float64, in place, a block of rows at a time."""
+    rows, begun = np.atleast_1d(array), np.atleast_1d(start)
+    times = np.broadcast_to(times, rows.shape)
+    for part in blocks(rows, most=_BLOCK):
+        rows[part] += begun[part].astype(np.float64) * times[part]
+
 
 NUMBERS = 2.0**24
 """The scale of numbers such as a loss."""

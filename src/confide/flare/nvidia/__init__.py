@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from confide.errors import EngineError
-from confide.userfiles import odd_file
+from confide.files import odd_file
 
 VERSION = "2.9.0"
 FILES = {

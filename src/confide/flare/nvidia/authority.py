@@ -29,13 +29,12 @@ from nvflare.lighter.utils import (
 )
 
 from confide.errors import KeyFileError, KitError, LockedKeyError
-from confide.federation.passphrase import load_private, save_private
-from confide.flare.kits.naming import organisation
-from confide.flare.kits.policies import write_private
-from confide.userfiles import bytes_of
+from confide.federation.keys import load_private, save_private
+from confide.files import bytes_of
+from confide.flare.kits.kit import organisation, write_private
 
 if TYPE_CHECKING:
-    from confide.flare.kits.startup import Consortium
+    from confide.flare.kits.kit import Consortium
 
 ROOT_KEY, ROOT_CERTIFICATE = "root.key", "root.crt"
 ROOT_DAYS = 3650

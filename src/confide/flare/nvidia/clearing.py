@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confide.errors import GuardError, KitError, os_errors_as, printable
-from confide.federation.files import inside
-from confide.flare.kits.policies import STORE
-from confide.flare.kits.startup import Kit
+from confide.files import bytes_of, inside, json_of
+from confide.flare.kits.kit import STORE, Kit
 from confide.flare.nvidia.processes import lives, lock
-from confide.userfiles import bytes_of, json_of
 
 RUNS = "runs"
 _RESULT, _META, _ENDED = "result.json", "meta", "FINISHED"

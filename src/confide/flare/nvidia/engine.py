@@ -5,26 +5,232 @@ Large replies are fetched side by side, each into a file without a name, and are
 
 from __future__ import annotations
 
+import ctypes
 import functools
+import gc
+import math
 import queue
+import re
+import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from nvflare.apis.controller_spec import ClientTask, Task, TaskCompletionStatus
+from nvflare.apis.fl_constant import ReturnCode
 from nvflare.apis.fl_context import FLContext
 from nvflare.apis.impl.controller import Controller
-from nvflare.apis.shareable import Shareable
+from nvflare.apis.shareable import Shareable, make_reply
 from nvflare.apis.signal import Signal
 
 from confide.errors import EngineError, RunError
-from confide.federation.engine import Delivery
 from confide.federation.failures import Failure
+from confide.federation.memory import Spool
 from confide.federation.messages import encode
-from confide.federation.spool import Spool
-from confide.flare.nvidia.envelope import ask_of, replied
-from confide.flare.nvidia.freeing import LARGE, free
-from confide.flare.nvidia.parts import Outbox, Talking, Ticket, parts
+from confide.federation.steps import Delivery
+from confide.flare.kits.kit import LARGEST
+
+# --- Large messages, fetched in parts: FLARE never has the whole of one in its hands
+#
+# FLARE puts a message together in several copies, at the sender and at the receiver. So a message
+# of more than `WHOLE` bytes stays in its sender's outbox. A ticket travels in its place, and the
+# receiver asks for one part after another. What comes is checked as any other message is: by the
+# seal over all of it.
+
+
+WHOLE = 8 * 2**20
+"""A message of more bytes than this is fetched in parts."""
+PART = 2 * 2**20
+"""Bytes of a part; the last one may have fewer."""
+PART_TOPIC = "confide_part"
+_EACH, _PATIENCE = 120.0, 240.0
+"""Seconds to wait for a part that was asked for, and in all, before the message counts as lost."""
+_PAUSE = 1.0
+"""Seconds before a part that did not come is asked for again."""
+_PART_NAME, _AT, _BYTES = "name", "at", "part"
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """What travels in place of a message: its name in the sender's outbox, and its bytes.
+
+    Nobody can guess a name, so only who was sent the ticket gets the message.
+    """
+
+    name: str
+    size: int
+
+    def is_sound(self) -> bool:
+        """Whether it is of a form that an outbox makes."""
+        named = type(self.name) is str and re.fullmatch("[0-9a-f]{32}", self.name) is not None
+        return named and type(self.size) is int and 0 < self.size <= LARGEST
+
+
+Talking = Any
+"""NVIDIA FLARE's engine in a process of a run, which carries questions to other places."""
+
+
+class Outbox:
+    """Large messages that wait to be fetched, and the answers to those who ask for their parts."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, bytes] = {}
+        self._lock = threading.Lock()
+
+    def open(self, engine: Talking) -> None:
+        """Answer from now on, in this process."""
+        engine.register_aux_message_handler(PART_TOPIC, self.answer)
+
+    def put(self, data: bytes) -> bytes | Ticket:
+        """What shall travel: a large message's ticket, any other message itself."""
+        if len(data) <= WHOLE:
+            return data
+        ticket = Ticket(secrets.token_hex(16), len(data))
+        with self._lock:
+            self._held[ticket.name] = data
+        return ticket
+
+    def empty(self) -> None:
+        """Forget every message: whoever still asks for one gets nothing."""
+        with self._lock:
+            self._held.clear()
+
+    def answer(self, topic: str, fl_ctx: FLContext, **asked: Shareable) -> Shareable:
+        """One part of a message that is here."""
+        ask = asked["request"]  # as FLARE calls it
+        name, at = ask.get(_PART_NAME), ask.get(_AT)
+        with self._lock:
+            data = self._held.get(name) if type(name) is str else None
+        if data is None or type(at) is not int or not 0 <= at < len(data):
+            return make_reply(ReturnCode.BAD_REQUEST_DATA)
+        reply = make_reply(ReturnCode.OK)
+        reply[_BYTES] = data[at : at + PART]
+        return reply
+
+
+def parts(
+    ticket: Ticket, engine: Talking, sender: str, *, over: Callable[[], bool]
+) -> Iterator[bytes]:
+    """A message's parts, in order, from the outbox of `sender`.
+
+    Raises EngineError if the ticket is not sound, if a part does not come or is not as long as it
+    must be, and if it is `over`.
+    """
+    if not ticket.is_sound():
+        raise EngineError("a large message was announced in a form that confide does not write")
+    at = 0
+    while at < ticket.size:
+        size = min(PART, ticket.size - at)
+        yield _part(ticket.name, at, size, engine=engine, sender=sender, over=over)
+        at += size
+
+
+def _part(
+    name: str, at: int, size: int, *, engine: Talking, sender: str, over: Callable[[], bool]
+) -> bytes:
+    give_up = time.monotonic() + _PATIENCE
+    while not over():
+        ask = Shareable()
+        ask[_PART_NAME], ask[_AT] = name, at
+        with engine.new_context() as context:
+            found = engine.send_aux_request([sender], PART_TOPIC, ask, _EACH, context)
+        reply = found.get(sender) if found else None
+        if reply is not None and reply.get_return_code() == ReturnCode.OK:
+            part = reply.get(_BYTES)
+            if type(part) is bytes and len(part) == size:
+                return part
+            break
+        if reply is not None and reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA:
+            break
+        if time.monotonic() > give_up:
+            break
+        time.sleep(_PAUSE)
+    raise EngineError("a part of a large message did not come")
+
+
+# --- How a message is put into an NVIDIA FLARE `Shareable`: bytes, a number and a seal each way
+#
+# In place of the bytes of a large message there is its ticket (`confide.flare.nvidia.engine`).
+
+
+_DATA, _ROUND, _SECONDS, _SEAL = "confide", "round", "seconds", "seal"
+_TICKET, _SIZE = "ticket", "size"
+
+
+def ask_of(round: int, data: bytes | Ticket, *, seal: bytes = b"") -> Shareable:
+    """An ask on its way to a site, with its seal."""
+    shareable = Shareable()
+    _put(shareable, data)
+    shareable[_ROUND], shareable[_SEAL] = round, seal
+    return shareable
+
+
+def opened(shareable: Shareable) -> tuple[int, bytes | Ticket, bytes] | None:
+    """Round, bytes and seal of an ask; None if it is not one of ours."""
+    data, round, seal = _held(shareable), shareable.get(_ROUND), shareable.get(_SEAL)
+    sound = type(round) is int and type(seal) is bytes
+    return (round, data, seal) if sound and data is not None else None
+
+
+def reply_of(data: bytes | Ticket, seconds: float, *, seal: bytes = b"") -> Shareable:
+    """A reply on its way to the server, with the seconds the site worked on it, and its seal."""
+    shareable = Shareable()
+    _put(shareable, data)
+    shareable[_SECONDS], shareable[_SEAL] = seconds, seal
+    shareable.set_return_code(ReturnCode.OK)
+    return shareable
+
+
+def replied(shareable: Shareable | None) -> tuple[bytes | Ticket, float, bytes] | None:
+    """Bytes, seconds and seal of a reply; None if the site gave no proper reply."""
+    if shareable is None or shareable.get_return_code() != ReturnCode.OK:
+        return None
+    data, seconds, seal = _held(shareable), shareable.get(_SECONDS), shareable.get(_SEAL)
+    sound = type(seconds) is float and math.isfinite(seconds) and type(seal) is bytes
+    return (data, max(seconds, 0.0), seal) if sound and data is not None else None
+
+
+def _put(shareable: Shareable, data: bytes | Ticket) -> None:
+    if isinstance(data, Ticket):
+        shareable[_TICKET], shareable[_SIZE] = data.name, data.size
+    else:
+        shareable[_DATA] = data
+
+
+def _held(shareable: Shareable) -> bytes | Ticket | None:
+    """What is in it, bytes before a ticket; None if neither is of its proper form."""
+    data = shareable.get(_DATA)
+    if data is not None:
+        return data if type(data) is bytes else None
+    ticket = Ticket(shareable.get(_TICKET), shareable.get(_SIZE))
+    return ticket if ticket.is_sound() else None
+
+
+# --- Frees the memory that NVIDIA FLARE keeps for messages already sent or read
+#
+# A FLARE stream refers to itself, so it keeps its message and a buffer of a megabyte until Python
+# collects old objects. That is seldom, and the messages of many rounds pile up.
+
+
+LARGE = 1_000_000
+"""Messages of more bytes than this are worth a collection each."""
+
+
+def free() -> None:
+    """Collect unreachable objects now, and give their memory back: some milliseconds.
+
+    Objects that exist at the first call are never looked at again. Where the C library has no
+    `malloc_trim`, it keeps what it has for later.
+    """
+    gc.collect()
+    if not gc.get_freeze_count():
+        gc.freeze()
+    give_back = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if give_back is not None:
+        give_back(0)
+
 
 _POLL = 0.02
 """Seconds between two checks of the tasks that are still open."""

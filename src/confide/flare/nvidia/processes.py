@@ -20,18 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, NoReturn
 
+from confide import files
 from confide.errors import KitError, os_errors_as
-from confide.federation import files
-from confide.federation.passphrase import VARIABLE as PASSPHRASE
-from confide.flare.kits.naming import SERVER
-from confide.flare.kits.peers import place_of
-from confide.flare.kits.policies import HEARTBEAT_TIMEOUT, STORE
-from confide.flare.kits.probe import ended, trouble_with
-from confide.flare.kits.startup import Kit, expires, no_engine
-from confide.flare.kits.tidying import tidy
-from confide.flare.kits.unlocking import check_key
-from confide.flare.nvidia.revoking import revoked
-from confide.userfiles import Tree, bytes_of, json_of
+from confide.federation.keys import VARIABLE as PASSPHRASE
+from confide.files import Tree, bytes_of, json_of
+from confide.flare.kits.kit import HEARTBEAT_TIMEOUT, SERVER, STORE, Kit, expires, no_engine, tidy
+from confide.flare.kits.peers import check_key, place_of
+from confide.flare.kits.service import ended, trouble_with
+from confide.flare.nvidia.founding import revoked
 
 try:
     import psutil

@@ -18,12 +18,11 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from confide.errors import KitError
-from confide.federation.files import write_atomically
-from confide.flare.kits.policies import MESSAGE_TIMEOUT
-from confide.flare.kits.probe import ended
-from confide.flare.kits.startup import open_kit
+from confide.files import write_atomically
+from confide.flare.kits.kit import MESSAGE_TIMEOUT, open_kit
+from confide.flare.kits.service import ended
+from confide.flare.nvidia.founding import LIST, Door
 from confide.flare.nvidia.processes import STATE
-from confide.flare.nvidia.revoking import LIST, Door
 
 _LOG = logging.getLogger(__name__)
 KNOCKS = (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED)

@@ -7,21 +7,264 @@ neither. An agreement without its line allows no run.
 
 from __future__ import annotations
 
+import hashlib
 import json
+import math
 import os
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from pydantic import ValidationError
+
 from confide.errors import ConfideError, RunError, SettingsError, os_errors_as
 from confide.federation.failures import Refusal
-from confide.federation.files import for_the_owner, write_of_run
-from confide.flare.run.consenting import Asked, outside, usual
-from confide.settings import SiteFile
-from confide.settings.consentfile import Agreement, ConsentFile, dump_consent, load_consent
-from confide.userfiles import MOST_JSON, bytes_of
+from confide.files import MOST_JSON, Tree, bytes_of, for_the_owner, write_of_run
+from confide.settings import Settings, SiteFile, dump, nearest, parse
+from confide.settings.reading import explained, parse_assignment
+from confide.settings.sitefile import (
+    ANYONE,
+    BOUNDS,
+    Agreement,
+    ConsentFile,
+    dump_consent,
+    load_consent,
+)
+from confide.settings.tables import OF_SITES
+
+# --- How far a site's agreement goes, and whether a run stays within it. Nothing here reads files
+
+
+ALONE = "alone"
+DAYS = 365
+"""Days that an agreement is valid if its end is not named."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run that a site is asked to join, to be checked against its agreement."""
+
+    settings: Settings
+    sites: tuple[str, ...]
+    lead: str
+    run: str
+
+    @property
+    def key(self) -> str:
+        """A key that stays the same if a run is resumed, and differs if its settings differ."""
+        digest = hashlib.sha256(dump(self.settings).encode()).hexdigest()[:16]
+        return f"{self.run} {digest}"
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of an agreement: its name and meaning, what is agreed, what is asked.
+
+    `outside`: more is asked than was agreed.
+    """
+
+    name: str
+    says: str
+    agreed: object
+    asked: object
+    outside: bool
+
+
+def fewest(settings: Settings, sites: Sequence[str]) -> int:
+    """The fewest sites that a sum of this run may cover; under `alone` it is one.
+
+    Fewer than half of the drawn sites can be too far off to be in a sum (`most_norm`). Of fixed
+    groups the server sees the sum of each.
+    """
+    from confide.federation.combining import fewest_left
+    from confide.federation.federation import round_half_up  # torch, which takes its time
+
+    if settings.method == ALONE:
+        return 1
+    count = len(set(sites))
+    drawn = max(1, round_half_up(settings.federation.fraction * count))
+    left = fewest_left(drawn, (drawn - 1) // 2 if math.isfinite(settings.federation.limit) else 0)
+    own = settings.federation
+    return min(drawn, own.at_least or left, own.groups or drawn)
+
+
+def combine_of(settings: Settings) -> str:
+    """How the server combines what sites send."""
+    return settings.federation.combine
+
+
+def limit_of(settings: Settings) -> float:
+    """How many times the usual size an update may have; 0 where none can be compared."""
+    own = settings.federation
+    return 0.0 if own.sums == "masked" and not own.groups else own.limit
+
+
+def steps_of(settings: Settings) -> int:
+    """The steps of a site in a round, if the method counts them."""
+    steps = settings.options.get("local_steps", 1)
+    return steps if isinstance(steps, int) else sys.maxsize
+
+
+def rows_of(settings: Settings) -> str:
+    """Whose rows of a table are averaged: those of all sites, or of those that have the word."""
+    return str(settings.options.get("rows", "all"))
+
+
+def outside(
+    agreement: Agreement,
+    settings: Settings,
+    *,
+    sites: Sequence[str],
+    lead: str,
+    runs: int,
+    today: date,
+) -> list[str]:
+    """The fields of a run that are outside an agreement; empty if the run is within it.
+
+    Args:
+        agreement: the site's agreement to the method.
+        settings: those of the run.
+        sites: the names of all sites that take part.
+        lead: the name of the lead who started the run.
+        runs: the number of runs under this agreement, including this one.
+        today: the day at the site.
+    """
+    named, known = set(sites), set(agreement.sites)
+    strangers = () if agreement.others else named - known
+    is_outside = {
+        "rounds": settings.rounds > agreement.rounds,
+        "training.local_epochs": settings.training.local_epochs > agreement.local_epochs,
+        "options.local_steps": steps_of(settings) > agreement.local_steps,
+        "training.batch_size": settings.training.batch_size < agreement.batch_size,
+        "federation.fraction": settings.federation.fraction < agreement.fraction,
+        "federation.at_least": fewest(settings, sites) < agreement.at_least,
+        "federation.combine": combine_of(settings) not in agreement.combine,
+        "federation.most_norm": limit_of(settings) > agreement.most_norm,
+        "options.rows": rows_of(settings) not in agreement.rows,
+        "vocabulary.min_sites": settings.vocabulary.min_sites < agreement.word_sites,
+        "lead": ANYONE not in agreement.lead and lead not in agreement.lead,
+        "sites": bool(known - named or strangers),
+        "runs": runs > agreement.runs,
+        "until": today > agreement.until,
+    }
+    return [field for field, it_is in is_outside.items() if it_is]
+
+
+def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
+    """The lines in which the agreement `asked` allows more than `agreed` does."""
+    leads = ANYONE not in agreed.lead and set(asked.lead) - set(agreed.lead)
+    strangers = asked.others or set(asked.sites) - set(agreed.sites)
+    is_beyond = {
+        "rounds": asked.rounds > agreed.rounds,
+        "local_epochs": asked.local_epochs > agreed.local_epochs,
+        "local_steps": asked.local_steps > agreed.local_steps,
+        "batch_size": asked.batch_size < agreed.batch_size,
+        "fraction": asked.fraction < agreed.fraction,
+        "at_least": asked.at_least < agreed.at_least,
+        "combine": bool(set(asked.combine) - set(agreed.combine)),
+        "most_norm": asked.most_norm > agreed.most_norm,
+        "rows": bool(set(asked.rows) - set(agreed.rows)),
+        "word_sites": asked.word_sites < agreed.word_sites,
+        "lead": bool(leads),
+        "sites": bool(set(agreed.sites) - set(asked.sites)),
+        "others": bool(not agreed.others and strangers),
+        "runs": asked.runs > agreed.runs,
+        "until": asked.until > agreed.until,
+    }
+    return [name for name, it_is in is_beyond.items() if it_is]
+
+
+def lines(agreed: Agreement | None, asked: Agreement) -> list[Line]:
+    """An agreement line by line, beside the one that is asked for."""
+    wrong = beyond(agreed, asked) if agreed else ()
+    return [
+        Line(name, says, agreed and getattr(agreed, name), getattr(asked, name), name in wrong)
+        for name, says in BOUNDS.items()
+    ]
+
+
+def usual(
+    method: str, wire: str, *, at_least: int, now: datetime, steps: Sequence[str] = ()
+) -> Agreement:
+    """An agreement with the usual bounds: `method` with its default settings, for a year.
+
+    It allows any lead and any sites, sums of `at_least` sites, ten runs, and twice the method's
+    usual rounds or a hundred, whichever is more.
+    """
+    rounds = parse({"method": method.rpartition("-")[0] or method}).rounds
+    return Agreement(
+        wire=wire,
+        steps=tuple(steps),
+        rounds=max(100, 2 * rounds),
+        local_epochs=10,
+        local_steps=10,
+        batch_size=4,
+        fraction=0.1,
+        at_least=at_least,
+        combine=("mean", "clipped"),
+        most_norm=OF_SITES,
+        rows=("all", "seen"),
+        word_sites=1,
+        lead=(ANYONE,),
+        sites=(),
+        others=True,
+        runs=10,
+        until=now.date() + timedelta(days=DAYS),
+        agreed=now,
+    )
+
+
+def proposed(settings: Settings, base: Agreement) -> Agreement:
+    """The agreement `base`, changed to what a run with these settings needs.
+
+    Raises SettingsError.
+    """
+    known = base.sites or settings.method == ALONE
+    at_least = settings.federation.at_least or base.at_least
+    return _valid(
+        base.model_dump()
+        | {
+            "rounds": settings.rounds,
+            "local_epochs": settings.training.local_epochs,
+            "local_steps": steps_of(settings),
+            "batch_size": settings.training.batch_size,
+            "fraction": settings.federation.fraction,
+            "at_least": fewest(settings, base.sites) if known else at_least,
+            "combine": (combine_of(settings),),
+            "most_norm": limit_of(settings) or base.most_norm,
+            "rows": (rows_of(settings),),
+            "word_sites": settings.vocabulary.min_sites,
+        }
+    )
+
+
+def with_bounds(agreement: Agreement, bounds: Sequence[str]) -> Agreement:
+    """The agreement with other bounds: texts like `runs=3`, `until=2027-01-31`, `lead=["ada"]`.
+
+    If sites are named, others are excluded unless `others` is given too. Raises SettingsError.
+    """
+    plain = agreement.model_dump()
+    given = [parse_assignment(text) for text in bounds]
+    for key, value in given:
+        name = ".".join(key)
+        if name not in BOUNDS:
+            raise SettingsError(f"an agreement has no line {name!r}", fix=nearest(name, [*BOUNDS]))
+        plain[name] = value
+    said = {key[0] for key, _ in given}
+    if "sites" in said and "others" not in said:
+        plain["others"] = not plain["sites"]
+    return _valid(plain)
+
+
+def _valid(plain: Tree) -> Agreement:
+    try:
+        return Agreement.model_validate(plain)
+    except ValidationError as error:
+        raise explained(error, Agreement, tables={}) from error
+
 
 SITE_FILE = "site.toml"
 """The site's own file, in the `local` folder of its kit."""
@@ -33,7 +276,7 @@ Held = TypeVar("Held")
 
 
 @dataclass(frozen=True)
-class Agreed:
+class HeldAgreement:
     """An agreement. `old`: it is from a site's own file, from before agreements had bounds."""
 
     agreement: Agreement
@@ -75,7 +318,7 @@ class Agreements:
         self._count = Reread(path.with_name(COUNT_FILE), _read_count)
         self._today = today
 
-    def of(self, site: SiteFile) -> dict[str, Agreed]:
+    def of(self, site: SiteFile) -> dict[str, HeldAgreement]:
         """All agreements of a site, by method. Raises SettingsError: damaged, or another site's."""
         held = self._consent.now()
         if held is not None and held.site != site.name:
@@ -86,9 +329,9 @@ class Agreements:
                 where=str(self._path.with_name(CONSENT_FILE)),
             )
         named = (held.method if held else {}).items()
-        return self.old(site) | {method: Agreed(agreement) for method, agreement in named}
+        return self.old(site) | {method: HeldAgreement(agreement) for method, agreement in named}
 
-    def agreed(self, site: SiteFile, method: str, wire: str | None) -> Agreed:
+    def agreed(self, site: SiteFile, method: str, wire: str | None) -> HeldAgreement:
         """The site's agreement to a method, whose wire table has the digest `wire`, if given.
 
         Raises Refusal if the site did not agree to everything that the method sends.
@@ -106,7 +349,7 @@ class Agreements:
             raise Refusal("other-wire", method)
         return found
 
-    def hold(self, found: Agreed, asked: Asked) -> None:
+    def hold(self, found: HeldAgreement, asked: Asked) -> None:
         """Raise Refusal, with the names of the fields, if a run is outside an agreement."""
         method = asked.settings.trained_by
         runs = self.runs(found, method)
@@ -121,7 +364,7 @@ class Agreements:
         if fields:
             raise Refusal(OUTSIDE, ", ".join(fields))
 
-    def runs(self, found: Agreed, method: str) -> frozenset[str] | None:
+    def runs(self, found: HeldAgreement, method: str) -> frozenset[str] | None:
         """The runs that count against an agreement; None if its count is lost.
 
         A line that cannot be read counts as a run under every agreement made before it.
@@ -132,19 +375,19 @@ class Agreements:
             return frozenset(counted.get(mark, set()) | counted.get("", set()))
         return frozenset(counted[mark]) if mark in counted else None
 
-    def count(self, found: Agreed, asked: Asked) -> None:
+    def count(self, found: HeldAgreement, asked: Asked) -> None:
         """Note once that a run began. Raises RunError if it cannot be written."""
         method = asked.settings.trained_by
         if asked.key not in (self.runs(found, method) or ()):
             _add(self._path.parent, _mark(method, found), asked.key, self._today())
 
-    def old(self, site: SiteFile) -> dict[str, Agreed]:
+    def old(self, site: SiteFile) -> dict[str, HeldAgreement]:
         """The agreements in the site's own file, valid for a year from when it was written."""
         if not site.consent:
             return {}
         written = int(self._path.stat().st_mtime)
         return {
-            method: Agreed(_with_usual_bounds(site, method, written), old=True)
+            method: HeldAgreement(_with_usual_bounds(site, method, written), old=True)
             for method in site.consent
         }
 
@@ -163,13 +406,13 @@ def write_agreements(folder: Path, held: ConsentFile) -> None:
     with for_the_owner():
         count = _read_count(folder / COUNT_FILE) if (folder / COUNT_FILE).exists() else {}
         for method, agreement in held.method.items():
-            mark = _mark(method, Agreed(agreement))
+            mark = _mark(method, HeldAgreement(agreement))
             if mark not in count:
                 _add(folder, mark, "", agreement.agreed.date())
         write_of_run(folder / CONSENT_FILE, dump_consent(held).encode())
 
 
-def _mark(method: str, found: Agreed) -> str:
+def _mark(method: str, found: HeldAgreement) -> str:
     """The name of an agreement in the count; editing its bounds by hand does not change it."""
     return f"{method} {'' if found.old else found.agreement.agreed.astimezone(UTC).isoformat()}"
 

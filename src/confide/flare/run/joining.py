@@ -10,25 +10,37 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+import math
+import threading
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import GuardError, SettingsError
-from confide.federation.checkpoints import as_array
-from confide.federation.files import plain_name
+from confide.errors import ConfideError, GuardError, SettingsError, printable
+from confide.federation.events import Event
+from confide.federation.failures import Refusal
 from confide.federation.guards import MOST, Guards, check_mark, check_names, check_settled
-from confide.federation.messages import Arrays, carries, decode, encode
-from confide.federation.secure.exchanges import EXCHANGES, OFFER
-from confide.federation.steps import Check, Step
-from confide.federation.wire import WireRow, wire_table
-from confide.learning.encoder_files import is_encoder_name
+from confide.federation.memory import as_array
+from confide.federation.messages import (
+    Arrays,
+    carries,
+    decode,
+    encode,
+)
+from confide.federation.seals import digest, is_signed_by, statement
+from confide.federation.secure.steps import EXCHANGES, OFFER
+from confide.federation.steps import Check, Step, WireRow, wire_table
+from confide.files import Tree, plain_name, write_of_run
+from confide.flare.kits.peers import Card, Place
 from confide.methods import Expecting, answered_in, method_named
 from confide.scoring.calibration import Calibrator
-from confide.settings import Settings
+from confide.settings import Settings, dump
+from confide.training.encoder import is_encoder_name
 
 
 @dataclass(frozen=True)
@@ -226,3 +238,219 @@ def wire_digest(rows: Iterable[WireRow]) -> str:
     """The digest that a consent names: 16 hexadecimal digits that change whenever a row does."""
     table = json.dumps([asdict(row) for row in rows], sort_keys=True)
     return hashlib.sha256(table.encode()).hexdigest()[:16]
+
+
+# --- The lead's order: which run, with which settings, at which sites; signed with the lead's key
+
+
+@dataclass(frozen=True)
+class Order:
+    """What a lead orders. `settings` is the TOML that the sites get.
+
+    `card` and `signature` are the lead's, both empty if the order is not signed.
+    """
+
+    run: str
+    settings: str
+    sites: tuple[str, ...]
+    version: str
+    card: str = ""
+    signature: str = ""
+
+    def said(self) -> bytes:
+        """The statement that is signed."""
+        return statement(
+            "order",
+            self.run.encode(),
+            self.settings.encode(),
+            digest(*(site.encode() for site in self.sites)),
+            self.version.encode(),
+        )
+
+    @property
+    def digest(self) -> str:
+        """The digest of the order, 64 hexadecimal digits."""
+        return digest(self.said()).hex()
+
+    def lead(self) -> Card:
+        """The lead's card. Raises Refusal if there is none, or if it did not sign this order."""
+        card = Card.decode(self.card)
+        if card.kind != "lead" or not is_signed_by(card.public, self.signature, self.said()):
+            raise Refusal("bad-signature", "order")
+        return card
+
+
+def settings_for_sites(settings: Settings) -> str:
+    """The settings as sites get them, without the place of the public set at the server."""
+    public = settings.public.model_copy(update={"files": ()})
+    return dump(settings.model_copy(update={"public": public}))
+
+
+def signed_order(
+    place: Place, *, run: str, settings: Settings, sites: Sequence[str], version: str
+) -> dict[str, str]:
+    """The lead's signature of an order, as it travels with a submission: `card`, `signature`."""
+    order = Order(run, settings_for_sites(settings), tuple(sorted(sites)), version)
+    return {"card": place.card.encode(), "signature": place.identity.sign(order.said())}
+
+
+def submitted(signed: Mapping[str, str]) -> str:
+    """A signed order as one argument of a submission, in hex: FLARE would interpret braces."""
+    return json.dumps(dict(signed)).encode().hex()
+
+
+def card_and_signature(text: str) -> tuple[str, str]:
+    """The lead's card and signature in a submission. Raises Refusal if they are not there."""
+    try:
+        tree = json.loads(bytes.fromhex(text))
+        card, signature = tree["card"], tree["signature"]
+        if not (isinstance(card, str) and isinstance(signature, str) and signature):
+            raise TypeError("text is expected")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Refusal("bad-signature", "order") from error
+    return card, signature
+
+
+def packed(order: Order) -> str:
+    """The part of an order that a `Join` has no other field for; "" if it is not signed."""
+    if not order.signature:
+        return ""
+    said = {"sites": list(order.sites), "card": order.card, "signature": order.signature}
+    return json.dumps(said)
+
+
+def unpacked(text: str, *, run: str, settings: str, version: str) -> Order:
+    """The order that a `Join` with these fields passes on. Raises Refusal."""
+    try:
+        tree = json.loads(text)
+        sites, card, signature = tree["sites"], tree["card"], tree["signature"]
+        if not all(isinstance(one, str) for one in [*sites, card, signature]):
+            raise TypeError("text is expected")
+        order = Order(run, settings, tuple(sites), version, card, signature)
+        order.said()
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Refusal("bad-signature", "order") from error
+    return order
+
+
+# --- What the server tells the lead about a run under way: the events of the run, by number
+#
+# The lead asks for the events after the last one it has seen, and gets numbers and names only. It
+# checks what it hears before using it: a server may not be what it says it is.
+
+
+TOPIC = "confide"
+OUTCOME = "outcome.json"
+MOST_HEARD = 100_000
+"""The most bytes of an outcome that are read."""
+_KEPT = 2000
+_AT_ONCE = 500
+_TOLD = ("start", "failed", "round", "scores", "end")
+_WHOLE = ("round", "rounds", "bytes_up", "bytes_down")
+_NUMBERS = ("loss", "dev_f1", "best_f1", "seconds", "seconds_left")
+_WORDS = ("site", "step", "message", "score")
+_SCORES = ("dev",)
+_HEARD = (*_WHOLE, *_NUMBERS, *_WORDS, *_SCORES)
+"""What the lead is told of an event; the scores of single sites stay at the server."""
+_MOST_SCORES = 32
+_STATES = ("running", "finished", "failed")
+_MOST = 10**15
+
+
+class Bulletin:
+    """A watcher that keeps the last events; other threads may ask it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._events: deque[tuple[int, Tree]] = deque(maxlen=_KEPT)
+        self._number = 0
+        self._outcome = {"state": "running"}
+
+    def __call__(self, event: Event) -> None:
+        """Keep an event, unless it is a single ask or reply: there are too many of these."""
+        if event.kind not in _TOLD:
+            return
+        with self._lock:
+            self._number += 1
+            all = asdict(event)
+            found = {key: all[key] for key in ("kind", *_HEARD) if all[key] is not None}
+            self._events.append((self._number, found))
+
+    def since(self, number: int) -> Tree:
+        """The events after that number, the number of the last one, and the state of the run."""
+        with self._lock:
+            later = [(at, event) for at, event in self._events if at > number][:_AT_ONCE]
+            return {
+                "events": [event for _, event in later],
+                "last": later[-1][0] if later else number,
+                **self._outcome,
+            }
+
+    def end(self) -> None:
+        """Note that the run is finished."""
+        with self._lock:
+            self._outcome = {"state": "finished"}
+
+    def fail(self, error: ConfideError) -> None:
+        """Note why the run cannot continue; what the error says of a site is from a fixed list."""
+        with self._lock:
+            self._outcome = {"state": "failed", "kind": type(error).__name__, "why": str(error)}
+
+    def write(self, folder: Path) -> None:
+        """Write how the run ended into its folder. Raises RunError."""
+        write_of_run(folder / OUTCOME, json.dumps(self._outcome, indent=1).encode())
+
+
+def heard_event(told: object) -> Event | None:
+    """An event as the server told it; None if it is not an event."""
+    if not isinstance(told, dict) or told.get("kind") not in _TOLD:
+        return None
+    kept: Tree = {"kind": told["kind"]}
+    for name, value in told.items():
+        if name in _WORDS and isinstance(value, str):
+            kept[name] = printable(value, 500)
+        elif (name in _WHOLE and type(value) is int and abs(value) <= _MOST) or (
+            name in _NUMBERS and type(value) in (int, float) and math.isfinite(value)
+        ):
+            kept[name] = value
+        elif name in _SCORES and isinstance(value, dict):
+            kept[name] = _scores(value)
+    if kept["kind"] == "round" and not {"round", "rounds", "seconds", "bytes_up"} <= kept.keys():
+        return None
+    return Event(**kept)
+
+
+def _scores(told: Tree) -> dict[str, float | None]:
+    """Scores by kind, without what is none."""
+    return {
+        printable(kind, 100): score
+        for kind, score in list(told.items())[:_MOST_SCORES]
+        if score is None or (type(score) in (int, float) and math.isfinite(score))
+    }
+
+
+def heard_told(said: object, since: int) -> Tree | None:
+    """A run's answer when asked for the events after number `since`; None if it makes no sense."""
+    if not isinstance(said, dict) or not isinstance(said.get("events"), list):
+        return None
+    last = said.get("last")
+    if type(last) is not int or not since <= last <= _MOST:
+        return None
+    return {"events": said["events"][:_AT_ONCE], "last": last, **_state(said)}
+
+
+def heard_outcome(data: bytes) -> Tree:
+    """How a run ended, from the file that the server left; empty if the file makes no sense."""
+    try:
+        said = json.loads(data[:MOST_HEARD])
+    except (ValueError, RecursionError):
+        return {}
+    return _state(said) if isinstance(said, dict) else {}
+
+
+def _state(said: Tree) -> Tree:
+    if said.get("state") not in _STATES:
+        return {}
+    return {"state": said["state"]} | {
+        key: printable(said[key], 2000) for key in ("kind", "why") if key in said
+    }

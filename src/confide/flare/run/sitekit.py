@@ -10,20 +10,29 @@ from typing import Literal
 
 from confide.errors import KitError, SettingsError
 from confide.federation.failures import Refusal
-from confide.federation.files import for_the_owner, write_of_run
 from confide.federation.guards import Guards
 from confide.federation.keys import read_key
-from confide.federation.wire import WireRow
+from confide.federation.steps import WireRow
+from confide.files import for_the_owner, write_of_run
+from confide.flare.kits.kit import Kit
 from confide.flare.kits.peers import place_of
-from confide.flare.kits.startup import Kit
-from confide.flare.run.agreements import CONSENT_FILE, Agreements, write_agreements
-from confide.flare.run.consenting import Line, beyond, lines, proposed, usual, with_bounds
-from confide.flare.run.home import check_home
+from confide.flare.run.agreements import (
+    CONSENT_FILE,
+    Agreements,
+    Line,
+    beyond,
+    lines,
+    proposed,
+    usual,
+    with_bounds,
+    write_agreements,
+)
 from confide.flare.run.joining import check_guards, check_suited, steps_of, wire_digest, wire_of
+from confide.flare.run.site import check_home
 from confide.flare.run.standing import held_of, site_file, site_of
 from confide.methods import method_named
 from confide.recipes import settings_file
-from confide.runs.gathering import Gathered
+from confide.runs.sites import Gathered
 from confide.settings import (
     REFERENCES,
     Settings,
@@ -33,7 +42,7 @@ from confide.settings import (
     load_site,
     nearest,
 )
-from confide.settings.consentfile import Agreement, parse_consent
+from confide.settings.sitefile import Agreement, parse_consent
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Literal
 
 from confide.errors import KitError
-from confide.federation.secure.repeats import SUMS, Sets
+from confide.federation.secure.site import SUMS, Sets
+from confide.flare.kits.kit import Kit
 from confide.flare.kits.peers import known_to
-from confide.flare.kits.startup import Kit
-from confide.flare.run.agreements import SITE_FILE, Agreed, Agreements
-from confide.privacy.purse import PURSE, Purse
-from confide.privacy.spending import Limit
+from confide.flare.run.agreements import SITE_FILE, Agreements, HeldAgreement
+from confide.privacy.spending import PURSE, Limit, Purse
 from confide.runs.athome import AtHome, compared_at_home
 from confide.runs.folder import RUNS, RunFolder
 from confide.settings import SiteFile, load_site
@@ -78,7 +77,7 @@ def site_of(kit: Kit) -> SiteFile:
     return load_site(site_file(kit))
 
 
-def held_of(kit: Kit) -> dict[str, Agreed]:
+def held_of(kit: Kit) -> dict[str, HeldAgreement]:
     """What the site agreed to, by method. Raises KitError, SettingsError."""
     return Agreements(site_file(kit)).of(site_of(kit))
 
@@ -155,7 +154,9 @@ def spent(kit: Kit) -> Spent:
     return Spent(found.charges, found.epsilon, limit.delta, limit.epsilon)
 
 
-def _standing(method: str, found: Agreed, runs: frozenset[str] | None, day: date) -> Standing:
+def _standing(
+    method: str, found: HeldAgreement, runs: frozenset[str] | None, day: date
+) -> Standing:
     agreement = found.agreement
     left = (agreement.until - day).days
     used = None if runs is None else len(runs)

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from confide.federation.events import Event
-from confide.runs.folder import RunFolder
-from confide.runs.shareable import shareable
+from confide.runs.folder import RunFolder, shareable
 
 
 def numbers(event: Event) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import IO
 
 from confide.errors import SettingsError, os_errors_as
 from confide.federation.events import Event
-from confide.userfiles import Tree
+from confide.files import Tree
 
 SCHEMA = 1
 NAME = "events.jsonl"

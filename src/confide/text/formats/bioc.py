@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import FormatError
+from confide.files import Tree
 from confide.text.document import Document, Entity, Problem, Relation, Sentence
 from confide.text.draft import Draft, Source, gathered, head_first, joined
 from confide.text.files import (
@@ -31,7 +32,6 @@ from confide.text.files import (
 from confide.text.places import BYTES, CHARACTERS, Stretch
 from confide.text.reading import Keeps, Options, Reading, clean, cut_down, whole, whole_text
 from confide.text.rows import rows_of
-from confide.userfiles import Tree
 
 ROOT = "collection"
 _COLLECTIONS = ("documents", "PubTator3")

@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from confide.errors import DataError, FormatError, SettingsError, os_errors_as
+from confide.files import Tree, write_whole
 from confide.text.document import Document, Problem, Sentence, Span
 from confide.text.draft import Marked, Mention, Source, gathered, marked_of
 from confide.text.files import Meter, Stream, read_bytes
 from confide.text.reading import Keeps, Options, Reading, clean, cut_down, extra, unheld
 from confide.text.segment import segmented
-from confide.userfiles import Tree, write_whole
 
 GROUP = "sc"
 """The span group that holds what `ents` cannot: spaCy's own name for it."""

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import DataError, FormatError
+from confide.files import Tree
 from confide.text.document import PAIR, Document, Problem, Sentence, Span, packed
 from confide.text.draft import Draft, Source, opened
 from confide.text.files import write_parts
@@ -31,7 +32,6 @@ from confide.text.reading import (
     whole_text,
 )
 from confide.text.rows import Value, loaded, values_of
-from confide.userfiles import Tree
 
 # --- JSON objects to documents: our own full form, and the forms that annotation tools write ------
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
+from confide.files import Tree
 from confide.text.document import Document, Entity, Problem, Relation
 from confide.text.draft import Source, opened
 from confide.text.files import LONGEST_LINE, write_text
@@ -19,7 +20,6 @@ from confide.text.formats.jsonl import annotated
 from confide.text.reading import Keeps, Options, Reading, cut_down, shown, unheld
 from confide.text.rows import Value, value_of
 from confide.text.segment import segmented
-from confide.userfiles import Tree
 
 # --- Tables with a header, cut by commas, tabs or semicolons, as spreadsheets write them ----------
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from confide.files import Tree
 from confide.text.document import Document, Problem
 from confide.text.draft import (
     Link,
@@ -25,7 +26,6 @@ from confide.text.files import write_text
 from confide.text.reading import Keeps, Options, Reading, cut_down, unheld
 from confide.text.rows import Key, Row, rows_of
 from confide.text.segment import segmented
-from confide.userfiles import Tree
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
 
 from confide.errors import FormatError
+from confide.files import Tree
 from confide.text.document import PAIR, Document, Entity, Problem
 from confide.text.files import write_text
 from confide.text.places import CHARACTERS, UTF16
 from confide.text.reading import Keeps, cut_down, malformed, shown, whole
 from confide.text.segment import segmented
-from confide.userfiles import Tree
 
 # --- Records of annotation tools, each turned into one of our own: text and entities by offsets
 #

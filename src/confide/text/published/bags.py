@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import ConfideError, DataError, FormatError
+from confide.files import Tree, json_of
 from confide.text.document import (
     PAIR,
     Document,
@@ -26,7 +27,6 @@ from confide.text.files import LONGEST_LINE, inside, lines_of, read_text
 from confide.text.places import LONGEST_NAME, WAYS, Effort, place_mentions
 from confide.text.reading import Options, Reading, clean, malformed, shown, whole, whole_text
 from confide.text.rows import rows_of, value_of
-from confide.userfiles import Tree, json_of
 
 # --- Shared by formats whose lines hold a sentence, two entities by name, and their relation ------
 

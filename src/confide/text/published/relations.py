@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confide.errors import DataError, FormatError
+from confide.files import Tree, json_of
 from confide.text.document import (
     Document,
     Problem,
@@ -38,7 +39,6 @@ from confide.text.reading import (
     whole_text,
 )
 from confide.text.rows import Row, rows_of
-from confide.userfiles import Tree, json_of
 
 # --- ChemProt as SciBERT's authors published it ---------------------------------------------------
 #

@@ -1,0 +1,3 @@
+"""Whole corpora: dealt to sites, counted, labelled from a knowledge base, made up."""
+
+from __future__ import annotations

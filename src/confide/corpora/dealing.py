@@ -1,0 +1,588 @@
+"""Deal a corpus on disk to sites, one file or folder each: `confide data split`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.corpora.published import locate
+from confide.errors import DataError, SettingsError
+from confide.files import Tree
+from confide.kinds.bags.batches import Same, identity
+from confide.text.document import NO_RELATION, PAIR, Document, Entity, Problem, stated_pairs
+from confide.text.files import write_text
+from confide.text.formats import Reading, format_named, read, write
+from confide.text.segment import segmented, words_cut
+
+# --- Documents by the pair of entities that they state, to keep bags whole and text apart
+
+
+def pairs_of(documents: Sequence[Document], same: Same = "concept") -> list[Hashable]:
+    """Each document's one stated pair, as the identities of head and tail.
+
+    `same` is what makes two mentions one entity. A document that states several pairs, or none,
+    equals no other.
+    """
+    found: list[Hashable] = []
+    for number, document in enumerate(documents):
+        stated = stated_pairs(document) or []
+        if len(stated) == 1:
+            head, tail = stated[0]
+            found.append((identity(document, head, same), identity(document, tail, same)))
+        else:
+            found.append(number)
+    return found
+
+
+def grouped(documents: Sequence[Document], same: Same = "concept") -> list[list[Document]]:
+    """The documents of each pair together, pairs in the order in which they first come."""
+    groups: dict[Hashable, list[Document]] = {}
+    for document, pair in zip(documents, pairs_of(documents, same), strict=True):
+        groups.setdefault(pair, []).append(document)
+    return list(groups.values())
+
+
+def apart(
+    parts: Sequence[Mapping[str, list[Document]]],
+    by: str,
+    *,
+    same: Same = "concept",
+    held: Sequence[str] = ("dev", "test"),
+) -> tuple[list[dict[str, list[Document]]], int]:
+    """The parts without training documents that share what `by` names with a held-out document.
+
+    `parts` are those of one corpus or of several sites: what any of them has in the parts `held`
+    counts for all.
+    `by` is the name of an attribute of documents ("" leaves all as it is), or "pair": the pair of
+    entities that a document states. A document without the attribute shares nothing.
+
+    Gives the parts, and how many documents were left out. Raises DataError if no document has
+    the attribute.
+    """
+    if not by:
+        return [dict(one) for one in parts], 0
+    keys_held = {key for one in parts for part in held for key in _keys(one[part], by, same)}
+    kept, left_out, found = [], 0, set(keys_held)
+    keys_held.discard(None)
+    for one in parts:
+        keys = _keys(one["train"], by, same)
+        found.update(keys)
+        train = [d for d, key in zip(one["train"], keys, strict=True) if key not in keys_held]
+        left_out += len(keys) - len(train)
+        kept.append({**one, "train": train})
+    if not found - {None}:
+        raise DataError(
+            f"no document has an attribute {by!r}, so nothing can be kept apart by it",
+            expected=f'an attribute that the format reads, or "{PAIR}"',
+            fix="see what documents have with `confide data convert FILE --out FILE.jsonl`",
+        )
+    return kept, left_out
+
+
+def _keys(documents: Iterable[Document], by: str, same: Same) -> list[Hashable | None]:
+    if by == PAIR:
+        pairs = pairs_of(list(documents), same)
+        return [pair if isinstance(pair, tuple) else None for pair in pairs]
+    return [dict(document.attributes).get(by) for document in documents]
+
+
+# --- One corpus -> several simulated sites, reproducibly: nothing is lost, nothing is dealt twice
+#
+# - `iid`: shuffled and cut into equal parts (sizes differ by at most one).
+# - `file`, `domain`: whole groups. The groups, sorted by name, are dealt round robin.
+# - `dirichlet`: skewed labels. A document's class is the entity type it mentions most, or the
+#   relation it has most (its own class if it has none); for each class the sites' shares are drawn
+#   from Dirichlet(alpha, ..., alpha) (Hsu, Qi & Brown 2019, arXiv 1909.06335). A small `alpha`
+#   gives sites that hardly share classes.
+# - `quantity`: skewed sizes. Site i holds a share that goes with i^-alpha, or the `shares` given.
+# - `pair`: all documents that state one pair of entities go to one site; the pairs are shuffled and
+#   cut into equal parts. A document that states several pairs, or none, is dealt by itself.
+#
+# Each draw has its own seed, from `seed` and a name. So if train, dev and test of one corpus are
+# dealt one after the other, a site gets the same shares of classes and, if all parts have them,
+# the same domains.
+
+
+By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
+KINDS: tuple[By, ...] = get_args(By)
+Classes = Literal["entities", "relations"]
+ALPHA = {"dirichlet": 0.5, "quantity": 1.0}
+"""The default of `alpha`."""
+DOMAIN_KEYS = ("domain", "genre")
+
+
+def partition(
+    documents: Sequence[Document],
+    sites: int,
+    *,
+    by: By = "iid",
+    seed: int = 1,
+    alpha: float | None = None,
+    shares: Sequence[float] | None = None,
+    classes: Classes = "entities",
+    everybody: bool = True,
+) -> dict[str, list[Document]]:
+    """Deal documents to the sites `site-01`, `site-02`, ...; each gets at least one.
+
+    Within a site, documents keep their order. `alpha` is for `dirichlet` (default 0.5) and
+    `quantity` (default 1), `shares` (one positive number per site) for `quantity`. `classes` is
+    what `dirichlet` skews. Unless `everybody` must get one, fewer documents than sites are dealt
+    one each to the first sites.
+
+    Raises DataError if there are fewer documents, files or domains than sites, a document has no
+    domain, or `alpha` or `shares` make no sense.
+    """
+    if by not in KINDS:
+        raise DataError("unknown way to deal documents", expected=", ".join(KINDS), got=repr(by))
+    if sites < 1:
+        raise DataError("there is no site to deal to", expected="at least 1", got=str(sites))
+    if by == "pair":
+        return deal_pairs(documents, sites, seed=seed, everybody=everybody)
+    few = len(documents) < sites
+    if few and everybody:
+        raise DataError(
+            "there are fewer documents than sites",
+            expected=f"at least {sites}",
+            got=str(len(documents)),
+            fix="ask for fewer sites, or bring more text",
+        )
+    if by in ("file", "domain"):
+        owner = _dealt_by_group([group_of(document, by) for document in documents], sites, by)
+    elif few:
+        owner = np.arange(len(documents), dtype=np.int64)
+    elif by == "dirichlet":
+        kinds = [class_of(document, classes) for document in documents]
+        owner = _dealt_by_class(kinds, sites, seed, _positive(alpha, by))
+    else:
+        wanted = [1.0] * sites if by == "iid" else _sizes(sites, _positive(alpha, by), shares)
+        owner = _dealt(len(documents), np.array(wanted), _generator(seed, by))
+    if not few:
+        _leave_no_site_empty(owner, sites)
+    return _by_owner(documents, owner, sites)
+
+
+def deal_pairs(
+    documents: Sequence[Document],
+    sites: int,
+    *,
+    seed: int = 1,
+    same: Same = "concept",
+    everybody: bool = True,
+) -> dict[str, list[Document]]:
+    """As `partition` by "pair"; `same` is what makes two mentions one entity.
+
+    Raises DataError if there are fewer pairs than sites, and `everybody` must get one.
+    """
+    groups = pairs_of(documents, same)
+    place = {pair: number for number, pair in enumerate(dict.fromkeys(groups))}
+    if len(place) < sites and everybody:
+        raise DataError(
+            "there are fewer pairs of entities than sites",
+            expected=f"at least {sites}",
+            got=str(len(place)),
+            fix='ask for fewer sites, or deal by "iid" or another way',
+        )
+    owner = _dealt(len(place), np.ones(sites), _generator(seed, "pair"))
+    return _by_owner(documents, owner[[place[pair] for pair in groups]], sites)
+
+
+def _by_owner(documents: Sequence[Document], owner: Owner, sites: int) -> dict[str, list[Document]]:
+    names = site_names(sites)
+    dealt: dict[str, list[Document]] = {name: [] for name in names}
+    for document, site in zip(documents, owner, strict=True):
+        dealt[names[site]].append(document)
+    return dealt
+
+
+def site_names(sites: int) -> list[str]:
+    """`site-01`, `site-02`, ..., with as many digits as the last one needs, at least two."""
+    digits = max(2, len(str(sites)))
+    return [f"site-{number:0{digits}}" for number in range(1, sites + 1)]
+
+
+def group_of(document: Document, by: Literal["file", "domain"]) -> str:
+    """The file a document was read from, or the domain it says it belongs to.
+
+    Raises DataError if the document does not say.
+    """
+    if by == "file":
+        group = re.sub(r":\d+$", "", document.source)
+    else:
+        attributes = dict(document.attributes)
+        group = next((attributes[key] for key in DOMAIN_KEYS if attributes.get(key)), "")
+    if not group:
+        keys = " or ".join(repr(key) for key in DOMAIN_KEYS)
+        raise DataError(
+            f"a document has no {by}, so it belongs to no site",
+            where=document.source or document.id,
+            expected=f"an attribute {keys}" if by == "domain" else "the file it was read from",
+            fix='deal by "iid" or another way',
+        )
+    return group
+
+
+def class_of(document: Document, classes: Classes = "entities") -> str:
+    """The type that most entities, or relations, of a document have (of several the first by name).
+
+    "" if there is none; a document that states pairs of which none is related is of the class
+    `NO_RELATION`.
+    """
+    if classes == "entities":
+        counts, none = Counter(entity.type for entity in document.entities), ""
+    else:
+        types = (relation.type for relation in document.relations)
+        counts = Counter(type_ for type_ in types if type_ != NO_RELATION)
+        none = NO_RELATION if stated_pairs(document) else ""
+    return min(counts, key=lambda type_: (-counts[type_], type_), default=none)
+
+
+Owner = NDArray[np.int64]
+
+
+def _dealt_by_group(groups: Sequence[str], sites: int, by: str) -> Owner:
+    names = sorted(set(groups))
+    if len(names) < sites:
+        raise DataError(
+            f"there are fewer {by}s than sites",
+            expected=f"at least {sites}",
+            got=str(len(names)),
+            fix=f'ask for {len(names)} sites, or deal by "iid" or another way',
+        )
+    site = {name: position % sites for position, name in enumerate(names)}
+    return np.array([site[group] for group in groups])
+
+
+def _dealt_by_class(kinds: Sequence[str], sites: int, seed: int, alpha: float) -> Owner:
+    kind = np.array(kinds, dtype=object)
+    owner = np.zeros(len(kinds), dtype=np.int64)
+    for name in sorted(set(kinds)):
+        generator = _generator(seed, "dirichlet", name)
+        shares = generator.dirichlet(np.full(sites, alpha))
+        members = np.flatnonzero(kind == name)
+        owner[members] = _dealt(len(members), shares, generator)
+    return owner
+
+
+def _sizes(sites: int, alpha: float, shares: Sequence[float] | None) -> Sequence[float]:
+    if shares is None:
+        return [float(site) ** -alpha for site in range(1, sites + 1)]
+    if len(shares) != sites or not all(0 < share < float("inf") for share in shares):
+        raise DataError(
+            "the shares do not fit the sites",
+            expected=f"{sites} positive numbers",
+            got=str(list(shares)),
+        )
+    return shares
+
+
+def _positive(alpha: float | None, by: str) -> float:
+    alpha = ALPHA.get(by, 1.0) if alpha is None else alpha
+    if not 0 < alpha < float("inf"):
+        raise DataError("alpha is not usable", expected="a positive number", got=str(alpha))
+    return alpha
+
+
+def _dealt(size: int, shares: NDArray[np.float64], generator: np.random.Generator) -> Owner:
+    """Which site each of `size` shuffled places goes to, in numbers that follow the shares."""
+    owner = np.empty(size, dtype=np.int64)
+    owner[generator.permutation(size)] = np.repeat(
+        np.arange(len(shares)), _largest_remainder(shares, size)
+    )
+    return owner
+
+
+def _largest_remainder(shares: NDArray[np.float64], total: int) -> NDArray[np.int64]:
+    """Whole numbers that go with the shares and sum to `total` (Hamilton's method)."""
+    exact = shares / shares.sum() * total
+    counts: NDArray[np.int64] = np.floor(exact).astype(np.int64)
+    first = np.argsort(counts - exact, kind="stable")
+    counts[first[: total - counts.sum()]] += 1
+    return counts
+
+
+def _leave_no_site_empty(owner: Owner, sites: int) -> None:
+    """Give an empty site the last document of the largest one."""
+    sizes = np.bincount(owner, minlength=sites)
+    for site in np.flatnonzero(sizes == 0):
+        largest = int(np.argmax(sizes))
+        owner[np.flatnonzero(owner == largest)[-1]] = site
+        sizes[largest] -= 1
+        sizes[site] += 1
+
+
+def _generator(seed: int, *names: str) -> np.random.Generator:
+    name = "\0".join(("partition", str(seed), *names))
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).digest()
+    return np.random.default_rng(int.from_bytes(digest[:16], "big"))
+
+
+# --- Hiding entities that occur at several sites, to see how much of a gain depends on them
+#
+# Ge et al. 2020, 4.5 (Fig. 5) mask a share of the entities that their data sets have in common,
+# but do not say how. Here a mention's letters and digits become "x": it stays an entity of the
+# same length at the same place, but nobody can learn its words.
+
+
+_SPACE = re.compile(r"\s+")
+_LETTER = re.compile(r"\w")
+
+
+def common_entities(sites: Mapping[str, Sequence[Document]]) -> list[str]:
+    """What is written, in small letters, of entities that are annotated at two sites or more."""
+    holders: dict[str, set[str]] = {}
+    for site, documents in sites.items():
+        for document in documents:
+            for entity in document.entities:
+                holders.setdefault(_written(document, entity), set()).add(site)
+    return sorted(text for text, names in holders.items() if len(names) > 1)
+
+
+def masked(
+    sites: Mapping[str, Sequence[Document]], share: float, *, seed: int
+) -> dict[str, list[Document]]:
+    """The same documents, with a `share` of the common entities hidden wherever they are annotated.
+
+    For the same seed, a larger share hides everything that a smaller one hides.
+    """
+    common = common_entities(sites)
+    order = np.random.default_rng(seed).permutation(len(common))
+    hidden = {common[place] for place in order[: int(share * len(common) + 0.5)]}
+    return {site: [_hide(one, hidden) for one in documents] for site, documents in sites.items()}
+
+
+def _written(document: Document, entity: Entity) -> str:
+    pieces = [document.text[start:end] for start, end in entity.fragments]
+    return _SPACE.sub(" ", " ".join(pieces)).strip().lower()
+
+
+def _hide(document: Document, hidden: set[str]) -> Document:
+    """The document with the letters of these entities replaced; no offset moves."""
+    text = document.text
+    for entity in document.entities:
+        if _written(document, entity) in hidden:
+            for start, end in entity.fragments:
+                text = text[:start] + _LETTER.sub("x", text[start:end]) + text[end:]
+    return document if text == document.text else replace(document, text=text)
+
+
+# --- What may be told about text without showing any: counts of its parts, and a fingerprint
+
+
+TRAIN = "train"
+
+
+def part_facts(
+    parts: Mapping[str, Sequence[Document]],
+    problems: Sequence[Problem],
+    *,
+    relations: bool,
+    bags: Same | None = None,
+) -> Tree:
+    """Sentences of each part, entities of the training text by type, and problems by kind.
+
+    `words_cut`: the words in these entities, and how many of them raw text has otherwise.
+
+    With `relations`, also the training text's relations by type. With `bags` (what makes two
+    mentions one entity), also how many pairs of entities each part has (several in one document
+    count as one).
+    """
+    train = parts[TRAIN]
+    types = Counter(entity.type for document in train for entity in document.entities)
+    facts: Tree = {part: _sentences(documents) for part, documents in parts.items()}
+    facts["entities"] = dict(sorted(types.items()))
+    facts["words_cut"] = asdict(words_cut(train))
+    if bags is not None:
+        facts["pairs"] = {part: len(set(pairs_of(of, bags))) for part, of in parts.items()}
+    if relations:
+        facts["relations"] = count_relations(train)
+    return {**facts, "problems": kinds_of(problems)}
+
+
+def count_entities(documents: Iterable[Document]) -> dict[str, int]:
+    """How many entities of each type are annotated."""
+    types = Counter(entity.type for document in documents for entity in document.entities)
+    return dict(sorted(types.items()))
+
+
+def count_relations(documents: Iterable[Document]) -> dict[str, int]:
+    """How many relations of each type are annotated."""
+    types = Counter(relation.type for document in documents for relation in document.relations)
+    return {name: count for name, count in sorted(types.items()) if name != NO_RELATION}
+
+
+def kinds_of(problems: Iterable[Problem]) -> dict[str, int]:
+    """How many problems there are of each kind."""
+    return dict(sorted(Counter(problem.kind for problem in problems).items()))
+
+
+def fingerprint(texts: Iterable[tuple[str, str, Sequence[Document]]], *, relations: bool) -> str:
+    """A digest of all text and entities (and `relations`), with their sites and parts."""
+    digest = hashlib.sha256()
+    for name, part, documents in texts:
+        digest.update(f"\0{name}\0{part}".encode())
+        for document in documents:
+            digest.update(document.text.encode("utf-8", "surrogatepass"))
+            marks = [(entity.type, entity.fragments) for entity in document.entities]
+            digest.update(repr(marks).encode())
+            if relations:
+                digest.update(_related(document))
+    return digest.hexdigest()
+
+
+def _related(document: Document) -> bytes:
+    """What a document says about relations, for a digest."""
+    mentions = [(entity.id, entity.concepts) for entity in document.entities]
+    links = [(one.level, one.type, one.head, one.tail) for one in document.relations]
+    said = repr((mentions, links, stated_pairs(document)))
+    return said.encode("utf-8", "surrogatepass")
+
+
+def _sentences(documents: Sequence[Document]) -> int:
+    return sum(bool(s.tokens) for document in documents for s in segmented(document).sentences)
+
+
+SCHEMA = 1
+DESCRIPTION = "split.json"
+
+
+@dataclass(frozen=True, slots=True)
+class SiteShare:
+    """What one site got. `groups` are its files or domains, if these were dealt."""
+
+    path: str
+    documents: int
+    sentences: int
+    entities: dict[str, int]
+    groups: tuple[str, ...] = ()
+    relations: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitReport:
+    """How a corpus was dealt, as in the `split.json` beside the sites' files.
+
+    `classes` is what dirichlet skewed: relations if most documents state their pairs, otherwise
+    entities. `problems` counts, by kind, what reader and writer could not hold or had to change.
+    """
+
+    by: str
+    seed: int
+    alpha: float | None
+    format: str
+    sources: tuple[str, ...]
+    sites: dict[str, SiteShare]
+    problems: dict[str, int]
+    classes: Classes | None = None
+
+    def to_json(self) -> Tree:
+        """The report as plain values."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+def split(
+    paths: str | Path | Sequence[str | Path],
+    sites: int,
+    *,
+    by: By = "iid",
+    seed: int = 1,
+    alpha: float | None = None,
+    out: str | Path,
+    format: str | None = None,
+    to: str | None = None,
+) -> SplitReport:
+    """Read files, deal their documents to sites (see `partitions`), write one file or folder each.
+
+    `format` is the format of the files (None: detect it), `to` the one to write (None: the same).
+
+    Raises:
+        DataError: as `partition` does; or there is no document, or a site's file already exists.
+        SettingsError: the files have several formats and `to` does not choose one.
+    """
+    readings = read_all(paths, format=format)
+    documents = [document for reading in readings.values() for document in reading.documents]
+    kind = format_named(to or _one_format(readings))
+    asked = sum(stated_pairs(document) is not None for document in documents)
+    classes: Classes = "relations" if 2 * asked > len(documents) else "entities"
+    dealt = partition(documents, sites, by=by, seed=seed, alpha=alpha, classes=classes)
+    folder = Path(out)
+    _must_be_free([folder / DESCRIPTION, *(folder / (name + kind.suffix) for name in dealt)])
+    problems = [problem for reading in readings.values() for problem in reading.problems]
+    shares = {}
+    for name, part in dealt.items():
+        problems += write(part, folder / (name + kind.suffix), kind.name)
+        shares[name] = _share(part, name + kind.suffix, by)
+    report = SplitReport(
+        by=by,
+        seed=seed,
+        alpha=ALPHA.get(by) if alpha is None else alpha,
+        format=kind.name,
+        sources=tuple(readings),
+        sites=shares,
+        problems=kinds_of(problems),
+        classes=classes if by == "dirichlet" else None,
+    )
+    text = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
+    write_text(folder / DESCRIPTION, text + "\n")
+    return report
+
+
+def read_all(
+    paths: str | Path | Sequence[str | Path],
+    *,
+    format: str | None = None,
+    scheme: str | None = None,
+) -> dict[str, Reading]:
+    """Read each path (`$CONFIDE_DATA` is expanded); by path, as it was given.
+
+    Raises DataError if there is no path or no document, and what the readers raise.
+    """
+    given = [paths] if isinstance(paths, (str, Path)) else paths
+    readings = {str(path): read(locate(path), format, scheme=scheme) for path in given}
+    if not any(reading.documents for reading in readings.values()):
+        raise DataError(
+            "there is no document", expected="at least one", got=", ".join(readings) or "no file"
+        )
+    return readings
+
+
+def _one_format(readings: dict[str, Reading]) -> str:
+    formats = sorted({reading.format for reading in readings.values()})
+    if len(formats) > 1:
+        raise SettingsError(
+            "the files have several formats", got=", ".join(formats), fix="say which one to write"
+        )
+    return formats[0]
+
+
+def _must_be_free(paths: Sequence[Path]) -> None:
+    taken = next((path for path in paths if path.exists()), None)
+    if taken is not None:
+        raise DataError(
+            "there is something already",
+            where=str(taken),
+            fix="give another folder, or remove what is there",
+        )
+
+
+def _share(documents: Sequence[Document], path: str, by: By) -> SiteShare:
+    types = Counter(entity.type for document in documents for entity in document.entities)
+    groups: set[str] = set()
+    if by in ("file", "domain"):
+        groups = {group_of(document, by) for document in documents}
+    return SiteShare(
+        path=path,
+        documents=len(documents),
+        sentences=sum(len(document.sentences) for document in documents),
+        entities=dict(sorted(types.items())),
+        groups=tuple(sorted(groups)),
+        relations=count_relations(documents),
+    )

@@ -1,1 +1,0 @@
-"""Documents as examples, and examples as numbers."""

@@ -1,1 +1,0 @@
-"""Whole corpora: dealt to sites, counted, labelled from a knowledge base, made up."""

@@ -1,0 +1,226 @@
+"""The cryptography of a secure sum, all of it from `cryptography`: keys, keystreams, boxes.
+
+Key agreement is X25519 (RFC 7748), signatures are Ed25519 (RFC 8032), keys are derived by
+HKDF-SHA256 (RFC 5869), keystreams are AES-256 in counter mode (NIST SP 800-38A), and boxes are
+sealed with ChaCha20-Poly1305 (RFC 8439). Known answers: tests/federation/secure.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from confide.federation.seals import digest
+
+SECRET = 32
+"""The bytes of every secret: keys and seeds."""
+TAG = 16
+"""The bytes that a sealed box is longer than what is in it."""
+_NONCE = bytes(12)  # every box key seals one message
+_BLOCK = 2**17
+"""Bytes of keystream at a time: few enough to stay in a core's cache."""
+_WORTH = 100
+"""Blocks of keystream, a few milliseconds of work, that are worth a thread."""
+_THREADS = min(4, os.cpu_count() or 1)
+
+
+def fresh_secret() -> bytes:
+    """32 bytes from the operating system."""
+    return secrets.token_bytes(SECRET)
+
+
+def public_of(secret: bytes) -> bytes:
+    """The public X25519 key of a secret one, raw."""
+    return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
+
+
+def shared(secret: bytes, public: bytes) -> bytes:
+    """What both owners of two X25519 keys know. Raises ValueError for a key of low order."""
+    return sharing(secret)(public)
+
+
+def sharing(secret: bytes) -> Callable[[bytes], bytes]:
+    """`shared` for one secret and many public keys: reading a secret key costs as much as using it.
+
+    What is given raises ValueError for a key of low order.
+    """
+    own = X25519PrivateKey.from_private_bytes(secret)
+    return lambda public: own.exchange(X25519PublicKey.from_public_bytes(public))
+
+
+def is_low_order(public: bytes) -> bool:
+    """Whether a public key leads everyone to the same shared secret, or is none at all."""
+    try:
+        shared(bytes([1]) * SECRET, public)
+    except ValueError:
+        return True
+    return False
+
+
+def derived(secret: bytes, info: bytes) -> bytes:
+    """A key for one use, which `info` names: HKDF-SHA256 without salt."""
+    return HKDF(hashes.SHA256(), length=SECRET, salt=None, info=info).derive(secret)
+
+
+def pair_info(context: bytes, one: str, other: str) -> bytes:
+    """What a pair key is for: the sum, and the two names in order."""
+    low, high = sorted((one, other))
+    return digest(context, b"pair", low.encode(), high.encode())
+
+
+def own_info(context: bytes) -> bytes:
+    """What the key of a site's own mask is for."""
+    return digest(context, b"own")
+
+
+def box_info(context: bytes, sender: str, receiver: str, *, offered: bytes) -> bytes:
+    """What the key of a box is for: one offer, by its public key `offered`, from one to another."""
+    return digest(context, b"box", offered, sender.encode(), receiver.encode())
+
+
+def add_keystream(lanes: NDArray[np.uint8], key: bytes, *, width: int, sign: int = 1) -> None:
+    """Add a keystream to little-endian lanes of `width` bytes, in place and modulo their size.
+
+    `lanes` are bytes, whole lanes of them; `sign = -1` subtracts. `add_streams` goes on where
+    another width begins, so no byte of a keystream is used twice.
+    """
+    add_streams([(lanes, width)], [(key, sign)])
+
+
+def add_streams(
+    parts: Sequence[tuple[NDArray[np.uint8], int]], keys: Iterable[tuple[bytes, int]]
+) -> None:
+    """Add keystreams, each laid end to end over parts of different widths, to all of them.
+
+    Each key comes with the sign of its stream. A block of lanes takes in all streams before the
+    next one, so that it is fetched from memory once. Many blocks are shared among threads: a
+    counter mode can begin anywhere.
+    """
+    streams, blocks = list(keys), _blocks(parts)
+    many = min(_THREADS, len(blocks) * len(streams) // _WORTH) or 1
+    if many == 1:
+        _add(blocks, streams)
+        return
+    size = -(-len(blocks) // many)
+    runs = [blocks[start : start + size] for start in range(0, len(blocks), size)]
+    with ThreadPoolExecutor(len(runs)) as pool:
+        for done in [pool.submit(_add, run, streams) for run in runs]:
+            done.result()
+
+
+def _blocks(parts: Sequence[tuple[NDArray[np.uint8], int]]) -> list[tuple[int, NDArray[Any]]]:
+    """The lanes, block by block, and where in a keystream each begins."""
+    found, offset = [], 0
+    for part, width in parts:
+        for start in range(0, len(part), _BLOCK):
+            own = part[start : start + _BLOCK]
+            found.append((offset + start, own.view(f"<u{width}")))
+        offset += len(part)
+    return found
+
+
+def _add(blocks: Sequence[tuple[int, NDArray[Any]]], keys: Sequence[tuple[bytes, int]]) -> None:
+    """Add all streams to these blocks, which follow each other."""
+    if not blocks:
+        return
+    streams = [(_keystream(key, blocks[0][0]), sign) for key, sign in keys]
+    zeros, buffer = memoryview(bytes(_BLOCK)), bytearray(_BLOCK + 16)
+    for _, own in blocks:
+        mask = np.frombuffer(buffer, own.dtype, count=len(own))
+        for stream, sign in streams:
+            stream.update_into(zeros[: own.nbytes], buffer)
+            (np.add if sign > 0 else np.subtract)(own, mask, out=own)
+
+
+def _keystream(key: bytes, offset: int) -> CipherContext:
+    """What turns zeros into the keystream of a key, from this byte on."""
+    counter, rest = divmod(offset, 16)
+    stream = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(16, "big"))).encryptor()
+    stream.update(bytes(rest))
+    return stream
+
+
+def sealed(key: bytes, inside: bytes) -> bytes:
+    """A box that only holders of this key can open or make. The key seals nothing else."""
+    return ChaCha20Poly1305(key).encrypt(_NONCE, inside, None)
+
+
+def unsealed(key: bytes, box: bytes) -> bytes | None:
+    """What is in a box; None if this key did not seal it."""
+    try:
+        return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)
+    except (InvalidTag, ValueError):
+        return None
+
+
+def fresh_signer() -> Ed25519PrivateKey:
+    """A new key for signatures."""
+    return Ed25519PrivateKey.generate()
+
+
+# --- Secrets in shares: any `least` of them give the secret back, fewer say nothing about it
+#
+# Shamir, "How to Share a Secret", Communications of the ACM 22(11), 1979, over the integers modulo
+# 2^521 - 1. Place x (1, 2, …) gets the value of a random polynomial at x; the secret is its value
+# at 0.
+
+
+PRIME = 2**521 - 1
+SHARE = 66
+"""The bytes of a share."""
+
+
+def split(secret: bytes, places: int, *, least: int) -> list[bytes]:
+    """A share for each of the places 1 … `places`."""
+    chosen = [secrets.randbelow(PRIME) for _ in range(least - 1)]
+    return shares_of(int.from_bytes(secret, "big"), chosen, places)
+
+
+def split_both(one: bytes, other: bytes, places: int, *, least: int) -> list[bytes]:
+    """For each place its shares of two secrets, end to end."""
+    shares = split(one, places, least=least), split(other, places, least=least)
+    return [first + second for first, second in zip(*shares, strict=True)]
+
+
+def shares_of(secret: int, coefficients: Sequence[int], places: int) -> list[bytes]:
+    """The values of secret + c_1 x + c_2 x^2 … at x = 1 … `places`."""
+    found = []
+    for x in range(1, places + 1):
+        value = 0
+        for coefficient in reversed(coefficients):
+            value = (value + coefficient) * x % PRIME
+        found.append(((value + secret) % PRIME).to_bytes(SHARE, "big"))
+    return found
+
+
+class Joiner:
+    """Joins shares of the same places, for as many secrets as there are."""
+
+    def __init__(self, places: Sequence[int]) -> None:
+        self._factors = {}
+        for x in places:
+            above, below = 1, 1
+            for other in places:
+                if other != x:
+                    above = above * other % PRIME
+                    below = below * (other - x) % PRIME
+            self._factors[x] = above * pow(below, -1, PRIME) % PRIME
+
+    def join(self, shares: Mapping[int, bytes]) -> bytes | None:
+        """The secret whose shares these are, by place; None if they do not belong together."""
+        terms = (int.from_bytes(shares[x], "big") * factor for x, factor in self._factors.items())
+        value = sum(terms) % PRIME
+        return value.to_bytes(SECRET, "big") if value < 2 ** (8 * SECRET) else None

@@ -1,0 +1,632 @@
+"""Startup kits: a consortium's folder, and one kit each for the server, the sites and the lead.
+
+```
+OUT/consortium.toml              who takes part, and where the server is
+OUT/authority/                   the root key: whoever has it can let anyone in
+OUT/kits/server, SITE…, LEAD
+```
+A kit holds its owner's private key and certificates (`startup/`), our policies (`local/`, see
+`policies`), and later what its processes leave. Only its owner gets it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import ipaddress
+import json
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+from confide.errors import (
+    EngineError,
+    GuardError,
+    KitError,
+    MissingDataError,
+    SettingsError,
+    printable,
+)
+from confide.federation.messages import MOST_BYTES
+from confide.files import Tree, bytes_of, json_of, plain_name, text_of
+from confide.settings.reading import read_toml
+
+# --- The parts of a kit's or a consortium's description, each checked before it is used
+
+
+_KINDS: dict[str, type | tuple[type, ...]] = {"port": int, "days": (int, float), "sites": tuple}
+_LONGEST = 1000
+
+
+def names_of(kind: type) -> list[str]:
+    """The fields of a kit or a consortium that its description holds."""
+    return [field.name for field in dataclasses.fields(kind) if field.name != "path"]
+
+
+def parts_of(kind: type, held: Tree, file: Path) -> Tree:
+    """What a description says about each field of a `kind`.
+
+    Raises:
+        KeyError: a field is missing.
+        KitError: a value has the wrong type, or is a text that cannot be a name.
+    """
+    parts = {name: held[name] for name in names_of(kind)}
+    for name, value in parts.items():
+        if not _fits(name, value):
+            raise KitError(
+                f"{name} is damaged in this description",
+                got=printable(repr(value)),
+                where=str(file),
+                fix="restore the file from a backup",
+            )
+    return parts
+
+
+def _fits(name: str, value: object) -> bool:
+    if isinstance(value, bool) or not isinstance(value, _KINDS.get(name, str)):
+        return False
+    texts = value if isinstance(value, tuple) else [value] if isinstance(value, str) else []
+    return all(
+        isinstance(text, str) and text.isprintable() and len(text) <= _LONGEST for text in texts
+    )
+
+
+def check_schema(held: object, file: Path, schema: int) -> None:
+    """Raise KitError if a description has no schema, or a newer one than `schema`."""
+    found = held.get("schema") if isinstance(held, dict) else None
+    if not isinstance(found, int):
+        raise KitError(
+            "this file does not say its schema",
+            expected=f"schema {schema}",
+            where=str(file),
+            fix="restore the file from a backup",
+        )
+    if found > schema:
+        raise KitError(
+            "a newer version of confide wrote this file",
+            expected=f"schema {schema}",
+            got=printable(found),
+            where=str(file),
+            fix="upgrade confide",
+        )
+
+
+# --- Which names a consortium, its sites, its lead, its server and its runs may have
+
+
+SERVER = "server"
+RESERVED = (SERVER, "client", "all", "admin")
+"""Names with another meaning in NVIDIA FLARE."""
+
+_TRUTHS = ("yes", "true", "t", "y", "1", "no", "false", "f", "n", "0")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,47}")
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
+
+
+def check_names(consortium: str, sites: Sequence[str], *, lead: str, host: str) -> None:
+    """Raise KitError if a name is not allowed or is used twice, whatever its case.
+
+    Unlike in a settings file, a site's name has no dot: FLARE makes addresses from names and dots.
+    """
+    if not sites:
+        raise KitError("a consortium needs at least one site", fix="name one with --site")
+    for what, name in (("consortium", consortium), ("lead", lead), *(("site", s) for s in sites)):
+        _check_form(what, name)
+    taken = {name: f"{name!r} means something else here" for name in RESERVED}
+    taken[host.lower()] = f"{host!r} is the server's host"
+    for what, name in (("lead", lead), *(("site", s) for s in sites)):
+        if name.lower() in taken:
+            raise KitError(
+                f"the {what} cannot have this name: {taken[name.lower()]}",
+                got=repr(name),
+                fix="choose another name",
+            )
+        taken[name.lower()] = f"another {what if what == 'site' else 'site'} has that name"
+        if what == "lead":
+            taken[name.lower()] = "the lead has that name"
+
+
+def check_site(name: str, *, host: str) -> None:
+    """Raise KitError if no site of a server at `host` can have that name."""
+    _check_form("site", name)
+    if name.lower() in (*RESERVED, host.lower()):
+        raise KitError("no site can have this name", got=repr(name), fix="check the spelling")
+
+
+def check_peer(name: str) -> None:
+    """Raise KitError if no peer (the server, a site or a lead) can have that name."""
+    if name != SERVER:
+        _check_form("peer", name)
+
+
+def _check_form(what: str, name: str) -> None:
+    if not _NAME.fullmatch(name):
+        raise KitError(
+            f"a {what} cannot have this name",
+            expected="a letter or digit, then up to 47 letters, digits, '-' or '_'",
+            got=repr(name),
+        )
+    if what == "site" and _is_no_text(name):
+        raise KitError(
+            "FLARE would read this name as a number, or as yes or no",
+            got=repr(name),
+            fix=f"choose another name, such as {'site-' + name!r}",
+        )
+
+
+def _is_no_text(value: str) -> bool:
+    """Whether FLARE, which gets names on a command line, would read this as something else."""
+    try:
+        float(value)
+    except ValueError:
+        return value.lower() in _TRUTHS
+    return True
+
+
+def check_host(host: str) -> None:
+    """Raise KitError if sites could not reach a server of that name, or FLARE would not take it."""
+    if _is_ipv6(host.strip("[]")):
+        raise KitError("FLARE cannot listen on an IPv6 address", got=host, fix="give a host name")
+    if not _HOST.fullmatch(host) or len(host) > 253:
+        raise KitError(
+            "this is not the name of a host",
+            expected="a name such as fl.example.org, or an IPv4 address; no port and no scheme",
+            got=repr(host),
+        )
+
+
+def _is_ipv6(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).version == 6
+    except ValueError:
+        return False
+
+
+def organisation(consortium: str) -> str:
+    """The consortium's name as it stands in certificates: the organisation of all participants."""
+    name = re.sub(r"[^A-Za-z0-9_]", "_", consortium)
+    return f"{name}_" if _is_no_text(name) else name
+
+
+MOST_SITES = 1000
+LONGEST_CARD = 20_000
+LONGEST_SETTINGS = 200_000
+"""Characters of a run's settings as TOML; the longest recipe has about 2,000."""
+
+
+def check_order(
+    run: object, settings: object, *, sites: object, version: object, lead: object
+) -> None:
+    """Raise EngineError if what a lead submitted, of whatever types, cannot be a run."""
+    try:
+        plain_name(run, "a run")
+        plain_name(version, "a version")
+        if not isinstance(sites, list) or not 0 < len(sites) <= MOST_SITES:
+            raise GuardError("sites is not a list of names", expected=f"1 to {MOST_SITES} names")
+        for site in sites:
+            plain_name(site, "a site")
+        if len(set(sites)) < len(sites):
+            raise GuardError("a site is named twice")
+        if not isinstance(settings, str) or len(settings) > LONGEST_SETTINGS:
+            raise GuardError(
+                "settings is not a text", expected=f"at most {LONGEST_SETTINGS} characters"
+            )
+        if not isinstance(lead, str) or len(lead) > LONGEST_CARD:
+            raise GuardError("the lead's card and signature are not a text")
+    except GuardError as error:
+        raise EngineError(
+            f"the server does not take this submission: {error}",
+            fix="submit runs with `confide coordinate` of the server's version",
+        ) from error
+
+
+# --- What every startup kit allows, as the files that NVIDIA FLARE reads from a kit's `local/`
+#
+# The defaults of FLARE 2.9 let a lead ship code, let anyone with a role read a site's files, and
+# send each site's error log to the server. Here only what a run needs is allowed:
+#
+# - no code travels, and only our two classes can be built from what a lead submits;
+# - a lead may submit, watch, abort and download its own runs, and see which sites are connected;
+# - no log leaves a site, and no log holds the content of messages;
+# - what the server stores lies in its kit; it notices within half a minute that a site is gone;
+# - processes on the same machine also use TLS with each other.
+
+
+Kind = Literal["server", "site", "lead"]
+
+CLASSES = (
+    "confide.flare.nvidia.components.ConfideController",
+    "confide.flare.nvidia.components.ConfideExecutor",
+)
+"""The only classes that a run may build, at the server and at a site."""
+
+ROLES = ("project_admin", "org_admin", "lead", "member")
+RIGHTS = (
+    "submit_job",
+    "clone_job",
+    "manage_job",
+    "download_job",
+    "view",
+    "operate",
+    "shell_commands",
+    "byoc",
+    "server-predeployed-flwr",
+)
+"""The rights that FLARE gives to a role; each is a group of commands or one command."""
+
+OWN = "n:submitter"
+"""Only the lead that submitted the run."""
+MEMBER = "o:site"
+"""Every lead of this consortium: its certificate and this kit name the same organisation."""
+
+HEARTBEAT_EVERY = 5
+HEARTBEAT_TIMEOUT = 25
+"""Seconds between a site's heartbeats, and without one until the server counts it as gone."""
+MESSAGE_TIMEOUT = 10.0
+"""Seconds that a site waits for the answer to a heartbeat."""
+
+LARGEST = MOST_BYTES + 64 * 2**20
+"""The most bytes of one message, everywhere: the weights of one model, and some more."""
+
+STORE = Path("store")
+"""The folder in the server's kit for submissions and their outcomes."""
+
+
+def authorization(kind: Kind) -> dict[str, object]:
+    """`authorization.json`: every right of every role."""
+    permissions: dict[str, dict[str, str]] = {role: dict.fromkeys(RIGHTS, "none") for role in ROLES}
+    lead = permissions["lead"]
+    lead["submit_job"] = MEMBER
+    if kind == "server":
+        lead |= {"check_status": MEMBER, "list_jobs": MEMBER}
+        lead |= {"get_job_meta": OWN, "app_command": OWN, "abort_job": OWN}
+        lead |= {"download_job": OWN, "download_job_components": OWN}
+    return {"format_version": "1.0", "permissions": permissions}
+
+
+def resources(kind: Kind) -> dict[str, object]:
+    """`resources.json`: the components that a server, a site or a lead runs with."""
+    if kind == "lead":
+        waits = {"idle_timeout": 900.0, "login_timeout": 10.0, "authenticate_msg_timeout": 5.0}
+        return {"format_version": 1, "admin": {**waits, "with_debug": False, "prompt": "> "}}
+    common: dict[str, object] = {
+        "format_version": 2,
+        "class_list_enforcement_mode": "enforce",
+        "class_allow_list": list(CLASSES),
+        "allow_log_streaming": False,
+    }
+    return common | (_server() if kind == "server" else _site())
+
+
+def _server() -> dict[str, object]:
+    service = {
+        "admin_storage": "transfer",
+        "max_num_clients": 100,
+        "heart_beat_timeout": HEARTBEAT_TIMEOUT,
+        "shutdown_period": 3.0,
+        "download_job_url": "",
+        "admin_timeout": MESSAGE_TIMEOUT,
+    }
+    schedule: dict[str, object] = {
+        "max_jobs": 1,
+        "max_schedule_count": 1000,
+        "min_schedule_interval": 2.0,
+        "max_schedule_interval": 10.0,
+    }
+    store: dict[str, object] = {"uri_root": str(STORE / "runs"), "job_store_id": "job_store"}
+    parts = [
+        _part("job_scheduler", "job_schedulers.job_scheduler.DefaultJobScheduler", args=schedule),
+        _part("job_manager", "nvflare.apis.impl.job_def_manager.SimpleJobDefManager", args=store),
+        _part("job_store", "storages.filesystem_storage.FilesystemStorage"),
+        _part("process_launcher", "job_launcher.server_process_launcher.ServerProcessJobLauncher"),
+    ]
+    return {"servers": [service], "components": parts}
+
+
+def _site() -> dict[str, object]:
+    """The site's part; `site_config`, which it would tell the server, is empty."""
+    manager = "resource_managers.passthrough_resource_manager.PassthroughResourceManager"
+    consumer = "resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer"
+    parts = [
+        _part("resource_manager", manager),
+        _part("resource_consumer", consumer),
+        _part("process_launcher", "job_launcher.client_process_launcher.ClientProcessJobLauncher"),
+    ]
+    talk = {"retry_timeout": 30, "maint_msg_timeout": MESSAGE_TIMEOUT, "site_config": {}}
+    return {"client": talk, "components": parts}
+
+
+def watching() -> dict[str, object]:
+    """`watch__p_resources.json`: our own component in the resident process, for `status`."""
+    return {"components": [_part("watch", "confide.flare.nvidia.watch.Watch")]}
+
+
+def _part(name: str, path: str, *, args: dict[str, object] | None = None) -> dict[str, object]:
+    full = path if path.split(".")[0] in ("nvflare", "confide") else f"nvflare.app_common.{path}"
+    return {"id": name, "path": full, "args": args or {}}
+
+
+def connections() -> dict[str, object]:
+    """`comm_config.json`: connections only to the server; TLS between local processes as well.
+
+    A message that declares more than `LARGEST` bytes is refused before memory is allocated for it.
+    """
+    local = {"host": "localhost", "connection_security": "mtls"}
+    return {
+        "streaming_max_blob_size": LARGEST,
+        "allow_adhoc_conns": False,
+        "backbone_conn_gen": 2,
+        "internal": {"scheme": "tcp", "resources": local},
+    }
+
+
+def logging_config() -> dict[str, object]:
+    """`log_config.json`: one file that stays in the kit, in a format that leaves out content."""
+    file = {
+        "class": "logging.handlers.RotatingFileHandler",
+        "level": "INFO",
+        "formatter": "plain",
+        "filename": "log.txt",
+        "mode": "a",
+        "maxBytes": 5_000_000,
+        "backupCount": 4,
+    }
+    return {
+        "version": 1,
+        "disable_existing_loggers": False,
+        "formatters": {"plain": {"()": "confide.flare.nvidia.resident.Plain"}},
+        "handlers": {"file": file},
+        "loggers": {"root": {"level": "INFO", "handlers": ["file"]}},
+    }
+
+
+def write(folder: Path, kind: Kind) -> None:
+    """Write these policies into a kit's `local/`, in place of what was there."""
+    local = folder / "local"
+    for old in local.iterdir():
+        old.unlink()
+    files = {"resources.json": resources(kind)}
+    if kind != "lead":
+        files |= {
+            "authorization.json": authorization(kind),
+            "comm_config.json": connections(),
+            "log_config.json": logging_config(),
+            "watch__p_resources.json": watching(),
+        }
+    for name, content in files.items():
+        write_private(local / name, json.dumps(content, indent=2) + "\n")
+
+
+def write_private(path: Path, text: str | bytes) -> None:
+    """Write a file that only its owner can read."""
+    data = text.encode() if isinstance(text, str) else text
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        os.fchmod(file.fileno(), 0o600)
+        file.write(data)
+
+
+SCHEMA = 1
+PORT = 8002
+DAYS = 365
+
+DESCRIPTION, PROJECT, _AUTHORITY, KITS = "confide.json", "consortium.toml", "authority", "kits"
+ROOT_KEY = Path(_AUTHORITY, "root.key")
+"""In the consortium's folder."""
+
+
+@dataclass(frozen=True)
+class Kit:
+    """A startup kit. `identity` is the server's name in its certificate, `user` the lead's."""
+
+    path: Path
+    kind: Kind
+    name: str
+    consortium: str
+    host: str
+    port: int
+    identity: str
+    user: str = ""
+
+    @property
+    def certificate(self) -> Path:
+        """The certificate that its owner shows to the others."""
+        return self.path / "startup" / f"{'server' if self.kind == SERVER else 'client'}.crt"
+
+    @property
+    def key(self) -> Path:
+        """The private key."""
+        return self.certificate.with_suffix(".key")
+
+    @property
+    def root(self) -> Path:
+        """The certificate of the consortium's authority."""
+        return self.path / "startup" / "rootCA.pem"
+
+
+@dataclass(frozen=True)
+class Consortium:
+    """A consortium's folder. `days` is how long a new kit's certificate is valid."""
+
+    path: Path
+    name: str
+    host: str
+    port: int
+    lead: str
+    sites: tuple[str, ...]
+    days: float = DAYS
+
+    @property
+    def authority(self) -> Path:
+        """The folder of the root key."""
+        return self.path / _AUTHORITY
+
+    def kit(self, name: str) -> Kit:
+        """The kit of `server`, a site or the lead. Raises KitError."""
+        return open_kit(self.path / KITS / name)
+
+    def kits(self) -> tuple[Kit, ...]:
+        """All kits: the server's, the sites', the lead's. Raises KitError if one is gone."""
+        return tuple(self.kit(name) for name in (SERVER, *self.sites, self.lead))
+
+
+def no_engine() -> EngineError:
+    """The error to raise if NVIDIA FLARE is not installed."""
+    return EngineError(
+        "NVIDIA FLARE is not installed, and real sites need it",
+        fix="install it with: pip install 'confide[flare]'",
+    )
+
+
+def open_consortium(path: Path) -> Consortium:
+    """Read a consortium's project file. Raises KitError: missing, damaged, or too new."""
+    file = path / PROJECT
+    try:
+        held = read_toml(file)
+    except MissingDataError as error:
+        raise KitError(
+            "this is not a consortium's folder",
+            expected=f"a file {PROJECT} in it",
+            where=str(path),
+            fix="make one with `confide consortium init`",
+        ) from error
+    except SettingsError as error:
+        raise KitError(f"this is not a project file ({error.what})", where=str(file)) from error
+    check_schema(held, file, SCHEMA)
+    try:
+        sites = held["sites"]
+        held["sites"] = tuple(sites) if isinstance(sites, list) else sites
+        return Consortium(path, **parts_of(Consortium, held, file))
+    except KeyError as error:
+        raise KitError(f"the project file lacks {error}", where=str(file)) from error
+
+
+def open_kit(path: Path, kind: Kind | None = None) -> Kit:
+    """Open a startup kit. Raises KitError if it is missing, damaged or not of this `kind`."""
+    file = path / "local" / DESCRIPTION
+    try:
+        held = json_of(text_of(file))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise KitError(
+            "there is no startup kit" if path.exists() else "there is no such folder",
+            expected="the folder of a kit that `confide consortium init` made",
+            where=str(path),
+        ) from error
+    except (OSError, ValueError) as error:
+        raise KitError(
+            "the kit's description is damaged",
+            where=str(file),
+            fix="restore the file from a backup",
+        ) from error
+    check_schema(held, file, SCHEMA)
+    try:
+        kit = Kit(path.resolve(), **parts_of(Kit, held, file))
+    except KeyError as error:
+        raise KitError(f"the kit's description lacks {error}", where=str(file)) from error
+    if kit.kind not in get_args(Kind):
+        raise KitError(
+            "the kit is of an unknown kind",
+            expected=" or ".join(get_args(Kind)),
+            got=repr(kit.kind),
+            where=str(file),
+        )
+    if kind is not None and kit.kind != kind:
+        raise KitError(
+            f"this is the kit of {_article(kit)}",
+            expected=f"a {kind}'s kit",
+            where=str(path),
+            fix=f"use {_verb(kit)} with it, or take the right kit",
+        )
+    for part in (kit.certificate, kit.key, kit.root):
+        if not part.is_file():
+            raise KitError(
+                "a part of the kit is missing",
+                expected=part.name,
+                where=str(part.parent),
+                fix="restore the kit from a backup, or ask the founder for a new one",
+            )
+    return kit
+
+
+def _article(kit: Kit) -> str:
+    return "the server" if kit.kind == SERVER else f"{kit.kind} {kit.name}"
+
+
+def _verb(kit: Kit) -> str:
+    return (
+        "`confide coordinate --kit`"
+        if kit.kind == "lead"
+        else f"`confide {kit.kind} start|stop|status`"
+    )
+
+
+def expires(kit: Kit) -> datetime.datetime:
+    """When the kit's certificate expires, in UTC. Raises KitError if it cannot be read."""
+    try:
+        from cryptography import x509
+    except ImportError as error:
+        raise no_engine() from error
+    try:
+        return x509.load_pem_x509_certificate(bytes_of(kit.certificate)).not_valid_after_utc
+    except (OSError, ValueError) as error:
+        raise KitError(
+            "the kit's certificate cannot be read", where=str(kit.certificate)
+        ) from error
+
+
+# --- Removes what NVIDIA FLARE leaves in a kit: folders of runs, and a growing audit log
+#
+# To be called before any process of the kit runs, when every run has ended. The outcome of runs
+# lies in `runs`, `store` and a site's memory, which nothing here touches.
+
+
+KEPT = 5
+"""How many folders of runs stay, the newest ones: they hold the logs of the runs' processes."""
+AUDIT = Path("audit.log")
+AUDIT_BYTES = 5_000_000
+AUDITS_KEPT = 4
+"""An audit log that grows longer than this is set aside; this many old ones are kept."""
+
+
+def tidy(kit: Path) -> None:
+    """Remove what old runs left in a kit, and set a long audit log aside; ignores failures."""
+    for folder in _runs(kit)[KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)
+    for folder in _runs(kit / "transfer"):
+        with contextlib.suppress(OSError):  # removes only empty ones
+            folder.rmdir()
+    with contextlib.suppress(OSError):
+        _set_aside(kit / AUDIT)
+
+
+def _runs(folder: Path) -> list[Path]:
+    """The folders with names that FLARE gives to runs and transfers, the newest first."""
+    try:
+        found = [path for path in folder.iterdir() if _is_of_a_run(path)]
+        return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
+    except OSError:
+        return []
+
+
+def _is_of_a_run(path: Path) -> bool:
+    try:
+        named = str(uuid.UUID(path.name)) == path.name
+    except ValueError:
+        return False
+    return named and path.is_dir() and not path.is_symlink()
+
+
+def _set_aside(path: Path) -> None:
+    if not path.is_file() or path.stat().st_size <= AUDIT_BYTES:
+        return
+    old = [path, *(path.with_name(f"{path.name}.{n + 1}") for n in range(AUDITS_KEPT))]
+    for one, next in reversed(list(zip(old, old[1:], strict=False))):
+        if one.exists():
+            one.replace(next)

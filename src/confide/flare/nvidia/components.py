@@ -1,0 +1,246 @@
+"""The site's component in NVIDIA FLARE: hands each task's bytes to the site's home and back.
+
+No part of an exception leaves: FLARE sees our reply, which may be a `Failure` without text, or an
+empty one.
+"""
+
+from __future__ import annotations
+
+import io
+import time
+from pathlib import Path
+from typing import TypedDict
+
+from nvflare.apis.event_type import EventType
+from nvflare.apis.executor import Executor
+from nvflare.apis.fl_constant import ReturnCode
+from nvflare.apis.fl_context import FLContext
+from nvflare.apis.impl.controller import Controller
+from nvflare.apis.impl.wf_comm_server import WFCommServer
+from nvflare.apis.shareable import Shareable, make_reply
+from nvflare.apis.signal import Signal
+
+from confide.errors import ConfideError, EngineError, QuorumError
+from confide.federation.failures import failure_from
+from confide.federation.messages import encode
+from confide.files import Tree, inside, private_folder
+from confide.flare.kits.kit import SERVER, check_order, open_kit
+from confide.flare.kits.peers import place_of
+from confide.flare.nvidia import resident
+from confide.flare.nvidia.engine import (
+    FlareEngine,
+    Outbox,
+    Talking,
+    Ticket,
+    free,
+    opened,
+    parts,
+    reply_of,
+)
+from confide.flare.run.agreements import SITE_FILE
+from confide.flare.run.joining import OUTCOME, TOPIC, Bulletin
+from confide.flare.run.lead import collect
+from confide.flare.run.server import Conductor, evidence_of
+from confide.flare.run.site import SignedHome, SiteHome
+
+
+class ConfideExecutor(Executor):  # type: ignore[misc]
+    """Answers every task of a FLARE job with the site's home, which lives as long as the job."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._home: SignedHome | None = None
+        self._folder: Path | None = None
+        self._outbox = Outbox()
+        self._engine: Talking | None = None
+
+    def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
+        """At the start of a run, restrict FLARE's commands, and note where the kit is."""
+        if event_type == EventType.START_RUN:
+            resident.seal_run()
+            self._engine = engine = fl_ctx.get_engine()
+            self._folder = Path(engine.get_workspace().get_site_config_dir())
+            self._outbox.open(engine)
+
+    def execute(
+        self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
+    ) -> Shareable:
+        """The reply to one ask."""
+        asked = opened(shareable)
+        if asked is None:
+            return make_reply(ReturnCode.BAD_TASK_DATA)
+        round, data, seal = asked
+        self._outbox.empty()  # who asks anew has the last reply, or has given it up
+        free()
+        if isinstance(data, Ticket):
+            try:
+                data = self._whole(data, abort_signal)
+            except Exception:
+                return make_reply(ReturnCode.TASK_ABORTED)
+        start = time.perf_counter()
+        try:
+            if self._home is None:
+                assert self._folder is not None, "START_RUN comes before the first task"
+                home = SiteHome(self._folder / SITE_FILE)
+                self._home = SignedHome(home, place_of(open_kit(self._folder.parent, "site")))
+            reply, sealed = self._home.answer(task_name, round, data, seal=seal)
+        except Exception as error:
+            reply, sealed = encode(failure_from(error)), b""
+        seconds = time.perf_counter() - start
+        return reply_of(self._outbox.put(reply), seconds, seal=sealed)
+
+    def _whole(self, ticket: Ticket, stop: Signal) -> bytes:
+        """A large ask, fetched from the server. Raises EngineError if it does not come."""
+        assert self._engine is not None, "START_RUN comes before the first task"
+        data = io.BytesIO()
+        for part in parts(ticket, self._engine, SERVER, over=lambda: stop.triggered):
+            data.write(part)
+        return data.getvalue()
+
+
+# --- The server's component in NVIDIA FLARE: the rounds of a run over real sites
+#
+# The run's folder lies in the server's kit (`runs/RUN`) and outlives FLARE's processes, so a run
+# that is submitted again continues from its last checkpoint. At the end a fixed list of its files
+# is copied to where FLARE collects what the lead may download.
+#
+# Whatever a lead submits is hostile until `naming.check_order` has checked it.
+
+
+SILENCE = 45.0
+"""Seconds without a heartbeat before a site's process counts as lost; it sends one every ten."""
+COLLECTED = "confide"
+"""The name of the folder in the lead's download."""
+RUNS, PUBLIC = "runs", "public"
+"""Folders in the server's kit: its runs, and the files that a public set may be read from."""
+
+
+class _Ordered(TypedDict):
+    """What a lead submits; of any types until it is checked."""
+
+    run: str
+    settings: str
+    sites: list[str]
+    version: str
+    lead: str
+
+
+class ConfideController(Controller):  # type: ignore[misc]
+    """Conducts one run.
+
+    Args:
+        run: the name of the run, and of its folder at the server and at each site.
+        settings: those of the run, as TOML.
+        sites: the sites that take part.
+        version: that of confide at the lead.
+        lead: the lead's card and signature of this order (`orders.submitted`).
+    """
+
+    def __init__(
+        self, run: str, settings: str, sites: list[str], version: str, *, lead: str = ""
+    ) -> None:
+        super().__init__(task_check_period=0.02)
+        self._order: _Ordered = {
+            "run": run, "settings": settings, "sites": sites, "version": version, "lead": lead
+        }  # fmt: skip
+        self._bulletin = Bulletin()
+        self._outbox = Outbox()
+        self._heard: dict[str, float] = {}
+
+    def set_communicator(self, communicator: WFCommServer) -> None:
+        """Listen to every heartbeat of a site's process, and let nobody else end the run.
+
+        FLARE itself does not notice a process that was killed together with the resident one of its
+        site: the site comes back as a newcomer, and nothing reports that its process is gone. A
+        minute after it has noticed a lost site, it would end a run that can do without that site
+        (`federation.at_least`); whether it can, the federation says.
+        """
+        super().set_communicator(communicator)
+        communicator._job_policy_violated = lambda: False
+        told = communicator.client_is_active
+
+        def heard(name: str, reason: str, fl_ctx: FLContext) -> None:
+            self._heard[name] = time.monotonic()
+            told(name, reason, fl_ctx)
+
+        communicator.client_is_active = heard
+
+    def start_controller(self, fl_ctx: FLContext) -> None:
+        """Let the lead ask for the progress of the run, and sites for parts of what they get."""
+        engine = fl_ctx.get_engine()
+        engine.register_app_command(TOPIC, self._told)
+        self._outbox.open(engine)
+
+    def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
+        """Run it from its last checkpoint to the end, then collect the files that travel."""
+        workspace = fl_ctx.get_engine().get_workspace()
+        root = Path(workspace.get_root_dir())
+        collected = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / COLLECTED
+        private_folder(collected)
+        try:
+            check_order(**self._order)
+            folder = inside(root, RUNS, self._order["run"])
+        except ConfideError as error:
+            self._bulletin.fail(error)
+            self._bulletin.write(collected)
+            return
+        if self._conducted(folder, root=root, abort_signal=abort_signal, fl_ctx=fl_ctx):
+            self._bulletin.write(folder)
+            collect(folder, collected)
+
+    def _conducted(
+        self, folder: Path, *, root: Path, abort_signal: Signal, fl_ctx: FLContext
+    ) -> bool:
+        """Whether the run succeeded or failed for good; if not, the lead submits it again."""
+        sites = self._order["sites"]
+        self._heard = dict.fromkeys(sites, time.monotonic())
+        engine = FlareEngine(
+            self, fl_ctx, abort_signal, outbox=self._outbox, sites=sites, gone=self._is_silent
+        )
+        (folder / OUTCOME).unlink(missing_ok=True)
+        there = {one.name for one in fl_ctx.get_engine().get_clients()}
+        if not set(sites) <= there:
+            return False  # no site has this name, or it has just left
+        try:
+            self._conductor(engine, folder, root=root).conduct(self._bulletin)
+            self._bulletin.end()
+        except EngineError:
+            return False  # FLARE ended it
+        except QuorumError as error:
+            if any(fault.code == "lost" for fault in error.faults):
+                return False
+            self._bulletin.fail(error)
+        except ConfideError as error:
+            self._bulletin.fail(error)
+        return True
+
+    def _conductor(self, engine: FlareEngine, folder: Path, *, root: Path) -> Conductor:
+        """The conductor of the checked order. Raises ConfideError if the lead has not signed it."""
+        order = self._order
+        evidence = evidence_of(
+            open_kit(root, "server"),
+            order["lead"],
+            run=order["run"],
+            settings=order["settings"],
+            sites=order["sites"],
+            version=order["version"],
+        )
+        return Conductor(
+            order["run"],
+            order["settings"],
+            version=order["version"],
+            engine=engine,
+            folder=folder,
+            public=root / PUBLIC,
+            evidence=evidence,
+        )
+
+    def stop_controller(self, fl_ctx: FLContext) -> None:
+        """Do nothing: checkpoints are whole at all times."""
+
+    def _is_silent(self, site: str) -> bool:
+        return time.monotonic() - self._heard[site] > SILENCE
+
+    def _told(self, topic: str, data: object, fl_ctx: FLContext) -> Tree:
+        since = data.get("since", 0) if isinstance(data, dict) else 0
+        return self._bulletin.since(since if type(since) is int else 0)

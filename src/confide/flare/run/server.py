@@ -1,0 +1,518 @@
+"""The server's side of a run over real sites: sites join, a method runs, sites leave.
+
+It does not know which engine it has. From federation to result it follows the same path as a run on
+one machine (`confide.runs.run`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+from collections import Counter
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from confide import __version__
+from confide.corpora.dealing import fingerprint
+from confide.errors import ConfideError, FederationError, MessageError, QuorumError, SettingsError
+from confide.federation.events import Event, Watcher
+from confide.federation.failures import CODES, Failure, Refusal
+from confide.federation.federation import Federation
+from confide.federation.ledger import CLOSED, MET, OPENED, SEAL, Ledger, read_lines
+from confide.federation.messages import encode, peek
+from confide.federation.seals import (
+    EMPTY,
+    AskSeal,
+    ReplySeal,
+    decode_seal,
+    encode_seal,
+    fresh_nonce,
+    inner_digest,
+    keep_nonce,
+    message_digest,
+    signed,
+    verifies,
+)
+from confide.federation.steps import Delivery, Engine
+from confide.files import Tree, for_the_owner, inside
+from confide.flare.kits.kit import SERVER, Kit
+from confide.flare.kits.peers import Card, Place, place_of
+from confide.flare.run.agreements import ALONE, OUTSIDE
+from confide.flare.run.joining import (
+    CLOSE,
+    JOIN,
+    LEAVE,
+    Close,
+    Join,
+    Joined,
+    Order,
+    card_and_signature,
+    check_suited,
+    leaving,
+    packed,
+    settings_for_sites,
+    wire_digest,
+    wire_of,
+)
+from confide.kinds.steps import Start
+from confide.methods import method_of
+from confide.runs.folder import RunFolder, environment
+from confide.runs.result import Result
+from confide.runs.run import (
+    Outcome,
+    Plan,
+    binding_of,
+    federation_of,
+    ledger_path,
+    open_ledger,
+    outcome_of,
+    result_of,
+    start_of,
+    sums_of,
+)
+from confide.runs.sites import public_set
+from confide.settings import Settings, dump, parse
+from confide.settings.reading import parse_toml
+from confide.text.document import Document
+
+# --- The server's side of evidence: an engine that seals every ask and checks every reply's seal
+#
+# It wraps any engine that carries seals beside messages, and does not know what messages mean.
+# `confide.federation.seals` describes the seals.
+
+
+class Carrier(Protocol):
+    """An engine that carries a seal beside each message."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of all sites, sorted."""
+        ...
+
+    def deliver(
+        self,
+        step: str,
+        round: int,
+        *,
+        asks: Mapping[str, bytes],
+        timeout: float | None,
+        seals: Mapping[str, bytes] | None = None,
+    ) -> Generator[Delivery, None, None]:
+        """As `Engine.deliver`, with a seal for each ask; a site's own seal is in its delivery."""
+        ...
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The server's place, which signs, and the order that the lead signed."""
+
+    place: Place
+    order: Order
+
+    def check(self) -> Card:
+        """The lead's card. Raises FederationError if the lead is not who it claims to be."""
+        try:
+            card = self.order.lead()
+            self.place.meet(card, "lead", card.name)
+        except Refusal as error:
+            raise FederationError(
+                f"the lead's order is refused: {CODES[error.code]}",
+                got=error.detail or None,
+                where="at the server",
+            ) from error
+        return card
+
+    def engine(self, carrier: Carrier, ledger: Ledger, path: Path) -> SignedEngine:
+        """An engine that seals what `carrier` delivers, and notes it in this ledger, at `path`."""
+        return SignedEngine(carrier, self, ledger, path)
+
+
+def evidence_of(
+    kit: Kit,
+    lead: str,
+    *,
+    run: str,
+    settings: str,
+    sites: Sequence[str],
+    version: str,
+) -> Evidence:
+    """The evidence of a run at the server of this kit; `lead` is from the lead's submission.
+
+    The signature is checked when the run begins (`Evidence.check`). Raises SettingsError,
+    KeyFileError, KitError, FederationError.
+    """
+    try:
+        card, signature = card_and_signature(lead)
+    except Refusal as error:
+        raise FederationError(
+            "the lead has not signed its order",
+            fix="install the same version of confide everywhere, and submit the run again",
+        ) from error
+    try:
+        tree = parse_toml(settings)
+    except SettingsError as error:
+        raise FederationError(f"the settings of the run cannot be read: {error.what}") from error
+    plain = settings_for_sites(parse(tree))
+    order = Order(run, plain, tuple(sorted(sites)), version, card, signature)
+    return Evidence(place_of(kit), order)
+
+
+class SignedEngine:
+    """Seals every ask, and passes on only replies that their site has sealed."""
+
+    def __init__(self, carrier: Carrier, evidence: Evidence, ledger: Ledger, path: Path) -> None:
+        self._carrier = carrier
+        self._place = evidence.place
+        self._order = evidence.order
+        self._ledger = ledger
+        self._path = path
+        self._last: dict[str, tuple[str, str]] = {}
+        self._attempts: Counter[tuple[int, str]] = Counter()
+        self._met: dict[str, str] = {}
+        self._keys: dict[str, bytes] = {}
+        self._remember()
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The names of all sites, sorted."""
+        return self._carrier.sites
+
+    def deliver(
+        self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
+    ) -> Generator[Delivery, None, None]:
+        """Every asked site's reply or failure; a reply without a good seal becomes a failure."""
+        sealed = self._sealed(step, round, asks)
+        seals = {site: encode_seal(seal) for site, seal in sealed.items()}
+        for site, seal in sealed.items():
+            facts = dataclasses.asdict(seal)
+            self._note(site, facts, "down", len(seals[site]), without="signature")
+        self._ledger.flush()  # an ask is on disk before it leaves
+        deliveries = self._carrier.deliver(step, round, asks=asks, timeout=timeout, seals=seals)
+        with closing(deliveries):
+            for delivery in deliveries:
+                yield self._looked_at(delivery, sealed[delivery.site])
+                del delivery  # not to be held while the next one comes
+
+    def _sealed(self, step: str, round: int, asks: Mapping[str, bytes]) -> dict[str, AskSeal]:
+        """A seal for each ask. Sites that get the same bytes share one digest, computed once."""
+        self._attempts[round, step] += 1
+        groups: dict[int, list[str]] = {}
+        for site in sorted(asks):
+            groups.setdefault(id(asks[site]), []).append(site)
+        found: dict[str, AskSeal] = {}
+        for names in groups.values():
+            nonce = fresh_nonce()
+            named = message_digest(nonce, inner_digest(asks[names[0]]))
+            keep_nonce(self._path, named, nonce.hex())
+            for site in names:
+                reply, head = self._last.get(site, (EMPTY, EMPTY))
+                seal = AskSeal(
+                    run=self._order.run,
+                    site=site,
+                    round=round,
+                    step=step,
+                    attempt=self._attempts[round, step],
+                    digest=named,
+                    nonce=nonce.hex(),
+                    audience=tuple(names),
+                    reply=reply,
+                    head=head,
+                    own=self._ledger.head,
+                    card=self._place.card.encode() if step == JOIN.name else "",
+                )
+                found[site] = signed(seal, self._place.identity.key)
+        return found
+
+    def _looked_at(self, delivery: Delivery, asked: AskSeal) -> Delivery:
+        """The delivery if its seal is good, else a failure in its place."""
+        if not delivery.heard:
+            return delivery  # no reply came; the engine made this failure
+        try:
+            seal = self._checked(delivery, asked)
+        except (Refusal, MessageError) as error:
+            code = error.code if isinstance(error, Refusal) else "forged-reply"
+            said = encode(Failure(code, "", "", delivery.site))
+            return Delivery(delivery.site, said, delivery.seconds, heard=False)
+        facts = dataclasses.asdict(seal)
+        self._note(delivery.site, facts, "up", len(delivery.seal))
+        keep_nonce(self._path, seal.digest, seal.nonce)
+        self._last[delivery.site] = (seal.digest, seal.head)
+        return delivery
+
+    def _checked(self, delivery: Delivery, asked: AskSeal) -> ReplySeal:
+        """The seal of a reply. Raises MessageError, Refusal."""
+        seal, code = decode_seal(ReplySeal, delivery.seal), _code(delivery.reply)
+        if seal.digest != message_digest(bytes.fromhex(seal.nonce), inner_digest(delivery.reply)):
+            raise Refusal("forged-reply", "digest")
+        fits = {name: getattr(seal, name) == getattr(asked, name)
+                for name in ("run", "site", "round", "step", "attempt")}  # fmt: skip
+        fits["ask"] = seal.ask == asked.digest
+        fits["head"] = seal.head != EMPTY or (code != "" and seal.step == JOIN.name)
+        wrong = [name for name, fit in fits.items() if not fit]
+        if wrong and code != "bad-signature":  # with that code the site got something else
+            raise Refusal("forged-reply", wrong[0])
+        if seal.card:
+            self._meet(delivery.site, seal)
+        if not verifies(seal, self._keys.get(delivery.site, b"")):
+            raise Refusal("forged-reply", "signature")
+        return seal
+
+    def _meet(self, site: str, seal: ReplySeal) -> None:
+        """Pin the site's key, or check that it is the pinned one. Raises Refusal."""
+        card = Card.decode(seal.card)
+        if not verifies(seal, card.public):
+            raise Refusal("forged-reply", "signature")
+        try:
+            pin = self._place.meet(card, "site", site)
+        except ConfideError as error:
+            raise error if isinstance(error, Refusal) else Refusal("uncertified", site) from error
+        self._keys[site] = card.public
+        if self._met.get(site) != card.key:
+            self._met[site] = card.key
+            self._ledger.note(MET, peer=site, identity=card.key, compared=pin.compared)
+
+    def _note(
+        self, site: str, facts: Tree, direction: str, weight: int, *, without: str = ""
+    ) -> None:
+        """Add the seal's line. An audience of all sites of the order is not written out."""
+        everybody = list(self._order.sites)
+        if list(facts.get("audience", everybody)) == everybody:
+            facts.pop("audience", None)
+        left_out = {"nonce", "card", without}
+        if facts["run"] == self._order.run:
+            left_out.add("run")
+        kept = {name: value for name, value in facts.items() if name not in left_out}
+        self._ledger.seal(weight, {"direction": direction, **kept})
+
+    def _remember(self) -> None:
+        """Read back what an earlier process of this run noted; in a new ledger, note the run."""
+        lead, own = Card.decode(self._order.card), self._place.identity.public.hex()
+        if self._ledger.lines == 0:
+            self._ledger.note(
+                OPENED,
+                at=SERVER,
+                run=self._order.run,
+                identity=own,
+                lead=lead.name,
+                lead_identity=lead.key,
+                order=self._order.digest,
+                sites=list(self._order.sites),
+            )
+            self._ledger.flush()
+            return
+        for line in read_lines(self._path):
+            tree = line.tree
+            if tree.get("note") == OPENED:
+                self._met[SERVER] = str(tree["identity"])
+            elif tree.get("note") == MET:
+                self._met[str(tree["peer"])] = str(tree["identity"])
+            elif tree.get("field") == SEAL:
+                turn, site = (tree["round"], tree["step"]), tree["site"]
+                self._attempts[turn] = max(self._attempts[turn], tree["attempt"])
+                if tree["direction"] == "up":
+                    self._last[site] = (tree["digest"], tree["head"])
+        if self._met.get(SERVER) != own:
+            self._ledger.note(MET, peer=SERVER, identity=own, compared=True)
+
+
+def _code(reply: bytes) -> str:
+    """The code of a failure; "" if the reply is not a failure."""
+    try:
+        header = peek(reply)
+    except MessageError:
+        return ""
+    return str(header["fields"].get("code")) if header["message"] == Failure.__name__ else ""
+
+
+WITHDRAWN = {"no-consent", "other-wire", OUTSIDE}
+"""Codes of a site that does not agree, or no longer agrees."""
+
+
+class Conductor:
+    """Conducts one run, called `name` everywhere and kept in `folder` at the server.
+
+    `version` is that of confide at the lead. `public` is the server's folder from which a public
+    set may be read, if there is one. With `evidence` every ask and reply is signed; without it,
+    `lead` is the name of whoever is said to have ordered the run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        settings: str,
+        *,
+        version: str,
+        engine: Carrier,
+        folder: Path,
+        public: Path | None = None,
+        evidence: Evidence | None = None,
+        lead: str = "",
+    ) -> None:
+        self._name = name
+        self._settings = settings
+        self._version = version
+        self._engine = engine
+        self._folder = RunFolder(folder)
+        self._public_folder = public
+        self._evidence = evidence
+        self._lead = lead
+
+    @for_the_owner()
+    def conduct(self, watch: Watcher) -> Result:
+        """Run it from its last checkpoint to the end; the content of result.json.
+
+        Raises FederationError (a site fails, versions differ), SettingsError, RunError.
+        """
+        if self._version != __version__:
+            raise FederationError(
+                "the lead and the server run different versions of confide",
+                expected=f"{__version__}, as at the server",
+                got=self._version,
+                fix="install the same version everywhere",
+            )
+        settings = parse(parse_toml(self._settings))
+        check_suited(settings)
+        if self._evidence:
+            self._evidence.check()
+        folder = self._folder
+        folder.check(settings, resume=folder.is_taken())
+        folder.close()
+        folder.write("settings.toml", dump(settings))
+        public, start = self._public(settings), self._start(settings)
+        watch(Event("start", rounds=settings.rounds, message=f"{self._name}: {settings.method}"))
+        ended = [
+            self._part(settings, name, sites, public=public, start=start, watch=watch)
+            for name, sites in parts_of(settings, self._engine.sites).items()
+        ]
+        joined = {site: one for _, part in ended for site, one in sorted(part.items())}
+        digest = _together(joined, public)
+        folder.write("environment.json", environment(settings, digest))
+        told = sums_of(settings) == "plain"  # else sites say nothing of how much they have
+        sites = {site: _facts(one) for site, one in joined.items()} if told else {}
+        data = {"fingerprint": digest, "sites": sites}
+        name = settings.name or self._name
+        result = result_of(settings, [outcome for outcome, _ in ended], name=name, data=data)
+        result.write(folder.path)
+        watch(Event("end", message=self._name))
+        return result
+
+    def _part(
+        self,
+        settings: Settings,
+        name: str,
+        sites: tuple[str, ...],
+        *,
+        public: Sequence[Document],
+        start: Start | None,
+        watch: Watcher,
+    ) -> tuple[Outcome, dict[str, Joined]]:
+        """One federation of the run: join, train and score, leave."""
+        ledger = open_ledger(self._folder, name)
+        engine: Engine = self._engine
+        if self._evidence:
+            path = ledger_path(self._folder, name)
+            engine = self._evidence.engine(self._engine, ledger, path)
+        federation = federation_of(settings, engine, ledger, sites=sites, watch=watch)
+        joined = federation.ask(JOIN, self._join(settings, sites), round=0)
+        binding = binding_of(settings, _together(joined, public))
+        method = method_of(settings)(settings, public)
+        method.begin_with(start)
+        plan = Plan(settings, method, engine, self._folder, binding, watch, called=self._name)
+        outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
+        federation.giving = outcome.giving
+        watch(Event("scores", message="the sites keep their models and count their own errors"))
+        self._leave(federation, outcome, sites=sorted(joined))
+        if self._evidence:
+            _close(federation, ledger, outcome, sites=sorted(joined))
+        ledger.flush()
+        return outcome, joined
+
+    def _start(self, settings: Settings) -> Start | None:
+        """The model to start from, in the server's own folder only."""
+        name = settings.start_from
+        return start_of(settings, place=self._inside(name)) if name else None
+
+    def _inside(self, path: str) -> Path:
+        """A file or folder below the server's own folder of public files."""
+        if self._public_folder is None:
+            raise SettingsError(
+                "this server has no folder of public files", fix="make `public` in its kit"
+            )
+        return inside(self._public_folder, *Path(path).parts)
+
+    def _public(self, settings: Settings) -> tuple[Document, ...]:
+        """The public set, from files in the server's own folder only."""
+        files = settings.public.files
+        if not files:
+            return ()
+        found = tuple(str(self._inside(path)) for path in files)
+        own = settings.public.model_copy(update={"files": found})
+        return public_set(settings.model_copy(update={"public": own}))
+
+    def _join(self, settings: Settings, sites: Sequence[str]) -> Join:
+        return Join(
+            version=__version__,
+            run=self._name,
+            settings=settings_for_sites(settings),
+            sites=list(sites),
+            wire=wire_digest(wire_of(settings.trained_by)),
+            lead=self._evidence.order.lead().name if self._evidence else self._lead,
+            order=packed(self._evidence.order) if self._evidence else "",
+        )
+
+    def _leave(self, federation: Federation, outcome: Outcome, *, sites: list[str]) -> None:
+        """Send every site the state; one that no longer answers still has its memory.
+
+        The run succeeds even if no site takes the state because none agrees any more.
+        """
+        progress = outcome.trained.progress
+        ask = leaving(outcome.trained.state, progress.best_round, progress.calibrator)
+        last = progress.history[-1]["round"]
+        try:
+            federation.ask(LEAVE, ask, round=last, sites=sites, at_least=1)
+        except QuorumError as error:
+            codes = {fault.code for fault in error.faults}
+            if not codes or codes - WITHDRAWN:
+                raise
+        for fault in federation.take_faults():
+            progress.left_out[fault.site] = fault.code
+
+
+def parts_of(settings: Settings, sites: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """The federations of a run and their sites: under `alone`, one for each site."""
+    return {site: (site,) for site in sites} if settings.method == ALONE else {"": sites}
+
+
+def _close(
+    federation: Federation, ledger: Ledger, outcome: Outcome, *, sites: Sequence[str]
+) -> None:
+    """Have server and sites sign the heads of their ledgers, so that neither can cut off the end.
+
+    The run is complete without it: a site that no longer answers is noted as left out.
+    """
+    progress, last = outcome.trained.progress, outcome.trained.progress.history[-1]["round"]
+    with contextlib.suppress(QuorumError):
+        federation.ask(CLOSE, Close(ledger.lines), round=last, sites=sites, at_least=1)
+    for fault in federation.take_faults():
+        progress.left_out.setdefault(fault.site, fault.code)
+    ledger.note(CLOSED)
+
+
+def _together(joined: Mapping[str, Joined], public: Sequence[Document]) -> str:
+    """One digest of all sites' text, and of the public set, if there is one."""
+    lines = "".join(f"{site}\0{one.fingerprint}\n" for site, one in sorted(joined.items()))
+    if public:
+        lines += fingerprint([("", "public", public)], relations=True)
+    return hashlib.sha256(lines.encode()).hexdigest()
+
+
+def _facts(joined: Joined) -> Tree:
+    return {
+        **joined.sentences,
+        "entities": dict(sorted(joined.entities.items())),
+        "problems": dict(sorted(joined.problems.items())),
+    }

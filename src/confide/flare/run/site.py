@@ -1,0 +1,767 @@
+"""A real site during a run: its own file, its consent, its text, its folder; bytes in, bytes out.
+
+A run leaves a run folder of the site's own, `MEMORY/runs/RUN/`, with the settings, the trained
+state, the site's memory and errors, and its ledger, in which every message is noted before it
+leaves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+
+import torch
+
+from confide import __version__
+from confide.errors import (
+    ConfideError,
+    GuardError,
+    MessageError,
+    RunError,
+    SettingsError,
+    os_errors_as,
+)
+from confide.federation.engines import Hosting, SiteSpec, SumsWith
+from confide.federation.failures import Failure, Refusal, failure_from
+from confide.federation.guards import Guards, check_open, check_reply
+from confide.federation.ledger import MET, OPENED, SEAL, Ledger, read_lines
+from confide.federation.memory import Checkpoint, as_array
+from confide.federation.messages import FieldSize, decode, encode, limits_of, peek, sizes
+from confide.federation.seals import (
+    EMPTY,
+    AskSeal,
+    ReplySeal,
+    decode_seal,
+    digest,
+    encode_seal,
+    fresh_nonce,
+    inner_digest,
+    keep_nonce,
+    message_digest,
+    signed,
+    verifies,
+)
+from confide.federation.secure.messages import Meet, colluders
+from confide.federation.secure.site import SUMS, Member, Sets
+from confide.federation.secure.steps import EXCHANGES, as_asked
+from confide.federation.site import SiteHost, ask_in, note_traceback
+from confide.federation.steps import Step
+from confide.files import (
+    MOST_JSON,
+    Tree,
+    bytes_of,
+    for_the_owner,
+    inside,
+    json_of,
+    private_folder,
+    text_of,
+    write_of_run,
+)
+from confide.flare.kits.kit import SERVER
+from confide.flare.kits.peers import Card, Place
+from confide.flare.run.agreements import OUTSIDE, Agreements, Asked, fewest
+from confide.flare.run.joining import (
+    CLOSE,
+    JOIN,
+    LEAVE,
+    Closed,
+    Join,
+    Joined,
+    Leave,
+    Left,
+    Order,
+    check_guards,
+    check_suited,
+    state_in,
+    unpacked,
+)
+from confide.methods import Expecting, answered_in, method_named
+from confide.privacy.spending import PURSE
+from confide.runs.folder import RUNS, RunFolder, memory_of
+from confide.runs.run import Home, own_result, site_reports, sums_of, up_of
+from confide.runs.sites import Gathered, gather
+from confide.scoring.calibration import Calibrator
+from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
+from confide.settings.reading import parse_toml
+from confide.settings.sitefile import Agreement
+from confide.training.devices import compute_at, place_of
+
+# --- The other sites of a run with secure sums, as a site knows them: cards, and earlier rosters
+#
+# Each site's identity key is pinned when it is first met, as the server's and the lead's are; a
+# site whose file says `compared` sums only with sites whose fingerprints people have compared.
+# Sums over two sets of sites that differ by few sites tell of these few, so a roster close to an
+# earlier one is refused until the site's agreement names exactly these sites.
+
+
+ROSTERS, ACCOUNTS = "rosters.txt", "accounts.json"
+_ACCOUNT = re.compile(r"([1-9][0-9]{0,14}) ([0-9a-f]{64})", re.ASCII)
+
+
+@dataclass(frozen=True)
+class Heads:
+    """How each peer's account of noise stood when it last greeted, in a folder of the site's.
+
+    An account that was put back from a backup has fewer charges than its peers have seen, or as
+    many and another digest. What such a site spends again is counted nowhere, so nobody sums with
+    it.
+    """
+
+    folder: Path
+
+    def note(self, shown: Mapping[str, str], names: Sequence[str]) -> None:
+        """Remember accounts, by identity. Raises Refusal for one that is older than before."""
+        path = self.folder / ACCOUNTS
+        before: dict[str, str] = json_of(text_of(path)) if path.exists() else {}
+        for name, (identity, account) in zip(names, shown.items(), strict=True):
+            old, new = _read(before.get(identity, ""), name), _read(account, name)
+            if new[0] < old[0] or (new[0] == old[0] and new != old):
+                raise Refusal("older-account", name)
+        now = before | {identity: account for identity, account in shown.items() if account}
+        if now != before:
+            write_of_run(path, json.dumps(now, sort_keys=True).encode())
+
+
+def _read(account: str, name: str) -> tuple[int, str]:
+    """The charges and the digest of an account. Raises Refusal if it is malformed."""
+    if not account:
+        return 0, ""
+    found = _ACCOUNT.fullmatch(account)
+    if found is None:
+        raise Refusal("bad-greeting", name)
+    return int(found[1]), found[2]
+
+
+@dataclass(frozen=True)
+class Peering:
+    """Checks the sites of one run.
+
+    Attributes:
+        place: the site's own identity, and the keys that it has pinned.
+        sites: the sites of the run, as it joined it.
+        only_compared: whether their fingerprints must have been compared.
+        folder: where rosters of all runs are noted.
+        apart: rosters that differ by fewer sites are too close to each other.
+        named: whether the site's agreement names exactly these sites.
+    """
+
+    place: Place
+    sites: tuple[str, ...]
+    only_compared: bool
+    folder: Path
+    apart: int
+    named: bool
+
+    def check(self, ask: Meet) -> None:
+        """Raise Refusal unless these are the run's sites, with keys that the site has pinned."""
+        if ask.names != sorted(set(self.sites)):
+            raise Refusal("other-roster", "sites")
+        for name, identity, text in zip(ask.names, ask.identities, ask.cards, strict=True):
+            card = Card.decode(text)
+            if card.key != identity:
+                raise Refusal("uncertified", name)
+            if name == self.place.name:
+                if card.public != self.place.identity.public:
+                    raise Refusal("other-identity", name)
+                continue
+            self.place.meet(card, "site", name, only_compared=self.only_compared)
+        self._note(dict(zip(ask.names, ask.identities, strict=True)))
+        Heads(self.folder).note(dict(zip(ask.identities, ask.accounts, strict=True)), ask.names)
+
+    def _note(self, roster: dict[str, str]) -> None:
+        """Note the roster. Raises Refusal if it is too close to an earlier one."""
+        path = self.folder / ROSTERS
+        before = text_of(path).splitlines() if path.exists() else []
+        said = " ".join(sorted(roster.values()))
+        if said in before:
+            return
+        now = set(roster.values())
+        if not self.named and any(len(now ^ set(one.split())) < self.apart for one in before):
+            raise Refusal("near-roster")
+        write_of_run(path, "\n".join([*before, said, ""]).encode())
+
+
+def member_of(
+    place: Place | None, file: SiteFile, ask: Join, *, agreement: Agreement, settings: Settings
+) -> Member:
+    """A site's part in the secure sums of a run. Raises Refusal if it has no identity.
+
+    No sum is of fewer sites than its guard `min_sites` and its agreement's `at_least` say.
+    """
+    if place is None:
+        raise Refusal("uncertified", file.name)
+    sites, folder = tuple(sorted(set(ask.sites))), Path(file.memory) / SUMS
+    peering = Peering(
+        place,
+        sites,
+        file.compared,
+        folder,
+        apart=file.guards.min_sites,
+        named=not agreement.others and set(agreement.sites) == set(sites),
+    )
+    return Member(
+        file.name,
+        place.identity.key,
+        pinned=peering,
+        colluding=file.colluding or colluders(len(sites)),
+        least=max(file.guards.min_sites, agreement.at_least),
+        binding=digest(b"received", ask.settings.encode(), ask.wire.encode()),
+        record=Sets(folder),
+        run=ask.run,
+        card=place.card.encode(),
+        group=settings.federation.groups,
+    )
+
+
+# --- Where a real site computes: as its own file says, whatever the run's settings say
+
+
+def own_computing(file: SiteFile) -> Tree:
+    """What a site's own file says of devices, in place of the run's settings."""
+    return {name: getattr(file, name) for name in ("device", "precision", "at_once")}
+
+
+def compute_as(settings: Settings) -> None:
+    """Let this process compute so. Raises Refusal if this machine has no such device."""
+    torch.set_num_threads(settings.threads)
+    try:
+        compute_at(place_of(settings.device, settings.precision, at_once=settings.at_once))
+    except SettingsError as error:
+        raise Refusal("device-missing") from error
+
+
+LEDGER = "ledger.jsonl"
+UNKNOWN = "(unknown step)"
+"""What a ledger calls a step that this place does not know, whatever it was called."""
+
+
+class SiteHome:
+    """The site's side of one run. `path` is the site's own file; `today` gives the day.
+
+    Whatever goes wrong becomes a `Failure` without text; the traceback goes to the site's own log.
+    """
+
+    def __init__(self, path: Path, *, today: Callable[[], date] = date.today) -> None:
+        self._path = path
+        self._agreements = Agreements(path, today=today)
+        self._read: SiteFile | None = None
+        self._stamp = 0
+        self._steps: dict[str, Step] = {step.name: step for step in (JOIN, LEAVE, CLOSE)}
+        self._run: _Run | None = None
+        self.opening: Tree = {}
+        """The facts in the first line of a run's ledger; set from the evidence of the run."""
+        self.place: Place | None = None
+        """The site's identity and pins, with which it takes part in secure sums."""
+
+    def answer(self, step: str, round: int, data: bytes) -> bytes:
+        """The encoded reply or failure; it is in the site's ledger before it is returned.
+
+        Only the owner of this process can read the files written on the way.
+        """
+        with for_the_owner():
+            try:
+                reply = self._answer(step, round, data)
+            except Exception as error:
+                return self.refuse(step, round, data, error=error)
+            return self._noted(step, round, data, reply)
+
+    def refuse(self, step: str, round: int, data: bytes, *, error: Exception) -> bytes:
+        """The encoded failure for an error, logged, and noted in the ledger as a reply is."""
+        self.complain(step, round, error)
+        return self._noted(step, round, data, encode(failure_from(error)))
+
+    def complain(self, step: str, round: int, error: Exception) -> None:
+        """Put an error into the site's own log."""
+        try:
+            raise error
+        except Exception:
+            note_traceback(self._own / "site.log", step, round)
+
+    @property
+    def book(self) -> Ledger | None:
+        """The ledger of the run; None before the site has joined one."""
+        return self._run.ledger if self._run else None
+
+    @property
+    def book_path(self) -> Path:
+        """The file of that ledger, or of `refusals`."""
+        return self._run.folder.path / LEDGER if self._run else self._own / "refused.jsonl"
+
+    def refusals(self) -> Ledger:
+        """The ledger of asks that came before the site joined a run."""
+        self._own.mkdir(parents=True, exist_ok=True)
+        try:
+            return Ledger(self.book_path)
+        except RunError:
+            return Ledger.resumed(self.book_path)  # its last line was torn by a crash
+
+    @property
+    def only_compared(self) -> bool:
+        """Whether the site deals only with peers whose fingerprints people have compared."""
+        return self._file.compared
+
+    def _noted(self, step: str, round: int, data: bytes, reply: bytes) -> bytes:
+        try:
+            self._note(step, round, data, reply)
+        except Exception as error:  # a reply that cannot be noted does not leave
+            self.complain(step, round, error)
+            return encode(failure_from(error))
+        return reply
+
+    @property
+    def _file(self) -> SiteFile:
+        """The site's own file, read again whenever it changed. Raises Refusal."""
+        try:
+            stamp = self._path.stat().st_mtime_ns
+            if self._read is None or stamp != self._stamp:
+                self._read, self._stamp = load_site(self._path), stamp
+        except (ConfideError, OSError) as error:
+            raise Refusal("site-file") from error
+        return self._read
+
+    def _answer(self, name: str, round: int, data: bytes) -> bytes:
+        if name == JOIN.name:
+            return encode(self._join(ask_in(Join, data)))
+        if self._run is None:
+            raise Refusal("not-joined")
+        if name == CLOSE.name:
+            return encode(Closed(self._run.ledger.lines))
+        asked = self._run.asked
+        found = self._agreements.agreed(self._file, asked.settings.trained_by, None)
+        self._agreements.hold(found, asked)
+        if name == LEAVE.name:
+            return encode(self._leave(self._run, ask_in(Leave, data)))
+        if name in EXCHANGES:  # they carry nothing but what an agreed step has opened
+            return self._run.host.answer(name, round, data)
+        if name not in self._run.steps:
+            raise Refusal("unknown-step")
+        if found.agreement.steps and name not in found.agreement.steps:
+            raise Refusal("no-consent", name)
+        if round > asked.settings.rounds:
+            raise Refusal(OUTSIDE, "rounds")
+        self._run.count(name, data, most=self._file.guards.max_rounds)
+        return self._run.host.answer(name, round, data)
+
+    def _join(self, ask: Join) -> Joined:
+        """Check that the site agreed to this run, and read its text. Raises Refusal."""
+        file = self._file
+        if ask.version != __version__:
+            raise Refusal("other-version")
+        settings = parse(_plain(ask.settings))
+        check_suited(settings)
+        folder = _folder_of(file, ask.run)
+        asked = Asked(settings, tuple(ask.sites), ask.lead, ask.run)
+        agreed = self._agreements.agreed(file, settings.trained_by, ask.wire)
+        if fewest(settings, ask.sites) < file.guards.min_sites:
+            raise Refusal("few-sites")
+        usual = colluders(len(set(ask.sites)))
+        if (settings.federation.colluding or usual) < (file.colluding or usual):
+            raise Refusal(OUTSIDE, "federation.colluding")
+        self._agreements.hold(agreed, asked)
+        if file.guards.masked and sums_of(settings) != "masked":
+            raise Refusal("only-masked")
+        guards = Guards(**file.guards.model_dump())
+        check_guards(settings, guards)
+        public = settings.public.model_copy(update={"files": ()})  # it lies at the server
+        mine = settings.model_copy(
+            update={"site": (_table(file),), "split": None, "public": public, **own_computing(file)}
+        )
+        folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
+        folder.close()
+        self._agreements.count(agreed, asked)
+        gathered = gather(mine, folder.sites, key_file=None)
+        member = None
+        if sums_of(settings) != "plain":
+            member = member_of(self.place, file, ask, agreement=agreed.agreement, settings=settings)
+        self._run = _Run(
+            mine, folder, gathered, guards, asked=asked, opening=self.opening,
+            purse=Path(file.memory) / PURSE, member=member,
+        )  # fmt: skip
+        self._steps |= self._run.steps
+        folder.write("settings.toml", dump(mine))
+        reply = self._joined(gathered)
+        check_reply(JOIN, ask, reply)
+        check_open(reply, guards)
+        return reply
+
+    def _joined(self, gathered: Gathered) -> Joined:
+        if self._run is not None and self._run.host.site.member is not None:
+            return Joined(
+                fingerprint=self._veiled(gathered.fingerprint),
+                sentences=dict.fromkeys(("train", "dev", "test"), 0),
+                entities={},
+                problems={},
+            )
+        facts = gathered.facts()["sites"][self._file.name]
+        return Joined(
+            fingerprint=self._veiled(gathered.fingerprint),
+            sentences={part: facts[part] for part in ("train", "dev", "test")},
+            entities=facts["entities"],
+            problems=facts["problems"],
+        )
+
+    def _veiled(self, fingerprint: str) -> str:
+        """The text's digest under a secret that never leaves.
+
+        It is the same for the same text, but nobody can use it to test a guess at the text.
+        """
+        path = Path(self._file.memory) / "veil.key"
+        if not path.exists():
+            write_of_run(path, secrets.token_hex(32).encode())
+        return hmac.new(bytes_of(path), fingerprint.encode(), hashlib.sha256).hexdigest()
+
+    def _leave(self, run: _Run, ask: Leave) -> Left:
+        """Keep the trained state beside the site's memory, and count the site's own errors."""
+        calibrator = Calibrator(ask.temperature, ask.offset, ask.finds)
+        if not calibrator.is_sound:
+            raise Refusal("bad-ask")
+        method = method_named(run.settings.trained_by)(run.settings)
+        state = state_in(run.host.site.whole(ask), method.State)
+        progress, encoded = json.dumps({"best_round": ask.round}), as_array(encode(state))
+        run.folder.store().save(
+            Checkpoint(ask.round, encoded, run.gathered.fingerprint, progress, 0), best=ask.round
+        )
+        run.host.site.forget()
+        spec = run.spec
+        memory = memory_of(spec.folder, method.Memory) if method.personal else None
+        counts = site_reports(method, [Home(spec, state, memory)])
+        result = own_result(
+            run.settings,
+            site=spec.name,
+            round=ask.round,
+            data=run.gathered.facts(),
+            counts=counts,
+            calibrator=calibrator,
+        )
+        result.write(run.folder.path)
+        reply = Left(kept=True)
+        check_reply(LEAVE, ask, reply)
+        return reply
+
+    def _note(self, name: str, round: int, data: bytes, reply: bytes) -> None:
+        """Note both messages in the ledger of the run, or of refusals before the site joins.
+
+        Of a step that is unknown here, each is a line: whoever asks for many fills no more.
+        """
+        step = EXCHANGES.get(name) or self._steps.get(name)
+        if step is not None and self._run is not None:
+            step = as_asked(step, sums_of(self._run.settings))
+        ledger = self._run.ledger if self._run else self.refusals()
+        failed = peek(reply)["message"] == Failure.__name__
+        for message, kind, direction in (
+            (data, step.ask if step else None, "down"),
+            (reply, None if step is None else Failure if failed else step.reply, "up"),
+        ):
+            seen = "by the site" if direction == "down" else "one by one"
+            if step and direction == "up" and not failed:
+                seen = step.seen_as
+            ledger.record(
+                _weighed(kind, message),
+                round=round,
+                step=name if step else UNKNOWN,
+                direction=direction,
+                site=self._read.name if self._read else "",
+                seen=seen,
+            )
+        ledger.flush()
+
+    @property
+    def _own(self) -> Path:
+        """The folder that this site keeps; its kit's, if its own file cannot be read."""
+        return Path(self._read.memory) if self._read else self._path.parent
+
+
+class _Run:
+    """A site's part of the run that it joined."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        folder: RunFolder,
+        gathered: Gathered,
+        guards: Guards,
+        *,
+        opening: Tree,
+        asked: Asked,
+        purse: Path,
+        member: Member | None = None,
+    ) -> None:
+        compute_as(settings)
+        method = method_named(settings.trained_by)
+        self.settings = settings
+        self.asked = asked
+        self.folder = folder
+        self.gathered = gathered
+        self.spec: SiteSpec = replace(gathered.specs[0], guards=guards, remote=True)
+        self.steps = answered_in(settings)
+        self.ledger = Ledger.resumed(folder.path / LEDGER)
+        if opening and not self.ledger.lines:
+            self.ledger.note(OPENED, **opening)
+        self._asked = folder.path / "asked.txt"
+        self._seen = set(text_of(self._asked, MOST_JSON).split()) if self._asked.exists() else set()
+        self.host: SiteHost = Hosting(
+            self.steps,
+            method.Memory,
+            settings.seed,
+            every=settings.select.every,
+            last=settings.rounds,
+            sums=SumsWith(sums_of(settings)),
+            up=up_of(settings),
+            top=settings.federation.top,
+            expects=Expecting(settings),
+        ).host(self.spec, {}, member=member, purse=purse)
+
+    def count(self, step: str, data: bytes, *, most: int) -> None:
+        """Note an ask. Raises Refusal after more than `most` different asks of one step.
+
+        The same ask again does not count: it gets the same reply. Round 0 counts as a round. A
+        resumed run may ask a round again with other weights, so twice its rounds are allowed.
+        """
+        mark = f"{step}:{hashlib.sha256(data).hexdigest()}"
+        if mark in self._seen:
+            return
+        others = sum(one.startswith(f"{step}:") for one in self._seen)
+        if others > most:
+            raise Refusal("too-many-rounds")
+        if others > 2 * self.settings.rounds:
+            raise Refusal(OUTSIDE, "rounds")
+        with open(self._asked, "a", encoding="ascii") as file:
+            file.write(f"{mark}\n")
+        self._seen.add(mark)
+
+
+def _weighed(kind: type | None, message: bytes) -> list[FieldSize]:
+    """The sizes of a message's fields; of one that cannot be read, or of no step, its own."""
+    try:
+        if kind is None:
+            raise MessageError("no step has such an ask")
+        return sizes(decode(kind, message, limits=limits_of(kind)), len(message))
+    except MessageError:
+        return [FieldSize("(unreadable)", "bytes", len(message), 1)]
+
+
+def _plain(settings: str) -> Tree:
+    try:
+        return parse_toml(settings)
+    except SettingsError as error:
+        raise Refusal("bad-ask") from error
+
+
+def _folder_of(file: SiteFile, run: str) -> RunFolder:
+    """The folder in which this site keeps a run. Raises Refusal if the run's name is unsafe."""
+    try:
+        return RunFolder(inside(Path(file.memory), RUNS, run))
+    except GuardError as error:
+        raise Refusal("bad-ask") from error
+
+
+def _table(file: SiteFile) -> SiteTable:
+    """The part of a site's own file that a run's settings hold."""
+    return SiteTable(**{name: getattr(file, name) for name in SiteTable.model_fields})
+
+
+def check_home(file: SiteFile) -> Gathered:
+    """Read a site's text as a run would, and make its memory folder, closed to others.
+
+    Raises ConfideError, which says what is wrong with the text or the folder, and where.
+    """
+    settings = parse({"site": [_table(file).model_dump(exclude_none=True)]})
+    memory = Path(file.memory)
+    with os_errors_as(
+        ConfideError,
+        "the site's memory folder cannot be made or closed to others",
+        where=memory,
+        fix="name a folder that belongs to the user that runs the site",
+    ):
+        private_folder(memory)
+    return gather(settings, memory, key_file=None)
+
+
+# --- The site's side of evidence: a home that answers only asks that the server's key has signed
+#
+# It checks the seal of an ask before the home sees the ask, notes both seals in the site's ledger,
+# and seals the reply. `confide.federation.seals` describes the seals.
+
+
+class SignedHome:
+    """The home of a site that has an identity. Answers bytes and a seal with bytes and a seal."""
+
+    def __init__(self, home: SiteHome, place: Place) -> None:
+        self._home = home
+        home.place = self._place = place
+        self._server: Card | None = None
+        self._run = ""
+        self._heads: dict[str, str] = {}
+        self._met: dict[str, str] = {}
+
+    def answer(self, step: str, round: int, data: bytes, *, seal: bytes) -> tuple[bytes, bytes]:
+        """The encoded reply or failure, and its seal; both are noted before they are returned.
+
+        An ask whose seal cannot be read gets a failure without a seal.
+        """
+        with for_the_owner():
+            try:
+                asked = decode_seal(AskSeal, seal)
+            except MessageError as error:
+                refused = Refusal("bad-signature", "seal")
+                refused.__cause__ = error
+                return self._home.refuse(step, round, data, error=refused), b""
+            inner = inner_digest(data)
+            real = message_digest(bytes.fromhex(asked.nonce), inner)
+            why = ""
+            try:
+                self._check(asked, step, round, real)
+                if step == JOIN.name:
+                    self._check_join(asked, data)
+            except Exception as error:
+                why = error.code if isinstance(error, Refusal) else "error"
+                reply = self._home.refuse(step, round, data, error=error)
+            else:
+                reply = self._home.answer(step, round, data)
+            return self._sealed(asked, real, reply, weight=len(seal), refused=why)
+
+    def _check(self, asked: AskSeal, step: str, round: int, real: str) -> None:
+        """Raise Refusal if an ask is not the one that the server signed, or not for this turn."""
+        if asked.card:
+            self._meet_server(Card.decode(asked.card))
+        if self._server is None or not verifies(asked, self._server.public):
+            raise Refusal("bad-signature", "signature")
+        fits = {
+            "site": asked.site == self._place.name,
+            "step": asked.step == step,
+            "round": asked.round == round,
+            "digest": asked.digest == real,
+        }
+        if step != JOIN.name:
+            fits["run"] = asked.run == self._run
+            fits["head"] = self._heads.get(asked.head) == asked.reply
+        wrong = [name for name, fit in fits.items() if not fit]
+        if wrong:
+            raise Refusal("bad-signature", wrong[0])
+
+    def _meet_server(self, card: Card) -> None:
+        self._place.meet(card, "server", SERVER, only_compared=self._home.only_compared)
+        self._server = card
+
+    def _check_join(self, asked: AskSeal, data: bytes) -> None:
+        """Raise Refusal if the lead did not order this run with these sites."""
+        try:
+            ask = decode(Join, data)
+        except MessageError as error:
+            raise Refusal("bad-ask") from error
+        order = unpacked(ask.order, run=ask.run, settings=ask.settings, version=ask.version)
+        lead = order.lead()
+        fits = {
+            "run": ask.run == asked.run,
+            "lead": ask.lead == lead.name,
+            "sites": self._place.name in ask.sites and set(ask.sites) <= set(order.sites),
+        }
+        wrong = [name for name, fit in fits.items() if not fit]
+        if wrong:
+            raise Refusal("bad-signature", wrong[0])
+        self._place.meet(lead, "lead", lead.name, only_compared=self._home.only_compared)
+        self._home.opening = self._opening(order, lead)
+        self._run = ask.run
+
+    def _opening(self, order: Order, lead: Card) -> Tree:
+        """The run and identities in the first line of a new ledger."""
+        assert self._server is not None, "its seal has been checked"
+        return {
+            "at": self._place.name,
+            "run": order.run,
+            "identity": self._place.identity.public.hex(),
+            "server_identity": self._server.key,
+            "lead": lead.name,
+            "lead_identity": lead.key,
+            "order": order.digest,
+            "sites": list(order.sites),
+        }
+
+    def _sealed(
+        self, asked: AskSeal, real: str, reply: bytes, *, weight: int, refused: str
+    ) -> tuple[bytes, bytes]:
+        """The reply and its seal, once both seals are noted; a failure if that goes wrong."""
+        joined = self._home.book is not None
+        book = self._home.book or self._home.refusals()
+        head = book.head if joined else EMPTY
+        try:
+            if joined and asked.step == JOIN.name and not refused:
+                book.flush()  # if the reply could not be noted, nothing is on disk yet
+                self._recall(book)
+            seal = self._reply_seal(asked, real, reply)
+            down = {"refused": refused} if refused else {}
+            self._note(book, {**dataclasses.asdict(asked), **down}, "down", weight)
+            self._note(book, dataclasses.asdict(seal), "up", _weight(seal, head))
+            if joined:
+                for one in (asked, seal):
+                    keep_nonce(self._home.book_path, one.digest, one.nonce)
+            book.flush()
+            head = book.head if joined else EMPTY
+        except Exception as error:  # a reply that cannot be noted does not leave
+            self._home.complain(asked.step, asked.round, error)
+            reply = encode(failure_from(error))
+            seal = self._reply_seal(asked, real, reply)
+        if joined:
+            self._heads[head] = seal.digest
+        return reply, encode_seal(self._signed(seal, head))
+
+    def _reply_seal(self, asked: AskSeal, real: str, reply: bytes) -> ReplySeal:
+        nonce = fresh_nonce()
+        return ReplySeal(
+            run=asked.run,
+            site=self._place.name,
+            round=asked.round,
+            step=asked.step,
+            attempt=asked.attempt,
+            ask=real,
+            digest=message_digest(nonce, inner_digest(reply)),
+            nonce=nonce.hex(),
+            head=EMPTY,
+            card=self._place.card.encode() if asked.step == JOIN.name else "",
+        )
+
+    def _signed(self, seal: ReplySeal, head: str) -> ReplySeal:
+        return signed(dataclasses.replace(seal, head=head), self._place.identity.key)
+
+    def _note(self, book: Ledger, facts: Tree, direction: str, weight: int) -> None:
+        """Add the seal's line, without what the ledger's first line or the next one holds."""
+        audience = facts.pop("audience", None)
+        if audience is not None and list(audience) != self._home.opening.get("sites"):
+            facts["audience"] = audience
+        left_out = (
+            {"nonce", "card"}
+            | ({"run"} if facts["run"] == self._run else set())
+            | ({"head", "signature"} if direction == "up" else set())
+        )
+        kept = {name: value for name, value in facts.items() if name not in left_out}
+        book.seal(weight, {"direction": direction, **kept})
+
+    def _recall(self, book: Ledger) -> None:
+        """Read back the heads that an earlier process of this run signed, and the keys it met."""
+        opening = self._home.opening
+        for line in read_lines(self._home.book_path):
+            tree = line.tree
+            if tree.get("note") == OPENED:
+                self._met = {SERVER: tree["server_identity"], self._place.name: tree["identity"]}
+            elif tree.get("note") == MET:
+                self._met[str(tree["peer"])] = str(tree["identity"])
+            elif tree.get("field") == SEAL and tree["direction"] == "up":
+                self._heads[line.digest] = str(tree["digest"])
+        now = {SERVER: opening["server_identity"], self._place.name: opening["identity"]}
+        for peer, key in now.items():
+            if self._met.get(peer) != key:
+                self._met[peer] = key
+                book.note(MET, peer=peer, identity=key, compared=peer != SERVER)
+
+
+def _weight(seal: ReplySeal, head: str) -> int:
+    """The bytes of the seal with its signature; every head but the empty one is as long."""
+    return len(encode_seal(dataclasses.replace(seal, head=head, signature="0" * 128)))

@@ -1,0 +1,464 @@
+"""What a run's model and its ledger tell: each site for itself; text stays where it lies.
+
+Members are units of the training text (sentences, pairs or bags), others those of the site's text
+that no training saw. The attacker knows all of them but which is which, has the model, and judges
+by its losses:
+
+    by losses       a unit on which the model loses little is a member (Yeom et al. 2018)
+    by references   one on which it loses less than models that never saw the unit, trained on
+                    halves of the same text (Watson et al. 2022, "difficulty calibration")
+    by canaries     documents that a coin let in or left out before the run; right guesses of the
+                    coins refute small ε (Steinke, Nasr & Jagielski 2023)
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import DataError, RunError
+from confide.federation.engines import SiteSpec, site_of
+from confide.federation.failures import Refusal
+from confide.federation.ledger import ledger_files, read_ledger
+from confide.federation.messages import Arrays
+from confide.federation.secure.messages import Offered, Shares
+from confide.federation.site import Scratch
+from confide.files import for_the_owner
+from confide.jobs.home import alone_hows
+from confide.kinds.protocol import How, ModelSpec, SiteModel
+from confide.methods import Method, method_of
+from confide.methods.noised import budget_of
+from confide.report.sections import picture
+from confide.runs.folder import (
+    AUDIT,
+    Audit,
+    Canaried,
+    Crossed,
+    Interval,
+    Membership,
+    Promised,
+    RunFolder,
+    SiteAudit,
+    audited,
+    told,
+)
+from confide.runs.result import Result
+from confide.runs.sites import COINS, Canaries, Gathered, gather, has_coins
+from confide.scoring.intervals import (
+    Side,
+    exposures,
+    guessed,
+    told_apart,
+)
+from confide.seeds import derive_seed
+from confide.settings import SIMULATED, Settings
+from confide.tasks import TASKS
+from confide.text.document import Document
+from confide.training.devices import computing_at, place_of
+
+# --- The attacks on one site's text: by losses, beside references, and on canaries
+#
+# Shapes: U units, R references.
+
+
+FEWEST = 20
+"""Units of each side below which nothing is said."""
+DELTA = 1e-5
+"""The δ of a measured ε where nothing is promised."""
+
+Places = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Target:
+    """The model under attack; `at_home` says how a site trains at the rate of a round.
+
+    `labels` are the names by which its answers are counted.
+    """
+
+    form: ModelSpec
+    weights: Arrays
+    at_home: Callable[[int], How]
+    labels: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """The documents that the attacker is shown. `canaries` are the places of these, in order."""
+
+    documents: list[Document]
+    members: Places
+    others: Places
+    canaries: Places
+
+
+@dataclass(frozen=True)
+class _Reference:
+    """A model of the attacker's own, and the places in the pool of what it was trained on."""
+
+    weights: Arrays
+    trained_on: frozenset[int]
+
+
+@dataclass(frozen=True)
+class _Units:
+    """Units by how likely they are members; `at_U` are the places of their documents."""
+
+    called: str
+    scores_U: NDArray[np.float64]
+    at_U: Places
+    marks: Sequence[Hashable]
+
+    def without(self, marks: set[Hashable]) -> Side:
+        """The units, but those of these texts."""
+        kept = np.array([mark not in marks for mark in self.marks], bool)
+        return Side(self.scores_U[kept], self.at_U[kept])
+
+    def by_document(self, places: Places) -> list[float | None]:
+        """The mean score of each document's units; None without any."""
+        found = (self.scores_U[self.at_U == place] for place in places)
+        return [float(one.mean()) if len(one) else None for one in found]
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A site's text and what is known of it; `looks`: sites whose ε are looked at together."""
+
+    settings: Settings
+    spec: SiteSpec
+    target: Target
+    canaries: Canaries
+    promised: Promised | None
+    scratch: Scratch
+    looks: int = 1
+
+    def audited(self, *, most: int, references: int, say: Callable[[str], None]) -> SiteAudit:
+        """All attacks. Raises DataError if there is too little text, and Refusal."""
+        pool = self._pool(most)
+        made = self._references(pool, references, say)
+        # one side at a time: a bag of members has no sentence of another document
+        plain, beside = zip(
+            *(self._scored(pool, side, made) for side in (pool.members, pool.others)), strict=True
+        )
+        canaries = self._guessed(pool, made) if self.canaries.documents else None
+        if self.canaries.documents and canaries is None:
+            say(f"{self.spec.name}: its few canaries fell alike, so they show nothing")
+        return SiteAudit(
+            membership=self._told(plain, references=0),
+            referenced=self._told(beside, references=len(made)) if made else None,
+            canaries=canaries,
+        )
+
+    def _pool(self, most: int) -> _Pool:
+        """Training text and text that no training saw: so many of each, and all canaries."""
+        spec, canaries = self.spec, self.canaries
+        texts = {document.text for document in spec.train}
+        others = [one for one in (*spec.dev, *spec.test) if one.text not in texts]
+        seed = derive_seed(self.settings.seed, "audit", spec.name)
+        sides = []
+        for documents, let in ((spec.train, True), (others, False)):
+            own = [d for d, w in zip(canaries.documents, canaries.within, strict=True) if w == let]
+            chosen = {id(one) for one in own}
+            rest = [one for one in documents if id(one) not in chosen]
+            order = np.random.default_rng(seed).permutation(len(rest))
+            sides.append([*own, *(rest[place] for place in order[: max(0, most - len(own))])])
+        pool = [*sides[0], *sides[1]]
+        at = {id(one): place for place, one in enumerate(pool)}
+        places = np.arange(len(pool))
+        marked = np.array([at[id(one)] for one in canaries.documents], np.int64)
+        return _Pool(pool, places[: len(sides[0])], places[len(sides[0]) :], marked)
+
+    # --- losses ---------------------------------------------------------------------------
+
+    @cached_property
+    def _desk(self) -> SiteModel:
+        return self.target.form.at(site_of(self.spec, self.scratch))
+
+    def _scored(
+        self, pool: _Pool, places: Places, made: Sequence[_Reference]
+    ) -> tuple[_Units, _Units]:
+        """The units of these documents, by losses alone and beside references.
+
+        A unit counts against references that have not seen its document; one without any is left
+        out.
+        """
+        documents = [pool.documents[place] for place in places]
+        how = self.target.at_home(self.settings.rounds)
+        own = self._desk.losses(self.target.weights, how, documents)
+        at_U, size = places[own.documents_U], len(own.losses_U)
+        plain = _Units(own.units, -own.losses_U, at_U, own.marks)
+        sum_U, times_U = np.zeros(size), np.zeros(size)
+        for one in made:
+            blind_U = np.array([at not in one.trained_on for at in at_U.tolist()], bool)
+            sum_U += blind_U * self._desk.losses(one.weights, how, documents).losses_U
+            times_U += blind_U
+        kept = np.flatnonzero(times_U)
+        scores_U = sum_U[kept] / times_U[kept] - own.losses_U[kept]
+        return plain, _Units(own.units, scores_U, at_U[kept], [own.marks[n] for n in kept.tolist()])
+
+    def _told(self, seen: Sequence[_Units], *, references: int) -> Membership:
+        """How well members are told from others; units of the same text on both sides are dropped.
+
+        Raises DataError if there are too few.
+        """
+        first, second = (set(side.marks) for side in seen)
+        members, others = (side.without(first & second) for side in seen)
+        units = seen[0].called
+        if min(len(members), len(others)) < FEWEST:
+            raise DataError(
+                f"site {self.spec.name} has too little text to audit",
+                expected=f"at least {FEWEST} {units} of training text and {FEWEST} that no training"
+                " saw",
+                got=f"{len(members)} and {len(others)}",
+                fix="hold text out before the run, as development or test text",
+            )
+        seed = derive_seed(self.settings.seed, "audit", "bootstrap") % 2**32
+        auc, found = told_apart(members, others, seed=seed)
+        return Membership(
+            units=units,
+            members=len(members),
+            others=len(others),
+            auc=Interval(**auc._asdict()),
+            found=Interval(**found._asdict()),
+            references=references,
+        )
+
+    # --- references -----------------------------------------------------------------------
+
+    def _references(self, pool: _Pool, count: int, say: Callable[[str], None]) -> list[_Reference]:
+        """Models trained on halves of the pool; the halves of two make up the whole."""
+        learns, found = TASKS[self.settings.task].learns, list[_Reference]()
+        known = {*(self.spec.knows or self.target.labels)}
+        texts = [_only(one, learns, known) for one in pool.documents]
+        order = np.arange(len(texts))
+        for number in range(count):
+            seed = derive_seed(self.settings.seed, "audit", self.spec.name, "reference", number)
+            if number % 2 == 0:
+                order = np.random.default_rng(seed).permutation(len(texts))
+            cut = len(order) // 2
+            half = sorted((order[cut:] if number % 2 else order[:cut]).tolist())
+            say(f"{self.spec.name}: reference {number + 1} of {count}, {len(half)} documents")
+            own = replace(self.spec, train=[texts[place] for place in half], dev=(), test=())
+            found.append(_Reference(self._trained(own, seed), frozenset(half)))
+        return found
+
+    def _trained(self, spec: SiteSpec, seed: int) -> Arrays:
+        """Weights that this text alone gives, trained for as many passes as the run took."""
+        desk = self.target.form.at(site_of(spec, self.scratch))
+        weights = self.target.form.first(derive_seed(seed, "weights"))
+        hows = alone_hows(self.target.at_home, self.settings, size=desk.size)
+        for turn, how in enumerate(hows):
+            weights = desk.fit(weights, how, seed=derive_seed(seed, "pass", turn)).weights
+        return weights
+
+    # --- canaries -------------------------------------------------------------------------
+
+    def _guessed(self, pool: _Pool, made: Sequence[_Reference]) -> Canaried | None:
+        """What guesses of the coins refute. All canaries are scored alike, whatever their coin.
+
+        With references there are two ways to score. They share the level, as all sites do whose
+        largest ε is told.
+        """
+        plain, beside = self._scored(pool, pool.canaries, made)
+        ways = [self._coins(units, pool) for units in (plain, *([beside] if made else []))]
+        delta = self.promised.delta if self.promised else DELTA
+        level = 1 - 0.05 / (len(ways) * self.looks)
+        found = [self._refuted(*way, delta=delta, level=level) for way in ways]
+        said = [one for one in found if one is not None]
+        return max(said, key=lambda one: one.epsilon, default=None)
+
+    def _coins(self, units: _Units, pool: _Pool) -> tuple[list[float], list[bool]]:
+        """The scores of the canaries that have any, and their coins."""
+        scores = zip(units.by_document(pool.canaries), self.canaries.within, strict=True)
+        pairs = [(score, let) for score, let in scores if score is not None]
+        return [score for score, _ in pairs], [let for _, let in pairs]
+
+    def _refuted(
+        self, scores: list[float], coins: list[bool], *, delta: float, level: float
+    ) -> Canaried | None:
+        """What these scores say of these coins; None if all of them fell alike."""
+        inside = [score for score, let in zip(scores, coins, strict=True) if let]
+        outside = [score for score, let in zip(scores, coins, strict=True) if not let]
+        if not inside or not outside:
+            return None
+        best = guessed(scores, coins, delta=delta, level=level)
+        sides = (Side(np.array(one), np.arange(len(one))) for one in (inside, outside))
+        auc, _ = told_apart(*sides, seed=derive_seed(self.settings.seed, "audit", "coins") % 2**32)
+        return Canaried(
+            canaries=len(scores),
+            guesses=best.guesses,
+            right=best.right,
+            epsilon=best.epsilon,
+            delta=delta,
+            auc=Interval(**auc._asdict()),
+            exposure=float(np.median(exposures(inside, outside))),
+            most=float(np.log2(len(outside) + 1)),
+        )
+
+
+def _only(document: Document, learns: str, known: set[str]) -> Document:
+    """The document with only the annotation that a model of these names can learn."""
+    kept: Any = {learns: tuple(one for one in getattr(document, learns) if one.type in known)}
+    return replace(document, **kept)
+
+
+PICTURE = "audit.svg"
+"""How many of a hundred are found at each site, as a drawing."""
+_SHARES = {one.name for kind in (Offered, Shares) for one in fields(kind)}
+"""What sums exchange that nobody can open; it tells nothing of text."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A finished run, with the text that is here."""
+
+    folder: RunFolder
+    settings: Settings
+    result: Result
+    method: type[Method]
+    gathered: Gathered
+
+
+@for_the_owner()
+def audit(
+    run: Path | str,
+    *,
+    site: str | None = None,
+    most: int = 1000,
+    references: int = 0,
+    key: Path | None = None,
+    say: Callable[[str], None] | None = None,
+) -> Audit:
+    """Measure what a finished run tells, and write `audit.json` and `audit.svg` into its folder.
+
+    Args:
+        run: the folder of a finished run: on one machine, or a real site's own (`runs/RUN` in its
+            memory folder).
+        site: only this one; by default every site whose text is here.
+        most: at most so many documents of each side, drawn by the run's seed.
+        references: how many models are trained on halves of the site's text, to know what is hard
+            for a model that has not seen it. Each takes as long as training half the text alone.
+        key: the sites' shared key file; by default the one that the run's settings name.
+        say: is told one sentence for each step.
+
+    Raises:
+        RunError: there is no such run or site, or no text of a site is here. MissingDataError,
+        DataError: a file is gone, the text has changed since the run, or a site holds too little
+        text that no training saw. KeyFileError, CheckpointError: the key or model is not here.
+    """
+    found = _opened(Path(run), key)
+    settings, known = found.settings, [spec.name for spec in found.gathered.specs]
+    specs = [spec for spec in found.gathered.specs if site in (None, spec.name)]
+    if not specs:
+        raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
+    speak, scratch = say or (lambda _: None), Scratch()
+    sites: dict[str, SiteAudit] = {}
+    place = place_of(settings.device, settings.precision, at_once=settings.at_once)
+    with computing_at(place, threads=settings.threads):
+        for spec in specs:
+            speak(f"{spec.name}: measuring")
+            bench = replace(_bench(found, spec, scratch), looks=len(specs))
+            try:
+                sites[spec.name] = bench.audited(most=most, references=references, say=speak)
+            except Refusal as error:
+                raise DataError(
+                    f"site {spec.name} cannot be audited: {error}", where=str(found.folder.path)
+                ) from error
+    done = Audit(
+        rounds=found.result.best_rounds,
+        sites=sites,
+        crossed=crossed(found.folder.path, group=settings.federation.groups),
+        promised=promised(settings),
+    )
+    done.write(found.folder)
+    found.folder.write(PICTURE, picture(done))
+    return done
+
+
+def _opened(path: Path, key: Path | None) -> _Run:
+    """The run with its text. Raises RunError, DataError and what `gather` raises."""
+    folder = RunFolder(path)
+    settings, result = folder.settings(), folder.result()
+    if not settings.site and settings.split is None:
+        raise RunError(
+            "there is no text of a site here: this is the server's folder of the run",
+            where=str(path),
+            fix="audit the run at each site, in its own folder: MEMORY/runs/RUN",
+        )
+    for name in result.data.sites:
+        if not has_coins(settings, name, folder.sites / name):
+            raise RunError(
+                f"nobody knows any more which canaries of {name} were let in",
+                where=str(folder.sites / name / COINS),
+                fix="restore the file: it was made when the run began",
+            )
+    method = method_of(settings)
+    gathered = gather(settings, folder.sites, key_file=key or folder.key_file(settings))
+    if gathered.fingerprint != result.data.fingerprint:
+        raise DataError(
+            "the text has changed since the run, so nobody can say what the run was trained on",
+            where=str(path),
+            fix="restore the files as they were, or run again and audit that",
+        )
+    return _Run(folder, settings, result, method, gathered)
+
+
+def _bench(found: _Run, spec: SiteSpec, scratch: Scratch) -> Bench:
+    """A site's text with the model that it ended with. Raises RunError, CheckpointError."""
+    method, made = found.method, found.method(found.settings, found.gathered.public)
+    own = spec.name if method.personal or "" not in found.result.best_rounds else None
+    form, weights = made.model(*found.folder.trained(method, own))
+    target = Target(form, weights, made.at_home, tuple(method.kind.labels(form)))
+    return Bench(
+        found.settings,
+        spec,
+        target,
+        canaries=found.gathered.canaries[spec.name],
+        promised=promised(found.settings),
+        scratch=scratch,
+    )
+
+
+def promised(settings: Settings) -> Promised | None:
+    """What the settings promise of one unit of text; None without `[privacy]`."""
+    own = settings.privacy
+    if own is None:
+        return None
+    epsilon = own.epsilon if own.epsilon is not None else budget_of(settings).epsilon
+    simulated = settings.key == SIMULATED
+    return Promised(unit=own.unit, epsilon=epsilon, delta=own.delta, simulated=simulated)
+
+
+def crossed(run: Path, *, group: int = 0) -> Crossed:
+    """What the ledger says of a run, whose sites sum in groups of this size (0: all together).
+
+    Raises RunError if the ledger is damaged.
+    """
+    entries = [entry for file in ledger_files(run) for entry in read_ledger(file)]
+    up = [entry for entry in entries if entry.direction == "up"]
+    asks = {(one.round, one.step, one.site) for one in entries if one.direction == "down"}
+    sizes, hidden = [], defaultdict(set)
+    for one in up:
+        if one.kind not in ("array", "arrays"):
+            continue
+        if one.seen == "masked":
+            hidden[one.round, one.step].add(one.site)
+        elif one.field not in _SHARES:
+            sizes.append(1)
+    sizes += [min(len(sites), group or len(sites)) for sites in hidden.values()]
+    return Crossed(
+        digests=sum(one.count for one in up if one.kind == "array" and "digest" in one.field),
+        asks=len(asks),
+        masked=any(entry.seen == "masked" for entry in up),
+        smallest=min(sizes, default=None),
+    )
+
+
+__all__ = ["AUDIT", "Audit", "audit", "audited", "crossed", "told"]

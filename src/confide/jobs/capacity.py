@@ -1,0 +1,524 @@
+"""Would more text help this model at all? The capacity test, to take before federating.
+
+Luboshnikov & Makarov 2020, "Model Capacity" (doi 10.1007/978-3-030-71214-3_8): cut the text at hand
+into n equal parts, train on 1, 2, ..., n of them, score held-out text and look at the curve. If it
+is flat, more text does not help this model, and more text is all that a federation brings.
+
+What we decide: the parts are nested and drawn anew for each seed. Every training takes as many
+steps, at the same learning rates, as one on all the text, so that small parts are not put at a
+disadvantage by shorter training. The vocabulary is that of the parts used. The curve is a power law
+(`confide.scoring.intervals`); its uncertainty comes from resampling seeds and held-out sentences.
+Nothing leaves the machine: this is one place's training on its own text.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Literal, NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.backends.backend_svg import FigureCanvasSVG
+from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
+from numpy.typing import NDArray
+
+from confide.corpora.dealing import partition
+from confide.errors import DataError, SettingsError
+from confide.federation.events import Event, Watcher, unwatched
+from confide.files import Tree, write_atomically
+from confide.kinds.agreement import NONE, find_encoder, with_cached
+from confide.kinds.linear import LinearShape
+from confide.kinds.protocol import how_of
+from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer
+from confide.kinds.tagger.site import shape_for, tagger_sizes
+from confide.recipes import settings_file
+from confide.report.plots import PLAIN, svg_file
+from confide.runs.sites import gather
+from confide.scoring import Count, f1, sentence_counts
+from confide.scoring.intervals import LEAST_SIZES, Curve, fit_curve, resampled_curves
+from confide.seeds import derive_seed
+from confide.settings import Settings, load
+from confide.text.document import Document
+from confide.training.batches import Example, TagSet, examples_from
+from confide.training.devices import computing_at, place_of
+from confide.training.optimisers import Moments
+from confide.training.tagger import CrfTagger, Tagger
+from confide.training.trainer import annotate_with, read
+from confide.training.vocabulary import count_characters, count_words, numbered, read_vectors
+from confide.training.weights import set_words
+
+# --- Growing parts of a corpus, and how well a model trained on each does on held-out text
+#
+# Legend: S seeds, K parts, N held-out sentences.
+
+
+Learn = Callable[[Sequence[Document], float, int], Sequence[Document]]
+"""(documents, how many times the usual epochs, seed) -> the held-out documents, annotated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Measured:
+    """(true, predicted, gold) of every held-out sentence, and the sentences trained on."""
+
+    counts_SKN3: NDArray[np.int64]
+    sizes_K: tuple[float, ...]
+    seconds: float
+
+    @property
+    def f1_SK(self) -> NDArray[np.float64]:  # noqa: N802
+        """Strict micro-F1 of each training, as a fraction."""
+        sums_SK3 = self.counts_SKN3.sum(axis=2)
+        return np.array([[_f1(row) for row in rows] for rows in sums_SK3])
+
+
+def measure(
+    train: Sequence[Document],
+    held_out: Sequence[Document],
+    *,
+    learn: Learn,
+    parts: int = 5,
+    seeds: int = 3,
+    seed: int = 1,
+    watch: Watcher = unwatched,
+) -> Measured:
+    """Train on 1, 2, ..., `parts` nested parts of the text, for each seed, and count strictly.
+
+    Raises DataError for fewer than 4 parts or 2 seeds, or fewer documents than parts.
+    """
+    _check(parts, seeds)
+    started = time.perf_counter()
+    sentences = [len(examples_from([document])[0]) for document in train]
+    weight = {id(document): count for document, count in zip(train, sentences, strict=True)}
+    counts: list[list[NDArray[np.int64]]] = []
+    sizes_SK = np.zeros((seeds, parts))
+    for draw in range(seeds):
+        own_seed = derive_seed(seed, "capacity", draw)
+        slices = list(partition(train, parts, by="iid", seed=own_seed).values())
+        counts.append([])
+        for k in range(1, parts + 1):
+            done = draw * parts + k
+            watch(Event("ask", round=done, site=f"{k} of {parts} parts", step=f"seed {draw + 1}"))
+            part = [document for piece in slices[:k] for document in piece]
+            predicted = learn(part, parts / k, derive_seed(own_seed, k))
+            counts[-1].append(sentence_counts(held_out, predicted))
+            sizes_SK[draw, k - 1] = sum(weight[id(document)] for document in part)
+            spent = time.perf_counter() - started
+            left = spent / done * (seeds * parts - done)
+            score = _f1(counts[-1][-1].sum(axis=0))
+            watch(Event("round", round=done, dev_f1=score, seconds=spent, seconds_left=left))
+    sizes = tuple(float(size) for size in sizes_SK.mean(axis=0))
+    return Measured(np.array(counts), sizes, time.perf_counter() - started)
+
+
+def _check(parts: int, seeds: int) -> None:
+    if parts < LEAST_SIZES:
+        raise DataError(
+            "too few parts for a curve", expected=f"at least {LEAST_SIZES}", got=str(parts)
+        )
+    if seeds < 2:
+        raise DataError(
+            "one seed does not say how sure the curve is", expected="at least 2", got=str(seeds)
+        )
+
+
+def _f1(sums_3: NDArray[np.int64]) -> float:
+    return f1(Count(*(int(number) for number in sums_3)))
+
+
+# --- Training one model on some documents, in the clear, as a single site would
+
+
+def training(
+    settings: Settings,
+    train: Sequence[Document],
+    *,
+    held_out: Sequence[Document],
+    vectors: Path | None = None,
+) -> Learn:
+    """A function that trains the settings' model on part of `train` and annotates `held_out`.
+
+    `vectors` is a file of word vectors to start from. Raises DataError if nothing in `train` is
+    annotated and no type is declared, and SettingsError for other kinds than tagger and linear.
+    """
+    make = _MODELLERS.get(settings.kind)
+    if make is None:
+        raise SettingsError(
+            "the capacity test does not train this kind of model",
+            expected=f"model.kind = {' or '.join(_MODELLERS)}",
+            got=settings.kind,
+            fix="for a first answer: --set model.kind=linear, without your own [training]",
+        )
+    seen = {entity.type for document in train for entity in document.entities}
+    tags = TagSet(settings.data.types or tuple(sorted(seen)), settings.model.tag_scheme)
+    if not tags.types:
+        raise DataError("the training text has no entity", expected="at least one")
+    context = settings.model.context
+    encoder = None if context == NONE else find_encoder(context)
+    dim = encoder.dim if encoder else 0
+
+    def learn(documents: Sequence[Document], stretch: float, seed: int) -> list[Document]:
+        examples, _ = examples_from(documents)
+        trainer = make(settings, tags, examples, dim)
+        model = trainer.initial(derive_seed(seed, "weights"))
+        if vectors is not None and isinstance(model, Tagger):
+            set_words(model, read_vectors(vectors, trainer.words, how=trainer.how))
+        text, held = trainer.prepared(examples), read(trainer, held_out)
+        if encoder is not None:
+            text = with_cached(text, examples, encoder)
+            held = replace(held, text=with_cached(held.text, held.examples, encoder))
+        spans = [one.spans for one in examples]
+        encoded = trainer.annotated(text, spans, source={*tags.types})
+        _train(trainer, model, encoded, settings, stretch=stretch, seed=seed)
+        return annotate_with(trainer, model, held)
+
+    return learn
+
+
+def _tagger(
+    settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int
+) -> TaggerTrainer:
+    """The trainer of a tagger that knows the words of these examples."""
+    own, how = settings.vocabulary, settings.vocabulary.how
+    tokens = [token for example in examples for token in example.tokens]
+    words = numbered(count_words(tokens, how), min_count=own.min_count)
+    letters = numbered(count_characters(tokens), kind="character")
+    shape = shape_for(settings, tags.types, words=len(words), characters=len(letters), dim=dim)
+    return TaggerTrainer(
+        sizes=tagger_sizes(shape),
+        tags=tags,
+        words=words,
+        characters=None if settings.model.character == "none" else letters,
+        how=how,
+        word_dropout=settings.training.word_dropout,
+    )
+
+
+def _linear(
+    settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int
+) -> TaggerTrainer:
+    """The trainer of a linear CRF, whose features need no key where nothing leaves."""
+    shape = LinearShape(
+        types=list(tags.types),
+        tag_scheme=tags.scheme,
+        bits=settings.linear.bits,
+        context=settings.model.context,
+        context_dim=dim,
+    )
+    return shape.trainer(Marks(b""))
+
+
+_MODELLERS: dict[str, Callable[[Settings, TagSet, Sequence[Example], int], TaggerTrainer]] = {
+    "tagger": _tagger,
+    "linear": _linear,
+}
+
+
+def epochs_by_round(rounds: int, epochs: int) -> list[int]:
+    """`epochs` spread over the rounds as evenly as whole numbers allow.
+
+    >>> epochs_by_round(4, 10)
+    [2, 3, 3, 2]
+    """
+    edges = [round(epochs * number / rounds) for number in range(rounds + 1)]
+    return [end - start for start, end in pairwise(edges)]
+
+
+def _train(
+    trainer: TaggerTrainer,
+    model: CrfTagger,
+    encoded: EncodedSplit,
+    settings: Settings,
+    *,
+    stretch: float,
+    seed: int,
+) -> None:
+    """Train all rounds of the settings, `stretch` times their epochs in all, one rate per round.
+
+    If a round is one batch (FedNER), train equally many batches in one go.
+    """
+    training, rounds = settings.training, settings.rounds
+    epochs = max(1, round(rounds * training.local_epochs * stretch))
+    if settings.trained_by.startswith("fedner-"):
+        epochs, rounds = max(1, round(rounds * training.batch_size / len(encoded))), 1
+    moments = Moments()
+    for number, in_round in enumerate(epochs_by_round(rounds, epochs)):
+        how = how_of(settings, number + 1)
+        optimiser = replace(how.steps, most=0, moments=moments if how.keep else None)
+        if in_round:
+            trainer.fit(
+                model,
+                encoded,
+                epochs=in_round,
+                batch_size=how.batch_size,
+                optimiser=optimiser,
+                seed=derive_seed(seed, "round", number),
+            )
+
+
+# --- From measured scores to a plain verdict with its uncertainty
+
+
+SCHEMA = 1
+FACTOR = 2.0
+MATTERS = 0.01
+LEVEL = 0.9
+SAMPLES = 1000
+BAND = 25
+
+Verdict = Literal["worth federating", "flat", "cannot tell"]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Scores after training on some parts: strict F1, its deviation over seeds, and each seed's."""
+
+    parts: int
+    sentences: float
+    f1: float
+    deviation: float
+    seeds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CapacityReport:
+    """The outcome of a capacity test. Numbers only, no text; F1 is strict, as a fraction.
+
+    `gain` is what `factor` times the text is expected to add, between `low` and `high` with
+    confidence `level`. `chance` is the share of resampled curves that gain at least `matters`: at
+    `level` or more the verdict is "worth federating", at 1 - `level` or less it is "flat". `band`
+    has (sentences, low, high) of the curve, up to `factor` times the text.
+    """
+
+    name: str
+    verdict: Verdict
+    gain: float
+    low: float
+    high: float
+    chance: float
+    points: tuple[Point, ...]
+    curve: Curve
+    band: tuple[tuple[float, float, float], ...]
+    held_out: int
+    seconds: float
+    factor: float = FACTOR
+    level: float = LEVEL
+    matters: float = MATTERS
+
+    @property
+    def text(self) -> str:
+        """The report in words."""
+        full = self.points[-1]
+        head = (
+            f"{self.name}: trained on growing parts of {full.sentences:,.0f} sentences, "
+            f"{len(full.seeds)} times each; scored on {self.held_out:,} held-out sentences (strict)"
+        )
+        rows = [
+            f"  {point.parts} of {full.parts} parts {point.sentences:9,.0f} sentences   "
+            f"F1 {100 * point.f1:5.1f} ± {100 * point.deviation:.1f}"
+            for point in self.points
+        ]
+        tail = [
+            f"{self.factor:g} times the text is expected to add {100 * self.gain:.1f} points of F1 "
+            f"({self.level:.0%} interval {100 * self.low:.1f} to {100 * self.high:.1f}).",
+            f"The chance that it adds {100 * self.matters:g} or more: {self.chance:.0%}.",
+            f"Verdict: {self.verdict}. {_ADVICE[self.verdict]}",
+        ]
+        return "\n".join([head, *rows, *tail]) + "\n"
+
+    def to_json(self) -> Tree:
+        """The report as plain values."""
+        return {"schema": SCHEMA, **asdict(self)}
+
+
+_ADVICE: dict[Verdict, str] = {
+    "worth federating": "More text of this kind helps this model. Other sites' text helps as far "
+    "as it is of this kind.",
+    "flat": "More text of this kind hardly helps this model with these settings. Look at the "
+    "annotation, the model or word vectors first.",
+    "cannot tell": "The scores vary too much for an answer: use more seeds or more held-out text.",
+}
+
+
+def conclude(measured: Measured, *, name: str, seed: int = 1) -> CapacityReport:
+    """Fit the curve and say what more text would add, and how certain that is."""
+    f1_SK, sizes = measured.f1_SK, measured.sizes_K
+    curve = fit_curve(sizes, f1_SK.mean(axis=0).tolist())
+    curves = resampled_curves(
+        measured.counts_SKN3, sizes, samples=SAMPLES, seed=derive_seed(seed, "capacity curves")
+    )
+    gains = np.array([other.gain(FACTOR) for other in curves])
+    tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
+    low, high = np.quantile(gains, tails)
+    chance = float((gains >= MATTERS).mean())
+    deviations = f1_SK.std(axis=0, ddof=1)
+    points = tuple(
+        Point(
+            k + 1,
+            size,
+            float(f1_SK[:, k].mean()),
+            float(deviations[k]),
+            tuple(f1_SK[:, k].tolist()),
+        )
+        for k, size in enumerate(sizes)
+    )
+    return CapacityReport(
+        name=name,
+        verdict=judge(chance),
+        gain=curve.gain(FACTOR),
+        low=float(low),
+        high=float(high),
+        chance=chance,
+        points=points,
+        curve=curve,
+        band=_band(curves, sizes, tails),
+        held_out=measured.counts_SKN3.shape[2],
+        seconds=measured.seconds,
+    )
+
+
+def judge(chance: float) -> Verdict:
+    """The verdict for a chance that more text matters.
+
+    >>> judge(0.97), judge(0.03), judge(0.5)
+    ('worth federating', 'flat', 'cannot tell')
+    """
+    if chance >= LEVEL:
+        return "worth federating"
+    return "flat" if chance <= 1 - LEVEL else "cannot tell"
+
+
+def _band(
+    curves: list[Curve], sizes: tuple[float, ...], tails: list[float]
+) -> tuple[tuple[float, float, float], ...]:
+    grid = np.linspace(sizes[0], FACTOR * sizes[-1], BAND)
+    heights = np.array([[curve.at(size) for size in grid] for curve in curves])
+    low, high = np.quantile(heights, tails, axis=0)
+    return tuple(zip(grid.tolist(), low.tolist(), high.tolist(), strict=True))
+
+
+# --- The curve of a capacity test as an SVG drawing
+
+
+COLOUR = "#0072b2"
+
+
+def plot(report: CapacityReport) -> str:
+    """F1 over training sentences: every training, the curve up to twice the text, and its band."""
+    with matplotlib.rc_context(PLAIN):
+        figure = Figure(figsize=(6.4, 4.0), layout="constrained")
+        FigureCanvasSVG(figure)
+        axes = figure.add_subplot()
+        sizes, low, high = np.array(report.band).T
+        axes.fill_between(sizes, 100 * low, 100 * high, color=COLOUR, alpha=0.15, lw=0)
+        have = report.points[-1].sentences
+        heights = np.array([100 * report.curve.at(size) for size in sizes])
+        axes.plot(sizes[sizes <= have], heights[sizes <= have], color=COLOUR, label="fitted")
+        axes.plot(sizes, heights, "--", color=COLOUR, label="expected")
+        for point in report.points:
+            at = [point.sentences] * len(point.seeds)
+            axes.plot(
+                at, [100 * score for score in point.seeds], "o", color=COLOUR, ms=3.5, alpha=0.5
+            )
+        axes.axvline(have, color="0.5", lw=0.8, ls=":")
+        axes.annotate(
+            " the text at hand", (have, 0.02), xycoords=("data", "axes fraction"), color="0.35"
+        )
+        axes.set_xlabel("training sentences")
+        axes.set_ylabel("F1 on held-out text (strict)")
+        axes.set_title(f"{report.name}: {report.verdict}")
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.legend(frameon=False, loc="lower right")
+        return svg_file(figure)
+
+
+def capacity(
+    settings: str | Path | Settings,
+    *,
+    parts: int = 5,
+    seeds: int = 3,
+    site: str | None = None,
+    overrides: Sequence[str] = (),
+    out: str | Path | None = None,
+    on_event: Watcher | None = None,
+) -> CapacityReport:
+    """Train on 1, 2, ..., `parts` equal parts of the text, `seeds` times; say if more would help.
+
+    Args:
+        settings: a TOML file or the name of a recipe, with its `[when.pooled]` (`[when.alone]` for
+            one site) applied; or settings, used as they are.
+        parts: the number of parts, at least 4.
+        seeds: the number of draws of parts and first weights, at least 2.
+        site: use this site's text only; None: the text of all sites in the settings.
+        overrides: `key=value` texts that replace the file's values.
+        out: a folder for capacity.json, capacity.svg and capacity.txt; None: write nothing.
+        on_event: called at every training.
+
+    The held-out text is that of the development files, or the share that the settings hold out.
+    Test text is never used, even if the settings hold it out of the training files.
+
+    Raises:
+        SettingsError: there is no such site, or the settings make no sense.
+        DataError: too few parts, seeds or documents, or no entity in the held-out text.
+    """
+    watch = on_event or unwatched
+    if not isinstance(settings, Settings):
+        method = "alone" if site else "pooled"
+        settings = load(settings_file(settings), [f"method={method}", *overrides])
+    text = _text(settings, site)
+    name = site or settings.name or "capacity"
+    watch(Event("start", rounds=parts * seeds, message=f"{name}: capacity"))
+    place = place_of(settings.device, settings.precision, at_once=settings.at_once)
+    with computing_at(place, threads=settings.threads):
+        measured = measure(
+            text.train,
+            text.held_out,
+            learn=training(settings, **text._asdict()),
+            parts=parts,
+            seeds=seeds,
+            seed=settings.seed,
+            watch=watch,
+        )
+    report = conclude(measured, name=name, seed=settings.seed)
+    if out is not None:
+        _write(report, Path(out))
+    watch(Event("end", message=f"{name}: {report.verdict}"))
+    return report
+
+
+class _Text(NamedTuple):
+    train: list[Document]
+    held_out: list[Document]
+    vectors: Path | None
+
+
+def _text(settings: Settings, site: str | None) -> _Text:
+    with TemporaryDirectory() as nowhere:
+        everyone = gather(settings, Path(nowhere), key_file=None).specs
+    specs = [spec for spec in everyone if site in (None, spec.name)]
+    if not specs:
+        names = ", ".join(spec.name for spec in everyone)
+        raise SettingsError("there is no such site", expected=names, got=repr(site))
+    train = [document for spec in specs for document in spec.train]
+    held_out = [document for spec in specs for document in spec.dev]
+    if not any(document.entities for document in held_out):
+        raise DataError("the held-out text has no entity", fix="name `dev` files that have some")
+    return _Text(train, held_out, specs[0].vectors)
+
+
+def _write(report: CapacityReport, folder: Path) -> None:
+    text = json.dumps(report.to_json(), indent=1) + "\n"
+    for name, content in (
+        ("capacity.json", text), ("capacity.svg", plot(report)), ("capacity.txt", report.text)
+    ):  # fmt: skip
+        write_atomically(folder / name, content.encode())
+
+
+__all__ = ["CapacityReport", "Point", "Verdict", "capacity"]

@@ -1,0 +1,790 @@
+"""Agreeing on a vocabulary and a tag set without showing a word ("remote secure mapping").
+
+Luboshnikov & Makarov 2020, Fig. 3: sites count, hash and send; the server adds up, drops what is
+rare, numbers the rest and sends the numbering back; each site can then number its own words.
+
+What leaves a site: keyed digests of its words and characters with their counts; the names of its
+entity types; how many training sentences it has.
+What never leaves: a word, a character, the key.
+
+Where we differ from the paper. Anyone with a word list can reverse its plain hash; here a
+digest is HMAC-SHA-256 under a key that the sites share and the server never sees, cut to 16 bytes.
+A token counts only if at least `min_sites` sites and `min_count` occurrences report it. Digests
+are sent sorted, so their order says nothing about the text. Ids go by count, ties by digest. The
+same ask builds the character vocabulary and the union of tag names, which are not text.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.corpora.published import locate
+from confide.errors import (
+    ConfideError,
+    DataError,
+    FederationError,
+    GuardError,
+    KeyFileError,
+    SettingsError,
+)
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation, Parted, alike
+from confide.federation.guards import check_mark, check_names
+from confide.federation.keys import key_check
+from confide.federation.messages import carries
+from confide.federation.site import Site
+from confide.federation.steps import Shapes, Step, Turn
+from confide.kinds.protocol import Agreed, shown
+from confide.seeds import derive_seed
+from confide.settings import Settings as RunSettings
+from confide.text.document import Document
+from confide.training.batches import Encoded, Example, examples_from, with_context
+from confide.training.context import cache_folder, contextual
+from confide.training.encoder import FrozenEncoder, Tuning, load_encoder
+from confide.training.vocabulary import (
+    DIGEST_BYTES,
+    KeyedVocabulary,
+    VectorFile,
+    bucket_of,
+    bucket_rows,
+    count_characters,
+    count_words,
+    digest,
+    read_vectors,
+)
+
+Counts = tuple[NDArray[np.uint8], NDArray[np.int64]]
+"""Digests (W × 16) and how often each occurs (W)."""
+
+MOST_WORDS, MOST_CHARACTERS = 4_000_000, 300_000
+"""The most distinct ones at one site: no honest text has more."""
+MOST_COMMON = 16_000_000
+"""The most words of a common vocabulary."""
+
+
+@dataclass(frozen=True)
+class CheckKey:
+    """Prove that you hold the common key, without showing it."""
+
+    nonce: str = carries("a number drawn from the run's seed", rule="varies")
+
+
+@dataclass(frozen=True)
+class KeyChecked:
+    """A check value: equal for equal keys, and says nothing else about a key."""
+
+    check: str = carries("HMAC of the nonce under the site's key", rule="open")
+
+
+@dataclass(frozen=True)
+class CountVocabulary:
+    """Count the words and characters of the training text."""
+
+    how: str = carries("how words are normalised before counting")
+    types: list[str] = carries(
+        "the declared entity types; empty if the sites decide", rule="varies"
+    )
+
+
+@dataclass(frozen=True)
+class VocabularyCounted:
+    """Counts of the training text under keyed digests. W words, C characters."""
+
+    word_digests_W16: NDArray[np.uint8] = carries(
+        "keyed digests of the site's words, sorted", most=MOST_WORDS
+    )
+    word_counts_W: NDArray[np.int64] = carries(
+        "how often each occurs in the training text", most=MOST_WORDS, rule="min_token_count"
+    )
+    character_digests_C16: NDArray[np.uint8] = carries(
+        "keyed digests of its characters, sorted", most=MOST_CHARACTERS
+    )
+    character_counts_C: NDArray[np.int64] = carries(
+        "how often each occurs in the training text", most=MOST_CHARACTERS, rule="min_token_count"
+    )
+    types: list[str] = carries("names of the site's entity types (not text)", rule="open")
+    sentences: int = carries("number of training sentences")
+
+
+@dataclass(frozen=True)
+class AgreedWords:
+    """The common vocabulary: row i of a digest table has id i + 2.
+
+    `check` is the HMAC of `nonce` under the common key, so a holder of a key can verify it.
+    """
+
+    nonce: str
+    check: str
+    word_digests_V16: NDArray[np.uint8]
+    character_digests_V16: NDArray[np.uint8]
+    types: list[str]
+    types_by_site: dict[str, list[str]]
+    sentences: dict[str, int]
+
+
+def training_examples(site: Site) -> list[Example]:
+    """The site's training sentences, made once."""
+    if "train examples" not in site.cache:
+        site.cache["train examples"] = examples_from(site.train)[0]
+    found: list[Example] = site.cache["train examples"]
+    return found
+
+
+def check_key(site: Site, memory: object, ask: CheckKey, turn: Turn) -> tuple[KeyChecked, object]:
+    """Give the check value of the site's key."""
+    return KeyChecked(key_check(site.key(), ask.nonce)), memory
+
+
+def count_vocabulary(
+    site: Site, memory: object, ask: CountVocabulary, turn: Turn
+) -> tuple[VocabularyCounted, object]:
+    """Count the words, characters and types of the training text (Fig. 3, steps 1 and 2).
+
+    Without text all are empty. Raises Refusal where the server reads nothing of a single site.
+    """
+    if site.member is not None:
+        raise Refusal("only-masked")
+    key = site.key()
+    examples = training_examples(site)
+    types = sorted({span[2] for example in examples for span in example.spans})
+    if ask.types and not set(types) <= set(ask.types):
+        raise Refusal("tag-outside-set")
+    tokens = Counter(token for example in examples for token in example.tokens)
+    floor = site.guards.min_token_count
+    words = digested(key, "word", count_words(tokens, ask.how), floor=floor)  # type: ignore[arg-type]
+    characters = digested(key, "character", count_characters(tokens), floor=floor)
+    return VocabularyCounted(*words, *characters, types, len(examples)), memory
+
+
+def check_counted(ask: CountVocabulary, reply: VocabularyCounted) -> None:
+    """Raise GuardError if the reply is not counts of distinct digests."""
+    for kind, digests, counts in (
+        ("word", reply.word_digests_W16, reply.word_counts_W),
+        ("character", reply.character_digests_C16, reply.character_counts_C),
+    ):
+        check_digests(kind, digests)
+        if counts.shape != (len(digests),) or counts.dtype != np.int64 or (counts < 1).any():
+            raise GuardError(f"the counts of {kind}s are not an int64 above 0 for each digest")
+    if reply.sentences < 0:
+        raise GuardError("sentences must be at least 0")
+    check_names("types", reply.types)
+    if ask.types and not set(reply.types) <= set(ask.types):
+        raise GuardError("types holds a type that was not declared")
+
+
+def check_digests(kind: str, digests: NDArray[np.uint8]) -> None:
+    """Raise GuardError if these are not sorted, distinct digests of `kind`s."""
+    if digests.ndim != 2 or digests.shape[1] != DIGEST_BYTES or digests.dtype != np.uint8:
+        raise GuardError(
+            f"the digests of {kind}s are not rows of {DIGEST_BYTES} bytes", got=str(digests.shape)
+        )
+    high_W, low_W = np.ascontiguousarray(digests).view(">u8").reshape(-1, 2).T
+    rises_W = (high_W[1:] > high_W[:-1]) | ((high_W[1:] == high_W[:-1]) & (low_W[1:] > low_W[:-1]))
+    if not rises_W.all():
+        raise GuardError(f"the digests of {kind}s are not sorted or not distinct")
+
+
+def check_key_checked(ask: object, reply: KeyChecked) -> None:
+    """Raise GuardError if the check value is empty or malformed."""
+    if not reply.check:
+        raise GuardError("check is empty")
+    check_mark("check", reply.check)
+
+
+CHECK_KEY = Step.of(check_key, check=check_key_checked)
+COUNT_VOCABULARY = Step.of(count_vocabulary, check=check_counted)
+
+
+def compare_keys(federation: Federation) -> tuple[str, str, list[str]]:
+    """A nonce of this run, its HMAC under the common key, and the sites that hold that key.
+
+    A site whose key is not that of most sites is left out. Raises FederationError if too few share
+    a key, and QuorumError if too few have one.
+    """
+    nonce = format(derive_seed(federation.seed, "key check"), "x")
+    checks = federation.ask(CHECK_KEY, CheckKey(nonce), round=0)
+    holders = alike(
+        federation,
+        {site: reply.check for site, reply in checks.items()},
+        step=CHECK_KEY,
+        why="its key differs from that of the other sites",
+        error=_other_keys,
+    )
+    return nonce, checks[holders[0]].check, holders
+
+
+def agree(
+    federation: Federation, *, how: str, types: Iterable[str], min_count: int, min_sites: int
+) -> AgreedWords:
+    """Run both steps, and number what the sites counted (Fig. 3, step 3).
+
+    Raises FederationError if keys differ, and DataError if no site has an entity.
+    """
+    nonce, check, holders = compare_keys(federation)
+    declared = list(types)
+    counted = federation.ask(
+        COUNT_VOCABULARY, CountVocabulary(how, declared), round=0, sites=holders
+    )
+    seen = sorted({name for reply in counted.values() for name in reply.types})
+    if not seen and not declared:
+        raise no_entity()
+    words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in counted.items()}
+    characters = {
+        site: (r.character_digests_C16, r.character_counts_C) for site, r in counted.items()
+    }
+    sites = min(min_sites, len(federation.sites))
+    return AgreedWords(
+        nonce=nonce,
+        check=check,
+        word_digests_V16=number(words, min_count=min_count, min_sites=sites),
+        character_digests_V16=number(characters, min_count=1, min_sites=sites),
+        types=declared or seen,
+        types_by_site={site: sorted(reply.types) for site, reply in counted.items()},
+        sentences={site: reply.sentences for site, reply in counted.items()},
+    )
+
+
+def no_entity() -> DataError:
+    """The error for sites of which none has an annotated entity."""
+    return DataError(
+        "no site has an annotated entity in its training text",
+        fix="check the tag maps and formats with `confide data check`",
+    )
+
+
+def vectors_of(file: Path, words: KeyedVocabulary, *, how: str, dim: int) -> VectorFile:
+    """The rows of a site's own vector file for common words.
+
+    Raises Refusal if it is unusable, or its vectors have not `dim` numbers.
+    """
+    try:
+        found = read_vectors(file, words, how=how)  # type: ignore[arg-type]
+    except (OSError, ConfideError) as error:
+        raise Refusal("vectors-missing") from error
+    if found.dims != dim:
+        raise Refusal("vectors-dimension")
+    return found
+
+
+def number(counted: Mapping[str, Counts], *, min_count: int, min_sites: int) -> NDArray[np.uint8]:
+    """The digests in the order of their ids: most frequent first, ties by digest. Shape V × 16."""
+    everything = np.concatenate([one_each(digests) for digests, _ in counted.values()])
+    distinct, places = np.unique(everything, return_inverse=True)
+    occurrences = np.zeros(len(distinct), np.int64)
+    np.add.at(occurrences, places, np.concatenate([counts for _, counts in counted.values()]))
+    reporters = np.bincount(places, minlength=len(distinct))
+    kept = (occurrences >= min_count) & (reporters >= min_sites)
+    order = np.lexsort((np.arange(len(distinct)), -occurrences))
+    chosen = distinct[order[kept[order]]]
+    return chosen.view(np.uint8).reshape(len(chosen), DIGEST_BYTES).copy()
+
+
+def common_key(key: bytes | None, *, nonce: str, check: str) -> bytes:
+    """The key, if it is the one that the sites agreed on: with another, no word would be known.
+
+    Raises KeyFileError if there is no key, or a different one.
+    """
+    if key is None:
+        raise KeyFileError("the words of this model are keyed", fix="name the sites' key file")
+    if key_check(key, nonce) != check:
+        raise KeyFileError(
+            "this is not the key that the sites trained with, so no word would be known",
+            fix="name the key file that the sites shared in training",
+        )
+    return key
+
+
+def file_check(key: bytes, content_digest: str) -> str:
+    """A check value: equal for equal files, and says nothing else about a file."""
+    return digest(key, "file", content_digest).hex()
+
+
+def digested(key: bytes, kind: str, counts: Counter[str], *, floor: int) -> Counts:
+    """The sorted digests of what occurs at least `floor` times, and how often each occurs."""
+    pairs = sorted(
+        (digest(key, kind, text), count) for text, count in counts.items() if count >= floor
+    )
+    digests = np.frombuffer(b"".join(mark for mark, _ in pairs), np.uint8)
+    counted = np.array([count for _, count in pairs], np.int64)
+    return digests.reshape(len(pairs), DIGEST_BYTES), counted
+
+
+def one_each(digests: NDArray[np.uint8]) -> NDArray[np.void]:
+    """Each row of 16 bytes as one value, which sorts as its bytes do."""
+    return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}").reshape(-1)
+
+
+def _other_keys(parted: Parted) -> FederationError:
+    """The error that names the sites with different keys."""
+    one = "the key of {} differs from that of the other sites"
+    who = parted.who(one, "these groups hold different keys")
+    return FederationError(
+        f"the sites do not share one key: {who}",
+        fix="give every site the same key file",
+    )
+
+
+# --- A common vocabulary of which no site shows a digest: words are counted in buckets, and
+#     summed
+#
+# A word's keyed digest begins with the number of its bucket. Each site counts its words by bucket
+# and says of each bucket whether it has a word there, and only the sums over all sites are seen.
+# A bucket with enough words at enough sites becomes a row, so words of one bucket share a row: of
+# n words in 2^20 buckets, a share of about n / 2^20 (benchmarks/secure/vocabulary.py).
+#
+# What leaves a site: two numbers for each bucket, in a sum. What never leaves: a word, its digest,
+# how many words the site has.
+#
+# Shapes: B buckets of words, C buckets of characters, V rows of the vocabulary.
+
+
+WORD_BITS, CHARACTER_BITS = 20, 14
+MOST_BITS = 24
+Counted = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class CountBuckets:
+    """Count the words and characters of the training text by bucket."""
+
+    how: str = carries("how words are normalised before counting")
+    word_bits: int = carries("words have 2 to the power of this many buckets")
+    character_bits: int = carries("characters have 2 to the power of this many; 0: none is counted")
+
+
+@dataclass(frozen=True)
+class BucketsCounted:
+    """Counts of the training text by bucket: only their sums over all sites are seen."""
+
+    word_counts_B: Counted = carries("how often words of each bucket occur", rule="min_token_count")
+    word_sites_B: Counted = carries("1 for each bucket with a word of the site")
+    character_counts_C: Counted = carries(
+        "how often characters of each bucket occur", rule="min_token_count"
+    )
+    character_sites_C: Counted = carries("1 for each bucket with a character of the site")
+
+
+def size_of(bits: int) -> int:
+    """How many buckets so many bits make; none if there are no bits."""
+    return 2**bits if bits else 0
+
+
+def shapes_of_buckets(ask: CountBuckets) -> Shapes:
+    """One number for each bucket."""
+    words, characters = size_of(ask.word_bits), size_of(ask.character_bits)
+    return {
+        "word_counts_B": {"": (words,)},
+        "word_sites_B": {"": (words,)},
+        "character_counts_C": {"": (characters,)},
+        "character_sites_C": {"": (characters,)},
+    }
+
+
+def buckets_counted(site: Site, ask: CountBuckets, tokens: Iterable[str]) -> BucketsCounted:
+    """The site's counts of these tokens by bucket. Raises Refusal for absurd sizes."""
+    if not 0 < ask.word_bits <= MOST_BITS or not 0 <= ask.character_bits <= MOST_BITS:
+        raise Refusal("bad-ask")
+    every = list(tokens)
+    key, floor = site.key(), site.guards.min_token_count
+    words = count_words(every, ask.how)  # type: ignore[arg-type]
+    spelled: Counter[str] = count_characters(every) if ask.character_bits else Counter()
+    return BucketsCounted(
+        *_counted(key, "word", words, bits=ask.word_bits, floor=floor),
+        *_counted(key, "character", spelled, bits=ask.character_bits, floor=floor),
+    )
+
+
+def _counted(
+    key: bytes, kind: str, counts: Counter[str], *, bits: int, floor: int
+) -> tuple[Counted, Counted]:
+    found = np.zeros(size_of(bits), np.int32)
+    for text, count in counts.items():
+        if count >= floor:
+            found[bucket_of(digest(key, kind, text), bits)] += count
+    return found, (found > 0).astype(np.int32)
+
+
+def count_buckets(
+    site: Site, memory: object, ask: CountBuckets, turn: Turn
+) -> tuple[BucketsCounted, object]:
+    """Count the words and characters of the training sentences."""
+    tokens = (token for example in training_examples(site) for token in example.tokens)
+    return buckets_counted(site, ask, tokens), memory
+
+
+def check_buckets(ask: CountBuckets, reply: BucketsCounted) -> None:
+    """Raise GuardError unless these are counts, and 1 where there is one."""
+    for counts, sites in (
+        (reply.word_counts_B, reply.word_sites_B),
+        (reply.character_counts_C, reply.character_sites_C),
+    ):
+        if counts.shape != sites.shape or (counts < 0).any() or (sites != (counts > 0)).any():
+            raise GuardError("counts and sites of buckets do not fit")
+
+
+def as_counted(ask: CountBuckets, reply: BucketsCounted, most: float) -> BucketsCounted:
+    """The reply itself: counts change no weight, so `max_norm` does not bound them."""
+    return reply
+
+
+COUNT_BUCKETS = Step.of(
+    count_buckets,
+    summed=True,
+    check=check_buckets,
+    bound=as_counted,
+    shapes=shapes_of_buckets,
+)
+
+
+def common_buckets(
+    counts_B: NDArray[np.int64], sites_B: NDArray[np.int64], *, min_count: int, min_sites: int
+) -> NDArray[np.uint8]:
+    """The rows of a vocabulary by buckets, most frequent first, ties by number. Shape V × 16."""
+    kept = (counts_B >= max(1, min_count)) & (sites_B >= max(1, min_sites))
+    order = np.lexsort((np.arange(len(counts_B)), -counts_B))
+    bits = max(0, len(counts_B) - 1).bit_length()
+    return bucket_rows(order[kept[order]], bits)
+
+
+# --- Contextual features at a site: the states that a frozen encoder, which all sites have, gives
+#
+# What leaves a site: a keyed check value of its encoder's files, and the width of its states. What
+# never leaves: a state. Features are computed once, where the text is, and stay in the site's own
+# cache (`confide.training.context`), since they reveal the text.
+
+
+T = TypeVar("T")
+NONE = "none"
+WIDEST = 16_384
+
+
+@dataclass(frozen=True)
+class DescribeEncoder:
+    """Find the frozen encoder."""
+
+    encoder: str = carries("the encoder's name in the settings of the run")
+
+
+@dataclass(frozen=True)
+class EncoderDescribed:
+    """Equal at sites that have the same encoder."""
+
+    check: str = carries("keyed check value of the encoder's files", rule="open")
+    dim: int = carries("width of its state of a word", rule="open")
+
+
+def describe_encoder(
+    site: Site, memory: object, ask: DescribeEncoder, turn: Turn
+) -> tuple[EncoderDescribed, object]:
+    """Find the site's own copy of the encoder."""
+    encoder = encoder_of(site, ask.encoder)
+    return EncoderDescribed(file_check(site.key(), encoder.digest), encoder.dim), memory
+
+
+def check_encoder_described(ask: object, reply: EncoderDescribed) -> None:
+    """Raise GuardError if the width is out of range or the check value is malformed."""
+    if not 1 <= reply.dim <= WIDEST:
+        raise GuardError("dim is out of range")
+    check_mark("check", reply.check)
+
+
+DESCRIBE_ENCODER = Step.of(describe_encoder, check=check_encoder_described)
+
+
+def agree_on_encoder(federation: Federation, name: str) -> int:
+    """The width of the states of the common encoder; 0 if the settings name none.
+
+    A site whose encoder is not that of most sites is left out. Raises FederationError if too few
+    have the same.
+    """
+    if name == NONE:
+        return 0
+    replies = federation.ask(DESCRIBE_ENCODER, DescribeEncoder(name), round=0)
+    same = alike(
+        federation,
+        {site: (reply.check, reply.dim) for site, reply in replies.items()},
+        step=DESCRIBE_ENCODER,
+        why="its encoder differs from that of the other sites",
+        error=_other_encoders,
+    )
+    return int(replies[same[0]].dim)
+
+
+def _other_encoders(parted: Parted) -> FederationError:
+    who = parted.who("{} has a different one", "these groups have different ones")
+    return FederationError(
+        f"the sites do not have the same encoder: {who}",
+        fix="give every site the same files, and name them with `context` in its table",
+    )
+
+
+def find_encoder(place: str) -> FrozenEncoder:
+    """The encoder of this name or folder, which may begin with `$CONFIDE_DATA`.
+
+    An encoder that this process already uses, with the same files, is not read again. Raises what
+    `load_encoder` raises.
+    """
+    found = load_encoder(str(locate(place)) if place.startswith("$") else place)
+    return _IN_USE.setdefault((found.name, found.folder, found.digest), found)
+
+
+_IN_USE: WeakValueDictionary[tuple[str, Path, str], FrozenEncoder] = WeakValueDictionary()
+
+
+def encoder_of(site: Site, name: str) -> FrozenEncoder:
+    """The site's encoder. Raises Refusal if it is unusable."""
+    found = found_at(site, name, shelf="encoders", find=find_encoder)
+    site.files[f"encoder {name}"] = found.digest
+    return found
+
+
+def found_at(site: Site, name: str, *, shelf: str, find: Callable[[str], T]) -> T:
+    """The site's public files of this name, looked up once per process.
+
+    Files of one sort share a `shelf`. Raises Refusal if `find` cannot use them.
+    """
+    place = site.model_place(name)
+    try:
+        return site.once(shelf, place, make=lambda: find(place))
+    except ConfideError as error:
+        raise Refusal("encoder-missing") from error
+
+
+def with_features(
+    encoded: Encoded, examples: Sequence[Example], *, site: Site, name: str
+) -> Encoded:
+    """The text with the encoder's states of every token, from the site's cache."""
+    if name == NONE or not examples:
+        return encoded
+    encoder = encoder_of(site, name)
+    try:
+        return with_cached(encoded, examples, encoder)
+    except ConfideError as error:
+        raise Refusal("features") from error
+
+
+def with_cached(
+    encoded: Encoded, examples: Sequence[Example], encoder: FrozenEncoder, *, keep: bool = True
+) -> Encoded:
+    """The text with states from the cache; with `keep` off, for text that is read only once."""
+    sentences = [example.tokens for example in examples]
+    found = contextual(sentences, encoder, folder=cache_folder() if keep else None)
+    return with_context(encoded, found.states_NX, found.from_S1)
+
+
+def with_encoder(
+    federation: Federation,
+    step: Step,
+    digests: Mapping[str, str],
+    *,
+    ours: str,
+    name: str = "encoder",
+) -> list[str]:
+    """The sites that have the server's encoder, whose digest is `ours`.
+
+    The others are left out. Raises FederationError if too few have it.
+    """
+
+    def error(parted: Parted) -> FederationError:
+        return FederationError(
+            f"the sites do not have the server's {name}: {', '.join(parted.odd)} differs",
+            fix="give every site the same files, and name them with `context` in its table",
+        )
+
+    why = f"its {name} is not the server's"
+    return alike(federation, digests, step=step, why=why, error=error, ours=ours)
+
+
+# --- Agreeing on entity types: those that each site annotates, and the union of all
+#
+# What leaves a site: names of the entity types that it annotates, its number of training sentences
+# and, if one is named, a digest of its public encoder or BART.
+# What never leaves: text, annotation.
+
+
+@dataclass(frozen=True)
+class DescribeTypes:
+    """Say which types you annotate, and find the encoder or BART, if one is named."""
+
+    encoder: str = carries("the encoder's or BART's name in the settings of the run; empty: none")
+    closed: bool = carries("whether the reply names no type, as the settings do", start=bool)
+
+
+@dataclass(frozen=True)
+class TypesDescribed:
+    """What a site annotates, and the digest of its encoder or BART."""
+
+    types: list[str] = carries(
+        "names of the entity types that the site annotates (not text)", rule="open"
+    )
+    sentences: int = carries("number of its training sentences")
+    digest: str = carries(
+        "digest of the public files of its encoder or BART; empty without one", rule="open"
+    )
+
+
+def described(site: Site, digest: str, *, closed: bool) -> TypesDescribed:
+    """The reply of a site whose public files have this digest. Raises Refusal."""
+    types = [] if closed else sorted(own_types(site))
+    return TypesDescribed(types, shown(site, len(training_examples(site))), digest)
+
+
+def describe_types(
+    site: Site, memory: object, ask: DescribeTypes, turn: Turn
+) -> tuple[TypesDescribed, object]:
+    """Describe the annotation of the training text."""
+    return described(site, "", closed=ask.closed), memory
+
+
+def check_described(ask: object, reply: TypesDescribed) -> None:
+    """Raise GuardError if the reply is malformed or impossible."""
+    if reply.sentences < 0:
+        raise GuardError("sentences must be at least 0")
+    check_mark("digest", reply.digest)
+    check_names("types", reply.types)
+
+
+DESCRIBE_TYPES = Step.of(describe_types, check=check_described)
+
+
+def describing(answer: Callable[..., tuple[TypesDescribed, object]]) -> Step:
+    """The describing step of a kind that also finds an encoder or BART."""
+    return Step.of(answer, check=check_described)
+
+
+def own_types(site: Site) -> frozenset[str]:
+    """T_k: the types that the site says it annotates or, by default, those of its training text.
+
+    Raises Refusal if a type occurs that the site says it does not annotate.
+    """
+    if "own types" not in site.cache:
+        seen = {span[2] for example in training_examples(site) for span in example.spans}
+        if site.knows and not seen <= set(site.knows):
+            raise Refusal("tag-outside-set")
+        site.cache["own types"] = frozenset(site.knows or seen)
+    found: frozenset[str] = site.cache["own types"]
+    return found
+
+
+def types_in_text(site: Site) -> list[str]:
+    """The types that occur in the site's training text, sorted."""
+    return sorted({span[2] for one in training_examples(site) for span in one.spans})
+
+
+def agree_on_types(
+    run: RunSettings,
+    federation: Federation,
+    *,
+    step: Step = DESCRIBE_TYPES,
+    name: str = "",
+    digest: str = "",
+    public: Sequence[Document] = (),
+    called: str = "",
+) -> tuple[list[str], dict[str, TypesDescribed]]:
+    """T, the union of the sites' types or the declared ones, and the sites' replies.
+
+    An annotated public set adds its types to the union. `digest` is that of the server's files of
+    this `name`; errors call them `called`.
+
+    A site whose encoder is not the server's, or that annotates an undeclared type, is left out.
+    Raises FederationError or DataError if too few are left, and DataError if no site annotates a
+    type.
+    """
+    closed = run.privacy is not None
+    replies: dict[str, TypesDescribed] = federation.ask(step, DescribeTypes(name, closed), round=0)
+    digests = {site: reply.digest for site, reply in replies.items()}
+    same = with_encoder(federation, step, digests, ours=digest, name=called or run.model.kind)
+    replies = {site: replies[site] for site in same}
+    declared = list(run.data.types)
+    if declared:
+        replies = _of_these_types(declared, federation, replies, step=step)
+    seen = {kind for reply in replies.values() for kind in reply.types}
+    if not seen and not closed:
+        raise no_entity()
+    seen |= {entity.type for document in public for entity in document.entities}
+    return declared or sorted(seen), replies
+
+
+def asked_of_types(run: RunSettings, name: str = "") -> dict[str, object]:
+    """What the settings make of the ask that describes the sites' types and files of this name."""
+    return vars(DescribeTypes(name, run.privacy is not None))
+
+
+def agreed(form: object, replies: Mapping[str, TypesDescribed]) -> Agreed:
+    """A form that the sites of these replies agreed on."""
+    return Agreed(
+        form,
+        sorted(replies),
+        {site: reply.sentences for site, reply in replies.items()},
+        {site: reply.types for site, reply in replies.items()},
+    )
+
+
+def _of_these_types(
+    declared: list[str],
+    federation: Federation,
+    replies: dict[str, TypesDescribed],
+    *,
+    step: Step,
+) -> dict[str, TypesDescribed]:
+    """The replies of the sites that annotate only these types; the others are left out.
+
+    Raises DataError if too few are left.
+    """
+
+    def strange(parted: Parted) -> DataError:
+        seen = {kind for reply in replies.values() for kind in reply.types}
+        odd = {kind for site in parted.odd for kind in replies[site].types} - set(declared)
+        return DataError(
+            f"a site annotates {min(odd)!r}, which data.types does not name",
+            expected=", ".join(sorted(declared)),
+            got=", ".join(sorted(seen)) or "no type",
+            fix="map the names in the sites' `tags`, or correct data.types",
+        )
+
+    fits = {site: set(reply.types) <= set(declared) for site, reply in replies.items()}
+    why = "it annotates a type that data.types does not name"
+    same = alike(federation, fits, step=step, why=why, error=strange, ours=True)
+    return {site: replies[site] for site in same}
+
+
+# --- How much of an encoder is trained, as kinds ask and say it (`learning.tuning`)
+
+
+TUNING = "what of the encoder is trained: all, top N, lora RANK ALPHA, bias or frozen"
+"""What the field `tuning` of a form carries."""
+
+
+def tuning_of(run: RunSettings) -> Tuning:
+    """What the settings say."""
+    own = run.encoder
+    return Tuning(own.tune, layers=own.layers, rank=own.rank, alpha=own.alpha)
+
+
+def check_no_encoder(run: RunSettings, model: str) -> None:
+    """Raise SettingsError if a part of an encoder is to be tuned where no encoder is trained."""
+    if run.encoder.tune != "all":
+        raise SettingsError(
+            f"{model} has no encoder that could be tuned",
+            expected='encoder.tune = "all"',
+            got=repr(run.encoder.tune),
+            fix="remove [encoder], or choose a model with an encoder",
+        )
+
+
+@contextmanager
+def keeping_features() -> Iterator[None]:
+    """Refuse if the features of a frozen encoder cannot be kept on the site's disk."""
+    try:
+        yield
+    except DataError as error:
+        raise Refusal("features") from error

@@ -1,0 +1,980 @@
+"""The bag ranker as a kind, whose reader is a PCNN or an encoder: `task = "bags"`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import FederationError, GuardError
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.keys import key_check
+from confide.federation.messages import Arrays, carries, decode_file
+from confide.federation.site import Site
+from confide.federation.steps import Step, Tables, Turn
+from confide.kinds.agreement import (
+    CHECK_KEY,
+    MOST_COMMON,
+    MOST_WORDS,
+    WIDEST,
+    WORD_BITS,
+    BucketsCounted,
+    CountBuckets,
+    as_counted,
+    buckets_counted,
+    check_buckets,
+    check_digests,
+    check_no_encoder,
+    common_buckets,
+    common_key,
+    compare_keys,
+    digested,
+    encoder_of,
+    file_check,
+    find_encoder,
+    keeping_features,
+    number,
+    shapes_of_buckets,
+    vectors_of,
+    with_encoder,
+)
+from confide.kinds.bags.batches import Bags, EncodedSentences, Same, held_out_bags, training_bags
+from confide.kinds.bags.model import BagForm as Made
+from confide.kinds.bags.model import (
+    BagModel,
+    BagTrainer,
+    Denoise,
+    EncodedBags,
+    EncoderForm,
+    PcnnForm,
+    bag_scores,
+    sentence_probabilities,
+    set_vectors,
+)
+from confide.kinds.protocol import (
+    RIGHT,
+    Agreed,
+    Fitted,
+    Holders,
+    How,
+    Losses,
+    Report,
+    SharedModel,
+    SiteModel,
+    as_many_of_both,
+    desk_at,
+    fingerprint,
+    named,
+    shape_of,
+    write_release,
+)
+from confide.kinds.relations.batches import (
+    RelationExample,
+    Rules,
+    candidates,
+    with_labels,
+)
+from confide.kinds.relations.site import (
+    PairForm,
+    annotation_of,
+    check_annotation,
+    pair_form,
+    place_of,
+    rules_of,
+    settled_pairs,
+)
+from confide.kinds.steps import BagsScored, BagTables, bag_counts_of, bags_scored, check_bags_scored
+from confide.scoring import BagCounts, Count
+from confide.scoring.calibration import AS_IS, Calibrator
+from confide.scoring.relations import count_bags, ranked_bags
+from confide.settings import Settings as RunSettings
+from confide.tasks import TaskName
+from confide.text.document import NO_RELATION, Document, Problem, Relation
+from confide.text.segment import tokens_of
+from confide.training.batches import Rows
+from confide.training.context import cache_folder
+from confide.training.encoder import FrozenEncoder, Tuning
+from confide.training.vocabulary import (
+    DIGEST_BYTES,
+    UNK,
+    ClearVocabulary,
+    KeyedVocabulary,
+    VectorFile,
+    Vocabulary,
+    count_words,
+    digest,
+    rows_of_digests,
+)
+from confide.training.weights import load, trained
+
+# --- The form of a bag model, and how the sites agree on it and on the words that it reads
+#
+# What leaves a site: that it holds the common key; keyed digests of its words with their counts
+# (`reader = "pcnn"`), or a digest of its public encoder; the names of its relations and entity
+# types, and which types its relations link; how many sentences and bags it trains on.
+#
+# A *triple* (head, tail, relation) names a bag. It travels as a keyed digest, also if the
+# relation is none. The run's number goes into the digest, so that nobody can link the triples of
+# two runs.
+
+
+PCNN = "pcnn"
+WORD_ROWS = "reader.word.weight"
+"""The name of a PCNN's word table."""
+_SIZES = ("word_dim", "position_dim", "filters", "width", "farthest")
+
+
+@dataclass(frozen=True)
+class CountBags:
+    """Count the words of the training text or find the encoder, and describe the annotation."""
+
+    reader: str = carries("what reads a sentence: pcnn or encoder")
+    how: str = carries("how words are normalised before counting")
+    encoder: str = carries("the encoder's name in the settings of the run; empty without one")
+
+
+@dataclass(frozen=True)
+class BagsCounted:
+    """What the common model must know of a site. W words."""
+
+    word_digests_W16: NDArray[np.uint8] = carries(
+        "keyed digests of the site's words, sorted; none if an encoder reads", most=MOST_WORDS
+    )
+    word_counts_W: NDArray[np.int64] = carries(
+        "how often each word occurs in the training text", most=MOST_WORDS, rule="min_token_count"
+    )
+    encoder: str = carries("digest of the encoder's public files; empty without one", rule="open")
+    dim: int = carries("width of the encoder's states; 0 without one", rule="open")
+    relations: list[str] = carries(
+        "names of the relations of the training text (not text)", rule="open"
+    )
+    pairs: list[tuple[str, str]] = carries(
+        "pairs of entity types that the relations link", rule="open"
+    )
+    types: list[str] = carries("names of the entity types (not text)", rule="open")
+
+
+@dataclass(frozen=True)
+class BagForm(PairForm):
+    """The form of a bag model: its shape, and the keyed digests of the common words."""
+
+    pool: str = carries("what stands for an entity if an encoder reads: max")
+    longest: int = carries("longest example, in words or word pieces")
+    reader: str = carries("what reads a sentence: pcnn or encoder")
+    denoise: str = carries("how the sentences of a bag are combined")
+    same: str = carries("what makes two mentions one entity: concept or letters")
+    how: str = carries("how a word is normalised")
+    sizes: dict[str, int] = carries("sizes of the PCNN")
+    activation: str = carries("the PCNN's activation: tanh or relu")
+    nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
+    check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
+    word_digests_V16: NDArray[np.uint8] = carries(
+        "keyed digests of the common words, in order of ids", most=MOST_COMMON
+    )
+
+    def first(self, seed: int, *, site: Site | None = None) -> Arrays:
+        """The weights of what is trained of the model: all, but for what `tuning` leaves.
+
+        Raises Refusal at a site that has no such encoder.
+        """
+        return trained(trainer_without_key(self, site=site).initial(seed))
+
+    def tables(self) -> Sequence[str]:
+        """The word table, if a PCNN reads."""
+        return (WORD_ROWS,) if self.reader == PCNN else ()
+
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """The words' keyed digests, if a PCNN reads."""
+        return {name: rows_of_digests(self.word_digests_V16) for name in self.tables()}
+
+    def at(self, site: Site) -> SiteModel:
+        """The desk of this form at a site."""
+        return desk_at(site, self, BagSiteModel)
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> BagExtractor:
+        """The extractor of a trained bag model. Raises what `extractor_of` raises."""
+        return extractor_of(self, weights, key=key, encoder=encoder)
+
+
+def count_bags_step(
+    site: Site, memory: object, ask: CountBags, turn: Turn
+) -> tuple[BagsCounted, object]:
+    """Count the words, relations and types of the training text; without text there are none."""
+    if ask.reader == PCNN and site.member is not None:  # its words are summed by bucket
+        digests, times = np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
+        encoder, dim = "", 0
+    elif ask.reader == PCNN:
+        counts = count_words(_tokens(site), ask.how)  # type: ignore[arg-type]
+        digests, times = digested(site.key(), "word", counts, floor=site.guards.min_token_count)
+        encoder, dim = "", 0
+    else:
+        digests, times = np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
+        found = encoder_of(site, ask.encoder)
+        encoder, dim = found.digest, found.dim
+    return BagsCounted(digests, times, encoder, dim, **annotation_of(site.train)), memory
+
+
+def _tokens(site: Site) -> Iterable[str]:
+    for document in site.train:
+        for start, end in tokens_of(document.text):
+            yield document.text[start:end]
+
+
+def check_bags_counted(ask: CountBags, reply: BagsCounted) -> None:
+    """Raise GuardError if a reply is malformed or impossible."""
+    check_digests("word", reply.word_digests_W16)
+    counts = reply.word_counts_W
+    if counts.shape != (len(reply.word_digests_W16),) or counts.dtype != np.int64:
+        raise GuardError("word_counts_W is not one int64 for each digest")
+    if (counts < 1).any() or (ask.reader != PCNN and len(counts)):
+        raise GuardError("word_counts_W must be at least 1, and empty if an encoder reads")
+    least = 0 if ask.reader == PCNN else 1
+    if not least <= reply.dim <= WIDEST * least:
+        raise GuardError("dim is out of range")
+    check_annotation(reply)
+
+
+def count_bag_buckets(
+    site: Site, memory: object, ask: CountBuckets, turn: Turn
+) -> tuple[BucketsCounted, object]:
+    """Count the words of the training text by bucket."""
+    return buckets_counted(site, ask, _tokens(site)), memory
+
+
+COUNT_BAGS = Step.of(count_bags_step, check=check_bags_counted)
+COUNT_BAG_BUCKETS = Step.of(
+    count_bag_buckets,
+    summed=True,
+    check=check_buckets,
+    bound=as_counted,
+    shapes=shapes_of_buckets,
+)
+
+
+def agree_on_bags(
+    run: RunSettings, federation: Federation, *, denoise: str
+) -> tuple[BagForm, list[str]]:
+    """The form that all sites can use, and the sites that hold the common key.
+
+    Raises FederationError if keys or encoders differ or no site has a relation, and QuorumError.
+    """
+    nonce, check, holders = compare_keys(federation)
+    reads_words = run.bags.reader == PCNN
+    name = "" if reads_words else run.classifier.encoder
+    ask = asked_of_bags(run)
+    replies = federation.ask(COUNT_BAGS, ask, round=0, sites=holders)
+    encoder = ""
+    if not reads_words:
+        encoder = find_encoder(name).digest
+        digests = {site: reply.encoder for site, reply in replies.items()}
+        same = with_encoder(federation, COUNT_BAGS, digests, ours=encoder)
+        replies = {site: replies[site] for site in same}
+    pairs = pair_form(run, replies.values(), digest=encoder, pool="max")
+    words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in replies.items()}
+    sites = min(run.vocabulary.min_sites, len(federation.sites))
+    least = run.vocabulary.min_count
+    words_V16 = number(words, min_count=least, min_sites=sites)
+    if federation.summing is not None and reads_words:
+        counted = federation.sum(
+            COUNT_BAG_BUCKETS,
+            asked_of_buckets(run),
+            round=0,
+            sites=sorted(replies),
+        )
+        words_V16 = common_buckets(
+            counted.word_counts_B, counted.word_sites_B, min_count=least, min_sites=sites
+        )
+    settled = settled_bags(run, denoise=denoise)
+    form = BagForm(**pairs | settled, nonce=nonce, check=check, word_digests_V16=words_V16)
+    return form, sorted(replies)
+
+
+def asked_of_bags(run: RunSettings) -> CountBags:
+    """The ask to describe a site's text."""
+    reader = run.bags.reader
+    return CountBags(reader, run.vocabulary.how, "" if reader == PCNN else run.classifier.encoder)
+
+
+def asked_of_buckets(run: RunSettings) -> CountBuckets:
+    """The ask to count words by bucket."""
+    return CountBuckets(run.vocabulary.how, WORD_BITS, 0)
+
+
+def settled_bags(run: RunSettings, *, denoise: str) -> dict[str, Any]:
+    """The values of the form that the settings alone decide."""
+    reads_words = run.bags.reader == PCNN
+    return settled_pairs(run, encoder=not reads_words, pool="max") | {
+        "reader": run.bags.reader,
+        "denoise": denoise,
+        "same": run.bags.same,
+        "how": run.vocabulary.how,
+        "sizes": {name: getattr(run.pcnn, name) for name in _SIZES} if reads_words else {},
+        "activation": run.pcnn.activation if reads_words else "",
+    }
+
+
+def bag_form_of(memory: BagForm) -> Made:
+    """The form as `learning.bags` knows it: without words, encoder and weights."""
+    reader: PcnnForm | EncoderForm
+    if memory.reader == PCNN:
+        sizes: dict[str, Any] = {**memory.sizes, "how": memory.how, "activation": memory.activation}
+        reader = PcnnForm(**sizes, longest=memory.longest)
+    else:
+        reader = EncoderForm(
+            types=tuple(memory.types),
+            blind=memory.blind,
+            pool=memory.pool,  # type: ignore[arg-type]
+            longest=memory.longest,
+            tuning=Tuning.of(memory.tuning),
+        )
+    return Made(tuple(memory.relations), reader, memory.dropout)
+
+
+def bag_trainer(memory: BagForm, source: Vocabulary | FrozenEncoder) -> BagTrainer:
+    """The trainer of this form, which reads these words or this encoder's pieces."""
+    return BagTrainer(bag_form_of(memory), source, memory.denoise)  # type: ignore[arg-type]
+
+
+def trainer_without_key(memory: BagForm, *, site: Site | None = None) -> BagTrainer:
+    """A trainer that draws models and reads no text, so it needs no key.
+
+    Raises what `find_encoder` raises or, at a site, Refusal.
+    """
+    if memory.reader == PCNN:
+        unread = KeyedVocabulary(memory.word_digests_V16, "word", b"")
+        return bag_trainer(memory, unread)
+    name = memory.encoder
+    encoder = find_encoder(name) if site is None else encoder_of(site, name)
+    return bag_trainer(memory, encoder)
+
+
+def words_of(memory: BagForm, key: bytes | None) -> KeyedVocabulary:
+    """The common words, for a holder of the key.
+
+    Raises KeyFileError if there is no key, or if it is not the key that the sites share.
+    """
+    key = common_key(key, nonce=memory.nonce, check=memory.check)
+    return KeyedVocabulary(memory.word_digests_V16, "word", key)
+
+
+def triple_digest(memory: BagForm, key: bytes, triple: tuple[str, str, str]) -> bytes:
+    """The 16-byte digest of (head, tail, relation) in this run under the sites' key."""
+    return digest(key, "triple", json.dumps([memory.nonce, *triple]))
+
+
+# --- A bag model at a site: bags of encoded sentences, made once, and one model per process
+#
+# Shapes: S sentences (examples), G bags, R relations (class 0 is no relation), W winners.
+
+
+@dataclass
+class _SharedWords(SharedModel):
+    """A bench of words, with the rows of vector files that were read for them."""
+
+    trainer: BagTrainer
+    words_V16: NDArray[np.uint8]
+    vectors: dict[Path, VectorFile] = field(default_factory=dict)
+
+    def knows(self, form: BagForm) -> bool:
+        """Whether this bench was made for the form's words."""
+        ours, theirs = self.words_V16, form.word_digests_V16
+        return ours is theirs or np.array_equal(ours, theirs)
+
+
+@dataclass(frozen=True)
+class Looked:
+    """A part of a site's text as bags of encoded sentences.
+
+    Training bags have a class each (`relations_G`) and the digest of their triple (`digests_G16`);
+    held-out bags have `facts`.
+    """
+
+    encoded: EncodedBags
+    groups: Sequence[Rows]
+    relations_G: Rows
+    digests_G16: NDArray[np.uint8]
+    facts: Sequence[frozenset[str]] = ()
+
+
+class BagSiteModel(SiteModel):
+    """A bag model at a site.
+
+    Beyond what every desk does, it scores every relation in every training sentence (`likely`) and
+    can train on chosen sentences only (`fit` with `only_W`).
+    """
+
+    form: BagForm
+
+    def __init__(self, site: Site, form: BagForm) -> None:
+        super().__init__(site, form)
+        self._looked: dict[str, Looked] = {}
+
+    @property
+    def size(self) -> int:
+        """The number of training sentences; each names two entities."""
+        return len(self.looked("train").encoded)
+
+    def check(self) -> None:
+        """Raise Refusal if the training text has a relation that the form lacks."""
+        self.looked("train")
+
+    @property
+    def key(self) -> bytes:
+        """The site's key. Raises Refusal if it is not the key that the sites agreed on."""
+        key = self.site.key()
+        if key_check(key, self.form.nonce) != self.form.check:
+            raise Refusal("other-key")
+        return key
+
+    @property
+    def bench(self) -> _SharedWords:
+        """The process's bench. Raises Refusal if the site's key or encoder differs."""
+        key, form, encoder = self.key, self.form, None
+        if form.reader != PCNN:
+            encoder = encoder_of(self.site, form.encoder)
+            if encoder.digest != form.digest:
+                raise Refusal("other-encoder")
+        benches: dict[object, _SharedWords] = self.site.scratch.setdefault("bag benches", {})
+        place = (bag_form_of(form), form.denoise, form.check)
+        if place not in benches or not benches[place].knows(form):
+            trainer = bag_trainer(form, encoder or words_of(form, key))
+            benches[place] = _SharedWords(trainer, form.word_digests_V16)
+        return benches[place]
+
+    def model(self, weights: Arrays, *, vectors: bool = False, lent: bool = False) -> BagModel:
+        """The process's model with these weights.
+
+        With `vectors`, the word table is filled from the site's own vector file. With `lent`, the
+        model uses these very arrays without a copy, so it must not be trained.
+        """
+        model: BagModel = self.bench.model
+        found = self.file if vectors else None
+        load(model, weights, lent=lent and found is None)
+        if found is not None:
+            set_vectors(model, found)
+        return model
+
+    @property
+    def file(self) -> VectorFile | None:
+        """The site's own vectors of the common words, read once; None without a file."""
+        place, form = self.site.vectors, self.form
+        if place is None or form.reader != PCNN:
+            return None
+        read = self.bench.vectors
+        if place not in read:
+            words, dim = words_of(form, self.site.key()), form.sizes["word_dim"]
+            read[place] = vectors_of(place, words, how=form.how, dim=dim)
+        return read[place]
+
+    def vectors(self) -> str:
+        """A keyed check value of the vector file; empty without one."""
+        return file_check(self.site.key(), self.file.digest) if self.file else ""
+
+    def rows_seen(self, how: How) -> Arrays:
+        """For each row of a PCNN's word table: 1 if it counts, else 0.
+
+        What counts are rows that the training text has, and those of vectors that are filled in.
+        """
+        encoded = self.looked("train").encoded
+        if not isinstance(encoded, EncodedSentences):
+            return {}
+        words_V = np.zeros(self.bench.model.state_dict()[WORD_ROWS].shape[0], np.float32)
+        words_V[encoded.words_N] = 1.0
+        words_V[UNK] = 1.0
+        if how.vectors and self.file:
+            words_V[self.file.ids_K] = 1.0
+        return {WORD_ROWS: words_V}
+
+    def looked(self, part: str) -> Looked:
+        """The bags of a part of the site's text, made once.
+
+        Raises Refusal if the training text has a relation outside the agreed set.
+        """
+        if part not in self._looked:
+            self._looked[part] = self._training() if part == "train" else self._held_out(part)
+        return self._looked[part]
+
+    def featured(self, examples: Sequence[RelationExample]) -> EncodedBags:
+        """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
+        bench = self.bench
+        encoded = bench.trainer.prepared(examples)
+        with keeping_features():
+            return bench.trainer.featured(encoded, bench.model, cache_folder())
+
+    def _held_out(self, part: str) -> Looked:
+        documents = self.site.documents(part)
+        examples = candidates(documents, rules_of(self.form)).examples
+        held = held_out_bags(examples, documents, same=self.form.same)  # type: ignore[arg-type]
+        encoded = self.featured(with_labels(examples, ()))
+        return Looked(encoded, held.groups, _NONE, _NO_DIGESTS, held.facts)
+
+    def _training(self) -> Looked:
+        site, form = self.site, self.form
+        examples = candidates(site.train, rules_of(form)).examples
+        bags = training_bags(examples, site.train, same=form.same)  # type: ignore[arg-type]
+        number = {name: place for place, name in enumerate(form.relations)}
+        if not number.keys() >= set(bags.relations):
+            raise Refusal("relation-outside-set")
+        key = self.key
+        marks = [
+            triple_digest(form, key, (*names, relation))
+            for names, relation in zip(bags.pairs, bags.relations, strict=True)
+        ]
+        return Looked(
+            encoded=self.featured(bags.examples),
+            groups=bags.groups,
+            relations_G=np.array([number[name] for name in bags.relations], np.int64),
+            digests_G16=np.frombuffer(b"".join(marks), np.uint8).reshape(-1, DIGEST_BYTES),
+        )
+
+    def likely(self, weights: Arrays, *, vectors: bool) -> NDArray[np.float32]:
+        """likely_SR: for each training sentence, the probability of every relation."""
+        model = self.model(weights, vectors=vectors, lent=True)
+        return sentence_probabilities(model, self.looked("train").encoded)
+
+    def fit(  # type: ignore[override]
+        self, weights: Arrays, how: How, *, seed: int, only_W: Rows | None = None
+    ) -> Fitted:
+        """Train on the site's own bags or, with `only_W`, on these single sentences."""
+        looked = self.looked("train")
+        encoded = looked.encoded if only_W is None else looked.encoded.only(only_W)
+        if not len(encoded):
+            raise Refusal("no-training-text")
+        model = self.model(weights, vectors=how.vectors)
+        made = self.bench.trainer
+        groups = looked.groups
+        if only_W is not None:
+            made, groups = replace(made, denoise="none"), [np.arange(len(encoded))]
+        report = made.fit(
+            model,
+            made.annotated(encoded, groups),
+            epochs=how.epochs,
+            batch_size=how.batch_size,
+            optimiser=how.steps,
+            seed=seed,
+        )
+        return Fitted(trained(model), report.loss, report.sentences)
+
+    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+        """What these weights lose on each bag of the documents."""
+        form, known = self.form, set(self.form.relations)
+        examples = candidates(documents, rules_of(form)).examples
+        bags = training_bags(examples, documents, same=form.same)  # type: ignore[arg-type]
+        groups = [
+            rows for rows, name in zip(bags.groups, bags.relations, strict=True) if name in known
+        ]
+        text = self.featured(with_labels(bags.examples, known))
+        losses_G = self.bench.trainer.bag_losses(self.model(weights, lent=True), text, groups)
+        own = [[bags.examples[row] for row in rows] for rows in groups]
+        return Losses(
+            "bags",
+            losses_G,
+            np.array([ones[0].document for ones in own], np.int64),
+            [tuple((one.text, one.head, one.tail) for one in ones) for ones in own],
+        )
+
+    def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> BagsScored:
+        """Counts of how the model ranks the facts of the held-out text."""
+        looked = self.looked(part)
+        model, denoise = self.model(weights, lent=True), self.form.denoise
+        scores_GR = bag_scores(
+            model,
+            looked.encoded,
+            looked.groups,
+            denoise=denoise,  # type: ignore[arg-type]
+        )
+        return bags_scored(count_bags(scores_GR, self.form.relations, looked.facts))
+
+
+_NONE = np.zeros(0, np.int64)
+_NO_DIGESTS = np.zeros((0, DIGEST_BYTES), np.uint8)
+
+
+# --- The report of a bag model at a site: bags whose likeliest relation is wrong, or right
+#
+# Shapes: G bags, R relations (class 0 is no relation).
+
+
+SHOWN = 5
+"""Sentences shown for each bag in the list of errors."""
+Case = tuple[int, str, float]
+"""The index of a bag, the relation that the model predicted, and its confidence."""
+
+
+def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
+    """The worst and some right bags, and the counts of each."""
+    bags, scores_GR = extract.scores(documents)
+    counted: list[Count] = []
+    wrong: list[Case] = []
+    good: list[Case] = []
+    for bag, (known, scores_R) in enumerate(zip(bags.facts, scores_GR, strict=True)):
+        best = int(scores_R.argmax())
+        label = extract.relations[best]
+        counted.append(Count(label in known, label != NO_RELATION, len(known)))
+        if label not in known and (known or label != NO_RELATION):
+            wrong.append((bag, label, float(scores_R[best])))
+        elif label in known:
+            good.append((bag, label, float(scores_R[best])))
+    worst, right = (
+        [_shown(extract, documents, bags, case=case) for case in cases]
+        for cases in (_worst(wrong), sorted(good, key=lambda case: -case[2])[:RIGHT])
+    )
+    return Report(
+        counts=count_bags(scores_GR, extract.relations, bags.facts),
+        errors={"confusion": {}, "worst": worst, "right": right},
+        sentences={
+            "fingerprint": fingerprint(documents, relations=True),
+            "best": [tuple(map(int, count)) for count in counted],
+            "ranked": ranked_bags(scores_GR, extract.relations, bags.facts),
+        },
+    )
+
+
+def _worst(wrong: Sequence[Case]) -> list[Case]:
+    """The most confident wrong relations, and bags in which the model missed one."""
+    said = sorted((case for case in wrong if case[1] != NO_RELATION), key=lambda case: -case[2])
+    silent = sorted((case for case in wrong if case[1] == NO_RELATION), key=lambda case: -case[2])
+    return as_many_of_both(said, silent)
+
+
+def _shown(
+    extract: BagExtractor, documents: Sequence[Document], bags: Bags, *, case: Case
+) -> dict[str, object]:
+    """A bag, with the sentences that support the predicted (or missed) relation most."""
+    bag, label, confidence = case
+    examples = [bags.examples[row] for row in bags.groups[bag]]
+    relation = label if label != NO_RELATION else min(bags.facts[bag])
+    places = sorted({example.document for example in examples})
+    score = {
+        (places[one.document], one.pair): one.score
+        for fact in extract.facts([documents[place] for place in places], least=0.0)
+        if fact.relation == relation and (fact.head, fact.tail) == bags.pairs[bag]
+        for one in fact.sentences
+    }
+    scored = [(one, score.get((one.document, one.pair))) for one in examples]
+    scored.sort(key=lambda pair: -(pair[1] or 0.0))
+    first = scored[0][0]
+    document = documents[first.document]
+    names = {one.id: document.surface(one) for one in document.entities}
+    return {
+        "head": bags.pairs[bag][0],
+        "tail": bags.pairs[bag][1],
+        "names": [names[end] for end in first.pair],
+        "gold": sorted(bags.facts[bag]),
+        "predicted": label,
+        "confidence": confidence,
+        "relation": relation,
+        "sentences": [{**place_of(one), "score": likely} for one, likely in scored[:SHOWN]],
+        "more": max(0, len(scored) - SHOWN),
+    }
+
+
+# --- A trained bag model in use: documents in, facts out, each with its supporting sentences
+#
+# Shapes: S sentences (examples), G bags, R relations (class 0 is no relation).
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """A sentence of a bag: the index of its document, and the ids of the pair there.
+
+    `score` is the probability of the fact's relation in this sentence alone.
+    """
+
+    document: int
+    pair: tuple[str, str]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A relation that the model finds between two entities, from all sentences that name both.
+
+    `head` and `tail` are identities (a concept, or letters); `names` is how the best sentence
+    spells the two. `confidence` is that of the bag; `sentences` are all of the bag, best first.
+    """
+
+    head: str
+    relation: str
+    tail: str
+    names: tuple[str, str]
+    confidence: float
+    sentences: tuple[Support, ...]
+
+
+@dataclass(frozen=True)
+class _Read:
+    """Documents as bags, with the model's scores."""
+
+    examples: list[RelationExample]
+    bags: Bags
+    likely_SR: NDArray[np.float32]
+    scores_GR: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class BagExtractor:
+    """A trained bag model, the pairs it considers, and what makes two mentions one entity."""
+
+    finds: ClassVar[Literal["facts"]] = "facts"
+
+    trainer: BagTrainer
+    model: BagModel
+    rules: Rules
+    same: Same
+    denoise: Denoise
+    types: tuple[str, ...]
+    calibrator: Calibrator = AS_IS
+
+    @cached_property
+    def relations(self) -> tuple[str, ...]:
+        """The classes, `NO_RELATION` first."""
+        return tuple(self.trainer.form.relations)
+
+    def __call__(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents, with the likeliest relation of each bag on all its pairs of mentions.
+
+        A relation's confidence is the bag's score. Existing relations are replaced.
+        """
+        read = self._read(documents)
+        found: dict[int, list[Relation]] = {}
+        said = dict[int, tuple[str, float]]()
+        for rows, scores_R in zip(read.bags.groups, read.scores_GR, strict=True):
+            best = int(scores_R.argmax())
+            if self.relations[best] != NO_RELATION:
+                sure = self.calibrator.of(float(scores_R[best]))
+                said |= dict.fromkeys(map(int, rows), (self.relations[best], sure))
+        for row in sorted(said):
+            example, (relation, score) = read.examples[row], said[row]
+            own = found.setdefault(example.document, [])
+            own.append(Relation(f"R{len(own) + 1}", relation, *example.pair, confidence=score))
+        return [replace(one, relations=tuple(found.get(n, ()))) for n, one in enumerate(documents)]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Empty: a bag is scored by each relation alone, so there is nothing to restrict."""
+        return ()
+
+    def only(self, labels: Collection[str]) -> BagExtractor:
+        """The same model."""
+        return self
+
+    def facts(self, documents: Sequence[Document], *, least: float | None = None) -> list[Fact]:
+        """The facts of the documents, the likeliest first.
+
+        Gives each pair's likeliest relation unless that is `NO_RELATION`; with `least`, every
+        relation with at least that confidence.
+        """
+        read = self._read(documents)
+        found = []
+        for bag, scores_R in enumerate(read.scores_GR):
+            wanted = [int(scores_R.argmax())]
+            if least is not None:
+                sure = [self.calibrator.of(float(score)) for score in scores_R]
+                wanted = [place for place, score in enumerate(sure) if score >= least]
+            found += [
+                self._fact(read, bag, place, documents)
+                for place in wanted
+                if self.relations[place] != NO_RELATION
+            ]
+        return sorted(found, key=lambda fact: -fact.confidence)
+
+    def scores(self, documents: Sequence[Document]) -> tuple[Bags, NDArray[np.float32]]:
+        """The bags of the documents with their facts, and scores_GR of all relations."""
+        examples = candidates(documents, self.rules).examples
+        bags = held_out_bags(examples, documents, same=self.same)
+        encoded = self.trainer.prepared(with_labels(examples, frozenset(self.relations)))
+        return bags, bag_scores(self.model, encoded, bags.groups, denoise=self.denoise)
+
+    def counts(self, documents: Sequence[Document]) -> BagCounts:
+        """Counts of what the model gets right on the bags of annotated documents."""
+        bags, scores_GR = self.scores(documents)
+        return count_bags(scores_GR, self.relations, bags.facts)
+
+    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+        """What the model gets right and wrong on annotated documents."""
+        return bag_report(self, documents)
+
+    def _read(self, documents: Sequence[Document]) -> _Read:
+        plain = [replace(one, relations=()) for one in documents]
+        examples = candidates(plain, self.rules).examples
+        bags = held_out_bags(examples, plain, same=self.same)
+        encoded = self.trainer.prepared(with_labels(examples, ()))
+        return _Read(
+            examples,
+            bags,
+            sentence_probabilities(self.model, encoded),
+            bag_scores(self.model, encoded, bags.groups, denoise=self.denoise),
+        )
+
+    def _fact(self, read: _Read, bag: int, place: int, documents: Sequence[Document]) -> Fact:
+        rows = [int(row) for row in read.bags.groups[bag]]
+        rows.sort(key=lambda row: (-read.likely_SR[row, place], row))
+        head, tail = read.bags.pairs[bag]
+        best = read.examples[rows[0]]
+        return Fact(
+            head=head,
+            relation=self.relations[place],
+            tail=tail,
+            names=_names(documents[best.document], best.pair),
+            confidence=self.calibrator.of(float(read.scores_GR[bag, place])),
+            sentences=tuple(
+                Support(
+                    read.examples[row].document,
+                    read.examples[row].pair,
+                    self.calibrator.of(float(read.likely_SR[row, place])),
+                )
+                for row in rows
+            ),
+        )
+
+
+def _names(document: Document, pair: tuple[str, str]) -> tuple[str, str]:
+    entities = {entity.id: entity for entity in document.entities}
+    head, tail = pair
+    return document.surface(entities[head]), document.surface(entities[tail])
+
+
+def extractor_of(
+    memory: BagForm, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+) -> BagExtractor:
+    """The extractor of a trained bag model; it needs the key or, if an encoder reads, its files.
+
+    `encoder` is where the files are, if not where the run's settings say. Raises KeyFileError,
+    FederationError if the files are not those of the training, and what `find_encoder` raises.
+    """
+    if memory.reader == PCNN:
+        return extractor_with(memory, weights, words_of(memory, key))
+    found = find_encoder(encoder or memory.encoder)
+    if found.digest != memory.digest:
+        raise FederationError(
+            "this is not the encoder that the bag model was trained with",
+            where=str(found.folder),
+            fix="name the folder of the same files",
+        )
+    return extractor_with(memory, weights, found)
+
+
+def extractor_with(
+    memory: BagForm, weights: Arrays, source: Vocabulary | FrozenEncoder
+) -> BagExtractor:
+    """The extractor with these words (word i is row i of the word table) or this encoder."""
+    trainer = bag_trainer(memory, source)
+    model = trainer.initial(0)
+    load(model, weights)
+    return BagExtractor(
+        trainer,
+        model,
+        rules=rules_of(memory),
+        same=memory.same,  # type: ignore[arg-type]
+        denoise=memory.denoise,  # type: ignore[arg-type]
+        types=tuple(memory.known_types),
+    )
+
+
+# --- A released bag model: it needs no key; if a PCNN reads, its words are in the clear
+
+
+@dataclass(frozen=True)
+class ReleasedBags(BagForm):
+    """A bag model that needs no key; if an encoder reads, it needs that encoder's files."""
+
+    words: list[str] = carries("the words, in order of ids; none if an encoder reads")
+    weights: Arrays = carries("weights of the bag model")
+
+
+def in_clear(form: BagForm, weights: Arrays, holders: Holders) -> ReleasedBags:
+    """The bag model with these sites' words in the clear; unchanged if an encoder reads."""
+    shape = shape_of(form, BagForm)
+    weights, words = dict(weights), list[str]()
+    if form.reader == PCNN:
+        tokens = (
+            document.text[start:end]
+            for document in holders.train
+            for start, end in tokens_of(document.text)
+        )
+        texts = sorted(count_words(tokens, form.how))  # type: ignore[arg-type]
+        words, ids = named(words_of(form, holders.secret()), texts)
+        weights[WORD_ROWS] = weights[WORD_ROWS][ids]
+        shape["word_digests_V16"] = form.word_digests_V16[:0]
+    return ReleasedBags(**shape, words=words, weights=weights)
+
+
+def released(file: Path) -> BagExtractor:
+    """The extractor of a released model. Raises MessageError."""
+    bags = decode_file(ReleasedBags, file.read_bytes())
+    if bags.reader != PCNN:
+        return bags.extractor(bags.weights, key=None)
+    return extractor_with(bags, bags.weights, ClearVocabulary(tuple(bags.words), "word"))
+
+
+class BagKind:
+    """The bag ranker. Its triples are keyed, and so are its words if a PCNN reads them."""
+
+    name: ClassVar[str] = "bags"
+    task: ClassVar[TaskName] = "bags"
+    keyed: ClassVar[bool] = True
+    released_as: ClassVar[str] = "bags.safetensors"
+    release_tells: ClassVar[str] = "anyone who has this folder can read its word list"
+    weighs: ClassVar[bool] = True
+    Form: ClassVar[type] = BagForm
+    Scored: ClassVar[type] = BagsScored
+    steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_BAGS, COUNT_BAG_BUCKETS)
+    drawn: ClassVar[Mapping[str, str]] = {"train": "train_bags"}
+
+    tables: ClassVar[Tables] = BagTables()
+
+    check_scored = staticmethod(check_bags_scored)
+    counts = staticmethod(bag_counts_of)
+
+    def labels(self, form: BagForm) -> list[str]:
+        """The names by which answers are counted."""
+        return list(form.relations)
+
+    def vectors(self, run: RunSettings) -> str | None:
+        """The file of word vectors that all sites start from; None if an encoder reads."""
+        return run.pcnn.vectors
+
+    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
+        """Nothing: no entity is learnt."""
+        return []
+
+    def check(self, run: RunSettings) -> None:
+        """Raise SettingsError if an encoder is to be tuned and none reads."""
+        if run.bags.reader != "encoder":
+            check_no_encoder(run, f"bags.reader = {run.bags.reader!r}")
+
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        return settled_bags(run, denoise=run.bags.denoise)
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {
+            COUNT_BAGS.name: vars(asked_of_bags(run)),
+            COUNT_BAG_BUCKETS.name: vars(asked_of_buckets(run)),
+        }
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on words or encoder, relations and pairs. Raises FederationError."""
+        form, sites = agree_on_bags(run, federation, denoise=run.bags.denoise)
+        return Agreed(form, sites)
+
+    def release(self, form: BagForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
+        """Write the model; if it reads words, with these sites' words in the clear."""
+        write_release(out / self.released_as, in_clear(form, weights, holders))
+
+    def released(self, file: Path) -> BagExtractor:
+        """Read a released bag model. Raises MessageError."""
+        return released(file)

@@ -1,0 +1,542 @@
+"""A public encoder that tags words, by a linear layer over the first piece of each.
+
+What leaves a site at the start: names of the entity types that it annotates, its number of training
+sentences, and a digest of its public encoder. The form holds no word, so there is no key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence, Set
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from confide.federation.federation import Federation
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.kinds.agreement import (
+    TUNING,
+    DescribeTypes,
+    TypesDescribed,
+    agree_on_types,
+    agreed,
+    asked_of_types,
+    described,
+    describing,
+    encoder_of,
+    find_encoder,
+    keeping_features,
+    tuning_of,
+)
+from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfEncoder
+from confide.kinds.pieces import (
+    EncodedTokens,
+    Pieces,
+    TokenBatch,
+    TokenText,
+    annotated_tokens,
+    token_batch,
+    token_text,
+    with_word_features,
+)
+from confide.kinds.protocol import Agreed, How, SiteModel, desk_at
+from confide.kinds.public import (
+    OfTags,
+    PublicSentences,
+    SentenceStudent,
+    public_sentences,
+)
+from confide.seeds import seeded
+from confide.settings import Settings as RunSettings
+from confide.text.document import Document
+from confide.training.batches import Example, Rows, TagScheme, TagSet, TypedSpan
+from confide.training.context import cache_folder
+from confide.training.crf import (
+    FORBIDDEN,
+    Rules,
+    Scores,
+    allowed_tags,
+    partial_word_losses,
+    viterbi,
+    weights_outside,
+)
+from confide.training.devices import (
+    beside,
+    home,
+    placed,
+    predicting,
+    widen,
+)
+from confide.training.encoder import WHOLE, FrozenEncoder, Tuning, by_word, states_of, tune
+from confide.training.optimisers import Optimiser
+from confide.training.trainer import (
+    EntityTrainer,
+    FoundSpan,
+    Parts,
+    Random,
+    joined,
+    paths_of,
+    pieces_read,
+)
+
+# --- A token classifier: an encoder of text, and one linear layer over the first piece of each
+#     word
+#
+# Devlin et al. 2019 (BERT), 5.3: the state of a word's first piece stands for the word, and each
+# word is classified by itself,
+#
+#     P(y_t = j) = softmax_j(linear(dropout(state_t)))
+#
+# so the loss of a sentence is the sum over its words, and splits by word into any two parts. Only
+# decoding knows which tags may follow each other: it finds the best path that the scheme's rules
+# allow (Viterbi), without learned scores of moves.
+#
+# Shapes: B sentences (windows), P pieces, L words, D numbers of a state, Y tags, N spans, K words
+# of a span.
+
+
+class TokenInput(Protocol):
+    """A padded batch. `firsts_BL` is the index of each word's first piece; 0 in the padding."""
+
+    @property
+    def ids_BP(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def mask_BP(self) -> Tensor | None: ...  # noqa: D102, N802
+    @property
+    def firsts_BL(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def lengths_B(self) -> Tensor: ...  # noqa: D102, N802
+
+
+class WordInput(TokenInput, Protocol):
+    """`features_BLD` are those of `TokenClassifier.features`, if they are known already."""
+
+    @property
+    def features_BLD(self) -> Tensor | None: ...  # noqa: D102, N802
+
+
+class Tagged(Protocol):
+    """The tags of a batch's words; `source_BL` is true at words of the source loss."""
+
+    @property
+    def lengths_B(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def tags_BL(self) -> Tensor: ...  # noqa: D102, N802
+    @property
+    def source_BL(self) -> Tensor: ...  # noqa: D102, N802
+
+
+@dataclass(frozen=True)
+class TokenSizes:
+    """`dim` is the width of the encoder's states."""
+
+    dim: int
+    tags: int
+    dropout: float = 0.1
+
+
+class TokenClassifier(nn.Module):
+    """`encoder` takes `input_ids` and `attention_mask`, and gives `last_hidden_state`."""
+
+    def __init__(self, encoder: nn.Module, sizes: TokenSizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.encoder = encoder
+        self.dropout = nn.Dropout(sizes.dropout)
+        self.tag = nn.Linear(sizes.dim, sizes.tags)
+
+    def forward(self, batch: WordInput) -> Tensor:
+        """logits_BLY; those in the padding are meaningless."""
+        logits_BLY: Tensor = self.tag(self.dropout(self.features(batch)))
+        return logits_BLY
+
+    def features(self, batch: WordInput) -> Tensor:
+        """features_BLD: the state of each word's first piece, the last layer's input."""
+        if batch.features_BLD is not None:
+            return batch.features_BLD
+        states_BPD = states_of(self.encoder, batch)
+        rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
+        return states_BPD[rows_B1, batch.firsts_BL]
+
+
+def word_losses(logits_BLY: Tensor, batch: Tagged) -> Tensor:
+    """loss_BL: the negative log-likelihood of each word's tag, 0 in the padding."""
+    losses_BL = functional.cross_entropy(
+        logits_BLY.transpose(1, 2), batch.tags_BL, reduction="none"
+    )
+    inside_BL = (
+        torch.arange(logits_BLY.shape[1], device=batch.lengths_B.device) < batch.lengths_B[:, None]
+    )
+    return losses_BL.masked_fill(~inside_BL, 0.0)
+
+
+def parted(losses_BL: Tensor, source_BL: Tensor) -> tuple[Tensor, Tensor]:
+    """source_B and target_B: the sums over each text's tokens, or the symbols written of it.
+
+    Wang et al. 2023, Eq. 6 to 9.
+    """
+    of_source_B = losses_BL.masked_fill(~source_BL, 0.0).sum(1)
+    return of_source_B, losses_BL.masked_fill(source_BL, 0.0).sum(1)
+
+
+def path_scores(rules: Rules) -> Scores:
+    """What decoding adds to the words' own scores: nothing if a move is allowed."""
+    return Scores(*(torch.zeros(part.shape).masked_fill(~part, FORBIDDEN) for part in rules))
+
+
+def decode(logits_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tensor:
+    """tags_BL: the likeliest path of each sentence that the rules allow, 0 in the padding."""
+    return viterbi(logits_BLY.log_softmax(2), scores, lengths_B=lengths_B)
+
+
+def path_probabilities(
+    chances_BLY: Tensor, at_2N: Tensor, *, tags_NK: Tensor, lengths_N: Tensor
+) -> Tensor:
+    """chance_N: the product of the probabilities of a span's tags.
+
+    `at_2N` holds the row and first word of each span, `tags_NK` its tags (padded), `lengths_N`
+    their number.
+    """
+    steps_K = torch.arange(tags_NK.shape[1], device=tags_NK.device)
+    inside_NK = steps_K < lengths_N[:, None]
+    rows_N1, first_N1 = at_2N[:, :, None].unbind()
+    places_NK = torch.where(inside_NK, first_N1 + steps_K, 0)
+    chances_NK = chances_BLY[rows_N1, places_NK, tags_NK]
+    return chances_NK.masked_fill(~inside_NK, 1.0).prod(1)
+
+
+# --- The trainer of token classifiers: makes them from an encoder's files, trains, finds spans
+#
+# What is trained of a classifier travels (`learning.tuning`); the gradients for the instance
+# weights are those of its last linear layer (Wang et al. 2023, 3.3, take them at the prompt,
+# which all layers share).
+#
+# Shapes: S rows (sentences, or windows of long ones), B rows of a batch, L words, Y tags, G
+# numbers of the last layer's weight.
+
+
+@dataclass(frozen=True)
+class TokenForm:
+    """All that a token classifier is but its weights. `types` are in the order of its tags.
+
+    `longest` is the most pieces of a window, special ones included.
+    """
+
+    types: tuple[str, ...]
+    tag_scheme: TagScheme = "iobes"
+    dropout: float = 0.1
+    longest: int = 128
+    tuning: Tuning = WHOLE
+
+
+@dataclass(frozen=True)
+class TokenTrainer(EntityTrainer):
+    """Makes and trains classifiers of one form from one encoder.
+
+    `open` is the weight, from 0 to 1, of the types that the site lacks at a word outside all
+    entities (`models.partial`). Raises SettingsError if the encoder reads fewer pieces than the
+    form says.
+    """
+
+    head: ClassVar[str] = "tag"
+    per_batch: ClassVar[int] = 2048
+
+    encoder: FrozenEncoder
+    form: TokenForm
+    open: float = 0.0
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The complete tag set, in order."""
+        return self.form.types
+
+    @cached_property
+    def tags(self) -> TagSet:
+        """The tags that words are classified into."""
+        return TagSet(self.form.types, self.form.tag_scheme)
+
+    @property
+    def classes(self) -> int:
+        """The number of tags."""
+        return len(self.tags)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """How the encoder reads."""
+        self.encoder.check_longest(self.form.longest)
+        loaded = self.encoder.loaded
+        unknown = loaded.cutter.unknown
+        return Pieces(
+            before=tuple(loaded.before),
+            after=tuple(loaded.after),
+            unknown=loaded.padding if unknown is None else unknown,
+            padding=loaded.padding,
+            longest=self.form.longest,
+        )
+
+    def initial(self, seed: int) -> TokenClassifier:
+        """The encoder with a new linear layer, drawn by the seed."""
+        sizes = TokenSizes(self.encoder.dim, len(self.tags), self.form.dropout)
+        body = self.encoder.loaded.body()
+        with seeded(seed):
+            model = TokenClassifier(body, sizes)
+            widen(model)
+            tune(model, body, self.form.tuning)
+        return placed(model.eval())
+
+    def featured(self, text: TokenText, model: nn.Module, *, folder: Path | None) -> TokenText:
+        """The text with what a frozen encoder gives of its words, kept in `folder` if named.
+
+        The same text if the encoder is trained. Raises DataError.
+        """
+        if not self.form.tuning.frozen:
+            return text
+        reads = f"{self.encoder.digest} first piece"
+        return with_word_features(text, model, reads=reads, folder=folder)
+
+    def prepared(self, examples: Sequence[Example]) -> TokenText:
+        """Sentences as word pieces, without their spans."""
+        return token_text(examples, pieces=self.pieces, cut=self._cut)
+
+    def annotated(
+        self, text: TokenText, spans: Sequence[Sequence[TypedSpan]], *, source: Set[str]
+    ) -> EncodedTokens:
+        """The text with these spans of each example; types in `source` are the site's own."""
+        return annotated_tokens(text, spans, tags=self.tags, source=source)
+
+    def find(
+        self, model: TokenClassifier, text: TokenText, *, wanted: Collection[str] | None = None
+    ) -> list[list[FoundSpan]]:
+        """The spans of each example on its likeliest path that the scheme allows.
+
+        A span's confidence is the product of the probabilities of its words' tags and, if the
+        scheme does not mark an entity's end (IOB2), of the next word not continuing it. With
+        `wanted`, words are classified among the tags of these types alone.
+        """
+        tags, scores, kept = self.tags, self._scores, None
+        if wanted is not None:
+            tags, kept = self.tags.only(wanted)
+            scores = scores.only(kept)
+        by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
+        with predicting(model):
+            for batch in self.reads(model, text):
+                logits_BLY = home(model(beside(batch, model)))
+                if kept is not None:
+                    logits_BLY = logits_BLY[:, :, kept]
+                found = _batch_spans(logits_BLY, batch, tags=tags, scores=scores)
+                for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
+                    by_window[row] = spans
+        return joined(by_window, text.windows, examples=text.examples)
+
+    def batch(
+        self,
+        model: TokenClassifier,
+        text: TokenText,
+        rows_B: Rows,
+        *,
+        own: EncodedTokens | None = None,
+        random: Random | None = None,
+    ) -> TokenBatch:
+        """These rows."""
+        return token_batch(text, rows_B, annotated=own)
+
+    def reduced(
+        self, model: TokenClassifier, own: EncodedTokens, optimiser: Optimiser
+    ) -> AbstractContextManager[None]:
+        """Reduce the encoder's table to the pieces of the text."""
+        return pieces_read(model, model.encoder, own.text, optimiser=optimiser)
+
+    def losses(
+        self, model: TokenClassifier, own: EncodedTokens, batch: TokenBatch, *, output: Tensor
+    ) -> Parts:
+        """The loss of each row's source words, and of its target words."""
+        return split_loss(output, batch, outside_Y=self._outside(own))
+
+    @cached_property
+    def _scores(self) -> Scores:
+        moves, starts, ends = (torch.from_numpy(part) for part in self.tags.rules)
+        return path_scores((moves, starts, ends))
+
+    def _outside(self, encoded: EncodedTokens) -> Tensor | None:
+        """The tags that a word outside all entities may have, weighted; None: `O` alone."""
+        opened = self.open > 0 and encoded.open_Y[1:].any()
+        return weights_outside(encoded.open_Y, self.open) if opened else None
+
+    def _cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
+        return by_word(self.encoder.loaded.cutter, sentences)
+
+
+def split_loss(
+    logits_BLY: Tensor, batch: TokenBatch, *, outside_Y: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """source_B and target_B: each row's loss, of its source words and of its target words.
+
+    `outside_Y`: the tags that a word outside all entities may have, as `models.partial` weighs
+    them. Then the target is what another model found given the site's own annotation.
+    """
+    if outside_Y is None:
+        return parted(word_losses(logits_BLY, batch), batch.source_BL)
+    outside_Y = outside_Y.to(logits_BLY.device)
+    both_BLY = allowed_tags(batch.tags_BL, outside_Y)
+    own_BLY = allowed_tags(batch.tags_BL.masked_fill(~batch.source_BL, 0), outside_Y)
+    all_BLY = torch.zeros_like(own_BLY)
+    source_BL, target_BL = (
+        partial_word_losses(logits_BLY, inner_BLY=inner, outer_BLY=outer, lengths_B=batch.lengths_B)
+        for inner, outer in ((own_BLY, all_BLY), (both_BLY, own_BLY))
+    )
+    return source_BL.sum(1), target_BL.sum(1)
+
+
+def _batch_spans(
+    logits_BLY: Tensor, batch: TokenBatch, *, tags: TagSet, scores: Scores
+) -> list[list[FoundSpan]]:
+    """The spans of each row, numbered by its own words."""
+    tags_BL = decode(logits_BLY, scores, lengths_B=batch.lengths_B).numpy()
+    by_row: list[list[FoundSpan]] = [[] for _ in range(len(batch))]
+    lengths_B = batch.lengths_B.tolist()
+    spans = [
+        (row, span)
+        for row, length in enumerate(lengths_B)
+        for span in tags.spans(tags_BL[row, :length])
+    ]
+    if not spans:
+        return by_row
+    at_2N, tags_NK, lengths_N = paths_of(tags, spans)
+    likely_BLY = logits_BLY.double().softmax(2)
+    chances_N = path_probabilities(likely_BLY, at_2N, tags_NK=tags_NK, lengths_N=lengths_N)
+    likely = likely_BLY.numpy()
+    for (row, span), chance in zip(spans, chances_N.tolist(), strict=True):
+        more = tags.continuation(span[2])
+        if more is not None and span[1] < lengths_B[row]:
+            chance *= 1.0 - float(likely[row, span[1], more])
+        by_row[row].append(FoundSpan(*span, chance))
+    return by_row
+
+
+@dataclass(frozen=True)
+class EncoderForm(OfTags, MadeOfEncoder):
+    """The form of an encoder that tags words."""
+
+    private: ClassVar[Sequence[str]] = ("tag",)
+    head: ClassVar[str] = "tag"
+    slope: ClassVar[str] = "tag.weight"
+
+    types: list[str] = carries("names of all entity types", rule="varies")
+    tag_scheme: str = carries("scheme of the tags: iobes or iob2")
+    encoder: str = carries("the encoder's name in the settings of the run")
+    digest: str = carries("digest of the encoder's files", rule="varies")
+    dropout: float = carries("share of features dropped in training")
+    longest: int = carries("longest window, in word pieces")
+    tuning: str = carries(TUNING, added=True)
+
+    def at(self, site: Site) -> SiteModel:
+        """The desk of this form at a site."""
+        return desk_at(site, self, EncoderSiteModel)
+
+    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
+        """The trainer that trains as `how` says."""
+        assert isinstance(trainer, TokenTrainer)
+        return replace(trainer, open=how.outside)
+
+    def trainer(self, files: FrozenEncoder) -> EntityTrainer:
+        """The trainer of this form."""
+        return TokenTrainer(files, self.made())
+
+    def made(self) -> TokenForm:
+        """The form as `learning` makes models of it."""
+        return TokenForm(
+            types=tuple(self.types),
+            tag_scheme=self.tag_scheme,  # type: ignore[arg-type]
+            dropout=self.dropout,
+            longest=self.longest,
+            tuning=Tuning.of(self.tuning),
+        )
+
+
+class EncoderSiteModel(EntitySiteModel):
+    """An encoder that tags words, at a site; what a frozen one gives is kept on the site's disk."""
+
+    def featured(self, text: object, examples: Sequence[Example]) -> object:
+        """The text with the states of its words, if the encoder is frozen. Raises Refusal."""
+        assert isinstance(text, TokenText)
+        bench = self.form.bench(self.site)
+        assert isinstance(bench.trainer, TokenTrainer)
+        with keeping_features():
+            return bench.trainer.featured(text, bench.model, folder=cache_folder())
+
+
+@dataclass(frozen=True)
+class ReleasedTokens(EncoderForm):
+    """A released encoder that tags words; it needs the public encoder's files, and no key."""
+
+    weights: Arrays = carries("weights of what was trained of the encoder, and of the last layer")
+    apart: int = carries("number of its sites that annotated only some types")
+
+
+def describe_types_and_encoder(
+    site: Site, memory: object, ask: DescribeTypes, turn: Turn
+) -> tuple[TypesDescribed, object]:
+    """Find the encoder, if one is named, and describe the annotation of the training text."""
+    digest = encoder_of(site, ask.encoder).digest if ask.encoder else ""
+    return described(site, digest, closed=ask.closed), memory
+
+
+DESCRIBE = describing(describe_types_and_encoder)
+
+
+class EncoderKind(EntityKind):
+    """The kind `model.kind = "encoder"`."""
+
+    tunes: ClassVar[bool] = True
+
+    name: ClassVar[str] = "encoder"
+    Form: ClassVar[type] = EncoderForm
+    Released: ClassVar[type] = ReleasedTokens
+    released_as: ClassVar[str] = "tokens.safetensors"
+    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
+
+    Public: ClassVar[type] = PublicSentences
+
+    def public(
+        self, form: EncoderForm, documents: Sequence[Document]
+    ) -> tuple[PublicSentences, list[str]]:
+        """The sentences of a public set, and their tags. Raises SettingsError if there are none."""
+        return public_sentences(documents, form.tags)
+
+    def student(self) -> SentenceStudent:
+        """The server's own model, that learns from the sites' predictions."""
+        return SentenceStudent()
+
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        own = run.classifier
+        return {
+            "tag_scheme": run.model.tag_scheme,
+            "encoder": own.encoder,
+            "dropout": own.dropout,
+            "longest": own.longest,
+            "tuning": str(tuning_of(run)),
+        }
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {DESCRIBE.name: asked_of_types(run, run.classifier.encoder)}
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on the types; all sites need the server's encoder. Raises FederationError."""
+        own = run.classifier
+        digest = find_encoder(own.encoder).digest
+        types, replies = agree_on_types(
+            run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public
+        )
+        return agreed(EncoderForm(types=types, digest=digest, **self.settled(run)), replies)

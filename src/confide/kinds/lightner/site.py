@@ -1,0 +1,252 @@
+"""LightNER: prompts on a public BART that writes entities one by one (Chen et al., COLING 2022).
+
+What leaves a site at the start: names of the entity types that it annotates, its number of training
+sentences, and a digest of its public BART. The form holds no word, so there is no key.
+
+With an adversary (Wang et al. 2023, App. A) the model also learns states that do not tell the sites
+apart. The form then names these sites, and each trains under its own number.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, cast
+
+from confide.corpora.published import locate
+from confide.errors import FederationError, SettingsError, printable
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation, Parted, alike
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.kinds.agreement import (
+    NONE,
+    DescribeTypes,
+    TypesDescribed,
+    agree_on_types,
+    agreed,
+    asked_of_types,
+    check_no_encoder,
+    described,
+    describing,
+    found_at,
+)
+from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfFiles
+from confide.kinds.lightner.adversaries import AdversarialTrainer, Reversal
+from confide.kinds.lightner.adversaries import Kind as Adversary
+from confide.kinds.lightner.model import LightnerForm as Made
+from confide.kinds.lightner.model import (
+    LightnerTrainer,
+    PretrainedBart,
+    labels_of,
+    load_bart,
+    parts_of,
+)
+from confide.kinds.protocol import Agreed, How, SiteModel, desk_at
+from confide.settings import Settings as RunSettings
+from confide.text.document import Document
+from confide.training.trainer import EntityTrainer
+
+
+@dataclass(frozen=True)
+class LightnerForm(MadeOfFiles):
+    """The form of a LightNER."""
+
+    private: ClassVar[Sequence[str]] = ("prompts",)
+    head: ClassVar[str] = ""
+    slope: ClassVar[str] = "prompts.q_QD"
+
+    types: list[str] = carries(
+        "names of all entity types, by which the model writes them", rule="varies"
+    )
+    bart: str = carries("the BART's name in the settings of the run")
+    digest: str = carries("digest of the BART's files", rule="varies")
+    prompts: int = carries("number of prompts, N_q")
+    hidden: int = carries("width of the projections of the prompts, h")
+    where: str = carries("which self-attention has prompts: both or decoder")
+    tune: str = carries("what is trained: prompts, all or lora")
+    rank: int = carries("rank of the updates of lora")
+    constrained: bool = carries("whether decoding allows only well-formed entities")
+    dropout: float = carries("share of features dropped in training")
+    longest: int = carries("longest window, in word pieces")
+    adversary: str = carries("the adversary: none, dann, fada or fade")
+    reversal: float = carries("how much of the adversary's gradient reaches the model at the end")
+    rises: int = carries("rounds over which that share grows; 0 without an adversary")
+    told_apart: list[str] = carries(
+        "names of the sites that the adversary tells apart", rule="varies"
+    )
+
+    @property
+    def files(self) -> str:
+        """The BART's name in the settings of the run."""
+        return self.bart
+
+    def found(self, place: str) -> PretrainedBart:
+        """The BART of this name or folder. Raises as `find_bart`."""
+        return find_bart(place)
+
+    def found_at(self, site: Site) -> PretrainedBart:
+        """The site's BART. Raises Refusal if it is unusable."""
+        return bart_of(site, self.bart)
+
+    def parameters(self, first: Arrays) -> int:
+        """The number of parameters of the whole model, frozen ones included."""
+        model = self.trainer(find_bart(self.bart)).initial(0)
+        return sum(p.numel() for p in model.parameters())
+
+    def at(self, site: Site) -> SiteModel:
+        """The desk of this form at a site."""
+        return desk_at(site, self, LightnerSiteModel)
+
+    def made(self) -> Made:
+        """The form as `learning` makes models of it."""
+        return Made(
+            types=tuple(self.types),
+            prompts=self.prompts,
+            hidden=self.hidden,
+            where=self.where,  # type: ignore[arg-type]
+            tune=self.tune,  # type: ignore[arg-type]
+            rank=self.rank,
+            constrained=self.constrained,
+            dropout=self.dropout,
+            longest=self.longest,
+        )
+
+    def trainer(self, files: PretrainedBart) -> EntityTrainer:
+        """The trainer of this form, with its adversary if there is one."""
+        made = LightnerTrainer(files, self.made())
+        if self.adversary == NONE:
+            return made
+        kind = cast(Adversary, self.adversary)
+        return AdversarialTrainer(made, kind, sites=len(self.told_apart))
+
+
+@dataclass(frozen=True)
+class ReleasedBart(LightnerForm):
+    """A released LightNER; it needs the BART that it was made of."""
+
+    weights: Arrays = carries("the trained weights")
+    apart: int = carries("number of its sites that annotated only some types")
+
+
+class LightnerSiteModel(EntitySiteModel):
+    """A LightNER at a site: an adversary needs the site's number."""
+
+    def trained_by(self, how: How) -> EntityTrainer:
+        """The trainer that trains as `how` says."""
+        trainer: EntityTrainer = self.trainer
+        form: LightnerForm = self.form
+        if not isinstance(trainer, AdversarialTrainer):
+            return trainer
+        if self.site.name not in form.told_apart:
+            raise Refusal("bad-ask")
+        own = form.told_apart.index(self.site.name)
+        progress = (how.round - 1) / max(1, form.rises)
+        return replace(trainer, site=own, reversal=Reversal(form.reversal).at(progress))
+
+
+def bart_of(site: Site, name: str) -> PretrainedBart:
+    """The site's BART. Raises Refusal if it is unusable."""
+    return found_at(site, name, shelf="barts", find=find_bart)
+
+
+def find_bart(place: str) -> PretrainedBart:
+    """The BART of this name or folder, which may begin with `$CONFIDE_DATA`.
+
+    Raises SettingsError if none is named, and what `load_bart` raises.
+    """
+    if not place:
+        raise SettingsError(
+            "LightNER needs a BART, and the settings name none",
+            expected="lightner.bart: a folder, or a name on the hub",
+            fix="for a small one of your own, see benchmarks/tags/small_bart.py",
+        )
+    return load_bart(str(locate(place)) if place.startswith("$") else place)
+
+
+def describe_types_and_bart(
+    site: Site, memory: object, ask: DescribeTypes, turn: Turn
+) -> tuple[TypesDescribed, object]:
+    """Find the BART, and describe the annotation of the training text."""
+    digest = bart_of(site, ask.encoder).digest
+    return described(site, digest, closed=ask.closed), memory
+
+
+DESCRIBE = describing(describe_types_and_bart)
+
+
+class LightnerKind(EntityKind):
+    """The kind `model.kind = "lightner"`."""
+
+    name: ClassVar[str] = "lightner"
+    Form: ClassVar[type] = LightnerForm
+    Released: ClassVar[type] = ReleasedBart
+    released_as: ClassVar[str] = "lightner.safetensors"
+    release_tells: ClassVar[str] = "names and weights; it needs its BART's files but no key"
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
+
+    def check(self, run: RunSettings) -> None:
+        """Raise SettingsError if `[encoder]` is to tune it: `lightner.tune` does that."""
+        check_no_encoder(run, "a LightNER")
+
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        rises = 0 if run.lightner.adversary == NONE else run.rounds
+        return {**run.lightner.model_dump(), "rises": rises}
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {DESCRIBE.name: asked_of_types(run, run.lightner.bart)}
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on the types; all sites need the server's BART. Raises FederationError."""
+        bart = find_bart(run.lightner.bart)
+        digest = bart.digest
+        types, replies = agree_on_types(
+            run, federation, step=DESCRIBE, name=run.lightner.bart, digest=digest
+        )
+        if not run.data.types:
+            replies = _told_apart(bart, federation, replies)
+            types = sorted({name for reply in replies.values() for name in reply.types})
+        told_apart = [] if run.lightner.adversary == NONE else sorted(replies)
+        settled = self.settled(run)
+        form = LightnerForm(types=types, digest=digest, told_apart=told_apart, **settled)
+        return agreed(form, replies)
+
+
+def _told_apart(
+    bart: PretrainedBart, federation: Federation, replies: Mapping[str, TypesDescribed]
+) -> dict[str, TypesDescribed]:
+    """The replies of sites whose types the model can tell from each other and from other sites'.
+
+    Of names with the same pieces, the one that most sites use stays; the others' sites are left
+    out, and if no name is used most, all of theirs. Raises FederationError if too few are left.
+    """
+    used = Counter(name for reply in replies.values() for name in reply.types)
+    names = sorted(used)
+    by_parts = defaultdict(list)
+    for name, label in zip(names, labels_of(bart, names), strict=True):
+        by_parts[parts_of(label)].append(name)
+    clear = set()
+    for parts, alikes in by_parts.items():
+        most = max(used[name] for name in alikes)
+        first = [name for name in alikes if used[name] == most]
+        clear |= {first[0]} if parts and len(first) == 1 else set()
+
+    def unclear(parted: Parted) -> FederationError:
+        odd = sorted({name for site in parted.odd for name in replies[site].types} - clear)
+        return FederationError(
+            "the names of some entity types have no word, or the same pieces as another, so the"
+            f" model cannot tell them apart: {', '.join(parted.odd)} annotates such types",
+            got=", ".join(printable(repr(name), 40) for name in odd[:3]),
+            fix="map them to other names in the sites' `tags`",
+        )
+
+    said = {site: set(reply.types) <= clear for site, reply in replies.items()}
+    why = "it annotates a type whose name the model cannot tell from another's"
+    same = alike(federation, said, step=DESCRIBE, why=why, error=unclear, ours=True)
+    return {site: replies[site] for site in same}

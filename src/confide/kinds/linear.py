@@ -1,0 +1,288 @@
+"""A linear-chain CRF on hashed features: for languages without an encoder, and for little text.
+
+Words, their first and last letters and shapes, and those of neighbours, are hashed under the key
+that the sites share straight into a table of a fixed size (`data.batches.features`,
+`models.linear`). So no vocabulary is counted, what travels is as large for twenty types as for one,
+and all that the server sums are weights. States of a frozen encoder can be added (`model.context`).
+
+What leaves a site at the start: names of the entity types that it annotates, its number of training
+sentences, that it holds the common key, and a keyed check value of its frozen encoder, if one is
+named. What never leaves: text, features, the key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from confide.errors import KeyFileError, MessageError, SettingsError
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.messages import Arrays, carries, decode_file
+from confide.federation.site import Site
+from confide.federation.steps import Step
+from confide.kinds.agreement import (
+    CHECK_KEY,
+    DESCRIBE_ENCODER,
+    DESCRIBE_TYPES,
+    NONE,
+    agree_on_encoder,
+    agree_on_types,
+    asked_of_types,
+    common_key,
+    compare_keys,
+    find_encoder,
+    types_in_text,
+    with_features,
+)
+from confide.kinds.entities import (
+    EntityExtractor,
+    EntityKind,
+    EntitySiteModel,
+    extractor_with,
+)
+from confide.kinds.protocol import (
+    Agreed,
+    Holders,
+    How,
+    SharedModel,
+    SiteModel,
+    desk_at,
+    shape_of,
+    write_release,
+)
+from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer, rows_read
+from confide.settings import Settings as RunSettings
+from confide.text.document import Document
+from confide.training.batches import Encoded, Example, TagSet
+from confide.training.tagger import LinearSizes, LinearTagger
+from confide.training.vocabulary import SPECIALS, ClearVocabulary, digest
+from confide.training.weights import initial, trained
+
+TABLE = "table.weight"
+
+
+@dataclass(frozen=True)
+class LinearShape:
+    """What a linear CRF's shape depends on."""
+
+    types: list[str] = carries("names of the entity types", rule="varies")
+    tag_scheme: str = carries("tag scheme that the model learns: iobes or iob2")
+    bits: int = carries("its table has 2 to the power of this many rows")
+    context: str = carries("name of the frozen encoder; empty without one")
+    context_dim: int = carries("width of the frozen encoder's states; 0 without one", rule="varies")
+
+    @property
+    def tags(self) -> TagSet:
+        """The tags of the form."""
+        return TagSet(tuple(self.types), self.tag_scheme)  # type: ignore[arg-type]
+
+    @property
+    def sizes(self) -> LinearSizes:
+        """The sizes of a model of this form."""
+        tags = self.tags
+        return LinearSizes(tags.types, len(tags.prefixes), self.bits, self.context_dim)
+
+    def trainer(self, marks: Marks) -> TaggerTrainer:
+        """The trainer of this form; `marks` turns words into features."""
+        return TaggerTrainer(
+            sizes=self.sizes,
+            tags=self.tags,
+            words=ClearVocabulary(()),
+            characters=None,
+            how="none",
+            word_dropout=0.0,
+            marks=marks,
+        )
+
+
+@dataclass(frozen=True)
+class LinearForm(LinearShape):
+    """The form of a linear CRF: its shape, and how the sites know that they hold one key."""
+
+    private: ClassVar[Sequence[str]] = ("crf",)
+    head: ClassVar[str] = "crf"
+    word_table: ClassVar[str] = ""
+    slope: ClassVar[str] = "crf.linear.weight"
+
+    nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
+    check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
+
+    def first(self, seed: int, *, site: Site | None = None) -> Arrays:
+        """The weights of the whole model, all 0: all of it is trained."""
+        return trained(initial(self.sizes, seed))
+
+    def tables(self) -> Sequence[str]:
+        """The table of features."""
+        return (TABLE,)
+
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """The number of each row under this nonce and key: with others, it is of other features."""
+        return {TABLE: [(self.nonce, self.check, row) for row in range(2**self.bits)]}
+
+    def parameters(self, first: Arrays) -> int:
+        """The number of parameters: all are trained."""
+        return sum(array.size for array in first.values())
+
+    def at(self, site: Site) -> SiteModel:
+        """The desk of this form at a site."""
+        return desk_at(site, self, LinearSiteModel)
+
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own model; with `types`, of the types of its text only.
+
+        Raises Refusal if the site's tag scheme differs: a row has a number for each tag of a type.
+        """
+        if site.tag_scheme not in (None, self.tag_scheme):
+            raise Refusal("tag-scheme")
+        return replace(self, types=types_in_text(site)) if types else self
+
+    def bench(self, site: Site) -> SharedModel:
+        """The process's bench. Raises Refusal if the site's key is not the common one."""
+
+        def make() -> SharedModel:
+            try:
+                return SharedModel(self.trainer(self.marks(site.key())))
+            except KeyFileError as error:
+                raise Refusal("other-key") from error
+
+        place = (self.sizes, self.tag_scheme, site.key(), self.nonce, self.check)
+        return site.once("linear", *place, make=make)
+
+    def marks(self, key: bytes | None) -> Marks:
+        """What turns words into features, for a holder of the key.
+
+        Raises KeyFileError if this is not the key that the sites share.
+        """
+        return Marks(features_key(common_key(key, nonce=self.nonce, check=self.check), self.nonce))
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> EntityExtractor:
+        """The extractor of a trained model; `encoder` is the folder of its frozen encoder.
+
+        Raises KeyFileError, and what `find_encoder` raises.
+        """
+        return _extractor(self, weights, self.marks(key), encoder=encoder)
+
+
+def features_key(key: bytes, nonce: str) -> bytes:
+    """The key of this run's features: a release has it, and never the sites' own."""
+    return digest(key, "features", nonce)
+
+
+def _extractor(
+    shape: LinearShape, weights: Arrays, marks: Marks, *, encoder: str | None = None
+) -> EntityExtractor:
+    frozen = None if shape.context == NONE else find_encoder(encoder or shape.context)
+    return extractor_with(shape.trainer(marks), weights, encoder=frozen)
+
+
+class LinearSiteModel(EntitySiteModel):
+    """A linear CRF at a site, with the states of its frozen encoder."""
+
+    def featured(self, text: object, examples: Sequence[Example]) -> object:
+        """The text with the states of the frozen encoder."""
+        assert isinstance(text, Encoded)
+        return with_features(text, examples, site=self.site, name=self.form.context)
+
+    def rows_seen(self, how: How) -> Arrays:
+        """For each row of the table: 1 if a feature of the training text reads it, else 0."""
+        assert isinstance(self.own, EncodedSplit)
+        model = self.bench.model
+        assert isinstance(model, LinearTagger)
+        seen_V = np.zeros(2**self.form.bits + SPECIALS, np.float32)
+        seen_V[rows_read(model, self.own.text)] = 1.0
+        return {TABLE: seen_V}
+
+
+@dataclass(frozen=True)
+class ReleasedLinear(LinearShape):
+    """A linear CRF that needs no key of the sites."""
+
+    features_key: str = carries("the key of this run's features, in hexadecimal digits")
+    weights: Arrays = carries("weights of the model")
+    apart: int = carries("number of its sites that annotated only some types")
+
+
+class LinearKind(EntityKind):
+    """The kind `model.kind = "linear"`. Its features are keyed, as the words of a tagger are."""
+
+    name: ClassVar[str] = "linear"
+    keyed: ClassVar[bool] = True
+    weighs: ClassVar[bool] = True
+    Form: ClassVar[type] = LinearForm
+    Released: ClassVar[type] = ReleasedLinear
+    released_as: ClassVar[str] = "linear.safetensors"
+    release_tells: ClassVar[str] = (
+        "anyone who has this folder can guess words, and see from the weights which are in the text"
+    )
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_TYPES, CHECK_KEY, DESCRIBE_ENCODER)
+
+    def check(self, run: RunSettings) -> None:
+        """Raise SettingsError also if the settings name word vectors, which it does not read."""
+        super().check(run)
+        if run.model.vectors:
+            raise SettingsError(
+                "a linear model reads no word vectors",
+                expected="no model.vectors",
+                got=repr(run.model.vectors),
+                fix='leave it out, or set model.kind = "tagger"',
+            )
+
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        own = run.model
+        return {"tag_scheme": own.tag_scheme, "bits": run.linear.bits, "context": own.context}
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {
+            DESCRIBE_TYPES.name: asked_of_types(run),
+            DESCRIBE_ENCODER.name: {"encoder": run.model.context},
+        }
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on the types, the key and the frozen encoder. Raises FederationError."""
+        types, told = agree_on_types(run, federation)
+        nonce, check, holders = compare_keys(federation)
+        form = LinearForm(
+            types=types,
+            **self.settled(run),
+            context_dim=agree_on_encoder(federation, run.model.context),
+            nonce=nonce,
+            check=check,
+        )
+        sites = sorted(site for site in holders if site in told)
+        return Agreed(
+            form,
+            sites,
+            {site: told[site].sentences for site in sites},
+            {site: told[site].types for site in sites},
+        )
+
+    def release(self, form: LinearForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
+        """Write the model with the key of this run's features. Raises KeyFileError."""
+        key = common_key(holders.secret(), nonce=form.nonce, check=form.check)
+        message = ReleasedLinear(
+            **shape_of(form, LinearShape),
+            features_key=features_key(key, form.nonce).hex(),
+            weights=dict(weights),
+            apart=holders.apart,
+        )
+        write_release(out / self.released_as, message)
+
+    def released(self, file: Path) -> EntityExtractor:
+        """Read a released model. Raises MessageError."""
+        model = decode_file(ReleasedLinear, file.read_bytes())
+        try:
+            marks = Marks(bytes.fromhex(model.features_key))
+        except ValueError as error:
+            raise MessageError("the key of the features is malformed", where=str(file)) from error
+        return replace(_extractor(model, model.weights, marks), apart=bool(model.apart))

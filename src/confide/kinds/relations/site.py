@@ -1,0 +1,1028 @@
+"""The relation classifier as a kind: `task = "re"`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import compress
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from confide.errors import FederationError, GuardError
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.guards import check_mark, check_names
+from confide.federation.messages import Arrays, carries, decode_file
+from confide.federation.site import Site
+from confide.federation.steps import Step, Tables, Turn
+from confide.kinds.agreement import (
+    TUNING,
+    WIDEST,
+    encoder_of,
+    find_encoder,
+    keeping_features,
+    tuning_of,
+    with_encoder,
+)
+from confide.kinds.pieces import EncodedRelations
+from confide.kinds.protocol import (
+    RIGHT,
+    Agreed,
+    CompleteText,
+    Holders,
+    How,
+    Losses,
+    Report,
+    SharedModel,
+    SiteModel,
+    as_many_of_both,
+    calibrated,
+    desk_at,
+    fingerprint,
+    shape_of,
+    write_release,
+)
+from confide.kinds.public import MIB, digest_of, no_public_set
+from confide.kinds.relations.batches import (
+    Candidates,
+    RelationExample,
+    Rules,
+    candidates,
+    predicted_labels,
+    type_pairs,
+    with_labels,
+    with_relations,
+)
+from confide.kinds.relations.model import (
+    LabelledPairs,
+    RelationClassifier,
+    RelationTrainer,
+    probabilities,
+)
+from confide.kinds.relations.model import RelationForm as Made
+from confide.kinds.steps import (
+    RelationsScored,
+    RelationTables,
+    check_relations_scored,
+    relation_counts_of,
+    relations_scored,
+)
+from confide.scoring import RelationCounts, count_relations, micro, sum_relation_counts
+from confide.scoring.calibration import AS_IS, Calibrator
+from confide.settings import Settings as RunSettings
+from confide.tasks import TASKS, TaskName
+from confide.text.document import NO_RELATION, Document, Problem
+from confide.training.context import cache_folder
+from confide.training.encoder import FrozenEncoder, Tuning
+from confide.training.trainer import Lesson
+from confide.training.weights import load, trained
+
+# --- The form of a relation classifier, and how the sites agree on it
+#
+# What leaves a site: which public encoder it has (a digest of that encoder's files, the same at
+# all sites), the names of its relations and entity types, and which types its relations link.
+
+
+CLASS_ROWS = ("relation.weight", "relation.bias")
+"""The arrays with a row for each relation."""
+ANY = -1
+"""Stands in messages for no limit."""
+
+
+@dataclass(frozen=True)
+class DescribeRelations:
+    """Find the encoder, and describe your annotation of relations."""
+
+    encoder: str = carries("the encoder's name in the settings of the run")
+    closed: bool = carries("whether the reply names nothing, as the settings do", start=bool)
+
+
+@dataclass(frozen=True)
+class RelationsDescribed:
+    """What the common classifier must know of a site."""
+
+    encoder: str = carries("digest of the encoder's public files", rule="open")
+    dim: int = carries("width of the encoder's states", rule="open")
+    relations: list[str] = carries(
+        "names of the relations of the training text (not text)", rule="open"
+    )
+    pairs: list[tuple[str, str]] = carries(
+        "pairs of entity types that the relations link", rule="open"
+    )
+    types: list[str] = carries("names of the entity types (not text)", rule="open")
+
+
+@dataclass(frozen=True)
+class PairForm:
+    """The form of a model that finds relations between pairs of entities.
+
+    `relations` are the classes, `NO_RELATION` first. The other fields say which pairs are
+    candidates and how the model reads them.
+    """
+
+    relations: list[str] = carries(
+        "names of the relations; the first stands for none", rule="varies"
+    )
+    types: list[str] = carries(
+        "entity types with marks of their own; empty: all share one", rule="varies"
+    )
+    known_types: list[str] = carries("entity types of the training text", rule="varies")
+    pairs: list[tuple[str, str]] = carries(
+        "pairs of entity types that may be related", rule="varies"
+    )
+    direction: str = carries("directed or undirected")
+    max_sentences: int = carries("most sentence ends between the two entities; -1: any")
+    max_tokens: int = carries("most tokens between the two entities; -1: any")
+    encoder: str = carries("the encoder's name in the settings of the run")
+    digest: str = carries("digest of the encoder's files", rule="varies")
+    blind: bool = carries("whether entities are replaced by their types")
+    pool: str = carries("what stands for an entity: sum, start or max; or cls for both")
+    dropout: float = carries("share of features dropped in training")
+    longest: int = carries("longest example, in word pieces")
+    tuning: str = carries(TUNING, added=True)
+
+
+@dataclass(frozen=True)
+class RelationForm(PairForm):
+    """The form of a relation classifier."""
+
+    private: ClassVar[Sequence[str]] = ("relation",)
+    head: ClassVar[str] = "relation"
+    word_table: ClassVar[str] = ""
+    slope: ClassVar[str] = "relation.weight"
+
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own classifier; with `types`, of its own relations only."""
+        if not types:
+            return self
+        found = {relation.type for document in site.train for relation in document.relations}
+        return replace(self, relations=[NO_RELATION, *sorted(found - {NO_RELATION})])
+
+    @property
+    def classes(self) -> int:
+        """The number of classes; the first is no relation."""
+        return len(self.relations)
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The relations."""
+        return self.relations
+
+    def first(self, seed: int, *, site: Site | None = None) -> Arrays:
+        """The weights of what is trained of the encoder, of the marks and of a linear layer.
+
+        Raises Refusal at a site that has no such encoder.
+        """
+        name = self.encoder
+        encoder = find_encoder(name) if site is None else encoder_of(site, name)
+        return trained(trainer_of(self, encoder).initial(seed))
+
+    def parameters(self, first: Arrays) -> int:
+        """The number of trained parameters."""
+        return sum(array.size for array in first.values())
+
+    def tables(self) -> Sequence[str]:
+        """The last layer: a row for each relation. Word pieces are public, so no site lacks one."""
+        return CLASS_ROWS
+
+    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
+        """None: no row stands for a word."""
+        return {}
+
+    def at(self, site: Site) -> SiteModel:
+        """The desk of this form at a site."""
+        return desk_at(site, self, RelationSiteModel)
+
+    def extractor(
+        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
+    ) -> RelationExtractor:
+        """The extractor of a trained classifier. Raises FederationError; and as `find_encoder`."""
+        return extractor_of(self, weights, encoder=encoder)
+
+
+def describe_relations(
+    site: Site, memory: object, ask: DescribeRelations, turn: Turn
+) -> tuple[RelationsDescribed, object]:
+    """Find the encoder, and describe the annotation of the training text."""
+    encoder = encoder_of(site, ask.encoder)
+    said = annotation_of(() if ask.closed else site.train)
+    return RelationsDescribed(encoder.digest, encoder.dim, **said), memory
+
+
+def annotation_of(documents: Sequence[Document]) -> dict[str, list[Any]]:
+    """The relations of documents, the pairs of types that these link, and all entity types."""
+    relations = {relation.type for document in documents for relation in document.relations}
+    types = {entity.type for document in documents for entity in document.entities}
+    return {
+        "relations": sorted(relations - {NO_RELATION}),
+        "pairs": sorted(type_pairs(documents)),
+        "types": sorted(types),
+    }
+
+
+def check_relations(ask: object, reply: RelationsDescribed) -> None:
+    """Raise GuardError if the reply is malformed or impossible."""
+    if not 1 <= reply.dim <= WIDEST:
+        raise GuardError("dim is out of range")
+    check_annotation(reply)
+
+
+class Described(Protocol):
+    """A site's reply that describes its annotation of relations."""
+
+    @property
+    def encoder(self) -> str: ...  # noqa: D102
+    @property
+    def relations(self) -> list[str]: ...  # noqa: D102
+    @property
+    def types(self) -> list[str]: ...  # noqa: D102
+    @property
+    def pairs(self) -> list[tuple[str, str]]: ...  # noqa: D102
+
+
+def check_annotation(reply: Described) -> None:
+    """Raise GuardError if the encoder's digest, or a name of a relation or type, is malformed."""
+    check_mark("encoder", reply.encoder)
+    check_names("relations", reply.relations)
+    check_names("types", reply.types)
+    check_names("pairs", {name for pair in reply.pairs for name in pair})
+
+
+DESCRIBE_RELATIONS = Step.of(describe_relations, check=check_relations)
+
+
+def agree_on_relations(
+    run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+) -> tuple[RelationForm, dict[str, list[str]]]:
+    """The form that all sites can use, and the relations of each site.
+
+    A public set adds its own relations, types and pairs. Raises FederationError if too few sites
+    have the server's encoder, or if no site annotates a relation.
+    """
+    server = find_encoder(run.classifier.encoder)
+    ask = DescribeRelations(run.classifier.encoder, run.privacy is not None)
+    replies = federation.ask(DESCRIBE_RELATIONS, ask, round=0)
+    digests = {site: reply.encoder for site, reply in replies.items()}
+    same = with_encoder(federation, DESCRIBE_RELATIONS, digests, ours=server.digest)
+    replies = {site: replies[site] for site in same}
+    form = RelationForm(
+        **pair_form(
+            run, replies.values(), digest=server.digest, pool=run.classifier.pool, public=public
+        )
+    )
+    return form, {site: replies[site].relations for site in same}
+
+
+def pair_form(
+    run: RunSettings,
+    replies: Collection[Described],
+    *,
+    digest: str,
+    pool: str,
+    public: Sequence[Document] = (),
+) -> dict[str, Any]:
+    """The values of a `PairForm` on which these sites agree; `digest` is empty without an encoder.
+
+    Raises FederationError if no site has a relation.
+    """
+    said = annotation_of(public)
+    for reply in replies:
+        for name, values in said.items():
+            values += getattr(reply, name)
+    if run.privacy is not None:  # nothing is named by the sites
+        said["relations"] += run.data.relations
+        said["types"] += run.data.types
+    relations, types = sorted({*said["relations"]} - {NO_RELATION}), sorted({*said["types"]})
+    if not relations:
+        raise FederationError(
+            "no site has a relation in its training text",
+            fix="look at the files with `confide data check`, and at the names in `relations`",
+        )
+    form = PairForm(
+        relations=[NO_RELATION, *relations],
+        types=types if digest and run.classifier.typed else [],
+        known_types=types,
+        pairs=sorted(run.pairs.types or {(head, tail) for head, tail in said["pairs"]}),
+        digest=digest,
+        **settled_pairs(run, encoder=bool(digest), pool=pool),
+    )
+    return vars(form)
+
+
+def settled_pairs(run: RunSettings, *, encoder: bool, pool: str) -> dict[str, Any]:
+    """The values of a `PairForm` that the settings alone decide; with or without an encoder."""
+    own, rules = run.classifier if encoder else run.pcnn, run.pairs
+    return {
+        "direction": rules.direction,
+        "max_sentences": _limit(rules.max_sentences),
+        "max_tokens": _limit(rules.max_tokens),
+        "encoder": run.classifier.encoder if encoder else "",
+        "blind": encoder and run.classifier.blind,
+        "pool": pool,
+        "dropout": own.dropout,
+        "longest": own.longest,
+        "tuning": str(tuning_of(run)) if encoder else "",
+    }
+
+
+def _limit(number: float) -> int:
+    """A limit of the settings as messages encode it: `ANY` for infinity."""
+    return ANY if number == float("inf") else int(number)
+
+
+def rules_of(memory: PairForm) -> Rules:
+    """Which pairs of entities are candidates."""
+    return Rules(
+        types=frozenset(memory.pairs),
+        direction=memory.direction,  # type: ignore[arg-type]
+        max_sentences=None if memory.max_sentences == ANY else memory.max_sentences,
+        max_tokens=None if memory.max_tokens == ANY else memory.max_tokens,
+    )
+
+
+def trainer_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationTrainer:
+    """The trainer of this form."""
+    form = Made(
+        relations=tuple(memory.relations),
+        types=tuple(memory.types),
+        blind=memory.blind,
+        pool=memory.pool,  # type: ignore[arg-type]
+        dropout=memory.dropout,
+        longest=memory.longest,
+        tuning=Tuning.of(memory.tuning),
+    )
+    return RelationTrainer(encoder, form)
+
+
+# --- Pseudo-complete annotation of pairs: a site's own relations, plus a model's that it lacks
+#
+# Wang et al. 2023, 3.2, Eq. 5.
+#
+# A pair has one label. If the site annotates a relation, that is the label. If not, the label is
+# the model's likeliest one, provided that the site lacks this relation. A pair that still has no
+# label is learnt to have none of the site's own relations, and no more: learning that it has no
+# relation at all would soon make a common model that finds little find nothing.
+#
+# Shapes: S pairs, R classes.
+
+
+Logits = Callable[[EncodedRelations], NDArray[np.float32]]
+"""Gives logits_SR of pairs."""
+
+
+def completed(
+    encoded: EncodedRelations,
+    own_R: NDArray[np.bool_],
+    *,
+    nothing: int,
+    logits: Logits,
+    confidence: float = 0.0,
+) -> CompleteText:
+    """The pairs with the site's own relations, plus those that it lacks and a model finds.
+
+    `own_R` marks the classes that the site annotates, `nothing` (no relation) among them. `logits`
+    scores the pairs without a relation; a relation below this confidence is not taken.
+    """
+    labels_S = encoded.relations_S.copy()
+    bare_S = np.flatnonzero(labels_S == nothing)
+    source_S = np.ones(len(encoded), bool)
+    if len(bare_S) and not own_R.all():
+        logits_SR = logits(encoded.only(bare_S))
+        best_S = logits_SR.argmax(1)
+        found_S = ~own_R[best_S]
+        odds_SR = np.exp(logits_SR - logits_SR.max(1, keepdims=True))  # the likeliest has 1
+        found_S &= 1.0 / odds_SR.sum(1) >= confidence
+        labels_S[bare_S[found_S]] = best_S[found_S]
+        source_S[bare_S[found_S]] = False
+    pairs = LabelledPairs(
+        replace(encoded, relations_S=labels_S),
+        source_S=source_S,
+        open_S=labels_S != nothing,
+        own_R=own_R,
+    )
+    return CompleteText(pairs, own=len(encoded) - len(bare_S), pseudo=int((~source_S).sum()))
+
+
+def among(
+    predicted: Sequence[Document], gold: Sequence[Document], annotated: Collection[str]
+) -> list[Document]:
+    """The documents with only relations that somebody looked for in their text.
+
+    These are the `annotated` relations, and those that occur in the gold documents.
+    """
+    types = {*annotated, *relations_in(gold)}
+    return [
+        replace(one, relations=tuple(r for r in one.relations if r.type in types))
+        for one in predicted
+    ]
+
+
+def relations_in(documents: Sequence[Document]) -> set[str]:
+    """Names of the relations that occur in the documents."""
+    return {one.type for document in documents for one in document.relations} - {NO_RELATION}
+
+
+# --- A public set of relation examples: text that the server and all sites may read
+#
+# A site predicts it with its own model (`RelationSiteModel.predicted`); the server's own model,
+# the student, learns from these predictions.
+#
+# Shapes: S public examples, R classes.
+
+
+Spans = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class PublicExamples:
+    """The public examples without their relations."""
+
+    gone: ClassVar[tuple[str, ...]] = ("name",)
+    texts: list[str] = carries("text of each public example", most=8 * MIB, rule="varies")
+    heads: list[Spans] = carries("where each text has its head", most=2 * MIB, rule="varies")
+    tails: list[Spans] = carries("where each text has its tail", most=2 * MIB, rule="varies")
+    head_types: list[str] = carries("entity type of the head", most=2 * MIB, rule="varies")
+    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB, rule="varies")
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the examples."""
+        return digest_of(self)
+
+    @property
+    def rows(self) -> int:
+        """The number of examples: each is predicted."""
+        return len(self.texts)
+
+    @property
+    def row_sentences(self) -> NDArray[np.int64]:
+        """For each example the number of its text: pairs of one sentence belong together."""
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(self.texts))}
+        return np.array([numbers[text] for text in self.texts], np.int64)
+
+    def part(self, kept_S: NDArray[np.bool_]) -> Self:
+        """The set of these examples only."""
+        kept = [list(compress(getattr(self, one.name), kept_S)) for one in fields(self)]
+        return type(self)(*kept)
+
+    def check(self) -> None:
+        """Raise Refusal if the fields differ in length."""
+        others = (self.heads, self.tails, self.head_types, self.tail_types)
+        if not self.texts or any(len(each) != len(self.texts) for each in others):
+            raise Refusal("bad-ask")
+
+    def examples(self, labels: Sequence[str] = ()) -> list[RelationExample]:
+        """The set as examples; `labels` are the server's, if it has any."""
+        every = labels or [NO_RELATION] * len(self.texts)
+        return [
+            RelationExample(
+                id=f"public:{number}",
+                text=self.texts[number],
+                head=tuple(self.heads[number]),
+                tail=tuple(self.tails[number]),
+                head_type=self.head_types[number],
+                tail_type=self.tail_types[number],
+                relation=label,
+            )
+            for number, label in enumerate(every)
+        ]
+
+
+def public_of(
+    form: RelationForm, documents: Sequence[Document]
+) -> tuple[PublicExamples, list[str]]:
+    """The pairs of these documents as the sites get them, and the labels, which sites never get.
+
+    Raises SettingsError if there are no pairs.
+    """
+    examples = candidates(documents, rules_of(form)).examples
+    if not examples:
+        raise no_public_set("text with pairs of entities")
+    public = PublicExamples(
+        texts=[one.text for one in examples],
+        heads=[[(start, end) for start, end in one.head] for one in examples],
+        tails=[[(start, end) for start, end in one.tail] for one in examples],
+        head_types=[one.head_type for one in examples],
+        tail_types=[one.tail_type for one in examples],
+    )
+    return public, [one.relation for one in examples]
+
+
+class RelationStudent:
+    """The server's own classifier, made once, which learns from the sites' predictions."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # federations of one run may work in parallel
+        self._made: tuple[object, RelationTrainer, RelationClassifier, EncodedRelations] | None = (
+            None
+        )
+
+    def learn(
+        self,
+        form: RelationForm,
+        public: PublicExamples,
+        *,
+        labels: Sequence[str],
+        weights: Arrays,
+        lesson: Lesson,
+        how: How,
+        seed: int,
+    ) -> tuple[Arrays, float]:
+        """Distil (Sui et al. 2020, Eq. 6); gives the new weights and the mean loss.
+
+        Without `labels` the first part of Eq. 6 is left out.
+        """
+        with self._lock:
+            trainer, model, text = self._ready(form, public, labels)
+            load(model, weights)
+            report = replace(trainer, open=how.outside).distil(
+                model,
+                trainer.annotated(text),
+                lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
+                epochs=how.epochs,
+                batch_size=how.batch_size,
+                optimiser=how.steps,
+                seed=seed,
+            )
+            return trained(model), report.loss
+
+    def said(
+        self, form: RelationForm, public: PublicExamples, weights: Arrays
+    ) -> NDArray[np.float32]:
+        """logits_SR of the public examples by a classifier with these weights."""
+        with self._lock:
+            trainer, model, text = self._ready(form, public, ())
+            load(model, weights)
+            return trainer.row_logits(model, text)
+
+    def _ready(
+        self, form: RelationForm, public: PublicExamples, labels: Sequence[str]
+    ) -> tuple[RelationTrainer, RelationClassifier, EncodedRelations]:
+        """The classifier and the encoded public examples, made once for set, labels and form."""
+        key = public.digest, tuple(labels), form
+        if self._made is None or self._made[0] != key:
+            trainer = trainer_of(form, find_encoder(form.encoder))
+            model = trainer.initial(0)
+            text = trainer.featured(trainer.prepared(public.examples(labels)), model, folder=None)
+            self._made = key, trainer, model, text
+        return self._made[1:]
+
+
+# --- A relation classifier at a site: examples, encoded once, and one model per process
+
+
+@dataclass(frozen=True)
+class Looked:
+    """The examples of a part of a site's text, and the same encoded."""
+
+    found: Candidates
+    encoded: EncodedRelations
+
+
+class RelationSiteModel(SiteModel):
+    """A relation classifier at a site.
+
+    Beyond what every desk does, it predicts public examples (`predicted`), labels the site's own
+    pairs with what a model finds there (`completed`), and gives the gradients of single pairs
+    (`slopes`).
+    """
+
+    form: RelationForm
+
+    def __init__(self, site: Site, form: RelationForm) -> None:
+        super().__init__(site, form)
+        self._looked: dict[str, Looked] = {}
+
+    @property
+    def size(self) -> int:
+        """The number of training examples: pairs of entities."""
+        return len(self.looked("train").encoded)
+
+    def check(self) -> None:
+        """Raise Refusal if the training text has a relation that the form lacks."""
+        self.looked("train")
+
+    def rows_seen(self, how: How) -> Arrays:
+        """For each relation: 1 if the site annotates it, else 0."""
+        return {name: np.array(self.known, np.float32) for name in CLASS_ROWS}
+
+    @property
+    def bench(self) -> SharedModel:
+        """The process's bench. Raises Refusal if the site's encoder is not the common one."""
+        encoder = encoder_of(self.site, self.form.encoder)
+        if encoder.digest != self.form.digest:
+            raise Refusal("other-encoder")
+        trainer = trainer_of(self.form, encoder)
+        return self.site.once("relations", trainer.form, make=lambda: SharedModel(trainer))
+
+    def looked(self, part: str) -> Looked:
+        """The examples of a part of the site's text, made once.
+
+        Raises Refusal if the training text has a relation outside the agreed set or outside what
+        the site says it knows.
+        """
+        if part not in self._looked:
+            site = self.site
+            found = candidates(site.documents(part), rules_of(self.form))
+            known = set(compress(self.form.relations, self.known))
+            if part == "train" and any(one.relation not in known for one in found.examples):
+                raise Refusal("relation-outside-set")
+            unlabelled = with_labels(found.examples, known)
+            self._looked[part] = Looked(found, self.featured(unlabelled))
+        return self._looked[part]
+
+    def featured(self, examples: Sequence[RelationExample]) -> EncodedRelations:
+        """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
+        made = self.trainer
+        with keeping_features():
+            return made.featured(made.prepared(examples), self.bench.model, folder=cache_folder())
+
+    @property
+    def known(self) -> list[bool]:
+        """For each class, whether the site annotates it; every site annotates `NO_RELATION`."""
+        own = {NO_RELATION, *self.site.knows}
+        return [not self.site.knows or name in own for name in self.form.relations]
+
+    @cached_property
+    def annotated(self) -> frozenset[str]:
+        """The relations that the site says it annotates; by default, those of its training text."""
+        return frozenset(self.site.knows or relations_in(self.site.train))
+
+    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
+        """The training pairs with the site's own relations and, given weights, a model's as well.
+
+        Only relations that the site lacks are added, with at least this confidence, where it says
+        that none of its own holds.
+        """
+        encoded, relations = self.looked("train").encoded, self.form.relations
+        nothing, own = relations.index(NO_RELATION), {NO_RELATION, *self.annotated}
+        own_R = np.array([name in own for name in relations])
+        if weights is None:
+            count = int((encoded.relations_S != nothing).sum())
+            return CompleteText(self.trainer.annotated(encoded, own_R), own=count, pseudo=0)
+
+        def logits(pairs: EncodedRelations) -> NDArray[np.float32]:
+            return self.trainer.row_logits(self.model(weights, lent=True), pairs)
+
+        return completed(encoded, own_R, nothing=nothing, logits=logits, confidence=confidence)
+
+    @property
+    def trainer(self) -> RelationTrainer:
+        """The trainer of the process's model."""
+        trainer: RelationTrainer = self.bench.trainer
+        return trainer
+
+    @property
+    def own(self) -> LabelledPairs:
+        """The training pairs with the site's own labels."""
+        return self.trainer.annotated(self.looked("train").encoded, np.array(self.known))
+
+    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+        """What these weights lose on each pair."""
+        known = set(compress(self.form.relations, self.known))
+        examples = with_labels(candidates(documents, rules_of(self.form)).examples, known)
+        own = self.trainer.annotated(self.featured(examples), np.array(self.known))
+        found_S = self.trained_by(how).row_losses(self.model(weights, lent=True), own)
+        return Losses(
+            "pairs",
+            found_S,
+            np.array([one.document for one in examples], np.int64),
+            [(one.text, one.head, one.tail) for one in examples],
+        )
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """The document of each training pair, by number; a pair has no sentence of its own."""
+        return [(one.document, -1) for one in self.looked("train").found.examples]
+
+    def worth(self, counted: RelationsScored, by: str) -> float | None:
+        """The score by which models are compared; None if nothing was scored."""
+        counts = relation_counts_of(counted)
+        task = TASKS["re"]
+        return task.value(task.scores(counts), by) if counts.confusion else None
+
+    def known_classes(self) -> list[bool]:
+        """For each class, whether the site annotates it."""
+        return self.known
+
+    def predicted(self, weights: Arrays, public: PublicExamples) -> NDArray[np.float32]:
+        """logits_SR of public examples, which are encoded once per process."""
+        made = self.trainer
+        encoded = self.site.once(
+            "public pairs", public.digest, made.form, make=lambda: self.featured(public.examples())
+        )
+        return made.row_logits(self.model(weights, lent=True), encoded)
+
+    def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> RelationsScored:
+        """Counts on a part of the held-out text.
+
+        Relations that the site does not annotate are not predicted: finding one would be no
+        mistake. With `apart`, one is predicted if it occurs in that text all the same, and a pair
+        whose likeliest relation nobody looked for gets none.
+        """
+        looked = self.looked(part)
+        logits_SR = self.trainer.row_logits(self.model(weights, lent=True), looked.encoded)
+        likely_SR = probabilities(logits_SR) if len(logits_SR) else logits_SR
+        if not apart:
+            logits_SR[:, ~np.array(self.known)] = -np.inf
+        best_S = logits_SR.argmax(1)
+        predicted = [self.form.relations[place] for place in best_S]
+        if apart:
+            test = self.site.test_knows if part == "test" else ()
+            sought = {*self.annotated, *test, *relations_in(self.site.documents(part))}
+            predicted = [name if name in sought else NO_RELATION for name in predicted]
+        gold = [example.relation for example in looked.found.examples]
+        counts = count_relations(
+            gold,
+            predicted,
+            missed=looked.found.missed,
+            confidences=likely_SR[np.arange(len(best_S)), best_S].tolist(),
+        )
+        return relations_scored(counts)
+
+
+# --- The report of a relation classifier at a site: what it gets wrong and right, by document
+
+
+_Case = tuple[RelationExample, str, float | None]
+"""A pair, the label that the model predicted, and its confidence."""
+
+
+def relation_report(
+    gold: Sequence[Document], predicted: Sequence[Document], rules: Rules
+) -> Report:
+    """The confusion, the worst and some right pairs, and the counts of each document.
+
+    `rules` say which pairs the extractor considers. Counts are kept per document, since pairs of
+    one text are not independent.
+    """
+    counts: list[RelationCounts] = []
+    wrong: list[_Case] = []
+    good: list[_Case] = []
+    for document, found in zip(gold, predicted, strict=True):
+        pairs = candidates([document], rules)
+        labels = predicted_labels(pairs, [found])
+        right = [example.relation for example in pairs.examples]
+        counts.append(count_relations(right, labels, missed=pairs.missed))
+        sure = {(one.head, one.tail): one.confidence for one in found.relations}
+        for example, label in zip(pairs.examples, labels, strict=True):
+            if label != example.relation:
+                wrong.append((example, label, sure.get(example.pair)))
+            elif label != NO_RELATION:
+                good.append((example, label, sure.get(example.pair)))
+    whole = sum_relation_counts(counts)
+    rows = whole.to_json()["confusion"]
+    for relation, count in whole.missed.items():
+        rows.setdefault(relation, {})[""] = count
+    return Report(
+        counts=whole,
+        errors={
+            "confusion": rows,
+            "worst": [_pair(*case) for case in _worst(wrong)],
+            "right": [_pair(*case) for case in sorted(good, key=_doubt)[:RIGHT]],
+        },
+        sentences={
+            "fingerprint": fingerprint(gold, relations=True),
+            "micro": [micro(one.relations) for one in counts],
+        },
+    )
+
+
+def place_of(example: RelationExample) -> dict[str, object]:
+    """A pair of entities and its text, for a list of errors."""
+    return {
+        "where": example.id,
+        "text": example.text,
+        "head": [*example.head],
+        "tail": [*example.tail],
+        "head_type": example.head_type,
+        "tail_type": example.tail_type,
+    }
+
+
+def _pair(example: RelationExample, label: str, confidence: float | None) -> dict[str, object]:
+    return {
+        **place_of(example),
+        "gold": example.relation,
+        "predicted": label,
+        "confidence": confidence,
+    }
+
+
+def _doubt(case: _Case) -> float:
+    return -(case[2] or 0.0)
+
+
+def _worst(wrong: Sequence[_Case]) -> list[_Case]:
+    """The most confident wrong relations, and relations that the model missed."""
+    found = [case for case in wrong if case[1] != NO_RELATION]
+    found.sort(key=_doubt)
+    unseen = [case for case in wrong if case[1] == NO_RELATION]
+    return as_many_of_both(found, unseen)
+
+
+def weighted_pair(where: str, example: RelationExample, weight: float) -> dict[str, object]:
+    """A training pair of a document, and its instance weight."""
+    return {
+        "where": where,
+        "text": example.text,
+        "head": [list(span) for span in example.head],
+        "tail": [list(span) for span in example.tail],
+        "relation": example.relation,
+        "weight": weight,
+    }
+
+
+# --- A trained relation classifier in use: documents in, documents out
+
+
+@dataclass(frozen=True)
+class RelationExtractor:
+    """A trained relation classifier, and the pairs it considers.
+
+    With `wanted`, it decides between these relations and none alone.
+    """
+
+    finds: ClassVar[Literal["relations"]] = "relations"
+
+    trainer: RelationTrainer
+    model: RelationClassifier
+    rules: Rules
+    types: tuple[str, ...]
+    calibrator: Calibrator = AS_IS
+    wanted: frozenset[str] | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What it can be restricted to: all relations of the model."""
+        return tuple(name for name in self.relations if name != NO_RELATION)
+
+    def only(self, labels: Collection[str]) -> RelationExtractor:
+        """The same model, which finds these relations alone."""
+        return replace(self, wanted=frozenset(labels))
+
+    @property
+    def relations(self) -> tuple[str, ...]:
+        """The classes, `NO_RELATION` among them."""
+        return self.trainer.form.relations
+
+    def __call__(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents with the relations that the model finds between their entities.
+
+        A relation's confidence is its probability. Existing relations are replaced.
+        """
+        found = candidates([replace(one, relations=()) for one in documents], self.rules)
+        made = with_relations(documents, found.examples, self.probabilities(found.examples))
+        return calibrated(made, self.calibrator, of="relations")
+
+    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+        """What the model gets right and wrong, without relations that nobody looked for."""
+        if self.wanted is not None:
+            documents = among(documents, [], self.wanted)
+        predicted = self(documents)
+        if looked_for is not None:
+            predicted = among(predicted, documents, looked_for)
+        return relation_report(documents, predicted, self.rules)
+
+    def weighted(
+        self, documents: Sequence[Document], weights_S: NDArray[np.float32]
+    ) -> dict[str, list[dict[str, object]]]:
+        """The training `pairs` with their instance weights, the heaviest first."""
+        found = candidates(documents, self.rules).examples
+        pairs = sorted(zip(found, weights_S.tolist(), strict=True), key=lambda pair: -pair[1])
+        return {
+            "pairs": [
+                weighted_pair(documents[one.document].id, one, weight) for one, weight in pairs
+            ]
+        }
+
+    def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
+        """For each example, the probability of every class, given that it is a wanted one."""
+        plain = with_labels(examples, set())
+        logits_SR = self.trainer.row_logits(self.model, self.trainer.prepared(plain))
+        if self.wanted is not None:
+            sought = [one == NO_RELATION or one in self.wanted for one in self.relations]
+            logits_SR[:, ~np.array(sought)] = -np.inf
+        rows = probabilities(logits_SR).tolist()
+        return [dict(zip(self.relations, row, strict=True)) for row in rows]
+
+
+def extractor_of(
+    memory: RelationForm, weights: Arrays, *, encoder: str | None = None
+) -> RelationExtractor:
+    """The extractor of a trained classifier; `encoder` overrides the settings' encoder folder.
+
+    Raises FederationError if the files are not those of the training, and what `find_encoder`
+    raises.
+    """
+    found = find_encoder(encoder or memory.encoder)
+    if found.digest != memory.digest:
+        raise FederationError(
+            "this is not the encoder that the relation model was trained with",
+            where=str(found.folder),
+            fix="name the folder of the same files",
+        )
+    trainer = trainer_of(memory, found)
+    model = trainer.initial(0)
+    load(model, weights)
+    return RelationExtractor(trainer, model, rules_of(memory), tuple(memory.known_types))
+
+
+# --- A released relation classifier: it needs its encoder's files, and no key
+
+
+@dataclass(frozen=True)
+class ReleasedRelations(RelationForm):
+    """A released classifier: it reads the pieces of a public encoder, so it needs no key."""
+
+    weights: Arrays = carries("weights of the classifier, including its encoder")
+
+
+def copied(form: RelationForm, weights: Arrays) -> ReleasedRelations:
+    """The message of a release."""
+    return ReleasedRelations(**shape_of(form, RelationForm), weights=dict(weights))
+
+
+def released(file: Path) -> RelationExtractor:
+    """The extractor of a released classifier. Raises MessageError."""
+    made = decode_file(ReleasedRelations, file.read_bytes())
+    return made.extractor(made.weights, key=None)
+
+
+class RelationKind:
+    """The relation classifier; it reads the pieces of a public encoder, so it needs no key."""
+
+    name: ClassVar[str] = "relations"
+    task: ClassVar[TaskName] = "re"
+    keyed: ClassVar[bool] = False
+    released_as: ClassVar[str] = "relations.safetensors"
+    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
+    weighs: ClassVar[bool] = True
+    Form: ClassVar[type] = RelationForm
+    Scored: ClassVar[type] = RelationsScored
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_RELATIONS,)
+    drawn: ClassVar[Mapping[str, str]] = {
+        "train": "train_relations",
+        "train_alone": "train_relations_alone",
+    }
+
+    Public: ClassVar[type] = PublicExamples
+
+    tables: ClassVar[Tables] = RelationTables()
+
+    check_scored = staticmethod(check_relations_scored)
+    counts = staticmethod(relation_counts_of)
+
+    def public(
+        self, form: RelationForm, documents: Sequence[Document]
+    ) -> tuple[PublicExamples, list[str]]:
+        """The examples of a public set, and their labels. Raises SettingsError if none."""
+        return public_of(form, documents)
+
+    def student(self) -> RelationStudent:
+        """A fresh student: the server's own classifier."""
+        return RelationStudent()
+
+    def labels(self, form: RelationForm) -> list[str]:
+        """The names by which answers are counted."""
+        return list(form.relations)
+
+    def vectors(self, run: RunSettings) -> str | None:
+        """None: this kind has no word table."""
+        return None
+
+    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
+        """Nothing: no entity is learnt."""
+        return []
+
+    def check(self, run: RunSettings) -> None:
+        """Nothing to refuse: every setting works."""
+
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        return settled_pairs(run, encoder=True, pool=run.classifier.pool)
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        own = {"encoder": run.classifier.encoder, "closed": run.privacy is not None}
+        return {DESCRIBE_RELATIONS.name: own}
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on the encoder, the relations and the pairs. Raises FederationError."""
+        form, relations = agree_on_relations(run, federation, public=public)
+        return Agreed(form, sorted(relations), types=relations)
+
+    def release(self, form: RelationForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
+        """Write the classifier with its weights."""
+        write_release(out / self.released_as, copied(form, weights))
+
+    def released(self, file: Path) -> RelationExtractor:
+        """Read a released classifier. Raises MessageError."""
+        return released(file)

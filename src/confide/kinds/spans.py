@@ -1,0 +1,731 @@
+"""A public encoder that classifies spans: entities that lie in or across one another are learnt.
+
+Zhong & Chen, "A Frustratingly Easy Approach for Entity and Relation Extraction", NAACL 2021, 3.2:
+every span of words up to a width is classified by itself. Unlike theirs, a span may have several
+types, as a drug's adverse effect may be a sign of an illness as well.
+
+What leaves a site at the start: names of the entity types that it annotates, its number of training
+sentences, and a digest of its public encoder. The form holds no word, so there is no key.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache, partial
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from confide.errors import DataError, SettingsError
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.federation.steps import Step, Turn
+from confide.kinds.agreement import (
+    DescribeTypes,
+    TypesDescribed,
+    agree_on_types,
+    agreed,
+    asked_of_types,
+    described,
+    describing,
+    encoder_of,
+    find_encoder,
+)
+from confide.kinds.encoder import TokenForm, TokenInput, TokenTrainer
+from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfEncoder
+from confide.kinds.pieces import TokenBatch, TokenText, token_batch
+from confide.kinds.protocol import Agreed, How, SiteModel, desk_at
+from confide.kinds.public import SEVERAL, PublicSentences, SentenceStudent, no_public_set
+from confide.seeds import seeded
+from confide.settings import Settings as RunSettings
+from confide.text.document import Document, Problem
+from confide.training.batches import (
+    Example,
+    Rows,
+    TypedSpan,
+    Window,
+    check_spans,
+    examples_from,
+    left_out_of_nested,
+    nested_spans,
+    offsets,
+)
+from confide.training.devices import (
+    at_home,
+    beside,
+    home,
+    on,
+    placed,
+    predicting,
+    widen,
+)
+from confide.training.encoder import FrozenEncoder
+from confide.training.optimisers import Optimiser
+from confide.training.trainer import (
+    EntityTrainer,
+    FoundSpan,
+    Lesson,
+    Parts,
+    Random,
+    distillation_loss,
+    joined,
+    pieces_read,
+)
+
+# --- A classifier of spans: every run of words up to a width, with any number of types each
+#
+#     h_ij = gelu(A x_i + B x_j + w_(j-i)),   logits_ij = C h_ij
+#
+# where x are the encoder's states at the first pieces of the first and the last word, and w is
+# learnt for each width (Zhong & Chen, NAACL 2021, 3.2, with one hidden layer and a sigmoid per
+# type in place of their softmax, so that a span may have several types).
+#
+# Shapes: B rows, P pieces, L words, D the encoder's states, H hidden, W widths, N = L · W spans in
+# the order of first word, then width; Y types.
+
+
+_RARE = 0.01
+"""The probability that a new model gives each type of each span: most spans are no entity."""
+
+
+@dataclass(frozen=True)
+class SpanSizes:
+    """`dim` is the width of the encoder's states, `width` the most words of a span."""
+
+    dim: int
+    types: int
+    width: int
+    hidden: int = 256
+    dropout: float = 0.1
+
+
+class SpanClassifier(nn.Module):
+    """`encoder` takes `input_ids` and `attention_mask`, and gives `last_hidden_state`."""
+
+    def __init__(self, encoder: nn.Module, sizes: SpanSizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        self.encoder = encoder
+        self.dropout = nn.Dropout(sizes.dropout)
+        self.first = nn.Linear(sizes.dim, sizes.hidden)
+        self.last = nn.Linear(sizes.dim, sizes.hidden, bias=False)
+        self.wide = nn.Embedding(sizes.width, sizes.hidden)
+        with warnings.catch_warnings():  # a site may have no type at all
+            warnings.filterwarnings("ignore", message="Initializing zero-element tensors")
+            self.span = nn.Linear(sizes.hidden, sizes.types)
+        nn.init.constant_(self.span.bias, math.log(_RARE / (1 - _RARE)))
+
+    def forward(self, batch: TokenInput) -> Tensor:
+        """logits_BNY; those of spans that reach into the padding are meaningless."""
+        found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
+        states_BPD: Tensor = found.last_hidden_state
+        rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
+        words_BLD = self.dropout(states_BPD[rows_B1, batch.firsts_BL])
+        count = words_BLD.shape[1]
+        width = self.sizes.width
+        ends_LW = _ends(count, width, like=words_BLD)
+        last_BLH = self.last(words_BLD)
+        last_BLWH = last_BLH[:, ends_LW.clamp(max=count - 1)]
+        # a row of their own, as every input has: gradients are also taken row by row
+        wide_1WH = self.wide(torch.arange(width, device=words_BLD.device)[None])
+        hidden_BLWH = functional.gelu(
+            self.first(words_BLD)[:, :, None] + last_BLWH + wide_1WH[:, None]
+        )
+        logits_BNY: Tensor = self.span(self.dropout(hidden_BLWH).flatten(1, 2))
+        return logits_BNY
+
+
+def _ends(words: int, width: int, *, like: Tensor) -> Tensor:
+    """ends_LW: the last word of each span, by its first word and its width."""
+    first_L1 = torch.arange(words, device=like.device)[:, None]
+    return first_L1 + torch.arange(width, device=like.device)
+
+
+def inside(lengths_B: Tensor, *, words: int, width: int) -> Tensor:
+    """inside_BN: whether a span ends before its row does."""
+    return _ends(words, width, like=lengths_B).flatten() < lengths_B[:, None]
+
+
+def cell_losses(logits_BNY: Tensor, gold_BNY: Tensor, weights_BNY: Tensor) -> Tensor:
+    """loss_B: the negative log-likelihood of each row's cells, weighted and summed."""
+    losses_BNY = functional.binary_cross_entropy_with_logits(
+        logits_BNY, gold_BNY, weight=weights_BNY, reduction="none"
+    )
+    return losses_BNY.flatten(1).sum(1)
+
+
+# --- Annotation of spans that may share words, laid over text that is already numbers
+#
+# Shapes: S windows, C annotated cells of all windows (4: first word and last word of the window,
+# type, 1 if the site annotated it), B windows of a batch, N spans of a row (first word, then
+# width), Y types.
+
+
+CellArray = NDArray[np.int32]
+_USUAL = 256
+"""What is worked out for sentences of no more words is kept."""
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedSpans:
+    """A text with its annotated spans. `own_Y`: the types that the site annotates itself.
+
+    `left_out` counts spans that no row can learn: longer than `width`, or across a window's border.
+    """
+
+    text: TokenText
+    cells_C4: CellArray
+    from_S1: NDArray[np.int64]
+    own_Y: NDArray[np.bool_]
+    width: int
+    left_out: int = field(default=0)
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+
+def annotated_spans(
+    text: TokenText,
+    spans: Sequence[Sequence[TypedSpan]],
+    *,
+    types: Sequence[str],
+    source: Set[str],
+    width: int,
+) -> EncodedSpans:
+    """The text with these spans of each example, which may share words.
+
+    Raises DataError if a span lies outside its example, or the number of examples differs.
+    """
+    check_spans(spans, text.windows, examples=text.examples)
+    number = {name: place for place, name in enumerate(types)}
+    cells: list[tuple[int, int, int, int]] = []
+    counts: list[int] = []
+    learnt: set[tuple[int, TypedSpan]] = set()
+    for window in text.windows:
+        before = len(cells)
+        for span in spans[window.example]:
+            start, end, name = span
+            fits = window.start <= start and end <= window.end and end - start <= width
+            if fits:
+                first, last = start - window.start, end - window.start - 1
+                cells.append((first, last, number[name], int(name in source)))
+                learnt.add((window.example, span))
+        counts.append(len(cells) - before)
+    total = sum(len(set(own)) for own in spans)
+    return EncodedSpans(
+        text,
+        cells_C4=np.array(cells, np.int32).reshape(-1, 4),
+        from_S1=offsets(counts),
+        own_Y=np.array([name in source for name in types]),
+        width=width,
+        left_out=total - len(learnt),
+    )
+
+
+def gold_of(encoded: EncodedSpans, rows_B: Rows, *, words: int) -> NDArray[np.float32]:
+    """gold_BNY of these rows, padded to this many words: 1 where a span has the type."""
+    gold = np.zeros((len(rows_B), words, encoded.width, len(encoded.own_Y)), np.float32)
+    for place, row in enumerate(rows_B):
+        cells = encoded.cells_C4[encoded.from_S1[row] : encoded.from_S1[row + 1]]
+        gold[place, cells[:, 0], cells[:, 1] - cells[:, 0], cells[:, 2]] = 1.0
+    return gold.reshape(len(rows_B), words * encoded.width, -1)
+
+
+def cells_from(words: int, width: int) -> NDArray[np.int64]:
+    """For each word of a sentence, and its end, the number of spans that begin before it.
+
+    >>> cells_from(3, 2).tolist()
+    [0, 2, 4, 5]
+    """
+    return _cells(words, width) if words <= _USUAL else _cells.__wrapped__(words, width)
+
+
+@lru_cache(maxsize=4096)
+def _cells(words: int, width: int) -> NDArray[np.int64]:
+    each_L = np.minimum(width, words - np.arange(words))
+    found = np.append(0, np.cumsum(each_L)).astype(np.int64)
+    found.setflags(write=False)
+    return found
+
+
+# --- A public set for the kind that classifies spans: its rows are all runs of words up to a
+#     width
+#
+# A row has several labels if its span has several types, which share its certainty.
+#
+# Shapes: T rows of all sentences.
+
+
+OUTSIDE = "O"
+"""The label of a span that is no entity."""
+MOST_SPANS = 1_000_000
+"""The largest public set, in spans: each site predicts all in each round."""
+
+
+@dataclass(frozen=True)
+class PublicSpans(PublicSentences):
+    """Public sentences without their annotation, of which each span of words is a row."""
+
+    width: int = carries("most words of a span")
+
+    @property
+    def rows(self) -> int:
+        """The number of spans: each is predicted."""
+        return sum(self._each)
+
+    @property
+    def row_sentences(self) -> NDArray[np.int64]:
+        """For each span the number of its sentence."""
+        return np.repeat(np.arange(len(self.sentences)), self._each)
+
+    @property
+    def _each(self) -> list[int]:
+        return [int(cells_from(len(one), self.width)[-1]) for one in self.sentences]
+
+    def check(self) -> None:
+        """Raise Refusal if a sentence or token is empty, or if there are too many spans."""
+        if not 0 < self.width <= MOST_SPANS or self.rows > MOST_SPANS:
+            raise Refusal("bad-ask")
+        super().check()
+
+    def with_sentences(self, sentences: list[list[str]]) -> Self:
+        """A set of other sentences, read in the same way."""
+        return type(self)(sentences, self.width)
+
+    def told(self, labels: Sequence[str]) -> list[list[TypedSpan]]:
+        """The spans of each sentence, from the labels of all rows; none without `labels`."""
+        found: list[list[TypedSpan]] = [[] for _ in self.sentences]
+        starts_E1 = np.append(0, np.cumsum(self._each))
+        for row, label in enumerate(labels):
+            if label != OUTSIDE:
+                number = int(np.searchsorted(starts_E1, row, side="right")) - 1
+                before_L1 = cells_from(len(self.sentences[number]), self.width)
+                place = row - int(starts_E1[number])
+                first = int(np.searchsorted(before_L1, place, side="right")) - 1
+                end = first + place - int(before_L1[first]) + 1
+                found[number] += [(first, end, name) for name in label.split(SEVERAL)]
+        return found
+
+
+def public_spans(
+    documents: Sequence[Document], *, width: int, types: Sequence[str]
+) -> tuple[PublicSpans, list[str]]:
+    """The set as the sites get it, and the label of each span, which sites never get.
+
+    Entities of more words than `width` are left out. Raises SettingsError if there is no sentence
+    or too much text, and DataError if an entity has a type that is not among `types`.
+    """
+    examples, _ = examples_from(documents)
+    if not examples:
+        raise no_public_set("text with sentences")
+    sentences = [list(one.tokens) for one in examples]
+    public = PublicSpans(sentences, width)
+    if public.rows > MOST_SPANS:
+        raise SettingsError(
+            "the public set is too large: every site predicts all of its spans in every round",
+            expected=f"at most {MOST_SPANS} spans",
+            got=f"{public.rows} of at most {width} words",
+            fix="name fewer files in [public], take a smaller `share`, or a smaller"
+            " `classifier.width`",
+        )
+    labels: list[str] = []
+    for words, spans in zip(sentences, nested_spans(documents), strict=True):
+        before_L1, start = cells_from(len(words), width), len(labels)
+        labels += [OUTSIDE] * int(before_L1[-1])
+        for first, end, name in sorted(set(spans)):
+            if name not in types:
+                raise DataError(f"the public set has the type {name!r}, which no model learns")
+            if end - first <= width:
+                row = start + int(before_L1[first]) + end - first - 1
+                seen = labels[row]
+                labels[row] = name if seen == OUTSIDE else SEVERAL.join((seen, name))
+    return public, labels
+
+
+# --- Distillation span by span: predicting every span of a text, and learning others' predictions
+#
+# As `learning.teaching`, with a span of at most so many words in place of a token. A row has a
+# class for "no entity", whose logit is 0, and one for each type; so the softmax of a row says the
+# same as the model's own sigmoids: both are learnt exactly where the logits are the teacher's.
+# Rows are counted over all sentences, by first word, then width.
+#
+# Where a sentence is read in windows, a span is predicted by the window that owns its first word,
+# and learnt in every window that it lies in. One that reaches out of its window is predicted to
+# be none.
+#
+# Shapes: T rows of all sentences, B windows of a batch, N spans of a window (first word, then
+# width), Y types, Z = Y + 1 classes.
+
+
+NEVER = -12.0
+"""The logit of each type of a span that no window holds."""
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Where the spans of a text's windows stand among its rows. E sentences."""
+
+    windows: Sequence[Window]
+    width: int
+    words_E: list[int]
+    from_E1: Rows
+
+    @classmethod
+    def of(cls, windows: Sequence[Window], width: int) -> Cells:
+        """Those of windows that come in the order of sentences; each one's last ends with it."""
+        ends: dict[int, int] = {window.example: window.end for window in windows}
+        words_E = [ends.get(one, 0) for one in range(max(ends, default=-1) + 1)]
+        each_E = [int(cells_from(words, width)[-1]) for words in words_E]
+        return cls(windows, width, words_E, np.append(0, np.cumsum(each_E)).astype(np.int64))
+
+    def rows_of(self, rows_B: Rows, *, words: int, owned: bool = False) -> Rows:
+        """rows_BN of windows padded to this many words: -1 for a span that ends outside.
+
+        With `owned`, also -1 for a span whose first word is another window's.
+        """
+        rows_BLW = np.full((len(rows_B), words, self.width), -1, np.int64)
+        for place, number in enumerate(rows_B.tolist()):
+            window = self.windows[number]
+            length = window.end - window.start
+            before_L = cells_from(self.words_E[window.example], self.width)
+            firsts_L1 = np.arange(window.start, window.end)[:, None]
+            found_LW = before_L[firsts_L1] + np.arange(self.width) + self.from_E1[window.example]
+            inside_LW = firsts_L1 + np.arange(self.width) < window.end
+            if owned:
+                inside_LW &= (window.own_start <= firsts_L1) & (firsts_L1 < window.own_end)
+            rows_BLW[place, :length] = np.where(inside_LW, found_LW, -1)
+        return rows_BLW.reshape(len(rows_B), words * self.width)
+
+    def said(self, given: Iterable[tuple[Rows, Tensor]], *, types: int) -> NDArray[np.float32]:
+        """logits_TZ of every span, from the logits_BNY of windows, batch by batch."""
+        logits_TZ = np.full((int(self.from_E1[-1]), types + 1), NEVER, np.float32)
+        logits_TZ[:, 0] = 0.0
+        for rows_B, logits_BNY in given:
+            places_BN = self.rows_of(rows_B, words=logits_BNY.shape[1] // self.width, owned=True)
+            logits_TZ[places_BN[places_BN >= 0], 1:] = at_home(logits_BNY)[places_BN >= 0]
+        return logits_TZ
+
+    def taught(self, lesson: Lesson, logits_BNY: Tensor, rows_B: Rows) -> Tensor:
+        """loss_B: τ² KL(teacher ‖ student), summed over each window's spans."""
+        places_BN = self.rows_of(rows_B, words=logits_BNY.shape[1] // self.width)
+        teacher_BNZ = np.where(
+            (places_BN >= 0)[:, :, None], lesson.teacher_TY[places_BN], np.float32(0)
+        )
+        return distillation_loss(
+            functional.pad(logits_BNY, (1, 0)),
+            on(torch.from_numpy(teacher_BNZ), logits_BNY).to(logits_BNY.dtype),
+            temperature=lesson.temperature,
+        ).sum(1)
+
+    def told(self, lesson: Lesson, rows_B: Rows) -> Tensor:
+        """weights_B: how much the ordinary loss of each window counts; on the processor."""
+        firsts_B = [self.from_E1[self.windows[row].example] for row in rows_B.tolist()]
+        return torch.from_numpy(lesson.labels_T[firsts_B])
+
+
+# --- The trainer of span classifiers: makes them from an encoder's files, trains, finds spans
+#
+# Entities may lie in or across one another. All of a model is trained and travels; the gradients
+# for the instance weights are those of its last linear layer.
+#
+# Shapes: S rows (sentences, or windows of long ones), B rows of a batch, N spans of a row, Y
+# types.
+
+
+@dataclass(frozen=True)
+class SpanMaking:
+    """All that a span classifier is but its weights. `types` are in the order of its outputs.
+
+    `width` is the most words of a span; `longest` the most pieces of a window.
+    """
+
+    types: tuple[str, ...]
+    width: int = 12
+    dropout: float = 0.1
+    longest: int = 128
+
+
+@dataclass(frozen=True)
+class SpanTrainer(EntityTrainer):
+    """Makes and trains classifiers of one form from one encoder.
+
+    `open`, from 0 to 1: how much less the types that the site lacks count where it annotated
+    nothing; 1 leaves them out.
+    """
+
+    head: ClassVar[str] = "span"
+    per_batch: ClassVar[int] = 1024
+
+    encoder: FrozenEncoder
+    form: SpanMaking
+    open: float = 0.0
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """The complete tag set, in order."""
+        return self.form.types
+
+    def initial(self, seed: int) -> SpanClassifier:
+        """A new model on a copy of the encoder; all of it is trained."""
+        own = self.form
+        sizes = SpanSizes(self.encoder.dim, len(own.types), own.width, dropout=own.dropout)
+        body = self.encoder.loaded.body()
+        with seeded(seed):
+            model = SpanClassifier(body, sizes)
+            widen(model)
+        return placed(model.requires_grad_(True).eval())
+
+    def prepared(self, examples: Sequence[Example]) -> TokenText:
+        """Sentences as word pieces, without their spans."""
+        return self._reader.prepared(examples)
+
+    def annotated(
+        self, text: TokenText, spans: Sequence[Sequence[TypedSpan]], *, source: Set[str]
+    ) -> EncodedSpans:
+        """The text with these spans of each example; types in `source` are the site's own."""
+        own = self.form
+        return annotated_spans(text, spans, types=own.types, source=source, width=own.width)
+
+    def gathered(
+        self, text: TokenText, found: Iterable[tuple[Rows, Tensor]]
+    ) -> NDArray[np.float32]:
+        """logits_TZ of every span of at most `width` words, "no entity" first."""
+        return Cells.of(text.windows, self.form.width).said(found, types=len(self.types))
+
+    def soft_loss(self, lesson: Lesson, text: TokenText) -> Callable[[Tensor, Rows], Tensor]:
+        """What makes loss_B against a teacher, span by span."""
+        return partial(Cells.of(text.windows, self.form.width).taught, lesson)
+
+    def label_weights(self, lesson: Lesson, text: TokenText) -> Callable[[Rows], Tensor]:
+        """What gives weights_B: how much the loss of each window's labels counts."""
+        return partial(Cells.of(text.windows, self.form.width).told, lesson)
+
+    def find(
+        self, model: SpanClassifier, text: TokenText, *, wanted: Collection[str] | None = None
+    ) -> list[list[FoundSpan]]:
+        """The spans of each example that are likelier than not, which may share words.
+
+        Each type is a question of its own, so the `wanted` ones are answered as among all.
+        """
+        types = self.types if wanted is None else [one for one in self.types if one in wanted]
+        kept = [self.types.index(one) for one in types]
+        by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
+        with predicting(model):
+            for batch in self.reads(model, text):
+                likely_BNY = home(model(beside(batch, model)))[:, :, kept].sigmoid()
+                likely_BNY = likely_BNY * self._inside(batch)[:, :, None]
+                for row, place, type in (likely_BNY > 0.5).nonzero().tolist():
+                    first, wider = divmod(place, self.form.width)
+                    chance = float(likely_BNY[row, place, type])
+                    span = FoundSpan(first, first + wider + 1, types[type], chance)
+                    by_window[int(batch.rows_B[row])].append(span)
+        return joined(by_window, text.windows, examples=text.examples, flat=False)
+
+    @cached_property
+    def _reader(self) -> TokenTrainer:
+        own = self.form
+        form = TokenForm(own.types, dropout=own.dropout, longest=own.longest)
+        return TokenTrainer(self.encoder, form)
+
+    def _inside(self, batch: TokenBatch) -> Tensor:
+        words = batch.firsts_BL.shape[1]
+        return inside(batch.lengths_B, words=words, width=self.form.width)
+
+    def batch(
+        self,
+        model: SpanClassifier,
+        text: TokenText,
+        rows_B: Rows,
+        *,
+        own: EncodedSpans | None = None,
+        random: Random | None = None,
+    ) -> TokenBatch:
+        """These rows."""
+        return token_batch(text, rows_B)
+
+    def reduced(
+        self, model: SpanClassifier, own: EncodedSpans, optimiser: Optimiser
+    ) -> AbstractContextManager[None]:
+        """Reduce the encoder's table to the pieces of the text."""
+        return pieces_read(model, model.encoder, own.text, optimiser=optimiser)
+
+    def losses(
+        self, model: SpanClassifier, own: EncodedSpans, batch: TokenBatch, *, output: Tensor
+    ) -> Parts:
+        """Each row's loss of the site's own types, and that of the others."""
+        words = batch.firsts_BL.shape[1]
+        gold_BNY = on(gold_of(own, batch.rows_B, words=words), batch.firsts_BL)
+        own_Y = on(own.own_Y, batch.firsts_BL)
+        inside_BN1 = self._inside(batch)[:, :, None].to(gold_BNY.dtype)
+        source_BNY = inside_BN1 * own_Y
+        target_BNY = inside_BN1 * ~own_Y * (1.0 - self.open * (1.0 - gold_BNY))
+        return cell_losses(output, gold_BNY, source_BNY), cell_losses(output, gold_BNY, target_BNY)
+
+
+@dataclass(frozen=True)
+class SpanForm(MadeOfEncoder):
+    """The form of an encoder that classifies spans."""
+
+    private: ClassVar[Sequence[str]] = ("span",)
+    head: ClassVar[str] = "span"
+    slope: ClassVar[str] = "span.weight"
+
+    types: list[str] = carries("names of all entity types", rule="varies")
+    encoder: str = carries("the encoder's name in the settings of the run")
+    digest: str = carries("digest of the encoder's files", rule="varies")
+    width: int = carries("most words of a span")
+    dropout: float = carries("share of features dropped in training")
+    longest: int = carries("longest window, in word pieces")
+
+    @property
+    def class_names(self) -> Sequence[str]:
+        """No entity, and the types."""
+        return (OUTSIDE, *self.types)
+
+    @property
+    def classes(self) -> int:
+        """The number of types, and one more: no entity, which is the first."""
+        return len(self.types) + 1
+
+    def known(self, types: Set[str]) -> list[bool]:
+        """For each class, whether it is one of these types; every site knows the first."""
+        return [True, *(name in types for name in self.types)]
+
+    def told(self, public: PublicSpans, labels: Sequence[str]) -> list[list[TypedSpan]]:
+        """The spans of each public sentence, from the labels of its rows; none without any."""
+        return public.told(labels)
+
+    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
+        """The trainer that trains as `how` says."""
+        assert isinstance(trainer, SpanTrainer)
+        return replace(trainer, open=how.outside)
+
+    def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
+        """The form of the site's own model; with `types`, of the types of its text only."""
+        return replace(self, types=sorted(_seen(site))) if types else self
+
+    def at(self, site: Site) -> SiteModel:
+        """The desk of this form at a site."""
+        return desk_at(site, self, SpanSiteModel)
+
+    def trainer(self, files: FrozenEncoder) -> EntityTrainer:
+        """The trainer of this form."""
+        return SpanTrainer(files, self.made())
+
+    def made(self) -> SpanMaking:
+        """The form as `learning` makes models of it."""
+        return SpanMaking(tuple(self.types), self.width, self.dropout, self.longest)
+
+
+def _seen(site: Site) -> set[str]:
+    """The types of the training text, also those that occur only inside other entities."""
+    return {span[2] for own in nested_spans(site.train) for span in own}
+
+
+def know_own_types(site: Site) -> None:
+    """Let the site know its types as `own_types` does, from all of its entities. Raises Refusal."""
+    if "all types" not in site.cache:
+        seen = _seen(site)
+        if site.knows and not seen <= set(site.knows):
+            raise Refusal("tag-outside-set")
+        site.cache["all types"] = site.cache["own types"] = frozenset(site.knows or seen)
+
+
+def describe_nested_types(
+    site: Site, memory: object, ask: DescribeTypes, turn: Turn
+) -> tuple[TypesDescribed, object]:
+    """Find the encoder, if one is named, and describe all annotation of the training text."""
+    know_own_types(site)
+    digest = encoder_of(site, ask.encoder).digest if ask.encoder else ""
+    return described(site, digest, closed=ask.closed), memory
+
+
+DESCRIBE = describing(describe_nested_types)
+
+
+class SpanSiteModel(EntitySiteModel):
+    """The desk: its training text has all entities, also those that share words with others."""
+
+    def __init__(self, site: Site, form: SpanForm) -> None:
+        super().__init__(site, form)
+        know_own_types(site)
+
+    def predicted(self, weights: Arrays, public: PublicSentences) -> NDArray[np.float32]:
+        """logits_TZ of the spans of a public set. Raises Refusal if it has another width."""
+        if not isinstance(public, PublicSpans) or public.width != self.form.width:
+            raise Refusal("other-public-set")
+        return super().predicted(weights, public)
+
+    def spans(self, documents: Sequence[Document]) -> list[list[TypedSpan]]:
+        """The spans of each sentence, with those that share words with others."""
+        return nested_spans(documents)
+
+    @cached_property
+    def own(self) -> Any:
+        """The training sentences, encoded, with all of the site's own annotation."""
+        return self.annotated(self.spans(self.site.train))
+
+
+@dataclass(frozen=True)
+class ReleasedSpans(SpanForm):
+    """A released encoder that classifies spans; it needs the public encoder's files, and no key."""
+
+    weights: Arrays = carries("weights of encoder and layers")
+    apart: int = carries("number of its sites that annotated only some types")
+
+
+class SpanKind(EntityKind):
+    """The kind `model.kind = "spans"`."""
+
+    name: ClassVar[str] = "spans"
+    Form: ClassVar[type] = SpanForm
+    Released: ClassVar[type] = ReleasedSpans
+    released_as: ClassVar[str] = "spans.safetensors"
+    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
+
+    Public: ClassVar[type] = PublicSpans
+
+    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
+        """The annotations that it leaves out or changes: none for sharing words with others."""
+        return left_out_of_nested(documents)
+
+    def public(
+        self, form: SpanForm, documents: Sequence[Document]
+    ) -> tuple[PublicSpans, list[str]]:
+        """The sentences of a public set, and the labels of their spans. Raises SettingsError."""
+        return public_spans(documents, width=form.width, types=form.types)
+
+    def student(self) -> SentenceStudent:
+        """The server's own model, that learns from the sites' predictions."""
+        return SentenceStudent()
+
+    def settled(self, run: RunSettings) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        own = run.classifier
+        return {name: getattr(own, name) for name in ("encoder", "width", "dropout", "longest")}
+
+    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+        """What the settings make of the asks of the kind's own steps."""
+        return {DESCRIBE.name: asked_of_types(run, run.classifier.encoder)}
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+    ) -> Agreed:
+        """Agree on the types; all sites need the server's encoder. Raises FederationError."""
+        own = run.classifier
+        digest = find_encoder(own.encoder).digest
+        types, replies = agree_on_types(
+            run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public
+        )
+        return agreed(SpanForm(types=types, digest=digest, **self.settled(run)), replies)

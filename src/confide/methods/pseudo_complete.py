@@ -1,0 +1,447 @@
+"""Pseudo-complete annotation: sites that annotate different types train one model of all types.
+
+Wang, Yu, Wu, Zhao, Kim, Zhang, Mitra & Henao, "Federated Domain Adaptation for Named Entity
+Recognition via Distilling with Heterogeneous Tag Sets", Findings of ACL 2023.
+
+Each site annotates only some of the types (of entities or relations). In a round the common model
+annotates the site's own text with the types that the site lacks; the site trains on both; the
+server takes the mean. A row (a sentence; for relations a pair of entities) counts more if the
+gradient of its own annotation agrees with that of the types that other sites lack.
+
+What leaves a site: names of the types that it annotates, its number of training rows, a digest of
+its public encoder or BART, for a tagger the keyed vocabulary, for relations the types that they
+link (once); the gradient of one small parameter, summed over all its rows, and its trained weights,
+of both of which the server keeps only the sum; numbers of its own and of pseudo entities or
+relations, as sums; counts of right, predicted and gold ones.
+What never leaves: text, annotation, pseudo-annotation, instance weights, gradients of a row.
+What weights may still reveal: they are a function of the text; see docs/methods/pseudo-complete.md.
+
+Where we differ from the paper or decide what it leaves open:
+- any kind that finds entities works (section 7 asks for it), and so does the relation classifier.
+  The shared parameter whose gradient compares rows is LightNER's q, and the last linear layer's
+  weight of the others;
+- a pair of entities has one label: a site's own relation stays; if it has none, the common model's
+  likeliest label is taken, provided that the site lacks this relation. A pair that still has no
+  label counts as source and is learnt to have none of the site's own relations, as under FedAvg;
+  learnt to have none at all, relations that a young model misses would be unlearnt for ever;
+- for the token-wise kinds, tokens outside all entities count as source, as LightNER's stop does;
+- a site's part of g^tgt is the sum over its sentences (Algorithm 2), not their mean (Eq. 7);
+- a pseudo entity that overlaps a site's own is dropped; entities are merged in order of start;
+- the first `warmup_rounds` make no pseudo-annotation and no instance weights: the common model has
+  not learnt anything yet;
+- a site subtracts its own part from the sum of target gradients, so the server never sees one
+  alone;
+- a row without a source gradient, or without any other site's target gradient, keeps its weight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Generic, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from confide.errors import GuardError
+from confide.federation.broadcast import digest_of
+from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
+from confide.federation.guards import MOST, bounded
+from confide.federation.memory import known
+from confide.federation.messages import Arrays, carries
+from confide.federation.site import Site
+from confide.federation.steps import Learnt, Shapes, Step, Turn
+from confide.kinds.protocol import (
+    HELD_OUT,
+    CompleteText,
+    F,
+    How,
+    Kept,
+    ModelSpec,
+    S,
+    Score,
+    SiteModel,
+    State,
+    Take,
+    Taken,
+    check_taken,
+    fitted_on,
+    taken,
+)
+from confide.methods.fedavg import (
+    UPLOAD,
+    Facts,
+    FedAvg,
+    Latest,
+    Train,
+    Trained,
+    check_trained,
+    mean_of,
+    trained_reply,
+)
+from confide.settings import Table
+from confide.training.batches import covered
+from confide.training.examples import RowSlopes
+from confide.training.trainer import Pulls
+
+# --- Pseudo-complete annotation at a site: the messages, and how a site answers
+#
+# See `confide.methods.pseudo_complete`. Shapes: S rows (training sentences, or windows of long
+# ones; for relations pairs of entities), G numbers of the shared parameter whose gradient
+# compares rows.
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Counting(Kept[F], Generic[F]):
+    """A site's memory: the form, and the instance weights of its rows."""
+
+    instance_weights_S: NDArray[np.float32] = carries(
+        "instance weight of each training row", start=lambda: np.ones(0, np.float32)
+    )
+    weighed: int = carries("the round of their last update", start=int)
+
+
+@dataclass(frozen=True)
+class Weigh:
+    """Give the gradient that these weights' pseudo-labels cause on your text."""
+
+    weights: Arrays = carries("the common weights")
+    shared: str = carries("the parameter whose gradient compares rows", rule="varies")
+    how: How = carries("how a site trains")
+    confidence: float = carries("the least confidence of a label that the common model adds")
+
+
+@dataclass(frozen=True)
+class Weighed:
+    """The target gradient of Eq. 11, of all training rows together."""
+
+    slope_G: NDArray[np.float32] = carries("gradient of the target loss by the shared parameter")
+
+
+@dataclass(frozen=True)
+class Complete(Train):
+    """Annotate the labels that you lack with these weights, and train from them."""
+
+    distil: bool = carries("whether the common model annotates the types that the site lacks")
+    confidence: float = carries("the least confidence of a label that the common model adds")
+    slope_G: NDArray[np.float32] = carries(
+        "sum of all sites' target gradients; empty: no weighting"
+    )
+    kept: float = carries("alpha: the share of its old value that an instance weight keeps")
+    centred: bool = carries("whether a site's instance weights are shifted to a mean of 1")
+
+
+@dataclass(frozen=True)
+class Completed(Trained):
+    """The result of training, multiplied by the site's weight."""
+
+    own: int = carries("entities or relations that the site annotated")
+    pseudo: int = carries("entities or relations that the common model annotated")
+
+
+def check_weighed(ask: Weigh, reply: Weighed) -> None:
+    """Raise GuardError if the gradient does not fit the shared parameter, or is absurdly large."""
+    want = ask.weights[ask.shared].size if ask.shared in ask.weights else -1
+    if reply.slope_G.shape != (want,) or reply.slope_G.dtype != np.float32:
+        got = str(reply.slope_G.shape)
+        raise GuardError("slope_G has the wrong shape", expected=f"({want},)", got=got)
+    if want and np.abs(reply.slope_G).max() > MOST:
+        raise GuardError("slope_G is absurdly large")
+
+
+def shapes_of_weighed(ask: Weigh) -> Shapes:
+    """The shape of the gradient: the numbers of the shared parameter."""
+    return {"slope_G": {"": (ask.weights[ask.shared].size,)}}
+
+
+def lanes_of_weighed(ask: Weigh) -> tuple[int, float]:
+    """Lanes of 8 bytes: a gradient over all rows has no natural size."""
+    return 8, 2.0**30
+
+
+def bounded_weighed(ask: Weigh, reply: Weighed, most: float) -> Weighed:
+    """The reply with a gradient whose norm is at most `most`."""
+    return Weighed(bounded({"slope": reply.slope_G}, most)["slope"])
+
+
+def check_completed(ask: Complete, reply: Completed) -> None:
+    """Raise GuardError if the reply's weight, a count or rows are not what was asked for."""
+    check_trained(ask, reply)
+    if reply.own < 0 or reply.pseudo < 0:
+        raise GuardError("own and pseudo must be at least 0")
+    if reply.pseudo and not ask.distil:
+        raise GuardError("pseudo must be 0 if distil is off")
+
+
+# --- a site's text --------------------------------------------------------------------------------
+
+
+def _annotated(
+    desk: SiteModel, ask: Weigh | Complete, *, distil: bool = True, round: int
+) -> CompleteText:
+    """The training text with its own annotation and, if it distils, the common model's (3.2).
+
+    Made once per round, if both steps of the round say the same.
+    """
+    weights = ask.weights if distil else None
+    cache, key = desk.site.cache, (round, digest_of(weights or {}), ask.confidence)
+    kept = cache.get("completing annotated")
+    if kept is None or kept[0] != key:
+        kept = (key, desk.completed(weights, confidence=ask.confidence))
+        cache["completing annotated"] = kept
+    found: CompleteText = kept[1]
+    return found
+
+
+def _pulls(desk: SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
+    """The gradients of every training row under the round's weights, made once.
+
+    The target is zero if fewer rows have one than a gradient must cover.
+    """
+    encoded, key = _annotated(desk, ask, round=round).encoded, (round, ask.how)
+    kept = desk.site.cache.get("completing slopes")
+    if kept is None or kept[0] != key or kept[1] is not encoded:
+        found = desk.slopes(ask.weights, ask.how, encoded)
+        if not covered(found.rows):  # too few rows have a target for its gradient to leave
+            found = found._replace(target_G=np.zeros_like(found.target_G))
+        kept = (key, encoded, found)
+        desk.site.cache["completing slopes"] = kept
+    pulls: Pulls = kept[2]
+    return pulls
+
+
+# --- what a site answers --------------------------------------------------------------------------
+
+
+def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, Counting[F]]:
+    """Keep the form, and count all rows alike."""
+    for name in ("annotated", "slopes"):
+        site.cache.pop(f"completing {name}", None)
+    return taken(site, ask.form), Counting(ask.form)
+
+
+def weigh(
+    site: Site, memory: Counting[F] | None, ask: Weigh, turn: Turn
+) -> tuple[Weighed, Counting[F]]:
+    """Give the target gradient; those of single rows stay here (Algorithm 2)."""
+    memory = known(memory)
+    if site.guards.keeps(ask.shared):
+        raise Refusal("private-part")
+    return Weighed(_pulls(_desk(site, memory), ask, round=turn.round).target_G), memory
+
+
+def complete(
+    site: Site, memory: Counting[F] | None, ask: Complete, turn: Turn
+) -> tuple[Completed, Counting[F]]:
+    """Update the instance weights, and train on the pseudo-complete annotation."""
+    memory = known(memory)
+    desk = _desk(site, memory)
+    annotated = _annotated(desk, ask, distil=ask.distil, round=turn.round)
+    after = _reweighed(desk, memory, ask, round=turn.round) if ask.slope_G.size else memory
+    site.cache.pop("completing slopes", None)
+    each_S = counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
+    fitted, after = fitted_on(
+        after,
+        ask.how,
+        lambda how: desk.fit(
+            ask.weights, how, seed=turn.seed, encoded=annotated.encoded, each_S=each_S
+        ),
+    )
+    found = trained_reply(desk, ask, fitted)
+    return Completed(**vars(found), own=annotated.own, pseudo=annotated.pseudo), after
+
+
+def score(site: Site, memory: Counting[F] | None, ask: Score, turn: Turn) -> tuple[S, Counting[F]]:
+    """Count what the common model gets right on the site's held-out text.
+
+    Labels that nobody annotated in that text are not counted: a find may be right.
+    """
+    memory = known(memory)
+    if ask.part not in HELD_OUT:
+        raise Refusal("bad-ask")
+    found: S = _desk(site, memory).scored(ask.weights, ask.part, apart=True)
+    return found, memory
+
+
+def _desk(site: Site, memory: Counting[F]) -> SiteModel:
+    return memory.form.at(site)
+
+
+def _reweighed(desk: SiteModel, memory: Counting[F], ask: Complete, *, round: int) -> Counting[F]:
+    """The memory with this round's instance weights (Eq. 12), from the other sites' gradient."""
+    pulls = _pulls(desk, ask, round=round)
+    before_S = memory.instance_weights_S
+    if len(before_S) != len(pulls.source):
+        before_S = np.ones(len(pulls.source), np.float32)
+    others_G = ask.slope_G - _as_sent(desk.site, pulls.target_G)
+    after_S = moved_weights(before_S, pulls.source, others_G=others_G, momentum=ask.kept)
+    return replace(memory, instance_weights_S=after_S.astype(np.float32), weighed=round)
+
+
+def _as_sent(site: Site, slope_G: NDArray[np.float32]) -> NDArray[np.float32]:
+    """The site's own target gradient as it entered the sum: bounded if its guard says so."""
+    most = site.guards.max_norm
+    return slope_G if most is None else bounded({"slope": slope_G}, most)["slope"]
+
+
+def moved_weights(
+    before_S: NDArray[np.float32],
+    source: RowSlopes,
+    *,
+    others_G: NDArray[np.float32],
+    momentum: float,
+) -> NDArray[np.float32]:
+    """Each row's weight w becomes α w + (1 - α) cos(g_i, g) (Eq. 12); `source` holds the g_i.
+
+    A row without a source gradient keeps its weight; so do all rows if no other site has a target
+    gradient.
+
+    >>> from confide.training.examples import WholeSlopes
+    >>> source = WholeSlopes(np.float32([[1, 0], [0, 0]]))
+    >>> moved_weights(np.ones(2, np.float32), source,
+    ...               others_G=np.float32([2, 0]), momentum=0.9).tolist()
+    [1.0, 1.0]
+    """
+    both_S = source.norms_S() * float(np.linalg.norm(others_G.astype(np.float64)))
+    moved_S = both_S > 0.0
+    likeness_S = source.along_S(others_G)
+    likeness_S[moved_S] /= both_S[moved_S]
+    after_S = momentum * before_S.astype(np.float64) + (1 - momentum) * np.clip(likeness_S, -1, 1)
+    kept_S: NDArray[np.float32] = np.where(moved_S, after_S, before_S).astype(np.float32)
+    return kept_S
+
+
+def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.float32]:
+    """The factors of the rows' losses: the instance weights, with negative ones set to 0.
+
+    Maximising a loss is unbounded: the model would unlearn these rows for ever. If `centred`, the
+    weights are first shifted to a mean of 1.
+
+    >>> counting(np.float32([-0.5, 0.0, 0.5]), centred=True).tolist()
+    [0.5, 1.0, 1.5]
+    """
+    if centred and weights_S.size:
+        weights_S = weights_S - weights_S.mean() + np.float32(1)
+    return np.maximum(weights_S, np.float32(0))
+
+
+TAKE_AND_COUNT = Step.of(take, check=check_taken)
+SCORE_APART = Step.of(score)
+WEIGH = Step.of(
+    weigh,
+    summed=True,
+    check=check_weighed,
+    bound=bounded_weighed,
+    shapes=shapes_of_weighed,
+    # each site subtracts its own part from the sum, so it must be a plain sum
+    learnt=Learnt("slope_G", combined=False, slack=4.0, lanes=lanes_of_weighed),
+)
+COMPLETE = Step.of(complete, summed=True, **UPLOAD | {"check": check_completed})
+
+
+class PseudoCompleteSettings(Table):
+    """The method's own settings: the table `[options]`.
+
+    `distil`: pseudo-annotation (3.2), where the common model's confidence is at least `confidence`
+    (the paper: whatever it finds). `instance_weights` (3.3) move by `1 - momentum` a round; if
+    `centred`, each site shifts them to a mean of 1 before use, so that they choose among sentences
+    but do not change how much a site's own annotation counts. `weighting`: how the mean weighs
+    sites (the paper: equally). `rows`: whether a word's row is averaged over all sites, or over
+    those whose text has it, as under fedavg.
+    """
+
+    distil: bool = True
+    confidence: Annotated[float, Field(ge=0, le=1)] = 0.0
+    instance_weights: bool = True
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    centred: bool = False
+    warmup_rounds: Annotated[int, Field(ge=0)] = 1
+    weighting: Literal["equal", "examples", "sentences"] = "equal"
+    rows: Literal["all", "seen"] = "all"
+
+
+@dataclass(frozen=True)
+class CompleteState(State[F], Generic[F]):
+    """What the server carries from round to round, and the size of the whole model."""
+
+    parameters: int = carries("number of parameters of the whole model", start=int)
+
+
+class PseudoComplete(FedAvg):
+    """The method: `start` agrees on the types, `round` annotates, weighs and trains."""
+
+    method: ClassVar[str] = "pseudo-complete"
+    own_steps: ClassVar[tuple[Step, ...]] = (TAKE_AND_COUNT, WEIGH, COMPLETE, SCORE_APART)
+    Settings: ClassVar[type] = PseudoCompleteSettings
+    State: ClassVar[type] = CompleteState
+    Memory: ClassVar[type] = Counting
+    apart: ClassVar[bool] = True
+
+    def start(self, federation: Federation) -> CompleteState[ModelSpec]:
+        """Agree on the types and the form of the model, and draw its first weights."""
+        state: CompleteState[ModelSpec] = super().start(federation)
+        return replace(state, parameters=state.form.parameters(state.weights))
+
+    def expects(self, step: str, n: int) -> dict[str, object]:
+        """As under FedAvg, and how the text is completed and weighed."""
+        return super().expects(step, n) | self._completing(n)
+
+    def _completing(self, n: int) -> dict[str, Any]:
+        """How a round completes the text and weighs its rows."""
+        own = self._own
+        return {
+            "distil": own.distil and n > own.warmup_rounds,
+            "confidence": own.confidence,
+            "kept": own.momentum,
+            "centred": own.centred,
+        }
+
+    def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
+        """The round of a site's instance weights, and the weights; None if it has none."""
+        kept: Counting[ModelSpec] | None = latest()
+        if kept is None or not len(kept.instance_weights_S):
+            return None
+        return kept.weighed, kept.instance_weights_S
+
+    def round(
+        self, state: CompleteState[ModelSpec], federation: Federation, n: int
+    ) -> tuple[CompleteState[ModelSpec], Facts]:
+        """One turn of Algorithm 1: instance weights, pseudo-complete annotation, training, mean."""
+        own = self._own
+        train, sites, facts = self._drawn(state, federation, n)
+        if not sites:
+            return state, {**facts, "own": 0, "pseudo": 0}
+        learnt = n > own.warmup_rounds
+        slope_G = np.zeros(0, np.float32)
+        if own.distil and own.instance_weights and learnt:
+            weigh = Weigh(state.weights, _shared(state), train.how, own.confidence)
+            weighed = federation.sum(WEIGH, weigh, round=n, sites=sites)
+            slope_G = weighed.slope_G.astype(np.float32)
+            # a site that is not in the sum cannot subtract its own part
+            out = {f.site for f in federation.faults if (f.round, f.step) == (n, WEIGH.name)}
+            sites = [site for site in sites if site not in out]
+        ask = Complete(
+            **vars(train),
+            **self._completing(n),
+            slope_G=slope_G,
+        )
+        total = federation.sum(COMPLETE, ask, round=n, sites=sites)
+        mean = mean_of(total, state.weights)
+        facts |= {
+            "loss": total.loss / total.weight,
+            "sites": sites,
+            "sentences": total.examples,
+            "own": total.own,
+            "pseudo": total.pseudo,
+            "share": sum(array.size for array in mean.values()) / state.parameters,
+        }
+        return replace(state, weights=mean), facts
+
+
+def _shared(state: CompleteState[ModelSpec]) -> str:
+    """The name of the parameter whose gradient compares rows."""
+    return next(name for name in state.weights if name.endswith(state.form.slope))

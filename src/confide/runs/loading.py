@@ -1,0 +1,462 @@
+"""Opening trained models: runs at their selected rounds, releases, and chains of two.
+
+A run recognises entities, or finds relations (with bags, facts) between given entities.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+
+from confide.errors import KeyFileError, LockedKeyError, RunError, SettingsError
+from confide.federation.engines import SiteSpec
+from confide.federation.keys import read_key
+from confide.files import MOST_JSON, json_of, text_of, write_of_run
+from confide.kinds import KINDS
+from confide.kinds.protocol import (
+    FindsEntities,
+    FindsFacts,
+    FindsRelations,
+    Holders,
+    Kind,
+    TrainedModel,
+)
+from confide.kinds.relations.site import among
+from confide.methods import method_of
+from confide.runs.athome import kept_at_home
+from confide.runs.card import Copied, write_card
+from confide.runs.folder import HeldFolder, RunFolder
+from confide.runs.sites import gather
+from confide.runs.standing import so_far
+from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
+from confide.settings import Settings, SiteTable, SplitTable, common_splitting
+from confide.tasks import TASKS, TaskName
+from confide.text.document import PAIR, Document
+from confide.text.segment import Cut, Splitting, into_sentences
+from confide.training.batches import only
+
+# --- A release: a copy of a model that needs no run and no key, made by an explicit act of a site
+#
+# A run's model knows its words by keyed digest only. A site that holds the key can recognise the
+# words of its own training text and pass on a copy that needs no key. That copy reveals which
+# words occur in the text, which is why it takes an explicit act. A model that reads the word
+# pieces of a public encoder has no word list; its copy needs the encoder's files instead. The
+# kind decides which of the two a copy is and what is in it.
+
+
+CALIBRATION = "calibration.json"
+"""What calibrates a release's confidences."""
+READING = "reading.json"
+"""How a release cuts text into sentences and tokens, where that is not the plain way."""
+
+_SPLITTING = TypeAdapter(Splitting)
+
+
+def release(run: Path, *, out: Path, site: str | None = None, key: Path | None = None) -> Path:
+    """Write the model of a run to the folder `out`, so that it can be used without the run.
+
+    A relation model consists of its weights and the names of relations and types. A tagger, or a
+    bag model that reads words, also gets the words of `site` (or of all sites) in the clear; `key`
+    is the sites' shared key file, by default the one that the run's settings name. Words and
+    characters that occur at no such site cannot be named: their rows are left out, and the copy
+    reads them as unknown. Beside the model lie its card (`confide.runs.card`) and, where that is
+    not the plain way, how the settings cut text: the copy cuts it into sentences and tokens as the
+    run does.
+
+    Raises RunError, KeyFileError, DataError.
+    """
+    folder = RunFolder(run)
+    settings = folder.settings()
+    for kind in KINDS.values():
+        if (out / kind.released_as).exists():
+            where = str(out / kind.released_as)
+            raise RunError(
+                "there is already a release in this folder",
+                where=where,
+                fix="choose another folder with --out",
+            )
+    method = method_of(settings)
+    form, weights = method(settings).model(*folder.trained(method, site))
+    kept = kept_at_home(folder, site)
+    weights = weights if kept is None else kept.weights
+    calibrator = folder.calibrator(site) if kept is None else kept.calibrator
+
+    def find() -> Sequence[SiteSpec]:
+        gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
+        return [spec for spec in gathered.specs if site in (None, spec.name)]
+
+    own = next((table for table in settings.site if table.name == site), None)
+    splitting = common_splitting(settings, settings.split or own)
+    tells = method.kind.release_tells
+    told = Copied(run, site, tells, at_home=kept is not None, calibrator=calibrator)
+    beside, fresh = [out / CALIBRATION, out / READING], not out.exists()
+    try:  # the model comes last: with it, and not before, this is a release
+        write_of_run(out / CALIBRATION, json.dumps(calibrator._asdict()).encode())
+        if splitting != Splitting():
+            write_of_run(out / READING, json.dumps(asdict(splitting)).encode())
+        beside.append(write_card(out, told))
+        method.kind.release(form, weights, out, holders=Holders(find, key, _apart(settings)))
+    except BaseException:
+        for path in beside:
+            path.unlink(missing_ok=True)
+        if fresh:
+            with suppress(OSError):
+                out.rmdir()
+        raise
+    return out
+
+
+def _apart(settings: Settings) -> int:
+    """How many sites annotate only some of the types, according to the settings.
+
+    At least 1 if the method is for such sites.
+    """
+    known = sum(bool(table.knows) for table in settings.site)
+    return max(known, int(method_of(settings).apart))
+
+
+def _kind_of(folder: Path) -> Kind | None:
+    """The kind of a release."""
+    kinds = KINDS.values()
+    return next((kind for kind in kinds if (Path(folder) / kind.released_as).is_file()), None)
+
+
+def release_task(folder: Path) -> TaskName | None:
+    """The task of a release; None if the folder holds none."""
+    kind = _kind_of(folder)
+    return kind.task if kind else None
+
+
+def release_tells(folder: Path) -> str:
+    """What a release reveals to whoever has it."""
+    kind = _kind_of(folder)
+    return kind.release_tells if kind else ""
+
+
+def released_calibrator(folder: Path) -> Calibrator:
+    """What calibrates a release's confidences; nothing if it says nothing. Raises RunError."""
+    file = Path(folder) / CALIBRATION
+    if not file.is_file():
+        return AS_IS
+    try:
+        found = json_of(text_of(file, MOST_JSON))
+        finds = int(found.get("finds", -1))
+        made = Calibrator(float(found["temperature"]), float(found["offset"]), finds)
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        made = Calibrator(math.nan)
+    if not made.is_sound:
+        raise RunError(
+            "the calibration of this release cannot be read",
+            where=str(file),
+            expected=f'{{"temperature": {COLDEST:g} to {HOTTEST:g}, "offset": -{MOST_OFFSET:g} to'
+            f" {MOST_OFFSET:g}}}",
+            fix="delete the file to have the model's own confidences",
+        )
+    return made
+
+
+def released_splitting(folder: Path) -> Splitting:
+    """How a release cuts text into sentences; as text tells if it says nothing. Raises RunError."""
+    file = Path(folder) / READING
+    if not file.is_file():
+        return Splitting()
+    try:
+        return _SPLITTING.validate_json(text_of(file, MOST_JSON))
+    except (OSError, ValueError, SettingsError):
+        raise RunError(
+            "how this release cuts text into sentences cannot be read",
+            where=str(file),
+            expected='{"language": "es", "sentences": "rules", "abbreviations": ["Urb."]}',
+            fix="delete the file to let the text tell its language",
+        ) from None
+
+
+def released(folder: Path) -> TrainedModel:
+    """The extractor of a release. Raises MessageError if the file is damaged.
+
+    A model with a frozen encoder needs that encoder here too; one that reads an encoder's pieces
+    needs the files of the encoder that it was made from.
+    """
+    kind = _kind_of(folder)
+    assert kind is not None
+    return kind.released(Path(folder) / kind.released_as)
+
+
+Runs = Path | str | Sequence[Path | str]
+"""A run or a release; or a chain of two, one for entities and one for relations, in any order.
+
+A chain is a list, or one path with a + in between. A folder whose name contains a + wins.
+"""
+
+Finds = FindsEntities | FindsRelations | FindsFacts
+
+
+@dataclass(frozen=True)
+class Models:
+    """What annotates: a recogniser of entities, an extractor of relations, or both in a chain.
+
+    `tags` and `relation_names` map the names in the chosen site's files to the common ones. If the
+    model comes from sites that annotate different entity types, `annotated` has those of the chosen
+    site; None means that every site annotates all types. `wanted` are the labels among which the
+    models decide; None: all. `splitting` is how the text was cut that
+    the model learnt from; `words_cut` counts the words in its entities that raw text has otherwise.
+    """
+
+    entities: FindsEntities | None
+    relations: FindsRelations | FindsFacts | None
+    tags: Mapping[str, str]
+    relation_names: Mapping[str, str]
+    annotated: frozenset[str] | None = None
+    splitting: Splitting = field(default_factory=Splitting)
+    wanted: frozenset[str] | None = None
+    words_cut: Cut = field(default_factory=Cut)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The entity types and relations among which the models decide."""
+        return tuple(
+            name
+            for model in (self.entities, self.relations)
+            if model is not None
+            for name in model.labels
+        )
+
+    def only(self, wanted: Sequence[str]) -> Models:
+        """The same models, each deciding among the wanted labels alone if one of them is its own.
+
+        Raises SettingsError if neither model has one of the names.
+        """
+        wanted = [wanted] if isinstance(wanted, str) else list(wanted)
+        for name in wanted or [""]:
+            if name not in self.labels:
+                raise SettingsError(
+                    "the model does not find every wanted type",
+                    expected=", ".join(self.labels) or "none: this model cannot be restricted",
+                    got=repr(name),
+                )
+        entities, relations = self.entities, self.relations
+        if entities is not None and {*wanted} & {*entities.labels}:
+            entities = entities.only(wanted)
+        if relations is not None and {*wanted} & {*relations.labels}:
+            relations = relations.only(wanted)
+        return replace(self, entities=entities, relations=relations, wanted=frozenset(wanted))
+
+    def asked(self, gold: Sequence[Document]) -> list[Document]:
+        """Annotated documents with only what is wanted; relations go with their entities."""
+        if (wanted := self.wanted) is None:
+            return list(gold)
+        if self.entities is not None and (types := wanted & {*self.entities.labels}):
+            gold = only(gold, types)
+        if self.relations is not None and (names := wanted & {*self.relations.labels}):
+            gold = among(gold, [], names)
+        return list(gold)
+
+    def split(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents, cut into sentences as those were that the model learnt from."""
+        return into_sentences(documents, self.splitting)
+
+    def found(self, documents: Sequence[Document]) -> list[Document]:
+        """The documents with the entities that the recogniser finds, or else their own.
+
+        A document that came with sentences and tokens keeps them, whatever the model reads.
+        """
+        given = self.split(documents)
+        if self.entities is None:
+            return given
+        return [
+            replace(_unpaired(found), sentences=came.sentences or found.sentences)
+            for found, came in zip(self.entities(given), documents, strict=True)
+        ]
+
+    def types(self, documents: Sequence[Document]) -> set[str]:
+        """The entity types that the recogniser can find, or else those in the documents."""
+        if self.entities is not None:
+            return set(self.entities.types)
+        return types_of(documents)
+
+
+def opened(
+    run: Runs,
+    *,
+    site: str | None = None,
+    key: Path | None = None,
+    types: Sequence[str] | None = None,
+) -> Models:
+    """Open runs at their selected rounds, or releases. Raises as `predict` does.
+
+    A run that is not finished is opened at the best checkpoint so far, with a Note. `types` are the
+    entity types and relations that are wanted; by default those that the settings say that `site`
+    wants.
+    """
+    folders = _by_task(_paths(run))
+    entities: FindsEntities | None = None
+    relations: FindsRelations | FindsFacts | None = None
+    annotated: frozenset[str] | None = None
+    tables: list[SiteTable | SplitTable] = []
+    splitting, words_cut = Splitting(), Cut()
+    for task in filter(folders.__contains__, TASKS):
+        others = [folder for other, folder in folders.items() if other != task]
+        model, table, own_types = _opened(folders[task], site=site, key=key, others=others)
+        if model.finds == "entities":
+            entities, annotated = model, own_types
+            words_cut = _words_cut(folders[task])
+        else:
+            relations = model
+        tables += [] if table is None else [table]
+        if release_task(folders[task].path):
+            splitting = released_splitting(folders[task].path)
+        else:
+            splitting = common_splitting(folders[task].settings(), table)
+    models = Models(
+        entities,
+        relations,
+        tags=tables[0].tags if tables else {},
+        relation_names=tables[-1].relations if tables else {},
+        annotated=annotated,
+        splitting=splitting,
+        words_cut=words_cut,
+    )
+    if types is not None:
+        return models.only(types)
+    usual = {name for table in tables if isinstance(table, SiteTable) for name in table.types}
+    return models.only([one for one in models.labels if one in usual]) if usual else models
+
+
+def _paths(run: Runs) -> list[Path]:
+    """The folders that `run` means."""
+    if not isinstance(run, (str, Path)):
+        return [Path(one) for one in run]
+    pieces = str(run).split("+")
+    if len(pieces) == 1 or Path(run).is_dir() or not all(pieces):
+        return [Path(run)]
+    return _folders(pieces) or [Path(piece).expanduser() for piece in pieces]
+
+
+def _folders(pieces: Sequence[str]) -> list[Path]:
+    """Pieces joined into folders that exist, the longest names first; empty if that fails."""
+    for size in range(len(pieces), 0, -1):
+        folder, rest = Path("+".join(pieces[:size])).expanduser(), pieces[size:]
+        others = _folders(rest) if rest else []
+        if folder.is_dir() and (others or not rest):
+            return [folder, *others]
+    return []
+
+
+def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
+    """Each model's folder by its task. Raises RunError if two have the same."""
+    found: dict[str, HeldFolder] = {}
+    for path in paths:
+        folder = HeldFolder(path, so_far=so_far)
+        task = TASKS[release_task(path) or folder.settings().task]
+        if task.name in found:
+            raise RunError(
+                f"two models {task.words.does}",
+                where=f"{found[task.name].path} and {path}",
+                expected="one run, or NER_RUN+RE_RUN: one that recognises entities and one for"
+                " the relations between them",
+            )
+        found[task.name] = folder
+    related = [found[n] for n in TASKS if n in found and TASKS[n].learns == "relations"]
+    if len(related) > 1:
+        raise RunError(
+            "one model finds relations and another finds facts",
+            where=" and ".join(str(one.path) for one in related),
+            fix="use one of them at a time",
+        )
+    if not found:
+        raise RunError("no run is named", expected="the folder of a run or of a release")
+    return found
+
+
+def _opened(
+    folder: HeldFolder, *, site: str | None, key: Path | None, others: Sequence[HeldFolder]
+) -> tuple[Finds, SiteTable | SplitTable | None, frozenset[str] | None]:
+    """The model in a folder, and the table of the settings with the names in the site's files.
+
+    Also the entity types that this site annotates (`Models.annotated`).
+    """
+    if release_task(folder.path):
+        calibrator = released_calibrator(folder.path)
+        found = _calibrated(calibrator, cast(Finds, released(folder.path)))
+        return found, None, frozenset() if found.finds == "entities" and found.apart else None
+    settings = folder.settings()
+    method = method_of(settings)
+    if site is not None and any(_only_there(site, folder, other) for other in others):
+        site = None
+    state, memory = folder.trained(method, site)
+    own = next((table for table in settings.site if table.name == site), None)
+    secret = key or (Path(own.key) if own and own.key else folder.key_file(settings))
+    try:
+        secret_key = read_key(secret) if method.keyed else None
+        encoder = own.context if own else None
+        if (kept := kept_at_home(folder, site)) is not None:
+            form, _ = method(settings).model(state, memory)
+            model = form.extractor(kept.weights, key=secret_key, encoder=encoder)
+        else:
+            model = method(settings).extractor(state, memory, key=secret_key, encoder=encoder)
+    except LockedKeyError:
+        raise
+    except KeyFileError as error:
+        raise KeyFileError(
+            f"this model knows its words by key only, and {error.what}",
+            where=str(secret),
+            fix="name the sites' shared key file with --key, or let a site make a copy with its"
+            " words in the clear: `confide release`",
+        ) from error
+    calibrator = folder.calibrator(site) if kept is None else kept.calibrator
+    model = _calibrated(calibrator, cast(Finds, model))
+    own_types = _annotated(settings, folder, own, site)
+    return model, settings.split or own, own_types
+
+
+def _words_cut(folder: HeldFolder) -> Cut:
+    """The words in entities of all training text, and how many of them raw text has otherwise."""
+    if release_task(folder.path):
+        return Cut()
+    counts = [one.words_cut for one in folder.result().data.sites.values()]
+    return Cut(*(sum(one.get(name, 0) for one in counts) for name in ("words", "cut")))
+
+
+def _calibrated(calibrator: Calibrator, model: Finds) -> Finds:
+    """The model with its confidences calibrated."""
+    return cast(Finds, replace(cast(Any, model), calibrator=calibrator))
+
+
+def _annotated(
+    settings: Settings, folder: RunFolder, own: SiteTable | None, site: str | None
+) -> frozenset[str] | None:
+    """The entity types that a site annotates in training or test text; empty without a site.
+
+    None if all sites annotate the same types.
+    """
+    if not method_of(settings).apart and not any(table.knows for table in settings.site):
+        return None
+    there = folder.result().data.sites
+    seen = there[site].entities if site in there else {}
+    return frozenset({*(own.knows or seen), *own.test_knows} if own else seen)
+
+
+def _only_there(site: str, folder: RunFolder, other: RunFolder) -> bool:
+    """Whether a site takes part in the other run and not in this one."""
+    if release_task(other.path):
+        return False
+    here, there = (one.result().data.sites for one in (folder, other))
+    return site in there and site not in here
+
+
+def types_of(documents: Sequence[Document]) -> set[str]:
+    """The entity types that occur in the documents."""
+    return {entity.type for document in documents for entity in document.entities}
+
+
+def _unpaired(document: Document) -> Document:
+    """The document without the pairs that it stated between its former entities."""
+    kept = tuple(one for one in document.attributes if one[0] != PAIR)
+    return replace(document, attributes=kept)

@@ -1,0 +1,414 @@
+"""Where a model computes: its device, how narrow its numbers are, and how much is held at once.
+
+A process computes in one place (`computing_at`). A model is moved there when it is made (`placed`),
+batches follow it (`beside`), and whatever leaves the model comes home first (`home`): weights that
+travel, scores and spans have the same form from any device.
+
+Weights are always float32, on the processor when they are drawn and when they travel, so a run
+starts from the same numbers on any device. Dropout is drawn by the device itself.
+
+With bfloat16, only the encoder of a model (or its BART) computes in it, under torch's autocast:
+its states come out as float32, and so do all losses.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from typing import Any, Literal, Protocol, TypeVar, get_args
+from weakref import WeakKeyDictionary
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from confide.errors import DeviceError, SettingsError
+from confide.seeds import seeded
+
+VARIABLE = "CONFIDE_DEVICE"
+"""The variable that names the device of what has no settings: prediction, scores, pages."""
+
+Precision = Literal["auto", "float32", "bfloat16"]
+T = TypeVar("T")
+M = TypeVar("M", bound=nn.Module)
+
+_PROCESSOR = torch.device("cpu")
+_NAME = re.compile(r"cpu|mps|cuda(:[0-9]{1,2})?")
+_NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process computes.
+
+    `narrow`: encoders compute in bfloat16. `at_once` is the most examples of a batch whose
+    gradients are computed together; the gradients of a larger batch are added up part by part. 0:
+    all of them.
+    """
+
+    device: torch.device = _PROCESSOR
+    narrow: bool = False
+    at_once: int = 0
+
+    @property
+    def fused(self) -> bool:
+        """Whether torch has optimisers for this device that step all parameters in one go."""
+        return self.device.type in ("cpu", "cuda", "mps")
+
+
+PROCESSOR = Place()
+"""The processor, in float32, whole batches at once."""
+
+
+def place_of(device: str = "auto", precision: str = "auto", *, at_once: int = 0) -> Place:
+    """The place that settings name.
+
+    `auto` is the first GPU, or else Apple's, or else the processor; for numbers it is bfloat16 on a
+    GPU that has units for it, and float32 anywhere else. Raises SettingsError if this machine has
+    no such device, or the precision has another name.
+    """
+    if precision not in get_args(Precision):
+        raise SettingsError(
+            "nobody knows this precision",
+            expected=", ".join(get_args(Precision)),
+            got=repr(precision[:40]),
+        )
+    found = torch.device(_first() if device == "auto" else _known(device))
+    _check_there(found)
+    narrow = precision == "bfloat16"
+    if precision == "auto" and found.type == "cuda":
+        with torch.cuda.device(found):
+            narrow = torch.cuda.is_bf16_supported(including_emulation=False)
+    return Place(found, narrow, at_once)
+
+
+def _first() -> str:
+    if torch.cuda.is_available():
+        return "cuda:0"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _known(device: str) -> str:
+    if not _NAME.fullmatch(device):
+        raise SettingsError(
+            "this is not the name of a device",
+            expected="auto, cpu, cuda, cuda:1 or mps",
+            got=repr(device[:40]),
+        )
+    return "cuda:0" if device == "cuda" else device
+
+
+def _check_there(device: torch.device) -> None:
+    """Raise SettingsError if this machine has no such device."""
+    there = {
+        "cpu": 1,
+        "cuda": torch.cuda.device_count() if torch.cuda.is_available() else 0,
+        "mps": int(torch.backends.mps.is_available()),
+    }
+    if (device.index or 0) >= there.get(device.type, 0):
+        own = [f"cuda:{number}" for number in range(there["cuda"])]
+        own += ["mps"] * there["mps"]
+        raise SettingsError(
+            "this machine has no such device",
+            expected=", ".join(["auto", "cpu", *own]),
+            got=str(device),
+            fix='set device = "auto", or "cpu"; a GPU also needs its driver and a torch built for'
+            " it",
+        )
+
+
+# --- the place of this process ------------------------------------------------------------------
+
+_here: list[Place] = []  # one place for the process, as torch's number of threads
+
+
+def here() -> Place:
+    """Where this process computes: by default on the device that `VARIABLE` names.
+
+    Raises SettingsError if this machine has no such device.
+    """
+    if not _here:
+        _here.append(place_of(os.environ.get(VARIABLE, "cpu")))
+    return _here[0]
+
+
+def compute_at(place: Place) -> None:
+    """Let this process compute there from now on. Models that are made stay where they are."""
+    _here[:] = [place]
+
+
+@contextmanager
+def computing_at(place: Place, *, threads: int | None = None) -> Iterator[None]:
+    """Let this process compute there, with this many threads, for the duration."""
+    before, had = list(_here), torch.get_num_threads()
+    compute_at(place)
+    if threads is not None:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        _here[:] = before
+        torch.set_num_threads(had)
+
+
+# --- models and batches ---------------------------------------------------------------------------
+
+_PLACES: WeakKeyDictionary[nn.Module, Place] = WeakKeyDictionary()
+
+
+def placed(model: M, place: Place | None = None) -> M:
+    """The model, moved to where this process computes (or to `place`). Raises DeviceError."""
+    where = place or here()
+    if where.device.type == "cuda":
+        # cuDNN plans its attention anew for each shape of a batch, which takes longer than a step
+        torch.backends.cuda.enable_cudnn_sdp(False)
+    with enough_memory(where):
+        model.to(where.device)
+    for module in model.modules():
+        _PLACES[module] = where
+    for body in _bodies(model) if where.narrow else ():
+        body.register_forward_pre_hook(_narrowly(where.device))
+        body.register_forward_hook(_widely, always_call=True)
+    return model
+
+
+def where_is(model: nn.Module) -> Place:
+    """The place of a model: that of a model never `placed` is the processor."""
+    return _PLACES.get(model, PROCESSOR)
+
+
+def _bodies(model: nn.Module) -> Iterator[nn.Module]:
+    """The topmost modules that may be narrow: those that are transformers'."""
+    if hasattr(model, "get_input_embeddings"):
+        yield model
+        return
+    for child in model.children():
+        yield from _bodies(child)
+
+
+_ENTERED: WeakKeyDictionary[nn.Module, list[AbstractContextManager[Any]]] = WeakKeyDictionary()
+
+
+def _narrowly(device: torch.device) -> Any:
+    def enter(body: nn.Module, _: object) -> None:
+        context = torch.autocast(device.type, torch.bfloat16)
+        context.__enter__()  # type: ignore[no-untyped-call]
+        _ENTERED.setdefault(body, []).append(context)
+
+    return enter
+
+
+def _widely(body: nn.Module, _: object, found: Any) -> Any:
+    if opened := _ENTERED.get(body):
+        opened.pop().__exit__(None, None, None)
+    if isinstance(found, Tensor):
+        return found.float()
+    if getattr(found, "last_hidden_state", None) is not None:
+        found.last_hidden_state = found.last_hidden_state.float()
+    if getattr(found, "hidden_states", None) is not None:
+        found.hidden_states = tuple(one.float() for one in found.hidden_states)
+    return found
+
+
+def beside(batch: T, model: nn.Module) -> T:
+    """The batch, with its tensors on the model's device."""
+    device = where_is(model).device
+    found: T = batch if device.type == "cpu" else _moved(batch, device)
+    return found
+
+
+def _moved(batch: Any, device: torch.device) -> Any:
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if not is_dataclass(batch) or isinstance(batch, type):
+        return batch
+    own = {one.name: getattr(batch, one.name) for one in fields(batch)}
+    return replace(batch, **{name: _moved(value, device) for name, value in own.items()})
+
+
+def home(values: Tensor) -> Tensor:
+    """The values on the processor, as float32 if they are narrower. The only way out of a device.
+
+    On the processor they are not copied.
+    """
+    values = values.detach()
+    if values.dtype in (torch.bfloat16, torch.float16):
+        values = values.float()
+    return values.cpu()
+
+
+def at_home(values: Tensor) -> NDArray[Any]:
+    """`home`, as an array."""
+    found: NDArray[Any] = home(values).numpy()
+    return found
+
+
+def on(values: NDArray[Any] | Tensor, like: Tensor) -> Tensor:
+    """The values as a tensor beside another one."""
+    tensor = torch.from_numpy(values) if isinstance(values, np.ndarray) else values
+    return tensor.to(like.device)
+
+
+# --- computing ------------------------------------------------------------------------------------
+
+
+@contextmanager
+def enough_memory(place: Place) -> Iterator[None]:
+    """Turn torch's many ways to run out of memory into one DeviceError."""
+    try:
+        yield
+    except (torch.OutOfMemoryError, MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and not _NO_MEMORY.search(str(error)):
+            raise
+        if place.device.type == "cuda":
+            torch.cuda.empty_cache()
+        raise DeviceError(
+            f"{place.device} ran out of memory",
+            got=f"at_once = {place.at_once}" if place.at_once else "whole batches",
+            fix="set `at_once` to fewer examples than training.batch_size: the numbers stay the"
+            " same up to rounding; or choose another device",
+        ) from error
+
+
+@contextmanager
+def predicting(model: nn.Module) -> Iterator[None]:
+    """Keep the model in evaluation mode, without gradients. Raises DeviceError."""
+    was_training = model.training
+    model.eval()
+    try:
+        with enough_memory(where_is(model)), torch.inference_mode():
+            yield
+    finally:
+        model.train(was_training)
+
+
+@contextmanager
+def drawing(model: nn.Module, seed: int) -> Iterator[None]:
+    """Let the model's device draw dropout from this seed; outside, its generator is as before."""
+    device = where_is(model).device
+    with ExitStack() as stack:
+        stack.enter_context(seeded(seed))
+        if device.type in ("cuda", "mps"):
+            index = device.index or 0
+            stack.enter_context(torch.random.fork_rng([index], device_type=device.type))
+            own = getattr(torch, device.type)
+            stack.enter_context(own.device(index) if device.type == "cuda" else nullcontext())
+            own.manual_seed(seed)
+        yield
+
+
+# --- What torch hands to the two passes of a function with a gradient of its own
+#
+# A function that keeps more than tensors says so in a protocol that extends `Context`. One that
+# adds up 64-bit numbers takes its arguments through `where_doubles_are`.
+
+
+class Context(Protocol):
+    """Carries values from `forward` to `backward`."""
+
+    @property
+    def saved_tensors(self) -> tuple[Tensor, ...]:
+        """The tensors that `save_for_backward` kept."""
+        ...
+
+    @property
+    def needs_input_grad(self) -> tuple[bool, ...]:
+        """For each argument of `forward`, whether anyone asks for its gradient."""
+        ...
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        """Keep these tensors for `backward`."""
+        ...
+
+
+def where_doubles_are(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors, on the processor if they are on one of Apple's GPUs: these have no float64."""
+    return tuple(one.cpu() if one.device.type == "mps" else one for one in tensors)
+
+
+# --- Linear layers that multiply with oneDNN on processors where PyTorch's own choice is slow
+#
+# PyTorch's wheels multiply float32 matrices with MKL, which leaves half of each AVX-512 register
+# empty on processors that Intel did not make. oneDNN, in the same wheels, fills it: the same
+# product, summed in a different order (1e-6), more than twice as fast. PyTorch has no setting or
+# public function for this, so a layer calls the private operator by name, and falls back without
+# it.
+#
+# Shapes: N rows (whatever lies before the last axis), D features in, H features out.
+
+
+_REGISTERS = "AVX512"
+_LEAST = 2**16  # least numbers of a weight: for smaller ones the call costs more than it saves
+
+
+@cache
+def has_wide_products() -> bool:
+    """Whether this processor and this PyTorch have wide products that are right on an example."""
+    if not torch.backends.cpu.get_cpu_capability().startswith(_REGISTERS):
+        return False
+    left_ND, right_HD = torch.arange(12.0).view(3, 4), torch.arange(8.0).view(2, 4)
+    try:
+        return torch.equal(_product(left_ND, right_HD), left_ND @ right_HD.t())
+    except (AttributeError, RuntimeError):  # missing in this build
+        return False
+
+
+def _product(left_ND: Tensor, right_HD: Tensor, *, bias_H: Tensor | None = None) -> Tensor:
+    """`left · rightᵀ + bias`; either factor may be a transposed view."""
+    operator = torch.ops.mkldnn._linear_pointwise
+    found: Tensor = operator(left_ND, right_HD, bias_H, "none", [], "")
+    return found
+
+
+class _WideLinear(torch.autograd.Function):
+    """y = x Wᵀ + b, and for a gradient g of y: g W of x, gᵀ x of W, the sum of g of b."""
+
+    @staticmethod
+    def forward(
+        ctx: Context, values_ND: Tensor, weight_HD: Tensor, bias_H: Tensor | None
+    ) -> Tensor:
+        ctx.save_for_backward(values_ND, weight_HD)
+        return _product(values_ND, weight_HD, bias_H=bias_H)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Context, gradient_NH: Tensor) -> tuple[Tensor | None, ...]:
+        values_ND, weight_HD = ctx.saved_tensors
+        wanted_values, wanted_weight, wanted_bias = ctx.needs_input_grad
+        gradient_NH = gradient_NH.contiguous()
+        return (
+            _product(gradient_NH, weight_HD.t()) if wanted_values else None,
+            _product(gradient_NH.t(), values_ND.t()) if wanted_weight else None,
+            gradient_NH.sum(0) if wanted_bias else None,
+        )
+
+
+class WideLinear(nn.Linear):
+    """`nn.Linear` with wide products for float32 on a processor that has them."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """X Wᵀ + b along the last axis."""
+        usual = not input.numel() or input.dtype is not torch.float32 or input.device.type != "cpu"
+        usual = usual or torch.is_autocast_enabled("cpu")
+        if usual or not has_wide_products():
+            return functional.linear(input, self.weight, self.bias)
+        values_ND = input.reshape(-1, self.in_features)
+        found_NH: Tensor = _WideLinear.apply(values_ND, self.weight, self.bias)  # type: ignore[no-untyped-call]
+        return found_NH.view(*input.shape[:-1], self.out_features)
+
+
+def widen(model: nn.Module) -> None:
+    """Replace the large linear layers below `model` by `WideLinear`, with the same parameters."""
+    for module in list(model.modules()):
+        for name, layer in module.named_children():
+            if type(layer) is nn.Linear and layer.weight.numel() >= _LEAST:
+                wide = WideLinear(layer.in_features, layer.out_features, device="meta")
+                wide.weight, wide.bias = layer.weight, layer.bias
+                setattr(module, name, wide.train(layer.training))

@@ -1,0 +1,1004 @@
+"""What every model that learns from rows of text can do, written once.
+
+A trainer makes models of one kind and form. Text is encoded once (`prepared`); annotation, which
+may change from round to round, is laid over it. A kind says how rows become a batch, what makes of
+the model's output two losses of each row, and which layer is the last: that of the site's own
+annotation (source), and that of what another model found (target; Wang et al. 2023, Eq. 6 to 10).
+Training, single gradients, gradients of units, losses, slopes and distillation follow from these.
+
+Encoded text has a row for each sentence, window of a long one, pair or bag, with `lengths_S`;
+annotated text has it as `text`.
+
+Shapes: S rows, B rows of a batch, T rows of a public text (tokens, spans, pairs), Y classes, G
+numbers of the last layer's weight.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from confide.errors import DataError
+from confide.privacy.noise import UnitSlopes
+from confide.seeds import derive_seed
+from confide.text.document import Document
+from confide.text.segment import segmented
+from confide.text.tagging import entities_from_spans
+from confide.training import tagger
+from confide.training.batches import (
+    Encoded,
+    Example,
+    Rows,
+    TagSet,
+    TypedSpan,
+    Window,
+    check_covers,
+    encode,
+    examples_from,
+)
+from confide.training.crf import Posterior, Scores, span_probabilities
+from confide.training.devices import (
+    at_home,
+    beside,
+    drawing,
+    enough_memory,
+    home,
+    on,
+    predicting,
+    where_is,
+)
+from confide.training.examples import RowSlopes, WholeSlopes, last_layer_slopes, unit_gradients
+from confide.training.optimisers import (
+    Descent,
+    Optimiser,
+    Steps,
+    build,
+)
+from confide.training.tagger import (
+    CrfTagger,
+    Tagger,
+    TaggerBatch,
+    drawn_rows,
+    longest_first,
+    predict_batches,
+    shuffled,
+    train_batches,
+)
+from confide.training.vocabulary import How, Vocabulary
+from confide.training.weights import Arrays, named, still
+
+# --- Joining what was found in the windows of long sentences
+
+
+class FoundSpan(NamedTuple):
+    """Tokens `start` to `end` of an example, and the probability that they are an entity."""
+
+    start: int
+    end: int
+    type: str
+    confidence: float
+
+
+def joined(
+    by_window: Sequence[Sequence[FoundSpan]],
+    windows: Sequence[Window],
+    *,
+    examples: int,
+    flat: bool = True,
+) -> list[list[FoundSpan]]:
+    """The spans of each example, in order of start and, if `flat`, without overlaps.
+
+    `by_window` are those of each window, numbered by its own tokens. A span belongs to the window
+    that owns its first token.
+    """
+    by_example: list[list[FoundSpan]] = [[] for _ in range(examples)]
+    for window, found in zip(windows, by_window, strict=True):
+        kept = by_example[window.example]
+        for span in found:
+            start, end = span.start + window.start, span.end + window.start
+            free = not flat or not kept or kept[-1].end <= start
+            if window.own_start <= start < window.own_end and free:
+                kept.append(span._replace(start=start, end=end))
+    return by_example
+
+
+# --- Prediction with a tagger: spans with their confidence, and documents with entities
+#
+# Shapes: B sentences, L tokens, N spans, K tokens of a span.
+
+
+def predict_spans(
+    model: CrfTagger,
+    encoded: Encoded,
+    *,
+    wanted: Collection[str] | None = None,
+    tokens_per_batch: int = 4096,
+) -> list[list[FoundSpan]]:
+    """The spans of each example, in order; windows of one example are joined.
+
+    The confidence of a span is the CRF's probability that its tokens are exactly this entity. With
+    `wanted`, the CRF has only the tags of these types: it gives the best path without the others,
+    and confidences given that nothing else is there. If windows overlap, an entity belongs to the
+    window that owns its first token.
+    """
+    by_window: list[list[FoundSpan]] = [[] for _ in range(len(encoded))]
+    with predicting(model):
+        for batch in predict_batches(encoded, tokens_per_batch=tokens_per_batch):
+            for row, spans in _batch_spans(model, batch, encoded.tags, wanted=wanted):
+                by_window[int(batch.rows_B[row])] = spans
+    return joined(by_window, encoded.windows, examples=encoded.examples)
+
+
+class Prepared(NamedTuple):
+    """Documents ready for prediction: segmented, without annotation, and encoded."""
+
+    documents: list[Document]
+    examples: list[Example]
+    encoded: Encoded
+
+
+def prepare(
+    documents: Sequence[Document],
+    *,
+    words: Vocabulary,
+    characters: Vocabulary | None,
+    tags: TagSet,
+    how: How,
+    max_tokens: int = 512,
+    max_characters: int = 40,
+) -> Prepared:
+    """Prepare documents: the work that does not depend on weights, done once for many rounds."""
+    bare, examples = bare_sentences(documents)
+    encoded = encode(
+        examples,
+        words=words,
+        characters=characters,
+        tags=tags,
+        how=how,
+        max_tokens=max_tokens,
+        max_characters=max_characters,
+    )
+    return Prepared(bare, examples, encoded)
+
+
+def annotate(model: CrfTagger, prepared: Prepared) -> list[Document]:
+    """The documents, segmented, with only the entities that the model finds."""
+    found = predict_spans(model, prepared.encoded)
+    return with_entities(prepared.documents, prepared.examples, found)
+
+
+def bare_sentences(documents: Sequence[Document]) -> tuple[list[Document], list[Example]]:
+    """The documents, segmented and without annotation, and their sentences."""
+    bare = [replace(segmented(one), entities=(), relations=()) for one in documents]
+    return bare, examples_from(bare)[0]
+
+
+def with_entities(
+    documents: Sequence[Document], examples: Sequence[Example], found: Sequence[list[FoundSpan]]
+) -> list[Document]:
+    """The documents with these spans of each of their examples as entities."""
+    spans: list[list[list[TypedSpan]]] = [[[] for _ in d.sentences] for d in documents]
+    confidences: list[list[list[float]]] = [[[] for _ in d.sentences] for d in documents]
+    for example, spotted in zip(examples, found, strict=True):
+        spans[example.document][example.sentence] = [span[:3] for span in spotted]
+        confidences[example.document][example.sentence] = [span.confidence for span in spotted]
+    return [
+        replace(document, entities=entities_from_spans(document, per_sentence, confidences=chances))
+        for document, per_sentence, chances in zip(documents, spans, confidences, strict=True)
+    ]
+
+
+def _batch_spans(
+    model: CrfTagger, batch: TaggerBatch, tags: TagSet, *, wanted: Collection[str] | None
+) -> list[tuple[int, list[FoundSpan]]]:
+    """The spans of the batch's rows that have an entity."""
+    emissions_BLY = home(model(beside(batch, model)))
+    scores = Scores(*map(home, model.crf.scores()))
+    if wanted is not None:
+        tags, kept = tags.only(wanted)
+        emissions_BLY, scores = emissions_BLY[:, :, kept], scores.only(kept)
+    tags_BL, rows_R, found = tagger.decode_with_posterior(
+        emissions_BLY, scores, lengths_B=batch.lengths_B
+    )
+    if found is None:
+        return []
+    lengths_B = batch.lengths_B.tolist()
+    spans = [
+        (place, span)
+        for place, row in enumerate(rows_R.tolist())
+        for span in tags.spans(tags_BL[row, : lengths_B[row]].numpy())
+    ]
+    lengths_R = batch.lengths_B[rows_R].tolist()
+    chances = _chances(found, tags, spans)
+    if tags.scheme == "iob2":
+        inner = [i for i, (place, span) in enumerate(spans) if span[1] < lengths_R[place]]
+        longer = _chances(found, tags, [spans[i] for i in inner], grown=True)
+        chances[inner] -= longer
+    by_place: list[list[FoundSpan]] = [[] for _ in lengths_R]
+    for (place, span), chance in zip(spans, np.clip(chances, 0.0, 1.0).tolist(), strict=True):
+        by_place[place].append(FoundSpan(*span, chance))
+    return list(zip(rows_R.tolist(), by_place, strict=True))
+
+
+def _chances(
+    found: Posterior, tags: TagSet, spans: Sequence[tuple[int, TypedSpan]], *, grown: bool = False
+) -> NDArray[np.float64]:
+    """The probability of each span's tags; `grown` adds the tag that would extend it by one."""
+    if not spans:
+        return np.zeros(0)
+    at_2N, tags_NK, lengths_N = paths_of(tags, spans, grown=grown)
+    return span_probabilities(found, at_2N, tags_NK=tags_NK, lengths_N=lengths_N).numpy()
+
+
+def paths_of(
+    tags: TagSet, spans: Sequence[tuple[int, TypedSpan]], *, grown: bool = False
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each span: at_2N, its row and first token; tags_NK, its tags; lengths_N, their number.
+
+    `grown` adds the tag that would extend it by one. Padding is 0.
+    """
+    paths = [tags.path(name, end - start + grown) for _, (start, end, name) in spans]
+    lengths_N = torch.tensor([len(path) for path in paths])
+    steps_K = torch.arange(int(lengths_N.max()))
+    tags_NK = torch.zeros(len(paths), len(steps_K), dtype=torch.int64)
+    tags_NK[steps_K < lengths_N[:, None]] = torch.tensor([tag for path in paths for tag in path])
+    at_2N = torch.tensor([[place for place, _ in spans], [span[0] for _, span in spans]])
+    return at_2N, tags_NK, lengths_N
+
+
+# --- The loss against a teacher that gives each example a probability of every class
+#
+# Sui et al. 2020, FedED, Eq. 4 to 6: the teacher's logits are softened by a temperature τ, and the
+# student learns from them by KL(teacher ‖ student), and from labels if there are any.
+#
+# Shapes: B examples, R classes.
+
+
+def softened(logits_BR: Tensor, temperature: float) -> Tensor:
+    """The probabilities of logits divided by the temperature (Eq. 4)."""
+    return torch.softmax(logits_BR / temperature, -1)
+
+
+def distillation_loss(
+    logits_BR: Tensor,
+    teacher_BR: Tensor,
+    *,
+    labels_B: Tensor | None = None,
+    weights_B: Tensor | None = None,
+    temperature: float = 1.0,
+) -> Tensor:
+    """loss_B: KL(teacher ‖ student), plus the labels' cross-entropy if they are given (Eq. 6).
+
+    A teacher of zeros teaches nothing. `weights_B` multiply the cross-entropy; None: 1.
+
+    `temperature` softens the student too in the first part, whose gradient then shrinks with its
+    square; this is compensated (Hinton, Vinyals & Dean 2015, 2). The paper softens only the
+    teacher: 1.
+    """
+    student_BR = torch.log_softmax(logits_BR / temperature, -1)
+    divergence_B = functional.kl_div(student_BR, teacher_BR, reduction="none").sum(-1)
+    loss_B = divergence_B * temperature**2
+    if labels_B is None:
+        return loss_B
+    told_B = functional.cross_entropy(logits_BR, labels_B, reduction="none")
+    return loss_B + (told_B if weights_B is None else weights_B * told_B)
+
+
+# --- Distillation token by token: predicting every token, and learning others' predictions
+#
+# The kinds that tag words differ in what they predict of a token (a CRF its marginals, an encoder
+# its logits); reading windows, and the loss of a sentence, are the same (Sui et al. 2020, Eq. 6,
+# with a token in place of an example):
+#
+#     loss = [labels] w · ordinary loss of the sentence + Σ_t τ² KL(teacher_t ‖ student_t)
+#
+# Tokens are counted over all sentences, in order. A token that two windows of a long sentence
+# share is predicted by the window that owns it, and learnt in both, as its own tag would be.
+#
+# Shapes: T tokens of all sentences, N tokens of all windows, S windows, B windows of a batch, L
+# tokens, Y tags.
+
+
+@dataclass(frozen=True, eq=False)
+class Lesson:
+    """What is to be learnt of a text, or of other rows.
+
+    `teacher_TY` are probabilities; a row of zeros teaches nothing. `temperature` softens the
+    student. `labels_T` is how much the loss of each row's own label counts, the same for all tokens
+    of a sentence; if all are 0, labels are not learnt.
+    """
+
+    teacher_TY: NDArray[np.float32]
+    temperature: float
+    labels_T: NDArray[np.float32]
+
+    @property
+    def labelled(self) -> bool:
+        """Whether any label is learnt."""
+        return bool(self.labels_T.any())
+
+
+class Places(NamedTuple):
+    """For each token of a window: its place in the text, and whether the window owns it."""
+
+    tokens_N: Rows
+    owned_N: NDArray[np.bool_]
+    from_S1: Rows
+
+
+def places_of(windows: Sequence[Window]) -> Places:
+    """The places of the windows' tokens, window after window, in the text.
+
+    The windows of a sentence come in order, and the last one ends with the sentence.
+    """
+    lengths: dict[int, int] = {window.example: window.end for window in windows}
+    starts = np.append(0, np.cumsum(list(lengths.values()), dtype=np.int64))
+    first = dict(zip(lengths, starts.tolist(), strict=False))
+    none = np.zeros(0, np.int64)
+    within = [np.arange(window.start, window.end) for window in windows]
+    tokens = [first[w.example] + steps for w, steps in zip(windows, within, strict=True)]
+    owned = [
+        (steps >= w.own_start) & (steps < w.own_end)
+        for w, steps in zip(windows, within, strict=True)
+    ]
+    ends = np.cumsum([len(steps) for steps in within], dtype=np.int64)
+    return Places(
+        np.concatenate([none, *tokens]),
+        np.concatenate([none.astype(np.bool_), *owned]),
+        np.append(0, ends).astype(np.int64),
+    )
+
+
+def said_of_tokens(
+    windows: Sequence[Window], said: Iterable[tuple[Rows, Tensor]], *, tags: int
+) -> NDArray[np.float32]:
+    """logits_TY of every token, from logits_BLY of windows, batch by batch."""
+    places = places_of(windows)
+    logits_TY = np.zeros((int(places.owned_N.sum()), tags), np.float32)
+    for rows_B, logits_BLY in said:
+        for row, logits_LY in zip(rows_B.tolist(), at_home(logits_BLY), strict=True):
+            here = slice(places.from_S1[row], places.from_S1[row + 1])
+            owned_L = places.owned_N[here]
+            logits_TY[places.tokens_N[here][owned_L]] = logits_LY[: len(owned_L)][owned_L]
+    return logits_TY
+
+
+def told_by(lesson: Lesson, windows: Sequence[Window]) -> Callable[[Rows], Tensor]:
+    """weights_B of rows_B: how much the ordinary loss of each window counts; on the processor."""
+    places = places_of(windows)
+    weights_S = torch.from_numpy(lesson.labels_T[places.tokens_N[places.from_S1[:-1]]])
+    return lambda rows_B: weights_S[torch.from_numpy(rows_B)]
+
+
+def taught_by(lesson: Lesson, windows: Sequence[Window]) -> Callable[[Tensor, Rows], Tensor]:
+    """loss_B of logits_BLY and rows_B: the sum over each window's tokens."""
+    places = places_of(windows)
+    teacher_NY = torch.from_numpy(lesson.teacher_TY)[torch.from_numpy(places.tokens_N)]
+
+    def loss(logits_BLY: Tensor, rows_B: Rows) -> Tensor:
+        steps_L = np.arange(logits_BLY.shape[1])
+        starts_B1 = places.from_S1[rows_B][:, None]
+        ends_B1 = places.from_S1[1:][rows_B][:, None]
+        inside_BL = torch.from_numpy(starts_B1 + steps_L < ends_B1)
+        found_BL = torch.from_numpy(np.where(inside_BL, starts_B1 + steps_L, 0))
+        # a teacher of zeros teaches nothing
+        teacher_BLY = teacher_NY[found_BL].masked_fill(~inside_BL[:, :, None], 0.0)
+        return distillation_loss(
+            logits_BLY,
+            on(teacher_BLY, logits_BLY).to(logits_BLY.dtype),
+            temperature=lesson.temperature,
+        ).sum(1)
+
+    return loss
+
+
+# --- Local training: some epochs over a place's own sentences
+
+
+@dataclass(frozen=True)
+class FitReport:
+    """A training in numbers: the mean loss per sentence in the last epoch, and the work done.
+
+    `sentences` and `tokens` are counted over all epochs. `seconds` is wall time.
+    """
+
+    loss: float
+    sentences: int
+    tokens: int
+    steps: int
+    seconds: float
+
+
+def fit(
+    model: Tagger,
+    encoded: Encoded,
+    *,
+    epochs: int,
+    batch_size: int,
+    optimiser: Optimiser,
+    seed: int,
+    word_dropout: float = 0.05,
+) -> FitReport:
+    """Train in place with a fresh optimiser on the mean loss of each batch's sentences.
+
+    The same model, data and seed give the same bits (with one torch thread). `word_dropout` is the
+    share of tokens read as the unknown word. Raises `DataError` if there is nothing to train on.
+    """
+
+    def batches(seed: int) -> Iterator[TaggerBatch]:
+        return train_batches(encoded, batch_size=batch_size, seed=seed, word_dropout=word_dropout)
+
+    return train(
+        model,
+        batches,
+        lambda batch: tagger.loss(model, batch),
+        epochs=epochs,
+        optimiser=optimiser,
+        seed=seed,
+    )
+
+
+class Batch(Protocol):
+    """A batch of sentences; `tokens` counts without padding."""
+
+    @property
+    def tokens(self) -> int: ...  # noqa: D102
+    def __len__(self) -> int: ...
+    def part(self, start: int, end: int) -> Self:
+        """Some of its sentences."""
+        ...
+
+
+B = TypeVar("B", bound=Batch)
+
+
+def train(
+    model: nn.Module,
+    batches: Callable[[int], Iterable[B]],
+    loss: Callable[[B], Tensor],
+    *,
+    epochs: int,
+    optimiser: Optimiser,
+    seed: int,
+    make: Callable[[list[nn.Parameter], Optimiser], Steps] = build,
+    count: Callable[[B], int] = len,
+) -> FitReport:
+    """Train any model in place, as `fit` trains a tagger.
+
+    `batches` gives an epoch's batches for its seed, `loss` the loss of each sentence of a batch;
+    `make` makes the optimiser, and `count` says how many sentences the report counts a batch as.
+    Training ends after `epochs` or `optimiser.most` steps, whichever
+    comes first. Raises SmallBatchError for a batch of fewer rows than a gradient may cover.
+    """
+    started = time.perf_counter()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    descent = Descent(trained, optimiser, make=make)
+    steps = tokens = sentences = 0
+    mean = 0.0
+    model.train()
+    place = where_is(model)
+    with drawing(model, derive_seed(seed, "dropout")), enough_memory(place):
+        for epoch in range(epochs):
+            values, sizes = list[Tensor](), list[int]()
+            drawn = batches(derive_seed(seed, "batches", epoch))
+            for batch in islice(drawn, optimiser.left(steps)):
+                check_covers(len(batch))
+                parts = in_parts(batch, place.at_once)
+                values.append(descent.step_down(_losses(loss, parts, model, len(batch))))
+                sizes.append(len(batch))
+                steps, tokens = steps + 1, tokens + batch.tokens
+                sentences += count(batch)
+            if not sizes:
+                raise DataError("there is no sentence to train on")
+            means = home(torch.stack(values)).tolist()
+            total = 0.0
+            for one, size in zip(means, sizes, strict=True):
+                total += one * size
+            mean = total / sum(sizes)
+            if optimiser.left(steps) == 0:
+                break
+    descent.steps.zero_grad()  # gradients would be held until the next training
+    model.eval()
+    return FitReport(mean, sentences, tokens, steps, time.perf_counter() - started)
+
+
+def in_parts(batch: B, at_once: int) -> Iterator[B]:
+    """The batch in parts of at most `at_once` sentences; 0: whole."""
+    if not at_once or len(batch) <= at_once:
+        yield batch
+        return
+    for start in range(0, len(batch), at_once):
+        yield batch.part(start, min(start + at_once, len(batch)))
+
+
+def _losses(
+    loss: Callable[[B], Tensor], parts: Iterable[B], model: nn.Module, size: int
+) -> Iterator[Tensor]:
+    """Each part's share of the mean loss of a batch of this size."""
+    for part in parts:
+        loss_B = loss(beside(part, model))
+        yield loss_B.mean() if len(part) == size else loss_B.sum() / size
+
+
+# --- The gradient of one batch
+
+
+def gradients(
+    model: nn.Module, loss: Callable[[], Tensor], *, seed: int, clip: float
+) -> tuple[float, Arrays]:
+    """The mean of `loss` (loss_B of a batch), and its gradient by trained parameter.
+
+    The norm of the whole gradient is at most `clip` (0: no bound). Dropout is drawn from the seed.
+    The model keeps its weights, and is left in training mode. Raises SmallBatchError for a batch of
+    fewer rows than a gradient may cover.
+    """
+    parameters = {name: p for name, p in named(model).items() if p.requires_grad}
+    for parameter in parameters.values():
+        parameter.grad = None
+    if not model.training:
+        model.train()
+    with drawing(model, derive_seed(seed, "dropout")), enough_memory(where_is(model)):
+        loss_B = loss()
+        check_covers(len(loss_B))
+        mean = loss_B.mean()
+        mean.backward()  # type: ignore[no-untyped-call]
+    if clip > 0.0:
+        nn.utils.clip_grad_norm_(parameters.values(), clip)
+    slopes = {
+        name: at_home(torch.zeros_like(p) if p.grad is None else p.grad)
+        for name, p in parameters.items()
+    }
+    return float(home(mean)), slopes
+
+
+# --- Training a few rows of a large embedding table as if they were the whole table
+#
+# A row that no example reads has a gradient of zero at every step. A fresh optimiser without
+# weight decay leaves it as it is, bit for bit, but still fills in, squares and divides its zeros
+# at every step, and the table is half of a small encoder. So the rows that are read are trained
+# as a table of their own, then put back.
+#
+# Shapes: V rows of the whole table, K rows that are read, D numbers of a row.
+
+
+@contextmanager
+def only_rows(model: nn.Module, table: nn.Embedding, ids: NDArray[np.integer]) -> Iterator[None]:
+    """Reduce `table` to the rows `ids` (in any order, with repeats) for the duration.
+
+    Lookups still use the old ids; any other id is an IndexError. Afterwards, even after an
+    exception, the table has its old parameter again, whose data is replaced and never overwritten;
+    until then `weights.arrays` gives the old values. Nothing happens if unread rows may matter: if
+    the table is shared with another module of `model`, has a maximum norm, or is not trained.
+    """
+    named(model)  # cached on first use, which must not see the temporary parameter
+    whole = table.weight
+    if not _alone(model, table) or not whole.requires_grad:
+        yield
+        return
+    read_K = torch.from_numpy(np.unique(ids).astype(np.int64))
+    place_V = torch.full((len(whole),), len(read_K))
+    place_V[read_K] = torch.arange(len(read_K))
+    padding = table.padding_idx
+    # its gradient is discarded
+    kept = None if padding is None or place_V[padding] == len(read_K) else int(place_V[padding])
+    rows_K, place_V = on(read_K, whole), on(place_V, whole)
+
+    def renumbered(_: nn.Module, asked: tuple[Tensor]) -> tuple[Tensor]:
+        return (place_V[asked[0]],)
+
+    table.padding_idx = kept
+    table.weight = nn.Parameter(whole.detach()[rows_K])
+    hook = table.register_forward_pre_hook(renumbered)
+    try:
+        yield
+    finally:
+        hook.remove()
+        table.padding_idx = padding
+        trained_VD = whole.detach().clone()
+        trained_VD[rows_K] = table.weight.detach()
+        whole.data = trained_VD
+        table.weight = whole
+
+
+def _alone(model: nn.Module, table: nn.Embedding) -> bool:
+    """Whether the table is only used by ordinary lookups."""
+    owners = [m for m in model.modules() for p in m.parameters(recurse=False) if p is table.weight]
+    settled = table.max_norm is None and not table.scale_grad_by_freq
+    return owners == [table] and settled
+
+
+def pieces_read(
+    model: nn.Module, encoder: Any, text: Any, *, optimiser: Optimiser
+) -> AbstractContextManager[None]:
+    """Reduce the table of this encoder, a part of `model`, to the pieces that the text has.
+
+    Nothing happens if the optimiser moves rows that are not read.
+    """
+    if not optimiser.keeps_still:
+        return nullcontext()
+    read_N = np.append(text.ids_N, text.padding)
+    return only_rows(model, encoder.get_input_embeddings(), read_N)
+
+
+# --- What a model loses on each row of a text: nothing is learnt, and nothing is dropped
+#
+# Shapes: S rows, E examples, B rows of a batch.
+
+
+Measured = TypeVar("Measured")
+Floats = NDArray[np.float64]
+
+
+class Cut(Protocol):
+    """A text whose long examples are cut into windows."""
+
+    @property
+    def examples(self) -> int:
+        """The number of examples."""
+        ...
+
+    @property
+    def windows(self) -> tuple[Window, ...]:
+        """What each row is."""
+        ...
+
+
+def row_losses(
+    model: nn.Module,
+    batches: Iterable[tuple[NDArray[np.int64], Measured]],
+    loss: Callable[[Measured], Tensor],
+    *,
+    rows: int,
+) -> Floats:
+    """losses_S of so many rows, in evaluation mode; `batches` come with their rows."""
+    losses_S = np.zeros(rows)
+    with predicting(model):
+        for rows_B, plain in batches:
+            losses_S[rows_B] = at_home(loss(beside(plain, model)))
+    return losses_S
+
+
+def by_example(losses_S: Floats, cut: Cut) -> Floats:
+    """losses_E: the sum over the windows of each example."""
+    owners_S = np.array([window.example for window in cut.windows], np.int64)
+    losses_E = np.zeros(cut.examples)
+    np.add.at(losses_E, owners_S, losses_S)
+    return losses_E
+
+
+Random = np.random.Generator
+Parts = tuple[Tensor, Tensor]
+Make = Callable[[list[nn.Parameter], Optimiser], Steps]
+"""Makes an optimiser of parameters."""
+
+
+class Slopes(NamedTuple):
+    """Each row's gradients by the last layer's weight, flattened (Wang et al. 2023, Eq. 11).
+
+    `source_SG` is of the loss of the site's own annotation, `target_SG` of what another model
+    found; zeros for a row without either.
+    """
+
+    source_SG: NDArray[np.float32]
+    target_SG: NDArray[np.float32]
+
+
+class Pulls(NamedTuple):
+    """Gradients by the last layer's weight, as far as instance weights need them.
+
+    `source` has each row's gradient of the site's own annotation; `target_G` is the sum over all
+    rows for the model's annotation, which `rows` rows have.
+    """
+
+    source: RowSlopes
+    target_G: NDArray[np.float32]
+    rows: int
+
+
+class Epochs(NamedTuple):
+    """How often, in which steps and in which order a text is read."""
+
+    epochs: int
+    batch_size: int
+    optimiser: Optimiser
+    seed: int
+
+
+class RowTrainer(ABC):
+    """Makes, trains and measures models of one kind and form.
+
+    `head` is the name of a model's last linear layer, `per_batch` the most padded places of a batch
+    that is only read.
+    """
+
+    head: ClassVar[str]
+    per_batch: ClassVar[int]
+
+    # --- what a kind says -------------------------------------------------------------------
+
+    @abstractmethod
+    def initial(self, seed: int) -> Any:
+        """A new model; parameters that require a gradient are trained, and travel."""
+
+    @abstractmethod
+    def batch(
+        self, model: Any, text: Any, rows_B: Rows, *, own: Any = None, random: Random | None = None
+    ) -> Any:
+        """These rows, with the annotation `own`; `random` draws what training leaves out."""
+
+    @abstractmethod
+    def losses(self, model: Any, own: Any, batch: Any, *, output: Tensor) -> Parts:
+        """source_B and target_B of the model's output for these rows of annotated text."""
+
+    def loss(self, model: Any, own: Any, batch: Any, *, output: Tensor) -> Tensor:
+        """loss_B of rows that each count once."""
+        source_B, target_B = self.losses(model, own, batch, output=output)
+        return source_B + target_B
+
+    def output(self, model: Any, batch: Any) -> Tensor:
+        """What the model makes of a batch."""
+        output: Tensor = model(batch)
+        return output
+
+    def epoch(self, model: Any, own: Any, *, batch_size: int, random: Random) -> Iterator[Any]:
+        """The batches of one epoch in random order, each of similar lengths."""
+        for rows_B in shuffled(own.text.lengths_S, batch_size, random=random):
+            yield self.batch(model, own.text, rows_B, own=own, random=random)
+
+    def counted(self, batch: Any) -> int:
+        """How many training examples a batch is counted as."""
+        return len(batch)
+
+    def reduced(
+        self, model: Any, own: Any, optimiser: Optimiser
+    ) -> AbstractContextManager[Make | None]:
+        """Reduce tables to the rows that the text reads, if the numbers stay the same.
+
+        Gives what makes the optimiser; None: `build`.
+        """
+        return nullcontext()
+
+    def beliefs(self, model: Any, batch: Any, output: Tensor) -> Tensor:
+        """Logits whose softmax is what the model believes of each row of a public text."""
+        return output
+
+    def gathered(self, text: Any, found: Iterable[tuple[Rows, Tensor]]) -> NDArray[np.float32]:
+        """logits_TY of a public text, from those of batches, here token by token."""
+        return said_of_tokens(text.windows, found, tags=self.classes)
+
+    def soft_loss(self, lesson: Lesson, text: Any) -> Callable[[Tensor, Rows], Tensor]:
+        """What makes loss_B against a teacher of logits and rows_B, here token by token."""
+        return taught_by(lesson, text.windows)
+
+    def label_weights(self, lesson: Lesson, text: Any) -> Callable[[Rows], Tensor]:
+        """What gives weights_B of rows_B: how much the loss of their labels counts."""
+        return told_by(lesson, text.windows)
+
+    @property
+    def classes(self) -> int:
+        """The number of classes of a row of a public text."""
+        raise NotImplementedError
+
+    # --- what follows -----------------------------------------------------------------------
+
+    def fit(
+        self,
+        model: Any,
+        own: Any,
+        *,
+        weights_S: NDArray[np.float32] | None = None,
+        epochs: int,
+        batch_size: int,
+        optimiser: Optimiser,
+        seed: int,
+    ) -> FitReport:
+        """Train in place with a fresh optimiser on the mean loss of each batch's rows.
+
+        A row's loss is its weight times its source loss, plus its target loss. Raises DataError if
+        there is no row.
+        """
+
+        def loss(batch: Any) -> Tensor:
+            output = self.output(model, batch)
+            each_B = None if weights_S is None else weights_S[batch.rows_B]
+            if each_B is None or (each_B == 1.0).all():
+                return self.loss(model, own, batch, output=output)
+            source_B, target_B = self.losses(model, own, batch, output=output)
+            return on(each_B, source_B).to(source_B.dtype) * source_B + target_B
+
+        return self._train(model, own, loss, Epochs(epochs, batch_size, optimiser, seed))
+
+    def distil(
+        self,
+        model: Any,
+        own: Any,
+        *,
+        lesson: Lesson,
+        epochs: int,
+        batch_size: int,
+        optimiser: Optimiser,
+        seed: int,
+    ) -> FitReport:
+        """Train in place on a teacher's beliefs and, as the lesson says, on the text's labels.
+
+        The loss is that of `learning.teaching`. Raises DataError if there is no row.
+        """
+        soft_loss = self.soft_loss(lesson, own.text)
+        label_weights = self.label_weights(lesson, own.text)
+
+        def loss(batch: Any) -> Tensor:
+            output = self.output(model, batch)
+            loss_B = soft_loss(self.beliefs(model, batch, output), batch.rows_B).to(output.dtype)
+            if not lesson.labelled:
+                return loss_B
+            weights_B = on(label_weights(batch.rows_B), loss_B)
+            return loss_B + weights_B * self.loss(model, own, batch, output=output)
+
+        return self._train(model, own, loss, Epochs(epochs, batch_size, optimiser, seed))
+
+    def _train(self, model: Any, own: Any, loss: Callable[[Any], Tensor], how: Epochs) -> FitReport:
+        def batches(seed: int) -> Iterator[Any]:
+            random = np.random.default_rng(seed)
+            return self.epoch(model, own, batch_size=how.batch_size, random=random)
+
+        with self.reduced(model, own, how.optimiser) as make:
+            return train(
+                model,
+                batches,
+                loss,
+                epochs=how.epochs,
+                optimiser=how.optimiser,
+                seed=how.seed,
+                make=make or build,
+                count=self.counted,
+            )
+
+    def gradient(
+        self, model: Any, own: Any, *, size: int, clip: float, seed: int
+    ) -> tuple[float, Arrays]:
+        """The mean loss of `size` rows drawn by the seed, and its gradient by parameter.
+
+        The norm of the whole gradient is at most `clip` (0: no bound).
+        """
+        random = np.random.default_rng(seed)
+        rows_B = drawn_rows(own.text.lengths_S, size, random=random)
+        batch = beside(self.batch(model, own.text, rows_B, own=own, random=random), model)
+        return gradients(model, lambda: self._loss_of(model, own, batch), seed=seed, clip=clip)
+
+    def unit_gradients(self, model: Any, own: Any, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
+        """The gradient of each unit's loss, without dropout (`unit_slopes.unit_gradients`)."""
+
+        def losses(rows_B: Rows) -> Tensor:
+            batch = beside(self.batch(model, own.text, rows_B, own=own), model)
+            return self._loss_of(model, own, batch)
+
+        return unit_gradients(model, losses, units, lengths_S=own.text.lengths_S)
+
+    def row_losses(self, model: Any, own: Any) -> NDArray[np.float64]:
+        """losses_S: what training would lose on each row, without dropout."""
+        return row_losses(
+            model,
+            ((one.rows_B, one) for one in self.reads(model, own.text, own=own)),
+            lambda batch: self._loss_of(model, own, batch),
+            rows=len(own),
+        )
+
+    def example_losses(self, model: Any, own: Any) -> NDArray[np.float64]:
+        """losses_E: what training would lose on each example, of one row or several windows."""
+        return by_example(self.row_losses(model, own), own.text)
+
+    def slopes(self, model: Any, own: Any) -> Slopes:
+        """The gradients of each row's two losses by the last layer's weight, without dropout.
+
+        The model keeps its weights.
+        """
+        linear = model.get_submodule(self.head)
+        assert isinstance(linear, nn.Linear)
+        shape = (len(own), linear.weight.numel())
+        source_SG, target_SG = np.zeros(shape, np.float32), np.zeros(shape, np.float32)
+        with still(model):
+            for one in self.reads(model, own.text, own=own):
+                batch = beside(one, model)
+
+                def losses(output: Tensor, batch: Any = batch) -> Parts:
+                    return self.losses(model, own, batch, output=output)
+
+                outputs = partial(self.output, model, batch)
+                found = last_layer_slopes(linear, outputs, losses=losses)
+                source_SG[batch.rows_B], target_SG[batch.rows_B] = map(at_home, found)
+        return Slopes(source_SG, target_SG)
+
+    def pulls(self, model: Any, own: Any) -> Pulls:
+        """The same gradients, with those of what another model found summed."""
+        found = self.slopes(model, own)
+        rows = int(found.target_SG.any(1).sum())
+        return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0), rows)
+
+    def row_logits(self, model: Any, text: Any) -> NDArray[np.float32]:
+        """logits_TY of every row of a public text; their softmax is the model's belief."""
+
+        def found() -> Iterator[tuple[Rows, Tensor]]:
+            for one in self.reads(model, text):
+                batch = beside(one, model)
+                yield batch.rows_B, home(self.beliefs(model, batch, self.output(model, batch)))
+
+        with predicting(model):
+            return self.gathered(text, found())
+
+    def reads(self, model: Any, text: Any, *, own: Any = None) -> Iterator[Any]:
+        """Every row once, longest first, in batches of `per_batch`."""
+        for rows_B in longest_first(text.lengths_S, self.per_batch):
+            yield self.batch(model, text, rows_B, own=own)
+
+    def _loss_of(self, model: Any, own: Any, batch: Any) -> Tensor:
+        return self.loss(model, own, batch, output=self.output(model, batch))
+
+
+class EntityTrainer(RowTrainer):
+    """A trainer of models that find entities.
+
+    An entity is a site's own annotation (source) or another model's (target), by its type.
+    """
+
+    @property
+    @abstractmethod
+    def types(self) -> tuple[str, ...]:
+        """The complete tag set, in order."""
+
+    @abstractmethod
+    def prepared(self, examples: Sequence[Example]) -> Any:
+        """Sentences, encoded, without their spans."""
+
+    @abstractmethod
+    def annotated(
+        self, text: Any, spans: Sequence[Sequence[TypedSpan]], *, source: Set[str]
+    ) -> Any:
+        """The text with these spans of each example; types in `source` are the site's own."""
+
+    @abstractmethod
+    def find(
+        self, model: Any, text: Any, *, wanted: Collection[str] | None = None
+    ) -> list[list[FoundSpan]]:
+        """The spans of each example, in order of start.
+
+        With `wanted`, the model chooses among these types and "no entity" alone.
+        """
+
+
+@dataclass(frozen=True)
+class Read:
+    """Documents ready for prediction: segmented, without annotation, and encoded."""
+
+    documents: list[Document]
+    examples: list[Example]
+    text: Any
+
+
+def read(trainer: EntityTrainer, documents: Sequence[Document]) -> Read:
+    """Prepare documents: the work that does not depend on weights, done once for many rounds."""
+    bare, examples = bare_sentences(documents)
+    return Read(bare, examples, trainer.prepared(examples))
+
+
+def annotate_with(
+    trainer: EntityTrainer,
+    model: nn.Module,
+    found: Read,
+    *,
+    wanted: Collection[str] | None = None,
+) -> list[Document]:
+    """The documents, segmented, with only the entities that the model finds, of `wanted` types."""
+    spans = trainer.find(model, found.text, wanted=wanted)
+    return with_entities(found.documents, found.examples, spans)
