@@ -4,7 +4,6 @@ from pathlib import Path
 import pytest
 
 from cases import each
-from confide.corpora.published import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
 from confide.methods import method_of
 from confide.recipes import RecipeInfo, recipe_path, recipes
@@ -12,6 +11,7 @@ from confide.runs.sites import gather
 from confide.settings import load
 from confide.text.checking import check
 from confide.text.formats import Options, read
+from confide.text.published.catalogue import CORPORA, VARIABLE, locate
 
 NAMES = [recipe.name for recipe in recipes()]
 PARTS = ("train", "dev", "test")

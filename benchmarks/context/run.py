@@ -28,10 +28,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from confide.corpora.published import locate
 from confide.corpora.synthetic import HABITS, documents
 from confide.seeds import seeded
 from confide.text.formats import read
+from confide.text.published.catalogue import locate
 from confide.training.batches import (
     Encoded,
     Example,

@@ -32,7 +32,6 @@ import torch
 from common import Clock, keep, medians, settings_for, text_files
 
 from confide.corpora.dealing import partition
-from confide.corpora.published import locate
 from confide.federation.keys import new_key, read_key
 from confide.federation.memory import CheckpointStore
 from confide.federation.messages import decode
@@ -44,6 +43,7 @@ from confide.seeds import derive_seed, seeded
 from confide.settings import Settings
 from confide.text.document import Document
 from confide.text.formats import read
+from confide.text.published.catalogue import locate
 from confide.training import tagger
 from confide.training.batches import Encoded, TagSet, encode, examples_from
 from confide.training.tagger import Tagger, TaggerSizes, train_batches

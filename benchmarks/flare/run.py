@@ -103,7 +103,7 @@ def found(folder: Path, files: dict[str, str]) -> list[Any]:
 
 
 def located(path: str) -> Path:
-    from confide.corpora.published import locate
+    from confide.text.published.catalogue import locate
 
     return locate(path)
 

@@ -27,10 +27,10 @@ import numpy as np
 
 from confide.corpora.distant import knowledge_of, triples_of
 from confide.corpora.distant import label as labelled
-from confide.corpora.published import locate
 from confide.text.checking import retag
 from confide.text.document import Document, Relation, pair_attributes
 from confide.text.formats import read, write
+from confide.text.published.catalogue import locate
 
 BAG = 4
 BAGS = 1200  # with a relation

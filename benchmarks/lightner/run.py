@@ -30,7 +30,6 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BartConfig, BartForConditionalGeneration
 
-from confide.corpora.published import locate
 from confide.kinds.lightner.model import (
     NOTHING,
     EncodedLightner,
@@ -49,6 +48,7 @@ from confide.kinds.lightner.model import (
 )
 from confide.kinds.lightner.site import model as pointing
 from confide.text.formats import read
+from confide.text.published.catalogue import locate
 from confide.training.batches import examples_from
 from confide.training.devices import has_wide_products
 from confide.training.encoder import find_folder

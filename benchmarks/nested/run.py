@@ -19,13 +19,13 @@ from itertools import product
 from pathlib import Path
 
 from confide.api import run
-from confide.corpora.published import locate
 from confide.jobs.predict import predict
 from confide.scoring import count_entities, f1, micro
 from confide.scoring.counts import EntityCounts
 from confide.settings import parse
 from confide.text.document import Document, Entity
 from confide.text.formats import read, write
+from confide.text.published.catalogue import locate
 from confide.text.segment import segmented
 
 KINDS = ("encoder", "spans")

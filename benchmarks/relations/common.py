@@ -20,12 +20,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from confide.corpora.published import locate
 from confide.kinds.pieces import EncodedRelations, RelationBatch, relation_batch
 from confide.kinds.relations.batches import candidates
 from confide.kinds.relations.model import RelationClassifier, RelationForm, RelationTrainer
 from confide.kinds.relations.site import model as relation
 from confide.text.formats import read
+from confide.text.published.catalogue import locate
 from confide.training.devices import WideLinear
 from confide.training.encoder import load_encoder
 from confide.training.weights import arrays, load

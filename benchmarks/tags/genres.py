@@ -18,10 +18,10 @@ from run import KINDS
 from table import EVERY, NAMES, ORDER, spread
 
 from confide.api import predict, read
-from confide.corpora.published import locate
 from confide.scoring import count_entities, f1, micro
 from confide.text.checking import retag
 from confide.text.document import Document
+from confide.text.published.catalogue import locate
 
 FILE = "$CONFIDE_DATA/uner_ewt/en_ewt-ud-test.iob2"
 TYPES = {"PER": "person", "ORG": "organisation", "LOC": "location"}

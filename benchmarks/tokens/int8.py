@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from confide.api import export, release
-from confide.corpora.published import locate
 from confide.runs.loading import released
 from confide.text.formats import read
+from confide.text.published.catalogue import locate
 from confide.training.batches import examples_from
 
 FILES = ("devel.tsv", "test.tsv")

@@ -22,12 +22,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from confide.corpora.published import locate
 from confide.kinds import encoder
 from confide.kinds.encoder import TokenForm, TokenTrainer
 from confide.kinds.pieces import token_batch
 from confide.kinds.tagger.model import TaggerTrainer
 from confide.text.formats import read
+from confide.text.published.catalogue import locate
 from confide.training.batches import Example, TagSet, examples_from
 from confide.training.crf import Scores, negative_log_likelihood, token_losses
 from confide.training.encoder import load_encoder

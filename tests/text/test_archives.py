@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.corpora.published import VARIABLE, locate
 from confide.errors import ConfideError, FormatError, MissingDataError
 from confide.text import files
 from confide.text.files import exists, files_below, inside, is_folder, read_bytes
 from confide.text.formats import read
+from confide.text.published.catalogue import VARIABLE, locate
 
 XML = (
     '<document id="d1"><sentence id="d1.s0" text="Aspirin rash">'

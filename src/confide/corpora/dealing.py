@@ -14,13 +14,13 @@ from typing import Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.corpora.published import locate
 from confide.errors import DataError, SettingsError
 from confide.files import Tree
 from confide.kinds.bags.batches import Same, identity
 from confide.text.document import NO_RELATION, PAIR, Document, Entity, Problem, stated_pairs
 from confide.text.files import write_text
 from confide.text.formats import Reading, format_named, read, write
+from confide.text.published.catalogue import locate
 from confide.text.segment import segmented, words_cut
 
 # --- Documents by the pair of entities that they state, to keep bags whole and text apart

@@ -14,7 +14,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from confide.corpora.published import locate
 from confide.errors import DataError, Note, RunError, SettingsError, printable
 from confide.files import Tree
 from confide.kinds.entities import among
@@ -45,6 +44,7 @@ from confide.scoring.relations import Fact, Mention, count_facts
 from confide.text.checking import retag
 from confide.text.document import NO_RELATION, Document, Problem
 from confide.text.formats import Options, read
+from confide.text.published.catalogue import locate
 
 STANDARD_INPUT = "-"
 

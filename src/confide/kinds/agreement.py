@@ -27,7 +27,6 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.corpora.published import locate
 from confide.errors import (
     ConfideError,
     DataError,
@@ -47,6 +46,7 @@ from confide.kinds.protocol import Agreed, shown
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
+from confide.text.published.catalogue import locate
 from confide.training.batches import Encoded, Example, examples_from, with_context
 from confide.training.context import cache_folder, contextual
 from confide.training.encoder import FrozenEncoder, Tuning, load_encoder

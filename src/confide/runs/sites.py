@@ -32,7 +32,6 @@ from confide.corpora.dealing import (
     part_facts,
     partition,
 )
-from confide.corpora.published import locate
 from confide.errors import DataError, RunError, SettingsError, os_errors_as
 from confide.federation.engines import SiteSpec
 from confide.federation.guards import Guards
@@ -49,6 +48,7 @@ from confide.tasks import TASKS, USUAL
 from confide.text.checking import check_types, retag
 from confide.text.document import Document, Problem, stated_pairs
 from confide.text.formats import Options, read
+from confide.text.published.catalogue import locate
 from confide.text.segment import into_sentences, segmented
 from confide.training.batches import only
 

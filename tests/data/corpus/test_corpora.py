@@ -3,10 +3,10 @@ import re
 import pytest
 
 from cases import each
-from confide.corpora.published import CORPORA, VARIABLE, locate
 from confide.errors import MissingDataError, SettingsError
 from confide.text.files import exists
 from confide.text.formats import FORMATS
+from confide.text.published.catalogue import CORPORA, VARIABLE, locate
 from confide.text.tagging import SCHEMES
 
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-from confide.corpora.published import locate
 from confide.errors import FederationError, SettingsError, printable
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation, Parted, alike
@@ -47,6 +46,7 @@ from confide.kinds.lightner.model import (
 from confide.kinds.protocol import Agreed, How, SiteModel, desk_at
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
+from confide.text.published.catalogue import locate
 from confide.training.trainer import EntityTrainer
 
 

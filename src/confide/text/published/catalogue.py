@@ -54,7 +54,7 @@ class Corpus:
 
 @cache
 def _shipped() -> Mapping[str, Corpus]:
-    table = tomllib.loads((files("confide.corpora") / "corpora.toml").read_text("utf-8"))
+    table = tomllib.loads((files("confide.text.published") / "corpora.toml").read_text("utf-8"))
     return MappingProxyType({name: _corpus(name, entry) for name, entry in table.items()})
 
 
