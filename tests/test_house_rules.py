@@ -64,28 +64,6 @@ def _where(path: Path, node: ast.AST) -> str:
 ACROSS = {"contract", "fuzz", "wire"}
 
 
-def test_tests_mirror_the_rooms() -> None:
-    """The tests of a module are where its path says; a folder of tests is a room."""
-    tests = SRC.parent.parent / "tests"
-    homes: dict[str, set[Path]] = {}
-    for path in MODULES:
-        own = path.parent if path.name == "__init__.py" else path.with_suffix("")
-        homes.setdefault(own.name, set()).add(own.relative_to(SRC).parent)
-    broken = []
-    for path in sorted(tests.rglob("test_*.py")):
-        at = path.relative_to(tests).parent
-        about = path.stem.removeprefix("test_")
-        if not at.parts or at.parts[0] in ACROSS:
-            # a test of one module of that name would be in its room
-            if about in homes and Path() not in homes[about] and at != Path(about):
-                broken.append(f"{at / path.name} is about {homes[about]}")
-        elif not (SRC / at).is_dir():
-            broken.append(f"{at / path.name} is in no room")
-        elif about in homes and at not in homes[about]:
-            broken.append(f"{at / path.name} belongs to {homes[about]}")
-    assert not broken
-
-
 def test_there_is_something_to_check() -> None:
     assert len(MODULES) > 10
 
@@ -270,18 +248,3 @@ def test_the_check_of_tasks_and_extractors_sees_what_it_should(line: str) -> Non
     for right in ("of == task", "learns == 'relations'", "isinstance(model, Trained)"):
         tree = ast.parse(right)
         assert not [*_asks_which_task(tree), *_asks_which_extractor(tree)]
-
-
-def test_inheritance_is_at_most_two_deep() -> None:
-    """Counted among our own classes: a class, its base, and no base of that base."""
-    bases: dict[str, list[str]] = {}
-    for _, tree in _trees():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                bases[node.name] = [ast.unparse(base).split("[")[0] for base in node.bases]
-
-    def depth(name: str) -> int:
-        return 1 + max((depth(base) for base in bases[name] if base in bases), default=0)
-
-    deep = {name: depth(name) for name in bases if not name.endswith(("Error", "Fault"))}
-    assert not {name: steps for name, steps in deep.items() if steps > BASES + 1}

@@ -41,9 +41,12 @@ _INSTEAD = {'federation.sums = "integers"': "masked"}
 """The nearest value that there is, by `key = "value"`."""
 
 
-def advice_on(place: str, value: object) -> str | None:
-    """What to do instead of a removed key, or of a removed value of one; None: it never was."""
-    return SETTINGS.get(place) or SETTINGS.get(f'{place} = "{value}"')
+def advice_on(place: str, value: object, *, known: bool) -> str | None:
+    """What to do instead of a removed key, or of a removed value of a key that is `known` still.
+
+    None: there never was one.
+    """
+    return SETTINGS.get(f'{place} = "{value}"' if known else place)
 
 
 def without_removed(tree: Tree) -> Tree:

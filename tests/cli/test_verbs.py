@@ -511,9 +511,9 @@ def test_release_needs_a_folder(put: Any, in_tmp: Path) -> None:
     done = call("release", "runs/a", "--out", "open", "--key", "k")
     assert verb.options == {"out": Path("open"), "site": None, "key": Path("k")}
     assert "anyone who has this folder can read" in done.stderr
-    (in_tmp / "open" / "relations.safetensors").touch()
+    (in_tmp / "open" / "model.safetensors").rename(in_tmp / "open" / "relations.safetensors")
     assert "no key" in call("release", "runs/a", "--out", "open").stderr
-    (in_tmp / "open" / "config.json").touch()
+    (in_tmp / "open" / "relations.safetensors").rename(in_tmp / "open" / "config.json")
     assert "memorised" in call("release", "runs/a", "--out", "open").stderr
 
 

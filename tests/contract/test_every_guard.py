@@ -223,7 +223,7 @@ def gradients(patch: pytest.MonkeyPatch) -> Iterator[list[int]]:
         real(rows)
 
     with patch.context() as own:
-        for room in ("learning.fit", "learning.texts", "learning.gradients"):
+        for room in ("training.trainer",):
             own.setattr(f"confide.{room}.check_covers", look)
         yield seen
 

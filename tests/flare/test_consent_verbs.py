@@ -228,8 +228,8 @@ def test_status_needs_no_torch(kit: Kit) -> None:
 
     code = (
         "import sys; from pathlib import Path\n"
-        "from confide.flare.kits import startup; from confide.flare.run import standing\n"
-        "kit = startup.open_kit(Path(sys.argv[1])); standing.standings(kit); standing.guards(kit)\n"
+        "from confide.flare.kits.kit import open_kit; from confide.flare.run import standing\n"
+        "kit = open_kit(Path(sys.argv[1])); standing.standings(kit); standing.guards(kit)\n"
         "standing.spent(kit)\n"
         "print('torch' in sys.modules)"
     )

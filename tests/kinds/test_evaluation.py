@@ -22,7 +22,7 @@ from confide.kinds.steps import (
     score_documents,
 )
 from confide.scoring import count_entities, sum_counts
-from confide.scoring.relations import BINS, BagCounts, count_bags
+from confide.scoring.relations import BINS, BagCounts, count_ranked
 from confide.text.document import Document, Entity
 
 
@@ -116,7 +116,7 @@ def test_counts_by_confidence_that_cannot_be_are_refused(rows: list[list[int]], 
 def bag_reply() -> BagsScored:
     scores = np.array([[0.2, 0.7, 0.1], [0.8, 0.1, 0.1], [0.1, 0.3, 0.6]])
     facts = [frozenset({"causes"}), frozenset(), frozenset({"eases", "unknown"})]
-    return bags_scored(count_bags(scores, ["no-relation", "causes", "eases"], facts))
+    return bags_scored(count_ranked(scores, ["no-relation", "causes", "eases"], facts))
 
 
 def test_counts_of_bags_round_trip() -> None:

@@ -267,7 +267,6 @@ def test_a_group_of_sites_is_no_sum_under_noise(tmp_path: Path) -> None:
         sites=9,
         examples=0.0,
         labels=[],
-        part="all",
     )
     for opening, kind in ((usual, Offered), (replace(usual, group=True, attempt=8), Failure)):
         reply = decode_one_of((Offered, Failure), host.answer("add_noisily", 3, encode(opening)))

@@ -98,7 +98,7 @@ def test_a_key_gives_one_sequence_on_all_machines() -> None:
 
 def test_long_draws_go_on_where_a_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = skellam_of(50).draw(KEY, 1001)
-    monkeypatch.setattr(noise, "_BLOCK", 7)
+    monkeypatch.setattr(noise, "_DRAWN_AT_ONCE", 7)
     assert (skellam_of(50).draw(KEY, 1001) == whole).all()
     assert len(set(whole.tolist())) > 20
 

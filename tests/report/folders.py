@@ -12,7 +12,7 @@ from confide.scoring import (
     BagCounts,
     RelationCounts,
     bag_scores,
-    count_bags,
+    count_ranked,
     relation_scores,
     sum_bag_counts,
     sum_relation_counts,
@@ -149,7 +149,7 @@ def relation_errors(site: str, secret: str = "dry cough") -> dict[str, Any]:
 
 def bag_counts(sure: float, *, bags: int = 300, seed: int = 0) -> BagCounts:
     """Bags whose facts are ranked the higher the surer the model is."""
-    return count_bags(*scored_bags(sure, bags=bags, seed=seed))
+    return count_ranked(*scored_bags(sure, bags=bags, seed=seed))
 
 
 def bag_sentences(site: str, sure: float, *, seed: int = 0) -> dict[str, Any]:

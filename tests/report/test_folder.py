@@ -82,7 +82,7 @@ def test_text_is_left_unread(tmp_path: Path) -> None:
         ("result.json", "{", "cannot be read as JSON"),
         ("result.json", "[1]", "does not hold a JSON object"),
         ("result.json", "{}", "not the result of a run"),
-        ("result.json", '{"schema": 1, "task": "qa"}', "bags or text; got 'qa'.*upgrade"),
+        ("result.json", '{"schema": 1, "task": "qa"}', "re or bags; got 'qa'.*upgrade"),
         ("result.json", '{"schema": 2}', "newer confide.*schema 1.*schema 2.*upgrade"),
         ("ledger.jsonl", '{"round": 1}\n', r"ledger\.jsonl:1: a line of the ledger is damaged"),
         ("ledger.jsonl", "\n[]\n", r"ledger\.jsonl:2"),

@@ -160,7 +160,7 @@ def test_a_run_that_is_made_here_has_the_keys_in_the_order_they_are_given() -> N
             r"newer confide.*schema 1 or older; got schema 2.*upgrade",
         ),
         (("schema",), 10**60, r"newer confide.*got schema 1000.*…"),
-        (("task",), "qa", r"ner or re or bags or text; got 'qa'.*upgrade"),
+        (("task",), "qa", r"ner or re or bags; got 'qa'.*upgrade"),
         (("task",), ["ner"], r"got \['ner'\]"),
     ],
 )

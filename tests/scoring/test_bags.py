@@ -16,7 +16,7 @@ from confide.scoring.relations import (
     BagCounts,
     auc,
     bag_scores,
-    count_bags,
+    count_ranked,
     precisions_at,
     ranking,
     sum_bag_counts,
@@ -51,7 +51,7 @@ def exact(scores, facts):
 @each("bags", [30, 400, 5000])
 def test_the_histogram_comes_to_what_raw_scores_come_to(bags: int) -> None:
     scores, facts = drawn(bags)
-    found, raw = bag_scores(count_bags(scores, LABELS, facts)), exact(scores, facts)
+    found, raw = bag_scores(count_ranked(scores, LABELS, facts)), exact(scores, facts)
     assert abs(found["auc"] - auc(raw)) < 1e-3
     assert abs(found["auc_2000"] - auc(raw.first(2000))) < 1e-3
     for first, share in precisions_at(raw).items():
@@ -62,8 +62,10 @@ def test_the_histogram_comes_to_what_raw_scores_come_to(bags: int) -> None:
 
 def test_counts_of_sites_add_up_to_those_of_all() -> None:
     scores, facts = drawn(300)
-    whole = count_bags(scores, LABELS, facts)
-    parts = [count_bags(scores[cut], LABELS, facts[cut]) for cut in (slice(0, 90), slice(90, 300))]
+    whole = count_ranked(scores, LABELS, facts)
+    parts = [
+        count_ranked(scores[cut], LABELS, facts[cut]) for cut in (slice(0, 90), slice(90, 300))
+    ]
     assert sum_bag_counts(parts) == parts[0] + parts[1] == whole
     assert whole != parts[0]
     assert sum_bag_counts([]) == BagCounts()
@@ -79,7 +81,7 @@ def test_best_labels_are_counted_by_relation() -> None:
         [0.1, 0.1, 0.2, 0.6],  # c, and is a relation that the model does not know
     ])  # fmt: skip
     facts = [frozenset("ab"), frozenset("c"), frozenset(), frozenset(), frozenset({"new"})]
-    counts = count_bags(scores, LABELS, facts)
+    counts = count_ranked(scores, LABELS, facts)
     assert counts.relations == {
         "a": Count(1, 1, 1), "b": Count(0, 1, 1), "c": Count(0, 1, 1), "new": Count(0, 0, 1)
     }  # fmt: skip
@@ -90,13 +92,13 @@ def test_best_labels_are_counted_by_relation() -> None:
 
 
 def test_scores_at_the_ends_fall_into_the_last_bins() -> None:
-    counts = count_bags(np.array([[0.0, 1.0], [1.0, 0.0]]), LABELS[:2], [frozenset("a")] * 2)
+    counts = count_ranked(np.array([[0.0, 1.0], [1.0, 0.0]]), LABELS[:2], [frozenset("a")] * 2)
     assert counts.candidates_B[[0, BINS - 1]].tolist() == [1, 1]
 
 
 def test_a_score_is_json() -> None:
     scores, facts = drawn(50)
-    found = bag_scores(count_bags(scores, LABELS, facts))
+    found = bag_scores(count_ranked(scores, LABELS, facts))
     assert json.loads(json.dumps(found)) == found
 
 
@@ -112,11 +114,11 @@ def test_a_score_is_json() -> None:
 )
 def test_what_cannot_be_is_refused(scores, labels, facts, says) -> None:
     with pytest.raises(DataError, match=says):
-        count_bags(np.array(scores), labels, facts)
+        count_ranked(np.array(scores), labels, facts)
 
 
 def test_counts_are_equal_only_if_every_number_is() -> None:
-    whole = count_bags(*drawn(9)[:1], LABELS, drawn(9)[1])
+    whole = count_ranked(*drawn(9)[:1], LABELS, drawn(9)[1])
     moved = np.roll(whole.candidates_B, 1)
     for change in (
         {"candidates_B": moved}, {"true_B": np.roll(whole.true_B, 1)}, {"facts": 99}, {"bags": 8},

@@ -29,7 +29,7 @@ from unicodedata import bidirectional
 import typer
 
 from confide.errors import Note, RunError, SettingsError, printable
-from confide.report.folder import points, size
+from confide.report.words import points, size
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType

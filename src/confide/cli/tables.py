@@ -13,8 +13,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from confide.report.folder import count, duration, load_run, points, size
-from confide.report.tables import left, results
+from confide.report.words import count, duration, points, size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -417,6 +416,9 @@ def _each_f1(values: Scored) -> list[str]:
 
 def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
     """Scores, what the model finds in held-out sentences, what left the sites, what to do next."""
+    from confide.report.folder import load_run
+    from confide.report.tables import left, results
+
     runs = {name: load_run(path) for name, path in shown.runs.items()}
     yield Text("\nSYNTHETIC text from three made-up sites: scores say nothing about real notes.\n")
     yield results(runs, title="Does training together help?")

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from confide import __version__
 from confide.errors import RunError, os_errors_as
 from confide.files import for_the_owner, write_whole
-from confide.report import folder
+from confide.report import words
 from confide.report.folder import FinishedRun, Refused, load_run, load_runs, task_of
 from confide.report.plots import MOST_ROWS, Range
 from confide.report.sections import (
@@ -76,13 +76,13 @@ def lede(runs: Sequence[FinishedRun]) -> str:
         return f"{len(runs)} runs on {what}." if len(runs) > 1 else f"One run on {what}."
     own = "a model for each" if federated.result.personal else "one model"
     told = f"{what[0].upper()}{what[1:]} trained {own} without sharing text"
-    told += f": {folder.points(f1[federated.method])} {task.words.score or task.words.kind(kind)}"
+    told += f": {words.points(f1[federated.method])} {task.words.score or task.words.kind(kind)}"
     if f1.get("alone") is not None:
-        told += f"; each site by itself reaches {folder.points(f1['alone'])}"
+        told += f"; each site by itself reaches {words.points(f1['alone'])}"
     if f1.get("public-only") is not None:
-        told += f"; the public set alone, {folder.points(f1['public-only'])}"
+        told += f"; the public set alone, {words.points(f1['public-only'])}"
     if f1.get("pooled") is not None:
-        told += f"; all text in one place, {folder.points(f1['pooled'])}"
+        told += f"; all text in one place, {words.points(f1['pooled'])}"
     return told + "."
 
 
@@ -110,7 +110,7 @@ def told_range(range: Range | None) -> str:
     if range is None:
         return ""
     return f"{LEVEL:.0%}".replace("%", " %") + (
-        f" interval {folder.points(range[0])} to {folder.points(range[1])}"
+        f" interval {words.points(range[0])} to {words.points(range[1])}"
     )
 
 
@@ -166,12 +166,12 @@ def _weakest(run: FinishedRun) -> Iterator[str]:
     parts = []
     if len(sites) > 1:
         site = min(sites, key=sites.__getitem__)
-        parts.append(f"site is {site} ({folder.points(sites[site])})")
+        parts.append(f"site is {site} ({words.points(sites[site])})")
     if len(types) > 1:
         type = min(types, key=lambda name: (types[name]["f1"], name))
-        marked = folder.count(types[type].get("support"))
+        marked = words.count(types[type].get("support"))
         verb = "" if parts else "is "
-        parts.append(f"type {verb}{type} ({folder.points(types[type]['f1'])}; {marked} marked)")
+        parts.append(f"type {verb}{type} ({words.points(types[type]['f1'])}; {marked} marked)")
     if parts:
         yield f"The weakest {', the weakest '.join(parts)}."
 
@@ -239,7 +239,7 @@ def render(runs: Sequence[FinishedRun], *, renewed: bool = False) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (folder.points, folder.size, folder.duration, folder.count):
+    for function in (words.points, words.size, words.duration, words.count):
         environment.filters[function.__name__] = function
     return environment.get_template("page.html.j2").render(
         version=__version__,
@@ -341,7 +341,7 @@ def _overlooked(runs: Sequence[FinishedRun]) -> list[str]:
     for run in runs:
         labels.setdefault(sum(run.overall.get("missed", {}).values()), []).append(run.label)
     return [
-        f"{', '.join(alike)}: {folder.count(missed)} marked relations join pairs that were not"
+        f"{', '.join(alike)}: {words.count(missed)} marked relations join pairs that were not"
         " looked at; they count as not found."
         for missed, alike in labels.items()
         if missed

@@ -15,7 +15,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from confide.errors import DataError, RunError
-from confide.report import folder, plots
+from confide.report import plots, words
 from confide.report.folder import (
     BagCase,
     BagErrors,
@@ -25,7 +25,6 @@ from confide.report.folder import (
     PairCase,
     RelationErrors,
     SentenceCase,
-    count,
     task_of,
 )
 from confide.report.plots import (
@@ -43,6 +42,7 @@ from confide.report.plots import (
 )
 from confide.report.plots import precision_recall as drawn
 from confide.report.views import RunView
+from confide.report.words import count
 from confide.runs.folder import (
     Audit,
     SiteAudit,
@@ -98,7 +98,7 @@ def site_curves(views: Sequence[RunView]) -> SiteCurves | None:
     shown = list(drawn.items())[:MOST_SITES]
     curves = []
     for number, (site, own) in enumerate(shown):
-        told = "; ".join(f"{one.label}: last {folder.points(one.points[-1][1])}" for one in own)
+        told = "; ".join(f"{one.label}: last {words.points(one.points[-1][1])}" for one in own)
         alternative = f"Development scores of {site} by round. {told}."
         plot = site_curve(
             own, id=f"curve{number}", limits=limits, last=last, alternative=alternative
@@ -210,9 +210,9 @@ def precision_recall(views: Sequence[RunView]) -> Ranked | None:
     if not lines:
         return None
     told = "; ".join(
-        f"{line.label}: precision {folder.points(line.points[0][1])} at recall"
-        f" {folder.points(line.points[0][0])}, {folder.points(line.points[-1][1])} at"
-        f" {folder.points(line.points[-1][0])}"
+        f"{line.label}: precision {words.points(line.points[0][1])} at recall"
+        f" {words.points(line.points[0][0])}, {words.points(line.points[-1][1])} at"
+        f" {words.points(line.points[-1][0])}"
         for line in lines
     )
     plot = drawn(lines, id="ranked", alternative=f"Precision over recall on test text. {told}.")
@@ -321,7 +321,7 @@ def _reliable_types(told: Calibration, *, id: str) -> Iterator[TypeView]:
 
 
 def _said(points: Sequence[Point]) -> str:
-    each = (f"{folder.points(right)} right at {folder.points(sure)}" for sure, right, _ in points)
+    each = (f"{words.points(right)} right at {words.points(sure)}" for sure, right, _ in points)
     return f"{'; '.join(each)}."
 
 
@@ -581,7 +581,7 @@ def _section(
         for number, view in enumerate(views)
     ]
     told = "; ".join(
-        f"{view.run.label}: " + ", ".join(f"{n} {folder.points(f1)}" for n, f1 in value.items())
+        f"{view.run.label}: " + ", ".join(f"{n} {words.points(f1)}" for n, f1 in value.items())
         for view, (_, value) in zip(views, values, strict=True)
     )
     id, title = drawing
@@ -645,9 +645,9 @@ def learning_curves(views: Sequence[RunView]) -> list[Markup]:
         lines = [line for view in shown if (line := _line(view, x_of)) is not None]
         if lines:
             told = "; ".join(
-                f"{line.label}: from {folder.points(line.points[0][1])} to"
-                f" {folder.points(line.points[-1][1])}"
-                + (f", best {folder.points(line.best[1])}" if line.best else "")
+                f"{line.label}: from {words.points(line.points[0][1])} to"
+                f" {words.points(line.points[-1][1])}"
+                + (f", best {words.points(line.best[1])}" if line.best else "")
                 for line in lines
             )
             alternative = f"{_spoken(views, kind)} on development text by {label}. {told}."

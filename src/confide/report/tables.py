@@ -8,7 +8,8 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from confide.report.folder import FinishedRun, points, size, task_of, totals
+from confide.report.folder import FinishedRun, task_of, totals
+from confide.report.words import points, size
 from confide.tasks import TASKS
 
 

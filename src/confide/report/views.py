@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from confide.report import folder
+from confide.report import words
 from confide.report.folder import FinishedRun, totals
 from confide.report.plots import COLOURS, MOST_ROWS, Look, traffic
 
@@ -68,7 +68,7 @@ class RunView:
 def view_of(number: int, run: FinishedRun) -> RunView:
     """The view of a run, given its number on the page."""
     rows = tuple((site, run.bytes("up", site), run.bytes("down", site)) for site in run.senders)
-    told = "; ".join(f"{s}: {folder.size(u)} up, {folder.size(d)} down" for s, u, d in rows)
+    told = "; ".join(f"{s}: {words.size(u)} up, {words.size(d)} down" for s, u, d in rows)
     plot = None
     if any(up or down for _, up, down in rows):
         alternative = f"Bytes that left and reached each site. {told}."

@@ -535,7 +535,7 @@ class BagCounts:
         return Ranking.of(self.candidates_B[::-1], self.true_B[::-1], self.facts)
 
 
-def count_bags(
+def count_ranked(
     scores_GR: NDArray[np.floating], relations: Sequence[str], facts: Sequence[frozenset[str]]
 ) -> BagCounts:
     """Count the bags with these scores from 0 to 1 and these facts.
@@ -549,7 +549,7 @@ def count_bags(
 
     >>> import numpy as np
     >>> scores = np.array([[0.1, 0.9], [0.7, 0.3]])
-    >>> count_bags(scores, ["no-relation", "binds"], [frozenset({"binds"}), frozenset()]).relations
+    >>> count_ranked(scores, ["no-relation", "binds"], [frozenset({"binds"}), frozenset()]).relations
     {'binds': Count(true=1, predicted=1, gold=1)}
     """
     _check(scores_GR, relations, facts)
@@ -570,7 +570,7 @@ def ranked_bags(
 ) -> list[list[int]]:
     """Of each bag: how many facts it has, then 2 * bin + (1 if it is a fact) of its candidates.
 
-    Raises DataError as `count_bags` does.
+    Raises DataError as `count_ranked` does.
 
     >>> import numpy as np
     >>> ranked_bags(np.array([[0.5, 0.5]]), ["no-relation", "binds"], [frozenset({"binds"})])

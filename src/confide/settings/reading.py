@@ -539,14 +539,16 @@ def _wrong(
 ) -> SettingsError:
     """One complaint in our words: where, what was expected, what came."""
     place, loc = place_of(one), one["loc"]
-    advice = advice_on(under + place, one.get("input"))
-    if advice is not None and one["type"] in ("extra_forbidden", "literal_error"):
-        what = place if one["type"] == "extra_forbidden" else f"{place} = {one['input']!r}"
-        return SettingsError(f"{what} is no longer a setting", fix=advice)
+    if one["type"] in ("extra_forbidden", "literal_error"):
+        known = one["type"] == "literal_error"
+        advice = advice_on(under + place, one.get("input"), known=known)
+        if advice is not None:
+            what = f"{place} = {one['input']!r}" if known else place
+            return SettingsError(f"{what} is no longer a setting", fix=advice)
     if one["type"] == "extra_forbidden":
         table = tables.get(str(loc[0]), kind) if len(loc) > 1 else kind
-        known = [field.alias or name for name, field in table.model_fields.items()]
-        return SettingsError(f"unknown key {place!r}", fix=nearest(str(loc[-1]), known))
+        names = [field.alias or name for name, field in table.model_fields.items()]
+        return SettingsError(f"unknown key {place!r}", fix=nearest(str(loc[-1]), names))
     if one["type"] == "missing":
         choices = _choices(_field(loc, kind, tables))
         return SettingsError(

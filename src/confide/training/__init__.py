@@ -1,1 +1,3 @@
+"""Training, whatever the model: batches, trainers, optimisers, encoders, gradients."""
+
 from __future__ import annotations

@@ -549,7 +549,7 @@ def test_a_process_of_a_run_takes_no_command_that_looks_into_it():
     import subprocess
 
     code = (
-        "from confide.flare.nvidia import quiet; quiet.seal_run()\n"
+        "from confide.flare.nvidia import resident; resident.seal_run()\n"
         "from nvflare.private.fed.client.admin_commands import AdminCommands\n"
         "print(sorted(c.get_command_name() for c in AdminCommands.commands))"
     )
@@ -585,7 +585,7 @@ def test_kits_module_is_light():
     """`confide --help` must not pay for the engine."""
     import subprocess
 
-    code = "import sys; from confide.flare.kits import startup;print('nvflare' in sys.modules)"
+    code = "import sys; from confide.flare.kits import kit;print('nvflare' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert startup.SCHEMA == 1

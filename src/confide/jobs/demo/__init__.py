@@ -40,8 +40,9 @@ from confide.federation.events import Event, Watcher, unwatched
 from confide.jobs.initialise import usable_cores
 from confide.jobs.predict import predict
 from confide.methods import wire
-from confide.report import folder, report
-from confide.report.folder import FinishedRun, load_run, points, size
+from confide.report import report, words
+from confide.report.folder import FinishedRun, load_run
+from confide.report.words import points, size
 from confide.runs.result import AllScores, Traffic
 from confide.runs.run import run
 from confide.tasks import TASKS
@@ -359,9 +360,9 @@ def write_page(
     """Write the page and return its path. It loads nothing from elsewhere and has no scripts."""
     environment = templates()
     environment.filters |= {
-        "points": folder.points,
-        "size": folder.size,
-        "duration": folder.duration,
+        "points": words.points,
+        "size": words.size,
+        "duration": words.duration,
         "link": lambda path: Path(os.path.relpath(path, page.parent)).as_posix(),
         "called": lambda name: WORDS.get(name, TOGETHER),
     }

@@ -93,7 +93,7 @@ from confide.kinds.relations.site import (
 from confide.kinds.steps import BagsScored, BagTables, bag_counts_of, bags_scored, check_bags_scored
 from confide.scoring import BagCounts, Count
 from confide.scoring.calibration import AS_IS, Calibrator
-from confide.scoring.relations import count_bags, ranked_bags
+from confide.scoring.relations import count_ranked, ranked_bags
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import NO_RELATION, Document, Problem, Relation
@@ -205,7 +205,7 @@ class BagForm(PairForm):
         return extractor_of(self, weights, key=key, encoder=encoder)
 
 
-def count_bags_step(
+def count_bags(
     site: Site, memory: object, ask: CountBags, turn: Turn
 ) -> tuple[BagsCounted, object]:
     """Count the words, relations and types of the training text; without text there are none."""
@@ -250,7 +250,7 @@ def count_bag_buckets(
     return buckets_counted(site, ask, _tokens(site)), memory
 
 
-COUNT_BAGS = Step.of(count_bags_step, check=check_bags_counted)
+COUNT_BAGS = Step.of(count_bags, check=check_bags_counted)
 COUNT_BAG_BUCKETS = Step.of(
     count_bag_buckets,
     summed=True,
@@ -592,7 +592,7 @@ class BagSiteModel(SiteModel):
             looked.groups,
             denoise=denoise,  # type: ignore[arg-type]
         )
-        return bags_scored(count_bags(scores_GR, self.form.relations, looked.facts))
+        return bags_scored(count_ranked(scores_GR, self.form.relations, looked.facts))
 
 
 _NONE = np.zeros(0, np.int64)
@@ -629,7 +629,7 @@ def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
         for cases in (_worst(wrong), sorted(good, key=lambda case: -case[2])[:RIGHT])
     )
     return Report(
-        counts=count_bags(scores_GR, extract.relations, bags.facts),
+        counts=count_ranked(scores_GR, extract.relations, bags.facts),
         errors={"confusion": {}, "worst": worst, "right": right},
         sentences={
             "fingerprint": fingerprint(documents, relations=True),
@@ -798,7 +798,7 @@ class BagExtractor:
     def counts(self, documents: Sequence[Document]) -> BagCounts:
         """Counts of what the model gets right on the bags of annotated documents."""
         bags, scores_GR = self.scores(documents)
-        return count_bags(scores_GR, self.relations, bags.facts)
+        return count_ranked(scores_GR, self.relations, bags.facts)
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """What the model gets right and wrong on annotated documents."""

@@ -98,7 +98,7 @@ def unmarked(text: str) -> _Arguments | None:
     A text may hold further ``>>`` and ``]]``: the first one after its opening mark closes it.
 
     >>> unmarked("(<< TCDD >>) and [[ Cyp1a1 ]].")
-    Marked(text='(TCDD) and Cyp1a1.', first=(1, 5), second=(11, 17))
+    _Arguments(text='(TCDD) and Cyp1a1.', first=(1, 5), second=(11, 17))
     """
     first = _between(text, "<< ", " >>", start=0)
     second = _between(text, "[[ ", " ]]", start=first[1] + 3) if first else None
