@@ -1,8 +1,8 @@
 """One site that sums by itself, to measure noise: it adds all of it, and nothing is hidden.
 
 confide refuses sums that hide nobody (`threshold` in `confide.federation.secure.messages`).
-Experiments on
-what noise costs, and on what an attacker sees who has everybody else's help, need just these.
+Experiments on what noise costs, and on what an attacker sees who has everybody else's help, need
+just these.
 """
 
 from __future__ import annotations

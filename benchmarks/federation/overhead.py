@@ -35,7 +35,7 @@ from confide.corpora.dealing import partition
 from confide.federation.keys import new_key, read_key
 from confide.federation.memory import CheckpointStore
 from confide.federation.messages import decode
-from confide.kinds.tagger.site import model as crf_modelling
+from confide.kinds.tagger import model as crf_modelling
 from confide.methods import METHODS
 from confide.runs.run import Event, run
 from confide.scoring import count_entities, scores, sum_counts

@@ -30,6 +30,7 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import BartConfig, BartForConditionalGeneration
 
+from confide.kinds.lightner import model as pointing
 from confide.kinds.lightner.model import (
     NOTHING,
     EncodedLightner,
@@ -46,7 +47,6 @@ from confide.kinds.lightner.model import (
     split_loss,
     write,
 )
-from confide.kinds.lightner.site import model as pointing
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training.batches import examples_from

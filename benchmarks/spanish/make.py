@@ -19,7 +19,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-FOLDER = Path(__file__).resolve().parents[2] / "src/confide/data/corpus/notas_es"
+FOLDER = Path(__file__).resolve().parents[2] / "src/confide/corpora/notas_es"
 PARTS = {"train": 48, "dev": 12, "test": 24}
 """Notes of each part; a note has three to five sentences."""
 TYPES = ("FARMACO", "DOSIS", "DIAGNOSTICO", "CALLE")

@@ -513,8 +513,6 @@ def test_release_needs_a_folder(put: Any, in_tmp: Path) -> None:
     assert "anyone who has this folder can read" in done.stderr
     (in_tmp / "open" / "model.safetensors").rename(in_tmp / "open" / "relations.safetensors")
     assert "no key" in call("release", "runs/a", "--out", "open").stderr
-    (in_tmp / "open" / "relations.safetensors").rename(in_tmp / "open" / "config.json")
-    assert "memorised" in call("release", "runs/a", "--out", "open").stderr
 
 
 def test_report_prints_the_path_of_its_page(put: Any) -> None:

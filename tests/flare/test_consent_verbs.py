@@ -155,7 +155,7 @@ def test_status_says_which_model_the_site_keeps_after_a_run(
 
 def test_what_an_older_confide_wrote_is_moved_with_the_usual_bounds(kit: Kit, study: Path) -> None:
     file = kit.path / "local" / SITE_FILE
-    file.write_text(file.read_text() + f'\n[consent.fedavg]\nwire = "{"0" * 16}"\n')
+    file.write_text(file.read_text() + f'\n[consent.fedavg-tagger]\nwire = "{"0" * 16}"\n')
     [held] = standings(kit)
     assert "the usual ones apply" in held.warning
     assert "agreed: to another table" in say("consent", kit.path, "fedavg")

@@ -6,19 +6,33 @@ text is noise, too: there is nothing to learn but the documents themselves.
 
 from __future__ import annotations
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from confide.federation.secure import messages, server
 from confide.jobs.audit import audit
 from confide.methods import noised
+from confide.runs import run as runs
 from confide.runs.folder import told
 from confide.runs.run import run
 from contract.corpus import tiny
 from jobs.test_audit import noise
 
 ROUNDS = 60
+
+
+@pytest.fixture(autouse=True)
+def alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of one site, which confide refuses: nothing but the noise hides what it sends."""
+    monkeypatch.syspath_prepend(str(root / "benchmarks"))
+    for module, name in ((messages, "threshold"), (runs, "threshold"), (server, "colluders")):
+        monkeypatch.setattr(module, name, getattr(module, name))  # undone at the end
+    import_module("by_itself").allow()
+
+
 HEART = (
     f"rounds={ROUNDS}", "options.server_rate=0.05", "select.by=last", "select.every=1000",
     "model.bilstm_hidden=48", "model.word_dim=4", "model.dropout=0", "data.canaries=105",

@@ -222,7 +222,7 @@ def test_a_head_that_reads_two_entities_has_no_class(runs: dict[str, Path], tmp_
     with pytest.raises(SettingsError, match=r'pool = "cls".*got classifier.pool = .sum.*onnx'):
         export(runs["fedavg-relations"], to="hf", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-    with pytest.raises(SettingsError, match=r"no class for this kind.*Crf"):
+    with pytest.raises(SettingsError, match=r"no class for this kind.*Tagger"):
         export(runs["fedavg-tagger"], to="hf", out=tmp_path / "out")
 
 

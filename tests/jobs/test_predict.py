@@ -80,8 +80,10 @@ def test_the_files_of_a_run_are_read_once(
 ) -> None:
     apart = learned(tmp_path, "method=pseudo-complete")  # so that what its sites annotate matters
     seen: list[str] = []
-    real_load, real_read = folder.load, Result.read
-    monkeypatch.setattr(folder, "load", lambda path: seen.append("settings") or real_load(path))
+    real, real_read = folder.parse, Result.read
+    monkeypatch.setattr(
+        folder, "parse", lambda *tree, **where: seen.append("settings") or real(*tree, **where)
+    )
     monkeypatch.setattr(Result, "read", lambda path: seen.append("result") or real_read(path))
     evaluate(apart, [tmp_path / "data" / "site-1" / "test.conll"], site="site-1")
     assert sorted(seen) == ["result", "settings"]

@@ -10,7 +10,6 @@ from confide.kinds.bags.site import _worst as bags_worst
 from confide.kinds.entities import EntityExtractor
 from confide.kinds.protocol import (
     WORST,
-    Report,
     as_many_of_both,
     fingerprint,
 )
@@ -40,13 +39,6 @@ def test_relations_are_in_a_fingerprint_only_where_they_are_learnt() -> None:
     linked = Document("d", "a b", ends, (Relation("R1", "treats", "1", "2"),))
     assert fingerprint([plain]) == fingerprint([linked])
     assert fingerprint([plain], relations=True) != fingerprint([linked], relations=True)
-
-
-def test_a_report_may_be_of_counts_alone() -> None:
-    from confide.scoring import TextCounts
-
-    report = Report(TextCounts())
-    assert not report.errors and not report.sentences
 
 
 def test_reports_list_the_most_confident_mistakes_first() -> None:

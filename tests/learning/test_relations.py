@@ -15,6 +15,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.errors import DataError, SettingsError
+from confide.kinds.relations import model as relations
 from confide.kinds.relations.batches import RelationExample
 from confide.kinds.relations.model import (
     LabelledPairs,
@@ -22,7 +23,6 @@ from confide.kinds.relations.model import (
     RelationForm,
     RelationTrainer,
 )
-from confide.kinds.relations.site import model as relations
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
 from confide.training.weights import arrays, load

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from confide.kinds.bags import model as bags
 from confide.kinds.bags.model import (
     BagModel,
     Denoise,
@@ -17,7 +18,6 @@ from confide.kinds.bags.model import (
     logits_of,
     scores_of,
 )
-from confide.kinds.bags.site import model as bags
 
 SIZES = (3, 1, 4)
 RELATIONS, FEATURES = 5, 6

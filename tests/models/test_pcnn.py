@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from cases import each
+from confide.kinds.bags import model as pcnn
 from confide.kinds.bags.model import Pcnn, PcnnSizes
-from confide.kinds.bags.site import model as pcnn
 
 FAR = 3
 # words, words of the head, words of the tail

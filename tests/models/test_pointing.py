@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from cases import each
+from confide.kinds.lightner import model as pointing
 from confide.kinds.lightner.model import NOTHING, Lightner, Text, write
-from confide.kinds.lightner.site import model as pointing
 from models.lightners import POSITIONS, STOP, TYPES, Batch, batch, lightner, only, word
 
 WORDS = (6, 3, 9, 1, 7, 4, 2, 8)

@@ -549,7 +549,7 @@ def write_hf(copy: Copy) -> dict[str, Any]:
         raise SettingsError(
             "transformers has no class for this kind of model",
             expected="an encoder that tags words, or a relation classifier",
-            got=type(trainer).__name__.removesuffix("Trainer"),
+            got=type(copy.model.model).__name__,
             fix='use to = "spacy", or of a tagger "onnx"',
         )
     return write(copy)

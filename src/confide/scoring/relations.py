@@ -549,7 +549,8 @@ def count_ranked(
 
     >>> import numpy as np
     >>> scores = np.array([[0.1, 0.9], [0.7, 0.3]])
-    >>> count_ranked(scores, ["no-relation", "binds"], [frozenset({"binds"}), frozenset()]).relations
+    >>> facts = [frozenset({"binds"}), frozenset()]
+    >>> count_ranked(scores, ["no-relation", "binds"], facts).relations
     {'binds': Count(true=1, predicted=1, gold=1)}
     """
     _check(scores_GR, relations, facts)

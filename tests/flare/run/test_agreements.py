@@ -398,7 +398,7 @@ def test_a_bound_that_is_lowered_acts_at_the_next_ask(tmp_path: Path) -> None:
     class Lowers(HomesEngine):
         def deliver(self, step: str, round: int, **asked: Any) -> Any:
             if round == 2:
-                write_consent(files["site-2"], fedavg={"rounds": 2})
+                write_consent(files["site-2"], **{"fedavg-tagger": {"rounds": 2}})
             yield from super().deliver(step, round, **asked)
 
     with pytest.raises(QuorumError, match=r"step train, round 2.*\(rounds\)"):
@@ -537,7 +537,9 @@ def old(files: dict[str, Path]) -> Path:
     path.with_name(CONSENT_FILE).unlink()
     path.with_name(COUNT_FILE).unlink()
     wire = wire_digest(wire_of("fedavg-tagger"))
-    path.write_text(path.read_text() + f'\n[consent.fedavg]\nwire = "{wire}"\nsteps = ["train"]\n')
+    path.write_text(
+        path.read_text() + f'\n[consent.fedavg-tagger]\nwire = "{wire}"\nsteps = ["train"]\n'
+    )
     return path
 
 
