@@ -5,11 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from confide.version import __version__
+
 if TYPE_CHECKING:
     from confide.api import load
 
-__all__ = ["load"]
-__version__ = "0.1.0"
+__all__ = ["__version__", "load"]
 
 
 def __getattr__(name: str) -> object:

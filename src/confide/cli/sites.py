@@ -6,22 +6,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 from rich.table import Table
-from typer.core import TyperCommand
 
 from confide.cli import screen
 from confide.cli.screen import (
     Both,
     Json,
-    Log,
-    Overrides,
     Passphrase,
-    Quiet,
-    RunOut,
-    SettingsName,
 )
 from confide.cli.tables import titled
 from confide.errors import ConfideError, SettingsError
@@ -31,7 +25,6 @@ if TYPE_CHECKING:
     from confide.flare.kits.peers import Known
     from confide.flare.nvidia.clearing import Held
     from confide.flare.nvidia.processes import Status
-    from confide.flare.run.lead import Ending
     from confide.flare.run.sitekit import Consent
     from confide.flare.run.standing import Guarded, Standing
 
@@ -437,7 +430,7 @@ def _own_json(kit: Kit) -> dict[str, object]:
 
 def _show_own(kit: Kit) -> None:
     """Show what the site agreed to, refuses and keeps, or why its own file cannot be read."""
-    from confide.cli import verbs as home_verbs
+    from confide.cli import tables
     from confide.flare.run import standing
 
     try:
@@ -457,88 +450,12 @@ def _show_own(kit: Kit) -> None:
                 f" δ = {spent.delta:g}, of at most {spent.most:g}, over all runs"
             )
         if kept := standing.kept(kit):
-            screen.show(home_verbs.table_of(kept, first="run"))
+            screen.show(tables.home_table(kept, first="run"))
     except ConfideError as error:
         screen.say(str(error))
 
 
 # --- Verbs for real sites: a site's own file, its consent, and the lead's run across all sites
-
-
-class ResumesOrEnds(TyperCommand):
-    """A verb with `--resume/--end`, which refuses both at once."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words after the verb. Raises SettingsError."""
-        if {"--resume", "--end"} <= set(args):
-            raise SettingsError("--end and --resume exclude each other", fix="choose one")
-        return super().parse_args(ctx, args)
-
-
-def coordinate(
-    settings: SettingsName,
-    *,
-    kit: Annotated[Path, typer.Option(metavar="DIR", help="The lead's startup kit.")],
-    overrides: Overrides = None,
-    sites: Annotated[
-        list[str] | None,
-        typer.Option("--site", metavar="NAME", help="A site to take part; all by default."),
-    ] = None,
-    out: RunOut = None,
-    resume: Annotated[
-        bool | None,
-        typer.Option(
-            "--resume/--end", help="Continue a stopped run; or stop one, and keep its checkpoints."
-        ),
-    ] = None,
-    log: Log = None,
-    quiet: Quiet = False,
-) -> None:
-    """Train a model across real sites, each of which keeps its text (NVIDIA FLARE)."""
-    from confide.cli import tables, verbs
-    from confide.cli.screen import Progress
-    from confide.federation.events import to_all
-    from confide.flare.kits.kit import no_engine
-    from confide.jobs.logs import Logs
-
-    try:
-        from confide.flare.nvidia import lead
-    except ModuleNotFoundError as error:
-        raise no_engine() from error
-    if resume is False:
-        _say_ended(lead.end(settings, kit=kit, overrides=overrides or (), out=out))
-        return
-    try:
-        with Progress(quiet=quiet) as progress, Logs(log or (), say=screen.say) as logs:
-            done = lead.coordinate(
-                settings,
-                kit=kit,
-                overrides=overrides or (),
-                out=out,
-                sites=sites or (),
-                resume=bool(resume),
-                on_event=to_all(progress, logs),
-            )
-    except KeyboardInterrupt as stop:
-        how = (
-            "no longer watching, but the run continues; repeat the command with --resume to watch"
-            " it again, or with --end to end it"
-        )
-        raise screen.stopped(stop, how) from None
-    screen.show(tables.sites(done.result))
-    screen.say(f"run folder: {done.folder}")
-    verbs.say_next(verbs.lead_commands(done.folder))
-
-
-def _say_ended(ending: Ending) -> None:
-    if ending.finished:
-        screen.say(f"nothing to end: {ending.run} is finished; run folder: {ending.folder}")
-        return
-    if ending.stopped:
-        screen.say(f"{ending.run} has ended, at the server and at the sites", style="bold")
-    else:
-        screen.say(f"nothing to end: {ending.run} is not in progress", style="bold")
-    screen.say("its checkpoints are kept; repeat the command with --resume to continue it")
 
 
 @site.command()

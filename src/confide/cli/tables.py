@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from confide.jobs.comparison import Compared, RunComparison, SideScore
     from confide.jobs.demo import DemoResult, Example, Mark, Part
     from confide.jobs.initialise_files import Match
+    from confide.runs.athome import AtHome
     from confide.runs.result import Result
     from confide.scoring.counts import Scored
     from confide.text.checking import CheckReport
@@ -409,6 +410,31 @@ def _each_f1(values: Scored) -> list[str]:
     task, many = task_of_scores(values), values.get(_unit(values), "")
     each = [points(None if task.empty(values) else task.value(values, kind)) for kind in task.kinds]
     return [*each, str(many)]
+
+
+def home_table(found: Mapping[str, AtHome], *, first: str = "site") -> Table:
+    """What each site compared, or one site after each run, in percent, and what it keeps."""
+    from confide.runs.athome import CANDIDATES
+
+    table = titled("Score on development text / test text, in percent")
+    table.add_column(first)
+    for name in CANDIDATES:
+        table.add_column(name, justify="right")
+    table.add_column("keeps")
+    for title, one in found.items():
+        cells = [
+            f"{_in_percent(model.dev)} / {_in_percent(model.test)}"
+            if (model := one.candidates.get(name))
+            else "-"
+            for name in CANDIDATES
+        ]
+        told = " (too little to tell)" if one.undecided else ""
+        table.add_row(title, *cells, one.kept + told)
+    return table
+
+
+def _in_percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f}"
 
 
 # --- What `confide demo` shows at its end

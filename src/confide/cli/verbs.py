@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from typer import BadParameter
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
-from confide import __version__
 from confide.cli import screen
 from confide.cli.data import data
 from confide.cli.files import (
@@ -46,17 +45,18 @@ from confide.cli.screen import (
     Site,
     with_canaries,
 )
-from confide.cli.sites import ResumesOrEnds, consortium, coordinate, peers, server, site
+from confide.cli.sites import consortium, peers, server, site
 from confide.cli.tables import titled
 from confide.errors import ConfideError, DataError, SettingsError, printable
 from confide.removed import VERBS
+from confide.version import __version__
 
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from confide.flare.run.lead import Ending
     from confide.jobs.initialise import Match
     from confide.jobs.privacy_plan import PrivacyPlan
-    from confide.runs.athome import AtHome
     from confide.runs.result import Result
     from confide.settings import Settings
 
@@ -203,6 +203,82 @@ def all_missing(error: BadParameter) -> SettingsError | None:
     )
 
 
+class ResumesOrEnds(TyperCommand):
+    """A verb with `--resume/--end`, which refuses both at once."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words after the verb. Raises SettingsError."""
+        if {"--resume", "--end"} <= set(args):
+            raise SettingsError("--end and --resume exclude each other", fix="choose one")
+        return super().parse_args(ctx, args)
+
+
+def coordinate(
+    settings: SettingsName,
+    *,
+    kit: Annotated[Path, typer.Option(metavar="DIR", help="The lead's startup kit.")],
+    overrides: Overrides = None,
+    sites: Annotated[
+        list[str] | None,
+        typer.Option("--site", metavar="NAME", help="A site to take part; all by default."),
+    ] = None,
+    out: RunOut = None,
+    resume: Annotated[
+        bool | None,
+        typer.Option(
+            "--resume/--end", help="Continue a stopped run; or stop one, and keep its checkpoints."
+        ),
+    ] = None,
+    log: Log = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train a model across real sites, each of which keeps its text (NVIDIA FLARE)."""
+    from confide.cli import tables
+    from confide.cli.screen import Progress
+    from confide.federation.events import to_all
+    from confide.flare.kits.kit import no_engine
+    from confide.jobs.logs import Logs
+
+    try:
+        from confide.flare.nvidia import lead
+    except ModuleNotFoundError as error:
+        raise no_engine() from error
+    if resume is False:
+        _say_ended(lead.end(settings, kit=kit, overrides=overrides or (), out=out))
+        return
+    try:
+        with Progress(quiet=quiet) as progress, Logs(log or (), say=screen.say) as logs:
+            done = lead.coordinate(
+                settings,
+                kit=kit,
+                overrides=overrides or (),
+                out=out,
+                sites=sites or (),
+                resume=bool(resume),
+                on_event=to_all(progress, logs),
+            )
+    except KeyboardInterrupt as stop:
+        how = (
+            "no longer watching, but the run continues; repeat the command with --resume to watch"
+            " it again, or with --end to end it"
+        )
+        raise screen.stopped(stop, how) from None
+    screen.show(tables.sites(done.result))
+    screen.say(f"run folder: {done.folder}")
+    say_next(lead_commands(done.folder))
+
+
+def _say_ended(ending: Ending) -> None:
+    if ending.finished:
+        screen.say(f"nothing to end: {ending.run} is finished; run folder: {ending.folder}")
+        return
+    if ending.stopped:
+        screen.say(f"{ending.run} has ended, at the server and at the sites", style="bold")
+    else:
+        screen.say(f"nothing to end: {ending.run} is not in progress", style="bold")
+    screen.say("its checkpoints are kept; repeat the command with --resume to continue it")
+
+
 # --- The verb `confide home`: each site keeps the model that is best for it
 
 
@@ -224,6 +300,7 @@ def home(
 ) -> None:
     """Let each site compare the run's model with its own, and keep the best. Nothing is sent."""
     from confide import api
+    from confide.cli import tables
 
     found = api.home(
         Path(run),
@@ -236,33 +313,7 @@ def home(
     if as_json:
         screen.put_json({name: one.model_dump() for name, one in found.items()})
     else:
-        screen.show(table_of(found))
-
-
-def table_of(found: Mapping[str, AtHome], *, first: str = "site") -> Table:
-    """What each site compared, or one site after each run, in percent, and what it keeps."""
-    from confide.cli.tables import titled
-    from confide.runs.athome import CANDIDATES
-
-    table = titled("Score on development text / test text, in percent")
-    table.add_column(first)
-    for name in CANDIDATES:
-        table.add_column(name, justify="right")
-    table.add_column("keeps")
-    for title, one in found.items():
-        cells = [
-            f"{_percent(model.dev)} / {_percent(model.test)}"
-            if (model := one.candidates.get(name))
-            else "-"
-            for name in CANDIDATES
-        ]
-        told = " (too little to tell)" if one.undecided else ""
-        table.add_row(title, *cells, one.kept + told)
-    return table
-
-
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
+        screen.show(tables.home_table(found))
 
 
 # --- The verb `confide budget`: how often sites should talk, for the bytes that they may send

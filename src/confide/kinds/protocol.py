@@ -58,7 +58,6 @@ from confide.training.weights import load, trained
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from confide.kinds.bags.site import Fact
     from confide.scoring import BagCounts
 
 
@@ -278,6 +277,34 @@ class FindsRelations(Extractor, Protocol):
     def rules(self) -> Rules:
         """Which pairs are candidates."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Support:
+    """A sentence of a bag: the index of its document, and the ids of the pair there.
+
+    `score` is the probability of the fact's relation in this sentence alone.
+    """
+
+    document: int
+    pair: tuple[str, str]
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A relation that the model finds between two entities, from all sentences that name both.
+
+    `head` and `tail` are identities (a concept, or letters); `names` is how the best sentence
+    spells the two. `confidence` is that of the bag; `sentences` are all of the bag, best first.
+    """
+
+    head: str
+    relation: str
+    tail: str
+    names: tuple[str, str]
+    confidence: float
+    sentences: tuple[Support, ...]
 
 
 class FindsFacts(Extractor, Protocol):

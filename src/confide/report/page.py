@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from confide import __version__
 from confide.errors import RunError, os_errors_as
 from confide.files import for_the_owner, write_whole
 from confide.report import words
@@ -45,6 +44,7 @@ from confide.runs.folder import RunFolder
 from confide.runs.result import RESULT, advice
 from confide.runs.standing import checkpoint_marks
 from confide.tasks import TASKS
+from confide.version import __version__
 
 # --- What came of the runs, in few words and numbers, for those who read no further
 

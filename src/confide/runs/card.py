@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from confide import __version__
 from confide.errors import printable
 from confide.federation.ledger import ledger_files, read_ledger
 from confide.files import write_of_run
@@ -31,6 +30,7 @@ from confide.runs.result import Private, Result
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Task
+from confide.version import __version__
 
 CARD, OTHER_CARD = "README.md", "MODEL_CARD.md"
 """The card's name, and its name where the folder has a README.md already."""

@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from confide import __version__
 from confide.errors import MessageError, RunError, SettingsError, os_errors_as, printable
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import CheckpointStore, MemoryStore
@@ -48,6 +47,7 @@ from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.intervals import Table
 from confide.settings import SIMULATED, Settings, dump, leaves, parse, read_tree
 from confide.tasks import TASKS, USUAL, Counted
+from confide.version import __version__
 
 if TYPE_CHECKING:
     from confide.methods import Method

@@ -18,7 +18,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from confide import __version__
 from confide.errors import KeyFileError, RunError, SettingsError
 from confide.federation.broadcast import Giving, Up
 from confide.federation.combining import NEEDED, Combining
@@ -75,6 +74,7 @@ from confide.scoring.calibration import AS_IS, Calibrator, Parts, calibration_er
 from confide.settings import REFERENCES, SIMULATED, Settings, anchored, load
 from confide.tasks import TASKS, Counts
 from confide.training.devices import computing_at, place_of
+from confide.version import __version__
 
 # --- From a federation to a result: train it, score it, and put together what result.json says
 #

@@ -10,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from confide import __version__
 from confide.files import Tree
 from confide.serve.gate import Limits, Pages, Predict, Refused, body_of, texts_of
 from confide.serve.models import Served
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats.jsonl import record
+from confide.version import __version__
 
 # --- The OpenAPI document of the REST interface, from the same forms that check what comes in
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import tomli_w
 
-from confide import __version__
 from confide.errors import KitError, os_errors_as
 from confide.files import Tree, bytes_of, json_of, write_atomically
 from confide.flare.kits import kit as policies
@@ -35,6 +34,7 @@ from confide.flare.kits.kit import (
     open_kit,
     write_private,
 )
+from confide.version import __version__
 
 if TYPE_CHECKING:
     from nvflare.private.fed.server.server_engine import ServerEngine

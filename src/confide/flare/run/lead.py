@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from confide import __version__
 from confide.errors import EngineError, GuardError, RunError, SettingsError, printable
 from confide.federation.combining import NEEDED
 from confide.federation.events import Event, Watcher, unwatched
@@ -37,6 +36,7 @@ from confide.runs.result import Result
 from confide.runs.run import LANES
 from confide.runs.standing import ended, rounds_after, started
 from confide.settings import REFERENCES, Settings, dump
+from confide.version import __version__
 
 # --- The lead's notes in a run's folder, from which it can continue after a crash:
 #     `coordinate.json`

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from confide import __version__
 from confide.corpora.dealing import fingerprint
 from confide.errors import ConfideError, FederationError, MessageError, QuorumError, SettingsError
 from confide.federation.events import Event, Watcher
@@ -78,6 +77,7 @@ from confide.runs.sites import public_set
 from confide.settings import Settings, dump, parse
 from confide.settings.reading import parse_toml
 from confide.text.document import Document
+from confide.version import __version__
 
 # --- The server's side of evidence: an engine that seals every ask and checks every reply's seal
 #

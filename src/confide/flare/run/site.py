@@ -20,7 +20,6 @@ from pathlib import Path
 
 import torch
 
-from confide import __version__
 from confide.errors import (
     ConfideError,
     GuardError,
@@ -93,6 +92,7 @@ from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, par
 from confide.settings.reading import parse_toml
 from confide.settings.sitefile import Agreement
 from confide.training.devices import compute_at, place_of
+from confide.version import __version__
 
 # --- The other sites of a run with secure sums, as a site knows them: cards, and earlier rosters
 #

@@ -25,7 +25,6 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from confide import __version__
 from confide.corpora.synthetic import (
     HABITS,
     TYPES,
@@ -50,6 +49,7 @@ from confide.text.checking import retag
 from confide.text.document import Document, Sentence
 from confide.text.formats import read
 from confide.text.segment import segmented
+from confide.version import __version__
 
 # --- What the demonstration's recogniser finds in held-out sentences, beside what is marked there
 

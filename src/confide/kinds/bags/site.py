@@ -61,6 +61,7 @@ from confide.kinds.bags.model import (
 from confide.kinds.protocol import (
     RIGHT,
     Agreed,
+    Fact,
     Fitted,
     Holders,
     How,
@@ -68,6 +69,7 @@ from confide.kinds.protocol import (
     Report,
     SharedModel,
     SiteModel,
+    Support,
     as_many_of_both,
     desk_at,
     fingerprint,
@@ -681,34 +683,6 @@ def _shown(
 # --- A trained bag model in use: documents in, facts out, each with its supporting sentences
 #
 # Shapes: S sentences (examples), G bags, R relations (class 0 is no relation).
-
-
-@dataclass(frozen=True, slots=True)
-class Support:
-    """A sentence of a bag: the index of its document, and the ids of the pair there.
-
-    `score` is the probability of the fact's relation in this sentence alone.
-    """
-
-    document: int
-    pair: tuple[str, str]
-    score: float
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A relation that the model finds between two entities, from all sentences that name both.
-
-    `head` and `tail` are identities (a concept, or letters); `names` is how the best sentence
-    spells the two. `confidence` is that of the bag; `sentences` are all of the bag, best first.
-    """
-
-    head: str
-    relation: str
-    tail: str
-    names: tuple[str, str]
-    confidence: float
-    sentences: tuple[Support, ...]
 
 
 @dataclass(frozen=True)
