@@ -507,7 +507,7 @@ def split(
     format: str | None = None,
     to: str | None = None,
 ) -> SplitReport:
-    """Read files, deal their documents to sites (see `partitions`), write one file or folder each.
+    """Read files, deal their documents to sites (see `partition`), write one file or folder each.
 
     `format` is the format of the files (None: detect it), `to` the one to write (None: the same).
 

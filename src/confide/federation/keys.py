@@ -1,7 +1,7 @@
 """Keys: the secret that sites share and the server never sees, private keys, and keys at rest.
 
 A key file is one line, "confide-key-1 " and 64 hexadecimal digits (32 random bytes), or that line
-encrypted (see `passphrase`).
+encrypted (see *Keys at rest*).
 """
 
 from __future__ import annotations

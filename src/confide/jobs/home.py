@@ -280,7 +280,7 @@ class _Bench:
         return task.value(task.scores(self._counts(self._desk, weights, part)), self._by)
 
     def _counts(self, desk: SiteModel, weights: Arrays, part: str) -> Counts:
-        """Counts of a part of the desk's held-out text."""
+        """Counts of a part of the site model's held-out text."""
         apart = {"apart": True} if self._method.apart else {}
         counts: Counts = self._method.kind.counts(desk.scored(weights, part, **apart))
         return counts

@@ -1,9 +1,9 @@
 """Planning the noise of a run: σ, ε by round, and what colluders and lost sites do to both.
 
-What the settings leave open is proposed (`privacy_proposal`). Nothing is read but the settings. The
-noise is made by the sites together: each adds Skellam noise
-of variance (σ C)² / (t - c), so that t - c sites, the fewest honest ones in a secure sum, have all
-of it that the account counts. Under a method whose sites step by themselves, each adds all of it.
+What the settings leave open is proposed. Nothing is read but the settings. The noise is made by the
+sites together: each adds Skellam noise of variance (σ C)² / (t - c), so that t - c sites, the
+fewest honest ones in a secure sum, have all of it that the account counts. Under a method whose
+sites step by themselves, each adds all of it.
 """
 
 from __future__ import annotations

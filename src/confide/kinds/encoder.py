@@ -440,7 +440,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
     tuning: str = carries(TUNING, added=True)
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, EncoderSiteModel)
 
     def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:

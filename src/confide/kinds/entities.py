@@ -174,9 +174,9 @@ def _case(case: ErrorCase) -> dict[str, object]:
 
 
 class EntitySiteModel(SiteModel):
-    """The desk of a kind that finds entities.
+    """The site model of a kind that finds entities.
 
-    Beyond what every desk does, it annotates the site's own text with what a model finds there
+    Beyond what every site model does, it annotates the site's own text with what a model finds
     (`completed`), and gives the gradients of single sentences (`slopes`).
     """
 
@@ -199,7 +199,7 @@ class EntitySiteModel(SiteModel):
 
     @property
     def bench(self) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's public files or key differ."""
+        """The process's shared model. Raises Refusal if the site's public files or key differ."""
         bench: SharedModel = self.form.bench(self.site)
         return bench
 
@@ -578,7 +578,7 @@ class MadeOfFiles(ABC):
         return sum(array.size for array in first.values())
 
     def bench(self, site: Site) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's files are not those of the form."""
+        """The process's shared model. Raises Refusal if the site's files are not the form's."""
         files = self.found_at(site)
         if files.digest != self.digest:
             raise Refusal("other-encoder")

@@ -129,7 +129,7 @@ class LinearForm(LinearShape):
         return sum(array.size for array in first.values())
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, LinearSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
@@ -142,7 +142,7 @@ class LinearForm(LinearShape):
         return replace(self, types=types_in_text(site)) if types else self
 
     def bench(self, site: Site) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's key is not the common one."""
+        """The process's shared model. Raises Refusal if the site's key is not the common one."""
 
         def make() -> SharedModel:
             try:

@@ -1,9 +1,9 @@
 """The interface between methods and kinds, and the two steps that all pairs of them share.
 
-A *kind* is one model for one task. Its *form* is a message that the sites agree on at the start.
-The form gives the first weights and, at a site, a *desk*: the site's text, encoded, and the one
-model of the process. Methods speak to forms and desks; only the kind knows what a tag, a bag or a
-word piece is.
+A *kind* is one model for one task. Its *form*, or model spec, is a message that the sites agree on
+at the start. The form gives the first weights and, at a site, a *site model*: the site's text,
+encoded, and the one model of the process. Methods speak to forms and site models; only the kind
+knows what a tag, a bag or a word piece is.
 
 `F` stands for a kind's form, `S` for its reply to `score` and `P` for its public examples: the
 messages of a method leave these open, and `steps_of` fills them in.
@@ -393,7 +393,7 @@ class Losses(NamedTuple):
 class CompleteText(NamedTuple):
     """A site's training text with its own annotation, and perhaps a model's as well.
 
-    `encoded` belongs to the desk that made it; `own` and `pseudo` count the annotations of each.
+    `encoded` belongs to the site model that made it; `own` and `pseudo` count annotations.
     """
 
     encoded: Any
@@ -441,7 +441,7 @@ class SiteModel(ABC):
     @property
     @abstractmethod
     def bench(self) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's public files or key differ."""
+        """The process's shared model. Raises Refusal if the site's public files or key differ."""
 
     @property
     def own(self) -> Any:
@@ -633,7 +633,7 @@ class ModelSpec(Protocol):
         ...
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site, made once."""
+        """The site model of this form, made once."""
         ...
 
     def extractor(
@@ -846,7 +846,7 @@ SCORE = Step.of(score)
 
 
 def desk_at(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> SiteModel:
-    """The site's desk of this form, made once; a new form replaces the old desk."""
+    """The site model of this form, made once; a new form replaces the old one."""
     kept = site.cache.get("desk")
     if kept is not None and (kept[0] is form or encode(kept[0]) == encode(form)):
         found: SiteModel = kept[1]

@@ -65,7 +65,7 @@ class Student(Protocol):
 
 
 class PublicKind(Kind, Protocol):
-    """A kind whose desks predict a public set."""
+    """A kind whose site models predict a public set."""
 
     Public: ClassVar[type]
 

@@ -624,7 +624,7 @@ class SpanForm(MadeOfEncoder):
         return replace(self, types=sorted(_seen(site))) if types else self
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, SpanSiteModel)
 
     def trainer(self, files: FrozenEncoder) -> EntityTrainer:
@@ -663,7 +663,7 @@ DESCRIBE = describing(describe_nested_types)
 
 
 class SpanSiteModel(EntitySiteModel):
-    """The desk: its training text has all entities, also those that share words with others."""
+    """The site model: its training text has all entities, also those that share words."""
 
     def __init__(self, site: Site, form: SpanForm) -> None:
         super().__init__(site, form)

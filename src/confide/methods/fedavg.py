@@ -169,7 +169,7 @@ def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Trained
 
 
 def trained_reply(desk: SiteModel, ask: Train, fitted: Fitted) -> Trained:
-    """The result of training at a desk, weighted as the ask says."""
+    """The result of training at a site model, weighted as the ask says."""
     rows = desk.rows_seen(ask.how) if ask.tables else {}
     weight = float(desk.size) if ask.weighting == "examples" else 1.0
     return reply_of(fitted, weight, seen={name: rows[name] for name in ask.tables})

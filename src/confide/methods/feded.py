@@ -162,7 +162,7 @@ def train_and_predict(
 
 
 def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> SiteModel:
-    """The site's desk. Raises Refusal if the ask is of another public set than the site has."""
+    """The site model. Raises Refusal if the ask is of another public set than the site has."""
     public, form = memory.public, memory.form
     if (ask.public, ask.examples, ask.classes) != (public.digest, public.rows, form.classes):
         raise Refusal("other-public-set")

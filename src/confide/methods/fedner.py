@@ -77,7 +77,7 @@ from confide.training.optimisers import AdamMoments, adam
 
 # --- FedNER at a site
 #
-# The messages, and how a site answers. See `confide.methods.fedner`.
+# The messages, and how a site answers.
 
 
 @dataclass(frozen=True)

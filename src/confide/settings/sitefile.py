@@ -66,7 +66,7 @@ class SiteGuards(GuardsTable):
 
 
 class ConsentTable(Table):
-    """An agreement from before agreements had bounds (`consentfile`): still read, never written.
+    """An agreement from before agreements had bounds: still read, never written.
 
     The digest of a method's wire table and the steps agreed to, or all of them if `steps` is empty.
     """

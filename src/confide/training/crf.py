@@ -613,7 +613,7 @@ def _messages(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> tuple
 #     log P(y_t = y) = prefix_t(y) + behind_t(y) - log Z
 #
 # `crf.posterior` gives the same numbers faster, but without gradient; a student that learns
-# others' predictions of each token (`distillation`) needs it, and autograd computes it here.
+# others' predictions of each token (`training.trainer`) needs it, and autograd computes it here.
 #
 # Shapes: B sentences, L tokens, Y tags (in YY the first is the tag before).
 

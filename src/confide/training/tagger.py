@@ -383,7 +383,7 @@ def decode_with_posterior(
 #
 # A row is `SPECIALS` plus the highest bits of mark × factor, modulo 2^64, with an odd factor for
 # each offset and type (Dietzfelbinger, Hagerup, Katajainen & Penttonen 1997). The two lowest bits
-# of a mark say how far it is read (`reach_of`).
+# of a mark say how far it is read.
 #
 # Shapes: B sentences, L tokens, U distinct words of the batch, C features of a word, N distinct
 # features of the batch, T blocks of tags (`O`, then the types), K tags of a type, Y tags, M rows

@@ -888,7 +888,7 @@ class RowTrainer(ABC):
         return gradients(model, lambda: self._loss_of(model, own, batch), seed=seed, clip=clip)
 
     def unit_gradients(self, model: Any, own: Any, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
-        """The gradient of each unit's loss, without dropout (`unit_slopes.unit_gradients`)."""
+        """The gradient of each unit's loss, without dropout (`training.examples`)."""
 
         def losses(rows_B: Rows) -> Tensor:
             batch = beside(self.batch(model, own.text, rows_B, own=own), model)

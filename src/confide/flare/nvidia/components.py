@@ -108,7 +108,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
 # that is submitted again continues from its last checkpoint. At the end a fixed list of its files
 # is copied to where FLARE collects what the lead may download.
 #
-# Whatever a lead submits is hostile until `naming.check_order` has checked it.
+# Whatever a lead submits is hostile until `check_order` has checked it.
 
 
 SILENCE = 45.0

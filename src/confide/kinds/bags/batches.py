@@ -159,7 +159,7 @@ def _relations(example: RelationExample, document: Document) -> list[str]:
 # Relation examples become numbers: words, and the places of two entities.
 #
 # Nothing is padded: the words of all sentences follow one another. A sentence of more words than
-# `longest` is cut to those around its entities, as in `relation_pieces`: never through an entity,
+# `longest` is cut to those around its entities, as in `kinds.pieces`: never through an entity,
 # unless it is longer than half a window; if the two are too far apart, the middle is dropped.
 #
 # Shapes: N words of all sentences (of a batch: of the batch's), S sentences, B sentences of a

@@ -197,7 +197,7 @@ class BagForm(PairForm):
         return {name: rows_of_digests(self.word_digests_V16) for name in self.tables()}
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, BagSiteModel)
 
     def extractor(
@@ -382,7 +382,7 @@ def triple_digest(memory: BagForm, key: bytes, triple: tuple[str, str, str]) -> 
 
 @dataclass
 class _SharedWords(SharedModel):
-    """A bench of words, with the rows of vector files that were read for them."""
+    """A shared model of words, with the rows of vector files that were read for them."""
 
     trainer: BagTrainer
     words_V16: NDArray[np.uint8]
@@ -412,8 +412,8 @@ class Looked:
 class BagSiteModel(SiteModel):
     """A bag model at a site.
 
-    Beyond what every desk does, it scores every relation in every training sentence (`likely`) and
-    can train on chosen sentences only (`fit` with `only_W`).
+    Beyond what every site model does, it scores every relation in every training sentence
+    (`likely`) and can train on chosen sentences only (`fit` with `only_W`).
     """
 
     form: BagForm
@@ -441,7 +441,7 @@ class BagSiteModel(SiteModel):
 
     @property
     def bench(self) -> _SharedWords:
-        """The process's bench. Raises Refusal if the site's key or encoder differs."""
+        """The process's shared model. Raises Refusal if the site's key or encoder differs."""
         key, form, encoder = self.key, self.form, None
         if form.reader != PCNN:
             encoder = encoder_of(self.site, form.encoder)

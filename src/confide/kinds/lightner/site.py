@@ -97,7 +97,7 @@ class LightnerForm(MadeOfFiles):
         return sum(p.numel() for p in model.parameters())
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, LightnerSiteModel)
 
     def made(self) -> Made:

@@ -197,7 +197,7 @@ class RelationForm(PairForm):
         return {}
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, RelationSiteModel)
 
     def extractor(
@@ -595,8 +595,8 @@ class Looked:
 class RelationSiteModel(SiteModel):
     """A relation classifier at a site.
 
-    Beyond what every desk does, it predicts public examples (`predicted`), labels the site's own
-    pairs with what a model finds there (`completed`), and gives the gradients of single pairs
+    Beyond what every site model does, it predicts public examples (`predicted`), labels the site's
+    own pairs with what a model finds there (`completed`), and gives the gradients of single pairs
     (`slopes`).
     """
 
@@ -621,7 +621,7 @@ class RelationSiteModel(SiteModel):
 
     @property
     def bench(self) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's encoder is not the common one."""
+        """The process's shared model. Raises Refusal if the site's encoder differs."""
         encoder = encoder_of(self.site, self.form.encoder)
         if encoder.digest != self.form.digest:
             raise Refusal("other-encoder")

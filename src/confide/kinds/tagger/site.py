@@ -153,7 +153,7 @@ class TaggerForm(TaggerShape):
         return dict(zip(self.tables(), map(rows_of_digests, names), strict=False))
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, TaggerSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
@@ -170,7 +170,7 @@ class TaggerForm(TaggerShape):
         return replace(form, sizes={**form.sizes, "tags": len(tag_set(form))})
 
     def bench(self, site: Site) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's key is not the common one."""
+        """The process's shared model. Raises Refusal if the site's key is not the common one."""
         place = (tagger_sizes(self), tag_set(self), site.key(), self.check, self._words)
 
         def make() -> SharedModel:
@@ -581,11 +581,11 @@ class PublicTaggerForm(OfTags, TaggerShape):
         return dict(zip(self.tables(), (self.words, self.characters), strict=False))
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, PublicTaggerSiteModel)
 
     def bench(self, site: Site) -> SharedModel:
-        """The process's bench."""
+        """The process's shared model."""
         place = (tagger_sizes(self), self.tags, self._words)
         return site.once("public tagger", *place, make=lambda: SharedModel(self._trainer()))
 
