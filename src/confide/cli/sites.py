@@ -732,7 +732,7 @@ def _grouped(text: str) -> str:
 
 # --- Tables of consent
 #
-# What a site has agreed to and what it refuses, in plain words.
+# A site's agreements and refusals, in plain words.
 
 
 _EMPTY = {"sites": "no one in particular", "private": "none"}

@@ -272,7 +272,7 @@ def _percent(value: float | None) -> str:
 
 # --- The verb `confide budget`
 #
-# How often sites should talk, for the bytes that they may send.
+# It proposes how often sites talk, for the bytes that they may send.
 
 
 def budget(
@@ -452,7 +452,7 @@ def serve(
 
 # --- The verb `confide privacy plan`
 #
-# What noise a run needs for the ε that it may spend.
+# It proposes the noise of a run for the ε that it may spend.
 
 
 privacy = typer.Typer(no_args_is_help=True, help="Work out noise and ε before a run.")

@@ -317,7 +317,7 @@ def _site_table(habit: Habit) -> str:
 
 # --- SYNTHETIC text about pairs
 #
-# What the sites of the made-up corpus say of a drug and a complaint.
+# Sentences of the made-up corpus's sites about a drug and a complaint.
 #
 # It uses the words and patterns of `confide.corpora.synthetic`, and no line of it comes from a
 # patient either. A complaint is one type here, COMPLAINT: only the sentence tells whether the drug

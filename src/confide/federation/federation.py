@@ -477,7 +477,7 @@ class Federation:
 
 # --- Agreement of sites
 #
-# What all sites must have in common, and how a run continues without the sites that differ.
+# All sites must have some things in common; a run continues without the sites that differ.
 #
 # One site with a different key, or one that claims to have one, must not end the run for the
 # others.

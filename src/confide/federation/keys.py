@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 # --- Keys at rest
 #
-# Where a passphrase comes from, and the form of files encrypted with it.
+# The sources of a passphrase, and the form of files encrypted with it.
 #
 # A passphrase comes from the file that `CONFIDE_PASSPHRASE_FILE` names, or from the terminal;
 # never from the command line. An encrypted key is one line:

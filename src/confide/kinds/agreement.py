@@ -766,7 +766,7 @@ def _of_these_types(
 
 # --- Tuning of an encoder
 #
-# How kinds ask for it and say it (`confide.training.encoder.Tuning`).
+# The option of all kinds with an encoder (`confide.training.encoder.Tuning`).
 
 
 TUNING = "what of the encoder is trained: all, top N, lora RANK ALPHA, bias or frozen"

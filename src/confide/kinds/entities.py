@@ -93,7 +93,7 @@ from confide.training.weights import load, trained
 
 # --- The report of an entity model at a site
 #
-# What it gets wrong and right, by sentence.
+# Its errors and its right answers, by sentence.
 
 
 def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Report:

@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 # --- Releases
 #
-# What kinds need to release a model, so that it works without its run and without a key.
+# A released model works without its run and without a key.
 
 
 @dataclass(frozen=True)

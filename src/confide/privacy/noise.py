@@ -385,7 +385,7 @@ def square_of(vector: Mapping[str, NDArray[np.number]]) -> int:
 
 # --- Secret draws
 #
-# Which units take part in a round, and the key of a site's noise.
+# They choose the units of a round, and the key of a site's noise.
 #
 # Both come from the site's *run key*, which is drawn at random when the site joins a run and
 # never leaves it. The same unit numbers, text and settings give the same draw, so a re-ask gets

@@ -26,7 +26,7 @@ from confide.tasks import TASKS, USUAL, Task
 
 # --- sites/NAME/errors.json
 #
-# What the model gets wrong and right at a site, with the site's text.
+# The model's errors and right answers at a site, with the site's text.
 #
 # A run has it only if the site's text lay in the same process. docs/result.md describes it.
 

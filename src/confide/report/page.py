@@ -48,7 +48,7 @@ from confide.tasks import TASKS
 
 # --- The summary
 #
-# What came of the runs, in few words and numbers, for those who read no further.
+# The results in few words and numbers, for those who read no further.
 
 
 @dataclass(frozen=True, slots=True)

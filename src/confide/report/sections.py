@@ -729,7 +729,7 @@ def _line(view: RunView, x_of: Callable[[FinishedRun], list[float]]) -> Line | N
 
 # --- The audit
 #
-# What it found, on the page of a run and as a picture of its own.
+# Its results, on the page of a run and as a picture of its own.
 
 
 @dataclass(frozen=True, slots=True)
@@ -784,7 +784,7 @@ def _audit_drawn(audit: Audit) -> Figure:
 
 # --- The privacy budget
 #
-# What noise spent: ε by round, what it promises, and what it does not.
+# The ε that noise spent, by round, and the limits of its promise.
 
 
 SIMULATED = (
@@ -906,7 +906,7 @@ def _percent(share: float) -> str:
 
 # --- Errors of a site
 #
-# What a model gets wrong and right, with its text, and confusion tables, for a page.
+# A model's errors and right answers, with their text, and confusion tables, for a page.
 
 
 @dataclass(frozen=True, slots=True)

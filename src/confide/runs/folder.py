@@ -423,7 +423,7 @@ def _shareable(settings: Settings) -> Iterator[tuple[str, str]]:
 
 # --- sites/NAME/sentences.json
 #
-# What each sentence of a site's test text counted. Numbers, no text.
+# Counts of each sentence of a site's test text. Numbers, no text.
 #
 # docs/result.md describes it.
 
@@ -498,7 +498,7 @@ def read_sentences(
 
 # --- audit.json
 #
-# What `confide audit` measured of a run, and how people are told. Numbers, no text.
+# Measurements of `confide audit`, and sentences on them. Numbers, no text.
 #
 # docs/audit.md describes it. On one machine the file covers all sites; a real site's own run
 # folder holds the numbers of that site alone.

@@ -414,7 +414,7 @@ def first_wrong(
 
 # --- Advice
 #
-# Whether a run has learnt, and whether it was still learning when it ended: what to set, if so.
+# For a run that has not learnt, or was still learning when it ended: what to set.
 #
 # Everything is judged by the one number that stands for the task (`Task.kinds[0]`):
 #

@@ -54,7 +54,7 @@ from confide.training.batches import only
 
 # --- Held-out and public documents
 #
-# Which documents a site trains on, and which it does not, where no files say so.
+# They are chosen here where no files say so.
 #
 # Without noise exact shares are drawn. Under noise (`[privacy]`) each document's own unit decides
 # by itself, so that a unit more or less moves no other: where shares are cut from a permutation,

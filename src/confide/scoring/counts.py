@@ -456,7 +456,7 @@ def _shifted_sentence(sentence: Sentence) -> Sentence:
 
 # --- Confusion
 #
-# Which type was taken for which, and where a model is most wrong.
+# Counts of types taken for others, and the worst cases.
 #
 # Error lists hold text: they are for the owner of the documents only.
 

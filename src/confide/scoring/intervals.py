@@ -175,7 +175,7 @@ def _point(counts_N3: Table) -> float:
 
 # --- Learning curves
 #
-# How F1 grows with the amount of text, and what more text would add.
+# The growth of F1 with the amount of text, and the gain from more.
 #
 # The curve is the inverse power law f(x) = a - b (x / full)^-c with 0 <= b and a <= 1, which the
 # scores of many models follow (Hestness et al. 2017, arXiv 1712.00409; Viering & Loog 2023). `a`
@@ -298,7 +298,7 @@ def _fit(sizes_K: Floats, f1_BK: Floats) -> Floats:
 
 # --- Success of an attacker
 #
-# How well it tells members from others, with intervals; no dependency.
+# Telling members from others, with intervals; no dependency.
 #
 # Steinke, Nasr & Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023 (arXiv
 # 2305.08846), for `least_epsilon`; Carlini et al., "The Secret Sharer", USENIX Security 2019

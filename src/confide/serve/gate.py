@@ -40,7 +40,7 @@ from confide.text.segment import CODES, Splitting, into_sentences
 
 # --- Limits of a caller
 #
-# How much one may ask of the server, and how long it may take.
+# One caller may ask the server for this much, and take this long.
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,7 +289,7 @@ class PcnnTable(Table):
 
 # --- The table `[privacy]`
 #
-# How much training may tell of one unit of text.
+# It bounds what training tells of one unit of text.
 
 
 Unit = Literal["document", "sentence", "patient"]
@@ -670,7 +670,7 @@ TABLES: dict[str, type[Table]] = {
 
 # --- Splitting of a site's text
 #
-# How it is cut into sentences and tokens, from the site's own table and that of all sites.
+# The rules come from the site's own table and that of all sites.
 
 
 def splitting_of(table: Table | None, settings: Settings) -> Splitting:

@@ -20,7 +20,7 @@ from confide.text.segment import AUTO
 
 # --- Several annotators of one document -----------------------------------------------------------
 #
-# Which annotation is read, by a rule.
+# A rule says which annotation is read.
 #
 # The rules are "first" (the first in the file), "majority" (the entities and relations that more
 # than half of a document's annotators have, with the same type and the same characters), and an

@@ -20,7 +20,7 @@ from confide.text.document import Document, Entity, Packed, Sentence, Span
 
 # --- Full stops and languages ---------------------------------------------------------------------
 #
-# What a stop means in a language, and which language a text is in.
+# The meaning of a stop depends on the language, which is detected.
 #
 # Two sources say whether a stop belongs to an abbreviation: `sentencex`, Wikimedia's library of
 # abbreviations in some 240 languages, and `languages.toml`, the words of clinical text. The

@@ -292,7 +292,7 @@ def contradiction(sequences: Sequence[Sequence[str]], scheme: str) -> Contradict
 
 # --- Entities on tokens ---------------------------------------------------------------------------
 #
-# What a flat tagger can learn from a document, and its answers back as text.
+# A document as a flat tagger learns it, and the tagger's answers as text.
 #
 # A flat tagger assigns each token to at most one entity, and an entity is a run of tokens inside
 # one sentence. `flat_spans` keeps what fits and reports everything else; nothing is dropped

@@ -306,7 +306,7 @@ def drawing(model: nn.Module, seed: int) -> Iterator[None]:
 
 # --- Saved tensors
 #
-# What torch hands to the two passes of a function with a gradient of its own.
+# Torch hands them to the two passes of a function with a gradient of its own.
 #
 # A function that keeps more than tensors says so in a protocol that extends `Context`. One that
 # adds up 64-bit numbers takes its arguments through `where_doubles_are`.

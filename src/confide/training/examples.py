@@ -253,7 +253,7 @@ class _Unfolded(torch.autograd.Function):
 
 # --- Terms of gradients
 #
-# What each layer read and by how much its output moves the loss: enough for gradients by row.
+# Each layer's input and its output's effect on the loss are enough for gradients by row.
 #
 # A layer whose weight meets every row apart has a gradient that is a sum over rows, and over
 # places in a row. One pass forwards and one backwards through the model give the terms of all

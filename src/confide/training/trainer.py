@@ -642,7 +642,7 @@ def pieces_read(
 
 # --- Losses of rows
 #
-# What a model loses on each row of a text: nothing is learnt, and nothing is dropped.
+# The loss of a model on each row of a text: nothing is learnt, and nothing is dropped.
 #
 # Shapes: S rows, E examples, B rows of a batch.
 

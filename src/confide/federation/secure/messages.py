@@ -300,7 +300,7 @@ def raw(text: str) -> bytes:
 
 # --- The roster and the threshold
 #
-# Who takes part in secure sums, how many must, and the keys with which they greet each other.
+# The members of secure sums, the fewest of them, and the keys with which they greet.
 #
 # n sites are on the roster, of which up to c may be in league with the server. A sum covers at
 # least t sites, the least number with 2t > n + c: then two sets of t sites have an honest site in

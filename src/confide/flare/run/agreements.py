@@ -37,7 +37,7 @@ from confide.settings.tables import OF_SITES
 
 # --- Limits of a site's agreement
 #
-# How far it goes, and whether a run stays within it. Nothing here reads files.
+# A run is checked against them. Nothing here reads files.
 
 
 ALONE = "alone"

@@ -242,7 +242,7 @@ def wire_digest(rows: Iterable[WireRow]) -> str:
 
 # --- The lead's order
 #
-# Which run, with which settings, at which sites; signed with the lead's key.
+# It names the run, its settings and its sites, and is signed with the lead's key.
 
 
 @dataclass(frozen=True)

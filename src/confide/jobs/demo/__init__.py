@@ -131,7 +131,7 @@ def _marks(gold: Document, predicted: Document, sentence: Sentence) -> Iterable[
 
 # --- The parts of the demonstration
 #
-# What each trains, runs of it, and what came out.
+# Their training, their runs, and their results.
 
 
 RUNS = {"alone": "alone", "federated": "fedavg", "pooled": "pooled"}
@@ -336,7 +336,7 @@ def _left(named: str, trained: FinishedRun) -> tuple[Left, ...]:
 
 # --- The demonstration's page
 #
-# What each part showed, and what left the sites.
+# The results of each part, and the bytes that left the sites.
 
 
 TOGETHER = "together"

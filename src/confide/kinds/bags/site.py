@@ -116,7 +116,7 @@ from confide.training.weights import load, trained
 
 # --- The form of a bag model
 #
-# How the sites agree on it and on the words that it reads.
+# The sites agree on it and on the words that it reads.
 #
 # What leaves a site: that it holds the common key; keyed digests of its words with their counts
 # (`reader = "pcnn"`), or a digest of its public encoder; the names of its relations and entity

@@ -84,7 +84,7 @@ from confide.training.weights import load, trained
 
 # --- The form of a relation classifier
 #
-# How the sites agree on it.
+# The sites agree on it at the start.
 #
 # What leaves a site: which public encoder it has (a digest of that encoder's files, the same at
 # all sites), the names of its relations and entity types, and which types its relations link.
@@ -756,7 +756,7 @@ class RelationSiteModel(SiteModel):
 
 # --- The report of a relation classifier at a site
 #
-# What it gets wrong and right, by document.
+# Its errors and its right answers, by document.
 
 
 _Case = tuple[RelationExample, str, float | None]

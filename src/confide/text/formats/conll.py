@@ -33,7 +33,7 @@ from confide.text.tagging import (
 
 # --- Columns of a CoNLL file ----------------------------------------------------------------------
 #
-# Which holds the token and which the tag, judged by evidence.
+# The columns of tokens and of tags are found by evidence.
 
 _COMMENT = re.compile(r"#($|\s|\w+\s*=|newdoc|newpar|begin |end )")
 _BLANKS = re.compile(r"[ \t]+")

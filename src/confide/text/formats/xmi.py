@@ -24,7 +24,7 @@ from confide.text.segment import segmented
 
 # --- Annotation layers of WebAnno and INCEpTION ---------------------------------------------------
 #
-# Which say something, and what an item is called.
+# The layers that hold annotation, and the names of their items.
 
 NAMED_ENTITY = "de.tudarmstadt.ukp.dkpro.core.api.ner.type.NamedEntity"
 RELATION = "webanno.custom.Relation"
