@@ -1,4 +1,4 @@
-"""The verbs for real sites: `consortium`, `server`, `site`, `peers`, and the lead's runs."""
+"""The verbs for real sites: `consortium`, `server`, `site` and `peers`."""
 
 from __future__ import annotations
 
