@@ -125,6 +125,38 @@ def test_every_def_is_annotated_and_every_public_one_documented() -> None:
     assert not broken
 
 
+# A docstring begins with what a thing does or with a noun, and names numbers, things and roles.
+NOT_FIRST = re.compile(r"(What|How|Whether|The same|As)\b")
+NOT_SAID = re.compile(r"\b(so many|those of which|somebody|as large as)\b", re.IGNORECASE)
+
+
+def _docstrings(tree: ast.AST) -> Iterator[tuple[ast.AST, str]]:
+    """Those of modules, classes and functions, and those below a name."""
+    for node in ast.walk(tree):
+        body = getattr(node, "body", None)
+        for one in body if isinstance(body, list) else ():
+            if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant):
+                yield one, str(one.value.value).strip()
+
+
+def _unplain(text: str, tree: ast.AST) -> Iterator[str]:
+    """First words of docstrings, and phrases of a whole file, that have a plainer word."""
+    for node, words in _docstrings(tree):
+        if found := NOT_FIRST.match(words):
+            yield f"{getattr(node, 'lineno', 1)} begins with {found[0]!r}"
+    for found in NOT_SAID.finditer(re.sub(r"\s+(?:# )?\s*", " ", text)):
+        yield f" says {found[0]!r}"
+
+
+def test_docstrings_begin_with_what_is_done_and_say_plain_words() -> None:
+    broken = [
+        f"{path.relative_to(SRC)}:{complaint}"
+        for path, tree in _trees()
+        for complaint in _unplain(path.read_text(encoding="utf-8"), tree)
+    ]
+    assert not broken
+
+
 def test_nothing_can_run_what_it_reads() -> None:
     forbidden = {"pickle", "cPickle", "dill", "cloudpickle", "marshal", "shelve", "joblib"}
     broken = []

@@ -1,4 +1,6 @@
-"""Files that a user names: only regular ones are opened, and only up to a limit.
+"""Files and folders: what is read is regular and within a limit, what is written is whole.
+
+Of the files that a user names, only regular ones are opened, and only up to a limit.
 
 Reading a named pipe could wait for ever, and a device never ends; both are refused before a byte is
 read. This module also lists the encodings that text may have: those that decode in time
@@ -33,7 +35,7 @@ MOST_SMALL = 1 << 20
 MOST_JSON = 1 << 26
 """The most bytes of a JSON file that comes with a model: a configuration, a tokenizer."""
 DEEPEST = 64
-"""How deep lists and objects may be nested in JSON, and elements in XML."""
+"""The deepest nesting of lists and objects in JSON, and of elements in XML."""
 ENCODINGS = frozenset((
     "ascii", "utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le",
     "utf-32-be", *(f"iso8859-{part}" for part in range(1, 17) if part != 12),
@@ -178,7 +180,7 @@ def json_of(text: str | bytes, *, parse_constant: Callable[[str], object] | None
 
 @lru_cache(maxsize=8)
 def _decoder(parse_constant: Callable[[str], object] | None) -> json.JSONDecoder:
-    """What `json.loads` makes anew for every text."""
+    """Make the decoder that `json.loads` makes anew for every text."""
     return json.JSONDecoder(parse_constant=parse_constant)
 
 
@@ -263,7 +265,7 @@ def taking_the_place_of(path: Path, fresh: Path, *, mode: int = 0o666) -> Iterat
 
 
 def _is_at(path: Path, file: IO[bytes]) -> bool:
-    """Whether this open file is what lies there."""
+    """Return whether this open file is what lies there."""
     try:
         return os.path.samestat(path.lstat(), os.fstat(file.fileno()))
     except FileNotFoundError:
@@ -281,8 +283,9 @@ def _umask() -> int:
     return now
 
 
-# --- Files and folders: written whole or not at all, for their owner only, and only where they
-#     belong
+# --- Files and folders
+#
+# Written whole or not at all, for their owner only, and only where they belong.
 #
 # A name from elsewhere (a lead, a site, the engine) becomes a path in one way only: `plain_name`
 # checks the name, and `inside` makes the path.
@@ -326,7 +329,7 @@ def inside(folder: Path, *names: str) -> Path:
 
 
 def is_regular(path: Path) -> bool:
-    """Whether this is a file, and not a link, folder, pipe or device."""
+    """Return whether this is a file, and not a link, folder, pipe or device."""
     try:
         return stat.S_ISREG(path.lstat().st_mode)
     except OSError:

@@ -42,7 +42,7 @@ _INSTEAD = {'federation.sums = "integers"': "masked"}
 
 
 def advice_on(place: str, value: object, *, known: bool) -> str | None:
-    """What to do instead of a removed key, or of a removed value of a key that is `known` still.
+    """Advise on a removed key, or on a removed value of a key that is `known` still.
 
     None: there never was one.
     """

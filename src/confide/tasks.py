@@ -29,7 +29,7 @@ Counted = Literal["strict", "relaxed", "micro", "best"]
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """What one task calls things on a page.
+    """One task's words on a page.
 
     `found`: what a model finds; `does`: what it does; `type`: one class of what it finds; `unit`:
     what it looks at one at a time; `nothing`: what the empty name means in a confusion table.
@@ -88,7 +88,7 @@ class Task:
 
     @property
     def pairs(self) -> bool:
-        """Whether the task needs what a text says about pairs of entities."""
+        """True if the task needs what a text says about pairs of entities."""
         return self.learns == "relations"
 
     def value(self, found: Scored, kind: str) -> float | None:
@@ -97,12 +97,12 @@ class Task:
         return scored.get(self.number) if isinstance(scored, Mapping) else scored
 
     def empty(self, found: Scored) -> bool:
-        """Whether these are the scores of no text: 0.0 would say that all was wrong."""
+        """Return whether these are the scores of no text: 0.0 would say that all was wrong."""
         rates = (one for one in found.values() if isinstance(one, Mapping))
         return found.get(self.unit) == 0 and not any(one.get("support") for one in rates)
 
     def marked(self, found: Scored) -> int:
-        """How many answers were marked in the text that was scored: entities, relations, facts."""
+        """Count the answers marked in the text that was scored: entities, relations, facts."""
         first = found.get(self.kinds[0])
         own = first.get("support") if isinstance(first, Mapping) else found.get("facts")
         return int(own or 0)

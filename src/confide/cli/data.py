@@ -243,7 +243,7 @@ def label(
     screen.say(f"written to {out}")
 
 
-# --- What `confide data label` reads and shows
+# --- Reading and tables of `confide data label`
 
 
 _WORDS = {

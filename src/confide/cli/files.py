@@ -1,4 +1,4 @@
-"""How files are read: options that the verbs about files share, handed to them as one value."""
+"""Options for reading files, shared by verbs, and output of documents, scores and problems."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _NO_TAGS = "none"
 
 @dataclass(frozen=True, slots=True)
 class SettingsHow:
-    """What may be said about reading files and written into settings; `format` names the reader."""
+    """Options for reading files that settings can hold too; `format` names the reader."""
 
     format: Format = None
     scheme: Scheme = None
@@ -62,7 +62,7 @@ class SettingsHow:
     skip_broken: SkipBroken = False
 
     def options(self) -> Options:
-        """The same for the readers. Raises SettingsError for columns of another form."""
+        """Return the options for the readers. Raises SettingsError for columns of another form."""
         from confide.text.formats import Options
 
         return Options(
@@ -88,7 +88,7 @@ class How(SettingsHow):
     ] = "entity"
 
     def options(self) -> Options:
-        """The same for the readers. Raises SettingsError for columns of another form."""
+        """Return the options for the readers. Raises SettingsError for columns of another form."""
         return replace(
             SettingsHow.options(self),
             types=None if self.types is None else frozenset(self.types),
@@ -98,7 +98,7 @@ class How(SettingsHow):
 
 @dataclass(frozen=True, slots=True)
 class NotesHow:
-    """What may be said about reading text that a model annotates."""
+    """Options for reading text that a model annotates."""
 
     format: Format = None
     encoding: Encoding = None
@@ -136,7 +136,7 @@ class NotesHow:
 
 @dataclass(frozen=True, slots=True)
 class GoldHow:
-    """What may be said about annotated text that a model is scored on."""
+    """Options for reading annotated text that a model is scored on."""
 
     format: Format = None
     scheme: Scheme = None
@@ -181,7 +181,7 @@ def reads(verb: Callable[..., None]) -> Callable[..., None]:
 def reads_as(
     form: type[SettingsHow] | type[NotesHow] | type[GoldHow],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """What gives a verb the options of `form`; its own parameter `how` gets what was said."""
+    """Decorate a verb with the options of `form`; its parameter `how` gets their values."""
     return partial(_with_options, form)
 
 
@@ -209,7 +209,9 @@ def _with_options(
     return whole
 
 
-# --- Puts documents, scores and problems on the screen or into files
+# --- Output of documents, scores and problems
+#
+# They go to the screen or into files.
 
 
 def put_documents(documents: Sequence[Document], path: Path | None, *, format: str) -> None:
@@ -244,7 +246,7 @@ def say_problems(problems: Sequence[Problem]) -> None:
 
 
 def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> list[Text]:
-    """How many problems there are of each kind, and the first `most` of each (None: all)."""
+    """Lines with the number of problems of each kind, and the first `most` of each (None: all)."""
     from rich.text import Text
 
     lines = []
@@ -292,7 +294,7 @@ def crossing_lines(crossings: Mapping[str, Crossing]) -> list[Text]:
 
 
 def cut_lines(found: Cut) -> list[Text]:
-    """How many words in entities raw text has otherwise, if there are any, and what it means."""
+    """Lines on words that raw text cuts differently inside entities, and what that means."""
     from rich.text import Text
 
     if not found.cut:
@@ -340,7 +342,8 @@ def wanted_types(given: str | None) -> list[str] | None:
 
 
 FACTS = ("facts", "facts-jsonl")
-"""What `predict` can write besides documents: a table of facts, or one JSON object for each."""
+"""Formats that `predict` can write besides documents: a table of facts, or one JSON object for
+each."""
 
 
 def put_facts(found: Sequence[StatedFact], out: Path | None, *, format: str) -> None:

@@ -1,4 +1,6 @@
-"""A command's two streams: its result goes to stdout, what it says about it to stderr.
+"""The screen of a command: its two streams, its progress, and options that verbs share.
+
+A command's result goes to stdout, and what it says about it to stderr.
 
 Both are printable: names, text and errors come from other places, and a terminal obeys what they
 hold. Whatever is written while a command runs passes through an `Exit`, or through a `console`,
@@ -48,14 +50,14 @@ STOPPED, TERMINATED = 130, 143
 """The exit codes after Ctrl-C and after SIGTERM, as in shells."""
 
 AGAIN = "stopped; no file was left by half, and the same command starts again"
-"""What a verb says that was stopped, unless it knows better how to go on."""
+"""The default message of a verb that was stopped."""
 
 _DISKS = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free some disk space"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "name a place that you may write to"),
     errno.EIO: "see that the disk is sound",
 }
-"""What to do about a disk that takes no more, by the system's number of the error."""
+"""Advice for a disk that takes no more, by the system's error number."""
 
 
 _ISOLATED = re.compile("(\u2068[^\u2066-\u2069]*\u2069)")
@@ -141,7 +143,7 @@ def close_in() -> None:
 
 @contextmanager
 def closed_in() -> Iterator[None]:
-    """The same for the time of a block."""
+    """Measure the time of a block."""
     streams = sys.stdout, sys.stderr
     close_in()
     try:
@@ -371,7 +373,9 @@ def import_help() -> None:
     vars(sys.modules["typer.rich_utils"])["Console"] = _help_console
 
 
-# --- The progress of a run: a live display on a terminal, plain lines everywhere else
+# --- The progress of a run
+#
+# A live display on a terminal, plain lines everywhere else.
 #
 # A progress is a context manager; the run calls it with every event.
 
@@ -512,7 +516,9 @@ def _bar(screen: Console) -> Bar:
     )
 
 
-# --- Options that several verbs share, named and explained the same way everywhere
+# --- Options of several verbs
+#
+# They are named and explained the same way everywhere.
 
 
 RunFolder = Annotated[Path, typer.Argument(help="A run's folder.")]
@@ -600,5 +606,5 @@ Passphrase = Annotated[
 
 
 def with_canaries(overrides: list[str] | None, canaries: int) -> list[str]:
-    """The overrides, with so many canaries of each site unless that is 0."""
+    """The overrides, with `canaries` canaries of each site unless that is 0."""
     return [*(overrides or ()), *([f"data.canaries={canaries}"] if canaries else ())]

@@ -1,4 +1,4 @@
-"""The verbs `confide consortium …`, `confide server …` and `confide site …`, for real sites."""
+"""The verbs for real sites: `consortium`, `server`, `site` and `peers`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     from confide.flare.run.standing import Guarded, Standing
 
 
-# --- What `--unit` of `confide server start` and `confide site start` does
+# --- Units of `confide server start` and `confide site start`
+#
+# The option `--unit` writes them.
 
 
 UnitFile = Annotated[
@@ -455,7 +457,9 @@ def _show_own(kit: Kit) -> None:
         screen.say(str(error))
 
 
-# --- Verbs for real sites: a site's own file, its consent, and the lead's run across all sites
+# --- Verbs for real sites
+#
+# A site's own file, its consent, and the lead's run across all sites.
 
 
 @site.command()
@@ -565,7 +569,9 @@ def _say_agreed(found: Consent, *, withdrawn: bool) -> None:
         screen.say("to agree, repeat the command with --agree")
 
 
-# --- The verb `confide peers`: the identity keys that a server, a site or a lead has pinned
+# --- The verb `confide peers`
+#
+# The identity keys that a server, a site or a lead has pinned.
 
 
 def peers(
@@ -641,14 +647,16 @@ def _grouped(text: str) -> str:
     return " ".join(groups[:8]) + "\n" + " ".join(groups[8:])
 
 
-# --- What a site has agreed to and what it refuses, as tables in plain words
+# --- Tables of consent
+#
+# A site's agreements and refusals, in plain words.
 
 
 _EMPTY = {"sites": "no one in particular", "private": "none"}
 
 
 def bounds_table(found: Consent) -> Table:
-    """How far a run may go: the agreed bounds, and beside them what a run asks if they differ."""
+    """A table of the agreed bounds, beside what a run asks where it differs."""
     table = titled(f"How far a run of {found.method} may go here")
     differ = [line for line in found.lines if found.agreed != "no" and line.agreed != line.asked]
     table.add_column("")

@@ -169,7 +169,7 @@ def sites(result: Result) -> Table:
 
 
 def _spent(result: Result) -> str:
-    """What a run under noise spent; empty without noise."""
+    """Text with the ε that a run under noise spent; empty without noise."""
     own = result.privacy
     if own is None:
         return ""
@@ -212,7 +212,7 @@ def mapping(values: Mapping[str, object], *, columns: tuple[str, str], title: st
 
 
 def checked(found: CheckReport) -> list[Table]:
-    """How files were read, what they hold, and their entities and relations by type."""
+    """Tables of how files were read, of their contents, and of entities and relations by type."""
     how = mapping(found.details, columns=("file", "read as"))
     how.columns[1].justify = "left"
     tables = [
@@ -236,7 +236,7 @@ def formats(known: Sequence[Format]) -> Table:
 
 
 def shares(dealt: SplitReport) -> Table:
-    """What each site got of a corpus."""
+    """A table of each site's share of a corpus."""
     table = titled(f"dealt by {dealt.by}, seed {dealt.seed}")
     kinds = sorted({kind for share in dealt.sites.values() for kind in share.entities})
     links = sorted({kind for share in dealt.sites.values() for kind in share.relations})
@@ -318,7 +318,7 @@ _SCORED = {
 
 
 def two_ledgers(found: LedgerDifference) -> str:
-    """Whether two ledgers of one run agree, in words."""
+    """Text that says whether two ledgers of one run agree."""
     lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them resent"]
     lines.append(
         f"{found.verified} signatures verified"
@@ -398,7 +398,7 @@ def _unit(values: Scored) -> str:
 
 
 def _overlooked(values: Scored) -> str:
-    """How many relations no pair covers, in words."""
+    """Text with the number of relations that no pair covers."""
     missed = sum(values.get("missed", {}).values())
     return f"\nmissed because their pair was not looked at: {count(missed)}" if missed else ""
 
@@ -413,7 +413,7 @@ def _each_f1(values: Scored) -> list[str]:
 
 
 def home_table(found: Mapping[str, AtHome], *, first: str = "site") -> Table:
-    """What each site compared, or one site after each run, in percent, and what it keeps."""
+    """A table of the models that each site compared, or one site after each run, in percent."""
     from confide.runs.athome import CANDIDATES
 
     table = titled("Score on development text / test text, in percent")
@@ -437,7 +437,7 @@ def _in_percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:.1f}"
 
 
-# --- What `confide demo` shows at its end
+# --- The end of `confide demo`
 
 
 def demonstration(shown: DemoResult) -> Iterator[RenderableType]:

@@ -61,17 +61,18 @@ if TYPE_CHECKING:
     from confide.settings import Settings
 
 
-# --- What `run` and `coordinate` say when they end: whether the run has learnt, and what comes
-#     next
+# --- The end of `run` and `coordinate`
+#
+# They say whether the run has learnt, and name the next commands.
 #
 # Every command is one line of a shell: names with spaces or other marks are quoted.
 
 
 MOST = 3
-"""So many commands come next."""
+"""The most commands that are proposed."""
 _READING = ("format", "scheme")
 _UNSAID = ("encoding", "columns", "annotators", "skip_broken")
-"""How a site's files are read, if not by what `evaluate` can be told."""
+"""Options for reading a site's files that `evaluate` has no flags for."""
 
 
 def say_advice(
@@ -172,13 +173,15 @@ def _held_out(settings: Settings, result: Result) -> tuple[str, list[str], list[
     return "", ["--site", *sites[:1]] if result.personal else [], []
 
 
-# --- Everything that a command lacks, said at once, with a line to paste
+# --- Missing arguments of a command
+#
+# All are named at once, with a line to paste.
 #
 # Typer stops at the first argument or option that is missing.
 
 
 def all_missing(error: BadParameter) -> SettingsError | None:
-    """What the command lacks; None if the error is about something else."""
+    """The error for missing arguments of a command; None if the error is about something else."""
     context: Any = error.ctx
     if type(error).__name__ != "MissingParameter" or context is None:
         return None
@@ -279,7 +282,9 @@ def _say_ended(ending: Ending) -> None:
     screen.say("its checkpoints are kept; repeat the command with --resume to continue it")
 
 
-# --- The verb `confide home`: each site keeps the model that is best for it
+# --- The verb `confide home`
+#
+# Each site keeps the model that is best for it.
 
 
 def home(
@@ -316,7 +321,9 @@ def home(
         screen.show(tables.home_table(found))
 
 
-# --- The verb `confide budget`: how often sites should talk, for the bytes that they may send
+# --- The verb `confide budget`
+#
+# It proposes how often sites talk, for the bytes that they may send.
 
 
 def budget(
@@ -346,7 +353,9 @@ def budget(
     typer.echo(" ".join(f"--set {one}" for one in found.overrides()))
 
 
-# --- The verb `confide audit`: what a run's model and its ledger tell
+# --- The verb `confide audit`
+#
+# It shows what a run's model and its ledger tell.
 
 
 def audit(
@@ -387,7 +396,9 @@ def audit(
             typer.echo(line)
 
 
-# --- The verb `confide export`: a trained model for other programs
+# --- The verb `confide export`
+#
+# A trained model for other programs.
 
 
 def export(
@@ -410,7 +421,9 @@ def export(
     screen.say(f"{folder}: written for {to}")
 
 
-# --- `confide report`: the page of finished runs, and of one that goes on
+# --- `confide report`
+#
+# The page of finished runs, and of one that goes on.
 
 
 def report(
@@ -437,7 +450,9 @@ def report(
     )
 
 
-# --- The verb `confide serve`: a page and a REST interface at one local address
+# --- The verb `confide serve`
+#
+# A page and a REST interface at one local address.
 
 
 HELP = "Runs, releases or NER_RUN+RE_RUN; RUN@SITE for a site's own. A folder of runs is watched."
@@ -486,7 +501,9 @@ def serve(
     running.serve(runs or (), where, pages=pages, key=key, texts=texts or (), say=screen.say)
 
 
-# --- The verb `confide privacy plan`: what noise a run needs for the ε that it may spend
+# --- The verb `confide privacy plan`
+#
+# It proposes the noise of a run for the ε that it may spend.
 
 
 privacy = typer.Typer(no_args_is_help=True, help="Work out noise and ε before a run.")
@@ -577,7 +594,7 @@ def said(plan: PrivacyPlan) -> Iterator[str]:
 
 
 def lines_to_add(plan: PrivacyPlan, settings: str) -> Iterator[str]:
-    """What is proposed as TOML with reasons, then what is left to say, and the command to run."""
+    """Lines with the proposed TOML and its reasons, then open points, and the command to run."""
     if not plan.proposed and not plan.unsaid:
         return
     yield f"\n# Add these lines to {settings}, or change those that are there:"
@@ -612,7 +629,9 @@ def _short(epsilon: float) -> str:
     return "no bound" if math.isinf(epsilon) or epsilon > 1000 else f"{epsilon:.3g}"
 
 
-# --- The verbs `confide key …`: the key that the sites share, and keys at rest
+# --- The verbs `confide key …`
+#
+# The key that the sites share, and keys at rest.
 
 
 keys = typer.Typer(
@@ -753,7 +772,7 @@ def _without_types(command: Any) -> None:
 
 
 def _untyped(params: list[Any]) -> list[Any]:
-    """The same, of which flags and arguments show no type in the help."""
+    """Hide the types of flags and arguments in the help."""
     for one in params:
         if one.param_type_name == "argument" or one.is_flag:
             vars(one)["display_type_rich"] = lambda ctx: None

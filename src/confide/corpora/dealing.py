@@ -1,4 +1,4 @@
-"""Deal a corpus on disk to sites, one file or folder each: `confide data split`."""
+"""Dealing a corpus to sites, one file or folder each, and hiding entities: `confide data split`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ from confide.text.formats import Reading, format_named, read, write
 from confide.text.published.catalogue import locate
 from confide.text.segment import segmented, words_cut
 
-# --- Documents by the pair of entities that they state, to keep bags whole and text apart
+# --- Documents by pairs of entities
+#
+# This keeps bags whole and text apart.
 
 
 def pairs_of(documents: Sequence[Document], same: Same = "concept") -> list[Hashable]:
@@ -95,7 +97,9 @@ def _keys(documents: Iterable[Document], by: str, same: Same) -> list[Hashable |
     return [dict(document.attributes).get(by) for document in documents]
 
 
-# --- One corpus -> several simulated sites, reproducibly: nothing is lost, nothing is dealt twice
+# --- One corpus -> several simulated sites, reproducibly
+#
+# Nothing is lost, nothing is dealt twice.
 #
 # - `iid`: shuffled and cut into equal parts (sizes differ by at most one).
 # - `file`, `domain`: whole groups. The groups, sorted by name, are dealt round robin.
@@ -178,7 +182,7 @@ def deal_pairs(
     same: Same = "concept",
     everybody: bool = True,
 ) -> dict[str, list[Document]]:
-    """As `partition` by "pair"; `same` is what makes two mentions one entity.
+    """Deal out pairs as `partition` by "pair"; `same` is what makes two mentions one entity.
 
     Raises DataError if there are fewer pairs than sites, and `everybody` must get one.
     """
@@ -325,7 +329,9 @@ def _generator(seed: int, *names: str) -> np.random.Generator:
     return np.random.default_rng(int.from_bytes(digest[:16], "big"))
 
 
-# --- Hiding entities that occur at several sites, to see how much of a gain depends on them
+# --- Masking of common entities
+#
+# Entities that occur at several sites are hidden, to see how much of a gain depends on them.
 #
 # Ge et al. 2020, 4.5 (Fig. 5) mask a share of the entities that their data sets have in common,
 # but do not say how. Here a mention's letters and digits become "x": it stays an entity of the
@@ -337,7 +343,7 @@ _LETTER = re.compile(r"\w")
 
 
 def common_entities(sites: Mapping[str, Sequence[Document]]) -> list[str]:
-    """What is written, in small letters, of entities that are annotated at two sites or more."""
+    """Return the surfaces, in small letters, of entities annotated at two sites or more."""
     holders: dict[str, set[str]] = {}
     for site, documents in sites.items():
         for document in documents:
@@ -349,7 +355,7 @@ def common_entities(sites: Mapping[str, Sequence[Document]]) -> list[str]:
 def masked(
     sites: Mapping[str, Sequence[Document]], share: float, *, seed: int
 ) -> dict[str, list[Document]]:
-    """The same documents, with a `share` of the common entities hidden wherever they are annotated.
+    """Hide a `share` of the common entities wherever they are annotated.
 
     For the same seed, a larger share hides everything that a smaller one hides.
     """
@@ -374,7 +380,9 @@ def _hide(document: Document, hidden: set[str]) -> Document:
     return document if text == document.text else replace(document, text=text)
 
 
-# --- What may be told about text without showing any: counts of its parts, and a fingerprint
+# --- Facts about text without text
+#
+# Counts of its parts, and a fingerprint.
 
 
 TRAIN = "train"
@@ -408,19 +416,19 @@ def part_facts(
 
 
 def count_entities(documents: Iterable[Document]) -> dict[str, int]:
-    """How many entities of each type are annotated."""
+    """Count the annotated entities of each type."""
     types = Counter(entity.type for document in documents for entity in document.entities)
     return dict(sorted(types.items()))
 
 
 def count_relations(documents: Iterable[Document]) -> dict[str, int]:
-    """How many relations of each type are annotated."""
+    """Count the annotated relations of each type."""
     types = Counter(relation.type for document in documents for relation in document.relations)
     return {name: count for name, count in sorted(types.items()) if name != NO_RELATION}
 
 
 def kinds_of(problems: Iterable[Problem]) -> dict[str, int]:
-    """How many problems there are of each kind."""
+    """Count the problems of each kind."""
     return dict(sorted(Counter(problem.kind for problem in problems).items()))
 
 
@@ -439,7 +447,7 @@ def fingerprint(texts: Iterable[tuple[str, str, Sequence[Document]]], *, relatio
 
 
 def _related(document: Document) -> bytes:
-    """What a document says about relations, for a digest."""
+    """The relations of a document as bytes, for a digest."""
     mentions = [(entity.id, entity.concepts) for entity in document.entities]
     links = [(one.level, one.type, one.head, one.tail) for one in document.relations]
     said = repr((mentions, links, stated_pairs(document)))
@@ -456,7 +464,7 @@ DESCRIPTION = "split.json"
 
 @dataclass(frozen=True, slots=True)
 class SiteShare:
-    """What one site got. `groups` are its files or domains, if these were dealt."""
+    """One site's share of a corpus. `groups` are its files or domains, if these were dealt."""
 
     path: str
     documents: int
@@ -468,7 +476,7 @@ class SiteShare:
 
 @dataclass(frozen=True, slots=True)
 class SplitReport:
-    """How a corpus was dealt, as in the `split.json` beside the sites' files.
+    """The contents of `split.json` beside the sites' files: how a corpus was dealt.
 
     `classes` is what dirichlet skewed: relations if most documents state their pairs, otherwise
     entities. `problems` counts, by kind, what reader and writer could not hold or had to change.
@@ -499,7 +507,7 @@ def split(
     format: str | None = None,
     to: str | None = None,
 ) -> SplitReport:
-    """Read files, deal their documents to sites (see `partitions`), write one file or folder each.
+    """Read files, deal their documents to sites (see `partition`), write one file or folder each.
 
     `format` is the format of the files (None: detect it), `to` the one to write (None: the same).
 

@@ -1,4 +1,6 @@
-"""A knowledge base: triples of head, relation and tail, as a table with tabs.
+"""Distant supervision: a knowledge base of triples, and the labels that it gives to text.
+
+A knowledge base is triples of head, relation and tail, as a table with tabs.
 
 Rows are ``head relation tail``, or ``head relation tail head-type tail-type``; the line ``head
 relation tail ...`` at the top is a header. A million rows are numbers in arrays, each name once.
@@ -63,7 +65,7 @@ _Row = tuple[int, str, str, str, str, str]
 _ANY = ("", "")
 _HEADER = ["head", "relation", "tail"]
 _NAMED = 100
-"""How many rows of each sort are named one by one."""
+"""The number of rows of each sort that are named one by one."""
 _LEFT_OUT = {
     "duplicate-triple": ("stands in an earlier row, too", False),
     "triple-to-itself": ("has one thing at both ends", True),
@@ -114,7 +116,7 @@ class KnowledgeBase:
 
     @property
     def typed(self) -> bool:
-        """Whether a row states the type of an end."""
+        """True if a row states the type of an end."""
         return len(self.types) > 1
 
     def between(self, head: str, tail: str, types: tuple[str, str]) -> list[int]:
@@ -295,7 +297,9 @@ def write_triples(triples: Sequence[Triple], path: Path | str) -> None:
     write_text(Path(path), text)
 
 
-# --- Distant labels: documents with marked entities and a knowledge base become bags of sentences
+# --- Distant labels
+#
+# Documents with marked entities and a knowledge base become bags of sentences.
 #
 # Every stretch of text that mentions both ends of a triple is labelled with its relation, whether
 # it says so or not (Mintz et al. 2009). A pair that the knowledge base does not know has no
@@ -310,7 +314,7 @@ Names = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Labelled:
-    """What `label` made.
+    """The result of `label`.
 
     Attributes:
         documents: one for each sentence, pair and relation; each asks about its one pair.
@@ -407,7 +411,7 @@ def label(
 
 
 def _drawn(names: Names, share: float, seed: int) -> bool:
-    """Whether a pair is kept: the same at every site."""
+    """Draw whether a pair is kept, equally at every site."""
     pair = json.dumps([seed, *names]).encode()
     number = int.from_bytes(hashlib.blake2b(pair, digest_size=8).digest(), "big")
     return number < share * 2**64
@@ -440,7 +444,7 @@ class _Labelling:
         return list(nearest.values())
 
     def _names(self, document: Document, entity: Entity) -> tuple[str, ...]:
-        """What a mention is called in the knowledge base, or would be."""
+        """The names of a mention in the knowledge base, or the names it would have there."""
         words = letters(document.surface(entity))
         self.mentions += 1
         self.form_mentions[words] += 1
@@ -470,7 +474,7 @@ class _Labelling:
             yield _Match(example, (heads[0], tails[0]), ())
 
     def draws(self, match: _Match, share: float, seed: int) -> bool:
-        """Whether a pair without a relation is kept."""
+        """Draw whether a pair without a relation is kept."""
         if match.names not in self.without:
             self.without[match.names] = _drawn(match.names, share, seed), set()
         wanted, types = self.without[match.names]

@@ -1,4 +1,4 @@
-"""What `confide data stats` counts: documents, tokens, entities, relations, and duplicates."""
+"""Statistics of `confide data stats`: documents, tokens, entities, relations, and duplicates."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def stats(
 ) -> Stats:
     """Count what annotated files hold.
 
-    Text without sentences is segmented first, as text of this `language` (`text.splitting`).
+    Text without sentences is segmented first, as text of this `language` (`text.segment`).
 
     Raises DataError if there is no document, and what the readers raise.
     """

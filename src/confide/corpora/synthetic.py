@@ -56,7 +56,7 @@ _TOKEN = re.compile(r"\d+(?:[.,/]\d+)*[^\W\d_]*|\w+(?:[-'/&]\w+)*|\S")
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """How one site keeps its annotated text: file format, tag scheme, its names for `TYPES`."""
+    """One site's conventions for annotated text: file format, tag scheme, its names for `TYPES`."""
 
     site: str
     format: str
@@ -315,8 +315,9 @@ def _site_table(habit: Habit) -> str:
     return "\n".join([*lines, ""])
 
 
-# --- SYNTHETIC text about pairs: what the sites of the made-up corpus say of a drug and a
-#     complaint
+# --- SYNTHETIC text about pairs
+#
+# Sentences of the made-up corpus's sites about a drug and a complaint.
 #
 # It uses the words and patterns of `confide.corpora.synthetic`, and no line of it comes from a
 # patient either. A complaint is one type here, COMPLAINT: only the sentence tells whether the drug
@@ -331,7 +332,8 @@ def _site_table(habit: Habit) -> str:
 
 CAUSES, TREATS = "causes", "treats"
 STATES = {"ADE": CAUSES, "REASON": TREATS, "FINDING": "", "ILLNESS": ""}
-"""What a pattern says of its drug and the complaint in this slot; empty: no relation."""
+"""The relation that a pattern states between its drug and the complaint in this slot; empty:
+none."""
 WRONG = 0.35
 """The share of training sentences in bags that say something else than the knowledge base."""
 
@@ -409,7 +411,7 @@ def write_relations(folder: Path, *, seed: int = 1, sentences: int = 64) -> None
 
 @cache
 def knowledge(seed: int) -> dict[tuple[str, str], str]:
-    """What holds between each of some drugs and complaints; empty: nothing. In a drawn order."""
+    """Return the relation of each of some drugs and complaints; empty: none. In a drawn order."""
     draw = random.Random(f"{seed}/knowledge")
     drugs = sorted(name for names in drug_names(seed).values() for name in names)
     complaints = sorted({*grammar()["findings"]["everywhere"], *_eithers()})

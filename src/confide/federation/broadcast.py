@@ -1,4 +1,4 @@
-"""What sites have of the common weights, so that nothing is sent twice, and differences in codes.
+"""Weights down and updates up: what sites have cached, changed rows, and differences in codes.
 
 An ask holds the common weights in its field `weights`. The server hands them out in one of four
 forms, each with the digest of the weights that it gives:
@@ -118,12 +118,12 @@ class Giving:
 
     @property
     def _codes(self) -> bool:
-        """Whether differences travel in codes."""
+        """True if differences travel in codes."""
         return self._down not in ("whole", "once")
 
     @property
     def saves(self) -> bool:
-        """Whether anything is sent in another form than whole."""
+        """True if anything is sent in another form than whole."""
         return self._down != "whole"
 
     def begin(self, weights: Arrays, *, seed: int | None = None) -> Arrays:
@@ -336,7 +336,7 @@ def _from(held: Mapping[bytes, Arrays], start: bytes, codes: Arrays) -> Arrays:
 
 
 def _is_like(before: Arrays, after: Arrays) -> bool:
-    """Whether these are float32 of the same names and shapes."""
+    """Return whether these are float32 of the same names and shapes."""
     shapes = [{n: a.shape for n, a in both.items()} for both in (before, after)]
     return shapes[0] == shapes[1] and all(one.dtype == np.float32 for one in after.values())
 
@@ -357,7 +357,9 @@ def _digest_in(said: np.ndarray) -> bytes:
     return said.tobytes()
 
 
-# --- How a site's replies leave it: with changed rows only, or with changes in codes
+# --- Changed rows and quantised updates
+#
+# A site's reply leaves with changed rows only, or with changes in codes.
 #
 # What coarse codes leave out of a change is added to the next one (`Coder.loses_much`). It lies in
 # the site's memory, in versions as all of it does: an ask that comes again gets the same reply.
@@ -369,7 +371,7 @@ Up = Literal["rows"] | Coding
 
 @dataclass(frozen=True)
 class Left:
-    """What codes have left out so far, by step and array; never sent."""
+    """The residuals so far, by step and array: what codes left out; never sent."""
 
     changes: Arrays = carries("rest of the changes")
 

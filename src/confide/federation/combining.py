@@ -1,4 +1,4 @@
-"""How the server combines the replies to one ask, so that no site can spoil the result.
+"""Robust aggregation: combine the replies to one ask so that no site can spoil the result.
 
 It combines the *change* of each site: what the site learnt, divided by its weight in the mean,
 minus what it started from (`Step.learnt`). There are two defences, one behind the other:
@@ -39,7 +39,9 @@ from confide.federation.memory import IN_MEMORY, Spool
 from confide.federation.messages import Arrays, by_name, decode, encode, values_of
 from confide.federation.steps import Learnt, Step
 
-# --- Adding replies up, field by field: floats in float64, integers in int64
+# --- Sums of replies
+#
+# They are added field by field: floats in float64, integers in int64.
 
 
 BLOCK = 2**21
@@ -51,7 +53,7 @@ Form = dict[str, dict[str, tuple[tuple[int, ...], bool]]]
 
 
 def form_of(reply: object) -> Form:
-    """What a reply must have in common with those it is added to.
+    """Return the form that a reply shares with those it is added to.
 
     Raises GuardError if a number is missing.
     """
@@ -123,7 +125,7 @@ NEEDED = 3
 
 @dataclass(frozen=True, slots=True)
 class Combining:
-    """How replies become one, and which are too far off to count.
+    """The rule that combines replies, and the threshold for outliers.
 
     `trim` is the share of sites that `trimmed` leaves out at each end, at least one. `most_norm` is
     the largest norm of an update, as a multiple of the median of the round's norms.
@@ -135,18 +137,18 @@ class Combining:
 
     @property
     def needed(self) -> int:
-        """How many sites a round needs, whatever `at_least` says."""
+        """The number of sites that a round needs, whatever `at_least` says."""
         return NEEDED if self.how in ORDERED else 1
 
     def looks_at(self, step: Step, sites: int) -> bool:
-        """Whether the replies of `sites` sites must all be there before they are added."""
+        """Return whether the replies of `sites` sites must all be there before they are added."""
         if step.learnt is None:
             return False
         by_others = self.most_norm < math.inf and sites >= NEEDED
         return by_others or self.combines(step)
 
     def combines(self, step: Step) -> bool:
-        """Whether the replies to this step are combined by something other than the mean."""
+        """Return whether the replies to this step are combined by something other than the mean."""
         return self.how != "mean" and step.learnt is not None and step.learnt.combined
 
     def too_far(self, norms: Mapping[str, float], *, slack: float = 1.0) -> dict[str, str]:
@@ -161,7 +163,7 @@ class Combining:
             return {}
         middle = float(np.median(list(said.values())))
         return {
-            site: f"its update is {norm / middle:.3g} times as large as the median of this round;"
+            site: f"its update is {norm / middle:.3g} times the median of this round;"
             f" the limit is {most:g} times"
             for site, norm in said.items()
             if not norm <= most * middle
@@ -191,7 +193,7 @@ class _Kept:
 
 
 def fewest_left(sites: int, too_far: int) -> int:
-    """How many sites a round needs if all must answer and `too_far` of them are too far off.
+    """The fewest sites for a round if all must answer and `too_far` of them are outliers.
 
     >>> [fewest_left(sites, 1) for sites in (2, 3, 4, 9)]
     [2, 3, 3, 8]
@@ -316,7 +318,7 @@ def _squares(change: NDArray[np.float64]) -> float:
 
 
 def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.float64]]:
-    """What a site learnt, array by array in the order of their names, in flat blocks.
+    """Iterate over a site's changes, array by array in the order of their names, in flat blocks.
 
     NaN stands for numbers that the site says nothing about. Raises GuardError if its weight is not
     positive.
@@ -401,7 +403,7 @@ def combined(
 
 
 def _cut(there: np.ndarray, combining: Combining) -> np.ndarray:
-    """How many of `there` numbers are left out at each end: none of fewer than three."""
+    """Count the numbers, of `there`, to trim at each end: none of fewer than three."""
     if combining.how == "median":
         cut = (there - 1) // 2
     else:

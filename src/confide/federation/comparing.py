@@ -27,7 +27,9 @@ from confide.federation.ledger import (
 from confide.federation.seals import EMPTY, AskSeal, ReplySeal, is_digest, seal_of, verifies
 from confide.files import Tree
 
-# --- A sealed ledger, read for comparison: its identities, its messages, and its own faults
+# --- A sealed ledger
+#
+# It is read for comparison: its identities, its messages, and its own faults.
 
 
 _NONE = "0" * 64
@@ -82,7 +84,7 @@ class Record:
 
     @property
     def is_sealed(self) -> bool:
-        """Whether it says whose it is, or holds seals."""
+        """True if it says whose it is, or holds seals."""
         return bool(self.at or self.asks or self.replies)
 
     def of(self, site: str) -> tuple[list[Sealed], list[Sealed]]:
@@ -108,7 +110,7 @@ def read_record(path: Path) -> Record:
 
 
 def faults_of(record: Record) -> list[str]:
-    """What is wrong in a ledger taken by itself, the first line first."""
+    """List the faults of a ledger taken by itself, the first line first."""
     faults = list(record.faults)
     first = record.lines[0].tree if record.lines else {}
     if first.get("note") != OPENED:
@@ -178,11 +180,13 @@ def _at(path: Path, number: int, what: str) -> str:
 
 
 def is_before_joining(one: Sealed) -> bool:
-    """Whether a reply came before the site had a ledger of the run: the site refused to join."""
+    """True if a reply came before the site had a ledger of the run: the site refused to join."""
     return isinstance(one.seal, ReplySeal) and one.seal.head == EMPTY
 
 
-# --- Compares two sealed ledgers message by message: a site's with the server's or another site's
+# --- Comparison of sealed ledgers
+#
+# Message by message: a site's with the server's or another site's.
 
 
 Key = tuple[int, str, str]
@@ -373,7 +377,7 @@ def _shared(record: Record) -> dict[tuple[int, str, int], Sealed]:
 
 
 def _is_to(one: Sealed, site: str) -> bool:
-    """Whether the server signed that this site gets the same ask."""
+    """Return whether the server signed that this site gets the same ask."""
     return isinstance(one.seal, AskSeal) and site in one.seal.audience
 
 
@@ -418,7 +422,7 @@ class LedgerDifference:
 
     @property
     def agree(self) -> bool:
-        """Whether both hold the same messages and neither was changed."""
+        """True if both hold the same messages and neither was changed."""
         return not self.only_here and not self.only_there and not self.faults
 
 

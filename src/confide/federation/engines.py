@@ -60,7 +60,7 @@ class SiteSpec:
 
     @property
     def weight(self) -> int:
-        """How much work the site is, measured in characters of training text."""
+        """The site's load: characters of its training text."""
         return sum(len(document.text) for document in self.train)
 
 
@@ -72,7 +72,7 @@ def site_of(spec: SiteSpec, scratch: Scratch) -> Site:
 
 @dataclass(frozen=True)
 class SumsWith:
-    """How replies are summed; `binding` is the digest of what all sites received.
+    """The way replies are summed; `binding` is the digest of what all sites received.
 
     `group`: the size of fixed groups that may be summed by themselves; 0: none.
     """
@@ -87,7 +87,7 @@ PLAINLY = SumsWith()
 
 @dataclass(frozen=True)
 class Hosting:
-    """What all sites of a run share: the method's steps and memory, and the seed.
+    """The common parts of a run's sites: the method's steps and memory, and the seed.
 
     Server and sites keep a checkpoint after every `every`-th round and after round `last`. `sums`:
     how replies are summed, and with what. `simulated`: the seed of an experiment whose sites draw
@@ -182,7 +182,9 @@ class SequentialEngine:
         """Do nothing: there is nothing to release."""
 
 
-# --- The embedded engine with several worker processes, spawned once and kept for the run
+# --- The engine of several processes
+#
+# It is the embedded engine with worker processes, spawned once and kept for the run.
 #
 # Each worker keeps the same sites throughout (and so their encoded text) and computes with
 # `threads` threads. Asks and replies are encoded bytes in unnamed memory, so nothing of a message
@@ -327,7 +329,7 @@ class _Worker:
             send_handle(self.pipe, handle, self._process.pid)
 
     def overdue(self, timeout: float | None) -> bool:
-        """Whether the ask in hand has taken too long, not counting the start of the process."""
+        """True if the ask in hand has taken too long, not counting the start of the process."""
         return timeout is not None and self._up and time.perf_counter() - self._since > timeout
 
     def finish(

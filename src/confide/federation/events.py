@@ -1,4 +1,4 @@
-"""What a run tells its watcher: numbers and names only."""
+"""Events that a run reports to its watcher: numbers and names only."""
 
 from __future__ import annotations
 

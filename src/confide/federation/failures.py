@@ -1,4 +1,4 @@
-"""How a site says that it could not answer: a code from this page, never a word of its text."""
+"""Failures of a site: a code from this page, never a word of its text."""
 
 from __future__ import annotations
 

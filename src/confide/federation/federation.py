@@ -34,7 +34,7 @@ from confide.federation.secure.steps import is_summed
 from confide.federation.steps import Delivery, Engine, Step, check_learnt
 from confide.seeds import derive_seed
 
-# --- How many sites are enough, and the error for too few
+# --- The fewest sites, and the error for too few
 
 
 def round_half_up(number: float) -> int:
@@ -80,7 +80,9 @@ def too_few(
     return error
 
 
-# --- The order in which the server handles replies: as they come, or by the names of their sites
+# --- The order of replies
+#
+# The server handles them as they come, or by the names of their sites.
 
 
 def as_they_come(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, Delivery]]:
@@ -270,7 +272,7 @@ class Federation:
     def _piled(
         self, step: Step, heard: Replies, asks: Mapping[str, object], *, round: int
     ) -> tuple[Total, int]:
-        """What the replies come to once all are there to be compared, and their number."""
+        """Combine the replies once all are there to be compared; also gives their number."""
         with closing(Pile(step, self._combining)) as pile:
             for site, reply in heard:
                 try:
@@ -342,7 +344,7 @@ class Federation:
         return replies
 
     def enough(self, count: int) -> bool:
-        """Whether `count` of the sites that the federation began with are enough to continue."""
+        """Return whether `count` of the first sites are enough to continue."""
         return count >= (min(self._at_least, self._all) if self._at_least else self._all)
 
     def leave_out(self, fault: SiteFault) -> None:
@@ -473,7 +475,9 @@ class Federation:
             )
 
 
-# --- What all sites must have in common, and how a run continues without the sites that differ
+# --- Agreement of sites
+#
+# All sites must have some things in common; a run continues without the sites that differ.
 #
 # One site with a different key, or one that claims to have one, must not end the run for the
 # others.
@@ -495,7 +499,7 @@ class Parted:
 
     @property
     def tied(self) -> bool:
-        """Whether nobody can tell which sites are the odd ones."""
+        """True if the outliers cannot be told."""
         return not self.odd
 
     def who(self, one: str, tied: str) -> str:

@@ -58,8 +58,8 @@ class Guards:
         unit: the unit of text for which it holds, so that no sum hides another; "any" of them.
         patients: a document's name up to the first of these characters is its patient, if that is
             the unit.
-        reply_every: a sum under noise leaves at whole multiples of so many seconds after its ask,
-            so its time tells next to nothing of how many units were drawn; 0: at once.
+        reply_every: a sum under noise leaves at whole multiples of this many seconds after its
+            ask, so its time tells next to nothing of how many units were drawn; 0: at once.
     """
 
     min_sentences: int = 1
@@ -77,7 +77,7 @@ class Guards:
     reply_every: float = 0.0
 
     def keeps(self, name: str) -> bool:
-        """Whether the array of this name belongs to a part of the model that must stay here."""
+        """Return whether the array of this name is of a part of the model that must stay here."""
         return f"{name}.".startswith(tuple(f"{part}." for part in self.private))
 
 
@@ -93,7 +93,7 @@ BOUNDED: Mapping[str, tuple[str, Callable[[Any, Guards], bool]]] = {
         lambda counts, guards: bool(((counts == 0) | (counts >= guards.min_token_count)).all()),
     ),
 }
-"""What a field that names a guard (`carries(rule=...)`) must hold, and the code if it does not."""
+"""The guard of each field that names one (`carries(rule=...)`), and the code of its failure."""
 
 
 def check_bounded(message: object, guards: Guards) -> None:
@@ -140,7 +140,7 @@ def check_open(reply: object, guards: Guards) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """What a number of an ask may be where a site can work out only its bounds."""
+    """Bounds of a number of an ask that a site cannot work out exactly."""
 
     least: float
     most: float
@@ -159,7 +159,7 @@ def check_expected(ask: object, expected: Mapping[str, object]) -> None:
 
 
 def _is_expected(value: Any, wanted: Any) -> bool:
-    """Whether a value is the wanted one; floats may differ in their last digits, by machine."""
+    """True if a value is the wanted one; floats may differ in their last digits, by machine."""
     if isinstance(wanted, Within):
         found = isinstance(value, int | float) and wanted.least <= value <= wanted.most
     elif isinstance(wanted, Mapping):
@@ -226,7 +226,7 @@ def near(weights: Arrays, before: Arrays, most: float, *, times: float = 1.0) ->
 
 
 def _apart(weights: Arrays, before: Arrays) -> Iterator[np.ndarray]:
-    """What the weights have moved by, in blocks."""
+    """Iterate over the differences of the weights from those before, in blocks."""
     for name, array in weights.items():
         rows, begun = np.atleast_1d(array), np.atleast_1d(before[name])
         for part in blocks(rows):
@@ -248,8 +248,8 @@ def _times(array: np.ndarray, factor: float) -> np.ndarray:
 def reply_limits(step: Step, ask: object) -> Limits:
     """The largest that a reply to this ask, or a failure, can be.
 
-    Arrays that must match the ask's are as large as those; for others the step says how many
-    numbers they hold (`Step.shapes`), or their field how long they can be.
+    Arrays that must match the ask's have its sizes; for others the step says the number of
+    numbers (`Step.shapes`), or their field the greatest length.
     """
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
     shapes = step.shapes(ask) if step.shapes is not None else {}

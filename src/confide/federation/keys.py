@@ -1,7 +1,7 @@
-"""The secret key that the sites share and the server never sees.
+"""Keys: the secret that sites share and the server never sees, private keys, and keys at rest.
 
 A key file is one line, "confide-key-1 " and 64 hexadecimal digits (32 random bytes), or that line
-encrypted (see `passphrase`).
+encrypted (see *Keys at rest*).
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
 
 
-# --- Keys at rest: where a passphrase comes from, and the form of files encrypted with it
+# --- Keys at rest
+#
+# The sources of a passphrase, and the form of files encrypted with it.
 #
 # A passphrase comes from the file that `CONFIDE_PASSPHRASE_FILE` names, or from the terminal;
 # never from the command line. An encrypted key is one line:
@@ -109,7 +111,7 @@ def new_passphrase_for(path: Path) -> bytes:
 
 
 def _asked(prompt: str, path: Path, *, otherwise: str) -> str:
-    """What is typed at the terminal, without echo. Raises LockedKeyError: there is no terminal."""
+    """Read a secret from the terminal without echo. Raises LockedKeyError: there is no terminal."""
     try:
         os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY))
         with warnings.catch_warnings():
@@ -167,7 +169,7 @@ def _usable(text: str, *, where: str) -> bytes:
 
 
 def is_sealed(content: bytes) -> bool:
-    """Whether this is an encrypted key, whole or damaged."""
+    """Return whether this is an encrypted key, whole or damaged."""
     return content.startswith(_SEALED_MARK)
 
 
@@ -499,7 +501,7 @@ def _own(path: Path) -> Path:
 
 
 def _content(key: bytes, passphrase: bytes | None) -> bytes:
-    """What a key file holds."""
+    """Return the contents of a key file."""
     return _line(key) if passphrase is None else seal(_line(key), passphrase, kind="shared")
 
 

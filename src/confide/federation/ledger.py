@@ -325,7 +325,7 @@ class LedgerRow:
 
 
 def ledger(run: Path) -> list[LedgerRow]:
-    """What crossed the wall in a run, by step, direction and field.
+    """Return what crossed the wall in a run, by step, direction and field.
 
     A reference run (`alone`) has a ledger per site; they are added up. Raises RunError if the
     folder holds no ledger, or a damaged one.

@@ -1,4 +1,7 @@
-"""What a site keeps for itself between steps, in a folder that it owns. It is never sent.
+"""Memory of a site, checkpoints of the server, and spools of bytes: all that stays on disk.
+
+A site's memory is what it keeps for itself between steps, in a folder that it owns. It is never
+sent.
 
 Every change is a new version, named by the turn (round, step) that made it; a turn that changed
 nothing leaves an empty mark. So a step that is asked again, or asked by a server that resumes from
@@ -35,7 +38,7 @@ from confide.files import write_atomically
 
 @dataclass(frozen=True)
 class Given:
-    """What every memory holds of the asks that made it; `SiteHost` fills it in, and no step does.
+    """The part of every memory that records its asks; `SiteHost` fills it in, and no step does.
 
     A step finds in its memory what the server gave the site in earlier asks. So that a server
     cannot give one site something else, the digests of these asks are part of what names each sum
@@ -105,7 +108,7 @@ class MemoryStore(Generic[Kept]):
         return self.latest()
 
     def as_of(self, round: int, step: str) -> Kept | None:
-        """The same, but nothing is dropped."""
+        """Read the memory as of this round and step, and drop nothing."""
         earlier = []
         for one in self._versions():
             if one.round > round or (one.round, one.step) == (round, step):
@@ -200,7 +203,9 @@ def _delete(version: _Version[Kept]) -> None:
         version.path.unlink(missing_ok=True)
 
 
-# --- Checkpoints: what the server needs to continue after a crash, one file per round
+# --- Checkpoints
+#
+# The server needs them to continue after a crash: one file per round.
 #
 # A file is a line with the format, a line with the SHA-256 digest of the rest, and an encoded
 # `Checkpoint`. It is written whole or not at all, and refused if its digest does not fit.
@@ -310,7 +315,9 @@ def as_array(data: bytes) -> NDArray[np.uint8]:
     return np.frombuffer(data, dtype=np.uint8)
 
 
-# --- Blocks of bytes put aside: in memory while they are few, then in a private file
+# --- Spools
+#
+# Blocks of bytes are put aside: in memory while they are few, then in a private file.
 #
 # The file has no name (POSIX), only its owner may read it, and it is gone when the spool is
 # closed or the process ends. It lies in `TMPDIR`.

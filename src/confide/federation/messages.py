@@ -1,4 +1,4 @@
-"""Messages, and one codec for the wire, site memory, checkpoints and golden tests.
+"""Messages, their limits, and one codec for the wire, site memory, checkpoints and golden tests.
 
 A message is a frozen dataclass whose fields are numbers, strings, booleans, lists or dicts of
 these, numpy arrays, dicts of numpy arrays, or other messages. Arrays travel as safetensors, the
@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from confide.errors import GuardError, MessageError
 
-# --- What the fields of a message declare, and how large a message may be
+# --- Fields and sizes of a message
 #
 # A field's annotation gives its kind and, for arrays, the number type. An array's name ends in
 # its legend, one letter or number per axis: `digests_W16` has two axes, the second of length 16,
@@ -124,7 +124,7 @@ OWN = Limits(bytes=2**40, header=2**29, arrays=2**20)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Form:
-    """What a field declares. `axes` is None and `dtypes` empty if the field leaves them open.
+    """The declaration of a field. `axes` is None and `dtypes` empty if the field leaves them open.
 
     `hint` is the annotation; the fields from `most` on, but for it, are those of `carries`.
     """
@@ -141,17 +141,17 @@ class Form:
 
     @property
     def open(self) -> bool:
-        """Whether the server may see the field of one site under the guard `masked`."""
+        """True if the server may see the field of one site under the guard `masked`."""
         return self.rule == "open"
 
     @property
     def varies(self) -> bool:
-        """Whether no site can work it out from the settings of the run."""
+        """True if no site can work it out from the settings of the run."""
         return self.rule == "varies"
 
     @property
     def holds_arrays(self) -> bool:
-        """Whether the field is an array, or holds arrays by name."""
+        """True if the field is an array, or holds arrays by name."""
         return self.kind in ("array", "arrays")
 
     def arrays(self, name: str, value: Any) -> Arrays:
@@ -180,7 +180,7 @@ def fields_of(kind: type) -> dict[str, str]:
 
 @functools.cache
 def forms_of(kind: type) -> dict[str, Form]:
-    """What every field that travels declares, by name; nested fields are named `OUTER.INNER`.
+    """Return the declared forms of all fields that travel, by name; nested ones are `OUTER.INNER`.
 
     Raises MessageError if a field cannot travel.
     """
@@ -370,7 +370,7 @@ def limits_of(kind: type) -> Limits:
 def limits_with(
     kind: type, like: Mapping[str, Arrays], *, numbers: Mapping[str, int] | None = None
 ) -> Limits:
-    """As `limits_of`, but tighter, from what is known of some fields.
+    """Tighten `limits_of` by what is known of some fields.
 
     `like`: for fields of arrays by name, the arrays that they must resemble; each may come with one
     bit per row, and in codes with a scale for each. `numbers`: for other array fields, how many
@@ -435,7 +435,7 @@ _NUMBERS = {
 """The types of numbers that can travel, by what safetensors calls them."""
 _TYPES = {one: name for name, one in _NUMBERS.items()}
 _ORDER = ("BOOL", "U8", "I8", "I16", "F16", "I32", "F32", "F64", "I64")
-"""The same types in the order of that library, which writes the last ones first."""
+"""These types in the order of that library, which writes the last ones first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -492,7 +492,7 @@ def decode(kind: type[M], data: bytes | memoryview, *, limits: Limits = OWN) -> 
 
 
 def decode_file(kind: type[M], data: bytes | memoryview) -> M:
-    """As `decode`, for a file that this place wrote, perhaps before the class was changed.
+    """Decode a file that this place wrote, perhaps before the class was changed.
 
     A field that was added later (`carries(added=True)`) is empty, or a number as its
     `carries(before=...)` says, and one that a class names in `gone` is passed over. Raises
@@ -520,7 +520,7 @@ def _late(kind: type) -> dict[str, object]:
 def decode_one_of(
     kinds: tuple[type[M], ...], data: bytes | memoryview, *, limits: Limits = OWN
 ) -> M:
-    """As `decode`, for a message that may be of any of these classes."""
+    """Decode a message that may be of any of these classes."""
     header = _opened(data, limits)
     kind = next((one for one in kinds if class_of(one).__name__ == header.message), None)
     if kind is None:
@@ -548,7 +548,7 @@ def _arrays(kind: type, header: _Header, data: bytes | memoryview) -> Arrays:
             if start != end or any(type(one) is not int or one < 0 for one in (stop, *shape)):
                 raise ValueError("not end to end")
             if stop - start != math.prod(shape) * number.itemsize:
-                raise ValueError("not as large as its shape")
+                raise ValueError("its size is not that of its shape")
             array = np.frombuffer(behind[start:stop], number).reshape(shape)
             found[name], end = array if array.flags.aligned else array.copy(), stop
             found[name].flags.writeable = False
@@ -597,7 +597,7 @@ def peek(data: bytes, *, limits: Limits = OWN) -> Peeked:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Header:
-    """What precedes the arrays: the message's class, its plain fields, and where arrays lie.
+    """The header before the arrays: the message's class, its plain fields, and where arrays lie.
 
     `size` is how many bytes precede them.
     """
@@ -724,7 +724,9 @@ def _fit(hint: object, value: object, place: str) -> object:
     raise MessageError(f"{place} has the wrong type", expected=str(hint), got=type(value).__name__)
 
 
-# --- Arrays in fewer bits, for use where a small error does no harm
+# --- Arrays in fewer bits
+#
+# For use where a small error does no harm.
 #
 # `fixed` and `unfixed` turn numbers of a known range into float32, float16 or int8 and back. All
 # sites use the same int8 step, so that a sum of codes is the code of the sum.

@@ -37,7 +37,7 @@ from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 
 Coding = Literal["float16", "int8", "int4", "int2", "top"]
-"""How changes travel."""
+"""Forms in which changes travel."""
 LEVELS: Mapping[str, int] = {"int8": 127, "int4": 7, "int2": 1, "top": 127}
 """The largest code."""
 SCALES, MOVED = "?scales", "?moved"
@@ -52,7 +52,7 @@ _HALF = float(np.finfo(np.float16).max)
 
 @dataclass(frozen=True, slots=True)
 class Coder:
-    """How a change becomes codes: in what, and for `top` which share of its numbers."""
+    """Settings of quantisation: the coding, and for `top` the share of its numbers."""
 
     coding: Coding
     share: float = 0.01
@@ -66,7 +66,7 @@ class Coder:
 
     @property
     def loses_much(self) -> bool:
-        """Whether what is left out must be kept, or little would be learnt."""
+        """True if what is left out must be kept, or little would be learnt."""
         return self.coding in ("int2", "top")
 
 
@@ -166,7 +166,7 @@ def _largest(change: Arrays, share: float) -> Arrays:
 def _coded(
     name: str, array: np.ndarray, coding: Coding, generator: np.random.Generator | None
 ) -> Arrays:
-    """What travels of one array; nothing if it did not change."""
+    """Quantise one array, or return nothing if it did not change."""
     rows_RC = _in_rows(array.astype(np.float32, copy=False))
     largest_R = np.abs(rows_RC).max(1, initial=0.0)
     if not np.isfinite(largest_R).all():
@@ -219,7 +219,7 @@ def _shrunk(sent: Arrays, factor: float) -> Arrays:
 
 
 def _width(shape: tuple[int, ...]) -> int:
-    """How many numbers a row has."""
+    """The number of numbers in a row."""
     return shape[1] if len(shape) == 2 and shape[1] >= _NARROW else _STRETCH
 
 
@@ -273,7 +273,9 @@ def _unpacked(name: str, packed: np.ndarray | None, kind: np.dtype, count: int) 
     return np.frombuffer(data, kind)
 
 
-# --- Sends only what training changed; the ask holds the rest
+# --- Updates without unchanged rows
+#
+# A reply holds only what training changed; the ask holds the rest.
 #
 # A site that trains on from the weights in the ask leaves most rows of a word table untouched:
 # those of words that its text does not have. It sends the changed rows, and one bit for each row
@@ -308,7 +310,7 @@ def shortened(step: Step, ask: object, reply: Any) -> object:
 
 
 def can_be_coded(step: Step) -> bool:
-    """Whether what sites learn in this step may travel in codes."""
+    """Return whether what sites learn in this step may travel in codes."""
     learnt = step.learnt
     return step.start is not None and learnt is not None and step.like[0][1] == learnt.field
 
@@ -342,7 +344,7 @@ def in_codes(
 
 
 def _meant(step: Step, ask: Any, reply: Any) -> Arrays:
-    """What a reply in codes means. Raises GuardError if they do not fit the ask's arrays."""
+    """Decode a quantised reply. Raises GuardError if its codes do not fit the ask's arrays."""
     ((asked, field),) = step.like
     sent = {name: array for name, array in getattr(reply, field).items() if name != CODED}
     like = getattr(ask, asked)

@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import (
 
 from confide.errors import MessageError
 
-# --- Digests of several parts, and the form of what an identity key signs
+# --- Digests of several parts, and statements that an identity key signs
 #
 # A signed statement begins with a byte that no UTF-8 text has, and then names its use. So none of
 # our signatures can pass for one over a text, or over a statement with another use.
@@ -63,7 +63,7 @@ def number(value: int) -> bytes:
 
 
 def is_digest(value: object) -> bool:
-    """Whether this is a digest as text: 64 lower-case hexadecimal digits."""
+    """Return whether this is a digest as text: 64 lower-case hexadecimal digits."""
     return isinstance(value, str) and len(value) == 64 and set(value) <= _HEX
 
 
@@ -104,7 +104,7 @@ class _Turn:
 
 @dataclass(frozen=True)
 class AskSeal(_Turn):
-    """What the server signs about an ask.
+    """The statement about an ask that the server signs.
 
     `audience`: the sites that get the same bytes, sorted. `reply` and `head`: the digest of the
     last reply that came from this site and the head given in it, empty before the first. `own`: the
@@ -136,7 +136,7 @@ class AskSeal(_Turn):
 
 @dataclass(frozen=True)
 class ReplySeal(_Turn):
-    """What a site signs about a reply. `ask` is the digest of the ask, `head` that of its ledger.
+    """A site's signed statement about a reply. `ask` is the digest of the ask, `head` its ledger's.
 
     `head` is empty if the site has no ledger of the run because it refused to join.
     """
@@ -175,7 +175,7 @@ def inner_digest(message: bytes) -> bytes:
 
 
 def opens(sealed: str, *, nonce: bytes, message: bytes) -> bool:
-    """Whether this message and nonce give that digest."""
+    """Return whether this message and nonce give that digest."""
     return message_digest(nonce, inner_digest(message)) == sealed
 
 
@@ -191,12 +191,12 @@ def signed(seal: S, key: Ed25519PrivateKey) -> S:
 
 
 def verifies(seal: AskSeal | ReplySeal, key: bytes) -> bool:
-    """Whether the seal was signed by the owner of this public key (32 bytes)."""
+    """Return whether the seal was signed by the owner of this public key (32 bytes)."""
     return is_signed_by(key, seal.signature, seal.said())
 
 
 def is_signed_by(key: bytes, signature: str, said: bytes) -> bool:
-    """Whether the owner of this public key (32 bytes) made this signature, as text, over `said`.
+    """True if the owner of this public key (32 bytes) made this signature, as text, over `said`.
 
     What was checked lately is remembered: in process all sites check what each of them says.
     """
@@ -259,5 +259,5 @@ def _is_sound(name: str, value: object) -> bool:
 
 
 def _is_text(value: object) -> bool:
-    """Whether this is text that can be encoded; JSON can hold lone surrogates."""
+    """Return whether this is text that can be encoded; JSON can hold lone surrogates."""
     return isinstance(value, str) and not any("\ud800" <= sign <= "\udfff" for sign in value)

@@ -47,7 +47,7 @@ Scratch = dict[Hashable, Any]
 
 @dataclass
 class Site:
-    """What a step sees of its site.
+    """A step's view of its site.
 
     Attributes:
         name: the site's name.
@@ -117,11 +117,11 @@ class Site:
             raise Refusal("too-few-sentences")
 
     def without_text(self) -> Site:
-        """The same site without its training text, and with a cache of its own."""
+        """Copy the site without its training text, and with a cache of its own."""
         return replace(self, train=(), cache=self.cache.setdefault("without text", {}))
 
     def once(self, *place: Hashable, make: Callable[[], T]) -> T:
-        """What the sites of one process share under this name; the first site to ask makes it."""
+        """Share a value among the sites of one process by name; the first site to ask makes it."""
         if place not in self.scratch:
             self.scratch[place] = make()
         found: T = self.scratch[place]
@@ -144,13 +144,13 @@ class Site:
 
     @property
     def run(self) -> bytes:
-        """What names the present run to the site's purse: its name, and what the site received."""
+        """The identity of this run in the site's privacy account: its name, and what came."""
         member = self.member
         return digest((member.run or "").encode(), member.binding) if member else b""
 
     @property
     def account(self) -> str:
-        """How the site's account of noise stands, for its peers; empty if nothing was charged."""
+        """The state of the site's account of noise, for its peers; empty if nothing was charged."""
         found = self.purse.standing() if self.purse is not None else None
         return f"{found.charges} {found.head}" if found and found.charges else ""
 
@@ -172,7 +172,8 @@ class Site:
 
 
 Expects = Callable[[str, int], Mapping[str, object]]
-"""What the settings make of an ask of a step in a round (`guards.check_expected`)."""
+"""Gives the values that the settings prescribe for an ask of a step in a round
+(`guards.check_expected`)."""
 Work = Callable[[Step, object, int], tuple[Any, Callable[[], None]]]
 """Does a step's work: the step, its ask and the round give the reply, and what settles it."""
 Common = Callable[[int, str], bytes]
@@ -327,7 +328,7 @@ class SiteHost:
         return replace(after, given=given)
 
     def _common(self, round: int, step: str) -> bytes:
-        """What every sum's keys are made for: what this site was given before, and read."""
+        """Digest what every sum's keys are made for: what this site was given before, and read."""
         memory: Any = self._memory.as_of(round, step)
         given = {} if memory is None else memory.given
         return digest(self.site.member.binding, *_texts(given))
@@ -368,7 +369,7 @@ def _texts(named: Mapping[str, str]) -> list[bytes]:
 
 
 def until_due(seconds: float, *, every: float) -> float:
-    """How long it is to the next whole multiple of `every` seconds; 0 if that is 0.
+    """Seconds to the next whole multiple of `every` seconds; 0 if that is 0.
 
     >>> until_due(0.5, every=2), until_due(2.5, every=2), until_due(2.5, every=0)
     (1.5, 1.5, 0.0)

@@ -1,4 +1,4 @@
-"""Steps: what a site can be asked to do, and the turn in which it is asked.
+"""Steps: what a site can be asked to do, the turn in which it is asked, and the wire table.
 
 A step is a function `answer(site, memory, ask, turn) -> (reply, memory)`. Its annotations declare
 the two messages, and so what reaches a site and what leaves it.
@@ -34,12 +34,12 @@ def plain_lanes(ask: object) -> tuple[int, float]:
 
 
 def one_each(ask: object, sites: int, examples: float) -> float:
-    """What weights sum to if each is 1."""
+    """The sum of the weights if each site's is 1."""
     return float(sites)
 
 
 def each_row(value_V: np.ndarray, axes: int) -> np.ndarray:
-    """A value for each row of an array of so many axes, in a shape that broadcasts."""
+    """A value for each row of an array of N `axes`, in a shape that broadcasts."""
     return value_V.reshape(-1, *[1] * (axes - 1))
 
 
@@ -62,7 +62,7 @@ class Learnt:
         weight: the reply's field with the site's weight; "" means a weight of 1.
         start: the ask's field that the site started from; "" means that the reply holds the change
             itself.
-        has: `has(reply, name, axes)` is 0 for the numbers of an array of so many axes that the site
+        has: `has(reply, name, axes)` is 0 for the numbers of an array of N `axes` that the site
             says nothing about and the site's weight for the others, in a shape that broadcasts;
             None means that it says something about all. For a sum of replies it gives their total
             weight.
@@ -74,8 +74,8 @@ class Learnt:
             site's share, as fine as the sum of all sites has room for, of 8 bytes the plain numbers
             of a reply without a weight; 1 byte stands for codes, whole numbers that are added as
             they are.
-        whole: `whole(ask, sites, examples)` is the most that all sites' weights sum to, for so many
-            sites and so many training examples of all together.
+        whole: `whole(ask, sites, examples)` is an upper bound on the sum of the weights of N
+            `sites`, with `examples` training examples together.
         shared: without a `weight`: replies are multiplied by shares that sum to at most 1.
     """
 
@@ -91,7 +91,7 @@ class Learnt:
 
 
 class Tables(Protocol):
-    """How a reply that counts by label becomes tables of a fixed form, which can be summed."""
+    """The conversion of a reply that counts by label into tables of a fixed form."""
 
     def shapes(self, labels: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
         """The shape of every table."""
@@ -169,7 +169,7 @@ class Step:
 
     @property
     def gives(self) -> bool:
-        """Whether what a site remembers of its ask was given to all sites alike, for later sums.
+        """True if what a site remembers of its ask was given to all sites alike, for later sums.
 
         The ask of a sum names that sum itself, and a reply that holds what a site learnt, unless it
         is summed, is seen as it is.
@@ -178,7 +178,7 @@ class Step:
 
     @property
     def seen_as(self) -> str:
-        """How the server sees a reply, as ledgers and wire tables say it."""
+        """The name of the server's view of a reply in ledgers and wire tables."""
         return self.seen or ("sum" if self.summed else "one by one")
 
     @staticmethod
@@ -247,7 +247,9 @@ def _declared(step: Step) -> Step:
     return step
 
 
-# --- The wire table: every step of a method, and every field that its messages carry
+# --- The wire table
+#
+# Every step of a method, and every field that its messages carry.
 #
 # A checked-in copy of it is the wire lock (tests/wire), so that review sees every change to what
 # leaves a site.
@@ -276,7 +278,9 @@ def wire_table(steps: Iterable[Step]) -> list[WireRow]:
     return rows
 
 
-# --- Sizes that no honest number has: in a reply, and in the state that a checkpoint would hold
+# --- Implausible sizes
+#
+# No honest reply, and no state of a checkpoint, has such numbers.
 #
 # Finite is not enough to train from. What a site learns from weights of 1e30 is no longer finite,
 # and its own guard would hold it back, round after round.
@@ -307,7 +311,7 @@ def check_learnt(step: Step, reply: object) -> None:
 
 
 def odd_part(state: object) -> str | None:
-    """What makes a state unfit to train from, in words; None if it is sound."""
+    """Describe what makes a state unfit to train from; None if it is sound."""
     for name, form, value in values_of(state):
         if form.kind == "number" and value is not None and not math.isfinite(value):
             return f"{name} is not finite"
@@ -330,7 +334,9 @@ def _size(array: np.ndarray) -> float:
     return math.nan if math.isnan(low) else max(high, -low)
 
 
-# --- What carries messages between the server and the sites, without knowing what they mean
+# --- Engines
+#
+# An engine carries messages between the server and the sites, without knowing what they mean.
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,1 @@
-"""What users do with text and with runs: one module for each job."""
+"""Tasks of users with text and with runs: one module for each."""

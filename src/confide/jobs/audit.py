@@ -1,4 +1,4 @@
-"""What a run's model and its ledger tell: each site for itself; text stays where it lies.
+"""Privacy audit of a run's model and ledger: each site for itself; text stays where it lies.
 
 Members are units of the training text (sentences, pairs or bags), others those of the site's text
 that no training saw. The attacker knows all of them but which is which, has the model, and judges
@@ -63,7 +63,9 @@ from confide.tasks import TASKS
 from confide.text.document import Document
 from confide.training.devices import computing_at, place_of
 
-# --- The attacks on one site's text: by losses, beside references, and on canaries
+# --- The attacks on one site's text
+#
+# By losses, beside references, and on canaries.
 #
 # Shapes: U units, R references.
 
@@ -157,7 +159,7 @@ class Bench:
         )
 
     def _pool(self, most: int) -> _Pool:
-        """Training text and text that no training saw: so many of each, and all canaries."""
+        """Training text and text that no training saw: `most` of each, and all canaries."""
         spec, canaries = self.spec, self.canaries
         texts = {document.text for document in spec.train}
         others = [one for one in (*spec.dev, *spec.test) if one.text not in texts]
@@ -204,7 +206,7 @@ class Bench:
         return plain, _Units(own.units, scores_U, at_U[kept], [own.marks[n] for n in kept.tolist()])
 
     def _told(self, seen: Sequence[_Units], *, references: int) -> Membership:
-        """How well members are told from others; units of the same text on both sides are dropped.
+        """Measure how well members are told from others; text on both sides is dropped.
 
         Raises DataError if there are too few.
         """
@@ -261,7 +263,7 @@ class Bench:
     # --- canaries -------------------------------------------------------------------------
 
     def _guessed(self, pool: _Pool, made: Sequence[_Reference]) -> Canaried | None:
-        """What guesses of the coins refute. All canaries are scored alike, whatever their coin.
+        """Work out the ε that guesses refute. All canaries are scored alike, whatever their coin.
 
         With references there are two ways to score. They share the level, as all sites do whose
         largest ε is told.
@@ -283,7 +285,7 @@ class Bench:
     def _refuted(
         self, scores: list[float], coins: list[bool], *, delta: float, level: float
     ) -> Canaried | None:
-        """What these scores say of these coins; None if all of them fell alike."""
+        """Work out the ε that these scores refute; None if all of these coins fell alike."""
         inside = [score for score, let in zip(scores, coins, strict=True) if let]
         outside = [score for score, let in zip(scores, coins, strict=True) if not let]
         if not inside or not outside:
@@ -310,9 +312,9 @@ def _only(document: Document, learns: str, known: set[str]) -> Document:
 
 
 PICTURE = "audit.svg"
-"""How many of a hundred are found at each site, as a drawing."""
+"""A drawing of how many of a hundred are found at each site."""
 _SHARES = {one.name for kind in (Offered, Shares) for one in fields(kind)}
-"""What sums exchange that nobody can open; it tells nothing of text."""
+"""Fields that sums exchange and nobody can open; they tell nothing of text."""
 
 
 @dataclass(frozen=True)
@@ -342,7 +344,7 @@ def audit(
         run: the folder of a finished run: on one machine, or a real site's own (`runs/RUN` in its
             memory folder).
         site: only this one; by default every site whose text is here.
-        most: at most so many documents of each side, drawn by the run's seed.
+        most: the most documents of each side, drawn by the run's seed.
         references: how many models are trained on halves of the site's text, to know what is hard
             for a model that has not seen it. Each takes as long as training half the text alone.
         key: the sites' shared key file; by default the one that the run's settings name.
@@ -427,7 +429,7 @@ def _bench(found: _Run, spec: SiteSpec, scratch: Scratch) -> Bench:
 
 
 def promised(settings: Settings) -> Promised | None:
-    """What the settings promise of one unit of text; None without `[privacy]`."""
+    """Read the promise that the settings make about one unit of text; None without `[privacy]`."""
     own = settings.privacy
     if own is None:
         return None
@@ -437,7 +439,7 @@ def promised(settings: Settings) -> Promised | None:
 
 
 def crossed(run: Path, *, group: int = 0) -> Crossed:
-    """What the ledger says of a run, whose sites sum in groups of this size (0: all together).
+    """Read what left a run's sites from the ledger; `group` is the size of sums (0: all sites).
 
     Raises RunError if the ledger is damaged.
     """

@@ -1,4 +1,4 @@
-"""How often sites should talk: as often as the bytes allow that a site may upload.
+"""Planning how often sites talk: as often as the upload budget of a site allows.
 
 The fewer batches between two means, the closer federated training comes to pooled training; every
 mean costs an upload of the model. A run that was done, however short, says what one upload weighs
@@ -17,12 +17,12 @@ from confide.methods import method_of
 from confide.runs.folder import RunFolder
 
 SCORINGS = 20
-"""How often a proposed run scores development text."""
+"""The number of times that a proposed run scores development text."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What to set so that no site uploads more than a budget.
+    """Settings that keep every site's uploads within a budget.
 
     Attributes:
         rounds, local_steps, moments, decay, every, average: the settings of these names.

@@ -54,7 +54,9 @@ from confide.training.trainer import annotate_with, read
 from confide.training.vocabulary import count_characters, count_words, numbered, read_vectors
 from confide.training.weights import set_words
 
-# --- Growing parts of a corpus, and how well a model trained on each does on held-out text
+# --- Training on parts of a corpus
+#
+# The parts grow, and each model is scored on held-out text.
 #
 # Legend: S seeds, K parts, N held-out sentences.
 
@@ -132,7 +134,9 @@ def _f1(sums_3: NDArray[np.int64]) -> float:
     return f1(Count(*(int(number) for number in sums_3)))
 
 
-# --- Training one model on some documents, in the clear, as a single site would
+# --- Training of one model
+#
+# On some documents, in the clear, as a single site would.
 
 
 def training(
@@ -262,7 +266,9 @@ def _train(
             )
 
 
-# --- From measured scores to a plain verdict with its uncertainty
+# --- The verdict
+#
+# Measured scores become a plain verdict with its uncertainty.
 
 
 SCHEMA = 1

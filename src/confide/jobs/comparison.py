@@ -34,7 +34,9 @@ from confide.scoring.intervals import Table
 from confide.settings import Settings
 from confide.tasks import TASKS, USUAL, Task
 
-# --- The runs of a comparison: read from their folders, and refused if they cannot be compared
+# --- The runs of a comparison
+#
+# Read from their folders, and refused if they cannot be compared.
 
 
 _MAY_DIFFER = {"seed", "key", "site", "split"}

@@ -1,6 +1,6 @@
 """A trained model for other programs: ONNX, transformers, peft or spaCy.
 
-An export is made of a release (`runs.release`), so it takes the same explicit act: what it tells
+An export is made of a release (`runs.loading`), so it takes the same explicit act: what it tells
 whoever has it is said before a byte of it is written. Beside the model lie its card, and
 `confide.json`: what its inputs and outputs mean.
 
@@ -60,7 +60,7 @@ from confide.training.tagger import Tagger, TaggerSizes, predict_batches
 Target = Literal["onnx", "hf", "peft", "spacy"]
 
 ABOUT = "confide.json"
-"""What the model's inputs and outputs mean."""
+"""The description of the model's inputs and outputs."""
 
 _CARD_BYTES = 1 << 22
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -220,7 +220,9 @@ _USES = {
 }
 
 
-# --- A trained model as a pipeline of spaCy, with a release inside: it moves with its folder
+# --- Export to spaCy
+#
+# A pipeline with a release inside: it moves with its folder.
 
 
 _PROBES = ("The patient took aspirin and had a severe headache.", "None.", "")
@@ -252,7 +254,9 @@ def write_spacy(copy: Copy) -> dict[str, Any]:
     return {"kind": "spacy", "component": RELEASED, "spacy": version("spacy")}
 
 
-# --- Trained models as functions of plain tensors: what is written as ONNX, and checked
+# --- Models as functions of plain tensors
+#
+# They are written as ONNX, and checked.
 #
 # Decoding is not part of a graph: `confide.json` has the scores of moves between tags.
 #
@@ -351,7 +355,7 @@ _OF_TAGGER = {
     "character_lengths_U": "character_lengths",
     "context_BLX": "context",
 }
-"""What a tagger's batch calls its inputs, and what an export does."""
+"""Names of a tagger's inputs: in a batch, and in an export."""
 
 _LETTERS = ("forms", "characters", "character_lengths")
 
@@ -529,7 +533,9 @@ def probe_pairs(types: tuple[str, ...], relation: str) -> list[RelationExample]:
     return found
 
 
-# --- A trained encoder as a folder of transformers, with the family's own class for its task
+# --- Export to transformers
+#
+# The folder of a trained encoder, with the family's own class for its task.
 #
 # `AutoModelForTokenClassification` has confide's layer as it is. Between the first piece's state
 # and the last layer, `AutoModelForSequenceClassification` has a layer of its own, which is set so
@@ -762,7 +768,9 @@ def _other_head(theirs: Any) -> SettingsError:
     )
 
 
-# --- The adapter of a run with updates of low rank, as a folder that anyone's peft loads
+# --- Export to peft
+#
+# The adapter of a run with updates of low rank, as a folder that anyone's peft loads.
 #
 # For an encoder that tags words, peft lays it over `AutoModelForTokenClassification` and puts the
 # last layer in its place. For relations it is laid over `AutoModel`; the last layer and the rows
@@ -771,7 +779,7 @@ def _other_head(theirs: Any) -> SettingsError:
 
 
 HEAD = "head.safetensors"
-"""What of a relation classifier lies beside its adapter."""
+"""The head of a relation classifier, beside its adapter."""
 
 
 def write_peft(copy: Copy) -> dict[str, Any]:
@@ -891,7 +899,9 @@ def _save(made: Any, copy: Copy, copied: int) -> None:
     (copy.out / "README.md").unlink(missing_ok=True)  # peft's; the release's card takes its place
 
 
-# --- A trained model as ONNX, checked with onnxruntime; weights of linear layers in int8 if asked
+# --- Export to ONNX
+#
+# It is checked with onnxruntime; weights of linear layers are in int8 if asked.
 
 
 MODEL = "model.onnx"
@@ -967,7 +977,7 @@ def _shapes(graph: Graph, names: list[str]) -> Any:
 
 
 def distance(graph: Graph, file: Path) -> float:
-    """How far the file's numbers are from the model's, at most, over probes of several sizes.
+    """Measure the largest difference of outputs, file from model, over probes of several sizes.
 
     Numbers of the padding do not count.
     """

@@ -65,7 +65,7 @@ from confide.training.devices import computing_at, place_of
 LEVEL = 0.01
 """The most that a gain may be luck, for each of the two other models."""
 LEAST = 50
-"""So many annotated entities, relations, facts or pieces must be in the development text."""
+"""The fewest annotated entities, relations, facts or pieces of development text."""
 MOST_UNITS = 32
 """Neighbouring documents are tested together if there are more of them."""
 
@@ -96,7 +96,7 @@ def home(
         run: the folder of a finished run: on one machine, or a real site's own (`runs/RUN` in its
             memory folder).
         site: only this one; by default every site whose text is here.
-        passes: at most so many over the training text to tune the federated model; 0: none.
+        passes: the most over the training text to tune the federated model; 0: none.
         alone: whether a model is trained from the start as well, for at most as many passes as the
             run's rounds come to. This takes as long as the site's part of the run did.
         key: the sites' shared key file; by default the one that the run's settings name.
@@ -130,7 +130,7 @@ def home(
 
 
 def alone_hows(at_home: Callable[[int], How], settings: Settings, *, size: int) -> list[How]:
-    """How a site of so many training examples trains alone: pass by pass, at the rates of a run.
+    """The training of a site by itself with `size` examples: pass by pass, at the rates of a run.
 
     There are as many passes as the run's rounds come to, at least one; `at_home` is the method's.
     """
@@ -280,13 +280,13 @@ class _Bench:
         return task.value(task.scores(self._counts(self._desk, weights, part)), self._by)
 
     def _counts(self, desk: SiteModel, weights: Arrays, part: str) -> Counts:
-        """Counts of a part of the desk's held-out text."""
+        """Counts of a part of the site model's held-out text."""
         apart = {"apart": True} if self._method.apart else {}
         counts: Counts = self._method.kind.counts(desk.scored(weights, part, **apart))
         return counts
 
     def _calibrator(self, weights: Arrays) -> Calibrator:
-        """What calibrates these weights' confidences; with few finds, nearly as the run's."""
+        """Fit a calibrator to these weights' confidences; with few finds, close to the run's."""
         if not self._settings.select.calibrate:
             return AS_IS
         runs = self._run_calibrator

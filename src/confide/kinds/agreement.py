@@ -1,4 +1,6 @@
-"""Agreeing on a vocabulary and a tag set without showing a word ("remote secure mapping").
+"""Agreement of sites: a vocabulary and entity types without showing a word, features, tuning.
+
+Words are agreed on by "remote secure mapping".
 
 Luboshnikov & Makarov 2020, Fig. 3: sites count, hash and send; the server adds up, drops what is
 rare, numbers the rest and sends the numbering back; each site can then number its own words.
@@ -333,8 +335,9 @@ def _other_keys(parted: Parted) -> FederationError:
     )
 
 
-# --- A common vocabulary of which no site shows a digest: words are counted in buckets, and
-#     summed
+# --- A common vocabulary of which no site shows a digest
+#
+# Words are counted in buckets, and summed.
 #
 # A word's keyed digest begins with the number of its bucket. Each site counts its words by bucket
 # and says of each bucket whether it has a word there, and only the sums over all sites are seen.
@@ -374,7 +377,7 @@ class BucketsCounted:
 
 
 def size_of(bits: int) -> int:
-    """How many buckets so many bits make; none if there are no bits."""
+    """The number of buckets of `bits` bits; none if there are no bits."""
     return 2**bits if bits else 0
 
 
@@ -455,7 +458,9 @@ def common_buckets(
     return bucket_rows(order[kept[order]], bits)
 
 
-# --- Contextual features at a site: the states that a frozen encoder, which all sites have, gives
+# --- Contextual features at a site
+#
+# The states that a frozen encoder, which all sites have, gives.
 #
 # What leaves a site: a keyed check value of its encoder's files, and the width of its states. What
 # never leaves: a state. Features are computed once, where the text is, and stay in the site's own
@@ -604,7 +609,9 @@ def with_encoder(
     return alike(federation, digests, step=step, why=why, error=error, ours=ours)
 
 
-# --- Agreeing on entity types: those that each site annotates, and the union of all
+# --- Agreeing on entity types
+#
+# Those that each site annotates, and the union of all.
 #
 # What leaves a site: names of the entity types that it annotates, its number of training sentences
 # and, if one is named, a digest of its public encoder or BART.
@@ -621,7 +628,7 @@ class DescribeTypes:
 
 @dataclass(frozen=True)
 class TypesDescribed:
-    """What a site annotates, and the digest of its encoder or BART."""
+    """A site's entity types, and the digest of its encoder or BART."""
 
     types: list[str] = carries(
         "names of the entity types that the site annotates (not text)", rule="open"
@@ -715,7 +722,7 @@ def agree_on_types(
 
 
 def asked_of_types(run: RunSettings, name: str = "") -> dict[str, object]:
-    """What the settings make of the ask that describes the sites' types and files of this name."""
+    """Fields of the ask that describes the sites' types and files, from the settings."""
     return vars(DescribeTypes(name, run.privacy is not None))
 
 
@@ -757,15 +764,17 @@ def _of_these_types(
     return {site: replies[site] for site in same}
 
 
-# --- How much of an encoder is trained, as kinds ask and say it (`learning.tuning`)
+# --- Tuning of an encoder
+#
+# The option of all kinds with an encoder (`confide.training.encoder.Tuning`).
 
 
 TUNING = "what of the encoder is trained: all, top N, lora RANK ALPHA, bias or frozen"
-"""What the field `tuning` of a form carries."""
+"""The carried value of the field `tuning` of a form."""
 
 
 def tuning_of(run: RunSettings) -> Tuning:
-    """What the settings say."""
+    """Read the tuning from the settings."""
     own = run.encoder
     return Tuning(own.tune, layers=own.layers, rank=own.rank, alpha=own.alpha)
 

@@ -86,8 +86,9 @@ from confide.training.trainer import (
     pieces_read,
 )
 
-# --- A token classifier: an encoder of text, and one linear layer over the first piece of each
-#     word
+# --- A token classifier
+#
+# An encoder of text, and one linear layer over the first piece of each word.
 #
 # Devlin et al. 2019 (BERT), 5.3: the state of a word's first piece stands for the word, and each
 # word is classified by itself,
@@ -187,7 +188,7 @@ def parted(losses_BL: Tensor, source_BL: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def path_scores(rules: Rules) -> Scores:
-    """What decoding adds to the words' own scores: nothing if a move is allowed."""
+    """Scores that decoding adds to the words' own: nothing if a move is allowed."""
     return Scores(*(torch.zeros(part.shape).masked_fill(~part, FORBIDDEN) for part in rules))
 
 
@@ -212,9 +213,11 @@ def path_probabilities(
     return chances_NK.masked_fill(~inside_NK, 1.0).prod(1)
 
 
-# --- The trainer of token classifiers: makes them from an encoder's files, trains, finds spans
+# --- The trainer of token classifiers
 #
-# What is trained of a classifier travels (`learning.tuning`); the gradients for the instance
+# Makes them from an encoder's files, trains, finds spans.
+#
+# What is trained of a classifier travels (`training.encoder`); the gradients for the instance
 # weights are those of its last linear layer (Wang et al. 2023, 3.3, take them at the prompt,
 # which all layers share).
 #
@@ -241,7 +244,7 @@ class TokenTrainer(EntityTrainer):
     """Makes and trains classifiers of one form from one encoder.
 
     `open` is the weight, from 0 to 1, of the types that the site lacks at a word outside all
-    entities (`models.partial`). Raises SettingsError if the encoder reads fewer pieces than the
+    entities (`training.crf`). Raises SettingsError if the encoder reads fewer pieces than the
     form says.
     """
 
@@ -269,7 +272,7 @@ class TokenTrainer(EntityTrainer):
 
     @cached_property
     def pieces(self) -> Pieces:
-        """How the encoder reads."""
+        """The form of the encoder's pieces."""
         self.encoder.check_longest(self.form.longest)
         loaded = self.encoder.loaded
         unknown = loaded.cutter.unknown
@@ -378,7 +381,7 @@ def split_loss(
 ) -> tuple[Tensor, Tensor]:
     """source_B and target_B: each row's loss, of its source words and of its target words.
 
-    `outside_Y`: the tags that a word outside all entities may have, as `models.partial` weighs
+    `outside_Y`: the tags that a word outside all entities may have, as `training.crf` weighs
     them. Then the target is what another model found given the site's own annotation.
     """
     if outside_Y is None:
@@ -437,7 +440,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
     tuning: str = carries(TUNING, added=True)
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, EncoderSiteModel)
 
     def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
@@ -450,7 +453,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
         return TokenTrainer(files, self.made())
 
     def made(self) -> TokenForm:
-        """The form as `learning` makes models of it."""
+        """The form as its trainer knows it."""
         return TokenForm(
             types=tuple(self.types),
             tag_scheme=self.tag_scheme,  # type: ignore[arg-type]
@@ -527,7 +530,7 @@ class EncoderKind(EntityKind):
         }
 
     def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
-        """What the settings make of the asks of the kind's own steps."""
+        """Fields of the asks of the kind's own steps, from the settings."""
         return {DESCRIBE.name: asked_of_types(run, run.classifier.encoder)}
 
     def agree(

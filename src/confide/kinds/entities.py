@@ -1,4 +1,4 @@
-"""What all kinds that find entities share: the desk at a site, and the trained model in use.
+"""Parts of all kinds that find entities: the site model, and the trained model in use.
 
 The kinds differ in their trainer (`learning.trainer.EntityTrainer`).
 
@@ -91,7 +91,9 @@ from confide.training.trainer import (
 )
 from confide.training.weights import load, trained
 
-# --- The report of an entity model at a site: what it gets wrong and right, by sentence
+# --- The report of an entity model at a site
+#
+# Its errors and its right answers, by sentence.
 
 
 def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Report:
@@ -172,9 +174,9 @@ def _case(case: ErrorCase) -> dict[str, object]:
 
 
 class EntitySiteModel(SiteModel):
-    """The desk of a kind that finds entities.
+    """The site model of a kind that finds entities.
 
-    Beyond what every desk does, it annotates the site's own text with what a model finds there
+    Beyond what every site model does, it annotates the site's own text with what a model finds
     (`completed`), and gives the gradients of single sentences (`slopes`).
     """
 
@@ -197,7 +199,7 @@ class EntitySiteModel(SiteModel):
 
     @property
     def bench(self) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's public files or key differ."""
+        """The process's shared model. Raises Refusal if the site's public files or key differ."""
         bench: SharedModel = self.form.bench(self.site)
         return bench
 
@@ -253,7 +255,7 @@ class EntitySiteModel(SiteModel):
         return [list(one.spans) for one in examples_from(documents)[0]]
 
     def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
-        """What these weights lose on each sentence, by word."""
+        """Work out the loss of these weights on each sentence, by word."""
         examples, known = examples_from(documents)[0], own_types(self.site) & {*self.form.types}
         spans = [[one for one in own if one[2] in known] for own in self.spans(documents)]
         text = self.featured(self.trainer.prepared(examples), examples)
@@ -315,7 +317,7 @@ class EntitySiteModel(SiteModel):
 def among(
     predicted: Sequence[Document], gold: Sequence[Document], annotated: Collection[str]
 ) -> list[Document]:
-    """The documents with only entities of types that somebody looked for in their text.
+    """The documents with only entities of types that annotators looked for in their text.
 
     These are the `annotated` types, and those that occur in the gold documents.
     """
@@ -351,11 +353,11 @@ class EntityExtractor:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What it can be restricted to: all entity types of the model."""
+        """The labels it can be restricted to: all entity types of the model."""
         return self.trainer.types
 
     def only(self, labels: Collection[str]) -> EntityExtractor:
-        """The same model, which labels entities of these types alone."""
+        """Restrict the model to entities of these types."""
         return replace(self, wanted=frozenset(labels))
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
@@ -372,7 +374,7 @@ class EntityExtractor:
         return calibrated(made, self.calibrator, of="entities")
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
-        """What the model gets right and wrong, without types that nobody looked for."""
+        """Score the model, without types that no site looked for."""
         if self.wanted is not None:
             documents = only(documents, self.wanted)
         predicted = self._found(documents, keep=True)  # a site's own text: scoring kept its states
@@ -397,7 +399,7 @@ def extractor_with(
 
 
 class EntityKind:
-    """What all kinds that find entities share; they need no key unless they say so.
+    """The base of all kinds that find entities; they need no key unless they say so.
 
     `Released` is the message of a release: the form, its weights, and `apart`. `tunes`: the kind
     trains an encoder, of which `[encoder]` says how much.
@@ -455,7 +457,9 @@ class EntityKind:
         return replace(extract, apart=bool(found.apart))
 
 
-# --- Units: the documents, sentences or patients of which noise hides any one
+# --- Units
+#
+# Noise hides any one of these documents, sentences or patients.
 #
 # Every training row belongs to one unit. What a unit adds to a sum is a function of its own rows
 # alone, so that with one unit more or less nothing else of the sum changes; but for the last bits
@@ -519,7 +523,9 @@ def clipped_sum(
     return total.whole()
 
 
-# --- Forms whose models are made of public files, of which every site has a copy of its own
+# --- Forms made of public files
+#
+# Every site has a copy of its own of these files.
 #
 # The files are an encoder's or a BART's; a form holds their name and their digest, so that every
 # place can see that it has the same ones.
@@ -572,7 +578,7 @@ class MadeOfFiles(ABC):
         return sum(array.size for array in first.values())
 
     def bench(self, site: Site) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's files are not those of the form."""
+        """The process's shared model. Raises Refusal if the site's files are not the form's."""
         files = self.found_at(site)
         if files.digest != self.digest:
             raise Refusal("other-encoder")

@@ -1,8 +1,8 @@
 """A linear-chain CRF on hashed features: for languages without an encoder, and for little text.
 
 Words, their first and last letters and shapes, and those of neighbours, are hashed under the key
-that the sites share straight into a table of a fixed size (`data.batches.features`,
-`models.linear`). So no vocabulary is counted, what travels is as large for twenty types as for one,
+that the sites share straight into a table of a fixed size (`kinds.tagger.model`,
+`training.tagger`). So no vocabulary is counted, what travels has one size for any number of types,
 and all that the server sums are weights. States of a frozen encoder can be added (`model.context`).
 
 What leaves a site at the start: names of the entity types that it annotates, its number of training
@@ -68,7 +68,7 @@ TABLE = "table.weight"
 
 @dataclass(frozen=True)
 class LinearShape:
-    """What a linear CRF's shape depends on."""
+    """The facts that a linear CRF's shape depends on."""
 
     types: list[str] = carries("names of the entity types", rule="varies")
     tag_scheme: str = carries("tag scheme that the model learns: iobes or iob2")
@@ -129,7 +129,7 @@ class LinearForm(LinearShape):
         return sum(array.size for array in first.values())
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, LinearSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
@@ -142,7 +142,7 @@ class LinearForm(LinearShape):
         return replace(self, types=types_in_text(site)) if types else self
 
     def bench(self, site: Site) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's key is not the common one."""
+        """The process's shared model. Raises Refusal if the site's key is not the common one."""
 
         def make() -> SharedModel:
             try:
@@ -154,7 +154,7 @@ class LinearForm(LinearShape):
         return site.once("linear", *place, make=make)
 
     def marks(self, key: bytes | None) -> Marks:
-        """What turns words into features, for a holder of the key.
+        """A function from words to features, for a holder of the key.
 
         Raises KeyFileError if this is not the key that the sites share.
         """
@@ -240,7 +240,7 @@ class LinearKind(EntityKind):
         return {"tag_scheme": own.tag_scheme, "bits": run.linear.bits, "context": own.context}
 
     def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
-        """What the settings make of the asks of the kind's own steps."""
+        """Fields of the asks of the kind's own steps, from the settings."""
         return {
             DESCRIBE_TYPES.name: asked_of_types(run),
             DESCRIBE_ENCODER.name: {"encoder": run.model.context},

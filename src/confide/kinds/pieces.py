@@ -1,11 +1,11 @@
-"""From sentences to an encoder's word pieces, for a classifier of words.
+"""An encoder's word pieces of sentences and of relation examples, and a frozen one's features.
 
 A sentence of more pieces than the encoder reads at once is cut between words into windows that
 overlap by about a quarter; an entity belongs to the window that owns its first token, as in
-`data.encoding`. A word without a piece (a control character, an unusual space) is read as the
+`training.batches`. A word without a piece (a control character, an unusual space) is read as the
 unknown piece. A word longer than a quarter of a window is cut to that many pieces.
 
-Annotation comes later (`data.annotation`) and never changes a piece.
+Annotation comes later (`training.batches`) and never changes a piece.
 
 Shapes: N pieces of all windows, W words of all windows, S windows, B windows of a batch, P pieces,
 L words.
@@ -60,7 +60,7 @@ LEAST = 8
 
 @dataclass(frozen=True)
 class Pieces:
-    """How an encoder reads: the special pieces around a text, and those for padding and unknowns.
+    """The form of an encoder's input: special pieces around a text, and those for padding.
 
     `longest` is how many pieces it reads at once, special ones included.
     """
@@ -73,7 +73,7 @@ class Pieces:
 
     @property
     def room(self) -> int:
-        """How many pieces fit between the special ones. Raises DataError if too few."""
+        """The number of pieces that fit between the special ones. Raises DataError if too few."""
         room = self.longest - len(self.before) - len(self.after)
         if room < LEAST:
             raise DataError(
@@ -130,7 +130,7 @@ class EncodedTokens:
 
 @dataclass(frozen=True, eq=False)
 class PieceBatch:
-    """What an encoder reads; `mask_BP` is None if nothing is padded.
+    """A batch for an encoder; `mask_BP` is None if nothing is padded.
 
     `rows_B` (numpy) are the positions in the encoded text.
     """
@@ -154,7 +154,7 @@ class PieceBatch:
 
 @dataclass(frozen=True, eq=False)
 class TokenBatch(PieceBatch):
-    """What a token classifier reads; `lengths_B` counts words. Unannotated, all tags are 0."""
+    """A batch for a token classifier; `lengths_B` counts words. Unannotated, all tags are 0."""
 
     firsts_BL: Tensor
     lengths_B: Tensor
@@ -281,8 +281,9 @@ def _windows(example: int, lengths: Sequence[int], room: int) -> Iterator[Window
         start, own_start, pieces = after, own_end, int(ends[after - 1])
 
 
-# --- From relation examples to an encoder's word pieces: entities marked, long texts cut around
-#     them
+# --- Word pieces of relation examples
+#
+# Entities are marked, and long texts are cut around them.
 #
 #     … was caused by <e1> drug </e1> in most <e2> disease </e2> patients …
 #
@@ -310,7 +311,7 @@ LEAST_PIECES = 16
 
 @dataclass(frozen=True)
 class Marking:
-    """How examples are marked, and how many pieces one may have, special ones included.
+    """The marks of examples, and the most pieces of one, special ones included.
 
     `types` are the entity types that have marks of their own (Zhou & Chen 2022, "typed entity
     marker"); if empty, all entities have the same marks. `first` is the number of the first mark,
@@ -327,7 +328,7 @@ class Marking:
 
     @property
     def count(self) -> int:
-        """How many marks there are: rows that the encoder needs behind its own."""
+        """The number of marks: rows that the encoder needs behind its own."""
         return 4 * max(1, len(self.types))
 
     def around(self, type: str, *, tail: bool) -> tuple[int, int]:
@@ -345,7 +346,7 @@ class Marking:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPairs:
-    """Where each example is in a flat array (`data.flat`), and its two entities and relation.
+    """Where each example is in a flat array (`text.tagging`), and its two entities and relation.
 
     `heads_S2` and `tails_S2`: from which word or piece of the example to which. `trimmed` counts
     examples of which an entity had to be cut.
@@ -397,7 +398,7 @@ class EncodedRelations(EncodedPairs):
 
 @dataclass(frozen=True, eq=False)
 class RelationBatch(PieceBatch):
-    """What a relation classifier reads."""
+    """A batch for a relation classifier."""
 
     head_BP: Tensor
     tail_BP: Tensor
@@ -619,13 +620,14 @@ def _widened(start: int, end: int, length: int, room: int) -> range:
     return range(start - left, min(length, end + spare - left))
 
 
-# --- What a frozen encoder gives of each example: computed once, kept on disk, used in every
-#     round
+# --- Features of a frozen encoder
 #
-# With `tune = "frozen"` (`learning.tuning`) only the layer behind the encoder is trained, so the
+# They are computed once for each example, kept on disk, and used in every round.
+#
+# With `tune = "frozen"` (`training.encoder`) only the layer behind the encoder is trained, so the
 # encoder runs once over a text, however many rounds and epochs follow. The file's name is a
 # digest of the encoder, of how the model reads it and of the pieces, so another encoder or text
-# never finds it; the file itself is as in `learning.context`. **It reveals much of its text.**
+# never finds it; the file itself is as in `kinds.agreement`. **It reveals much of its text.**
 #
 # Shapes: W words of all windows, S examples, N pieces, D and F numbers of a feature.
 
@@ -690,7 +692,7 @@ def with_pair_features(
 
 
 def _frozen_features(model: Any, batch: object) -> NDArray[np.float32]:
-    """What the last layer reads of a batch: `features` of a classifier, a bag model's reader."""
+    """Compute the last layer's input: `features` of a classifier, a bag model's reader."""
     read = model.reader if hasattr(model, "reader") else model.features
     found: Tensor = read(beside(batch, model))
     array: NDArray[np.float32] = at_home(found)

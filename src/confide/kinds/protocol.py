@@ -1,9 +1,9 @@
-"""What a method may ask of a kind, and the two steps that all pairs of method and kind share.
+"""The interface between methods and kinds, and the two steps that all pairs of them share.
 
-A *kind* is one model for one task. Its *form* is a message that the sites agree on at the start.
-The form gives the first weights and, at a site, a *desk*: the site's text, encoded, and the one
-model of the process. Methods speak to forms and desks; only the kind knows what a tag, a bag or a
-word piece is.
+A *kind* is one model for one task. Its *form*, or model spec, is a message that the sites agree on
+at the start. The form gives the first weights and, at a site, a *site model*: the site's text,
+encoded, and the one model of the process. Methods speak to forms and site models; only the kind
+knows what a tag, a bag or a word piece is.
 
 `F` stands for a kind's form, `S` for its reply to `score` and `P` for its public examples: the
 messages of a method leave these open, and `steps_of` fills them in.
@@ -61,7 +61,9 @@ if TYPE_CHECKING:
     from confide.scoring import BagCounts
 
 
-# --- What kinds need to release a model, so that it works without its run and without a key
+# --- Releases
+#
+# A released model works without its run and without a key.
 
 
 @dataclass(frozen=True)
@@ -111,12 +113,14 @@ def write_release(file: Path, message: object) -> None:
     write_of_run(file, encode(message))
 
 
-# --- How a site trains. A new way to train arrives here, for all kinds and methods at once
+# --- Training settings
+#
+# A new way to train arrives here, for all kinds and methods at once.
 
 
 @dataclass(frozen=True)
 class How:
-    """How a site trains in one round."""
+    """Settings of a site's training in one round."""
 
     learning_rate: float = carries("learning rate of this round")
     optimiser: str = carries("sgd, adam, adamw or adagrad")
@@ -153,13 +157,13 @@ class How:
         )
 
     def without_vectors(self) -> How:
-        """The same without filling in word vectors, for weights that already have them."""
+        """Copy the settings without word vectors, for weights that already have them."""
         return replace(self, vectors=False)
 
 
 @dataclass(frozen=True)
 class GoingOn(How):
-    """How a site trains if its optimiser goes on from what it remembers; never sent."""
+    """Training settings with the state of an optimiser that a site remembers; never sent."""
 
     moments: Moments = field(default_factory=Moments)
 
@@ -170,7 +174,7 @@ class GoingOn(How):
 
 
 def how_of(run: RunSettings, round: int) -> How:
-    """How sites train in a round: the rate decays; word vectors are filled in at round 1."""
+    """Make a round's training settings: the rate decays; word vectors are filled in at round 1."""
     own = run.training
     return How(
         learning_rate=own.learning_rate * own.decay ** (round - 1),
@@ -189,7 +193,9 @@ def how_of(run: RunSettings, round: int) -> How:
     )
 
 
-# --- A trained model in use: it annotates, and shows a site what it gets wrong
+# --- A trained model in use
+#
+# It annotates, and shows a site what it gets wrong.
 
 
 T = TypeVar("T")
@@ -202,7 +208,7 @@ RIGHT = 10
 
 @dataclass(frozen=True)
 class Report:
-    """What a site sees of a model on its own test text; only the counts may leave it.
+    """A site's scores of a model on its own test text; only the counts may leave it.
 
     `errors` is the body of errors.json: what was taken for what, the worst cases, and some that are
     right. `sentences` is that of sentences.json: a fingerprint of the text, and the counts of each
@@ -215,12 +221,12 @@ class Report:
 
 
 class TrainedModel(Protocol):
-    """What a form's `extractor` gives."""
+    """A trained model, made by a form's `extractor`."""
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
-        """What the model gets right and wrong on annotated documents.
+        """Score the model on annotated documents.
 
-        `looked_for` are the types that somebody looked for there; None: all.
+        `looked_for` are the types that annotators looked for there; None: all.
         """
         ...
 
@@ -239,7 +245,7 @@ class Extractor(TrainedModel, Protocol):
         ...
 
     def only(self, labels: Collection[str]) -> Self:
-        """The same model, which decides among these labels alone."""
+        """Restrict the model to these labels."""
         ...
 
     @property
@@ -259,7 +265,7 @@ class FindsEntities(Extractor, Protocol):
 
     @property
     def apart(self) -> bool:
-        """Whether its sites annotated different types, so that some texts lack some of them."""
+        """True if its sites annotated different types, so that some texts lack some of them."""
         ...
 
 
@@ -399,7 +405,7 @@ class Fitted(NamedTuple):
 
 
 class Losses(NamedTuple):
-    """What a model loses on each unit that training learns from. U units.
+    """The loss of a model on each unit that training learns from. U units.
 
     `units` says what they are, in the plural. `losses_U` does not grow with a unit's length;
     `documents_U` is the place of its first document; `marks` are equal for units of equal text.
@@ -414,7 +420,7 @@ class Losses(NamedTuple):
 class CompleteText(NamedTuple):
     """A site's training text with its own annotation, and perhaps a model's as well.
 
-    `encoded` belongs to the desk that made it; `own` and `pseudo` count the annotations of each.
+    `encoded` belongs to the site model that made it; `own` and `pseudo` count annotations.
     """
 
     encoded: Any
@@ -428,7 +434,7 @@ Lift = Mapping[str, tuple[NDArray[np.int64], NDArray[np.float32]]]
 
 @dataclass
 class SharedModel:
-    """What the sites of a process share: the trainer of one form, and its one model."""
+    """The trainer of one form and its one model, shared by the sites of a process."""
 
     trainer: Any
 
@@ -462,7 +468,7 @@ class SiteModel(ABC):
     @property
     @abstractmethod
     def bench(self) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's public files or key differ."""
+        """The process's shared model. Raises Refusal if the site's public files or key differ."""
 
     @property
     def own(self) -> Any:
@@ -471,7 +477,9 @@ class SiteModel(ABC):
 
     @abstractmethod
     def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
-        """What these weights lose on documents of the site, trained on or not, without dropout.
+        """Work out the loss of these weights on documents of the site, without dropout.
+
+        The documents may have been trained on or not.
 
         Annotation that the site's training text could not have is left out.
         """
@@ -652,7 +660,7 @@ class ModelSpec(Protocol):
         ...
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site, made once."""
+        """The site model of this form, made once."""
         ...
 
     def extractor(
@@ -695,7 +703,7 @@ P = TypeVar("P", bound=PublicSet)
 
 
 class Agreed(NamedTuple):
-    """What the sites agreed on: the form, who takes part, and what is known of their text.
+    """The agreement of the sites: the form, who takes part, and what is known of their text.
 
     `sentences` counts each site's sentences, if the kind's steps ask for them; `types` are the
     names that each site annotates.
@@ -750,7 +758,7 @@ class Kind(Protocol):
         ...
 
     def asked(self, run: RunSettings) -> Mapping[str, Mapping[str, object]]:
-        """What the settings make of the asks of the kind's own steps: by step, then by field."""
+        """Fields of the asks of the kind's own steps, from the settings: by step, then by field."""
         ...
 
     def agree(
@@ -790,7 +798,7 @@ class Kept(Given, Generic[F]):
 
 @dataclass(frozen=True)
 class State(Generic[F]):
-    """What the server carries from round to round: the form, and the common weights."""
+    """The server's state from round to round: the form, and the common weights."""
 
     form: F = carries("the form of the model")
     weights: Arrays = carries("the common weights")
@@ -865,7 +873,7 @@ SCORE = Step.of(score)
 
 
 def desk_at(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> SiteModel:
-    """The site's desk of this form, made once; a new form replaces the old desk."""
+    """The site model of this form, made once; a new form replaces the old one."""
     kept = site.cache.get("desk")
     if kept is not None and (kept[0] is form or encode(kept[0]) == encode(form)):
         found: SiteModel = kept[1]
@@ -878,14 +886,16 @@ def desk_at(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> Si
     return made
 
 
-# --- Training at a site whose optimiser may go on from where it was
+# --- Training from an earlier optimiser
+#
+# At a site, the optimiser may go on from where it was.
 
 
 K = TypeVar("K", bound=Kept[Any])
 
 
 def fitted_on(memory: K, how: How, fit: Callable[[How], Fitted]) -> tuple[Fitted, K]:
-    """What `fit` gives, and the memory after it.
+    """Call `fit`, and return its result and the memory after it.
 
     If `how` says so, the optimiser goes on from the memory, and what it then remembers is kept.
     """

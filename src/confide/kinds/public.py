@@ -35,7 +35,7 @@ from confide.training.weights import load, trained
 
 MIB = 2**20
 SEVERAL = "\n"
-"""What stands between the classes of a row that has several: no name has a line's end in it."""
+"""The separator of the classes of a row that has several: no name has a line's end in it."""
 
 
 class Student(Protocol):
@@ -65,7 +65,7 @@ class Student(Protocol):
 
 
 class PublicKind(Kind, Protocol):
-    """A kind whose desks predict a public set."""
+    """A kind whose site models predict a public set."""
 
     Public: ClassVar[type]
 
@@ -95,9 +95,11 @@ def no_public_set(what: str) -> SettingsError:
     )
 
 
-# --- A public set for kinds that find entities: sentences, of which each site predicts every row
+# --- A public set for kinds that find entities
 #
-# A row is a token or, for the kind that classifies spans, a span (`kinds.spans.public`). The
+# Sentences, of which each site predicts every row.
+#
+# A row is a token or, for the kind that classifies spans, a span (`kinds.spans`). The
 # sentences travel cut into tokens, so every place reads the same rows, however long its model's
 # windows are. Their annotation does not travel: only the server may have it.
 #
@@ -177,7 +179,7 @@ def public_sentences(
 
 
 class OfTags:
-    """What forms share that give each token a tag: the rows of a public set are its tokens."""
+    """The base of forms that give each token a tag: the rows of a public set are its tokens."""
 
     types: list[str]
     tag_scheme: str

@@ -82,7 +82,9 @@ from confide.training.trainer import (
     pieces_read,
 )
 
-# --- A classifier of spans: every run of words up to a width, with any number of types each
+# --- A classifier of spans
+#
+# Every run of words up to a width, with any number of types each.
 #
 #     h_ij = gelu(A x_i + B x_j + w_(j-i)),   logits_ij = C h_ij
 #
@@ -164,7 +166,9 @@ def cell_losses(logits_BNY: Tensor, gold_BNY: Tensor, weights_BNY: Tensor) -> Te
     return losses_BNY.flatten(1).sum(1)
 
 
-# --- Annotation of spans that may share words, laid over text that is already numbers
+# --- Annotation of spans
+#
+# Spans may share words; they are laid over text that is already numbers.
 #
 # Shapes: S windows, C annotated cells of all windows (4: first word and last word of the window,
 # type, 1 if the site annotated it), B windows of a batch, N spans of a row (first word, then
@@ -173,7 +177,7 @@ def cell_losses(logits_BNY: Tensor, gold_BNY: Tensor, weights_BNY: Tensor) -> Te
 
 CellArray = NDArray[np.int32]
 _USUAL = 256
-"""What is worked out for sentences of no more words is kept."""
+"""The most words of a sentence whose tables are cached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,8 +262,9 @@ def _cells(words: int, width: int) -> NDArray[np.int64]:
     return found
 
 
-# --- A public set for the kind that classifies spans: its rows are all runs of words up to a
-#     width
+# --- A public set for the kind that classifies spans
+#
+# Its rows are all runs of words up to a width.
 #
 # A row has several labels if its span has several types, which share its certainty.
 #
@@ -352,9 +357,11 @@ def public_spans(
     return public, labels
 
 
-# --- Distillation span by span: predicting every span of a text, and learning others' predictions
+# --- Distillation span by span
 #
-# As `learning.teaching`, with a span of at most so many words in place of a token. A row has a
+# Predicting every span of a text, and learning others' predictions.
+#
+# As `training.trainer`, with a span of at most `width` words in place of a token. A row has a
 # class for "no entity", whose logit is 0, and one for each type; so the softmax of a row says the
 # same as the model's own sigmoids: both are learnt exactly where the logits are the teacher's.
 # Rows are counted over all sentences, by first word, then width.
@@ -433,7 +440,9 @@ class Cells:
         return torch.from_numpy(lesson.labels_T[firsts_B])
 
 
-# --- The trainer of span classifiers: makes them from an encoder's files, trains, finds spans
+# --- The trainer of span classifiers
+#
+# Makes them from an encoder's files, trains, finds spans.
 #
 # Entities may lie in or across one another. All of a model is trained and travels; the gradients
 # for the instance weights are those of its last linear layer.
@@ -503,11 +512,11 @@ class SpanTrainer(EntityTrainer):
         return Cells.of(text.windows, self.form.width).said(found, types=len(self.types))
 
     def soft_loss(self, lesson: Lesson, text: TokenText) -> Callable[[Tensor, Rows], Tensor]:
-        """What makes loss_B against a teacher, span by span."""
+        """Make the function from rows_B to loss_B against a teacher, span by span."""
         return partial(Cells.of(text.windows, self.form.width).taught, lesson)
 
     def label_weights(self, lesson: Lesson, text: TokenText) -> Callable[[Rows], Tensor]:
-        """What gives weights_B: how much the loss of each window's labels counts."""
+        """Make the function from rows_B to weights_B: how much each window's labels count."""
         return partial(Cells.of(text.windows, self.form.width).told, lesson)
 
     def find(
@@ -615,7 +624,7 @@ class SpanForm(MadeOfEncoder):
         return replace(self, types=sorted(_seen(site))) if types else self
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, SpanSiteModel)
 
     def trainer(self, files: FrozenEncoder) -> EntityTrainer:
@@ -623,7 +632,7 @@ class SpanForm(MadeOfEncoder):
         return SpanTrainer(files, self.made())
 
     def made(self) -> SpanMaking:
-        """The form as `learning` makes models of it."""
+        """The form as its trainer knows it."""
         return SpanMaking(tuple(self.types), self.width, self.dropout, self.longest)
 
 
@@ -654,7 +663,7 @@ DESCRIBE = describing(describe_nested_types)
 
 
 class SpanSiteModel(EntitySiteModel):
-    """The desk: its training text has all entities, also those that share words with others."""
+    """The site model: its training text has all entities, also those that share words."""
 
     def __init__(self, site: Site, form: SpanForm) -> None:
         super().__init__(site, form)
@@ -716,7 +725,7 @@ class SpanKind(EntityKind):
         return {name: getattr(own, name) for name in ("encoder", "width", "dropout", "longest")}
 
     def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
-        """What the settings make of the asks of the kind's own steps."""
+        """Fields of the asks of the kind's own steps, from the settings."""
         return {DESCRIBE.name: asked_of_types(run, run.classifier.encoder)}
 
     def agree(

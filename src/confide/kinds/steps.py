@@ -207,7 +207,9 @@ def no_tables(kind: str) -> SettingsError:
     )
 
 
-# --- Scoring is a step too: a site scores its own held-out text and replies with counts
+# --- Scoring
+#
+# It is a step too: a site scores its own held-out text and replies with counts.
 #
 # What leaves a site: per entity type how many entities were right, predicted and gold, strict and
 # relaxed, and the number of sentences; of relations, the confusion matrix, and how many relations
@@ -431,7 +433,9 @@ def bag_counts_of(reply: BagsScored) -> BagCounts:
     )
 
 
-# --- Counts of held-out text as tables of a fixed form, so that they can be summed unseen
+# --- Counts as tables of a fixed form
+#
+# Those of held-out text can be summed unseen.
 #
 # A site's own reply lists the labels that occur in its text. Where no single reply may be seen,
 # all sites count into the same tables instead: one row for each label of the model, and a last

@@ -75,7 +75,7 @@ class Method(Protocol):
         ...
 
     def expects(self, step: str, n: int) -> Mapping[str, object]:
-        """What the settings make of an ask of this step in round `n`, by the names of its fields.
+        """Fields of an ask of this step in round `n`, by name, as the settings prescribe them.
 
         A field of an ask that is not here, and no array, is declared to vary.
         """
@@ -106,7 +106,7 @@ class Method(Protocol):
         ...
 
     def at_home(self, n: int) -> How:
-        """How a site trains for one pass by itself, at the rate of round `n`."""
+        """Training settings for one pass of a site by itself, at the rate of round `n`."""
         ...
 
     def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
@@ -256,7 +256,7 @@ def answered_in(settings: RunSettings) -> dict[str, Step]:
 
 @dataclass(frozen=True)
 class Expecting:
-    """What settings make of the asks of their method, at a site (`site.Expects`)."""
+    """The fields of asks that a method's settings prescribe, at a site (`site.Expects`)."""
 
     settings: RunSettings
 

@@ -73,7 +73,7 @@ class Chain(FedAvg):
         return replace(state, weights=weights), facts
 
     def expects(self, step: str, n: int) -> dict[str, object]:
-        """As under FedAvg; only the first site of all fills in word vectors."""
+        """Add to FedAvg's fields that only the first site of all fills in word vectors."""
         return super().expects(step, n) | {"how.vectors": Within(0, n == 1)}
 
 

@@ -114,7 +114,7 @@ class DpFedED(UnderNoise, FedED):
     steps_alone: ClassVar[bool] = True
 
     def expects(self, step: str, n: int) -> dict[str, object]:
-        """As under FedED, and how a site steps under noise."""
+        """Add to FedED's fields how a site steps under noise."""
         own = self._run.privacy
         assert own is not None, "the settings were checked"
         return super().expects(step, n) | {"steps": own.steps, "rate": self._own.noisy_rate}

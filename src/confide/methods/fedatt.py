@@ -53,7 +53,7 @@ from confide.settings import Table
 FARTHEST = 150.0
 """Norms above count as this, so that exp of a norm fits its digits."""
 DIGITS, BITS = 8, 32
-"""exp of a norm, times 2^32, travels as so many digits of so many bits, the lowest first."""
+"""exp of a norm, times 2^32, travels as 8 digits of 32 bits, the lowest first."""
 
 
 class FedAttSettings(Table):
@@ -64,7 +64,7 @@ class FedAttSettings(Table):
 
 @dataclass(frozen=True)
 class Measured:
-    """How far a site moved, in a form that only makes sense as a sum over sites."""
+    """A site's distance from the common weights, which only makes sense as a sum over sites."""
 
     powers_LP: NDArray[np.int64] = carries("exp of the norm of each layer's change, in digits")
     loss: float = carries("mean training loss per example")
@@ -84,7 +84,7 @@ class Attend:
 
 @dataclass(frozen=True)
 class Attended:
-    """What the site learnt, times its attention."""
+    """The site's update, times its attention."""
 
     change: dict[str, NDArray[np.float32]] = carries(
         "change of the weights, each layer's times the site's attention", legend="X"
@@ -166,7 +166,7 @@ def digits_of(norm: float) -> list[int]:
 
 
 def totals_of(powers_LP: NDArray[np.int64]) -> NDArray[np.float64]:
-    """What sums of digits stand for, by layer.
+    """Decode sums of digits, by layer.
 
     >>> totals_of(np.array([[0, 3, 0], [2**31, 0, 1]])).tolist()
     [3.0, 4294967296.5]
@@ -268,7 +268,7 @@ class FedAtt(FedAvg):
         sites: Sequence[str],
         facts: Facts,
     ) -> tuple[FedAvgState[ModelSpec], Facts]:
-        """The same from two sums: of what attention is divided by, and of attended changes."""
+        """Take the step from two sums: of what attention is divided by, and of attended changes."""
         assert federation.summing is not None, "asked only where replies are summed unseen"
         first = federation.sum(self._step(MEASURE), ask, round=n, sites=sites)
         shapes = {name: np.array(one.shape, np.int64) for name, one in ask.weights.items()}

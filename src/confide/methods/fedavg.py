@@ -81,18 +81,18 @@ from confide.text.document import Document
 from confide.training.optimisers import Server, ServerStep, stepped
 
 Weighting = Literal["equal", "examples", "sentences"]
-"""How much a site counts in a mean; `sentences` is a synonym of `examples`."""
+"""The weight of a site in a mean; `sentences` is a synonym of `examples`."""
 
 Carried = State[ModelSpec]
-"""What every method carries from round to round, of whichever kind."""
+"""The state that every method carries from round to round, of whichever kind."""
 Latest = Callable[[], Any]
 """Loads what a site remembers; None if it remembers nothing."""
 Facts = dict[str, Any]
-"""What is told of a round in the history."""
+"""Entries of a round in the history."""
 
 
 class ServerTable(Table):
-    """How the server steps towards the mean (`confide.training.optimisers`).
+    """Settings of the server's step towards the mean (`confide.training.optimisers`).
 
     Its rate (default: 1, and 0.01 for adam and yogi) is multiplied by `server_decay` after every
     round; then its momentum β and, for adam and yogi, β₂ of the squares and the floor τ.
@@ -106,7 +106,7 @@ class ServerTable(Table):
     server_floor: Annotated[float, Field(gt=0)] = 1e-3
 
     def step(self, round: int) -> ServerStep:
-        """How the server steps after a round."""
+        """Return the server's step after a round."""
         step = ServerStep(
             self.server, 1.0, self.server_momentum, self.server_squares, self.server_floor
         )
@@ -124,7 +124,7 @@ class FedAvgSettings(ServerTable):
 
 @dataclass(frozen=True)
 class FedAvgState(State[F], Generic[F]):
-    """What the server carries from round to round: the weights, and the means of its own steps."""
+    """The server's state from round to round: the weights, and the means of its own steps."""
 
     moments: Arrays = carries("the server's running means of the change", start=dict)
     squares: Arrays = carries("the server's running means of its square", start=dict)
@@ -169,7 +169,7 @@ def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Trained
 
 
 def trained_reply(desk: SiteModel, ask: Train, fitted: Fitted) -> Trained:
-    """The result of training at a desk, weighted as the ask says."""
+    """The result of training at a site model, weighted as the ask says."""
     rows = desk.rows_seen(ask.how) if ask.tables else {}
     weight = float(desk.size) if ask.weighting == "examples" else 1.0
     return reply_of(fitted, weight, seen={name: rows[name] for name in ask.tables})
@@ -210,12 +210,12 @@ def shapes_of_trained(ask: Train) -> Shapes:
 
 
 def whole_of_trained(ask: Train, sites: int, examples: float) -> float:
-    """What the sites' weights sum to at most: all examples, or the number of sites."""
+    """An upper bound on the sum of the sites' weights: all examples, or the number of sites."""
     return examples if ask.weighting == "examples" else float(sites)
 
 
 def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
-    """What an array of the reply would be if the site had learnt nothing."""
+    """The value of an array of the reply if the site had learnt nothing."""
     start: np.ndarray = ask.weights[name]
     if reply.weight != 1.0:
         start = start * np.float32(reply.weight)
@@ -225,7 +225,7 @@ def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
 
 
 def rows_had(reply: Trained, name: str, axes: int) -> np.ndarray | None:
-    """The weight of each row of an array of so many axes if rows = seen, else None."""
+    """The weight of each row of an array of N `axes` if rows = seen, else None."""
     return each_row(reply.seen[name], axes) if name in reply.seen else None
 
 
@@ -371,7 +371,7 @@ class FedAvg:
         return form.extractor(weights, key=key, encoder=encoder)
 
     def at_home(self, n: int) -> How:
-        """How a site trains for one pass by itself, at the rate of round `n`.
+        """Training settings for one pass of a site by itself, at the rate of round `n`.
 
         Where the server takes the adaptive steps, the site takes them.
         """
@@ -395,18 +395,18 @@ class FedAvg:
 
     @property
     def _weighting(self) -> str:
-        """What a site's weights are multiplied by."""
+        """The factor of a site's weights."""
         weighting = getattr(self._own, "weighting", "equal")
         if weighting is None:
             weighting = "examples" if self.kind.weighs else "equal"
         return "equal" if weighting == "equal" else "examples"
 
     def _how(self, n: int) -> How:
-        """How the sites train in a round."""
+        """Training settings of a round."""
         return replace(how_of(self._run, n), proximal=getattr(self._own, "proximal", 0.0))
 
     def _ask(self, state: Carried, n: int) -> Train:
-        """How the sites train in a round, and how much they count."""
+        """Make the ask of a round: training settings, and the weight of a site."""
         return Train(
             weights=state.weights,
             how=self._how(n),
@@ -415,7 +415,7 @@ class FedAvg:
         )
 
     def expects(self, step: str, n: int) -> dict[str, object]:
-        """What the settings make of an ask of this step in round `n`, by the names of its fields.
+        """Fields of an ask of this step in round `n`, by name, as the settings prescribe them.
 
         A site compares what it is asked with it (`guards.check_expected`). What an ask has besides
         must be declared to vary.

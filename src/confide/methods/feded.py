@@ -34,7 +34,7 @@ Where we differ from the paper or decide what it leaves open:
   first class. A class that none of them knows is learnt from the public set's labels alone;
 - for entities, Eq. 4 to 6 apply to each token, summed over a sentence. A CRF predicts a token's
   marginals; their logarithms are the logits;
-- a tagger's words are those of the public set (`kinds.tagger.public`), so there is no key.
+- a tagger's words are those of the public set (`kinds.tagger.site`), so there is no key.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ class TrainAndPredict:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What the trained model predicts of the public set, and of nothing else."""
+    """A trained model's predictions of the public set, and of nothing else."""
 
     said_SQ: NDArray[np.int8 | np.float16 | np.float32] = carries(
         "for each public row, logits relative to the first class, or probabilities"
@@ -162,7 +162,7 @@ def train_and_predict(
 
 
 def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> SiteModel:
-    """The site's desk. Raises Refusal if the ask is of another public set than the site has."""
+    """The site model. Raises Refusal if the ask is of another public set than the site has."""
     public, form = memory.public, memory.form
     if (ask.public, ask.examples, ask.classes) != (public.digest, public.rows, form.classes):
         raise Refusal("other-public-set")
@@ -170,7 +170,7 @@ def desk_for(site: Site, memory: PublicKept[F, P], ask: TrainAndPredict) -> Site
 
 
 def predicted(desk: SiteModel, public: P, *, ask: TrainAndPredict, weights: Arrays) -> Predicted:
-    """What a model with these weights says of the public set; no loss, and of one sentence."""
+    """Predict the public set with these weights, as if one sentence had been trained on."""
     logits_SR = desk.predicted(weights, public)
     knows_R = np.array(desk.known_classes() if ask.average == "known" else [True] * ask.classes)
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload, average=ask.average)
@@ -186,7 +186,7 @@ def predicted(desk: SiteModel, public: P, *, ask: TrainAndPredict, weights: Arra
 def columns(
     logits_SR: NDArray[np.float32], knows_R: NDArray[np.bool_], *, upload: str, average: str
 ) -> NDArray[np.float64]:
-    """What is sent: logits relative to the first class, or probabilities, without the first.
+    """Encode predictions: logits relative to the first class, or probabilities, without the first.
 
     Nothing is lost: the softmax ignores what all logits share, and probabilities sum to 1. Where
     sites know different classes, a probability is that of the class rather than the first, whatever
@@ -231,7 +231,7 @@ def shapes_of_predicted(ask: TrainAndPredict) -> Shapes:
 
 
 def lanes_of_predicted(ask: TrainAndPredict) -> tuple[int, float]:
-    """As many bytes as a number has without lanes, with room for the largest prediction.
+    """The width of a lane, as many bytes as a number has without lanes, and the largest prediction.
 
     Rounding to float16 makes that a little larger.
     """
@@ -266,7 +266,9 @@ TRAIN_AND_PREDICT = Step.of(
 )
 
 
-# --- What the server of FedED learns in a round: the teacher, and which rows it holds out
+# --- The server's part of FedED
+#
+# It learns the teacher in a round, and which rows it holds out.
 #
 # Nothing here concerns the sites: they predict every row of the public set, whatever is learnt of
 # it.
@@ -329,7 +331,7 @@ def with_past(total: Predicted, ask: TrainAndPredict, past: Arrays, *, factor: f
 
 
 def past_of(total: Predicted) -> Arrays:
-    """What the next round must know of a sum that `with_past` made."""
+    """The part of a sum by `with_past` that the next round must know."""
     return {"said_SQ": total.said_SQ, "sites_R": total.knows["R"]}
 
 
@@ -387,7 +389,7 @@ class FedEDSettings(Table):
 
 @dataclass(frozen=True)
 class FedEDState(State[F], Generic[F, P]):
-    """What the server carries from round to round; `weights` are the central model's."""
+    """The server's state from round to round; `weights` are the central model's."""
 
     gone: ClassVar[tuple[str, ...]] = ("version", "behind")
 
@@ -480,7 +482,7 @@ class FedED(FedAvg):
         return total, ask, facts
 
     def _upload(self) -> dict[str, Any]:
-        """What a site sends of its predictions."""
+        """The form in which a site sends its predictions."""
         own = self._own
         return {
             "upload": own.upload,
@@ -490,11 +492,11 @@ class FedED(FedAvg):
         }
 
     def expects(self, step: str, n: int) -> dict[str, object]:
-        """As under FedAvg, and what a site sends of its predictions."""
+        """Add to FedAvg's fields the form in which a site sends its predictions."""
         return super().expects(step, n) | self._upload()
 
     def _asked_of(self, state: Central, how: How) -> TrainAndPredict:
-        """What the sites are asked in a round."""
+        """Make the ask of a round."""
         return TrainAndPredict(
             weights=state.weights,
             how=how,

@@ -75,7 +75,9 @@ from confide.text.document import Document
 from confide.training.batches import check_covers
 from confide.training.optimisers import AdamMoments, adam
 
-# --- FedNER at a site: the messages, and how a site answers. See `confide.methods.fedner`
+# --- FedNER at a site
+#
+# The messages, and how a site answers.
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class Enrol(Generic[F]):
 
 @dataclass(frozen=True)
 class TakeShare:
-    """How much to train in each round, and how much the result counts."""
+    """Settings of training in each round, and the weight of its result."""
 
     batch_size: int = carries("examples that the site draws in each step", rule="min_batch")
     share: float = carries("the site's share of all training examples")
@@ -315,7 +317,7 @@ IMPROVE = Step.of(
     bound=bounded_improved,
     start=start_of_improved,
     # gradients of one small batch each, of sites with tasks of their own: an honest one was seen to
-    # be 32 times as large as the median, so no ratio tells a lie from a hard batch
+    # be 32 times the median, so no ratio tells a lie from a hard batch
     learnt=Learnt(
         "update",
         "share",
@@ -333,7 +335,7 @@ def _desk(site: Site, memory: Enrolled[F]) -> SiteModel:
 
 
 def is_of(name: str, parts: Sequence[str]) -> bool:
-    """Whether a parameter belongs to one of these parts of the model."""
+    """Return whether a parameter belongs to one of these parts of the model."""
     return any(f"{name}.".startswith(f"{part}.") for part in parts)
 
 
@@ -371,7 +373,7 @@ class FedNERSettings(Table):
 
 @dataclass(frozen=True)
 class FedNERState(State[F], Generic[F]):
-    """What the server carries from round to round: the shared parts and Adam's moments."""
+    """The server's state from round to round: the shared parts and Adam's moments."""
 
     steps: int = carries("steps of Adam", start=int)
     means: Arrays = carries("Adam's running means of the gradient", start=dict)
@@ -502,7 +504,7 @@ class FedNER(FedAvg):
         return state, facts
 
     def expects(self, step: str, n: int) -> dict[str, object]:
-        """As under FedAvg; only bounds of a site's part of a batch, which its size decides."""
+        """Add FedNER's fields to FedAvg's; only bounds of a site's part of a batch."""
         own = self._own
         found = super().expects(step, n) | self._improving()
         found.pop("tables", None)  # here they are weights, which the server gives
@@ -516,7 +518,7 @@ class FedNER(FedAvg):
         return found if own.private is None else found | {"private": list(own.private)}
 
     def _improving(self) -> dict[str, Any]:
-        """What a round asks besides how a site trains."""
+        """The fields of a round's ask besides the training settings."""
         return {"local_steps": self._own.local_steps}
 
     def score(

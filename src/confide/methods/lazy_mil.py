@@ -92,8 +92,9 @@ from confide.settings import Table
 from confide.training.batches import Rows, covered
 from confide.training.vocabulary import DIGEST_BYTES
 
-# --- Which sentences of a bag are worth training on: the best, a draw, or all that are nearly as
-#     good
+# --- Choice of sentences
+#
+# Of a bag, the best, a draw, or all that are nearly as good are worth training on.
 #
 # Shapes: S sentences, N of them, G bags, R relations.
 
@@ -101,7 +102,7 @@ from confide.training.vocabulary import DIGEST_BYTES
 COLDEST = 0.01
 """The lowest temperature: chances of p^100 draw the best sentence, but for near ties."""
 LEVELS = 32
-"""How many values a bid may have where sums are secure."""
+"""The number of values that a bid may have where sums are secure."""
 MOST_LEVELS = 64
 """Of more values, one would begin to tell one sentence from the others."""
 _REACH = 8.0
@@ -112,7 +113,7 @@ is larger once in 400 draws. See `_bent`."""
 
 
 class Ranked(NamedTuple):
-    """What is compared, by bag and the best of each first: values, what has them, sizes of bags.
+    """A ranking, by bag and the best of each first: values, what has them, sizes of bags.
 
     At a site `rows_S` are sentences; at the server, where each site has one bid, sites.
     """
@@ -127,7 +128,7 @@ class Ranked(NamedTuple):
         return firsts_G
 
     def good(self, *, temperature: float, factor: float) -> NDArray[np.bool_]:
-        """Whether each is the best of its bag or, with a factor below 1, `close` to it."""
+        """Mark the best of each bag or, with a factor below 1, those `close` to it."""
         good_S = np.zeros(len(self.rows_S), np.bool_)
         if factor < 1:
             best_S = np.repeat(self.values_S[self.firsts()], self.sizes_G)
@@ -230,7 +231,7 @@ def blurred(
 def levelled(
     values_S: NDArray[np.float32], levels: int, *, temperature: float = 0.0
 ) -> NDArray[np.float32]:
-    """The nearest of so many values, which are evenly spaced in log odds; 0: the values themselves.
+    """Round to one of N values evenly spaced in log odds (0: no rounding).
 
     An exact value is as good as a name: whoever has the model and a sentence can look for its value
     among the bids of a site. Values that were `blurred` at a temperature T are evenly spaced in
@@ -288,7 +289,7 @@ def close(
     temperature: float,
     factor: float,
 ) -> NDArray[np.bool_]:
-    """Whether each value is at least `factor` times the best, before it was squashed."""
+    """Mark values of at least `factor` times the best, before it was squashed."""
     found_N: NDArray[np.bool_]
     if temperature:
         found_N = _unsquashed(values_N) >= _unsquashed(best_N) + np.log(factor)
@@ -349,7 +350,7 @@ class LazyMemory(Kept[F], Generic[F]):
 
 @dataclass(frozen=True)
 class LazyState(FedAvgState[F], Generic[F]):
-    """What the server carries from round to round."""
+    """The server's state from round to round."""
 
     factor: float = carries("share of the best value that wins; 0 before any bids", start=float)
 
@@ -397,7 +398,7 @@ class HearWinners:
 
 @dataclass(frozen=True)
 class WinnersHeard:
-    """Whether the site will train on them."""
+    """A site's answer: the number of winning sentences that it will train on."""
 
     sentences: int = carries(
         "number of sentences it will train on; 0 if too few for its own guard", rule="open"
@@ -579,14 +580,14 @@ class LazyMil(FedAvg):
 
     @property
     def _levels(self) -> int:
-        """How many values a bid may have."""
+        """The number of values that a bid may have."""
         levels: int | None = self._own.levels
         if levels is None:
             levels = LEVELS if self._run.federation.sums == "masked" else 0
         return levels
 
     def expects(self, step: str, n: int) -> dict[str, object]:
-        """As under FedAvg, and how sites bid; an adaptive factor depends on the bids."""
+        """Add to FedAvg's fields how sites bid; an adaptive factor depends on the bids."""
         factor = self._own.factor
         return super().expects(step, n) | {
             "form.denoise": DENOISE,

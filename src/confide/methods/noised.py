@@ -1,4 +1,4 @@
-"""What methods under noise share: a site's noisy sum of clipped gradients, and who may promise.
+"""Noise for methods: a site's noisy sum of clipped gradients, and who may promise.
 
 A site draws each of its units with the probability q, by a key of its own; clips each drawn unit's
 gradient to the norm C, in whole numbers; adds them up and adds Skellam noise. Nothing that depends
@@ -48,7 +48,7 @@ from confide.training.batches import Rows
 
 @dataclass(frozen=True)
 class Noise:
-    """How a sum is made noisy."""
+    """Settings of a sum's noise."""
 
     unit: str = carries(
         "whose gradient is clipped: of a document, a sentence or a patient", rule="unit"
@@ -206,7 +206,7 @@ def wrapped(total: Whole) -> dict[str, NDArray[np.int32]]:
 def mean_of(
     total: Mapping[str, NDArray[np.integer]], noise: Noise, *, drawn: float
 ) -> dict[str, NDArray[np.float32]]:
-    """A noisy sum as the mean gradient of so many units, float32."""
+    """A noisy sum as the mean gradient of `drawn` units, float32."""
     step = noise.clip / (noise.grid * drawn)
     return {name: (step * array).astype(np.float32) for name, array in total.items()}
 
@@ -215,7 +215,7 @@ def mean_of(
 
 
 class UnderNoise(FedAvg):
-    """What methods under noise share at the server: what is spent, and what may be looked at."""
+    """The server's part of methods under noise: what is spent, and what may be looked at."""
 
     private: ClassVar[bool] = True
 
@@ -253,13 +253,13 @@ class UnderNoise(FedAvg):
         return Noise(own.unit, own.patients, own.clip, one.clip, one.variance, one.rate)
 
     def expects(self, step: str, n: int) -> dict[str, object]:
-        """As under FedAvg, and the noise; a site cannot know how many others take part."""
+        """Add the noise to FedAvg's fields; a site cannot know how many others take part."""
         noise = {f"noise.{name}": value for name, value in vars(self._noise).items()}
         return super().expects(step, n) | noise | {"drawn": Within(0, self._units)}
 
     @property
     def _units(self) -> float:
-        """How many units of all sites are drawn for a sum, about: what sums are divided by."""
+        """The mean number of units of all sites in a sum, about: what sums are divided by."""
         own = self._run.privacy
         assert own is not None and own.units is not None, "the settings were checked"
         return self._budget.rate * own.units
@@ -274,7 +274,7 @@ class UnderNoise(FedAvg):
 
 
 def budget_of(settings: RunSettings) -> Budget:
-    """What a run spends, with what `[privacy]` leaves open worked out. Raises SettingsError."""
+    """Work out a run's budget, with what `[privacy]` leaves open. Raises SettingsError."""
     own = settings.privacy
     if own is None:
         raise SettingsError(
@@ -308,7 +308,7 @@ NEUTRAL: Mapping[str, tuple[object, str]] = {
 
 
 def named_by(settings: RunSettings) -> dict[str, object]:
-    """What settings have to name under noise, since no site may tell what its text holds."""
+    """Return the names that settings must list under noise, as no site may tell them."""
     named: dict[str, object] = {"data.types": settings.data.types}
     if TASKS[settings.task].learns == "relations":
         named |= {"data.relations": settings.data.relations, "pairs.types": settings.pairs.types}
@@ -316,7 +316,7 @@ def named_by(settings: RunSettings) -> dict[str, object]:
 
 
 def _beyond(settings: RunSettings, budget: Budget) -> list[SettingsError]:
-    """What the budget does not cover."""
+    """Errors for settings that the budget does not cover."""
     found = []
     if settings.rounds > budget.rounds:
         found.append(

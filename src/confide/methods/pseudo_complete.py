@@ -85,7 +85,9 @@ from confide.training.batches import covered
 from confide.training.examples import RowSlopes
 from confide.training.trainer import Pulls
 
-# --- Pseudo-complete annotation at a site: the messages, and how a site answers
+# --- Pseudo-complete annotation at a site
+#
+# The messages, and how a site answers.
 #
 # See `confide.methods.pseudo_complete`. Shapes: S rows (training sentences, or windows of long
 # ones; for relations pairs of entities), G numbers of the shared parameter whose gradient
@@ -366,7 +368,7 @@ class PseudoCompleteSettings(Table):
 
 @dataclass(frozen=True)
 class CompleteState(State[F], Generic[F]):
-    """What the server carries from round to round, and the size of the whole model."""
+    """The server's state from round to round, and the size of the whole model."""
 
     parameters: int = carries("number of parameters of the whole model", start=int)
 
@@ -387,11 +389,11 @@ class PseudoComplete(FedAvg):
         return replace(state, parameters=state.form.parameters(state.weights))
 
     def expects(self, step: str, n: int) -> dict[str, object]:
-        """As under FedAvg, and how the text is completed and weighed."""
+        """Add to FedAvg's fields how the text is completed and weighed."""
         return super().expects(step, n) | self._completing(n)
 
     def _completing(self, n: int) -> dict[str, Any]:
-        """How a round completes the text and weighs its rows."""
+        """The fields that say how a round completes the text and weighs its rows."""
         own = self._own
         return {
             "distil": own.distil and n > own.warmup_rounds,

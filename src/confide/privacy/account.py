@@ -1,4 +1,4 @@
-"""What noise buys: the account of Skellam noise on sums of sampled, clipped whole numbers.
+"""Accounting and planning of Skellam noise on sums of sampled, clipped whole numbers.
 
 In a round every unit (a document, say) is drawn with the probability `rate`, each by itself. The
 vector of a drawn unit has been clipped to whole numbers of L2 norm at most `clip`. To the sum of
@@ -38,8 +38,8 @@ ORDERS = tuple(range(2, 257))
 Curve = NDArray[np.float64]
 """curve_A: a Rényi divergence at each of the orders, at most."""
 DISTANCE = 2.0**-100
-"""How far one draw of `confide.privacy.noise` is from a Skellam variable at most, in total
-variation."""
+"""An upper bound on the distance of one draw of `confide.privacy.noise` from a Skellam variable, in
+total variation."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class Mechanism:
 
     @property
     def curve(self) -> Curve:
-        """What one round spends."""
+        """The privacy curve of one round."""
         return _curve(self)
 
 
@@ -130,7 +130,7 @@ def _log_sum(terms: NDArray[np.float64]) -> float:
 
 
 def converted(delta: float) -> Curve:
-    """What to add to a curve, at each order, to get ε at this δ."""
+    """The term that turns a curve, at each order, into ε at this δ."""
     orders_A = np.array(ORDERS, np.float64)
     return np.log1p(-1 / orders_A) - np.log(delta * orders_A) / (orders_A - 1)
 
@@ -156,7 +156,9 @@ def _least(curve_A: Curve, delta: float) -> float:
     return max(0.0, float((curve_A + converted(delta)).min()))
 
 
-# --- Which noise, rate, number of rounds or ε the other three leave
+# --- Planning
+#
+# Noise, rate, number of rounds or ε are worked out from the other three.
 #
 # The clipped vectors are whole numbers on a grid: norm 1 is `grid` steps. The finer, the less is
 # lost to rounding; the table that noise is drawn from bounds it.
@@ -172,7 +174,7 @@ _LEAST_NOISE, _MOST_NOISE = 0.05, 4096.0
 
 @dataclass(frozen=True)
 class Budget:
-    """What is spent in a run.
+    """The privacy budget of a run.
 
     Attributes:
         noise: σ, the standard deviation of the noise that the account counts, in clips.
@@ -200,17 +202,17 @@ class Budget:
         return self.epsilon_after(self.rounds)
 
     def epsilon_after(self, rounds: int) -> float:
-        """ε after so many rounds."""
+        """ε after N `rounds`."""
         return self.spent_by(self.mechanism, rounds)
 
     def spent_by(self, mechanism: Mechanism, rounds: int | None = None) -> float:
-        """ε of so many rounds of another sum; by default of all rounds."""
+        """ε of N `rounds` of another sum; by default of all rounds."""
         count = self.steps * (self.rounds if rounds is None else rounds)
         return epsilon_of(count * mechanism.curve, self.delta, draws=NUMBERS * count)
 
 
 def grid(noise: float) -> int:
-    """Steps of the grid up to the clip, for noise of so many clips. Raises SettingsError."""
+    """Steps of the grid up to the clip, for noise of `noise` clips. Raises SettingsError."""
     clip = FINEST
     while clip * noise > WIDEST and clip > COARSEST:
         clip //= 2

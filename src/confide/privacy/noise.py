@@ -1,4 +1,4 @@
-"""Skellam noise from a keystream, in whole numbers only.
+"""Noise, clipping and draws of units, in whole numbers only; noise is Skellam from a keystream.
 
 A Skellam variable is the difference of two Poisson variables of equal mean; its variance is twice
 that mean, and the probability of k is e^(-v) I_k(v) for a variance v. Sums of independent Skellam
@@ -61,13 +61,13 @@ class Skellam:
 
     @cached_property
     def shelves_S1(self) -> NDArray[np.int32]:  # noqa: N802
-        """How many of `high_K` lie below each multiple of 2^46, and below 2^64."""
+        """The number of `high_K` below each multiple of 2^46, and below 2^64."""
         begins = np.arange(2**_SHELVES, dtype=np.uint64) << np.uint64(64 - _SHELVES)
         below = np.searchsorted(self.high_K, begins, side="left")
         return np.append(below, len(self.high_K)).astype(np.int32)
 
     def draw(self, key: bytes, count: int) -> NDArray[np.int64]:
-        """So many numbers (int64). A key of 32 bytes gives one sequence, and is used once."""
+        """Draw `count` numbers (int64). A key of 32 bytes gives one sequence, and is used once."""
         stream = Cipher(algorithms.AES256(key), modes.CTR(bytes(16))).encryptor()
         found = np.empty(count, np.int64)
         for start in range(0, count, _DRAWN_AT_ONCE):
@@ -87,7 +87,7 @@ class Skellam:
         return np.multiply(found, signs, out=found)
 
     def _searched(self, high: NDArray[np.uint64], rest: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """How many cumulative probabilities these bits reach, by a search among all."""
+        """Count the cumulative probabilities that these bits reach, by a search among all."""
         low = rest >> np.uint64(1)
         found = np.searchsorted(self.high_K, high, side="right")
         before = np.maximum(found - 1, 0)
@@ -155,7 +155,9 @@ def _exponent(k: int, variance: int) -> float:
     return variance * (u * math.asinh(u) - u * u / (1 + math.sqrt(1 + u * u)))
 
 
-# --- Vectors as whole numbers of bounded norm: rounded first, then clipped, exactly
+# --- Clipped whole numbers
+#
+# Vectors are rounded first, then clipped to a norm, exactly.
 #
 # Rounding after clipping could lengthen a vector by half the root of its size, and the account
 # would not hold. What is made of a unit's vector is a function of that vector alone, to the last
@@ -381,7 +383,9 @@ def square_of(vector: Mapping[str, NDArray[np.number]]) -> int:
     return sum(int(np.square(np.ravel(part).astype(np.int64)).sum()) for part in vector.values())
 
 
-# --- Secret draws: which units take part in a round, and the key of a site's noise
+# --- Secret draws
+#
+# They choose the units of a round, and the key of a site's noise.
 #
 # Both come from the site's *run key*, which is drawn at random when the site joins a run and
 # never leaves it. The same unit numbers, text and settings give the same draw, so a re-ask gets

@@ -1,4 +1,6 @@
-"""What a site has spent, over all runs: an account on its own disk, written before anything leaves.
+"""A site's key and privacy account over all runs, on its own disk.
+
+A charge is written before anything leaves.
 
 The account is a file of lines that only grows. Its first line fixes the order at which it is kept;
 each other line is one charge, with the digest of the line before. The digest of the last line is
@@ -45,7 +47,7 @@ class SpentError(GuardError):
 
 @dataclass(frozen=True)
 class Limit:
-    """What a site allows in all: ε at this δ, its guards `max_epsilon` and `delta`."""
+    """A site's limit for all runs: ε at this δ, its guards `max_epsilon` and `delta`."""
 
     epsilon: float
     delta: float
@@ -83,7 +85,7 @@ class _Read:
 
 @dataclass(frozen=True)
 class Standing:
-    """How an account stands: ε that was spent, the charges, and the digest of its last line."""
+    """The state of an account: ε that was spent, the charges, and the digest of its last line."""
 
     epsilon: float
     charges: int
@@ -159,7 +161,7 @@ class Account:
         return self._known[1]
 
     def standing(self) -> Standing:
-        """How the account stands now. Raises GuardError if the file is not a sound account."""
+        """Return the account's present state. Raises GuardError if the file is no sound account."""
         if not self._path.exists():
             return Standing(0.0, 0, _NONE)
         with self._locked() as file:
@@ -177,7 +179,7 @@ class Account:
 
 
 def _as_it_lies(file: BufferedRandom) -> object:
-    """What changes with every write to the file."""
+    """A stamp that changes with every write to the file."""
     found = os.fstat(file.fileno())
     return found.st_ino, found.st_size, found.st_mtime_ns
 
@@ -261,8 +263,9 @@ def _digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
 
 
-# --- What a site keeps for noise, on its own disk: a key for each run, and its account over all
-#     runs
+# --- The key and the account at a site
+#
+# Both are on its own disk: a key for each run, and one account over all runs.
 #
 # The run key decides who is drawn and which noise hides them; it never leaves the site, and is
 # deleted when the site leaves the run. It is kept with a digest of the text that it was made for:
@@ -314,11 +317,11 @@ class Purse:
         self._path(run).unlink(missing_ok=True)
 
     def spend(self, charge: Charge) -> bool:
-        """As `Account.spend`."""
+        """Charge the account as `Account.spend` does."""
         return self._account.spend(charge)
 
     def standing(self) -> Standing:
-        """As `Account.standing`."""
+        """Return the present state, as `Account.standing` does."""
         return self._account.standing()
 
     def _new(self, run: bytes) -> bytes:

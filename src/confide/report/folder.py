@@ -1,4 +1,4 @@
-"""A run as the report sees it: its result, its ledger, and what its sites left.
+"""A run as the report sees it: its result, its ledger, and what its sites left (errors, counts).
 
 Parts that a run need not have (a ledger, development scores, the sites' errors) may be missing.
 """
@@ -24,7 +24,9 @@ from confide.runs.result import RESULT, Result, Scores, Traffic, Turn, read_reco
 from confide.runs.standing import standing
 from confide.tasks import TASKS, USUAL, Task
 
-# --- sites/NAME/errors.json: what the model gets wrong and right at a site, with the site's text
+# --- sites/NAME/errors.json
+#
+# The model's errors and right answers at a site, with the site's text.
 #
 # A run has it only if the site's text lay in the same process. docs/result.md describes it.
 

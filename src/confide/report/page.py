@@ -46,7 +46,9 @@ from confide.runs.standing import checkpoint_marks
 from confide.tasks import TASKS
 from confide.version import __version__
 
-# --- What came of the runs, in few words and numbers, for those who read no further
+# --- The summary
+#
+# The results in few words and numbers, for those who read no further.
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +134,7 @@ def _newest(run: FinishedRun) -> float | None:
 
 
 def _gains(run: FinishedRun, runs: Sequence[FinishedRun]) -> Iterator[str]:
-    """What each site gains over training alone."""
+    """Sentences on each site's gain over training alone."""
     alone = next((one for one in runs if one.method == "alone" and one is not run), None)
     kind = run.scoring.kinds[0]
     if alone is None:
@@ -183,7 +185,7 @@ def _kept(run: FinishedRun) -> Iterator[str]:
 
 
 def _learnt(run: FinishedRun) -> Iterator[str]:
-    """Whether the model has learnt next to nothing, or was still learning."""
+    """Sentences on a model that has learnt next to nothing, or was still learning."""
     if (found := advice(run.result)) is not None:
         yield f"{found.said[0].upper()}{found.said[1:]}."
 
@@ -278,14 +280,14 @@ def render(runs: Sequence[FinishedRun], *, renewed: bool = False) -> str:
 
 
 class Notice(NamedTuple):
-    """What a reader must know; for refused replies, when (rounds and step) and why."""
+    """A notice to the reader; for refused replies, when (rounds and step) and why."""
 
     text: str
     refused: Sequence[tuple[str, str]] = ()
 
 
 def _notices(runs: Sequence[FinishedRun]) -> list[Notice]:
-    """What a reader must know before comparing."""
+    """Notices that a reader needs before comparing."""
     found = []
     if not _same_data(runs):
         what = "The runs used different data: their scores cannot be compared."
@@ -336,7 +338,7 @@ def _rounds(rounds: Sequence[int]) -> str:
 
 
 def _overlooked(runs: Sequence[FinishedRun]) -> list[str]:
-    """How many relations no run could find; runs with the same number share one notice."""
+    """Sentences on relations that no run could find; runs with the same number share one notice."""
     labels: dict[int, list[str]] = {}
     for run in runs:
         labels.setdefault(sum(run.overall.get("missed", {}).values()), []).append(run.label)
@@ -353,7 +355,7 @@ def _same_data(runs: Sequence[FinishedRun]) -> bool:
 
 
 def _confusions(views: Sequence[RunView]) -> list[tuple[RunView, ConfusionView]]:
-    """What was predicted as what, for each run that records it; of entities, the sites know."""
+    """Confusions, for each run that records them; of entities, the sites know."""
     found = []
     for view in views:
         if view.run.overall.get("confusion"):

@@ -69,7 +69,7 @@ STYLE: Style = {
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """How one run looks in every plot of a page."""
+    """The look of one run in every plot of a page."""
 
     colour: str
     marker: str
@@ -194,7 +194,7 @@ def dots(
 
 
 def found(rows: Sequence[tuple[str, float, Range]], *, x_label: str) -> Figure:
-    """How many of a hundred an attacker finds at each site, with intervals, beside one by chance.
+    """Plot what an attacker finds of a hundred at each site, with intervals, beside one by chance.
 
     Shares are fractions. `figure_of` or `svg_file` makes an SVG of it.
     """
@@ -248,7 +248,7 @@ Sure = Sequence[tuple[float, float, float]]
 def reliability(
     points: Sure, *, before: Sure = (), id: str, alternative: str, small: bool = False
 ) -> str:
-    """How often finds are right over how sure the model was; the larger a dot, the more finds.
+    """Plot the share of right finds over confidence; the larger a dot, the more finds.
 
     `before` are the model's own confidences, as a thin line, if `points` are calibrated. A `small`
     one is for rows of several.
@@ -341,7 +341,7 @@ def scores_seen(limits: tuple[float, float]) -> tuple[float, float]:
 
 
 def _is_score(tick: float, limits: tuple[float, float]) -> bool:
-    """Whether a tick is a possible score and lies within the limits."""
+    """Return whether a tick is a possible score and lies within the limits."""
     return max(0.0, limits[0]) <= tick <= min(100.0, limits[1])
 
 

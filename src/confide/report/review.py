@@ -42,7 +42,7 @@ class Layer:
     hue: int
     ends: bool
     alone: bool
-    """Whether not every annotator has it."""
+    """True unless every annotator has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Shown:
 
     @property
     def lost(self) -> int:
-        """How many problems lose something."""
+        """The number of problems that lose something."""
         return sum(problem.lost for problem in self.problems)
 
     @property

@@ -1,4 +1,4 @@
-"""The scores of a page: by site, by type, and how soon each run reached which score."""
+"""The sections of a page: scores, rounds, intervals, reliability, audit, privacy budget, errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ from confide.scoring.relations import FIRSTS, auc_interval
 from confide.tasks import TASKS, Task, Words
 from confide.text.document import NO_RELATION
 
-# --- Development scores of each site, round by round: one small drawing for each
+# --- Development scores of each site, round by round
+#
+# One small drawing for each.
 
 
 MOST_SITES = 12
@@ -116,7 +118,9 @@ def _site_line(view: RunView, site: str) -> Line | None:
     return Line(view.run.label, view.look, points) if points else None
 
 
-# --- Which site has trouble with which type: a map of F1, a cell for each pair
+# --- Scores by site and type
+#
+# A map of F1 with a cell for each pair shows which site has trouble with which type.
 
 
 STRONGEST = 55
@@ -175,7 +179,9 @@ def type_map(run: FinishedRun) -> TypeMap | None:
     return TypeMap("site", tuple(sites), rows, low, high)
 
 
-# --- Precision over recall of ranked facts: one drawing for all runs, and a table of areas
+# --- Precision over recall
+#
+# Of ranked facts: one drawing for all runs, and a table of areas.
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +239,9 @@ def _ranked_row(view: RunView) -> RankedRow:
     )
 
 
-# --- Whether a model is as often right as it is sure: a drawing of counts by confidence
+# --- Reliability
+#
+# A drawing of counts by confidence shows whether a model is as often right as it is sure.
 
 
 ALL_TYPES = "all"
@@ -281,7 +289,7 @@ class SureView:
 
 
 def reliability(run: FinishedRun, *, id: str) -> SureView | None:
-    """What result.json says of confidences on test text; None if it says nothing."""
+    """The view of the confidences on test text in result.json; None if it says nothing."""
     told = run.result.calibration
     if told is None or not _found(told.after.bins):
         return None
@@ -342,7 +350,9 @@ def _points(bins: Sequence[SureBin]) -> Iterator[Point]:
             yield one.mean, one.right / one.found, one.found / found
 
 
-# --- How certain a score is: bootstrap intervals from what each sentence or bag counted
+# --- Intervals of scores
+#
+# Bootstrap intervals from what each sentence or bag counted.
 
 
 ALL_SITES = ""
@@ -373,7 +383,7 @@ def intervals(run: FinishedRun) -> Mapping[str, Range]:
 
 
 def _ranked(run: FinishedRun, kind: str) -> Mapping[str, Range]:
-    """The same of an area under the curve, from the ranked candidates of each bag.
+    """Intervals of an area under the curve, from the ranked candidates of each bag.
 
     Raises RunError if a site's file is damaged.
     """
@@ -391,7 +401,7 @@ def _ranked(run: FinishedRun, kind: str) -> Mapping[str, Range]:
 
 
 def _is_whole(run: FinishedRun, found: Mapping[str, Range]) -> bool:
-    """Whether every site that has a score has an interval."""
+    """Return whether every site that has a score has an interval."""
     scored = {site for site in run.sites if run.site_scores(site).get(run.scoring.unit)}
     return bool(scored) and scored == found.keys()
 
@@ -717,7 +727,9 @@ def _line(view: RunView, x_of: Callable[[FinishedRun], list[float]]) -> Line | N
     return Line(view.run.label, view.look, tuple(points), best) if points else None
 
 
-# --- What an audit found, on the page of a run and as a picture of its own
+# --- The audit
+#
+# Its results, on the page of a run and as a picture of its own.
 
 
 @dataclass(frozen=True, slots=True)
@@ -770,7 +782,9 @@ def _audit_drawn(audit: Audit) -> Figure:
     return found(rows, x_label=f"{units} found of 100 (dashed: by chance)")
 
 
-# --- What noise spent, on the page of a run: ε by round, what it promises, and what it does not
+# --- The privacy budget
+#
+# The ε that noise spent, by round, and the limits of its promise.
 
 
 SIMULATED = (
@@ -789,7 +803,7 @@ OPEN = "scores of held-out text, which left the sites without noise"
 
 @dataclass(frozen=True, slots=True)
 class SpentView:
-    """What a run spent: in a sentence, by its facts, as a drawing; and what that does not cover.
+    """A run's privacy budget: in a sentence, by its facts, as a drawing; and its limits.
 
     `warning` says why nothing is promised; it is empty otherwise.
     """
@@ -802,7 +816,7 @@ class SpentView:
 
 
 def spent(views: Sequence[RunView]) -> list[tuple[RunView, SpentView]]:
-    """What each run under noise spent."""
+    """Views of the privacy budget that each run under noise spent."""
     return [
         (view, _spent_view(view.run, view.run.result.privacy, id=f"spent{number}"))
         for number, view in enumerate(views)
@@ -829,8 +843,8 @@ def _spent_view(run: FinishedRun, own: Private, *, id: str) -> SpentView:
         said = f"ε = {plain} for one {own.unit}."
     right = "would be right" if own.simulated else "is right"
     said += (
-        f" Somebody who bets whether a {own.unit} was in the training text, even before he has seen"
-        f" anything, {right} at most {_percent(won(own.epsilon, own.delta))} of the time"
+        f" An attacker who bets whether a {own.unit} was in the training text, even before he has"
+        f" seen anything, {right} at most {_percent(won(own.epsilon, own.delta))} of the time"
         f" afterwards."
     )
     return SpentView(
@@ -890,7 +904,9 @@ def _percent(share: float) -> str:
     return f"{percent:.0f} %" if percent < 99 else f"{percent:.2f} %"
 
 
-# --- What a model gets wrong and right at a site, with its text, and confusion tables, for a page
+# --- Errors of a site
+#
+# A model's errors and right answers, with their text, and confusion tables, for a page.
 
 
 @dataclass(frozen=True, slots=True)
@@ -917,7 +933,7 @@ class ErrorsView:
 
 
 def errors_view(found: Errors) -> ErrorsView:
-    """What the page shows of one errors.json."""
+    """The page's view of one errors.json."""
     table = found.confusion
     if isinstance(found, RelationErrors):
         return ErrorsView(found.site, _labels(table), pairs=found.worst, right_pairs=found.right)

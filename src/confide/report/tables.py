@@ -35,7 +35,7 @@ def results(runs: Mapping[str, FinishedRun], *, title: str = "") -> Table:
 
 
 def left(run: FinishedRun, *, title: str = "") -> Table:
-    """What left the sites in a run, by step and field, with every site's bytes."""
+    """A table of what left the sites in a run, by step and field, with every site's bytes."""
     table = _table(title, caption='"sum": the server\'s code sees the sum over the sites only')
     for name in ("step", "field", "kind", "seen"):
         table.add_column(name)

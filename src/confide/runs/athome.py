@@ -1,4 +1,4 @@
-"""What a site keeps for itself after a run: the model that is best for it (`confide.jobs.home`)."""
+"""Personal models: what a site keeps for itself after a run (`confide.jobs.home`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CANDIDATES = FEDERATED, TUNED, ALONE = "federated", "tuned", "alone"
 """The model of the run; the same, trained on at home; one trained at home alone."""
 
 HOME = "home.json"
-"""What was compared, and what came of it."""
+"""The comparison of personal models, and its outcome."""
 KEPT = "kept.safetensors"
 """The weights that a site keeps, where they are not those of the run."""
 
@@ -38,7 +38,7 @@ class Candidate(_Record):
 
 
 class AtHome(_Record):
-    """What a site came to keep: `federated`, `tuned` or `alone`. `why` says what decided.
+    """The model that a site came to keep: `federated`, `tuned` or `alone`. `why` says what decided.
 
     `undecided`: another scored better, but there was too little development text to tell.
 
@@ -67,7 +67,7 @@ class KeptAtHome:
 
     @property
     def calibrator(self) -> Calibrator:
-        """What calibrates its confidences."""
+        """The calibrator of its confidences."""
         return Calibrator(self.temperature, self.offset, self.finds)
 
 
@@ -94,7 +94,7 @@ def kept_at_home(folder: RunFolder, site: str | None) -> KeptAtHome | None:
 
 
 def compared_at_home(folder: RunFolder, site: str) -> AtHome | None:
-    """What a site compared; None if it has not compared the model that the run has now.
+    """Read a site's comparison; None if it has not compared the model that the run has now.
 
     Raises RunError if the file is damaged.
     """

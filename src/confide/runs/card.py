@@ -70,7 +70,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Copied:
-    """What a release is a copy of: the run's folder, and the site whose own model it is, if any.
+    """The source of a release: the run's folder, and the site whose own model it is, if any.
 
     `tells` says what the copy reveals to whoever has it; `at_home`: the site trained it further;
     `calibrator` is that of its confidences.
@@ -242,7 +242,7 @@ def _of_the_model(settings: Settings) -> dict[str, str]:
 
 
 def _privacy(settings: Settings, copied: Copied, spent: Private | None) -> str:
-    """What the server saw, what guarded it, and what this copy tells."""
+    """Text on what the server saw, what guarded it, and what this copy tells."""
     text = "## Privacy\n\n"
     lines = [f"This copy: {copied.tells}. Trained weights can carry traces of their text."]
     if settings.method not in REFERENCES:
@@ -263,7 +263,7 @@ def _privacy(settings: Settings, copied: Copied, spent: Private | None) -> str:
 
 
 def _noise(spent: Private | None) -> str:
-    """What noise promises, or that there is none."""
+    """Text on the promise of noise, or that there is none."""
     if spent is None:
         return "No noise was added: this is not differential privacy."
     if spent.simulated:

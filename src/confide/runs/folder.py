@@ -1,4 +1,4 @@
-"""The folder of a run: where its parts lie, and how they are opened, written and refused.
+"""The folder of a run: where its parts lie, how they are opened and refused, what may be shown.
 
 settings.toml     the settings, resolved
 environment.json  versions, seeds, machine, fingerprint of the data
@@ -72,7 +72,7 @@ class RunFolder:
         return self.path / "sites"
 
     def home(self, site: str) -> Path:
-        """What a site keeps for itself after the run (`confide.runs.athome`)."""
+        """The folder that a site keeps for itself after the run (`confide.runs.athome`)."""
         return inside(self.sites, plain_name(site, "site"), "home")
 
     def part(self, name: str) -> Path:
@@ -84,7 +84,7 @@ class RunFolder:
         return CheckpointStore(self.part(part) / CHECKPOINTS)
 
     def calibrator(self, site: str | None) -> Calibrator:
-        """What calibrates the confidences of a site's model; nothing if the run says nothing.
+        """Return the calibrator of a site's model; the identity if the run says nothing.
 
         Raises RunError as `result`.
         """
@@ -92,11 +92,11 @@ class RunFolder:
         return AS_IS if found is None else found.of(site)
 
     def is_taken(self) -> bool:
-        """Whether a run was started here."""
+        """True if a run was started here."""
         return (self.path / "settings.toml").exists()
 
     def is_finished(self) -> bool:
-        """Whether the run here came to its end."""
+        """True if the run here came to its end."""
         return (self.path / RESULT).exists()
 
     def check(self, settings: Settings, *, resume: bool) -> None:
@@ -225,7 +225,7 @@ class RunFolder:
         return self._text("settings.toml")
 
     def environment(self) -> Tree:
-        """What environment.json holds; empty if there is none. Raises RunError."""
+        """Read environment.json; empty if there is none. Raises RunError."""
         try:
             found = json_of(self._text("environment.json") or "{}")
         except ValueError:
@@ -324,11 +324,11 @@ class HeldFolder(RunFolder):
         return self._so_far(self.path)
 
     def settings(self, *, as_written: bool = False) -> Settings:
-        """As in `RunFolder`; `as_written` reads them again."""
+        """Read the settings as `RunFolder` does; `as_written` reads them again."""
         return super().settings(as_written=True) if as_written else self._settings
 
     def result(self) -> Result:
-        """As in `RunFolder`."""
+        """Read the result as `RunFolder` does."""
         return self._result
 
 
@@ -363,7 +363,7 @@ def decisive(settings: Settings) -> dict[str, object]:
 
 
 def environment(settings: Settings, fingerprint: str) -> Tree:
-    """What the numbers depend on besides the settings: versions, machine, data. No host name."""
+    """Describe what the numbers depend on but settings: versions, machine, data. No host name."""
     packages = ("torch", "numpy", "safetensors", "pydantic")
     return {
         "confide": __version__,
@@ -396,7 +396,9 @@ def _processor() -> str:
         return platform.processor() or platform.machine()
 
 
-# --- The settings of a run that may be shown outside: none that says where text is, or names it
+# --- Settings without paths
+#
+# They may be shown outside: none says where text is, or names it.
 
 
 _OWN = {"site", "split", "public", "key", "data", "types", "relations", "name", "tags", "knows"}
@@ -419,8 +421,9 @@ def _shareable(settings: Settings) -> Iterator[tuple[str, str]]:
     yield "rounds", str(settings.rounds)
 
 
-# --- sites/NAME/sentences.json: what each sentence of a site's test text counted. Numbers, no
-#     text
+# --- sites/NAME/sentences.json
+#
+# Counts of each sentence of a site's test text. Numbers, no text.
 #
 # docs/result.md describes it.
 
@@ -493,8 +496,9 @@ def read_sentences(
     return Sentences(held.site, held.fingerprint, counts_N3)
 
 
-# --- audit.json: what `confide audit` measured of a run, and how people are told. Numbers, no
-#     text
+# --- audit.json
+#
+# Measurements of `confide audit`, and sentences on them. Numbers, no text.
 #
 # docs/audit.md describes it. On one machine the file covers all sites; a real site's own run
 # folder holds the numbers of that site alone.
@@ -526,13 +530,13 @@ class Interval(_Record):
 
     @property
     def in_a_hundred(self) -> str:
-        """How many of a hundred, with the interval."""
+        """The share found, as a number of a hundred, with the interval."""
         value, low, high = (f"{100 * one:.0f}" for one in (self.value, self.low, self.high))
         return f"{value} ({low} to {high})"
 
 
 class Membership(_Record):
-    """How well an attacker tells a site's training text from its other text.
+    """An attacker's success in telling a site's training text from its other text.
 
     `units` says what is told apart, and `members` and `others` how many there were. `found` is the
     share of members found if one other in a hundred is accused falsely. `references`: models that
@@ -548,7 +552,7 @@ class Membership(_Record):
 
 
 class Canaried(_Record):
-    """What guesses of canaries show: the ε that they refute at 95 %, of one document.
+    """The result of guessing canaries: the ε that it refutes at 95 %, of one document.
 
     `exposure` is the median of those let in, in bits: 1 by chance, at most `most`. `auc`: how often
     one that was let in looks likelier than one that was left out; nothing but the coins tells them
@@ -580,7 +584,7 @@ class SiteAudit(_Record):
 
 
 class Crossed(_Record):
-    """What the ledger says. `smallest`: the fewest sites in any sum of arrays that the server read.
+    """A summary of the ledger. `smallest`: the fewest sites in any sum that the server read.
 
     It is 1 where the server could look at single replies, and None where no array left a site.
     `digests` counts keyed digests of words or characters, `asks` what was asked of sites.
@@ -593,7 +597,7 @@ class Crossed(_Record):
 
 
 class Promised(_Record):
-    """What the settings promise of one unit of text.
+    """The promise of the settings about one unit of text.
 
     `simulated`: keys came from the seed, so it is what keys of the sites' own would promise.
     """
@@ -621,7 +625,7 @@ class Audit(_Record):
 
     @property
     def broken(self) -> bool:
-        """Whether the canaries refute what was promised."""
+        """True if the canaries refute what was promised."""
         if self.promised is None or self.measured is None or self.promised.unit == "sentence":
             return False  # a document may have many sentences
         return self.measured.epsilon > self.promised.epsilon
@@ -648,7 +652,7 @@ def audited(folder: RunFolder) -> Audit | None:
 
 
 def told_of(one: SiteAudit) -> str:
-    """What an attacker finds at a site, as a sentence."""
+    """Say in a sentence what an attacker finds at a site."""
     best = one.strongest
     return (
         f"of 100 {best.units} of ours an attacker allowed one false accusation in a hundred finds"

@@ -1,4 +1,4 @@
-"""Opening trained models: runs at their selected rounds, releases, and chains of two.
+"""Opening trained models: runs at their selected rounds, releases, and chains; making releases.
 
 A run recognises entities, or finds relations (with bags, facts) between given entities.
 """
@@ -42,7 +42,9 @@ from confide.text.document import PAIR, Document
 from confide.text.segment import Cut, Splitting, into_sentences
 from confide.training.batches import only
 
-# --- A release: a copy of a model that needs no run and no key, made by an explicit act of a site
+# --- A release
+#
+# A copy of a model that needs no run and no key, made by an explicit act of a site.
 #
 # A run's model knows its words by keyed digest only. A site that holds the key can recognise the
 # words of its own training text and pass on a copy that needs no key. That copy reveals which
@@ -52,9 +54,9 @@ from confide.training.batches import only
 
 
 CALIBRATION = "calibration.json"
-"""What calibrates a release's confidences."""
+"""The calibrator of a release's confidences."""
 READING = "reading.json"
-"""How a release cuts text into sentences and tokens, where that is not the plain way."""
+"""A release's rules for sentences and tokens, where they are not the plain ones."""
 
 _SPLITTING = TypeAdapter(Splitting)
 
@@ -114,7 +116,7 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
 
 
 def _apart(settings: Settings) -> int:
-    """How many sites annotate only some of the types, according to the settings.
+    """Count the sites that annotate only some of the types, according to the settings.
 
     At least 1 if the method is for such sites.
     """
@@ -135,13 +137,13 @@ def release_task(folder: Path) -> TaskName | None:
 
 
 def release_tells(folder: Path) -> str:
-    """What a release reveals to whoever has it."""
+    """Say what a release reveals to whoever has it."""
     kind = _kind_of(folder)
     return kind.release_tells if kind else ""
 
 
 def released_calibrator(folder: Path) -> Calibrator:
-    """What calibrates a release's confidences; nothing if it says nothing. Raises RunError."""
+    """Read the calibrator of a release; the identity if there is none. Raises RunError."""
     file = Path(folder) / CALIBRATION
     if not file.is_file():
         return AS_IS
@@ -163,7 +165,7 @@ def released_calibrator(folder: Path) -> Calibrator:
 
 
 def released_splitting(folder: Path) -> Splitting:
-    """How a release cuts text into sentences; as text tells if it says nothing. Raises RunError."""
+    """Read a release's splitting; as text tells if it says nothing. Raises RunError."""
     file = Path(folder) / READING
     if not file.is_file():
         return Splitting()
@@ -200,7 +202,7 @@ Finds = FindsEntities | FindsRelations | FindsFacts
 
 @dataclass(frozen=True)
 class Models:
-    """What annotates: a recogniser of entities, an extractor of relations, or both in a chain.
+    """Models that annotate: a recogniser of entities, an extractor of relations, or a chain.
 
     `tags` and `relation_names` map the names in the chosen site's files to the common ones. If the
     model comes from sites that annotate different entity types, `annotated` has those of the chosen
@@ -229,7 +231,7 @@ class Models:
         )
 
     def only(self, wanted: Sequence[str]) -> Models:
-        """The same models, each deciding among the wanted labels alone if one of them is its own.
+        """Restrict each model to the wanted labels if one of them is its own.
 
         Raises SettingsError if neither model has one of the names.
         """
@@ -444,7 +446,7 @@ def _annotated(
 
 
 def _only_there(site: str, folder: RunFolder, other: RunFolder) -> bool:
-    """Whether a site takes part in the other run and not in this one."""
+    """Return whether a site takes part in the other run and not in this one."""
     if release_task(other.path):
         return False
     here, there = (one.result().data.sites for one in (folder, other))

@@ -1,4 +1,6 @@
-"""The result of a run: result.json as a typed value. docs/result.md describes every key.
+"""The result of a run: result.json as a typed value, its history, and advice.
+
+docs/result.md describes every key.
 
 A newer version may add keys under the same schema; they are kept and written back in place. A
 number that no run can have (not finite, absurdly large) is refused.
@@ -103,7 +105,7 @@ class _Rates(Part):
 
 
 class Private(Part):
-    """What a run under noise spent of one unit: ε at δ, in so many rounds of noise σ (in clips).
+    """The privacy budget spent on one unit: ε at δ, in `rounds` rounds of noise σ (in clips).
 
     `simulated`: the keys of draws and noise came from the seed, so nothing is hidden.
     """
@@ -247,7 +249,7 @@ class SureBin(Part):
 
 
 class Reliability(Part):
-    """How far confidences on test text can be trusted: calibration errors and bins.
+    """The reliability of confidences on test text: calibration errors and bins.
 
     `error` and `types` are expected calibration errors from 0 to 1, of all finds and by type;
     `bins` and `type_bins` are the bins that they are the means of.
@@ -278,7 +280,7 @@ class Calibration(Part):
     after: Reliability = Reliability()
 
     def of(self, site: str | None) -> Calibrator:
-        """What calibrates a site's model."""
+        """Return the calibrator of a site's model."""
         found = self.calibrators.get(site or "") or self.calibrators.get("")
         return AS_IS if found is None else Calibrator(found.temperature, found.offset, found.finds)
 
@@ -410,8 +412,9 @@ def first_wrong(
     )
 
 
-# --- Whether a run has learnt, and whether it was still learning when it ended: what to set, if
-#     so
+# --- Advice
+#
+# For a run that has not learnt, or was still learning when it ended: what to set.
 #
 # Everything is judged by the one number that stands for the task (`Task.kinds[0]`):
 #
@@ -428,7 +431,7 @@ NOTHING = 0.05
 FEWEST = 10
 """Of fewer marked answers a model that finds a quarter may well find none (0.75^10 = 6 %)."""
 GAIN = 0.01
-"""How much more the last fifth of the rounds has to bring on development text."""
+"""The least gain on development text in the last fifth of the rounds of a model still learning."""
 FALL = 0.05
 """The share of the loss's whole fall that the last fifth of the rounds has to bring."""
 FASTER: Mapping[str, object] = {
@@ -441,7 +444,7 @@ FASTER: Mapping[str, object] = {
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to know of a run that has not learnt, or not all that it could, and what to set.
+    """Advice on a run that has not learnt, or not all that it could, and what to set.
 
     `changes` are settings by their dotted keys: to continue the run with if `resumes`, or else for
     another run.
@@ -453,7 +456,7 @@ class Advice:
 
 
 def advice(result: Result, settings: Settings | None = None) -> Advice | None:
-    """What to say of a finished run; None if there is nothing to say.
+    """Advise on a finished run; None if there is nothing to say.
 
     Without the run's `settings` it proposes no changes.
     """
@@ -563,7 +566,9 @@ def _rounds(count: int) -> str:
     return "round" if count == 1 else f"{count} rounds"
 
 
-# --- The rounds of several federations as the history of one run
+# --- The history
+#
+# The rounds of several federations become that of one run.
 
 
 def joined(histories: Sequence[Sequence[Tree]]) -> list[Tree]:

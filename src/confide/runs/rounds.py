@@ -28,7 +28,7 @@ from confide.tasks import TASKS, Counts
 
 @dataclass
 class Progress:
-    """How far a run has come; saved in every checkpoint, so nothing counts twice.
+    """The progress of a run; saved in every checkpoint, so nothing counts twice.
 
     `left_out` holds the sites that failed at the start, with the code of their failure;
     `calibrator` is that of the best round's confidences. Where sums show no single reply,
@@ -72,7 +72,7 @@ class RunningMean:
         self._weights: Arrays = {}
 
     def go_on(self, weights: Arrays, *, rounds: int) -> None:
-        """Continue from the mean that was reached after so many rounds."""
+        """Continue from the mean that was reached after N `rounds`."""
         self._weights, self._count = weights, rounds
 
     def add(self, weights: Arrays) -> None:
@@ -179,7 +179,7 @@ class Rounds:
         )
 
     def _no_more(self, number: int) -> bool:
-        """Whether the rounds up to the next scoring would take a site beyond what it may upload.
+        """True if the rounds up to the next scoring would take a site beyond what it may upload.
 
         They are taken to cost what the `number` rounds before them did, each. Raises
         FederationError if not even one scoring is within the bound.

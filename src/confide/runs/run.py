@@ -76,14 +76,16 @@ from confide.tasks import TASKS, Counts
 from confide.training.devices import computing_at, place_of
 from confide.version import __version__
 
-# --- From a federation to a result: train it, score it, and put together what result.json says
+# --- From a federation to a result
+#
+# Train it, score it, and put together what result.json says.
 #
 # Both engines take this path: `run` with all sites on one machine, `flare` with real ones.
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What the federations of one run have in common.
+    """The common parts of the federations of one run.
 
     `binding` is a digest of everything that decides the numbers (`binding_of`); `called` is the
     run's name, if sites know it by one.
@@ -192,7 +194,7 @@ def federation_of(
 
 
 def sums_of(settings: Settings) -> Sums:
-    """How replies are summed; the single site of a reference has nobody to hide behind."""
+    """Choose how replies are summed; the single site of a reference has nobody to hide behind."""
     return "plain" if settings.method in REFERENCES else settings.federation.sums or "plain"
 
 
@@ -201,12 +203,12 @@ LANES = {"rows": 0, "float16": 2, "int8": 1}
 
 
 def up_of(settings: Settings) -> Up:
-    """How what sites learn travels; that of a reference goes nowhere."""
+    """Choose the form in which updates travel; those of a reference go nowhere."""
     return "rows" if settings.method in REFERENCES else settings.federation.up
 
 
 def giving_of(settings: Settings) -> Giving:
-    """What hands out the common weights; those of a reference go nowhere."""
+    """Make the broadcaster of the common weights; those of a reference go nowhere."""
     down = "whole" if settings.method in REFERENCES else settings.federation.down
     return Giving(down, share=settings.federation.top)
 
@@ -214,7 +216,7 @@ def giving_of(settings: Settings) -> Giving:
 def summing_of(
     settings: Settings, *, run: str, sites: Sequence[str], losses: Losses | None = None
 ) -> Summing | None:
-    """What sums replies unseen; None if they are summed plainly.
+    """Make the secure sum of replies; None if they are summed plainly.
 
     Raises SettingsError if there are too few sites to hide one among them.
     """
@@ -242,7 +244,7 @@ def summing_of(
 
 
 def combining_of(settings: Settings) -> Combining:
-    """How the sites' replies become one; the single site of a reference leaves no choice."""
+    """Make the rule that combines replies; the single site of a reference leaves no choice."""
     own = settings.federation
     return Combining(
         how="mean" if settings.method in REFERENCES else own.combine,
@@ -259,7 +261,7 @@ def result_of(
     data: Tree,
     counts: Mapping[str, Counts] | None = None,
 ) -> Result:
-    """What result.json says.
+    """Make the contents of result.json.
 
     `data` describes the sites' text in numbers; `counts` replaces the outcomes' own counts by site.
     """
@@ -307,7 +309,7 @@ def result_of(
 
 
 def _private(settings: Settings, *, rounds: int) -> dict[str, Private]:
-    """What so many rounds spent, if they were private."""
+    """The privacy budget that `rounds` rounds spent, if the run is private."""
     own = settings.privacy
     if own is None:
         return {}
@@ -330,7 +332,7 @@ def _private(settings: Settings, *, rounds: int) -> dict[str, Private]:
 def _calibration(
     settings: Settings, outcomes: Sequence[Outcome], counts: Mapping[str, Counts]
 ) -> Calibration | None:
-    """What the test counts say about confidences.
+    """Work out the calibration on the test counts.
 
     If these hold none (nothing was found, or masks let only sums be seen), the calibrators alone,
     which the models need; None without any.
@@ -375,7 +377,7 @@ def own_result(
     counts: Mapping[str, Counts],
     calibrator: Calibrator = AS_IS,
 ) -> Result:
-    """What result.json says at a real site: its own scores, and where to find its model."""
+    """Make result.json at a real site: its own scores, and where to find its model."""
     scores = {name: TASKS[settings.task].scores(count) for name, count in counts.items()}
     return Result(
         schema=SCHEMA,
@@ -398,7 +400,7 @@ def own_result(
 
 
 def is_personal(settings: Settings) -> bool:
-    """Whether every site ends with a model of its own."""
+    """Return whether every site ends with a model of its own."""
     return settings.method == "alone" or method_named(settings.trained_by).personal
 
 
@@ -411,11 +413,13 @@ def binding_of(settings: Settings, fingerprint: str) -> str:
     return hashlib.sha256((chosen + fingerprint).encode()).hexdigest()
 
 
-# --- The model from which training starts, read from the folder of the run that trained it
+# --- The start of training
+#
+# A model, read from the folder of the run that trained it.
 
 
 def start_of(settings: Settings, *, place: Path | None = None) -> Start | None:
-    """What `start_from` names, at the run's selected round; None if it names nothing.
+    """Load the start that `start_from` names, at that run's selected round; None if none is named.
 
     `place` is the run's folder, if not the one that the settings name. Raises RunError (no such
     run, or one whose sites have a model each), SettingsError (a model of another kind).
@@ -444,8 +448,9 @@ def start_of(settings: Settings, *, place: Path | None = None) -> Start | None:
     return Start(form, weights, where)
 
 
-# --- What a site learns about its own errors: a confusion table and the worst cases, with their
-#     text
+# --- Errors at a site
+#
+# A confusion table and the worst cases, with their text, for the site itself.
 #
 # Also the counts of each of its sentences (with relations, each document; with bags, each bag).
 # Whoever holds the site's text writes both into the folder that the site owns; they are never

@@ -52,7 +52,9 @@ from confide.text.published.catalogue import locate
 from confide.text.segment import into_sentences, segmented
 from confide.training.batches import only
 
-# --- Which documents a site trains on, and which are held out or public, where no files say so
+# --- Held-out and public documents
+#
+# They are chosen here where no files say so.
 #
 # Without noise exact shares are drawn. Under noise (`[privacy]`) each document's own unit decides
 # by itself, so that a unit more or less moves no other: where shares are cut from a permutation,
@@ -67,7 +69,7 @@ from confide.training.batches import only
 
 PARTS = ("train", "dev", "test")
 LONGEST_BLOCK, SHORTEST_BLOCK, BLOCKS = 20, 10, 5
-"""Neighbouring sentences in a block at most, and at least where the share has so many; and the
+"""Neighbouring sentences in a block at most, and at least where the share has that number; and the
 number of blocks that the smallest share gets, if they are no shorter than that."""
 Parts = dict[str, list[Document]]
 
@@ -193,7 +195,7 @@ def _by_unit(
 
 
 def _unit_of(document: Document, privacy: PrivacyTable) -> str:
-    """What decides about a document: its patient's name, or its text (not its place in a file)."""
+    """The key that decides about a document: its patient's name, or its text (not its place)."""
     if privacy.unit == "patient":
         return patient_of(document, privacy.patients)
     if privacy.unit == "sentence" and (count := _sentences(document)) > 1:
@@ -210,7 +212,9 @@ def _sentences(document: Document) -> int:
     return len((document if document.sentences else segmented(document)).sentences)
 
 
-# --- Canaries: documents of a site of which a coin let each into its training, or left it out
+# --- Canaries
+#
+# Documents of a site of which a coin let each into its training, or left it out.
 #
 # The coins come from a secret in the site's own folder, so nobody else can know them. After the
 # run whoever can tell the two kinds apart shows how much the model tells (`confide audit`;
@@ -237,7 +241,7 @@ class Canaries:
 
 
 def canaries_of(settings: Settings, site: str) -> int:
-    """How many documents of a site are canaries."""
+    """The number of a site's documents that are canaries."""
     own = next((one for one in settings.site if one.name == site), None)
     return (own.canaries if own else 0) or settings.data.canaries
 
@@ -255,7 +259,7 @@ def dealt(
         return train, Canaries()
     if count >= len(train):
         raise DataError(
-            f"site {site} has too few training documents for so many canaries",
+            f"site {site} has too few training documents for its canaries",
             expected=f"at most {len(train) - 1}",
             got=str(count),
             fix="lower `canaries`: half of them are left out of training",
@@ -269,7 +273,7 @@ def dealt(
 
 
 def has_coins(settings: Settings, site: str, folder: Path) -> bool:
-    """Whether the site's coins can be known here; it may have no canaries at all."""
+    """Return whether the site's coins can be known here; it may have no canaries at all."""
     return not canaries_of(settings, site) or _simulated(settings) or (folder / COINS).is_file()
 
 
@@ -598,7 +602,9 @@ def _check_relations(specs: Sequence[SiteSpec], task: str) -> None:
     )
 
 
-# --- The sites of the references: all text in one place, or the public set alone
+# --- Sites of the references
+#
+# All text in one place, or the public set alone.
 
 
 def pooled(gathered: Gathered, folder: Path) -> SiteSpec:

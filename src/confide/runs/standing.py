@@ -1,4 +1,6 @@
-"""Where a run stands that is not finished, from its newest checkpoint, and its best model so far.
+"""Where a run stands that is not finished, and the first and last event of one.
+
+The state is read from its newest checkpoint, with its best model so far.
 
 It can be read while the run goes on: checkpoints are written whole or not at all.
 """
@@ -28,7 +30,7 @@ _TRIES = 3
 
 
 def standing(path: Path) -> Result:
-    """What is known so far: the history, and nothing of test text; `rounds` are those planned.
+    """Make a result from the history so far, with nothing of test text; `rounds` are those planned.
 
     Raises RunError, also if a checkpoint is damaged.
     """
@@ -42,7 +44,7 @@ def standing(path: Path) -> Result:
 
 
 def so_far(path: Path) -> Result:
-    """What stands for the result of a run that is not finished, so that its model can be used.
+    """Make a provisional result of a run that is not finished, so that its model can be used.
 
     It names the best rounds so far and what calibrates their confidences, and gives an
     Note. Raises RunError, also if there is no checkpoint yet.
@@ -141,7 +143,9 @@ def _progress(store: CheckpointStore) -> Tree | None:
     return None
 
 
-# --- The first and the last event of a run, as every place that runs or follows one tells them
+# --- The first and the last event of a run
+#
+# Every place that runs or follows one tells them.
 
 
 def started(settings: Settings, name: str, folder: Path) -> Event:

@@ -26,7 +26,7 @@ FEW = 300
 COLDEST, HOTTEST, MOST_OFFSET = 0.2, 5.0, 5.0
 """The range of temperatures, and of offsets on either side of 0."""
 SHOWN = 10
-"""A reliability plot has so many bins of equal width in confidence; so has the error."""
+"""The number of bins of equal width in confidence in a reliability plot, and in the error."""
 
 
 class Right(NamedTuple):
@@ -41,7 +41,7 @@ Sure = Mapping[tuple[str, int], Right]
 
 
 class Calibrator(NamedTuple):
-    """What turns a model's confidences into calibrated ones: log odds / temperature + offset.
+    """A map from a model's confidences to calibrated ones: log odds / temperature + offset.
 
     `finds` says how many development finds it was fitted to; -1: none, or nobody knows.
 
@@ -71,13 +71,13 @@ class Calibrator(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Whether all numbers are in their range."""
+        """True if all numbers are in their range."""
         scaled = COLDEST <= self.temperature <= HOTTEST and abs(self.offset) <= MOST_OFFSET
         return scaled and self.finds >= -1
 
     @property
     def doubt(self) -> str:
-        """What to say of confidences if it was fitted to few finds; empty if there is nothing."""
+        """Warn of a calibrator that was fitted to few finds; empty if there is nothing to say."""
         if not 0 <= self.finds < FEW:
             return ""
         return (
@@ -89,13 +89,13 @@ class Calibrator(NamedTuple):
 AS_IS = Calibrator()
 """Leaves confidences as the model gives them."""
 USUAL = Calibrator(2.0, -0.3)
-"""What usually calibrates: the mean of seven models that find entities or relations, with 400 to
+"""The usual calibrator: the mean of seven models that find entities or relations, with 400 to
 14,000 finds each, whose temperatures were 1.6 to 2.5 and offsets -0.6 to 0.2
 (`benchmarks/calibration`)."""
 SPREAD = 0.08, 0.3
-"""How far slopes (1 / temperature) and offsets spread about that: standard deviations there."""
+"""The spread of slopes (1 / temperature) and offsets about that: standard deviations."""
 ALIKE = 2.0
-"""So many finds tell as much as one that is independent of all others: what is right and wrong in
+"""The number of finds that tell as much as one independent of all others: right and wrong in
 ten neighbouring sentences varied 1.6 to 2.6 times as much as independent finds would (NCBI-disease,
 BC5CDR). A name that is misread is misread again."""
 

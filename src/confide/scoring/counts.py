@@ -1,4 +1,4 @@
-"""Gold and predicted documents -> counts that add up over documents and sites.
+"""Gold and predicted documents -> counts that add up over documents and sites -> scores.
 
 - **Strict**: the same type and exactly the same characters.
 - **Relaxed**: the same type and at least one shared character; predictions and gold entities are
@@ -24,7 +24,9 @@ from confide.files import Tree
 from confide.scoring.calibration import Sure, count_sure, sum_sure
 from confide.text.document import Document, Entity, Sentence
 
-# --- Which predicted span goes with which gold one: overlaps and one-to-one maximum matching
+# --- Matching of spans
+#
+# Predicted and gold ones: overlaps and one-to-one maximum matching.
 #
 # A span is a tuple of character fragments, half open and ascending; most have one fragment.
 
@@ -34,7 +36,7 @@ Pair = tuple[int, int]
 
 
 def shared_characters(first: Fragments, second: Fragments) -> int:
-    """How many characters lie in both spans.
+    """Count the characters that lie in both spans.
 
     >>> shared_characters(((0, 4), (10, 14)), ((3, 12),))
     3
@@ -47,7 +49,7 @@ def shared_characters(first: Fragments, second: Fragments) -> int:
 
 
 def maximum_pairs(gold: Sequence[Fragments], predicted: Sequence[Fragments]) -> list[Pair]:
-    """As many one-to-one pairs (gold index, predicted index) of overlapping spans as possible.
+    """Find a largest set of one-to-one pairs (gold index, predicted index) of overlapping spans.
 
     Linear after sorting if no side overlaps itself and no span is discontinuous, as with every flat
     tagger. Otherwise by augmenting paths: `O(pairs x overlaps)`.
@@ -66,7 +68,7 @@ def _reading_order(spans: Sequence[Fragments]) -> list[int]:
 
 
 def _flat(spans: Sequence[Fragments], order: Sequence[int]) -> bool:
-    """Whether each span has one fragment and none overlaps the next."""
+    """Return whether each span has one fragment and none overlaps the next."""
     last = -1
     for index in order:
         span = spans[index]
@@ -332,7 +334,9 @@ def _sum_by_type(counts: Iterable[tuple[str, Count]]) -> dict[str, Count]:
     return {type_: Count(*sums[type_]) for type_ in sorted(sums)}
 
 
-# --- Counts -> precision, recall and F1, in the form that `result.json` holds
+# --- Scores from counts
+#
+# Precision, recall and F1, in the form that `result.json` holds.
 
 
 Scored = dict[str, Any]
@@ -395,13 +399,15 @@ def rate_of(count: Count) -> dict[str, float | int]:
     }
 
 
-# --- Documents cut into single sentences, the unit of error lists and of the bootstrap
+# --- Single sentences
+#
+# They are the unit of error lists and of the bootstrap.
 
 
 def by_sentence(
     gold: Sequence[Document], predicted: Sequence[Document]
 ) -> tuple[list[Document], list[Document]]:
-    """The same entities as one document per sentence; offsets count from the sentence's start.
+    """Cut documents into one for each sentence; offsets count from the sentence's start.
 
     The gold document's sentences are used, or the predicted one's if only that is segmented. An
     entity belongs to the sentence in which it starts. A document of at most one sentence is kept
@@ -448,7 +454,9 @@ def _shifted_sentence(sentence: Sentence) -> Sentence:
     return Sentence(0, sentence.end - by, tokens)
 
 
-# --- Which type was taken for which, and where a model is most wrong
+# --- Confusion
+#
+# Counts of types taken for others, and the worst cases.
 #
 # Error lists hold text: they are for the owner of the documents only.
 
@@ -458,7 +466,7 @@ Aligned = tuple[Entity | None, Entity | None]
 
 @dataclass(frozen=True, slots=True)
 class Confusion:
-    """How often a gold type was predicted as which type. Numbers only, no text.
+    """Counts of gold types predicted as each type. Numbers only, no text.
 
     `pairs` counts (gold type, predicted type) of entities that share characters; `missed` and
     `spurious` count entities without a counterpart on the other side.

@@ -1,4 +1,4 @@
-"""How certain a score is: the bootstrap over sentences, and a randomisation test of two systems.
+"""Uncertainty of scores: bootstrap, tests of two systems, learning curves, attackers' success.
 
 Legend: `counts_N3` holds, for N sentences, (true, predicted, gold).
 """
@@ -114,7 +114,7 @@ def exchange_test(
     samples: int = 1000,
     seed: int = 0,
 ) -> float:
-    """How likely the second system scores so much better if each unit's two results are exchanged.
+    """The probability of so large a difference if each unit's two results are exchanged.
 
     A one-sided randomisation test (Noreen 1989; Yeh, COLING 2000). If neither system is better, it
     is chance which of the two a result came from; the answer is the share of exchanges that give
@@ -173,7 +173,9 @@ def _point(counts_N3: Table) -> float:
     return f1(Count(*(int(total) for total in counts_N3.sum(axis=0))))
 
 
-# --- Learning curves: how F1 grows with the amount of text, and what more text would add
+# --- Learning curves
+#
+# The growth of F1 with the amount of text, and the gain from more.
 #
 # The curve is the inverse power law f(x) = a - b (x / full)^-c with 0 <= b and a <= 1, which the
 # scores of many models follow (Hestness et al. 2017, arXiv 1712.00409; Viering & Loog 2023). `a`
@@ -203,7 +205,7 @@ class Curve:
         return self.ceiling - self.shortfall * float((size / self.full) ** -self.exponent)
 
     def gain(self, factor: float) -> float:
-        """How much F1 rises with `factor` times as much text as there is."""
+        """The gain of F1 with `factor` times as much text."""
         return self.at(self.full * factor) - self.at(self.full)
 
 
@@ -294,7 +296,9 @@ def _fit(sizes_K: Floats, f1_BK: Floats) -> Floats:
     return np.stack([a_BC[rows_B, best_B], b_BC[rows_B, best_B], EXPONENTS_C[best_B]], axis=1)
 
 
-# --- How well an attacker tells members from others, with intervals; no dependency
+# --- Success of an attacker
+#
+# Telling members from others, with intervals; no dependency.
 #
 # Steinke, Nasr & Jagielski, "Privacy Auditing with One (1) Training Run", NeurIPS 2023 (arXiv
 # 2305.08846), for `least_epsilon`; Carlini et al., "The Secret Sharer", USENIX Security 2019
@@ -373,7 +377,7 @@ def told_apart(
 
 
 def _drawn(side: Side, draws: np.random.Generator) -> Floats:
-    """How often each unit is drawn if as many documents are drawn as there are, with repeats."""
+    """Counts of each unit's draws if as many documents are drawn as there are, with repeats."""
     names, owners = np.unique(side.documents, return_inverse=True)
     times = draws.multinomial(len(names), np.full(len(names), 1 / len(names)))
     found: Floats = times[owners].astype(np.float64)
@@ -462,7 +466,7 @@ def guessed(
 def least_epsilon(
     right: int, guesses: int, canaries: int, *, delta: float = 0.0, level: float = 0.95
 ) -> float:
-    """The largest ε that so many right guesses of canaries refute (Steinke et al. 2023, Thm. 5.2).
+    """The largest ε that N right guesses of canaries refute (Steinke et al. 2023, Thm. 5.2).
 
     Each canary is let in by a fair coin of its own, and the guesses were made without the coins.
     """

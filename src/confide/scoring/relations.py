@@ -1,4 +1,6 @@
-"""Gold and predicted relations -> counts that add up over documents and sites -> scores.
+"""Scores of relations: between given entities, of found facts, of bags, of ranked candidates.
+
+Gold and predicted relations become counts that add up over documents and sites.
 
 One label is compared for each pair of entities, `NO_RELATION` if nothing holds. That label is never
 scored: a prediction is true if it is the pair's relation and not `NO_RELATION`. A gold relation
@@ -39,7 +41,7 @@ _DIRECTED = re.compile(r"(.+)\((?:e1,e2|e2,e1)\)")
 
 @dataclass(frozen=True, slots=True)
 class RelationCounts:
-    """How often which gold relation was predicted as which. Numbers only, no text.
+    """Counts of gold relations predicted as each relation. Numbers only, no text.
 
     `confusion` counts the (gold, predicted) labels of pairs, `NO_RELATION` included; `missed`
     counts, by relation, gold relations whose pair was never looked at; `sure` counts predicted
@@ -55,7 +57,7 @@ class RelationCounts:
 
     @property
     def examples(self) -> int:
-        """How many pairs were scored."""
+        """The number of pairs that were scored."""
         return sum(self.confusion.values())
 
     @property
@@ -151,7 +153,7 @@ def relation_scores(counts: RelationCounts) -> Scored:
 
 
 def directed_scores(counts: RelationCounts) -> Scored:
-    """As `relation_scores`, with the two directions of a relation merged.
+    """Score relations as `relation_scores` does, with the two directions of a relation merged.
 
     This is the official score of SemEval-2010 task 8, "(9+1)-way evaluation with directionality
     taken into account"; its number is `["macro"]["f1"]`. ``R(e1,e2)`` and ``R(e2,e1)`` are one
@@ -228,7 +230,9 @@ def _must_pair(gold: Sequence[str], predicted: Sequence[str]) -> None:
         )
 
 
-# --- Relations between entities that a model found itself: gold and predicted facts -> counts
+# --- Scores of found facts
+#
+# Relations between entities that a model found itself: gold and predicted facts -> counts.
 #
 # - **Strict**: the same relation, and both entities have the same type and exactly the same
 #   characters as those of a gold relation.
@@ -239,14 +243,14 @@ def _must_pair(gold: Sequence[str], predicted: Sequence[str]) -> None:
 
 
 class Mention(NamedTuple):
-    """What counts of an entity: its type and its characters."""
+    """The part of an entity that counts: its type and its characters."""
 
     type: str
     fragments: Fragments
 
 
 class Fact(NamedTuple):
-    """What counts of a relation: its name and its two ends."""
+    """The part of a relation that counts: its name and its two ends."""
 
     relation: str
     head: Mention
@@ -305,12 +309,14 @@ def _names(fact: Fact) -> tuple[str, str, str]:
 
 
 def _touch(one: Fact, other: Fact) -> bool:
-    """Whether both ends share a character with their counterparts."""
+    """Return whether both ends share a character with their counterparts."""
     pairs = ((one.head, other.head), (one.tail, other.tail))
     return all(shared_characters(a.fragments, b.fragments) for a, b in pairs)
 
 
-# --- Ranked candidates -> precision-recall curve, the area under it, precision of the first N
+# --- Scores of ranked candidates
+#
+# Precision-recall curve, the area under it, precision of the first N.
 #
 # Each candidate, from the highest score down, adds a point (recall, precision). Candidates with
 # one score form a *step*: their order is unknown, so curve and area are each the expectation over
@@ -462,7 +468,9 @@ def _harmonic(counts: Floats) -> Floats:
     return found
 
 
-# --- Scores of bags and their true facts -> counts that add up over sites -> curve, areas, P@N
+# --- Scores of bags
+#
+# With their true facts -> counts that add up over sites -> curve, areas, P@N.
 #
 # A candidate is a (bag, relation) with a relation other than `NO_RELATION`; it is true if the
 # relation is one of the bag's facts. All candidates are ranked together by score (Mintz et al.
@@ -478,7 +486,7 @@ BINS = 8192
 FARTHEST = 16.0
 """Larger log odds count as this much: probabilities below 1e-7 and above 1 - 1e-7."""
 TOP = 2000
-"""How many candidates `auc_2000` covers."""
+"""The number of candidates that `auc_2000` covers."""
 
 
 def _no_bins() -> NDArray[np.int64]:
@@ -665,7 +673,9 @@ def bag_scores(counts: BagCounts) -> Scored:
     }
 
 
-# --- How certain an area under the curve of ranked candidates is: the bootstrap over bags
+# --- Intervals of areas
+#
+# The bootstrap over bags, for the area under the curve of ranked candidates.
 #
 # A bag's candidates are drawn together: they come from the same sentences.
 #

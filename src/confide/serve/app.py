@@ -1,4 +1,4 @@
-"""The application: all routes behind the gate."""
+"""The application: all routes behind the gate, and the process that listens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ STATIC = Path(__file__).with_name("static")
 
 @dataclass(frozen=True)
 class Shown:
-    """What is served; None leaves a page out.
+    """The parts of the server's pages; None leaves a page out.
 
     `corrections` is the folder that corrections go to, and `texts` are to be corrected; `watched`
     is the folder whose runs are watched; `kit` is that of a real site, and `asked` the settings
@@ -124,7 +124,9 @@ def _pages(shown: Shown, pages: Pages) -> list[Route]:
     return [*found, Route("/", home)]
 
 
-# --- Listening: the address, the token, and the server process itself
+# --- Listening
+#
+# The address, the token, and the server process itself.
 
 
 FREE = Path("none")
@@ -251,7 +253,7 @@ def token_of(file: Path) -> str:
 
 
 def is_here(host: str) -> bool:
-    """Whether nobody beyond this machine reaches the address."""
+    """Return whether nobody beyond this machine reaches the address."""
     if host == "localhost":
         return True
     try:
@@ -380,5 +382,5 @@ def _check_kit(pages: Shown) -> None:
 
 
 def _holds_runs(path: Path) -> bool:
-    """Whether this folder is no run and no release, so that it may hold runs."""
+    """Return whether this folder is no run and no release, so that it may hold runs."""
     return path.is_dir() and not (path / "settings.toml").exists() and release_task(path) is None

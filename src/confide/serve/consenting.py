@@ -31,7 +31,7 @@ from confide.settings import Settings
 from confide.settings.sitefile import BOUNDS
 
 BOUND, STEP = "bound.", "step."
-"""How the names of a form's fields begin: those of bounds, and those of steps."""
+"""Prefixes of a form's fields: those of bounds, and those of steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class Table:
         return None if self.asked is None else sitekit.asked_by(self.asked)
 
     def found(self, method: str) -> Consent:
-        """What the method would send and how far it may go. Raises SettingsError, KitError."""
+        """Return what the method would send and its limits. Raises SettingsError, KitError."""
         return sitekit.consent(self.opened(), method, asked=self._asked_of(method))
 
     def answer(self, form: Mapping[str, str]) -> bool:

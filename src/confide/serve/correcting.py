@@ -1,4 +1,6 @@
-"""The page Correct: one sentence or whole text at a time, saved at once, exported in any format.
+"""The page Correct, corrections on disk, and the agreement of annotators.
+
+One sentence or whole text at a time is saved at once, and exported in any format.
 
 A whole text shows what the annotator saved of its sentences, and once it is saved, it replaces
 them.
@@ -55,7 +57,9 @@ from confide.text.formats import FORMATS, read, write
 from confide.text.formats.jsonl import record
 from confide.text.segment import tokens_of
 
-# --- Corrections on disk: one JSON Lines file for each annotator, safe from a crash at once
+# --- Corrections on disk
+#
+# One JSON Lines file for each annotator, safe from a crash at once.
 #
 # A correction is a document in confide's own form, appended in one write and flushed to the disk
 # before it is answered. A later line of the same id replaces an earlier one. A crash can tear only
@@ -161,7 +165,7 @@ def settled(own: Mapping[str, Document]) -> dict[str, Document]:
 
 
 def _mark(path: Path) -> Mark:
-    """What tells that a file was changed or replaced; None if it is not there."""
+    """A stamp that changes if a file is changed or replaced; None if it is not there."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -225,7 +229,9 @@ def exported(documents: Sequence[Document], format: str) -> tuple[bytes, str]:
         return packed.read_bytes(), ".zip"
 
 
-# --- Sentences, or whole texts, to be corrected, the most useful first
+# --- The queue of sentences
+#
+# Sentences, or whole texts, to be corrected, the most useful first.
 #
 # What the models disagree on comes first, then what the first model is least sure of: the
 # sentence with the least sure entity (least confidence: Settles, "Active Learning Literature
@@ -309,7 +315,7 @@ class Pool:
         return next((item for item in left if item.of not in done), None)
 
     def done(self, done: Collection[str], *, whole: bool) -> int:
-        """How many sentences, or whole texts, are done."""
+        """Count the sentences, or whole texts, that are done."""
         items = self.all(whole=whole)
         return sum(id in done or item.of in done for id, item in items.items())
 
@@ -364,7 +370,7 @@ def _item(pieces: Sequence[Document]) -> Item:
 
 
 def _only_others(pieces: Sequence[Document]) -> Iterator[Entity]:
-    """What the first version of a sentence lacks and another has, each once, with a new id."""
+    """Iterate over entities that the first version lacks and another has, each once."""
     seen = _keys(pieces[0].entities)
     for entity in chain.from_iterable(piece.entities for piece in pieces[1:]):
         key = (entity.type, entity.fragments)
@@ -388,13 +394,13 @@ def part_of(document: Document, span: tuple[int, int], *, id: str) -> Document:
 
 
 def _shifted(sentence: Sentence, by: int) -> Sentence:
-    """A sentence, so many characters further on."""
+    """A sentence, `by` characters further on."""
     tokens = packed((s + by, e + by) for s, e in sentence.tokens)
     return Sentence(sentence.start + by, sentence.end + by, tokens)
 
 
 def moved(entity: Entity, by: int) -> Entity:
-    """An entity, so many characters further on."""
+    """An entity, `by` characters further on."""
     return replace(entity, fragments=tuple((s + by, e + by) for s, e in entity.fragments))
 
 
@@ -406,7 +412,9 @@ def _keys(entities: Iterable[Entity]) -> frozenset[tuple[str, tuple[tuple[int, i
     return frozenset((one.type, one.fragments) for one in entities)
 
 
-# --- How far two annotators agree on the texts that both corrected
+# --- Agreement of two annotators
+#
+# On the texts that both corrected.
 
 
 @dataclass(frozen=True, slots=True)
@@ -427,7 +435,7 @@ class TypeAgreement:
 def agreement(
     first: Mapping[str, Document], second: Mapping[str, Document]
 ) -> tuple[int, list[TypeAgreement]]:
-    """How many texts both corrected, and how far they agree: over all types, then by type.
+    """Count the texts that both corrected, and score their agreement: over all types, then by type.
 
     A text that one of them corrected as a whole is cut into the sentences of the other.
     """
@@ -578,7 +586,7 @@ class Saves(Given):
 
 @dataclass(frozen=True)
 class Desk:
-    """What annotators work with. Corrections have a thread of their own: a save waits for nothing.
+    """The annotators' workplace. Corrections have a thread of their own: a save waits for nothing.
 
     Exports, which may take long, are written one by one.
     """
@@ -593,7 +601,7 @@ class Desk:
     one_by_one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def kept(self, work: Callable[[], T]) -> T:
-        """What reading or writing corrections gives."""
+        """Run `work`, which reads or writes corrections, and return its result."""
         return await asyncio.get_running_loop().run_in_executor(self.thread, work)
 
     async def add(self, texts: Sequence[Document]) -> int:
@@ -605,7 +613,7 @@ class Desk:
         return self.pool.add(sides)
 
     def add_now(self, texts: Sequence[Document]) -> None:
-        """The same before anything is served; texts that are too long are left out."""
+        """Add texts before anything is served; texts that are too long are left out."""
         own = [replace(text, id=_id(text)) for text in texts]
         own = [text for text in own if len(text.text) <= self.limits.characters]
         sides = [model.annotate(own) for model in self.models.values()] or [own]

@@ -1,4 +1,4 @@
-"""What stands before every page: names, origins, the token, sizes, slow callers, headers.
+"""The gate before every page: names, origins, the token, sizes, slow callers, headers, parsing.
 
 - An ask that says in two ways where its body ends is refused: a proxy could read it otherwise.
 - Host must be a name that we serve, so a page elsewhere cannot reach us by DNS rebinding.
@@ -38,7 +38,9 @@ from confide.settings.reading import expected, own_words
 from confide.text.document import Document, Entity
 from confide.text.segment import CODES, Splitting, into_sentences
 
-# --- How much one caller may ask of the server, and how long it may take
+# --- Limits of a caller
+#
+# One caller may ask the server for this much, and take this long.
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,11 +107,11 @@ class Doors:
 
     @property
     def locked(self) -> bool:
-        """Whether a token is asked for."""
+        """True if a token is asked for."""
         return self._token is not None
 
     def knows(self, token: str) -> bool:
-        """Whether this is the token; takes the same time for every wrong one."""
+        """Return whether this is the token; takes the same time for every wrong one."""
         return self._token is not None and hmac.compare_digest(_digest(token), self._token)
 
     def opened(self) -> str:
@@ -121,7 +123,7 @@ class Doors:
         return value
 
     def admits(self, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether an ask with these headers may pass."""
+        """Return whether an ask with these headers may pass."""
         if not self.locked:
             return True
         scheme, _, token = _words(headers.get(b"authorization")).partition(" ")
@@ -286,7 +288,9 @@ def _digest(value: str) -> bytes:
     return hashlib.sha256(value.encode("utf-8", "surrogatepass")).digest()
 
 
-# --- Reading what a caller sent: the one place where a body from outside becomes typed values
+# --- Parsing of asks
+#
+# The one place where a body from outside becomes typed values.
 
 
 T = TypeVar("T", bound=BaseModel)
@@ -357,7 +361,7 @@ async def body_of(ask: Request, form: type[T]) -> T:
 
 
 def _known(part: int | str, form: type[BaseModel]) -> bool:
-    """Whether a part of a place is a number or one of our own names, not a caller's key."""
+    """True if a part of a place is a number or one of our own names, not a caller's key."""
     return isinstance(part, int) or part in form.model_fields or part in GivenText.model_fields
 
 
@@ -457,7 +461,7 @@ class Pages:
         )
 
     def part(self, name: str, **values: object) -> str:
-        """What a template makes of the values; everything in it is escaped."""
+        """Fill in a template; every value is escaped."""
         return _TEMPLATES.get_template(f"{name}.html.j2").render(**values)
 
 

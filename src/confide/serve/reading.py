@@ -36,7 +36,7 @@ from confide.text.formats import read
 from confide.text.segment import segmented
 
 MARKED = "the file"
-"""What the annotations that a file brings along are called beside the models."""
+"""The name beside the models' of the annotations that a file brings along."""
 
 
 class Reads(Given):

@@ -17,7 +17,9 @@ from confide.text.document import Document, Entity, Relation
 from confide.text.formats.jsonl import record
 from confide.version import __version__
 
-# --- The OpenAPI document of the REST interface, from the same forms that check what comes in
+# --- The OpenAPI document
+#
+# It is made from the same forms that check what comes in.
 
 
 _ERRORS = {
@@ -198,7 +200,7 @@ def chosen(models: Mapping[str, Served], name: str | None) -> Served:
 
 
 def described(model: Served) -> Tree:
-    """What is said of a model."""
+    """A model's entry in /v1/models."""
     return {"name": model.name, "finds": model.finds, "types": list(model.types)}
 
 
@@ -217,7 +219,7 @@ def answered(document: Document, threshold: float = 0.0) -> Tree:
 
 
 def sure(one: Entity | Relation, threshold: float) -> bool:
-    """Whether it is as likely as the threshold, or of no stated confidence."""
+    """Return whether it is as likely as the threshold, or of no stated confidence."""
     return one.confidence is None or one.confidence >= threshold
 
 

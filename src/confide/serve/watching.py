@@ -1,4 +1,4 @@
-"""Runs in a folder, finished or not: how far they are, by what they have written so far."""
+"""The page Watch: runs in a folder, finished or not, one run closely, two runs compared."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ class Seen:
         return sorted(names)
 
     def rounds_of(self, site: str) -> int:
-        """How many rounds a site took part in."""
+        """Count the rounds that a site took part in."""
         return sum(site in turn.sites for turn in self.history)
 
     def refused(self, site: str) -> dict[str, int]:
-        """How often a site's part was missing, by the reason's code."""
+        """Count the rounds without a site's part, by the reason's code."""
         codes = (turn.failed[site] for turn in self.history if site in turn.failed)
         return dict(Counter(codes))
 
@@ -150,14 +150,14 @@ def _is_plain(name: str) -> bool:
 
 
 def _is_run(path: Path) -> bool:
-    """Whether a run was started here; settings alone are only settings."""
+    """Return whether a run was started here; settings alone are only settings."""
     if path.is_symlink() or not (path / "settings.toml").is_file():
         return False
     return any((path / name).exists() for name in ("environment.json", "ledger.jsonl", "sites"))
 
 
 def _mark(path: Path) -> list[tuple[str, float]]:
-    """What changes whenever a run writes: its files' times."""
+    """A stamp that changes whenever a run writes: its files' times."""
     files = [path / name for name in ("settings.toml", "ledger.jsonl", RESULT)]
     files += sorted(path.glob("checkpoints/*.ckpt"))
     files += sorted(path.glob("alone/*/ledger.jsonl"))
@@ -238,7 +238,9 @@ def _aged(seen: Seen) -> Seen:
     return replace(seen, state="quiet")
 
 
-# --- A small line plot as SVG, without style attributes, which our pages' policy refuses
+# --- A small line plot
+#
+# SVG without style attributes, which our pages' policy refuses.
 
 
 Points = Sequence[tuple[float, float]]
@@ -302,7 +304,9 @@ def _axes(at: object, *, last: float, high: float) -> Markup:
     return Markup("").join(parts)
 
 
-# --- The page Watch: runs in a folder as they go, one run closely, two runs compared
+# --- The page Watch
+#
+# Runs in a folder as they go, one run closely, two runs compared.
 
 
 EVERY = 2.0
@@ -408,7 +412,7 @@ def _said(run: Seen) -> dict[str, object]:
 
 
 def _share(run: Seen) -> int:
-    """How much of the run is done, in percent."""
+    """The progress of the run, in percent."""
     if run.state == "finished":
         return 100
     return round(100 * run.done / run.rounds) if run.rounds else 0
@@ -444,7 +448,7 @@ def _plots(runs: list[Seen]) -> list[tuple[str, object]]:
 
 
 def _ledger_of(watch: Watch, seen: Seen) -> list[object] | None:
-    """What left the sites; None while the ledger is being written."""
+    """Rows of what left the sites; None while the ledger is being written."""
     try:
         rows = ledger(RunFolder(watch.runs.folder / seen.name).path)
     except (ConfideError, OSError):
@@ -467,7 +471,7 @@ def _by_type(run: Seen) -> dict[str, float]:
 
 
 async def _compared(watch: Watch, first: Seen, second: Seen) -> tuple[RunComparison | None, str]:
-    """What `confide compare` says of two runs, or why it says nothing."""
+    """Compare two runs as `confide compare` does, or say why not."""
     paths = [watch.runs.folder / run.name for run in (first, second)]
     async with watch.one_by_one:
         try:

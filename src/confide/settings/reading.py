@@ -43,8 +43,9 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-# --- TOML from a user or a peer -> plain values, within bounds; whatever is wrong is a
-#     SettingsError
+# --- TOML within bounds
+#
+# From a user or a peer to plain values; whatever is wrong is a SettingsError.
 #
 # The standard library's parser recurses with every bracket, takes time quadratic in the parts of a
 # dotted key, and passes on numbers of any length and control characters.
@@ -55,7 +56,7 @@ E = TypeVar("E", bound=ConfideError)
 MOST_BYTES = 1 << 19
 """The largest file of settings, in bytes."""
 DEEPEST = 32
-"""How deep tables and lists may nest."""
+"""The deepest nesting of tables and lists."""
 LONGEST_KEY = 200
 """The most characters in one part of a key."""
 LONGEST_NUMBER = 1 << 63
@@ -66,7 +67,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 
 
 def located(error: E, where: str) -> E:
-    """The same complaint about another place."""
+    """Copy the complaint for another place."""
     found = type(error)(
         error.what, expected=error.expected, got=error.got, where=where, fix=error.fix
     )
@@ -175,7 +176,9 @@ def _too_deep() -> SettingsError:
     )
 
 
-# --- What is wrong with a value, in our words: pydantic checks it, and speaks of Python's types
+# --- Messages for wrong values
+#
+# In our words: pydantic checks the value, and speaks of Python's types.
 
 
 _DATE = "a date, such as 2026-01-31"
@@ -232,13 +235,14 @@ _WORDS: dict[str, str | Callable[[Mapping[str, Any]], str]] = {
         lambda limit: str(limit.get("expected_tags", "one of the tasks")),
     ),
 }
-"""What was expected, by pydantic's type of error; from the limit of the field where it has one."""
+"""Text for the expected value, by pydantic's type of error; from the limit of the field where it
+has one."""
 
 _TABLES = ("dict_type", "model_type", "model_attributes_type")
 
 
 def expected(first: ErrorDetails, *, table: str = "a table") -> str:
-    """What would have been right. `table` is what names and values are called in this file."""
+    """Say what would have been right. `table` is what names and values are called in this file."""
     if first["type"] in _TABLES:
         return table
     words = _WORDS.get(first["type"], "another kind of value")
@@ -251,7 +255,7 @@ def place_of(first: ErrorDetails) -> str:
 
 
 def own_words(first: ErrorDetails) -> str | None:
-    """What our own check said of the value, if it was one of ours that failed."""
+    """Return the message of our own check of the value, if it was one of ours that failed."""
     return first["msg"].removeprefix("Value error, ") if first["type"] == "value_error" else None
 
 
@@ -266,7 +270,7 @@ def _counted(number: int, noun: str) -> str:
 T = TypeVar("T", bound=Table)
 D = TypeVar("D", bound=Table)
 _MOST_EXTENDED = 4
-"""How many files may extend one another."""
+"""The most files that may extend one another."""
 
 
 def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
@@ -368,7 +372,7 @@ def overlaid(tree: Mapping[str, object], overrides: Sequence[str] = ()) -> Tree:
 
 
 def _crossed(plain: Tree, error: ValidationError) -> list[str]:
-    """What would still be wrong between the settings if each single one were right.
+    """Find conflicts between settings that would remain if each single one were right.
 
     Pydantic looks at that only once each is: so wrong values are left out, and missing ones are
     filled in: one of the known values, or a word.
@@ -423,7 +427,7 @@ def dump(settings: Settings) -> str:
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """What to do about an unknown name: the nearest known one, or all of them."""
+    """Advise on an unknown name: the nearest known one, or all of them."""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     return f"did you mean {near[0]!r}?" if near else f"use one of {', '.join(sorted(known))}"
 
@@ -497,7 +501,7 @@ def _nothing_there(key: Sequence[str]) -> SettingsError:
 
 
 MOST_COMPLAINTS = 8
-"""So many things that are wrong are said at once."""
+"""The most complaints that are made at once."""
 
 
 def explained(
@@ -530,7 +534,7 @@ def explained(
 
 
 def _faults(one: ErrorDetails) -> list[str]:
-    """What a check of a whole table found, one fault a line."""
+    """The faults that a check of a whole table found, one a line."""
     return (own_words(one) or one["msg"]).splitlines()
 
 

@@ -1,4 +1,6 @@
-"""A real site's own file: where its text is, and its limits. It never leaves the site.
+"""A real site's own file, where its text and limits are, and its agreements; both stay there.
+
+It never leaves the site.
 
 name = "north"
 format = "conll"
@@ -64,7 +66,7 @@ class SiteGuards(GuardsTable):
 
 
 class ConsentTable(Table):
-    """An agreement from before agreements had bounds (`consentfile`): still read, never written.
+    """An agreement from before agreements had bounds: still read, never written.
 
     The digest of a method's wire table and the steps agreed to, or all of them if `steps` is empty.
     """
@@ -140,7 +142,9 @@ def _without_old_defaults(guards: Mapping[str, object]) -> dict[str, object]:
     }
 
 
-# --- What a site has agreed to: a small file beside its own settings, to read, print and sign
+# --- A site's agreements
+#
+# A small file beside its own settings, to read, print and sign.
 #
 # It stays at the site. `confide site consent` writes it, with an explanation on every line:
 #
@@ -153,7 +157,7 @@ def _without_old_defaults(guards: Mapping[str, object]) -> dict[str, object]:
 
 CONSENT_SCHEMA = 1
 ANYONE = "*"
-"""As the lead of an agreement: whoever leads."""
+"""Any lead, as the lead of an agreement."""
 
 Combine = Literal["mean", "trimmed", "median", "clipped"]
 RowsAgreed = Literal["all", "seen"]
@@ -170,7 +174,7 @@ def _several(value: object) -> object:
 
 
 class Agreement(Table):
-    """What one method may do at a site, and how far its settings may go.
+    """A site's agreement to one method, and how far its settings may go.
 
     `wire` is the digest of the method's wire table; `steps` are the steps agreed to, or all of
     them if empty. A run may have up to `rounds` rounds of up to `local_epochs` passes over the

@@ -12,7 +12,9 @@ from confide.files import Tree, known_encoding
 from confide.tasks import TASKS, TaskName
 from confide.text.segment import AUTO, CODES, Sentences, Splitting, TrainOn
 
-# --- What every table of settings is made of: a strict base class and types of values
+# --- The base of all tables
+#
+# A strict base class and types of values.
 
 
 def _odd(number: int) -> int:
@@ -77,7 +79,9 @@ class Table(BaseModel):
     )
 
 
-# --- The table `[federation]`: who takes part, and what the server sees of it
+# --- The table `[federation]`
+#
+# Who takes part, and what the server sees of it.
 
 
 OF_SITES, OF_GROUPS = 5.0, 2.0
@@ -159,7 +163,9 @@ class FederationTable(Table):
         return self
 
 
-# --- The tables of the models: taggers, relation classifiers and bag rankers
+# --- The tables of the models
+#
+# Taggers, relation classifiers and bag rankers.
 
 
 class ModelTable(Table):
@@ -191,7 +197,7 @@ class ModelTable(Table):
 
 
 class EncoderTable(Table):
-    """How much of an encoder is trained (`learning.tuning`), by whatever kind has one.
+    """The part of an encoder that is trained (`training.encoder.Tuning`), by whatever kind has one.
 
     `tune`: all of it, its `top` layers (`layers`), updates of low rank (`lora`: `rank`, and `alpha`
     over it for their weight), its biases, or nothing.
@@ -251,7 +257,7 @@ class LinearTable(Table):
 
 
 class BagsTable(Table):
-    """How a bag is read: all sentences that name one pair of entities.
+    """Settings of bags: all sentences that name one pair of entities.
 
     `reader` reads each sentence: a `pcnn` (`[pcnn]`) or an `encoder` (`[classifier]`). `denoise` is
     how FedAvg and `chain` combine the sentences of a bag. `same` decides when two mentions are one
@@ -281,14 +287,16 @@ class PcnnTable(Table):
     vectors: str | None = None
 
 
-# --- The table `[privacy]`: how much training may tell of one unit of text
+# --- The table `[privacy]`
+#
+# It bounds what training tells of one unit of text.
 
 
 Unit = Literal["document", "sentence", "patient"]
 
 
 class PrivacyTable(Table):
-    """What noise must hide: one `unit` of text, up to ε = `epsilon` at δ = `delta`.
+    """The promise of noise: it hides one `unit` of text, up to ε = `epsilon` at δ = `delta`.
 
     In each of `rounds` every unit is drawn with the probability `rate`, its gradient is clipped to
     the norm `clip`, and noise of `noise` clips (σ) is added to the sum. One of `epsilon`, `noise`,
@@ -322,7 +330,7 @@ set alone."""
 
 
 class DataTable(Table):
-    """How files are read, unless a site says otherwise.
+    """Options for reading files, unless a site says otherwise.
 
     `columns` are those of the token and the tag, by number from 0 or by name. `annotators` says
     whose annotation is read of a document that several annotated: "first", "majority" or a name.
@@ -332,7 +340,7 @@ class DataTable(Table):
     `test` files holds out `dev_share` or `test_share` of its training documents. For experiments,
     `train_share` is the share of its training documents that a site trains on, and `mask_common`
     is the share of the entities found at several sites whose letters are hidden in training text.
-    So many training documents of each site are `canaries`: half of them are left out by coins.
+    `canaries` is the number of each site's training documents of which coins leave out half.
     `language`, `sentences` and `abbreviations` say how text that comes without sentences is cut
     into them (docs/languages.md). Entities are learnt on the tokens that raw text will have ("own
     tokens") or on those of files that have tokens ("file tokens"), as `train_on` says.
@@ -465,8 +473,8 @@ class TrainingTable(Table):
     first. `moments`: whether a site's optimiser starts `fresh` in each round or goes on with the
     running means that it `kept`, in the site's own memory. `outside`: what a model learns about a
     token outside a site's own entities if the site annotates only some types: 0 (or "closed"), that
-    it has no type; 1 ("open"), that it may as well have one that the site lacks; between, that such
-    a type is so many times as likely as the model says. The same holds of a pair without a relation
+    it has no type; 1 ("open"), that it may as well have one that the site lacks; between, a
+    factor on the probability of such a type. The same holds of a pair without a relation
     at a site that annotates only some relations, except that 0 compares only those.
     """
 
@@ -485,7 +493,7 @@ class TrainingTable(Table):
 
 
 class VocabularyTable(Table):
-    """What counts as a word or character of the shared vocabulary."""
+    """The rule for words and characters of the shared vocabulary."""
 
     how: Literal["none", "lower", "lower-digits"] = "lower-digits"
     min_count: Positive = 1
@@ -660,11 +668,13 @@ TABLES: dict[str, type[Table]] = {
 """The tables by their names in a file; `site` is a list of tables."""
 
 
-# --- How a site's text is cut into sentences and tokens, from its own table and that of all sites
+# --- Splitting of a site's text
+#
+# The rules come from the site's own table and that of all sites.
 
 
 def splitting_of(table: Table | None, settings: Settings) -> Splitting:
-    """What the table of a site or of public text says or, where it says nothing, `[data]`.
+    """The splitting that a site's table or public text's gives or, where it says nothing, `[data]`.
 
     Only entities are learnt on tokens of our own; relations lie between given entities.
     """
@@ -679,7 +689,7 @@ def splitting_of(table: Table | None, settings: Settings) -> Splitting:
 
 
 def common_splitting(settings: Settings, table: Table | None) -> Splitting:
-    """How this site's text is cut or, without a table, that of all sites if they agree."""
+    """The splitting of this site's text or, without a table, that of all sites if they agree."""
     tables = [table] if table is not None else settings.site
     found = {splitting_of(one, settings) for one in tables}
     return found.pop() if len(found) == 1 else splitting_of(None, settings)

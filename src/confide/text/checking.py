@@ -1,4 +1,4 @@
-"""Look at a user's files before training on them, and convert their format.
+"""Look at a user's files before training on them, map their types, and convert their format.
 
 `check` reports every annotation that was lost or changed in reading, and every one that a flat
 tagger would have to leave out. `convert` writes another format and reports what was lost.
@@ -27,7 +27,9 @@ from confide.text.segment import (
 )
 from confide.text.tagging import flat_spans
 
-# --- One tag set from several: rename or drop types of entities and relations, and check them -----
+# --- One tag set from several ---------------------------------------------------------------------
+#
+# Rename or drop types of entities and relations, and check them.
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -124,7 +126,7 @@ IN_SENTENCES = frozenset({"conll", "table"})
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """What `check` found.
+    """The findings of `check`.
 
     Attributes:
         documents: the documents that were read, in order.
@@ -153,12 +155,12 @@ class CheckReport:
 
     @property
     def kinds(self) -> dict[str, int]:
-        """How many problems there are of each kind, the most frequent first."""
+        """Counts of problems by kind, the most frequent first."""
         return dict(Counter(problem.kind for problem in self.problems).most_common())
 
     @property
     def held_out(self) -> str:
-        """How text is cut if a site holds some of it out because it names no files for that."""
+        """Say how text is cut if a site holds some of it out because it names no files for that."""
         loose = sum(document.unmarked for document in self.documents)
         marked = len(self.documents) - loose
         blocks = f"no document marks: cut by blocks of neighbouring sentences ({loose:,} sentences)"
@@ -168,7 +170,7 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True)
 class ConvertReport:
-    """What `convert` wrote, and what was lost on the way in and on the way out."""
+    """The output of `convert`, and what was lost on the way in and on the way out."""
 
     paths: list[Path]
     problems: list[Problem]
@@ -211,7 +213,7 @@ def check(
 
 
 def _report(readings: Mapping[str, Reading], splitting: Splitting) -> CheckReport:
-    """How each file was read, by path."""
+    """Report how each file was read, by path."""
     documents = [document for reading in readings.values() for document in reading.documents]
     language = splitting.language_for(documents)
     segmenter = splitting.segmenter(language)
@@ -269,7 +271,7 @@ def _splitting(options: Options | None) -> Splitting:
 
 
 def _described(reading: Reading, language: str) -> str:
-    """How a file was read, in a few words."""
+    """Describe in a few words how a file was read."""
     words = [format_named(reading.format).title]
     if language and not all(document.sentences for document in reading.documents):
         words.append(f"language {language}")

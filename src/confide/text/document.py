@@ -1,4 +1,4 @@
-"""The one internal form of annotated text: raw text, entities as character fragments, relations.
+"""The internal form of annotated text: raw text, entities as fragments, relations, tokens, pairs.
 
 All offsets are characters (Python string positions) from the start of `Document.text`, half open.
 """
@@ -14,7 +14,7 @@ from typing import Literal, overload
 
 # --- The tokens of a sentence in little memory ----------------------------------------------------
 #
-# The tokens of a sentence in little memory: sequences of offsets that equal a tuple of the same.
+# Sequences of offsets that equal a tuple of the same.
 #
 # A pair of Python integers takes some 120 bytes, and a corpus of a million sentences has 20
 # million.
@@ -23,7 +23,7 @@ Span = tuple[int, int]
 
 
 class Spans(Sequence[Span]):
-    """What the sequences below share: they are equal to any tuple of the same spans."""
+    """The base of the sequences below: they are equal to any tuple of the same spans."""
 
     __slots__ = ()
 
@@ -226,7 +226,9 @@ class Problem:
     lost: bool = False
 
 
-# --- Which pairs of entities a document asks about, and the label of a pair without a relation ----
+# --- Pairs that a document asks about -------------------------------------------------------------
+#
+# And the label of a pair without a relation.
 #
 # Some formats mark one pair of entities in each text (BioBERT's tables, ChemProt, SemEval-2010 task
 # 8), or list the pairs that annotators looked at. Documents carry these as attributes named "pair":

@@ -44,7 +44,9 @@ from confide.text.reading import (
 )
 from confide.text.segment import segmented, tokens_of
 
-# --- Text that comes as a list of sentences, joined into one text that keeps them apart -----------
+# --- Sentences joined into a text -----------------------------------------------------------------
+#
+# Text that comes as a list of sentences keeps them apart.
 
 
 class Joined(NamedTuple):
@@ -90,7 +92,7 @@ _HEADS = {
 
 
 def is_negative(label: str) -> bool:
-    """Whether a label says that nothing holds between the two.
+    """Return whether a label says that nothing holds between the two.
 
     >>> [label for label in ("0", "1", "CPR:4", "DDI-false", "False") if is_negative(label)]
     ['0', 'DDI-false', 'False']
@@ -100,7 +102,7 @@ def is_negative(label: str) -> bool:
 
 
 def head_first(roles: Sequence[str], known: dict[frozenset[str], str]) -> bool:
-    """Whether the first of two roles is the head's: by their names, never by their order.
+    """Return whether the first of two roles is the head's: by their names, never by their order.
 
     Of roles whose names do not tell, the first that a file puts first is the head's in all of it:
     `known` remembers.
@@ -358,7 +360,9 @@ def gathered(
     return Reading(documents, source.problems, format, known | details)
 
 
-# --- Tokens with mentions and links by number: what many JSON forms are, to documents and back ----
+# --- Tokens with numbered mentions and links ------------------------------------------------------
+#
+# Many JSON forms are that: to documents and back.
 
 PLACEHOLDER = "\ufffd"
 _FROM, _TO = itemgetter(0), itemgetter(1)

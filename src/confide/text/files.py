@@ -37,7 +37,9 @@ from confide.files import (
     write_whole,
 )
 
-# --- The one limit on unpacking, for gzip, zip, tar and workbooks alike ---------------------------
+# --- The limit on unpacking -----------------------------------------------------------------------
+#
+# One for gzip, zip, tar and workbooks alike.
 #
 # It is enforced while unpacking, so that a small file that holds a huge one costs neither memory
 # nor time: at most `MOST_UNPACKED` in all and, beyond `FREE` bytes, at most `MOST_TIMES` the packed
@@ -46,7 +48,7 @@ from confide.files import (
 MOST_UNPACKED = 1 << 29
 """The most bytes that a packed file, or all files of an archive together, may hold."""
 MOST_TIMES = 32
-"""How many times its own size a packed file may hold."""
+"""The largest content of a packed file, in multiples of its own size."""
 FREE = 1 << 22
 """Up to this many bytes, any ratio is fine."""
 GZIP = b"\x1f\x8b"
@@ -135,7 +137,7 @@ def unpacked(raw: bytes, where: str, *, only: bytes | None = None) -> bytes:
 
 # --- Files inside an archive, named like `corpus.zip!/folder/file` --------------------------------
 #
-# Files inside an archive, named like `corpus.zip!/folder/file`: read into memory, never unpacked.
+# Read into memory, never unpacked.
 #
 # The name of a zip or tar file (`.zip`, `.tar`, `.tar.gz`, `.tgz`) is followed by an exclamation
 # mark and the path inside. Only plain files count; names that lead out of the archive are ignored.
@@ -171,7 +173,7 @@ def inside(path: Path) -> tuple[Path, PurePosixPath] | None:
 
 
 def _on_disk(path: Path) -> bool:
-    """Whether the path exists; a name too long for a file does not."""
+    """Return whether the path exists; a name too long for a file does not."""
     try:
         return path.exists()
     except OSError:
@@ -190,7 +192,7 @@ def must_be_a_path(path: Path) -> None:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether a path is a folder, on disk or in an archive."""
+    """Return whether a path is a folder, on disk or in an archive."""
     place = inside(path)
     if place is None or _on_disk(path):
         return _on_disk(path) and path.is_dir()
@@ -199,7 +201,7 @@ def is_folder(path: Path) -> bool:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is such a file or folder, on disk or in an archive."""
+    """Return whether there is such a file or folder, on disk or in an archive."""
     place = inside(path)
     if place is None or _on_disk(path):
         return _on_disk(path)
@@ -311,13 +313,15 @@ def _tarred(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
                     yield item.name, meter.read(stream)
 
 
-# --- What bytes that are no annotated text look like, and what to do with them, in words ----------
+# --- Bytes that are no annotated text -------------------------------------------------------------
+#
+# Their looks, and what to do with them, in words.
 
 _HEAD, _FEW = 4096, 32
 
 
 class Looks(NamedTuple):
-    """What a file looks like ("a PNG image"), and what its owner can do about it."""
+    """The looks of a file ("a PNG image"), and advice for its owner."""
 
     what: str
     fix: str
@@ -351,7 +355,7 @@ _NAMES_SHOWN = 4
 
 
 def looks_like(raw: bytes) -> Looks | None:
-    """What bytes look like that are not text; None where nothing is known of them."""
+    """Guess what bytes are that are not text; None where nothing is known of them."""
     for mark, looks in _LOOKS:
         if raw.startswith(mark):
             return looks
@@ -394,7 +398,7 @@ _FHIR_XML = re.compile(r'xmlns="http://hl7\.org/fhir"')
 
 
 def text_looks_like(text: str) -> Looks:
-    """What the beginning of a text looks like that has no format that is known."""
+    """Guess what a text is that has no known format, from its beginning."""
     start = text.lstrip("\ufeff \t\r\n")
     first = start.split("\n", 1)[0].strip()
     if _TAG.match(start):
@@ -424,7 +428,9 @@ def text_looks_like(text: str) -> Looks:
     return Looks("running text", "call it .txt, or state the format: text")
 
 
-# --- Files of word processors: pages, not plain text. They are named, and never decoded as text
+# --- Files of word processors
+#
+# Pages, not plain text: they are named, and never decoded as text.
 
 _ZIP = b"PK\x03\x04"
 _BEGIN = {
@@ -459,7 +465,9 @@ def must_be_no_pages(raw: bytes, where: str) -> None:
         )
 
 
-# --- Bytes of a user's file to text, strictly: errors name the offset and the line ----------------
+# --- Decoding of text -----------------------------------------------------------------------------
+#
+# Strictly: errors name the offset and the line.
 
 MOST_BYTES = 1 << 31
 """The largest text file, in bytes."""
@@ -675,7 +683,9 @@ def write_parts(path: Path, parts: Iterable[str]) -> None:
         raise DataError(f"the file cannot be written ({error})", where=str(path)) from error
 
 
-# --- XML to a tree, safely: nothing is fetched or expanded, and errors name file and line ---------
+# --- Parsing of XML -------------------------------------------------------------------------------
+#
+# Safely: nothing is fetched or expanded, and errors name file and line.
 
 Element = ElementTree.Element
 _DECLARED = re.compile(rb"""\s*<\?xml[^>]*\sencoding\s*=\s*["']([A-Za-z][A-Za-z0-9._-]*)["']""")

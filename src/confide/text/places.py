@@ -15,9 +15,9 @@ from confide.text.document import Span
 from confide.text.reading import reads
 from confide.text.segment import tokens_of
 
-# --- How a file counts its offsets ----------------------------------------------------------------
+# --- Units of offsets -----------------------------------------------------------------------------
 #
-# How a file counts its offsets: in characters, UTF-16 units or UTF-8 bytes, and each line end.
+# A file counts in characters, UTF-16 units or UTF-8 bytes, and each line end.
 #
 # Tools say "offset" and mean different things as soon as a text is not plain ASCII or has carriage
 # returns. `fitting` decides for one document of any format: by the texts that the file gives for
@@ -168,14 +168,16 @@ def fitting(text: str, given: Sequence[Given], units: Sequence[str]) -> tuple[Ru
 
 
 def _misses(ruler: Ruler, text: str, said: Sequence[Given]) -> int:
-    """How many mentions are not what the text has at their place."""
+    """Count the mentions that differ from the text at their place."""
     return sum(
         not reads(text, [ruler(span, one.within) for span in one.spans], one.surface)
         for one in said
     )
 
 
-# --- Mentions given as strings without offsets: their places in their sentence --------------------
+# --- Places of mentions ---------------------------------------------------------------------------
+#
+# Mentions given as strings without offsets are found in their sentence.
 #
 # There are five ways, each tried only if the one before finds nothing. Each was checked on all
 # mentions of the PsyTAR corpus that it places.
@@ -264,7 +266,7 @@ class _Sentence:
             self._taken[start:end] = b"\1" * (end - start)
 
     def taken(self, span: Span) -> bool:
-        """Whether a stretch shares a character with a mention that was placed."""
+        """Return whether a stretch shares a character with a mention that was placed."""
         return self._taken.find(1, *span) >= 0
 
     def letters(self) -> tuple[str, list[int]]:
@@ -373,13 +375,13 @@ def _letters(text: str) -> tuple[str, list[int]]:
 
 
 def _touches(span: Span, others: Sequence[Span]) -> bool:
-    """Whether a stretch shares a character with one of others: all of one length, in order."""
+    """True if a stretch shares a character with one of others: all of one length, in order."""
     place = bisect_right(others, span[0], key=lambda other: other[1])
     return place < len(others) and others[place][0] < span[1]
 
 
 def _borders(text: str, span: Span) -> int:
-    """How many of a stretch's two ends do not lie inside a word."""
+    """Count the ends of a stretch, of two, that do not lie inside a word."""
     inside = sum(
         0 < border < len(text) and text[border - 1].isalnum() and text[border].isalnum()
         for border in span
@@ -460,7 +462,7 @@ def _misspelt(sentence: _Sentence, wanted: Sequence[_Word]) -> Placed | None:
 
 
 def _slips(one: str, other: str, effort: Effort) -> int | None:
-    """How many edits apart two words are; None if too many for the same word."""
+    """Count the edits between two words; None if too many for the same word."""
     effort.spend(1)
     if one == other:
         return 0

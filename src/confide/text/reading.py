@@ -1,4 +1,4 @@
-"""What all formats share: options, what reading gives, whose annotation, what a format can hold."""
+"""The common parts of all formats: options, readings, choice of annotator, limits of a format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from confide.errors import DataError, FormatError, SettingsError
 from confide.text.document import Document, Entity, Problem, Relation, Span
 from confide.text.segment import AUTO
 
-# --- Several annotators of one document: which annotation is read, by a rule ----------------------
+# --- Several annotators of one document -----------------------------------------------------------
+#
+# A rule says which annotation is read.
 #
 # The rules are "first" (the first in the file), "majority" (the entities and relations that more
 # than half of a document's annotators have, with the same type and the same characters), and an
@@ -30,7 +32,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """What one annotator made of a document; `annotator` is empty where a file does not say."""
+    """One annotator's version of a document; `annotator` is empty where a file does not say."""
 
     annotator: str
     document: Document
@@ -178,7 +180,9 @@ def _keyed(versions: Sequence[Mapping[Key, Relation]]) -> list[tuple[Relation, K
     return [(relation, key) for key, relation in found.items()]
 
 
-# --- What all formats share: a reader's options, what it gives, and the description of a format
+# --- Options, readings and formats
+#
+# A reader's options, what it gives, and the description of a format.
 
 NO_DATA = re.compile(
     r"(?i)^(readme|license|licence|source|notice|changelog|relation2id\.)|rel2id\.json$"
@@ -192,7 +196,7 @@ _BROKEN, _LEFT_OUT = "broken-document", "left out: "
 
 
 def is_number(text: str) -> bool:
-    """Whether this is a whole number of at most 15 digits, and nothing else."""
+    """Return whether this is a whole number of at most 15 digits, and nothing else."""
     return text.isascii() and text.isdigit() and len(text) < 16
 
 
@@ -222,7 +226,7 @@ Columns = tuple[int | str, int | str | None]
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How to read; None or the default means that the reader finds out by itself.
+    """Options of reading; None or the default means that the reader finds out by itself.
 
     `types` are the entity types that may occur (None: any). `columns` are those of the token and
     the tag (None: the file has no tags): numbers counted from 0 or, if negative, from the end, or
@@ -284,7 +288,7 @@ def nothing_in(path: Path, problems: Sequence[Problem], otherwise: str) -> DataE
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What a file gave: documents, what was lost or doubtful, the format, and how it was read.
+    """The result of reading a file: documents, problems, the format, and how it was read.
 
     `versions` are what each annotator made of the documents that several annotated.
     """
@@ -342,7 +346,7 @@ def merged_fragments(spans: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def reads(text: str, spans: Sequence[Span], surface: str) -> bool:
-    """Whether fragments of a text equal a surface, apart from white space.
+    """Return whether fragments of a text equal a surface, apart from white space.
 
     A stretch that is far longer than the surface cannot equal it and is not read, so that a
     thousand mentions of a whole text take no longer than the text.
@@ -413,12 +417,14 @@ def clean(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
 
 
-# --- What a format can hold, stated once, and documents cut down to it with every loss named ------
+# --- Limits of a format ---------------------------------------------------------------------------
+#
+# Stated once; documents are cut down to it with every loss named.
 
 
 @dataclass(frozen=True, slots=True)
 class Keeps:
-    """What a format can hold of a document besides its text and entities of one stretch.
+    """The parts of a document that a format can hold besides its text and entities of one stretch.
 
     `fragments`: entities of several stretches. `relations`: links between two written mentions.
     `concept_relations`: links between concepts. `said`: attributes of entities and relations.
@@ -523,7 +529,7 @@ def _counted(documents: Sequence[Document], keeps: Keeps, path: Path) -> list[Pr
 
 # --- Libraries that only some formats need --------------------------------------------------------
 #
-# Libraries that only some formats need: imported when used, and named where they are missing.
+# Imported when used, and named where they are missing.
 
 
 def extra(module: str, extra: str, *, where: object, what: str) -> Any:
@@ -546,7 +552,9 @@ def extra(module: str, extra: str, *, where: object, what: str) -> Any:
         ) from error
 
 
-# --- Reading without the garbage collector, which would visit every document again and again ------
+# --- Reading without the garbage collector --------------------------------------------------------
+#
+# It would visit every document again and again.
 #
 # Readers make no reference cycles, so reference counting frees everything. With a file of a hundred
 # thousand tiny documents, the collector would take a third of the time.
@@ -567,7 +575,7 @@ def uncollected() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # or else somebody froze objects, which stay so
+        if not gc.get_freeze_count():  # or else the caller froze objects, which stay so
             gc.freeze()
             gc.unfreeze()
         gc.enable()

@@ -16,7 +16,9 @@ from confide.text.document import Problem
 from confide.text.files import each_line, with_plain_ends
 from confide.text.reading import Options, clean, malformed, shown, whole
 
-# --- Values in lines and in the cells of a table: JSON's, Python's, and NumPy's lists -------------
+# --- Literal values -------------------------------------------------------------------------------
+#
+# In lines and in the cells of a table: JSON's, Python's, and NumPy's lists.
 
 _ITEM = re.compile(
     r"""\s*(?:(?P<text>'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+")|(?P<number>-?[0-9]{1,9})(?:\.0*)?)
@@ -30,7 +32,8 @@ _LITERAL = re.compile(
     |[-+]?[0-9.]++(?:[eE][-+]?[0-9]++)?)*+""",
     re.VERBOSE | re.DOTALL,
 )
-"""What a value of strings, numbers, lists and dicts is written with: no names, no operators."""
+"""A pattern of the characters of literal strings, numbers, lists and dicts: no names, no
+operators."""
 
 
 def value_of(text: str) -> object:
@@ -100,7 +103,9 @@ def _no_list(cell: str, where: str) -> FormatError:
     )
 
 
-# --- A JSON object whose parts are checked as they are taken, and the keys that tell its form -----
+# --- Checked JSON objects -------------------------------------------------------------------------
+#
+# Parts are checked as they are taken; the keys tell an object's form.
 
 _MARK = re.compile(r'"(?:[^"\\]|\\.)*+"|[\[\]{}:,]', re.DOTALL)
 _BLANK = re.compile(r"\s*")

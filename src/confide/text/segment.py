@@ -18,7 +18,9 @@ from confide.errors import SettingsError
 from confide.files import Tree
 from confide.text.document import Document, Entity, Packed, Sentence, Span
 
-# --- What a full stop means in a language, and which language a text is in ------------------------
+# --- Full stops and languages ---------------------------------------------------------------------
+#
+# The meaning of a stop depends on the language, which is detected.
 #
 # Two sources say whether a stop belongs to an abbreviation: `sentencex`, Wikimedia's library of
 # abbreviations in some 240 languages, and `languages.toml`, the words of clinical text. The
@@ -63,7 +65,7 @@ _FEWEST, _HIT_SHARE, _LEAD = 4, 0.08, 1.25  # hits, hits per word, lead over the
 
 @dataclass(frozen=True, slots=True)
 class Stops:
-    """What a full stop after a word means.
+    """The meaning of a full stop after a word.
 
     A word of `never`, or one that ends like one of `endings`, is an abbreviation, and the sentence
     goes on. After one of `often` it ends only if one of `openers` follows; so it does after a
@@ -79,11 +81,11 @@ class Stops:
     library: bool = True
 
     def never_ends(self, lower: str) -> bool:
-        """Whether a word in lower case, with a stop, is an abbreviation that ends no sentence."""
+        """True if a word in lower case, with a stop, is an abbreviation that ends no sentence."""
         return lower in self.never or (bool(self.endings) and lower.endswith(self.endings))
 
     def in_library(self, word: str, following: str) -> bool:
-        """Whether sentencex reads a word with a stop, before this word, as an abbreviation."""
+        """Return whether sentencex abbreviates a word with a stop before this word."""
         return self.library and _abbreviates(self.language, word, following)
 
 
@@ -143,7 +145,7 @@ def language_of(texts: Iterable[str]) -> str:
 
 @lru_cache(maxsize=1 << 14)
 def _abbreviates(language: str, word: str, following: str) -> bool:
-    """Whether sentencex reads a word with a stop as an abbreviation before this word."""
+    """Return whether sentencex reads a word with a stop as an abbreviation before this word."""
     from sentencex import segment
 
     probe = f"Xx {word}. {following} xx."
@@ -171,7 +173,9 @@ def _languages_of_words() -> dict[str, tuple[str, ...]]:
     return {word: tuple(dict.fromkeys(languages)) for word, languages in found.items()}
 
 
-# --- Raw text to sentences and tokens, with exact offsets, behind one small interface -------------
+# --- The splitter ---------------------------------------------------------------------------------
+#
+# Raw text to sentences and tokens, with exact offsets, behind one small interface.
 #
 # Tokens cover every character that is not white space, in order and without overlap; every token
 # lies in one sentence. The rules are made for clinical and scientific prose: abbreviations,
@@ -234,7 +238,7 @@ _WRAPPED_AT = 60
 
 
 class Segmenter(Protocol):
-    """What finds sentences and tokens: any callable from a text to its sentences, in order."""
+    """A splitter into sentences and tokens: any callable from a text to its sentences, in order."""
 
     def __call__(self, text: str) -> tuple[Sentence, ...]:
         """The sentences of a text; their tokens are offsets into it."""
@@ -259,7 +263,7 @@ class RuleSegmenter:
 
     @cached_property
     def stops(self) -> Stops:
-        """What a full stop means here."""
+        """The meaning of a full stop here."""
         if self.language:
             return stops_of(self.language, self.abbreviations)
         own = stops_of("", self.abbreviations)
@@ -328,7 +332,7 @@ class Cut:
 
 
 def words_cut(documents: Iterable[Document]) -> Cut:
-    """How the tokens of files differ, in entities, from those of raw text.
+    """Count the differences between the tokens of files, in entities, and those of raw text.
 
     A model that learnt from the former does not know the latter.
     """
@@ -362,7 +366,7 @@ def _cuts(text: str, stops: Stops) -> Iterator[int]:
 
 
 def _line_ends(text: str, line_start: int, match: re.Match[str]) -> bool:
-    """Whether a newline ends the sentence."""
+    """Return whether a newline ends the sentence."""
     if match.group().count("\n") > 1 or match.end() == len(text):
         return True
     if _BULLET.match(text, match.end()):
@@ -377,7 +381,7 @@ def _line_ends(text: str, line_start: int, match: re.Match[str]) -> bool:
 
 
 def _stop_ends(text: str, line_start: int, match: re.Match[str], *, stops: Stops) -> bool:
-    """Whether a stop before white space or the end of the text ends the sentence."""
+    """Return whether a stop before white space or the end of the text ends the sentence."""
     position = match.end()
     while position < len(text) and text[position].isspace() and text[position] != "\n":
         position += 1
@@ -415,9 +419,9 @@ def segmented(document: Document, segmenter: Segmenter | None = None) -> Documen
     return replace(document, sentences=(segmenter or RuleSegmenter())(document.text))
 
 
-# --- How documents are cut into sentences ---------------------------------------------------------
+# --- Cutting of documents -------------------------------------------------------------------------
 #
-# How documents are cut into sentences: by a language's rules, by their lines, or as they came.
+# Into sentences: by a language's rules, by their lines, or as they came.
 
 Sentences = Literal["rules", "lines"]
 TrainOn = Literal["own tokens", "file tokens"]
@@ -428,7 +432,7 @@ _WORD_SHARE, _COMMONEST = 0.01, 10
 
 @dataclass(frozen=True, slots=True)
 class Splitting:
-    """How to cut text into sentences and tokens.
+    """The rules for cutting text into sentences and tokens.
 
     `language` is two letters of ISO 639-1, or `auto`: that of all documents together. Text that is
     English, or does not tell, then keeps the rules of English prose. With `lines`, every line is a
@@ -452,7 +456,7 @@ class Splitting:
         return language_of(one.text for one in documents if not one.sentences)
 
     def segmenter(self, language: str) -> Segmenter:
-        """What finds the sentences of text in this language."""
+        """Return the segmenter of text in this language."""
         if self.sentences == "lines":
             return line_segmenter
         plain = self.language == AUTO and language in _PLAIN_LANGUAGES

@@ -15,7 +15,9 @@ from confide.errors import DataError, SettingsError
 from confide.text.document import Document, Entity, Problem
 from confide.text.segment import tokens_of
 
-# --- Tag schemes: sequences of tags to token spans and back, and which scheme a file follows ------
+# --- Tag schemes ----------------------------------------------------------------------------------
+#
+# Sequences of tags to token spans and back, and which scheme a file follows.
 #
 # Every scheme is read by one rule, that of conlleval and of seqeval's default mode: a tag continues
 # the entity before it if it is an inside or end tag of the same type and that entity is still open;
@@ -28,7 +30,7 @@ from confide.text.segment import tokens_of
 SCHEMES = ("iob1", "iob2", "iobes", "bilou", "io")
 TokenSpan = tuple[int, int, str]
 _USUAL = 200
-"""What is found out about tags of no more characters is kept; a hostile file may have any."""
+"""The most characters of a tag whose parse is cached; a hostile file may have any."""
 
 _ALIASES = {
     "bio": "iob2",
@@ -176,7 +178,7 @@ def _step(previous: str, tag: str, scheme: str) -> _Step:
 
 
 def _continues(before: tuple[str, str], now: tuple[str, str]) -> bool:
-    """Whether a tag belongs to the entity of the tag before it."""
+    """Return whether a tag belongs to the entity of the tag before it."""
     return (
         _ROLE.get(now[0], now[0]) in "IE"
         and _ROLE.get(before[0], before[0]) in "BI"
@@ -290,7 +292,7 @@ def contradiction(sequences: Sequence[Sequence[str]], scheme: str) -> Contradict
 
 # --- Entities on tokens ---------------------------------------------------------------------------
 #
-# Entities on tokens: what a flat tagger can learn from a document, and its answers back as text.
+# A document as a flat tagger learns it, and the tagger's answers as text.
 #
 # A flat tagger assigns each token to at most one entity, and an entity is a run of tokens inside
 # one sentence. `flat_spans` keeps what fits and reports everything else; nothing is dropped

@@ -1,4 +1,4 @@
-"""From documents to examples: one sentence, its tokens and the flat spans a tagger can learn."""
+"""Text as numbers: examples, tag sets, ragged arrays, and annotation laid over them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,9 @@ def nested_spans(documents: Sequence[Document]) -> list[list[TypedSpan]]:
     return found
 
 
-# --- Rows of different lengths, one after the other in a flat array: where each of them is
+# --- Rows of different lengths, one after the other in a flat array
+#
+# Where each of them is.
 #
 # Row s of `values_N` is `values_N[from_S1[s] : from_S1[s + 1]]`.
 #
@@ -151,7 +153,9 @@ def rows_of(batch: T, start: int, end: int) -> T:
     return replace(batch, **cut)  # type: ignore[type-var]
 
 
-# --- From examples to numbers: tag sets, and the ragged arrays that batches are cut from
+# --- Encoding of examples
+#
+# Tag sets, and the ragged arrays that batches are cut from.
 #
 # Shapes: N tokens of all windows, S windows, F distinct words as written ("forms"), M characters
 # of all forms, T tokens of all examples, X contextual features, Y tags.
@@ -375,7 +379,7 @@ def encode(
 def with_context(
     encoded: Encoded, states_TX: NDArray[np.float16], starts_E: NDArray[np.int64]
 ) -> Encoded:
-    """The same with contextual features; those of example `e` begin at row `starts_E[e]`.
+    """Add contextual features; those of example `e` begin at row `starts_E[e]`.
 
     Raises `DataError` if a window's tokens would lie outside.
     """
@@ -441,7 +445,9 @@ def _spelled(
     return spelled, offsets([len(form) for form in short])
 
 
-# --- Annotation laid over text that is already numbers: a tag for each token, and its source
+# --- Annotation of tokens
+#
+# Laid over text that is already numbers: a tag for each token, and its source.
 #
 # A token of an entity that the site annotated itself, or of no entity, belongs to the source
 # loss; a token of an entity that another model found belongs to the target loss (Wang et al.
@@ -522,7 +528,9 @@ def of_rows(values_N: Bools, from_S1: Rows, rows_B: Rows) -> Bools:
     return found_BL
 
 
-# --- The fewest rows that one gradient may cover: a site's own guard, for whatever trains there
+# --- The fewest rows of a gradient
+#
+# A site's own guard, for whatever trains there.
 #
 # A row is what a model learns from at once: a sentence (a window of a long one), a pair of
 # entities, a bag. The site sets the least around all work that it does for others; what makes
@@ -554,7 +562,7 @@ def check_covers(rows: int) -> None:
 
 
 def covered(rows: int) -> bool:
-    """Whether a gradient may cover so few rows."""
+    """Return whether a gradient may cover so few rows."""
     return rows >= _LEAST.get()
 
 
@@ -581,7 +589,9 @@ def joined(batches: Iterable[Rows]) -> list[Rows]:
     return [one[0] if len(one) == 1 else np.concatenate(one) for one in found]
 
 
-# --- Pseudo-complete annotation: a site's own spans, plus another model's spans of missing types
+# --- Pseudo-complete annotation
+#
+# A site's own spans, plus another model's spans of missing types.
 #
 # Wang, Yu, Wu, Zhao, Kim, Zhang, Mitra & Henao, "Federated Domain Adaptation for Named Entity
 # Recognition via Distilling with Heterogeneous Tag Sets", Findings of ACL 2023, 3.2, Eq. 5.

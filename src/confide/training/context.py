@@ -204,7 +204,7 @@ class _File(NamedTuple):
         return ("confide context 1\n" + json.dumps(fields)).ljust(_HEADER - 1).encode() + b"\n"
 
     def bytes(self, rows: int) -> int:
-        """The size of so many rows."""
+        """The size of N `rows`."""
         return rows * self.shape[1] * self.dtype.itemsize
 
 

@@ -1,4 +1,4 @@
-"""A linear-chain conditional random field: loss with an analytic gradient, Viterbi, marginals.
+"""A linear-chain CRF: loss with an analytic gradient, token by token too, Viterbi, marginals.
 
     score(y) = start(y_1) + sum_t emission_t(y_t) + sum_t move(y_t, y_t+1) + end(y_L)
     P(y)     = exp(score(y)) / Z          (Lafferty, McCallum & Pereira 2001)
@@ -55,7 +55,7 @@ class Scores(NamedTuple):
 
 
 class Posterior(NamedTuple):
-    """What the two recursions know about a batch, in float64.
+    """The result of the two recursions for a batch, in float64.
 
     `marginals_BLY` is P(y_t = y), zero in the padding. `move_counts_BYY` is the expected number of
     each move in a sentence. `behind_BLY` weighs all that follows a token's tag, `suffix_BLY` the
@@ -118,7 +118,7 @@ def negative_log_likelihood(
 
 
 class Surplus(Context, Protocol):
-    """What the forward pass keeps. `of_crf` marks the losses of this class."""
+    """The forward pass's values for the backward pass. `of_crf` marks the losses of this class."""
 
     kind: torch.dtype
     of_crf: bool
@@ -193,7 +193,7 @@ def slopes_of_scores(loss_B: Tensor) -> Scores | None:
 
 
 def posterior(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Posterior:
-    """What the CRF believes about each token and move, detached from the graph."""
+    """Compute the CRF's probabilities of each token and move, detached from the graph."""
     outside_BL1 = ~_mask(lengths_B, emissions_BLY.shape[1])[:, :, None]
     emissions = emissions_BLY.detach().double().masked_fill(outside_BL1, 0.0)
     return _recursions(emissions, scores.double(), lengths_B)
@@ -288,7 +288,7 @@ def _steps(weights_L2BY: Tensor, moves_2YY: Tensor, edges_2Y: Tensor) -> tuple[T
 
 
 def _logarithmic(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
-    """The same quantities by log-sum-exp over every pair of tags: slow, but safe at any scale."""
+    """Compute the posterior by log-sum-exp over every pair of tags: slow, but safe at any scale."""
     length = emissions_BLY.shape[1]
     moves_YY, starts_Y, ends_Y = scores
     prefix = [starts_Y + emissions_BLY[:, 0]]
@@ -384,7 +384,9 @@ def _mask(lengths_B: Tensor, length: int) -> Tensor:
     return torch.arange(length, device=lengths_B.device) < lengths_B[:, None]
 
 
-# --- A CRF's loss, token by token: log P(y) = Σ_t log P(y_t | y_1 … y_t-1), exactly
+# --- A CRF's loss, token by token
+#
+# log P(y) = Σ_t log P(y_t | y_1 … y_t-1), exactly.
 #
 # A linear chain depends on only the last of the tags before; what follows comes as a message
 # (Lafferty, McCallum & Pereira 2001; Rabiner 1989, section III.B):
@@ -425,7 +427,7 @@ def token_losses(
 
 
 class _Kept(Context, Protocol):
-    """What the forward pass keeps."""
+    """The forward pass's values for the backward pass."""
 
     in_logs: bool
     kind: torch.dtype
@@ -561,7 +563,7 @@ def _logarithmic_chain(
 def _slopes_in_logs(
     found: _Chain, weights_BL: Tensor, tags_BL: Tensor, *, lengths_B: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """As `_slopes`, in logarithms."""
+    """Compute `_slopes` in logarithms."""
     batch, length = tags_BL.shape
     rows_B, last_B = torch.arange(batch, device=lengths_B.device), lengths_B - 1
     by_moves_YY = torch.zeros_like(found.moves_YY)
@@ -597,7 +599,9 @@ def _messages(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> tuple
     return suffix_BLY, behind_BLY
 
 
-# --- The log marginals of a linear chain's tokens, log P(y_t = y), differentiable
+# --- Log marginals
+#
+# Of a linear chain's tokens, log P(y_t = y), differentiable.
 #
 # The forward and the backward recursion in logarithms (Lafferty, McCallum & Pereira 2001; Rabiner
 # 1989, section III.B):
@@ -609,7 +613,7 @@ def _messages(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> tuple
 #     log P(y_t = y) = prefix_t(y) + behind_t(y) - log Z
 #
 # `crf.posterior` gives the same numbers faster, but without gradient; a student that learns
-# others' predictions of each token (`distillation`) needs it, and autograd computes it here.
+# others' predictions of each token (`training.trainer`) needs it, and autograd computes it here.
 #
 # Shapes: B sentences, L tokens, Y tags (in YY the first is the tag before).
 
@@ -642,8 +646,9 @@ def log_marginals(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -
     return both_BLY.log_softmax(2).clamp_min(LEAST)
 
 
-# --- The likelihood of partial annotation: a token may have any of the tags that are allowed
-#     there
+# --- The likelihood of partial annotation
+#
+# A token may have any of the tags that are allowed there.
 #
 # A site that annotates some of the types says nothing of the others: at a token outside its own
 # entities, `O` and every tag of the types that it lacks are possible. A partial annotation stands
@@ -727,7 +732,7 @@ class _PartialLoss(CRFLoss):
 
 
 def _surplus(both_P: Tensor) -> Tensor:
-    """What the outer half of the rows has more than the inner half."""
+    """Subtract the inner half of the rows from the outer half."""
     inner_B, outer_B = both_P.chunk(2)
     return outer_B - inner_B
 

@@ -59,7 +59,7 @@ class Place:
 
     @property
     def fused(self) -> bool:
-        """Whether torch has optimisers for this device that step all parameters in one go."""
+        """True if torch has optimisers for this device that step all parameters in one go."""
         return self.device.type in ("cpu", "cuda", "mps")
 
 
@@ -304,7 +304,9 @@ def drawing(model: nn.Module, seed: int) -> Iterator[None]:
         yield
 
 
-# --- What torch hands to the two passes of a function with a gradient of its own
+# --- Saved tensors
+#
+# Torch hands them to the two passes of a function with a gradient of its own.
 #
 # A function that keeps more than tensors says so in a protocol that extends `Context`. One that
 # adds up 64-bit numbers takes its arguments through `where_doubles_are`.
@@ -333,7 +335,9 @@ def where_doubles_are(*tensors: Tensor) -> tuple[Tensor, ...]:
     return tuple(one.cpu() if one.device.type == "mps" else one for one in tensors)
 
 
-# --- Linear layers that multiply with oneDNN on processors where PyTorch's own choice is slow
+# --- Wide linear layers
+#
+# They multiply with oneDNN on processors where PyTorch's own choice is slow.
 #
 # PyTorch's wheels multiply float32 matrices with MKL, which leaves half of each AVX-512 register
 # empty on processors that Intel did not make. oneDNN, in the same wheels, fills it: the same
@@ -350,7 +354,7 @@ _LEAST = 2**16  # least numbers of a weight: for smaller ones the call costs mor
 
 @cache
 def has_wide_products() -> bool:
-    """Whether this processor and this PyTorch have wide products that are right on an example."""
+    """True if this processor and this PyTorch have wide products that are right on an example."""
     if not torch.backends.cpu.get_cpu_capability().startswith(_REGISTERS):
         return False
     left_ND, right_HD = torch.arange(12.0).view(3, 4), torch.arange(8.0).view(2, 4)

@@ -1,8 +1,10 @@
-"""A frozen encoder: one contextual vector per word, from any Hugging Face encoder.
+"""An encoder of transformers: its files, word pieces, frozen states, and how much is trained.
+
+A frozen one gives one contextual vector per word:
 
     words → word pieces → the encoder's last layer → mean over the pieces of each word
 
-The encoder is never trained, so its states of a sentence depend only on the sentence and on its own
+It is never trained, so its states of a sentence depend only on the sentence and on its own
 files; `confide.training.context` keeps them on disk. Files come from a folder, from the package
 that comes with confide, or from the hub. They are read as data only: weights as safetensors,
 never a pickle, and no code.
@@ -61,7 +63,9 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 
-# --- The files of a frozen encoder: finding, checking and hashing them
+# --- The files of a frozen encoder
+#
+# Finding, checking and hashing them.
 #
 # Nothing here runs or imports these files: configurations are JSON, weights are safetensors.
 # Pickled weights are refused.
@@ -107,7 +111,7 @@ working directory.
 
 
 def is_encoder_name(name: str) -> bool:
-    """Whether this is the name of a model, not a path."""
+    """Return whether this is the name of a model, not a path."""
     return _NAME.fullmatch(name) is not None
 
 
@@ -315,7 +319,9 @@ def read_json(path: Path) -> Config:
     return tree
 
 
-# --- Words and texts into an encoder's pieces, by a fast tokenizer or a slow one
+# --- Word pieces
+#
+# Words and texts are cut by a fast tokenizer or a slow one.
 #
 # A fast one (of the library tokenizers) cuts whole sentences at once and says which word each
 # piece is of; a slow one (Python code of transformers itself) is given one word at a time. Either
@@ -494,7 +500,7 @@ def tokenizer_of(folder: Path, *, fast: bool = True) -> Any:
 
 
 def cutter_of(tokenizer: Any) -> Cutter:
-    """How this tokenizer of transformers cuts text."""
+    """Find how this tokenizer of transformers cuts text."""
     if not tokenizer.is_fast:
         return SlowCutter(tokenizer)
     unknown = tokenizer.unk_token_id
@@ -844,7 +850,9 @@ def _batches(
         start += rows
 
 
-# --- Reading text with an encoder of transformers: the one place where models call theirs
+# --- Reading text with an encoder of transformers
+#
+# The one place where models call theirs.
 #
 # Shapes: B texts, P pieces, D numbers of a state.
 
@@ -882,8 +890,9 @@ def _states(encoder: Any, batch: PieceInput) -> Tensor:
     return states_BPD
 
 
-# --- How much of an encoder is trained: all of it, its top layers, low-rank updates, biases,
-#     nothing
+# --- Tuning of an encoder
+#
+# All of it is trained, its top layers, low-rank updates, biases, or nothing.
 #
 # One implementation for all kinds whose model has an encoder. What is not trained stays as the
 # encoder's public files have it, so it never travels: a model's weights are those parameters that
@@ -895,7 +904,7 @@ def _states(encoder: Any, batch: PieceInput) -> Tensor:
 #   and B: the mean of products is not the product of means, as all federated averaging of LoRA
 #   has it (Zhang et al., "FedPETuning", Findings of ACL 2023, 3.2).
 # - `bias`: the biases alone (Ben Zaken et al., "BitFit", ACL 2022).
-# - `frozen`: nothing. Features are computed once and kept (`learning.frozen`).
+# - `frozen`: nothing. Features are computed once and kept (`kinds.pieces`).
 #
 # The rows of marks around entities, which no public file has, are trained unless the encoder is
 # frozen; then they are drawn from a fixed seed, the same everywhere.
@@ -909,12 +918,12 @@ MARKS = derive_seed("marks of a frozen encoder")
 _UPDATED = re.compile(
     r"(query|value|query_proj|value_proj|q_lin|v_lin|q_proj|v_proj|Wqkv|in_proj|q|v)$"
 )
-"""What transformers' families call the linear layers of queries and values."""
+"""Names of the linear layers of queries and values in transformers' families."""
 
 
 @dataclass(frozen=True)
 class Tuning:
-    """What of an encoder is trained.
+    """The part of an encoder that is trained.
 
     As text, its `str`, it stands in a form: "all", "top 2", "lora 8 16", "bias", "frozen".
     """
@@ -945,12 +954,12 @@ class Tuning:
 
     @property
     def frozen(self) -> bool:
-        """Whether the encoder never changes."""
+        """True if the encoder never changes."""
         return self.tune == "frozen"
 
     @property
     def whole(self) -> bool:
-        """Whether all of the encoder is trained."""
+        """True if all of the encoder is trained."""
         return self.tune == "all"
 
 

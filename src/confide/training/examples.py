@@ -1,4 +1,6 @@
-"""Gradients of each row's loss by the weight of a model's last linear layer, in one pass.
+"""Per-example gradients: of the last linear layer, of all layers, and of units of text.
+
+Gradients of each row's loss by the weight of a model's last linear layer take one pass.
 
 The loss depends on the weight only through the layer's output, so with the gradient g_t of a row's
 loss by the output at token t, and the layer's input x_t there,
@@ -146,7 +148,9 @@ def _by_weight(loss_B: Tensor, scores_BLY: Tensor, values_BLD: Tensor) -> Tensor
     return torch.bmm(slopes_BLY.transpose(1, 2), values_BLD).flatten(1)
 
 
-# --- An LSTM that is run step by step, so that the slopes of its gates are seen at every step
+# --- A stepwise LSTM
+#
+# It runs step by step, so that the slopes of its gates are seen at every step.
 #
 #     i, f, o = σ(z_i), σ(z_f), σ(z_o),  g = tanh(z_g),  z_t = W x_t + U h_t-1 + b
 #     c_t = f c_t-1 + i g,               h_t = o tanh(c_t)
@@ -163,7 +167,7 @@ Seen = Callable[[Tensor, Tensor, Tensor], None]
 
 
 def is_plain(lstm: nn.LSTM) -> bool:
-    """Whether it has one layer and one direction, batches first, with biases and no projection."""
+    """True if it has one layer and one direction, batches first, with biases and no projection."""
     return (
         lstm.num_layers == 1
         and not lstm.bidirectional
@@ -247,7 +251,9 @@ class _Unfolded(torch.autograd.Function):
         return (times_LBZ @ weight_ZD).transpose(0, 1) if wanted else None, None, None
 
 
-# --- What each layer read and by how much its output moves the loss: enough for gradients by row
+# --- Terms of gradients
+#
+# Each layer's input and its output's effect on the loss are enough for gradients by row.
 #
 # A layer whose weight meets every row apart has a gradient that is a sum over rows, and over
 # places in a row. One pass forwards and one backwards through the model give the terms of all
@@ -258,11 +264,11 @@ class _Unfolded(torch.autograd.Function):
 # | linear, and a convolution along text | Σ_l g_l x_lᵀ, and Σ_l g_l of the bias |
 # | layer norm | Σ_l g_l * x̂_l, and Σ_l g_l |
 # | a table of rows | g_l at the row that was looked up at place l |
-# | LSTM | Σ_l dz_l x_lᵀ, Σ_l dz_l h_(l-1)ᵀ, Σ_l dz_l (`models.unfolded`) |
-# | CRF | expected minus actual moves (`models.crf`) |
+# | LSTM | Σ_l dz_l x_lᵀ, Σ_l dz_l h_(l-1)ᵀ, Σ_l dz_l (a stepwise LSTM, above) |
+# | CRF | expected minus actual moves (`training.crf`) |
 #
 # where g are the slopes of the loss by the layer's output. Of a layer of any other type nothing is
-# known here (`learning.unit_slopes` then goes through the model once for each unit).
+# known here (`unit_gradients` then goes through the model once for each unit).
 #
 # Shapes: B rows of a pass, L places of a row, D numbers in, H numbers out, K width of a
 # convolution.
@@ -297,12 +303,12 @@ class Lookup:
 
 Term = Outer | Plain | Lookup
 Terms = dict[str, list[Term]]
-"""What the gradients of a pass's rows are made of, by parameter: the sum of these terms."""
+"""Terms of the gradients of a pass's rows, by parameter: each gradient is the sum of these."""
 
 
 @dataclass(frozen=True, eq=False)
 class Pass:
-    """One pass of so many rows through a model; `terms` fill up in the backward pass.
+    """One pass of N rows through a model; `terms` fill up in the backward pass.
 
     `widened` holds the layers whose one output for all rows was given to the model row by row.
     """
@@ -503,13 +509,15 @@ _TAPS: dict[type[nn.Module], Callable[[Layer, Pass], Callable[[], None]]] = {
     nn.LSTM: _lstm,
     CRF: _crf,
 }
-"""What begins to watch a layer of each known type, and gives what ends it."""
+"""The function that begins to watch a layer, by its type, and returns the one that ends it."""
 
 
-# --- The gradients of units: documents, sentences or patients, of which noise is to hide any one
+# --- Gradients of units
+#
+# Units are documents, sentences or patients, of which noise is to hide any one.
 #
 # Many units go through the model together, and the terms of each one's gradient are noted on the
-# way (`learning.taps`). A model with a layer of which nothing is known there is gone through once
+# way (`Pass`). A model with a layer of which nothing is known there is gone through once
 # for each unit: that is the reference, and a model's first unit is worked out both ways and
 # compared. A large unit is gone through alone as well, part by part.
 #
@@ -524,7 +532,7 @@ _NUMBERS = 2**18
 """About how many numbers of gradients are written out at a time."""
 _CLOSE = 1e-3
 _KNOWN: WeakKeyDictionary[nn.Module, bool] = WeakKeyDictionary()
-"""Whether a model's gradients by row were found to be those that autograd gives."""
+"""Models by whether their gradients by row were found equal to autograd's."""
 _LAYERS: WeakKeyDictionary[nn.Module, list[Layer] | None] = WeakKeyDictionary()
 
 
@@ -720,7 +728,7 @@ def _together(
 
 
 def _agrees(model: nn.Module, losses: RowLosses, rows_B: Rows, found: _Found) -> bool:
-    """Whether the first unit's gradient is the one that autograd gives of this unit alone."""
+    """True if the first unit's gradient is the one that autograd gives of this unit alone."""
     if not len(rows_B):
         return True
     parameters = {name: p for name, p in named(model).items() if p.requires_grad}

@@ -1,4 +1,4 @@
-"""The optimisers of local training, by name."""
+"""Optimisers: those of local training, by name, Adam over arrays, and the server's steps."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Steps(Protocol):
 
 
 class Moments:
-    """What an optimiser remembers: its running means, and of how many steps they are.
+    """An optimiser's memory: its running means, and of how many steps they are.
 
     Given to one training after another, it lets each go on where the last one ended.
     """
@@ -57,7 +57,7 @@ class Moments:
                     steps.state[parameter][_STEP] = step[0]
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
-        """What the optimiser remembers now, by place of the parameter and name of the mean."""
+        """The optimiser's present memory, by place of the parameter and name of the mean."""
         if self._steps is None:
             return self._arrays
         return {
@@ -94,17 +94,17 @@ class Optimiser:
     moments: Moments | None = field(default=None, compare=False)
 
     def left(self, taken: int) -> int | None:
-        """How many steps are left after those that were taken; None: any number."""
+        """The number of steps left after those that were taken; None: any number."""
         return self.most - taken if self.most else None
 
     @property
     def keeps_still(self) -> bool:
-        """Whether a number whose gradient is always zero stays as it is, bit for bit."""
+        """True if a number whose gradient is always zero stays as it is, bit for bit."""
         return self.weight_decay == 0.0
 
     @property
     def rowwise(self) -> bool:
-        """Whether rows of a table can be stepped without regard to the others."""
+        """True if rows of a table can be stepped without regard to the others."""
         return self.name == "sgd" and self.momentum == 0.0
 
 
@@ -120,7 +120,7 @@ def build(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
 
 
 def _fused(parameters: Sequence[nn.Parameter]) -> bool:
-    """Whether torch has an optimiser for their device that steps them all in one go."""
+    """Return whether torch has an optimiser for their device that steps them all in one go."""
     return all(one.device.type in ("cpu", "cuda", "mps") for one in parameters)
 
 
@@ -214,7 +214,7 @@ class Descent:
         return self.step_down(losses)
 
     def step_down(self, losses: Iterable[Tensor]) -> Tensor:
-        """The same, with each loss computed only after the gradient of the one before it."""
+        """Take the step with each loss computed only after the gradient of the one before it."""
         self.steps.zero_grad()
         total: Tensor | None = None
         for loss in losses:
@@ -305,7 +305,9 @@ def row_steps(parameters: Parameters, settings: Optimiser) -> RowSteps:
     return RowSteps(parameters, settings)
 
 
-# --- Adam over named arrays, with its moments as plain values that can be stored and sent
+# --- Adam over named arrays
+#
+# With its moments as plain values that can be stored and sent.
 #
 # `torch.optim.Adam` ties moments to the life of a process; here a step takes parameters, gradient
 # and moments and gives new ones, so that a server can keep them in its state and a site in its
@@ -369,7 +371,9 @@ def _copied(value: NDArray[np.float32] | None, like: torch.Tensor) -> torch.Tens
     return torch.zeros_like(like) if value is None else torch.from_numpy(value.copy())
 
 
-# --- Server steps: the server takes a step of its own towards the mean of the sites' weights
+# --- Server steps
+#
+# The server takes a step of its own towards the mean of the sites' weights.
 #
 # Hsu, Qi & Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated Visual
 # Classification", arXiv 1909.06335 (momentum: FedAvgM); Reddi, Charles, Zaheer, Garrett, Rush,
@@ -387,7 +391,7 @@ Server = Literal["mean", "momentum", "adam", "yogi"]
 
 @dataclass(frozen=True)
 class ServerStep:
-    """How the server steps: `rate` is η, `momentum` β, `squares` β₂ and `floor` τ."""
+    """Settings of the server's step: `rate` is η, `momentum` β, `squares` β₂ and `floor` τ."""
 
     name: Server = "mean"
     rate: float = 1.0
@@ -397,7 +401,7 @@ class ServerStep:
 
     @property
     def adaptive(self) -> bool:
-        """Whether every number has a rate of its own."""
+        """True if every number has a rate of its own."""
         return self.name in ("adam", "yogi")
 
 

@@ -1,4 +1,6 @@
-"""The layers of a tagger: an LSTM for each direction, locked dropout, characters to words.
+"""The models of a tagger, BiLSTM-CNNs-CRF or linear, their layers and their batches.
+
+The layers: an LSTM for each direction, locked dropout, characters to words.
 
 Sequences are not packed: packing leaves a CPU's fast path. The backward direction is an ordinary
 LSTM over length-reversed sentences, so padding always comes last.
@@ -206,7 +208,9 @@ def start_embedding(rows: int, dim: int) -> nn.Embedding:
     return embedding
 
 
-# --- BiLSTM-CNNs-CRF: words and characters in, emissions out (Ma & Hovy 2016, Fig. 3)
+# --- BiLSTM-CNNs-CRF
+#
+# Words and characters in, emissions out (Ma & Hovy 2016, Fig. 3).
 #
 #     word embedding ⊕ characters (CNN or BiLSTM) ⊕ contextual features
 #         → word CNN → BiLSTM → linear → CRF, with dropout after each
@@ -363,8 +367,9 @@ def decode_with_posterior(
     return tags_BL, rows_R, found
 
 
-# --- A linear-chain CRF whose emissions are sums of weights of hashed features (Lafferty et al.
-#     2001)
+# --- A linear-chain CRF on hashed features
+#
+# Its emissions are sums of weights of features (Lafferty et al. 2001).
 #
 #     emission_t(y) = Σ_o Σ_f w[h(f, o, y)] + v_y · state_t + b_y
 #
@@ -378,7 +383,7 @@ def decode_with_posterior(
 #
 # A row is `SPECIALS` plus the highest bits of mark × factor, modulo 2^64, with an odd factor for
 # each offset and type (Dietzfelbinger, Hagerup, Katajainen & Penttonen 1997). The two lowest bits
-# of a mark say how far it is read (`reach_of`).
+# of a mark say how far it is read.
 #
 # Shapes: B sentences, L tokens, U distinct words of the batch, C features of a word, N distinct
 # features of the batch, T blocks of tags (`O`, then the types), K tags of a type, Y tags, M rows
@@ -388,7 +393,7 @@ def decode_with_posterior(
 SPECIALS = 2
 """The first rows of every table, which belong to no feature."""
 WINDOW = 2
-"""How many neighbours on each side a word's tag depends on."""
+"""The number of neighbours on each side that a word's tag depends on."""
 REACH_BITS = 2
 EDGE = 1 << REACH_BITS | WINDOW
 """The mark of what lies beyond the ends of a sentence; a keyed one is larger."""
@@ -514,7 +519,9 @@ def _factor(place: int, name: str) -> int:
     return int.from_bytes(found.digest(), "big", signed=True) | 1
 
 
-# --- Batches of similar length, as tensors: the only place where anything is padded
+# --- Batches of similar length, as tensors
+#
+# The only place where anything is padded.
 #
 # Shapes: B sentences (windows), L tokens, U distinct words of the batch, C characters of a word,
 # X contextual features.
@@ -525,7 +532,7 @@ _POOL = 32  # batches that are drawn together and sorted by length
 
 @dataclass(frozen=True, eq=False)
 class TaggerBatch:
-    """What a tagger reads. Padding is `PAD` (0) everywhere, and tag `O` (0).
+    """A batch for a tagger. Padding is `PAD` (0) everywhere, and tag `O` (0).
 
     `forms_BL` says which of the batch's distinct words stands where, so that characters are
     worked on once per distinct word. `rows_B` (numpy) are the positions in the `Encoded`.

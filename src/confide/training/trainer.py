@@ -1,4 +1,4 @@
-"""What every model that learns from rows of text can do, written once.
+"""The trainer of all models that learn from rows of text: fit, predict, distil, gradients.
 
 A trainer makes models of one kind and form. Text is encoded once (`prepared`); annotation, which
 may change from round to round, is laid over it. A kind says how rows become a batch, what makes of
@@ -114,7 +114,9 @@ def joined(
     return by_example
 
 
-# --- Prediction with a tagger: spans with their confidence, and documents with entities
+# --- Prediction with a tagger
+#
+# Spans with their confidence, and documents with entities.
 #
 # Shapes: B sentences, L tokens, N spans, K tokens of a span.
 
@@ -258,7 +260,9 @@ def paths_of(
     return at_2N, tags_NK, lengths_N
 
 
-# --- The loss against a teacher that gives each example a probability of every class
+# --- The distillation loss
+#
+# Against a teacher that gives each example a probability of every class.
 #
 # Sui et al. 2020, FedED, Eq. 4 to 6: the teacher's logits are softened by a temperature τ, and the
 # student learns from them by KL(teacher ‖ student), and from labels if there are any.
@@ -296,7 +300,9 @@ def distillation_loss(
     return loss_B + (told_B if weights_B is None else weights_B * told_B)
 
 
-# --- Distillation token by token: predicting every token, and learning others' predictions
+# --- Distillation token by token
+#
+# Predicting every token, and learning others' predictions.
 #
 # The kinds that tag words differ in what they predict of a token (a CRF its marginals, an encoder
 # its logits); reading windows, and the loss of a sentence, are the same (Sui et al. 2020, Eq. 6,
@@ -313,7 +319,7 @@ def distillation_loss(
 
 @dataclass(frozen=True, eq=False)
 class Lesson:
-    """What is to be learnt of a text, or of other rows.
+    """The targets of training on a text, or on other rows.
 
     `teacher_TY` are probabilities; a row of zeros teaches nothing. `temperature` softens the
     student. `labels_T` is how much the loss of each row's own label counts, the same for all tokens
@@ -326,7 +332,7 @@ class Lesson:
 
     @property
     def labelled(self) -> bool:
-        """Whether any label is learnt."""
+        """True if any label is learnt."""
         return bool(self.labels_T.any())
 
 
@@ -563,7 +569,9 @@ def gradients(
     return float(home(mean)), slopes
 
 
-# --- Training a few rows of a large embedding table as if they were the whole table
+# --- Few rows of a large embedding table
+#
+# They are trained as if they were the whole table.
 #
 # A row that no example reads has a gradient of zero at every step. A fresh optimiser without
 # weight decay leaves it as it is, bit for bit, but still fills in, squares and divides its zeros
@@ -613,7 +621,7 @@ def only_rows(model: nn.Module, table: nn.Embedding, ids: NDArray[np.integer]) -
 
 
 def _alone(model: nn.Module, table: nn.Embedding) -> bool:
-    """Whether the table is only used by ordinary lookups."""
+    """Return whether the table is only used by ordinary lookups."""
     owners = [m for m in model.modules() for p in m.parameters(recurse=False) if p is table.weight]
     settled = table.max_norm is None and not table.scale_grad_by_freq
     return owners == [table] and settled
@@ -632,7 +640,9 @@ def pieces_read(
     return only_rows(model, encoder.get_input_embeddings(), read_N)
 
 
-# --- What a model loses on each row of a text: nothing is learnt, and nothing is dropped
+# --- Losses of rows
+#
+# The loss of a model on each row of a text: nothing is learnt, and nothing is dropped.
 #
 # Shapes: S rows, E examples, B rows of a batch.
 
@@ -651,7 +661,7 @@ class Cut(Protocol):
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """What each row is."""
+        """The window of each row."""
         ...
 
 
@@ -662,7 +672,7 @@ def row_losses(
     *,
     rows: int,
 ) -> Floats:
-    """losses_S of so many rows, in evaluation mode; `batches` come with their rows."""
+    """losses_S of N `rows`, in evaluation mode; `batches` come with their rows."""
     losses_S = np.zeros(rows)
     with predicting(model):
         for rows_B, plain in batches:
@@ -708,7 +718,7 @@ class Pulls(NamedTuple):
 
 
 class Epochs(NamedTuple):
-    """How often, in which steps and in which order a text is read."""
+    """The number of passes over a text, their steps and their order."""
 
     epochs: int
     batch_size: int
@@ -748,7 +758,7 @@ class RowTrainer(ABC):
         return source_B + target_B
 
     def output(self, model: Any, batch: Any) -> Tensor:
-        """What the model makes of a batch."""
+        """Compute the model's output for a batch."""
         output: Tensor = model(batch)
         return output
 
@@ -758,7 +768,7 @@ class RowTrainer(ABC):
             yield self.batch(model, own.text, rows_B, own=own, random=random)
 
     def counted(self, batch: Any) -> int:
-        """How many training examples a batch is counted as."""
+        """Count the training examples of a batch."""
         return len(batch)
 
     def reduced(
@@ -779,11 +789,11 @@ class RowTrainer(ABC):
         return said_of_tokens(text.windows, found, tags=self.classes)
 
     def soft_loss(self, lesson: Lesson, text: Any) -> Callable[[Tensor, Rows], Tensor]:
-        """What makes loss_B against a teacher of logits and rows_B, here token by token."""
+        """Make the function from rows_B to loss_B against a teacher's logits, token by token."""
         return taught_by(lesson, text.windows)
 
     def label_weights(self, lesson: Lesson, text: Any) -> Callable[[Rows], Tensor]:
-        """What gives weights_B of rows_B: how much the loss of their labels counts."""
+        """Make the function from rows_B to weights_B: how much the loss of their labels counts."""
         return told_by(lesson, text.windows)
 
     @property
@@ -833,7 +843,7 @@ class RowTrainer(ABC):
     ) -> FitReport:
         """Train in place on a teacher's beliefs and, as the lesson says, on the text's labels.
 
-        The loss is that of `learning.teaching`. Raises DataError if there is no row.
+        The loss is that of `training.trainer`. Raises DataError if there is no row.
         """
         soft_loss = self.soft_loss(lesson, own.text)
         label_weights = self.label_weights(lesson, own.text)
@@ -878,7 +888,7 @@ class RowTrainer(ABC):
         return gradients(model, lambda: self._loss_of(model, own, batch), seed=seed, clip=clip)
 
     def unit_gradients(self, model: Any, own: Any, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
-        """The gradient of each unit's loss, without dropout (`unit_slopes.unit_gradients`)."""
+        """The gradient of each unit's loss, without dropout (`training.examples`)."""
 
         def losses(rows_B: Rows) -> Tensor:
             batch = beside(self.batch(model, own.text, rows_B, own=own), model)
@@ -921,7 +931,7 @@ class RowTrainer(ABC):
         return Slopes(source_SG, target_SG)
 
     def pulls(self, model: Any, own: Any) -> Pulls:
-        """The same gradients, with those of what another model found summed."""
+        """The row gradients, with those of what another model found summed."""
         found = self.slopes(model, own)
         rows = int(found.target_SG.any(1).sum())
         return Pulls(WholeSlopes(found.source_SG), found.target_SG.sum(0), rows)

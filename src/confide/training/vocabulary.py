@@ -1,4 +1,4 @@
-"""Vocabularies: from words or characters to ids, in the clear or by keyed digest.
+"""Vocabularies, from words or characters to ids, in the clear or keyed, and word vectors.
 
 A keyed vocabulary never holds a word. It holds digests under a key that the sites share and the
 server never sees, so that any site can number any of its words and the server can number none
@@ -58,7 +58,7 @@ def digest(key: bytes, kind: str, text: str) -> bytes:
 
 
 BUCKET = b"\0bucket\0"
-"""How a row begins that stands for a bucket of words, and not for the digest of one.
+"""The beginning of a row that stands for a bucket of words, and not for the digest of one.
 
 A digest begins so with a chance of 2^-64."""
 
@@ -73,7 +73,7 @@ def bucket_of(digest: bytes, bits: int) -> int:
 
 
 def bucket_rows(numbers_V: NDArray[np.integer], bits: int) -> NDArray[np.uint8]:
-    """Rows of a keyed vocabulary that stand for buckets of so many bits. Shape V × 16."""
+    """Rows of a keyed vocabulary that stand for buckets of N `bits`. Shape V × 16."""
     rows = [BUCKET + bytes([0, 0, 0, bits]) + int(n).to_bytes(4, "big") for n in numbers_V]
     return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), DIGEST_BYTES).copy()
 
@@ -86,7 +86,7 @@ class Vocabulary(Protocol):
         ...
 
     def __len__(self) -> int:
-        """How many ids there are, the two specials included."""
+        """The number of ids, the two specials included."""
         ...
 
 
@@ -166,7 +166,7 @@ def rows_of_digests(digests_V16: NDArray[np.uint8]) -> list[bytes]:
 
 
 def count_words(tokens: Iterable[str] | Mapping[str, int], how: How) -> Counter[str]:
-    """How often each normalised word occurs; `tokens` may be counts of them."""
+    """Count the occurrences of each normalised word; `tokens` may be counts of them."""
     counts: Counter[str] = Counter()
     for token, count in Counter(tokens).items():
         counts[normalise(token, how)] += count
@@ -174,7 +174,7 @@ def count_words(tokens: Iterable[str] | Mapping[str, int], how: How) -> Counter[
 
 
 def count_characters(tokens: Iterable[str] | Mapping[str, int]) -> Counter[str]:
-    """How often each character occurs (as written, never normalised); `tokens` may be counts."""
+    """Count each character as written, never normalised; `tokens` may be counts."""
     counts: Counter[str] = Counter()
     for token, count in Counter(tokens).items():
         for character in token:
@@ -190,7 +190,9 @@ def numbered(
     return ClearVocabulary(tuple(text for _, text in kept), kind)
 
 
-# --- Word vectors from a word2vec or GloVe text file, keeping only words that a vocabulary knows
+# --- Word vectors
+#
+# From a word2vec or GloVe text file, keeping only words that a vocabulary knows.
 #
 # Each site reads the file by itself; with a keyed vocabulary, words are looked up by digest, so
 # that the rows get the ids that all sites share. The file is streamed twice, so memory holds only
@@ -209,7 +211,7 @@ _NAMED = 20  # skipped lines that are named one by one
 
 @dataclass(frozen=True, eq=False)
 class VectorFile:
-    """What a file gave: `rows_KD[i]` belongs to word id `ids_K[i]`; ids ascend, each is there once.
+    """The vectors read: `rows_KD[i]` belongs to word id `ids_K[i]`; ids ascend, each is there once.
 
     `lines` counts the words of the file. `skipped` names lines that are not a word and D numbers
     (the first 20 of them, then how many more). `digest` is the file's SHA-256 in hexadecimal.
@@ -325,7 +327,7 @@ def _survey(path: Path) -> tuple[str, str]:
 
 
 def _shape(path: Path) -> tuple[int, int]:
-    """How many numbers a vector has, and the number of the first line that holds one."""
+    """Find the length of a vector, and the number of the first line that holds one."""
     first = next(_lines(path), (1, b""))[1].split()
     if len(first) == 2 and all(part.isdigit() for part in first):
         dims = int(first[1]) if len(first[1]) < 9 else 0

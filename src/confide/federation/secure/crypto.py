@@ -1,4 +1,6 @@
-"""The cryptography of a secure sum, all of it from `cryptography`: keys, keystreams, boxes.
+"""The cryptography of a secure sum: keys, keystreams, boxes, shares of secrets.
+
+All of it but the shares comes from the library `cryptography`.
 
 Key agreement is X25519 (RFC 7748), signatures are Ed25519 (RFC 8032), keys are derived by
 HKDF-SHA256 (RFC 5869), keystreams are AES-256 in counter mode (NIST SP 800-38A), and boxes are
@@ -48,7 +50,7 @@ def public_of(secret: bytes) -> bytes:
 
 
 def shared(secret: bytes, public: bytes) -> bytes:
-    """What both owners of two X25519 keys know. Raises ValueError for a key of low order."""
+    """Derive two X25519 keys' common secret. Raises ValueError for a key of low order."""
     return sharing(secret)(public)
 
 
@@ -62,7 +64,7 @@ def sharing(secret: bytes) -> Callable[[bytes], bytes]:
 
 
 def is_low_order(public: bytes) -> bool:
-    """Whether a public key leads everyone to the same shared secret, or is none at all."""
+    """Return whether a public key leads everyone to the same shared secret, or is none at all."""
     try:
         shared(bytes([1]) * SECRET, public)
     except ValueError:
@@ -76,18 +78,18 @@ def derived(secret: bytes, info: bytes) -> bytes:
 
 
 def pair_info(context: bytes, one: str, other: str) -> bytes:
-    """What a pair key is for: the sum, and the two names in order."""
+    """The context of a pair key: the sum, and the two names in order."""
     low, high = sorted((one, other))
     return digest(context, b"pair", low.encode(), high.encode())
 
 
 def own_info(context: bytes) -> bytes:
-    """What the key of a site's own mask is for."""
+    """The context of the key of a site's own mask."""
     return digest(context, b"own")
 
 
 def box_info(context: bytes, sender: str, receiver: str, *, offered: bytes) -> bytes:
-    """What the key of a box is for: one offer, by its public key `offered`, from one to another."""
+    """The context of a box's key: one offer, by its public key `offered`, from one to another."""
     return digest(context, b"box", offered, sender.encode(), receiver.encode())
 
 
@@ -146,7 +148,7 @@ def _add(blocks: Sequence[tuple[int, NDArray[Any]]], keys: Sequence[tuple[bytes,
 
 
 def _keystream(key: bytes, offset: int) -> CipherContext:
-    """What turns zeros into the keystream of a key, from this byte on."""
+    """A cipher that turns zeros into the keystream of a key, from this byte on."""
     counter, rest = divmod(offset, 16)
     stream = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(16, "big"))).encryptor()
     stream.update(bytes(rest))
@@ -159,7 +161,7 @@ def sealed(key: bytes, inside: bytes) -> bytes:
 
 
 def unsealed(key: bytes, box: bytes) -> bytes | None:
-    """What is in a box; None if this key did not seal it."""
+    """Open a box; None if this key did not seal it."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)
     except (InvalidTag, ValueError):
@@ -171,7 +173,9 @@ def fresh_signer() -> Ed25519PrivateKey:
     return Ed25519PrivateKey.generate()
 
 
-# --- Secrets in shares: any `least` of them give the secret back, fewer say nothing about it
+# --- Secret sharing
+#
+# Any `least` shares give the secret back, fewer say nothing about it.
 #
 # Shamir, "How to Share a Secret", Communications of the ACM 22(11), 1979, over the integers modulo
 # 2^521 - 1. Place x (1, 2, …) gets the value of a random polynomial at x; the secret is its value

@@ -31,8 +31,9 @@ from confide.federation.quantising import Rounding, cut_off
 from confide.federation.seals import digest
 from confide.federation.steps import Learnt, Step
 
-# --- Narrow lanes for changes of weights: of 16 or 8 bits, for what the last sum says they come
-#     to
+# --- Narrow lanes
+#
+# Lanes of 16 or 8 bits for changes of weights, ranged by the last sum.
 #
 # A lane of 4 bytes has room for a change of 8, and changes of weights are hundreds of times
 # smaller. So after a sum the server knows how large the changes are, and the next sum has lanes
@@ -69,7 +70,9 @@ def largest_of(layout: Layout, step: Step, lanes: Lanes) -> dict[str, float]:
     }
 
 
-# --- What summed lanes come to: the sum of what sites would have sent without lanes
+# --- Decoding of summed lanes
+#
+# They give the sum of what sites would have sent without lanes.
 #
 # The sum of what was learnt is worked out array by array, when it is asked for: the sum of a large
 # model, twice its size in float64, is never held whole.
@@ -120,7 +123,7 @@ class Summed(dict[str, np.ndarray]):
 
 
 def finishing(layout: Layout, step: Step, *, ask: object, total: Total) -> Finish:
-    """How a part of the sum of changes becomes that of what sites would have sent, in place.
+    """Make the function from a part of the sum of changes to the sum of replies, in place.
 
     `total` has the other fields of the sum.
     """
@@ -151,7 +154,7 @@ def add_times(array: np.ndarray, start: np.ndarray, times: Any) -> None:
 NUMBERS = 2.0**24
 """The scale of numbers such as a loss."""
 _SLACK = 1 + 1e-6
-"""How many times the largest change a change may be, by rounding."""
+"""Tolerance, as a factor, for rounding when a change is at its limit."""
 _NARROW = 2**10
 """Among more sites, roundings alone would fill too much of a lane of 2 bytes."""
 SHARED = (1, 2, 4)
@@ -181,12 +184,12 @@ class Part:
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """The number of its numbers."""
         return math.prod(self.shape)
 
     @property
     def is_shared(self) -> bool:
-        """Whether its lanes hold changes times a site's share."""
+        """True if its lanes hold changes times a site's share."""
         return self.width in SHARED and not self.codes
 
     @property
@@ -199,7 +202,7 @@ class Part:
 class Layout:
     """All parts of a reply, end to end.
 
-    `whole` is what all sites' weights sum to at most; so many `sites` must have room in every lane.
+    `whole` bounds the sum of all sites' weights; every lane has room for `sites` sites.
     """
 
     parts: tuple[Part, ...]
@@ -266,7 +269,7 @@ class Layout:
         return lanes
 
     def total_of(self, step: Step, ask: object, lanes: Lanes) -> tuple[Total, int]:
-        """What summed lanes come to, field by field as in `Federation.sum`; and the odd sites.
+        """Decode summed lanes field by field, as in `Federation.sum`; also gives the empty sites.
 
         Arrays of what was learnt are worked out when they are asked for (`Summed`).
         """
@@ -326,7 +329,7 @@ def _finished(finish: Finish, part: Part, made: Callable[[], np.ndarray]) -> np.
 def layout_of(
     step: Step, ask: object, *, sites: int, examples: float, narrow: Narrow | None = None
 ) -> Layout:
-    """How the reply of a summed step to this ask is laid out; `sites` are asked."""
+    """Return the layout of a summed step's reply to this ask; `sites` are asked."""
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
     shapes = step.shapes(ask) if step.shapes is not None else {}
     parts = [Part(ODD, "", (), 8, 1.0)]

@@ -1,4 +1,6 @@
-"""The messages of secure sums: sites greet once, and every sum takes four exchanges.
+"""Secure sums: their messages, what sites sign in them, and the roster.
+
+Sites greet once, and every sum takes four exchanges.
 
 1. *offer*: the site does its work, and sends a fresh key, sealed shares and commitments;
 2. *mask*: it hears whose offers came, and sends its numbers under masks;
@@ -221,7 +223,7 @@ def check_hex(field: str, text: str, size: int) -> None:
         raise GuardError(f"{field} is malformed", expected=f"{2 * size} hexadecimal digits")
 
 
-# --- What names a sum, and what sites sign and commit to in it
+# --- Names of sums, and the sites' statements in them
 
 
 class Asked:
@@ -263,13 +265,13 @@ def named_by(
 
 
 def agreement(context: bytes, offered: dict[str, str], names: list[str]) -> bytes:
-    """What a site signs: the sum, whose offers came with which key, whose masked numbers came."""
+    """The statement that a site signs: the sum, whose offers (and keys) and masked numbers came."""
     one = digest(*(part for name, key in offered.items() for part in (name.encode(), raw(key))))
     return statement("agree", context, one, digest(*(name.encode() for name in names)))
 
 
 def offer_statement(context: bytes, key: str, *, commitment: str, boxes: str, marks: str) -> bytes:
-    """What a site signs of its offer."""
+    """The statement about its offer that a site signs."""
     return statement("offer", context, *map(raw, (key, commitment, boxes, marks)))
 
 
@@ -296,7 +298,9 @@ def raw(text: str) -> bytes:
         raise Refusal("bad-ask") from error
 
 
-# --- Who takes part in secure sums, how many must, and the keys with which they greet each other
+# --- The roster and the threshold
+#
+# The members of secure sums, the fewest of them, and the keys with which they greet.
 #
 # n sites are on the roster, of which up to c may be in league with the server. A sum covers at
 # least t sites, the least number with 2t > n + c: then two sets of t sites have an honest site in
@@ -305,7 +309,7 @@ def raw(text: str) -> bytes:
 
 
 def colluders(sites: int) -> int:
-    """How many sites may be in league with the server, unless the settings say otherwise.
+    """The number of sites that may be in league with the server, unless the settings say otherwise.
 
     >>> [colluders(n) for n in (3, 5, 6, 7, 10, 50)]
     [1, 1, 1, 2, 3, 16]
@@ -316,7 +320,7 @@ def colluders(sites: int) -> int:
 def threshold(sites: int, colluding: int) -> int:
     """t, the fewest sites in a sum.
 
-    Raises SettingsError if so few sites cannot hide one of them from so many colluders.
+    Raises SettingsError if these are too few sites to hide one of them from the colluders.
 
     >>> [threshold(n, colluders(n)) for n in (3, 4, 5, 7, 10)]
     [3, 3, 4, 5, 7]
@@ -332,7 +336,7 @@ def threshold(sites: int, colluding: int) -> int:
 
 
 class Vetting(Protocol):
-    """What a site knows of the others before a run."""
+    """Facts that a site has about the others before a run."""
 
     def check(self, ask: Meet) -> None:
         """Raise Refusal unless the site sums with these sites, and these identity keys."""
@@ -392,13 +396,13 @@ class Session:
     _boxes: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False)
 
     def box_secret_with(self, public: bytes) -> bytes:
-        """What this process and the owner of a public key for boxes know; worked out once."""
+        """Return the secret shared with the owner of a public key for boxes; worked out once."""
         if public not in self._boxes:
             self._boxes[public] = shared(self.box_secret, public)
         return self._boxes[public]
 
     def greeting(self) -> Greeted:
-        """What the other sites have to know."""
+        """The reply that introduces this site to the others."""
         box_key, sign_key = public_of(self.box_secret), self.signer.public_key().public_bytes_raw()
         said = _greeting(self.run, self.name, self.binding, box_key, sign_key, account=self.account)
         return Greeted(

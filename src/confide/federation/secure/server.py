@@ -72,7 +72,9 @@ from confide.federation.secure.steps import (
 from confide.federation.steps import Step
 from confide.files import json_of, text_of, write_of_run
 
-# --- What the server does with offers and shares: it hands them on, and takes all masks off a sum
+# --- Offers, shares and unmasking at the server
+#
+# It hands offers and shares on, and takes all masks off a sum.
 #
 # A share that does not fit its digest is the fault of who gave it: whoever held it has compared it
 # when it came. A box that gave its holder no such share is the fault of who made it. What shares
@@ -95,7 +97,7 @@ class Open:
 
 
 def is_sound(context: bytes, roster: Roster, offer: Offered, *, name: str) -> bool:
-    """Whether an offer is whole, and signed by its site for this sum."""
+    """Return whether an offer is whole, and signed by its site for this sum."""
     boxes, marks = digest(offer.boxes_O148.tobytes()).hex(), digest(offer.marks_N64.tobytes()).hex()
     said = offer_statement(
         context, offer.key, commitment=offer.commitment, boxes=boxes, marks=marks
@@ -107,7 +109,7 @@ def is_sound(context: bytes, roster: Roster, offer: Offered, *, name: str) -> bo
 
 
 def asks_to_mask(now: Open, roster: Roster) -> dict[str, Mask]:
-    """What each site hears of the offers: all keys, and the boxes for itself."""
+    """Make each site's ask to mask: all offered keys, and the boxes for itself."""
     names, offers = sorted(now.offers), now.offers
     common = {
         "context": now.context.hex(),
@@ -188,7 +190,9 @@ def _closed(blame: Blame, owner: str, why: str) -> FederationError:
     return FederationError(f"the sum stays closed: {owner}: {why}", fix="resume the run")
 
 
-# --- One attempt at a secure sum, at the server: it asks, adds up, and takes the masks off
+# --- One attempt at a secure sum, at the server
+#
+# It asks, adds up, and takes the masks off.
 
 
 Exchange = Callable[..., Generator[tuple[str, Any], None, None]]
@@ -371,7 +375,9 @@ def _add(layout: Layout, lanes: Lanes, more: Lanes) -> None:
         np.add(own.view(kind), other.view(kind), out=own.view(kind))
 
 
-# --- Which sites the sums of a run have lost, and in which turn, as the server's disk has it
+# --- Lost sites
+#
+# The server's disk holds which sites the sums of a run have lost, and in which turn.
 #
 # Sites do not help to sum a set that has grown, and open the sum of a turn for one set only. So a
 # run that goes on from an earlier checkpoint has to lose the same sites in the same turns. They
@@ -402,12 +408,12 @@ class Losses:
 
 
 _ROOM = 8.0
-"""How many times as large as the mean change of the last sum a site's may be."""
+"""The limit of a site's change, in multiples of the mean change of the last sum."""
 
 
 @dataclass
 class Found:
-    """A sum: by field, over these sites, of which so many had nothing to add.
+    """A sum: by field, over these sites, and the number of those with nothing to add.
 
     `far`: those of `sites` whose group was summed, but is too far from the others to count.
     """
@@ -424,7 +430,7 @@ class Found:
 
     @property
     def answered(self) -> int:
-        """How many sites had something to add that counts."""
+        """The number of sites that had something to add that counts."""
         return len(self.sites) - len(self.far) - self.odd
 
 
@@ -581,7 +587,7 @@ class Summing:
 
 
 def _rooms_after(largest: Mapping[str, float], sites: int) -> dict[str, float]:
-    """How large a site's change may be in the next sum, by array, from those of this one."""
+    """Work out the range of a site's change in the next sum, by array, from those of this one."""
     times = max(_ROOM, 2 * math.sqrt(sites))
     return {name: times * most for name, most in largest.items() if most}
 
@@ -594,12 +600,13 @@ def _spoilt(step: Step, round: int) -> FederationError:
     )
 
 
-# --- Sums over fixed groups of sites, and what they come to when groups that are far off do not
-#     count
+# --- Secure sums per group
+#
+# Groups of sites are fixed, and outlying groups do not count.
 #
 # Under masks no single update can be compared with the others. The sums of fixed groups can: each
 # hides its sites from the server as the sum of all would. A group whose mean change is many times
-# as large as that of the others is left out of the round, as a site is where single replies are
+# that of the others is left out of the round, as a site is where single replies are
 # seen; of the rest, a median moves little if one holds a liar. The price is that the server sees
 # each group's sum.
 #

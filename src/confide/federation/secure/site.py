@@ -70,7 +70,9 @@ from confide.federation.secure.messages import (
     share_marks,
 )
 
-# --- Which sets of sites a site has helped to sum, so that no difference of two sums tells of one
+# --- A site's record of sums
+#
+# It holds the sets of sites in them, so that no difference of two sums tells of one site.
 #
 # Two sums of the same replies over sets that differ by one site give that site's reply away. So a
 # site writes down each set before it gives the shares that open its sum, and refuses
@@ -87,7 +89,7 @@ from confide.federation.secure.messages import (
 SUMS = "sums"
 """The folder in a site's memory."""
 TURN = "turn-"
-"""How the files begin that hold the set of one turn."""
+"""The prefix of the files that hold the set of one turn."""
 
 
 class Turns(NamedTuple):
@@ -170,7 +172,7 @@ class Sets:
         return path.read_text().strip() if there else ""
 
     def sizes(self) -> list[int]:
-        """How many sites were in each sum that the site has helped to open."""
+        """The number of sites in each sum that the site has helped to open."""
         return [len(path.read_text().split()) for path in sorted(self._folder.glob(f"{TURN}*"))]
 
     def _shrink(self, turn: Turns, said: str) -> None:
@@ -227,7 +229,9 @@ def _once(turn: Turns) -> str:
     return "once-" + named.hex()
 
 
-# --- One sum at a site, from its offer to its shares. It lives in the process and ends with it
+# --- One sum at a site, from its offer to its shares
+#
+# It lives in the process and ends with it.
 
 
 R = TypeVar("R")
@@ -556,7 +560,7 @@ class Member:
         return now
 
     def _checked(self, now: Ongoing, ask: Mask) -> dict[str, bytes]:
-        """What this site knows with each other one, by keys that are each signed by its site.
+        """Check each other site's signed keys, and derive the secret shared with it.
 
         Raises Refusal.
         """

@@ -49,7 +49,7 @@ from confide.federation.steps import Shapes, Step, Turn
 from confide.seeds import derive_seed
 
 Sums = Literal["plain", "masked"]
-"""How replies are summed: as numbers, or as whole numbers in lanes under masks."""
+"""Ways to sum replies: as numbers, or as whole numbers in lanes under masks."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def unmask(site: Site, memory: object, ask: Unmask, turn: Turn) -> tuple[Shares,
 
 
 def offer(site: Site, memory: object, ask: Opening, turn: Turn) -> tuple[Offered, object]:
-    """What every summed step lets leave first; `SumHost` answers under the step's own name."""
+    """Answer the first part of every summed step; `SumHost` answers under the step's own name."""
     raise Refusal("unknown-step")
 
 
@@ -108,7 +108,7 @@ EXCHANGES = {step.name: step for step in (GREET, MEET, MASK, AGREE, UNMASK)}
 
 
 def is_summed(step: Step) -> bool:
-    """Whether a step's replies are summed wherever sums are secure."""
+    """Return whether a step's replies are summed wherever sums are secure."""
     return step.summed or step.tables is not None
 
 
@@ -150,7 +150,7 @@ def as_asked(step: Step, sums: Sums) -> Step:
 
 
 def offered(step: Step, *, sites: int) -> Step:
-    """The step as it is asked for a masked sum among so many sites: an opening, then an offer."""
+    """The step as it is asked for a masked sum among N `sites`: an opening, then an offer."""
     shapes: Shapes = {"boxes_O148": {"": (sites - 1, BOX)}, "marks_N64": {"": (sites, 64)}}
     return _asked(step, shapes, check=check_offered)
 
@@ -161,7 +161,7 @@ def masking(layout: Layout) -> Step:
 
 
 def unmasking(sites: int) -> Step:
-    """The exchange in which shares for so many sites come."""
+    """The exchange in which shares for N `sites` come."""
     shapes: Shapes = {"given_M": {"": (sites,)}, "shares_M66": {"": (sites, SHARE)}}
     return replace(UNMASK, shapes=lambda ask: shapes)
 
@@ -182,7 +182,9 @@ def _asked(step: Step, shapes: Shapes, *, check: Any = None) -> Step:
     )
 
 
-# --- A site's answers where sums are secure: exchanges, and summed steps that come as openings
+# --- Secure answers of a site
+#
+# Exchanges, and summed steps that come as openings.
 #
 # Whatever depends on text is never refused in the open: a reply that cannot be summed, whatever
 # the reason, becomes zeros and a one in the lane `odd`, and the site's own log says why. Refusals
@@ -265,7 +267,7 @@ class SumHost:
         return encode(offer)
 
     def _common(self, step: Step, opening: Opening, given: bytes, *, round: int) -> bytes:
-        """What the site holds and hears besides the ask, and is to be the same at all sites.
+        """Digest what must be the same at all sites besides the ask: what they hold and hear.
 
         Raises Refusal if the step goes on from a sum that the site did not help to open.
         """

@@ -37,7 +37,9 @@ from confide.federation.messages import MOST_BYTES
 from confide.files import Tree, bytes_of, json_of, plain_name, text_of
 from confide.settings.reading import read_toml
 
-# --- The parts of a kit's or a consortium's description, each checked before it is used
+# --- A kit's or a consortium's description
+#
+# Each part is checked before it is used.
 
 
 _KINDS: dict[str, type | tuple[type, ...]] = {"port": int, "days": (int, float), "sites": tuple}
@@ -50,7 +52,7 @@ def names_of(kind: type) -> list[str]:
 
 
 def parts_of(kind: type, held: Tree, file: Path) -> Tree:
-    """What a description says about each field of a `kind`.
+    """Read a description's value of each field of a `kind`.
 
     Raises:
         KeyError: a field is missing.
@@ -97,7 +99,9 @@ def check_schema(held: object, file: Path, schema: int) -> None:
         )
 
 
-# --- Which names a consortium, its sites, its lead, its server and its runs may have
+# --- Names
+#
+# The rules for those of a consortium, its sites, its lead, its server and its runs.
 
 
 SERVER = "server"
@@ -162,7 +166,7 @@ def _check_form(what: str, name: str) -> None:
 
 
 def _is_no_text(value: str) -> bool:
-    """Whether FLARE, which gets names on a command line, would read this as something else."""
+    """True if FLARE, which gets names on a command line, would read this as something else."""
     try:
         float(value)
     except ValueError:
@@ -227,7 +231,9 @@ def check_order(
         ) from error
 
 
-# --- What every startup kit allows, as the files that NVIDIA FLARE reads from a kit's `local/`
+# --- Policies of startup kits
+#
+# They are the files that NVIDIA FLARE reads from a kit's `local/`.
 #
 # The defaults of FLARE 2.9 let a lead ship code, let anyone with a role read a site's files, and
 # send each site's error log to the server. Here only what a run needs is allowed:
@@ -581,14 +587,17 @@ def expires(kit: Kit) -> datetime.datetime:
         ) from error
 
 
-# --- Removes what NVIDIA FLARE leaves in a kit: folders of runs, and a growing audit log
+# --- Cleanup of kits
+#
+# NVIDIA FLARE leaves folders of runs and a growing audit log; they are removed.
 #
 # To be called before any process of the kit runs, when every run has ended. The outcome of runs
 # lies in `runs`, `store` and a site's memory, which nothing here touches.
 
 
 KEPT = 5
-"""How many folders of runs stay, the newest ones: they hold the logs of the runs' processes."""
+"""The number of folders of runs that stay, the newest ones: they hold the logs of the runs'
+processes."""
 AUDIT = Path("audit.log")
 AUDIT_BYTES = 5_000_000
 AUDITS_KEPT = 4

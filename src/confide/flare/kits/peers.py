@@ -35,7 +35,9 @@ from confide.federation.seals import is_digest, statement
 from confide.files import bytes_of, for_the_owner, json_of, text_of, write_atomically
 from confide.flare.kits.kit import Kit, check_peer
 
-# --- Identity keys: each place makes an Ed25519 key of its own, which never leaves it
+# --- Identity keys
+#
+# Each place makes an Ed25519 key of its own, which never leaves it.
 #
 # The keys in kits come from the founder of the consortium, so they give no protection from that
 # person, and they change whenever a kit is renewed. Identity keys have neither flaw. Peers pin
@@ -59,7 +61,7 @@ class Identity:
 
     @property
     def fingerprint(self) -> str:
-        """What peers pin: 64 hexadecimal digits."""
+        """The digest that peers pin: 64 hexadecimal digits."""
         return fingerprint_of(self.public)
 
     def sign(self, said: bytes) -> str:
@@ -256,7 +258,7 @@ class Pins:
 
 
 Vouched = Callable[[Card], bool]
-"""Whether a card is certified by a kit of this consortium."""
+"""Tells whether a card is certified by a kit of this consortium."""
 
 
 @dataclass(frozen=True)
@@ -350,7 +352,7 @@ class Vouching:
         self._server = kit.identity
 
     def __call__(self, card: Card) -> bool:
-        """Whether the card's certificate fits our root, its name and today, and its key signed."""
+        """True if the card's certificate fits our root, its name and today, and its key signed."""
         try:
             root = x509.load_pem_x509_certificate(bytes_of(self._root))
             shown = x509.load_pem_x509_certificate(card.certificate.encode())
@@ -431,7 +433,9 @@ def _pinned(kit: Kit, name: str) -> Pin:
     return pins[name]
 
 
-# --- Checks that a site's processes, which have no terminal, can open an encrypted shared key
+# --- Encrypted shared keys at a site
+#
+# A site's processes have no terminal; this checks that they can open the key.
 
 
 def check_key(kit: Kit) -> None:

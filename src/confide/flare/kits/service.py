@@ -1,4 +1,6 @@
-"""A systemd unit that runs a kit: as one user, without rights, and with few folders to write in.
+"""A kit as a service: its systemd unit, and why a site is not connected.
+
+The unit runs a kit as one user, without rights, and with few folders to write in.
 
 The text of a unit is settings line by line, so a path could smuggle one in. A path is written
 between quotes, with the signs that systemd would expand doubled, and refused if it holds a control
@@ -137,7 +139,9 @@ def _quoted(word: str | Path, *, dollars: bool = False) -> str:
     return f'"{text.replace("$", "$$") if dollars else text}"'
 
 
-# --- Why a site is not connected: knock at the server's port with the kit's own certificate
+# --- Diagnosis of a missing connection
+#
+# It knocks at the server's port with the kit's own certificate.
 
 
 SECONDS = 3.0

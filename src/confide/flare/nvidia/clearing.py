@@ -1,4 +1,4 @@
-"""What a server holds of runs, and how to delete it: only runs that are over, or that are named.
+"""Cleanup of runs at a server: only runs that are over, or that are named.
 
 Each run has its folder, `runs/RUN`, and its submissions, which NVIDIA FLARE keeps in `store/runs`,
 each with a name, its outcome, and what the lead can download.
@@ -24,7 +24,7 @@ _RESULT, _META, _ENDED = "result.json", "meta", "FINISHED"
 
 @dataclass(frozen=True)
 class Held:
-    """What a server holds of one run.
+    """One run that a server holds.
 
     `over`: it has a result or never began, so it cannot be resumed. `last`: when anything of it was
     last written, in UTC. `folders`: everything that is held, `bytes` in all.
@@ -38,7 +38,7 @@ class Held:
 
 
 def held(kit: Kit) -> tuple[Held, ...]:
-    """What the server of this kit holds, the oldest first. Raises KitError: unreadable."""
+    """List the runs that this kit's server holds, the oldest first. Raises KitError: unreadable."""
     with os_errors_as(
         KitError,
         "the server's runs cannot be read",
@@ -58,7 +58,7 @@ def chosen(
     runs: Sequence[str] = (),
     now: datetime.datetime | None = None,
 ) -> tuple[Held, ...]:
-    """The runs that are over and older than so many days, and the named ones, over or not.
+    """The runs that are over and older than `days`, and the named ones, over or not.
 
     Raises KitError if the server holds no run of a given name.
     """

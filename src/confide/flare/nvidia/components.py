@@ -1,4 +1,6 @@
-"""The site's component in NVIDIA FLARE: hands each task's bytes to the site's home and back.
+"""The components of a site and of the server in NVIDIA FLARE.
+
+A site's hands each task's bytes to the site's home and back.
 
 No part of an exception leaves: FLARE sees our reply, which may be a `Failure` without text, or an
 empty one.
@@ -98,13 +100,15 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         return data.getvalue()
 
 
-# --- The server's component in NVIDIA FLARE: the rounds of a run over real sites
+# --- The server's component in NVIDIA FLARE
+#
+# The rounds of a run over real sites.
 #
 # The run's folder lies in the server's kit (`runs/RUN`) and outlives FLARE's processes, so a run
 # that is submitted again continues from its last checkpoint. At the end a fixed list of its files
 # is copied to where FLARE collects what the lead may download.
 #
-# Whatever a lead submits is hostile until `naming.check_order` has checked it.
+# Whatever a lead submits is hostile until `check_order` has checked it.
 
 
 SILENCE = 45.0
@@ -116,7 +120,7 @@ RUNS, PUBLIC = "runs", "public"
 
 
 class _Ordered(TypedDict):
-    """What a lead submits; of any types until it is checked."""
+    """The order as a lead submits it; of any types until it is checked."""
 
     run: str
     settings: str
@@ -191,7 +195,7 @@ class ConfideController(Controller):  # type: ignore[misc]
     def _conducted(
         self, folder: Path, *, root: Path, abort_signal: Signal, fl_ctx: FLContext
     ) -> bool:
-        """Whether the run succeeded or failed for good; if not, the lead submits it again."""
+        """Conduct a run; return False if the lead is to submit it again."""
         sites = self._order["sites"]
         self._heard = dict.fromkeys(sites, time.monotonic())
         engine = FlareEngine(

@@ -32,7 +32,9 @@ from confide.federation.messages import encode
 from confide.federation.steps import Delivery
 from confide.flare.kits.kit import LARGEST
 
-# --- Large messages, fetched in parts: FLARE never has the whole of one in its hands
+# --- Large messages
+#
+# They are fetched in parts: FLARE never has the whole of one in its hands.
 #
 # FLARE puts a message together in several copies, at the sender and at the receiver. So a message
 # of more than `WHOLE` bytes stays in its sender's outbox. A ticket travels in its place, and the
@@ -54,7 +56,7 @@ _PART_NAME, _AT, _BYTES = "name", "at", "part"
 
 @dataclass(frozen=True)
 class Ticket:
-    """What travels in place of a message: its name in the sender's outbox, and its bytes.
+    """A stand-in for a message: its name in the sender's outbox, and its bytes.
 
     Nobody can guess a name, so only who was sent the ticket gets the message.
     """
@@ -63,7 +65,7 @@ class Ticket:
     size: int
 
     def is_sound(self) -> bool:
-        """Whether it is of a form that an outbox makes."""
+        """True if it is of a form that an outbox makes."""
         named = type(self.name) is str and re.fullmatch("[0-9a-f]{32}", self.name) is not None
         return named and type(self.size) is int and 0 < self.size <= LARGEST
 
@@ -84,7 +86,7 @@ class Outbox:
         engine.register_aux_message_handler(PART_TOPIC, self.answer)
 
     def put(self, data: bytes) -> bytes | Ticket:
-        """What shall travel: a large message's ticket, any other message itself."""
+        """Choose what travels: a large message's ticket, any other message itself."""
         if len(data) <= WHOLE:
             return data
         ticket = Ticket(secrets.token_hex(16), len(data))
@@ -150,7 +152,9 @@ def _part(
     raise EngineError("a part of a large message did not come")
 
 
-# --- How a message is put into an NVIDIA FLARE `Shareable`: bytes, a number and a seal each way
+# --- Messages in NVIDIA FLARE's `Shareable`
+#
+# Bytes, a number and a seal each way.
 #
 # In place of the bytes of a large message there is its ticket (`confide.flare.nvidia.engine`).
 
@@ -200,7 +204,7 @@ def _put(shareable: Shareable, data: bytes | Ticket) -> None:
 
 
 def _held(shareable: Shareable) -> bytes | Ticket | None:
-    """What is in it, bytes before a ticket; None if neither is of its proper form."""
+    """Read the bytes or, after them, the ticket; None if neither is of its proper form."""
     data = shareable.get(_DATA)
     if data is not None:
         return data if type(data) is bytes else None
@@ -208,7 +212,9 @@ def _held(shareable: Shareable) -> bytes | Ticket | None:
     return ticket if ticket.is_sound() else None
 
 
-# --- Frees the memory that NVIDIA FLARE keeps for messages already sent or read
+# --- Memory of past messages
+#
+# NVIDIA FLARE keeps it for messages already sent or read; here it is freed.
 #
 # A FLARE stream refers to itself, so it keeps its message and a buffer of a megabyte until Python
 # collects old objects. That is seldom, and the messages of many rounds pile up.
@@ -284,7 +290,7 @@ class FlareEngine:
     ) -> Generator[Delivery, None, None]:
         """Every asked site's reply, in the order they come, or a failure: `lost` or `timeout`.
 
-        `seals` vouch for the asks (`flare.run.signing`). Raises EngineError if FLARE ends the run,
+        `seals` vouch for the asks (`federation.seals`). Raises EngineError if FLARE ends the run,
         RunError if a large reply finds no room on the disk.
         """
         free()
@@ -391,7 +397,7 @@ class _Fetched:
 
 
 def _alone(said: Callable[[], Delivery]) -> Generator[Delivery, None, None]:
-    """What a site said, once; nothing else here keeps a large one."""
+    """Deliver a site's reply once; nothing else here keeps a large one."""
     delivery = said()
     if len(delivery.reply) > LARGE:
         free()

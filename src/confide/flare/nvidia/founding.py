@@ -1,4 +1,4 @@
-"""Founding a consortium, and making kits under its authority."""
+"""Founding a consortium, making kits under its authority, and revoking sites."""
 
 from __future__ import annotations
 
@@ -221,7 +221,9 @@ def _check(made: Consortium) -> None:
         )
 
 
-# --- The sites that the server no longer lets in, whatever certificate they show
+# --- Revoked sites
+#
+# The server no longer lets them in, whatever certificate they show.
 #
 # A certificate cannot be called back, so the server keeps a list of names: the one that NVIDIA
 # FLARE reads from a server's kit when it starts. Here a running server follows that file too: a

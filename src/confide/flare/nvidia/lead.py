@@ -1,4 +1,4 @@
-"""The lead's public functions: start a run over real sites, or end one, with the lead's kit."""
+"""The lead's public functions and its session: start a run over real sites, or end one."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ from confide.runs.folder import RunFolder
 from confide.runs.result import Result
 from confide.settings import Settings, load
 
-# --- The lead's session with the server, over NVIDIA FLARE's Python API
+# --- The lead's session with the server
+#
+# It uses NVIDIA FLARE's Python API.
 
 
 T = TypeVar("T")
@@ -46,7 +48,7 @@ _CLEARING = 30.0
 
 
 class LeadSession:
-    """What the lead asks of the server; reconnects if the connection is lost."""
+    """The lead's session with the server; reconnects if the connection is lost."""
 
     def __init__(self, kit: Kit, *, timeout: float = 20.0) -> None:
         self._kit = kit

@@ -52,9 +52,9 @@ LINK = {
     "NVFLARE_STREAMING_RETRY_WAIT": "20",
     "NVFLARE_STREAMING_RETRY_TIMEOUT": "300",
 }
-"""How FLARE sends a long message: in parts of 256 KiB, with at most 1 MiB under way, resent after
-20 s. Its defaults are for 25 Gbit/s: 64 MB at once, all resent every 5 s. On a link of a few Mbit/s
-the copies would jam the link and hold up the heartbeats."""
+"""FLARE's settings for a long message: in parts of 256 KiB, with at most 1 MiB under way, resent
+after 20 s. Its defaults are for 25 Gbit/s: 64 MB at once, all resent every 5 s. On a link of a few
+Mbit/s the copies would jam the link and hold up the heartbeats."""
 MODELS = "models"
 """The folder in a kit with models, by the names that a run's settings give them."""
 KILLED_WITHIN = 10.0
@@ -66,7 +66,7 @@ TURNED_AWAY = (
 
 @dataclass(frozen=True)
 class Status:
-    """How a kit's processes are doing.
+    """The state of a kit's processes.
 
     Attributes:
         kind: server or site.
@@ -124,12 +124,12 @@ def stop(kit: Kit, *, wait: float = 20.0) -> bool:
 
 
 def lives(kit: Kit) -> bool:
-    """Whether any process of the kit is there."""
+    """Return whether any process of the kit is there."""
     return bool(_processes(kit))
 
 
 def status(kit: Kit) -> Status:
-    """How the kit's processes are doing, as far as this machine can tell. Raises KitError."""
+    """Return the state of the kit's processes, as far as this machine can tell. Raises KitError."""
     processes = _processes(kit)
     resident = next((one for one in processes if _is(one, RESIDENT)), None)
     state = _state(kit)
@@ -162,7 +162,7 @@ def status(kit: Kit) -> Status:
 
 
 def _just(at: float) -> bool:
-    """Whether this moment is less than a heartbeat away; a clock set back leaves some to come."""
+    """True if this moment is less than a heartbeat away; a clock set back leaves some to come."""
     return abs(time.time() - at) < HEARTBEAT_TIMEOUT
 
 
@@ -283,7 +283,7 @@ def _marked(one: psutil.Process, kit: Kit) -> bool:
 
 
 def _is(one: psutil.Process, *modules: str) -> bool:
-    """Whether the process runs one of these modules."""
+    """Return whether the process runs one of these modules."""
     try:
         return not set(modules).isdisjoint(one.cmdline())
     except psutil.Error:
@@ -338,13 +338,13 @@ def _state(kit: Kit) -> Tree:
 
 
 def follows(kit: Kit, *, wait: float) -> bool:
-    """Whether a running server knows who is revoked; waits for it at most `wait` seconds."""
+    """Wait at most `wait` seconds until a running server knows the revoked; return if it does."""
     names = list(revoked(kit))
     return _until(lambda: _state(kit).get("revoked") == names, wait)
 
 
 def _until(true: Callable[[], bool], seconds: float) -> bool:
-    """Wait until it is true, at most so many seconds; whether it became true."""
+    """Wait at most N `seconds` until it is true; return whether it became true."""
     end = time.monotonic() + seconds
     while not true():
         if time.monotonic() >= end:

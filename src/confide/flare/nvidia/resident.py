@@ -23,7 +23,9 @@ from typing import Any
 from confide.flare.kits.kit import HEARTBEAT_EVERY, SERVER, Kit, open_kit, organisation
 from confide.flare.nvidia.processes import lock
 
-# --- What a resident process may log: what kind of thing happened and where, never any content
+# --- Logs of a resident process
+#
+# They tell what kind of thing happened and where, never any content.
 #
 # FLARE's log messages name steps, sites, sizes and times. An exception's message can hold anything
 # that the failing line worked on, so only its kind and the lines of code are logged.

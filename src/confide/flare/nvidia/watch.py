@@ -95,14 +95,14 @@ class Watch(FLComponent):  # type: ignore[misc]
             return ""  # a kit that cannot be read is reported elsewhere
 
     def _answered(self, fl_ctx: FLContext) -> bool:
-        """Whether the server answered; FLARE sends "after" events for timed-out heartbeats too."""
+        """True if the server answered; FLARE sends "after" events for timed-out heartbeats too."""
         if time.monotonic() - self._asked >= MESSAGE_TIMEOUT:
             return False
         cell = fl_ctx.get_prop(SystemComponents.FED_CLIENT).cell
         return bool(cell.core_cell.is_cell_connected(FQCN.ROOT_SERVER))
 
     def _old(self) -> bool:
-        """Whether the last note is over a second old: with many sites not every one is written."""
+        """True if the last note is over a second old: with many sites not every one is written."""
         return time.monotonic() - self._noted > 1.0
 
     def _note(self, *, connected: bool, refused: bool = False) -> None:

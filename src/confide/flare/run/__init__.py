@@ -1,1 +1,1 @@
-"""What a run over real sites does at the lead, the server and the sites, whatever the engine."""
+"""Runs over real sites at the lead, the server and the sites, whatever the engine."""

@@ -35,7 +35,9 @@ from confide.settings.sitefile import (
 )
 from confide.settings.tables import OF_SITES
 
-# --- How far a site's agreement goes, and whether a run stays within it. Nothing here reads files
+# --- Limits of a site's agreement
+#
+# A run is checked against them. Nothing here reads files.
 
 
 ALONE = "alone"
@@ -92,12 +94,12 @@ def fewest(settings: Settings, sites: Sequence[str]) -> int:
 
 
 def combine_of(settings: Settings) -> str:
-    """How the server combines what sites send."""
+    """The name of the rule by which the server combines what sites send."""
     return settings.federation.combine
 
 
 def limit_of(settings: Settings) -> float:
-    """How many times the usual size an update may have; 0 where none can be compared."""
+    """The limit of an update in multiples of the usual size; 0 where none can be compared."""
     own = settings.federation
     return 0.0 if own.sums == "masked" and not own.groups else own.limit
 
@@ -307,7 +309,7 @@ class Reread(Generic[Held]):
 
 
 class Agreements:
-    """What the site whose own file is `path` has agreed to, as of now.
+    """The present agreements of the site whose own file is `path`.
 
     `today` gives the day at the site; it is called for every run.
     """

@@ -1,4 +1,4 @@
-"""The steps that every run over real sites has around those of its method: join, leave and close.
+"""The lead's order, and the steps around those of a method: join, leave and close.
 
 To join, a site gets the settings of the run, checks that it agreed to the method's wire table,
 reads its own text, and says how much it has. To leave, it gets the trained state, keeps it beside
@@ -240,12 +240,14 @@ def wire_digest(rows: Iterable[WireRow]) -> str:
     return hashlib.sha256(table.encode()).hexdigest()[:16]
 
 
-# --- The lead's order: which run, with which settings, at which sites; signed with the lead's key
+# --- The lead's order
+#
+# It names the run, its settings and its sites, and is signed with the lead's key.
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a lead orders. `settings` is the TOML that the sites get.
+    """A lead's order of a run. `settings` is the TOML that the sites get.
 
     `card` and `signature` are the lead's, both empty if the order is not signed.
     """
@@ -333,7 +335,9 @@ def unpacked(text: str, *, run: str, settings: str, version: str) -> Order:
     return order
 
 
-# --- What the server tells the lead about a run under way: the events of the run, by number
+# --- Events for the lead
+#
+# The server tells it of a run under way by the events of the run, by number.
 #
 # The lead asks for the events after the last one it has seen, and gets numbers and names only. It
 # checks what it hears before using it: a server may not be what it says it is.
@@ -351,7 +355,7 @@ _NUMBERS = ("loss", "dev_f1", "best_f1", "seconds", "seconds_left")
 _WORDS = ("site", "step", "message", "score")
 _SCORES = ("dev",)
 _HEARD = (*_WHOLE, *_NUMBERS, *_WORDS, *_SCORES)
-"""What the lead is told of an event; the scores of single sites stay at the server."""
+"""The keys of an event that reach the lead; the scores of single sites stay at the server."""
 _MOST_SCORES = 32
 _STATES = ("running", "finished", "failed")
 _MOST = 10**15
@@ -440,7 +444,7 @@ def heard_told(said: object, since: int) -> Tree | None:
 
 
 def heard_outcome(data: bytes) -> Tree:
-    """How a run ended, from the file that the server left; empty if the file makes no sense."""
+    """Read a run's outcome from the file that the server left; empty if the file makes no sense."""
     try:
         said = json.loads(data[:MOST_HEARD])
     except (ValueError, RecursionError):

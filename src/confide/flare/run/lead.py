@@ -1,4 +1,4 @@
-"""The lead's side: submit a run to real sites, follow it, resubmit it when the engine fails.
+"""The lead's side: submit a run to real sites, follow it, resubmit it, or stop it.
 
 The run's folder at the lead is like that of `confide run`, without what belongs to the sites. This
 module knows a `Session` with the server, but not how it works.
@@ -38,8 +38,9 @@ from confide.runs.standing import ended, rounds_after, started
 from confide.settings import REFERENCES, Settings, dump
 from confide.version import __version__
 
-# --- The lead's notes in a run's folder, from which it can continue after a crash:
-#     `coordinate.json`
+# --- The lead's notes
+#
+# They lie in a run's folder as `coordinate.json`, from which it can continue after a crash.
 #
 # The mark of a run that was ended is a file of its own, so that the process that follows the run
 # and the one that ends it never write the same file.
@@ -98,7 +99,9 @@ def check_not_ended(folder: RunFolder) -> None:
         )
 
 
-# --- Which files of a run's folder travel: those that a run writes, by name, and nothing else
+# --- Files of a run that travel
+#
+# Those that a run writes, by name, and nothing else.
 #
 # The server copies them to where FLARE collects what the lead may download; the lead takes the
 # same files, and no others, from the download.
@@ -500,7 +503,9 @@ class _Following:
         return outcome
 
 
-# --- Stops a run over real sites early; it can be resumed
+# --- Stopping a run over real sites
+#
+# It can be resumed.
 #
 # Its checkpoints at the server and its memory at the sites are kept.
 
@@ -554,7 +559,7 @@ def end_run(folder: RunFolder, connect: Callable[[], Session]) -> Ending:
 
 
 def _end(session: Session, submission: str) -> bool:
-    """Whether it was running and was ended. Raises EngineError if it does not end in time."""
+    """True if it was running and was ended. Raises EngineError if it does not end in time."""
     first = status = session.status(submission)
     if first.startswith(FINISHED):
         return False

@@ -79,7 +79,9 @@ from confide.settings.reading import parse_toml
 from confide.text.document import Document
 from confide.version import __version__
 
-# --- The server's side of evidence: an engine that seals every ask and checks every reply's seal
+# --- Evidence at the server
+#
+# An engine seals every ask and checks every reply's seal.
 #
 # It wraps any engine that carries seals beside messages, and does not know what messages mean.
 # `confide.federation.seals` describes the seals.
@@ -102,7 +104,7 @@ class Carrier(Protocol):
         timeout: float | None,
         seals: Mapping[str, bytes] | None = None,
     ) -> Generator[Delivery, None, None]:
-        """As `Engine.deliver`, with a seal for each ask; a site's own seal is in its delivery."""
+        """Deliver asks with a seal for each; a site's own seal is in its delivery."""
         ...
 
 

@@ -94,7 +94,9 @@ from confide.settings.sitefile import Agreement
 from confide.training.devices import compute_at, place_of
 from confide.version import __version__
 
-# --- The other sites of a run with secure sums, as a site knows them: cards, and earlier rosters
+# --- Peers of a site in secure sums
+#
+# A site knows their cards, and earlier rosters.
 #
 # Each site's identity key is pinned when it is first met, as the server's and the lead's are; a
 # site whose file says `compared` sums only with sites whose fingerprints people have compared.
@@ -108,7 +110,7 @@ _ACCOUNT = re.compile(r"([1-9][0-9]{0,14}) ([0-9a-f]{64})", re.ASCII)
 
 @dataclass(frozen=True)
 class Heads:
-    """How each peer's account of noise stood when it last greeted, in a folder of the site's.
+    """The last known state of each peer's account of noise, in a folder of the site's.
 
     An account that was put back from a backup has fewer charges than its peers have seen, or as
     many and another digest. What such a site spends again is counted nowhere, so nobody sums with
@@ -221,11 +223,13 @@ def member_of(
     )
 
 
-# --- Where a real site computes: as its own file says, whatever the run's settings say
+# --- Devices of a real site
+#
+# It computes as its own file says, whatever the run's settings say.
 
 
 def own_computing(file: SiteFile) -> Tree:
-    """What a site's own file says of devices, in place of the run's settings."""
+    """Read the devices that a site's own file names in place of the run's settings."""
     return {name: getattr(file, name) for name in ("device", "precision", "at_once")}
 
 
@@ -240,7 +244,7 @@ def compute_as(settings: Settings) -> None:
 
 LEDGER = "ledger.jsonl"
 UNKNOWN = "(unknown step)"
-"""What a ledger calls a step that this place does not know, whatever it was called."""
+"""The ledger's name for a step that this place does not know, whatever it was called."""
 
 
 class SiteHome:
@@ -305,7 +309,7 @@ class SiteHome:
 
     @property
     def only_compared(self) -> bool:
-        """Whether the site deals only with peers whose fingerprints people have compared."""
+        """True if the site deals only with peers whose fingerprints people have compared."""
         return self._file.compared
 
     def _noted(self, step: str, round: int, data: bytes, reply: bytes) -> bytes:
@@ -585,7 +589,9 @@ def check_home(file: SiteFile) -> Gathered:
     return gather(settings, memory, key_file=None)
 
 
-# --- The site's side of evidence: a home that answers only asks that the server's key has signed
+# --- Evidence at a site
+#
+# Its home answers only asks that the server's key has signed.
 #
 # It checks the seal of an ask before the home sees the ask, notes both seals in the site's ledger,
 # and seals the reply. `confide.federation.seals` describes the seals.

@@ -47,7 +47,7 @@ from confide.settings.sitefile import Agreement, parse_consent
 
 @dataclass(frozen=True)
 class Consent:
-    """What a method would send from a site, how far it may go, and whether the site agreed.
+    """A site's consent to a method: what would be sent, how far it may go, and whether it agreed.
 
     `lines` are those of the proposed agreement, beside those of the present one; `beyond` names the
     lines in which more is asked than was agreed. `until` is the last day of the present agreement;
@@ -93,7 +93,7 @@ def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
 def consent(
     kit: Kit, method: str, *, asked: Settings | None = None, bounds: Sequence[str] = ()
 ) -> Consent:
-    """What a method would send from this site, and how far an agreement to it would go.
+    """Describe what a method would send from this site, and how far an agreement to it would go.
 
     The proposal is what a run with the settings `asked` needs, changed by `bounds`. Without
     settings it is the present agreement, or one with the usual bounds. Raises SettingsError,

@@ -18,7 +18,7 @@ from confide.runs.folder import RUNS, RunFolder
 from confide.settings import SiteFile, load_site
 
 SOON = 14
-"""An agreement that ends within so many days is said to end soon."""
+"""The days before the end of an agreement in which it is said to end soon."""
 
 GUARDS = {
     "min_sentences": "trains on no fewer sentences",
@@ -33,9 +33,9 @@ GUARDS = {
     "delta": "the δ at which that ε holds",
     "unit": "the unit of text for which it holds",
     "patients": "a document's name up to one of these characters is its patient",
-    "reply_every": "sends sums under noise only at multiples of so many seconds",
+    "reply_every": "sends sums under noise only at multiples of this many seconds",
 }
-"""What a site does because of each guard."""
+"""Each guard's effect at a site."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ def site_of(kit: Kit) -> SiteFile:
 
 
 def held_of(kit: Kit) -> dict[str, HeldAgreement]:
-    """What the site agreed to, by method. Raises KitError, SettingsError."""
+    """Read the site's agreements, by method. Raises KitError, SettingsError."""
     return Agreements(site_file(kit)).of(site_of(kit))
 
 
@@ -138,7 +138,7 @@ def summed(kit: Kit) -> Summed:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a site's sums under noise have spent over all runs: ε at `delta`, of at most `most`."""
+    """A site's privacy budget over all runs: the ε spent at `delta`, of at most `most`."""
 
     charges: int
     epsilon: float

@@ -51,7 +51,9 @@ from confide.text.formats import read
 from confide.text.segment import segmented
 from confide.version import __version__
 
-# --- What the demonstration's recogniser finds in held-out sentences, beside what is marked there
+# --- Finds in held-out sentences
+#
+# Those of the demonstration's recogniser, beside what is marked there.
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +129,9 @@ def _marks(gold: Document, predicted: Document, sentence: Sentence) -> Iterable[
         )
 
 
-# --- The parts of the demonstration: what each trains, runs of it, and what came out
+# --- The parts of the demonstration
+#
+# Their training, their runs, and their results.
 
 
 RUNS = {"alone": "alone", "federated": "fedavg", "pooled": "pooled"}
@@ -251,7 +255,7 @@ PARTS = (
 
 
 def entities(settings: Path, out: Path, *, of: int = 1, on_event: Watcher | None = None) -> Part:
-    """Run the first part, of so many: its runs stand beside the corpus, its report beside them."""
+    """Run the first of `of` parts: its runs stand beside the corpus, its report beside them."""
     runs = {}
     for name, method in RUNS.items():
         _say(on_event, (f"1 of {of}, " if of > 1 else "") + f"{FIRST.title}: {name}")
@@ -318,7 +322,7 @@ def _part(plan: Plan, runs: Mapping[str, Path], federated: str, page: Path) -> P
 
 
 def _left(named: str, trained: FinishedRun) -> tuple[Left, ...]:
-    """What left, by step and field, from the ledger; the wire table says what a field carries."""
+    """Rows of what left, by step and field; the wire table says what a field carries."""
     what = {(row.step, row.field): row.what for row in wire(named) if row.direction == "up"}
     sums = Counter[tuple[str, str, str]]()
     for line in trained.ledger:
@@ -330,7 +334,9 @@ def _left(named: str, trained: FinishedRun) -> tuple[Left, ...]:
     )
 
 
-# --- The demonstration's page: what each part showed, and what left the sites
+# --- The demonstration's page
+#
+# The results of each part, and the bytes that left the sites.
 
 
 TOGETHER = "together"
@@ -338,7 +344,7 @@ WORDS = {
     "alone": "each site alone",
     "pooled": "all text in one place",
 }
-"""How the page calls a run; a run that is not named here is the federated one."""
+"""The page's names for runs; a run that is not named here is the federated one."""
 MOST_FIELDS = 4
 """Fields of a part that the page names; its report has them all."""
 
@@ -383,7 +389,9 @@ def _width(part: Part) -> dict[str, str]:
     return {name: f"{100 * score:.1f}%" for name, score in part.scores.items()}
 
 
-# --- The demonstration in one picture: scores, what the model finds, and what left the sites
+# --- The demonstration in one picture
+#
+# Scores, what the model finds, and what left the sites.
 
 
 WIDEST = 108
@@ -463,7 +471,7 @@ def _apart(marks: Sequence[Placed]) -> Iterator[Placed]:
 
 
 def _shown(marks: Sequence[Mark]) -> Iterator[Mark]:
-    """What the model found, and what it missed where it found nothing else."""
+    """Marks of what the model found, and of what it missed where it found nothing else."""
     found = [(mark.start, mark.start + len(mark.words)) for mark in marks if mark.found]
     for mark in marks:
         end = mark.start + len(mark.words)
@@ -489,7 +497,7 @@ PICTURE = "demo.svg"
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """What the demonstration made: its folder, the run folders, example sentences and the pages.
+    """The demonstration's output: its folder, the run folders, example sentences and the pages.
 
     `runs` are those of the first part: alone, federated, pooled. `f1` is their strict F1 on test
     text from 0 to 1, by run and then by site ("all": together). `left` is what left each site in

@@ -1,4 +1,4 @@
-"""What is logged of a run: names and numbers of its events, and its settings without paths."""
+"""Facts of a run for logs: names and numbers of its events, and its settings without paths."""
 
 from __future__ import annotations
 

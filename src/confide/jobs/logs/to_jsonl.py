@@ -38,7 +38,7 @@ class JsonLines:
 
 
 def line(event: Event, now: float) -> Tree:
-    """What one line says. Only a failure has a message: the code's words, never a site's text."""
+    """Make one line. Only a failure has a message: the code's words, never a site's text."""
     found: Tree = {
         "schema": SCHEMA,
         "time": datetime.fromtimestamp(now, UTC).isoformat(timespec="milliseconds"),

@@ -99,7 +99,7 @@ def held_out_bags(
 
 
 def identity(document: Document, entity_id: str, same: Same) -> str:
-    """What makes two mentions one entity.
+    """Return the identity by which two mentions are one entity.
 
     With "concept", the first identifier of a knowledge base; without an identifier, or with
     "letters", the mention's letters in one case with single blanks. Raises DataError if the
@@ -154,11 +154,12 @@ def _relations(example: RelationExample, document: Document) -> list[str]:
     return list(found)
 
 
-# --- From relation examples to the numbers of a piecewise CNN: words, and the places of two
-#     entities
+# --- Inputs of a piecewise CNN
+#
+# Relation examples become numbers: words, and the places of two entities.
 #
 # Nothing is padded: the words of all sentences follow one another. A sentence of more words than
-# `longest` is cut to those around its entities, as in `relation_pieces`: never through an entity,
+# `longest` is cut to those around its entities, as in `kinds.pieces`: never through an entity,
 # unless it is longer than half a window; if the two are too far apart, the middle is dropped.
 #
 # Shapes: N words of all sentences (of a batch: of the batch's), S sentences, B sentences of a
@@ -189,7 +190,7 @@ class EncodedSentences(EncodedPairs):
 
 @dataclass(frozen=True, eq=False)
 class SentenceBatch:
-    """What a piecewise CNN reads: sentences one after the other, without padding.
+    """A batch for a piecewise CNN: sentences one after the other, without padding.
 
     `distinct_U` are the batch's words, `PAD` first. `ids_N3` holds for each word its place in
     `distinct_U` and its positions relative to head and tail: 0 is none, `farthest + 1` is inside

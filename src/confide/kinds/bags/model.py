@@ -78,7 +78,9 @@ from confide.training.trainer import (
 from confide.training.vocabulary import PAD, How, VectorFile, Vocabulary
 from confide.training.weights import set_rows
 
-# --- A piecewise convolutional network: the features of a sentence about two entities
+# --- A piecewise convolutional network
+#
+# The features of a sentence about two entities.
 #
 # Zeng, Liu, Chen & Zhao, "Distant Supervision for Relation Extraction via Piecewise Convolutional
 # Neural Networks", EMNLP 2015, 3.1-3.3; Sui et al., "Distantly Supervised Relation Extraction in
@@ -205,7 +207,7 @@ class _Block:
 
 
 class _Kept(Context, Protocol):
-    """What the forward pass keeps."""
+    """The forward pass's values for the backward pass."""
 
     blocks: list[_Block]
 
@@ -517,7 +519,7 @@ _SCORES: dict[Denoise, Callable[[Tensor, Tensor, Tensor, int], Tensor]] = {
 
 
 EncodedBags = EncodedSentences | EncodedRelations
-"""What a model of bags reads: words for a piecewise CNN, word pieces for an encoder."""
+"""The input of a model of bags: words for a piecewise CNN, word pieces for an encoder."""
 
 _AT_ONCE = 100_000  # sentences that are scored together
 
@@ -535,7 +537,7 @@ def bag_scores(
     """scores_GR between 0 and 1; `groups[g]` are the rows of bag `g`.
 
     For "none" and "one", each relation's maximum probability over the bag's sentences; for the
-    others, see `models.bags`. Raises DataError if a bag is empty.
+    others, see `kinds.bags.model`. Raises DataError if a bag is empty.
     """
     if any(not len(group) for group in groups):
         raise DataError("a bag has no sentence")
@@ -596,7 +598,7 @@ class PcnnForm:
 
 @dataclass(frozen=True)
 class EncoderForm:
-    """How an encoder reads a sentence: the fields of `learning.relations.RelationForm`."""
+    """An encoder's way to read a sentence: the fields of `RelationForm`."""
 
     types: tuple[str, ...] = ()
     blind: bool = True

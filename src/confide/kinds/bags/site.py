@@ -116,7 +116,9 @@ from confide.training.vocabulary import (
 )
 from confide.training.weights import load, trained
 
-# --- The form of a bag model, and how the sites agree on it and on the words that it reads
+# --- The form of a bag model
+#
+# The sites agree on it and on the words that it reads.
 #
 # What leaves a site: that it holds the common key; keyed digests of its words with their counts
 # (`reader = "pcnn"`), or a digest of its public encoder; the names of its relations and entity
@@ -144,7 +146,7 @@ class CountBags:
 
 @dataclass(frozen=True)
 class BagsCounted:
-    """What the common model must know of a site. W words."""
+    """A site's facts for the common model. W words."""
 
     word_digests_W16: NDArray[np.uint8] = carries(
         "keyed digests of the site's words, sorted; none if an encoder reads", most=MOST_WORDS
@@ -197,7 +199,7 @@ class BagForm(PairForm):
         return {name: rows_of_digests(self.word_digests_V16) for name in self.tables()}
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, BagSiteModel)
 
     def extractor(
@@ -325,7 +327,7 @@ def settled_bags(run: RunSettings, *, denoise: str) -> dict[str, Any]:
 
 
 def bag_form_of(memory: BagForm) -> Made:
-    """The form as `learning.bags` knows it: without words, encoder and weights."""
+    """The form as `kinds.bags.model` knows it: without words, encoder and weights."""
     reader: PcnnForm | EncoderForm
     if memory.reader == PCNN:
         sizes: dict[str, Any] = {**memory.sizes, "how": memory.how, "activation": memory.activation}
@@ -373,21 +375,23 @@ def triple_digest(memory: BagForm, key: bytes, triple: tuple[str, str, str]) -> 
     return digest(key, "triple", json.dumps([memory.nonce, *triple]))
 
 
-# --- A bag model at a site: bags of encoded sentences, made once, and one model per process
+# --- A bag model at a site
+#
+# Bags of encoded sentences, made once, and one model per process.
 #
 # Shapes: S sentences (examples), G bags, R relations (class 0 is no relation), W winners.
 
 
 @dataclass
 class _SharedWords(SharedModel):
-    """A bench of words, with the rows of vector files that were read for them."""
+    """A shared model of words, with the rows of vector files that were read for them."""
 
     trainer: BagTrainer
     words_V16: NDArray[np.uint8]
     vectors: dict[Path, VectorFile] = field(default_factory=dict)
 
     def knows(self, form: BagForm) -> bool:
-        """Whether this bench was made for the form's words."""
+        """Return whether the shared model was made for the form's words."""
         ours, theirs = self.words_V16, form.word_digests_V16
         return ours is theirs or np.array_equal(ours, theirs)
 
@@ -410,8 +414,8 @@ class Looked:
 class BagSiteModel(SiteModel):
     """A bag model at a site.
 
-    Beyond what every desk does, it scores every relation in every training sentence (`likely`) and
-    can train on chosen sentences only (`fit` with `only_W`).
+    Beyond what every site model does, it scores every relation in every training sentence
+    (`likely`) and can train on chosen sentences only (`fit` with `only_W`).
     """
 
     form: BagForm
@@ -439,7 +443,7 @@ class BagSiteModel(SiteModel):
 
     @property
     def bench(self) -> _SharedWords:
-        """The process's bench. Raises Refusal if the site's key or encoder differs."""
+        """The process's shared model. Raises Refusal if the site's key or encoder differs."""
         key, form, encoder = self.key, self.form, None
         if form.reader != PCNN:
             encoder = encoder_of(self.site, form.encoder)
@@ -567,7 +571,7 @@ class BagSiteModel(SiteModel):
         return Fitted(trained(model), report.loss, report.sentences)
 
     def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
-        """What these weights lose on each bag of the documents."""
+        """Work out the loss of these weights on each bag of the documents."""
         form, known = self.form, set(self.form.relations)
         examples = candidates(documents, rules_of(form)).examples
         bags = training_bags(examples, documents, same=form.same)  # type: ignore[arg-type]
@@ -601,7 +605,9 @@ _NONE = np.zeros(0, np.int64)
 _NO_DIGESTS = np.zeros((0, DIGEST_BYTES), np.uint8)
 
 
-# --- The report of a bag model at a site: bags whose likeliest relation is wrong, or right
+# --- The report of a bag model at a site
+#
+# Bags whose likeliest relation is wrong, or right.
 #
 # Shapes: G bags, R relations (class 0 is no relation).
 
@@ -680,7 +686,9 @@ def _shown(
     }
 
 
-# --- A trained bag model in use: documents in, facts out, each with its supporting sentences
+# --- A trained bag model in use
+#
+# Documents in, facts out, each with its supporting sentences.
 #
 # Shapes: S sentences (examples), G bags, R relations (class 0 is no relation).
 
@@ -739,7 +747,7 @@ class BagExtractor:
         return ()
 
     def only(self, labels: Collection[str]) -> BagExtractor:
-        """The same model."""
+        """Return the model itself."""
         return self
 
     def facts(self, documents: Sequence[Document], *, least: float | None = None) -> list[Fact]:
@@ -775,7 +783,7 @@ class BagExtractor:
         return count_ranked(scores_GR, self.relations, bags.facts)
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
-        """What the model gets right and wrong on annotated documents."""
+        """Score the model on annotated documents."""
         return bag_report(self, documents)
 
     def _read(self, documents: Sequence[Document]) -> _Read:
@@ -855,7 +863,9 @@ def extractor_with(
     )
 
 
-# --- A released bag model: it needs no key; if a PCNN reads, its words are in the clear
+# --- A released bag model
+#
+# It needs no key; if a PCNN reads, its words are in the clear.
 
 
 @dataclass(frozen=True)
@@ -932,7 +942,7 @@ class BagKind:
         return settled_bags(run, denoise=run.bags.denoise)
 
     def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
-        """What the settings make of the asks of the kind's own steps."""
+        """Fields of the asks of the kind's own steps, from the settings."""
         return {
             COUNT_BAGS.name: vars(asked_of_bags(run)),
             COUNT_BAG_BUCKETS.name: vars(asked_of_buckets(run)),

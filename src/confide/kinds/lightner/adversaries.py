@@ -76,7 +76,7 @@ _NEVER = -1e4  # stands for the logarithm of probability 0
 
 
 class Seen(NamedTuple):
-    """What an adversary sees: the states of every layer of the encoder, and the decoder's last.
+    """An adversary's view: the states of every layer of the encoder, and the decoder's last.
 
     `mask_BP` is None without padding. `real_BT` is true at symbols that are not padding,
     `pseudo_BT` at those of entities that another model found. `log_probs_BTV` may hold minus
@@ -130,13 +130,13 @@ def adversarial_loss(adversary: Adversary, seen: Seen, *, site: int, reversal: f
 
 
 def reversed_gradient(values: Tensor, reversal: float) -> Tensor:
-    """The same values; their gradient is multiplied by minus `reversal`."""
+    """Return the values unchanged; their gradient is multiplied by minus `reversal`."""
     found: Tensor = _Reversed.apply(values, reversal)  # type: ignore[no-untyped-call]
     return found
 
 
 class _Kept(Context, Protocol):
-    """What the forward pass keeps."""
+    """The forward pass's values for the backward pass."""
 
     reversal: float
 
@@ -198,17 +198,19 @@ def _standard(values_RD: Tensor) -> Tensor:
     return centred_RD * (centred_RD.square().mean(0) + _LEAST).rsqrt()
 
 
-# --- LightNER trained against discriminators that tell sites apart: the adversarial baselines
+# --- LightNER with adversaries
+#
+# It is trained against discriminators that tell sites apart: the adversarial baselines.
 #
 # Wang et al., Findings of ACL 2023, Appendix A. The discriminators are trained together with the
-# model, by the same optimiser, and travel with it; `models.adversaries` has their loss. All else
-# is as in `learning.lightner`, including the weights of rows (the paper's baselines have none:
-# weights of 1).
+# model, by the same optimiser, and travel with it; their loss is above. All else is as in
+# `kinds.lightner.model`, including the weights of rows (the paper's baselines have none: weights
+# of 1).
 
 
 @dataclass(frozen=True)
 class Reversal:
-    """How much of a discriminator's reversed gradient reaches the model as training proceeds.
+    """The share of a discriminator's reversed gradient that reaches the model as training proceeds.
 
     Ganin et al. 2016, 5.2.2: λ = most · (2 / (1 + exp(-steepness · p)) - 1), from 0 at the start
     (p = 0) to nearly `most` at the end (p = 1). `steepness = inf`: `most` from the start.

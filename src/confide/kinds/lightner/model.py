@@ -96,8 +96,9 @@ if TYPE_CHECKING:
     from transformers import BartConfig, EncoderDecoderCache
 
 
-# --- BART with prompts: transformers' encoder and decoder, whose self-attention sees prompts as
-#     well
+# --- BART with prompts
+#
+# Transformers' encoder and decoder, whose self-attention sees prompts as well.
 #
 # Lewis et al., "BART: Denoising Sequence-to-Sequence Pre-training", ACL 2020. A prompt is extra
 # keys Φ_K and values Φ_V of a self-attention (Wang et al., Findings of ACL 2023, Eq. 14):
@@ -116,11 +117,11 @@ Prompt = tuple[Tensor, Tensor]
 """Keys and values of one layer: QD for all texts, or BQD for each text its own."""
 
 ATTENTION = "confide prompts"
-"""What transformers calls the attention that is given prompts."""
+"""The name in transformers of the attention that is given prompts."""
 
 
 class Reading(NamedTuple):
-    """What a decoder knows of a text. The mask is added to scores; None without padding."""
+    """A decoder's view of a text. The mask is added to scores; None without padding."""
 
     states_BPD: Tensor
     mask_B11P: Tensor | None
@@ -174,7 +175,7 @@ class Bart(nn.Module):
         return list(found.hidden_states[1:])
 
     def reading(self, states_BPD: Tensor, mask_BP: Tensor | None) -> Reading:
-        """What the decoder knows of texts with these states of the encoder."""
+        """Prepare a decoder's view of texts with these states of the encoder."""
         return Reading(states_BPD, _added(mask_BP))
 
     def write(
@@ -352,7 +353,7 @@ class Prompts(nn.Module):
 
 
 class Text(NamedTuple):
-    """What the model knows of a batch before it writes.
+    """The model's view of a batch before it writes.
 
     `given_BVD` are the symbols' vectors as input, `sought_BVD` those that states are compared with;
     `known_BV` is false at padding.
@@ -409,12 +410,12 @@ class Lightner(nn.Module):
         return start_D
 
     def known(self, batch: LightnerInput, *, q: Tensor | None = None) -> Text:
-        """What is known before writing; the encoder runs unless its states are in the batch."""
+        """Prepare a batch for writing; the encoder runs unless its states are in the batch."""
         read_BPD = batch.states_BPD
         return self.text(batch, self.encoded(batch, q=q) if read_BPD is None else read_BPD)
 
     def text(self, batch: LightnerInput, states_BPD: Tensor) -> Text:
-        """What is known before writing, given the encoder's states."""
+        """Prepare a batch for writing, given the encoder's states."""
         rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
         words_BLD = self.bart.shared(batch.ids_BP[rows_B1, batch.firsts_BL])
         pointed_BLD = (states_BPD[rows_B1, batch.firsts_BL] + words_BLD) / 2
@@ -488,7 +489,7 @@ def split_loss(
 
 
 def split_losses(logits_BTV: Tensor, batch: LightnerInput) -> tuple[Tensor, Tensor]:
-    """The same of logits."""
+    """Compute both losses from logits."""
     log_probs_BTV = functional.log_softmax(logits_BTV, 2)
     return parted(symbol_losses(log_probs_BTV, batch.symbols_BT), batch.source_BT)
 
@@ -514,8 +515,9 @@ def _labels(labels: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
     )
 
 
-# --- Greedy decoding of entities: start, end, type, and so on, until stop (Wang et al. 2023, Eq.
-#     4)
+# --- Greedy decoding
+#
+# Entities are written as start, end, type, and so on, until stop (Wang et al. 2023, Eq. 4).
 #
 # With constraints, a step chooses among the symbols that the grammar allows:
 #
@@ -535,7 +537,7 @@ def _labels(labels: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
 # All texts of a batch advance together. Those that have stopped leave the batch once they are a
 # quarter of it, since leaving copies all keys and values.
 #
-# Shapes: B texts, V symbols, T steps, L words; see `models.lightner`.
+# Shapes: B texts, V symbols, T steps, L words; see `kinds.lightner.model`.
 
 
 _LEAVE = 0.75  # no row leaves while more than this share of them still writes
@@ -558,7 +560,7 @@ def write(
     constrained: bool = True,
     wanted_Y: Tensor | None = None,
 ) -> Written:
-    """What the model writes for each text. Call it without gradients, in evaluation mode.
+    """Write each text's targets, symbol by symbol. Call it without gradients, in evaluation mode.
 
     `wanted_Y` is true at the types that are wanted; None: all, and at least one must be. A text
     that fills all of the decoder's places ends without a stop.
@@ -604,7 +606,7 @@ def _only(text: Text, rows_K: Tensor) -> Text:
 
 
 class _Writing:
-    """What has been written, and what the grammar says of the next symbol."""
+    """The symbols so far, and what the grammar says of the next one."""
 
     def __init__(self, types: int, lengths_B: Tensor, *, wanted_Y: Tensor | None) -> None:
         rows = len(lengths_B)
@@ -679,11 +681,13 @@ def _steps(count: int, beside: Tensor) -> Tensor:
     return torch.arange(count, device=beside.device)
 
 
-# --- Entities as what a pointing decoder writes: start, end, type of each, then stop
+# --- Entities as targets of a pointing decoder
+#
+# Start, end, type of each, then stop.
 #
 # Symbols are numbered: the types first, then stop, then the words of a window from left to right.
 # An entity's end is its last word. Entities are written in the order of their start (Wang et al.,
-# Findings of ACL 2023, Eq. 2). The text itself comes from `data.token_pieces`: windows of long
+# Findings of ACL 2023, Eq. 2). The text itself comes from `kinds.pieces`: windows of long
 # sentences, the place of each word's first piece, the unknown piece for a word without one.
 #
 # Annotation comes later and never changes a piece.
@@ -694,7 +698,7 @@ def _steps(count: int, beside: Tensor) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class Pointers:
-    """What to write for each window: `symbols_N[from_S1[s]:from_S1[s + 1]]`, stop included.
+    """The targets of each window: `symbols_N[from_S1[s]:from_S1[s + 1]]`, stop included.
 
     `source_N` is false at the symbols of entities that another model found. `left_out` counts
     entities that a decoder has no room for.
@@ -711,7 +715,7 @@ class Pointers:
 
 @dataclass(frozen=True, eq=False)
 class PointerBatch(PieceBatch):
-    """What a pointing decoder reads and writes. `lengths_B` counts words.
+    """A batch for a pointing decoder. `lengths_B` counts words.
 
     `symbols_BT` is `NOTHING` in its padding, and empty without annotation. `states_BPD` are the
     encoder's, where they are known already.
@@ -732,7 +736,7 @@ def pointers(
     source: Set[str],
     most: int,
 ) -> Pointers:
-    """What to write for each window, with these spans of each example.
+    """Make the targets of each window, with these spans of each example.
 
     `spans` has the spans of each example, in tokens, without overlap, in any order. `source` are
     the types that the site annotated itself; stop counts as source. If an entity crosses a window's
@@ -845,7 +849,9 @@ def pointer_batch(
     )
 
 
-# --- A pre-trained BART from a folder or the hub: its configuration, weights and tokenizer
+# --- A pre-trained BART from a folder or the hub
+#
+# Its configuration, weights and tokenizer.
 #
 # Files are read as data: JSON and safetensors, never a pickle or code.
 
@@ -876,7 +882,7 @@ class LoadedBart(NamedTuple):
     stop: int
 
     def pieces(self, longest: int) -> Pieces:
-        """How texts are read, `longest` pieces at once. Raises SettingsError if too many."""
+        """Return the form of pieces, `longest` at once. Raises SettingsError if too many."""
         most = self.model.config.max_position_embeddings
         if longest > most:
             raise SettingsError(
@@ -1005,7 +1011,9 @@ def _assembled(model: Bart, tokenizer: Any, config: Config, *, folder: Path) -> 
     )
 
 
-# --- The labels of a model that writes the names of types: the pieces of each name
+# --- Labels
+#
+# A model writes the names of types: the pieces of each name.
 
 
 _BETWEEN = re.compile(r"[-_/\s]+")  # the words of a type's name
@@ -1042,7 +1050,9 @@ def check_labels(types: Sequence[str], labels: Sequence[tuple[int, ...]]) -> Non
         seen[parts] = name
 
 
-# --- The trainer of LightNER: makes it from a BART's files, trains it, finds spans and gradients
+# --- The trainer of LightNER
+#
+# Makes it from a BART's files, trains it, finds spans and gradients.
 #
 # BART itself is frozen; q and its projections are trained and travel (Wang et al., Findings of
 # ACL 2023, 3.1). The gradients for the instance weights are those by q (3.3, Eq. 11).
@@ -1080,7 +1090,7 @@ class LightnerForm:
 
     @property
     def keeps_states(self) -> bool:
-        """Whether the encoder's states of a text never change."""
+        """True if the encoder's states of a text never change."""
         return self.where == "decoder" and self.tune != "all"
 
 
@@ -1105,7 +1115,7 @@ class LightnerText:
 
     @property
     def windows(self) -> tuple[Window, ...]:
-        """What each row is."""
+        """The window of each row."""
         return self.pieces.windows
 
     @property
@@ -1144,7 +1154,7 @@ class LightnerTrainer(EntityTrainer):
 
     @cached_property
     def pieces(self) -> Pieces:
-        """How texts are read. Raises SettingsError if BART reads fewer pieces than `longest`."""
+        """The form of pieces. Raises SettingsError if BART reads fewer than `longest`."""
         return self.bart.loaded.pieces(self.form.longest)
 
     @cached_property
@@ -1192,7 +1202,7 @@ class LightnerTrainer(EntityTrainer):
     ) -> EncodedLightner:
         """The text with these spans of each example; types in `source` are the site's own.
 
-        Raises DataError as `data.pointers.pointers` does.
+        Raises DataError as `pointers` does.
         """
         most = self.bart.loaded.model.config.max_position_embeddings
         written = pointers(text.pieces, spans, types=self.types, source=source, most=most)
@@ -1204,7 +1214,7 @@ class LightnerTrainer(EntityTrainer):
         """The spans of each example, in order of start, as the model writes them greedily.
 
         A span's confidence is the product of the probabilities of its start, end and type, each
-        among all symbols, given what was written before; with `wanted` as `models.pointing` says.
+        among all symbols, given what was written before; `wanted` as `write` takes it.
         """
         types = self.types if wanted is None else wanted
         if not {*types} & {*self.types}:

@@ -97,11 +97,11 @@ class LightnerForm(MadeOfFiles):
         return sum(p.numel() for p in model.parameters())
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, LightnerSiteModel)
 
     def made(self) -> Made:
-        """The form as `learning` makes models of it."""
+        """The form as its trainer knows it."""
         return Made(
             types=tuple(self.types),
             prompts=self.prompts,
@@ -197,7 +197,7 @@ class LightnerKind(EntityKind):
         return {**run.lightner.model_dump(), "rises": rises}
 
     def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
-        """What the settings make of the asks of the kind's own steps."""
+        """Fields of the asks of the kind's own steps, from the settings."""
         return {DESCRIBE.name: asked_of_types(run, run.lightner.bart)}
 
     def agree(

@@ -84,7 +84,7 @@ class Candidates:
 
     @property
     def relations(self) -> dict[str, int]:
-        """How many examples each relation has, `NO_RELATION` included, in alphabetical order."""
+        """Counts of each relation's examples, `NO_RELATION` included, in alphabetical order."""
         return dict(sorted(Counter(example.relation for example in self.examples).items()))
 
 
@@ -197,13 +197,13 @@ class _Pairs:
         return orders if self.rules.direction == "directed" else orders[:1]
 
     def near(self, one: _Place, other: _Place) -> bool:
-        """Whether the two are close enough for the rules, in sentences and tokens."""
+        """Return whether the two are close enough for the rules, in sentences and tokens."""
         if self._beyond(one, other) or self._beyond(other, one):
             return False
         return self.rules.max_tokens is None or self._between(one, other) <= self.rules.max_tokens
 
     def _beyond(self, one: _Place, other: _Place) -> bool:
-        """Whether the second begins too many sentences after the end of the first."""
+        """Return whether the second begins too many sentences after the end of the first."""
         limit = self.rules.max_sentences
         return limit is not None and other.first - one.last > limit
 
@@ -333,7 +333,9 @@ def predicted_labels(found: Candidates, documents: Sequence[Document]) -> list[s
     return [labels.get((one.document, *one.pair), NO_RELATION) for one in found.examples]
 
 
-# --- What a relation model calls the entity types of another model or file
+# --- Names of entity types in a relation model
+#
+# Another model or file may call them otherwise.
 #
 # An entity recogniser and a relation extractor are trained separately, and may have two names for
 # one type: "Chemical" here, "CHEMICAL" there.

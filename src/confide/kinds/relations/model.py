@@ -169,7 +169,9 @@ def loss(model: RelationClassifier, batch: RelationInput) -> Tensor:
     return functional.cross_entropy(model(batch), batch.relations_B, reduction="none")
 
 
-# --- The trainer of relation classifiers: makes them from an encoder's files, trains, predicts
+# --- The trainer of relation classifiers
+#
+# Makes them from an encoder's files, trains, predicts.
 #
 # Shapes: S examples, R relations, F numbers that the last layer reads, G = R · F.
 
@@ -230,7 +232,7 @@ class RelationTrainer(RowTrainer):
 
     @cached_property
     def marking(self) -> Marking:
-        """How examples are marked. Raises SettingsError if the encoder reads too few pieces."""
+        """The marks of examples. Raises SettingsError if the encoder reads too few pieces."""
         self.encoder.check_longest(self.form.longest)
         loaded = self.encoder.loaded
         return Marking(
@@ -376,14 +378,14 @@ class RelationTrainer(RowTrainer):
         return logits_SR
 
     def soft_loss(self, lesson: Lesson, text: EncodedRelations) -> Callable[[Tensor, Rows], Tensor]:
-        """What makes loss_B against a teacher, pair by pair."""
+        """Make the function from rows_B to loss_B against a teacher, pair by pair."""
         teacher_SR = torch.from_numpy(lesson.teacher_TY)
         return lambda logits_BR, rows_B: distillation_loss(
             logits_BR, on(teacher_SR[rows_B], logits_BR), temperature=lesson.temperature
         )
 
     def label_weights(self, lesson: Lesson, text: EncodedRelations) -> Callable[[Rows], Tensor]:
-        """What gives weights_B: how much the loss of each pair's label counts."""
+        """Make the function from rows_B to weights_B: how much each pair's label counts."""
         weights_S = torch.from_numpy(lesson.labels_T)
         return lambda rows_B: weights_S[rows_B]
 

@@ -82,7 +82,9 @@ from confide.training.encoder import FrozenEncoder, Tuning
 from confide.training.trainer import Lesson
 from confide.training.weights import load, trained
 
-# --- The form of a relation classifier, and how the sites agree on it
+# --- The form of a relation classifier
+#
+# The sites agree on it at the start.
 #
 # What leaves a site: which public encoder it has (a digest of that encoder's files, the same at
 # all sites), the names of its relations and entity types, and which types its relations link.
@@ -104,7 +106,7 @@ class DescribeRelations:
 
 @dataclass(frozen=True)
 class RelationsDescribed:
-    """What the common classifier must know of a site."""
+    """A site's facts for the common classifier."""
 
     encoder: str = carries("digest of the encoder's public files", rule="open")
     dim: int = carries("width of the encoder's states", rule="open")
@@ -195,7 +197,7 @@ class RelationForm(PairForm):
         return {}
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, RelationSiteModel)
 
     def extractor(
@@ -359,7 +361,9 @@ def trainer_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationTrainer:
     return RelationTrainer(encoder, form)
 
 
-# --- Pseudo-complete annotation of pairs: a site's own relations, plus a model's that it lacks
+# --- Pseudo-complete annotation of pairs
+#
+# A site's own relations, plus a model's that it lacks.
 #
 # Wang et al. 2023, 3.2, Eq. 5.
 #
@@ -411,7 +415,7 @@ def completed(
 def among(
     predicted: Sequence[Document], gold: Sequence[Document], annotated: Collection[str]
 ) -> list[Document]:
-    """The documents with only relations that somebody looked for in their text.
+    """The documents with only relations that annotators looked for in their text.
 
     These are the `annotated` relations, and those that occur in the gold documents.
     """
@@ -427,7 +431,9 @@ def relations_in(documents: Sequence[Document]) -> set[str]:
     return {one.type for document in documents for one in document.relations} - {NO_RELATION}
 
 
-# --- A public set of relation examples: text that the server and all sites may read
+# --- A public set of relation examples
+#
+# Text that the server and all sites may read.
 #
 # A site predicts it with its own model (`RelationSiteModel.predicted`); the server's own model,
 # the student, learns from these predictions.
@@ -573,7 +579,9 @@ class RelationStudent:
         return self._made[1:]
 
 
-# --- A relation classifier at a site: examples, encoded once, and one model per process
+# --- A relation classifier at a site
+#
+# Examples, encoded once, and one model per process.
 
 
 @dataclass(frozen=True)
@@ -587,8 +595,8 @@ class Looked:
 class RelationSiteModel(SiteModel):
     """A relation classifier at a site.
 
-    Beyond what every desk does, it predicts public examples (`predicted`), labels the site's own
-    pairs with what a model finds there (`completed`), and gives the gradients of single pairs
+    Beyond what every site model does, it predicts public examples (`predicted`), labels the site's
+    own pairs with what a model finds there (`completed`), and gives the gradients of single pairs
     (`slopes`).
     """
 
@@ -613,7 +621,7 @@ class RelationSiteModel(SiteModel):
 
     @property
     def bench(self) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's encoder is not the common one."""
+        """The process's shared model. Raises Refusal if the site's encoder differs."""
         encoder = encoder_of(self.site, self.form.encoder)
         if encoder.digest != self.form.digest:
             raise Refusal("other-encoder")
@@ -683,7 +691,7 @@ class RelationSiteModel(SiteModel):
         return self.trainer.annotated(self.looked("train").encoded, np.array(self.known))
 
     def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
-        """What these weights lose on each pair."""
+        """Work out the loss of these weights on each pair."""
         known = set(compress(self.form.relations, self.known))
         examples = with_labels(candidates(documents, rules_of(self.form)).examples, known)
         own = self.trainer.annotated(self.featured(examples), np.array(self.known))
@@ -746,7 +754,9 @@ class RelationSiteModel(SiteModel):
         return relations_scored(counts)
 
 
-# --- The report of a relation classifier at a site: what it gets wrong and right, by document
+# --- The report of a relation classifier at a site
+#
+# Its errors and its right answers, by document.
 
 
 _Case = tuple[RelationExample, str, float | None]
@@ -838,7 +848,9 @@ def weighted_pair(where: str, example: RelationExample, weight: float) -> dict[s
     }
 
 
-# --- A trained relation classifier in use: documents in, documents out
+# --- A trained relation classifier in use
+#
+# Documents in, documents out.
 
 
 @dataclass(frozen=True)
@@ -859,11 +871,11 @@ class RelationExtractor:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """What it can be restricted to: all relations of the model."""
+        """The labels it can be restricted to: all relations of the model."""
         return tuple(name for name in self.relations if name != NO_RELATION)
 
     def only(self, labels: Collection[str]) -> RelationExtractor:
-        """The same model, which finds these relations alone."""
+        """Restrict the model to these relations."""
         return replace(self, wanted=frozenset(labels))
 
     @property
@@ -881,7 +893,7 @@ class RelationExtractor:
         return calibrated(made, self.calibrator, of="relations")
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
-        """What the model gets right and wrong, without relations that nobody looked for."""
+        """Score the model, without relations that no site looked for."""
         if self.wanted is not None:
             documents = among(documents, [], self.wanted)
         predicted = self(documents)
@@ -933,7 +945,9 @@ def extractor_of(
     return RelationExtractor(trainer, model, rules_of(memory), tuple(memory.known_types))
 
 
-# --- A released relation classifier: it needs its encoder's files, and no key
+# --- A released relation classifier
+#
+# It needs its encoder's files, and no key.
 
 
 @dataclass(frozen=True)
@@ -1008,7 +1022,7 @@ class RelationKind:
         return settled_pairs(run, encoder=True, pool=run.classifier.pool)
 
     def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
-        """What the settings make of the asks of the kind's own steps."""
+        """Fields of the asks of the kind's own steps, from the settings."""
         own = {"encoder": run.classifier.encoder, "closed": run.privacy is not None}
         return {DESCRIBE_RELATIONS.name: own}
 

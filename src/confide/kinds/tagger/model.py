@@ -1,4 +1,6 @@
-"""The trainer of CRF taggers, neural or linear, whose loss splits by token (`models.chain_rule`).
+"""The trainer of CRF taggers, neural or linear, and the features that a linear one reads.
+
+Its loss splits by token (`training.crf`).
 
 All of a tagger is trained and travels; the gradients for the instance weights are those of the
 linear layer below its CRF (Wang et al. 2023, 3.3, take them at the prompt, which all layers share).
@@ -64,11 +66,13 @@ from confide.training.trainer import (
 from confide.training.vocabulary import How, Vocabulary, digest
 from confide.training.weights import initial
 
-# --- The features of a word that a linear model reads, as keyed numbers
+# --- Features of a word
+#
+# A linear model reads them, as keyed numbers.
 #
 # Sites hash their features under a key that they share and the server never sees, as they do with
-# the words of a vocabulary (`data.batches.vocabulary`). Here nothing needs counting first: the
-# hash itself says which weights belong to a feature (`models.linear`).
+# the words of a vocabulary (`training.vocabulary`). Here nothing needs counting first: the
+# hash itself says which weights belong to a feature (`training.tagger`).
 #
 # A word has features that are read at its own place (its first letters), also by its next
 # neighbours (its last letters and its shape), and also by theirs (the word itself and its short
@@ -170,12 +174,11 @@ class EncodedSplit:
 class TaggerTrainer(EntityTrainer):
     """Makes and trains taggers of one form.
 
-    `words`, `characters`, `how`, `max_tokens` and `max_characters` as `data.encoding.encode` takes
-    them; `word_dropout` is the share of tokens that training reads as the unknown word.
-    `sizes.tags` counts the tags of `tags`. `open` is the weight, from 0 to 1, of the types that the
-    site lacks at a token outside all entities: above 0, what is learnt is the likelihood of all
-    paths that the annotation allows (`models.partial`). `marks` turns words into the features of a
-    linear tagger.
+    `words`, `characters`, `how`, `max_tokens` and `max_characters` as `encode` takes them;
+    `word_dropout` is the share of tokens that training reads as the unknown word. `sizes.tags`
+    counts the tags of `tags`. `open` is the weight, from 0 to 1, of the types that the site lacks
+    at a token outside all entities: above 0, what is learnt is the likelihood of all paths that the
+    annotation allows (`training.crf`). `marks` turns words into the features of a linear tagger.
     """
 
     head: ClassVar[str] = "crf.linear"
@@ -224,7 +227,7 @@ class TaggerTrainer(EntityTrainer):
     ) -> EncodedSplit:
         """The text with these spans of each example; types in `source` are the site's own.
 
-        Raises DataError as `data.annotation.annotation` does.
+        Raises DataError as `training.batches.annotation` does.
         """
         found = annotation(
             text.windows, spans, examples=text.examples, tags=self.tags, source=source
@@ -301,7 +304,7 @@ class TaggerTrainer(EntityTrainer):
         )
 
     def _opened(self, own: EncodedSplit) -> bool:
-        """Whether a token outside all entities may have any tag but `O`."""
+        """Return whether a token outside all entities may have any tag but `O`."""
         return self.open > 0 and bool(own.open_Y[1:].any())
 
 

@@ -89,7 +89,9 @@ from confide.training.vocabulary import (
 )
 from confide.training.weights import initial, set_words, trained
 
-# --- The form of a BiLSTM-CNNs-CRF tagger (Ma & Hovy 2016) whose words are keyed
+# --- The form of a keyed tagger
+#
+# A BiLSTM-CNNs-CRF tagger (Ma & Hovy 2016) whose words are keyed.
 #
 # What leaves a site at the start: names of the entity types that it annotates, that it holds the
 # common key, keyed digests of its words and characters with counts, how many training sentences it
@@ -103,7 +105,7 @@ WORD_ROWS = "word.weight"
 
 @dataclass(frozen=True)
 class TaggerShape:
-    """What a tagger's shape depends on, and how the tagger reads text."""
+    """The facts that a tagger's shape depends on, and its way to read text."""
 
     types: list[str] = carries("names of the entity types", rule="varies")
     tag_scheme: str = carries("tag scheme that the tagger learns: iobes or iob2")
@@ -151,7 +153,7 @@ class TaggerForm(TaggerShape):
         return dict(zip(self.tables(), map(rows_of_digests, names), strict=False))
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, TaggerSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
@@ -168,7 +170,7 @@ class TaggerForm(TaggerShape):
         return replace(form, sizes={**form.sizes, "tags": len(tag_set(form))})
 
     def bench(self, site: Site) -> SharedModel:
-        """The process's bench. Raises Refusal if the site's key is not the common one."""
+        """The process's shared model. Raises Refusal if the site's key is not the common one."""
         place = (tagger_sizes(self), tag_set(self), site.key(), self.check, self._words)
 
         def make() -> SharedModel:
@@ -264,7 +266,7 @@ def tag_set(form: TaggerShape) -> TagSet:
 
 
 class Vocabularies(NamedTuple):
-    """What turns words and characters into ids; a tagger may read no characters."""
+    """Maps of words and characters to ids; a tagger may read no characters."""
 
     words: Vocabulary
     characters: Vocabulary | None
@@ -363,7 +365,9 @@ class TaggerSiteModel(EntitySiteModel):
         return {WORD_ROWS: words_V} | own
 
 
-# --- A released tagger: its words are in the clear, so it needs no key
+# --- A released tagger
+#
+# Its words are in the clear, so it needs no key.
 
 
 RELEASED_AS = "model.safetensors"
@@ -503,7 +507,7 @@ class TaggerKind(EntityKind):
         return settled_shape(run)
 
     def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
-        """What the settings make of the asks of the kind's own steps."""
+        """Fields of the asks of the kind's own steps, from the settings."""
         return {
             DESCRIBE_TYPES.name: asked_of_types(run),
             COUNT_VOCABULARY.name: {"how": run.vocabulary.how},
@@ -541,10 +545,11 @@ class TaggerKind(EntityKind):
         return released(file)
 
 
-# --- The BiLSTM-CNNs-CRF tagger for methods that give all sites a public set: it knows public
-#     words
+# --- The public tagger
 #
-# Where weights travel, sites number their words by keyed digests (`kinds.vocabulary`). A server
+# The BiLSTM-CNNs-CRF tagger for methods with a public set: it knows public words.
+#
+# Where weights travel, sites number their words by keyed digests (`kinds.agreement`). A server
 # whose own model learns from a public set has no key, so it could not read a word of it. If the
 # sites told it the ids of the public words, it could look up in their counts which site has each
 # word and how often; the key would hide only words outside the public set. So the sites count
@@ -576,11 +581,11 @@ class PublicTaggerForm(OfTags, TaggerShape):
         return dict(zip(self.tables(), (self.words, self.characters), strict=False))
 
     def at(self, site: Site) -> SiteModel:
-        """The desk of this form at a site."""
+        """The site model of this form."""
         return desk_at(site, self, PublicTaggerSiteModel)
 
     def bench(self, site: Site) -> SharedModel:
-        """The process's bench."""
+        """The process's shared model."""
         place = (tagger_sizes(self), self.tags, self._words)
         return site.once("public tagger", *place, make=lambda: SharedModel(self._trainer()))
 
@@ -665,7 +670,7 @@ class PublicTaggerKind(EntityKind):
         return settled_shape(run)
 
     def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
-        """What the settings make of the asks of the kind's own steps."""
+        """Fields of the asks of the kind's own steps, from the settings."""
         name = "" if run.model.context == NONE else run.model.context
         return {DESCRIBE.name: asked_of_types(run, name)}
 

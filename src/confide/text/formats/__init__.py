@@ -101,7 +101,7 @@ FORMATS: dict[str, Format] = {
 _INSTEAD = {
     "conllu": "conll", "i2b2-xml": "brat", "labelstudio-min": "labelstudio", "spert": "gliner",
 }  # fmt: skip
-"""What to write instead of a format that is only read, if something is nearer than jsonl."""
+"""The nearest format to write instead of one that is only read, if it is not jsonl."""
 
 
 def format_named(name: str) -> Format:

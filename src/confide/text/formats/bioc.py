@@ -62,14 +62,14 @@ def read(path: Path, options: Options) -> Reading:
 
 
 def is_bioc(row: object) -> bool:
-    """Whether a JSON object is a BioC collection or document."""
+    """Return whether a JSON object is a BioC collection or document."""
     return isinstance(row, dict) and any(
         isinstance(row.get(key), list) for key in ("passages", *_COLLECTIONS)
     )
 
 
 def begins_bioc(text: str) -> bool:
-    """Whether the beginning of a JSON file is BioC's."""
+    """Return whether the beginning of a JSON file is BioC's."""
     return _PASSAGES.search(text) is not None
 
 
@@ -262,7 +262,9 @@ def _concept_ends(
     return infons[head], infons[tail]
 
 
-# --- Documents to BioC's JSON: one passage each, mentions with a location for every fragment ------
+# --- Documents to BioC's JSON ---------------------------------------------------------------------
+#
+# One passage each, mentions with a location for every fragment.
 
 _KEEPS = Keeps(
     fragments=True, relations=True, concept_relations=True, concepts=True, attributes=True

@@ -254,7 +254,9 @@ def _is_fraction(value: str) -> bool:
         return False
 
 
-# --- Documents to brat standoff: a .txt and an .ann file for each, in one folder ------------------
+# --- Documents to brat standoff -------------------------------------------------------------------
+#
+# A .txt and an .ann file for each, in one folder.
 
 CONFIDENCE = "Confidence"
 _GROUPS = re.compile(r"event E\d+|equivalence \*\d+")

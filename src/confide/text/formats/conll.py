@@ -31,7 +31,9 @@ from confide.text.tagging import (
     tags_from_spans,
 )
 
-# --- Which column of a CoNLL file holds the token and which the tag, judged by evidence -----------
+# --- Columns of a CoNLL file ----------------------------------------------------------------------
+#
+# The columns of tokens and of tags are found by evidence.
 
 _COMMENT = re.compile(r"#($|\s|\w+\s*=|newdoc|newpar|begin |end )")
 _BLANKS = re.compile(r"[ \t]+")
@@ -46,7 +48,7 @@ _STRETCH, _STRETCHES = 1 << 13, 64
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How the lines of one file are split: at tabs or blanks, into how many columns, and which."""
+    """The layout of one file's lines: split at tabs or blanks, into how many columns, and which."""
 
     tabs: bool
     width: int
@@ -62,7 +64,7 @@ class Layout:
         return _BLANKS.split(line) if "  " in line or "\t" in line else line.split(" ")
 
     def plain_rows(self) -> re.Pattern[str]:
-        """What matches lines of these columns and nothing else: no comment, mark or odd value.
+        """A pattern of lines of these columns and nothing else: no comment, mark or odd value.
 
         Tokens and tags are not empty and have no white space in them.
         """
@@ -75,7 +77,7 @@ class Layout:
 
     @property
     def is_token_and_tag(self) -> bool:
-        """Whether each line is a token and its tag, and nothing else (`joined` may cut them)."""
+        """True if each line is a token and its tag, and nothing else (`joined` may cut them)."""
         return (self.width, self.token, self.tag) == (2, 0, 1)
 
     def describe(self) -> str:
@@ -119,17 +121,17 @@ def joined(block: str, cut: str, lines: int) -> tuple[str, list[str]] | None:
 
 
 def looks_like_comment(line: str) -> bool:
-    """Whether a line may be a comment; a token that begins with # may look like one, too."""
+    """True if a line may be a comment; a token that begins with # may look like one, too."""
     return line.startswith("#") and _COMMENT.match(line) is not None
 
 
 def is_document_mark(line: str) -> bool:
-    """Whether a line is CoNLL's mark of a new document."""
+    """Return whether a line is CoNLL's mark of a new document."""
     return line.startswith("-DOCSTART-")
 
 
 def is_affixed(value: str) -> bool:
-    """Whether a value looks like a tag without being one: empty, ``b-per``, ``PER-B``."""
+    """Return whether a value looks like a tag without being one: empty, ``b-per``, ``PER-B``."""
     return not value or _AFFIX.search(value) is not None
 
 
@@ -240,7 +242,7 @@ def _prefixed(value: str) -> bool:
 
 
 def _plain_types(values: Counter[str]) -> bool:
-    """Whether values are types without prefixes: mostly O, few others, no punctuation."""
+    """Return whether values are types without prefixes: mostly O, few others, no punctuation."""
     others = [value for value in values if value != "O"]
     return (
         values["O"] > 0
@@ -261,7 +263,7 @@ def _token_column(columns: Sequence[Sequence[str]], tag: int) -> int:
 
 
 def _running_number(column: Sequence[str]) -> bool:
-    """Whether a column only numbers the tokens (1, 2-3, 4.1, ...)."""
+    """Return whether a column only numbers the tokens (1, 2-3, 4.1, ...)."""
     return all(value[:1].isdigit() and not value.strip("0123456789.-") for value in column)
 
 
@@ -462,7 +464,7 @@ class _Scan:
         self._lines.append(number)
 
     def _misfits(self, width: int) -> bool:
-        """Whether a line whose width differs from the others cannot be read safely."""
+        """Return whether a line whose width differs from the others cannot be read safely."""
         needed = max(self.layout.token, self.layout.tag or 0)
         return width <= needed or not self.layout.tabs or self.layout.width == 2
 
@@ -646,7 +648,7 @@ def _document(
 def _entities(
     scan: _Scan, rows: _Rows, tokens: Spans, scheme: str, options: Options, *, before: int = 0
 ) -> list[Entity]:
-    """The entities of one sentence, which come after so many; malformed tags become problems."""
+    """The entities of one sentence, numbered after `before`; malformed tags become problems."""
     spans, malformed = spans_from_tags(rows.tags, scheme)
     for position, tag, why in malformed:
         where = f"{scan.file}:{rows.line_of(position)}"
@@ -662,7 +664,9 @@ def _entities(
     return entities
 
 
-# --- Documents to CoNLL with two columns, the token and the tag, separated by a tab ---------------
+# --- Writing CoNLL --------------------------------------------------------------------------------
+#
+# Two columns, the token and the tag, separated by a tab.
 
 _PLACEHOLDER = "\ufffd"
 _BREAKS = re.compile(r"[\t\n\r\ufeff\0]")

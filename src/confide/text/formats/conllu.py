@@ -45,13 +45,13 @@ class _Sentence:
     last: int = -1
     """The last word that the range before covers."""
     untagged: bool = False
-    """Whether a word of that range has no tag."""
+    """True if a word of that range has no tag."""
     broken: bool = False
-    """Whether one of its lines cannot be read, so that its document is left out."""
+    """True if one of its lines cannot be read, so that its document is left out."""
 
 
 def is_conllu(lines: Sequence[str]) -> bool:
-    """Whether the first lines have ten columns, the first of which numbers the words."""
+    """Return whether the first lines have ten columns, the first of which numbers the words."""
     rows = [line for line in lines[:200] if line.strip() and not line.startswith("#")]
     cells = [row.split("\t") for row in rows]
     return bool(cells) and all(

@@ -57,7 +57,7 @@ class _Bin:
 
 
 def is_docbin(raw: bytes) -> bool:
-    """Whether bytes are zlib's, and begin with the parts of a DocBin."""
+    """Return whether bytes are zlib's, and begin with the parts of a DocBin."""
     if not raw.startswith(b"\x78"):
         return False
     try:
@@ -194,7 +194,7 @@ def _document(
 
 
 def _part(parts: Tree, key: str, number: int) -> Any:
-    """What a part says of one document; None if it says nothing."""
+    """Return a part's value for one document; None if it says nothing."""
     values = parts.get(key)
     return values[number] if isinstance(values, list) and number < len(values) else None
 
@@ -275,7 +275,9 @@ def _sentences(
             tokens.append(span)
 
 
-# --- Documents to spaCy's DocBin: `ents` for what does not overlap, a span group for everything
+# --- Documents to spaCy's DocBin
+#
+# `ents` for what does not overlap, a span group for everything.
 
 _KEEPS = Keeps(concepts=True, attributes=True, sentences=True)
 

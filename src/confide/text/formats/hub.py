@@ -68,12 +68,12 @@ ARROW_FOLDER = "state.json"
 
 
 def saved_split(folder: Path) -> bool:
-    """Whether this is a split that `datasets.save_to_disk` wrote."""
+    """Return whether this is a split that `datasets.save_to_disk` wrote."""
     return (folder / ARROW_FOLDER).is_file() and (folder / "dataset_info.json").is_file()
 
 
 def is_rows(keys: Iterable[str]) -> bool:
-    """Whether the keys of a record, or the columns of a table, are those of such rows."""
+    """Return whether the keys of a record, or the columns of a table, are those of such rows."""
     known = {key.lower() for key in keys}
     return bool(known & set(TOKENS)) and bool(known & set(TAGS)) and not known & {"spans", "h"}
 
@@ -213,7 +213,7 @@ def _layout(row: Row, name: str, words: Sequence[str], problems: list[Problem]) 
 
 
 def fitting(text: str, places: object, words: Sequence[str]) -> bool:
-    """Whether places are the offsets of words in a text, in order."""
+    """Return whether places are the offsets of words in a text, in order."""
     if not isinstance(places, list | tuple) or len(places) != len(words):
         return False
     last = 0
@@ -367,7 +367,9 @@ def _numbered(names: object) -> list[str]:
     return [pairs[number] for number in range(len(pairs))] if whole else []
 
 
-# --- Parquet files and Arrow streams to rows, under a limit: a small file may hold a huge one -----
+# --- Rows of parquet files and Arrow streams ------------------------------------------------------
+#
+# Under a limit: a small file may hold a huge one.
 
 _FREE, _MOST_TIMES = 1 << 23, 64
 _BATCH = 1000
@@ -403,7 +405,7 @@ def rows_and_names(path: Path) -> tuple[Iterator[tuple[str, str, Tree]], dict[st
 
 
 def _plain(name: str) -> bool:
-    """Whether this is the name of a file in the folder, not a way out of it."""
+    """Return whether this is the name of a file in the folder, not a way out of it."""
     return Path(name).name == name and name not in ("", "..")
 
 
@@ -490,9 +492,9 @@ def _rows(raw: bytes, path: Path) -> Iterator[tuple[str, str, Tree]]:
             yield f"{path}#{number}", f"{path.stem}:{number}", row
 
 
-# --- Documents to rows of tokens and tags, as JSON Lines, CSV, parquet or a folder for `datasets`
+# --- Writing rows of tokens and tags
 #
-# Documents to rows of tokens and tags, as JSON Lines, CSV, parquet or a folder for `datasets`.
+# As JSON Lines, CSV, parquet or a folder for `datasets`.
 
 OUTSIDE = "O"
 _DATA = "data-00000-of-00001.arrow"

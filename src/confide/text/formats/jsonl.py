@@ -33,7 +33,9 @@ from confide.text.reading import (
 )
 from confide.text.rows import Value, loaded, values_of
 
-# --- JSON objects to documents: our own full form, and the forms that annotation tools write ------
+# --- Documents from JSON objects ------------------------------------------------------------------
+#
+# Our own full form, and the forms that annotation tools write.
 
 _ENTITIES = ("entities", "spans", "label", "labels")
 _START = ("start", "start_offset", "begin")

@@ -15,7 +15,9 @@ from confide.text.files import LONGEST_JSON, decode, read_text, write_text
 from confide.text.reading import Options, Reading, clean, unheld, whole_text
 from confide.text.rows import Row, rows_of
 
-# --- Raw text: a file is one document without annotation; offsets count every character of it -----
+# --- Raw text -------------------------------------------------------------------------------------
+#
+# A file is one document without annotation; offsets count every character of it.
 
 
 def read_plain(path: Path, options: Options) -> Reading:
@@ -43,7 +45,9 @@ def write_plain(documents: Sequence[Document], path: Path, scheme: str) -> list[
     ]
 
 
-# --- FHIR, as JSON: the texts of DocumentReference, DiagnosticReport and other resources ----------
+# --- FHIR, as JSON --------------------------------------------------------------------------------
+#
+# The texts of DocumentReference, DiagnosticReport and other resources.
 #
 # A file is one resource, a Bundle of resources, or NDJSON as a bulk export gives it. An attachment
 # that is plain text becomes a document; one that is not, or that lies elsewhere, is named.
@@ -57,7 +61,7 @@ _DEEPEST = 8
 
 
 def is_fhir(keys: Sequence[str]) -> bool:
-    """Whether the keys of an object are those of a FHIR resource."""
+    """Return whether the keys of an object are those of a FHIR resource."""
     return "resourceType" in keys
 
 

@@ -46,7 +46,9 @@ from confide.text.published.relations import (
 from confide.text.reading import NO_DATA
 from confide.text.rows import first_keys
 
-# --- The data files of a folder, at any depth, on disk or in an archive ---------------------------
+# --- Files of a folder ----------------------------------------------------------------------------
+#
+# The data files, at any depth, on disk or in an archive.
 
 
 def files_in(folder: Path) -> list[Path]:
@@ -232,7 +234,7 @@ def _of_text(text: str, path: Path) -> str:
 
 
 def _is_json(text: str) -> bool:
-    """Whether a text is JSON Lines, one JSON object or a list of them."""
+    """Return whether a text is JSON Lines, one JSON object or a list of them."""
     return _JSON.match(text.lstrip()) is not None
 
 
@@ -255,7 +257,7 @@ def _of_json(text: str, lines: list[str]) -> str:
 
 
 def one_corpus(folder: Path) -> bool:
-    """Whether the files directly in a folder are read together, as with brat, i2b2 and DDI."""
+    """True if the files directly in a folder are read together, as with brat, i2b2 and DDI."""
     inside = sorted(child for child in folder.iterdir() if not child.name.startswith("."))
     if any(child.suffix in BRAT for child in inside):
         return True
@@ -307,9 +309,9 @@ def _standing_alone(folder: Path) -> str:
     return "datasets" if saved_split(folder) else "ade"
 
 
-# --- Which files belong together ------------------------------------------------------------------
+# --- Corpora of several files ---------------------------------------------------------------------
 #
-# Which files belong together: the parts (train, dev, test) of one corpus, or several corpora.
+# The parts (train, dev, test) of one corpus, or several corpora.
 
 __all__ = ["BRAT", "PARTS", "grouped"]
 

@@ -21,7 +21,9 @@ from confide.text.reading import Keeps, Options, Reading, cut_down, shown, unhel
 from confide.text.rows import Value, value_of
 from confide.text.segment import segmented
 
-# --- Tables with a header, cut by commas, tabs or semicolons, as spreadsheets write them ----------
+# --- Tables with a header -------------------------------------------------------------------------
+#
+# Cut by commas, tabs or semicolons, as spreadsheets write them.
 
 _CUTS = ("\t", ";", ",")
 _CELL = re.compile(r"[^\W\d][\w .:/#()-]{0,60}", re.UNICODE)
@@ -107,7 +109,9 @@ def column(
     )
 
 
-# --- Tables of notes, CSV or TSV: a row for a text, with its id and other columns as attributes
+# --- Tables of notes
+#
+# CSV or TSV: a row for a text, with its id and other columns as attributes.
 #
 # Tools export tables too, with the annotation of a text as JSON in a cell. Such a table is read as
 # the JSON of its rows (`jsonl`).
@@ -119,11 +123,12 @@ _ANNOTATION = re.compile(
     |[\[(]\s*"?\d+(?:\.0)?"?\s*,\s*"?\d+(?:\.0)?"?\s*,\s*["'])""",
     re.VERBOSE,
 )
-"""How a cell begins that holds spans: objects with a start, or lists of start, end and label."""
+"""The beginning of a cell that holds spans: objects with a start, or lists of start, end and
+label."""
 
 
 def is_notes(header: Sequence[str], path: Path) -> bool:
-    """Whether a header is one of a table of notes: an id and a text, or a text in a .csv file."""
+    """True if a header is one of a table of notes: an id and a text, or a text in a .csv file."""
     names = {name.lower() for name in header}
     table = len(header) > 1 or path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
     return table and bool(names & set(TEXTS))
@@ -235,7 +240,9 @@ def write_notes(documents: Sequence[Document], path: Path, scheme: str) -> list[
     return problems
 
 
-# --- Relations as a table for people and spreadsheets: one line each, cells separated by tabs -----
+# --- Tables of relations --------------------------------------------------------------------------
+#
+# For people and spreadsheets: one line each, cells separated by tabs.
 #
 # The table is write-only: it holds no text but the sentences of its relations. `COLUMNS` lists the
 # columns; offsets are characters of the document, `start end` of each fragment, joined by

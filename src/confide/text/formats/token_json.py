@@ -30,7 +30,7 @@ from confide.text.segment import segmented
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How a form writes a document.
+    """The shape of a document in a form.
 
     `id` is the key of its name, `tokens` that of its tokens. `sentences`: there is a list of tokens
     for each sentence, and so of mentions and links; numbers of tokens count from the document's

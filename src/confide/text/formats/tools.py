@@ -18,7 +18,9 @@ from confide.text.places import CHARACTERS, UTF16
 from confide.text.reading import Keeps, cut_down, malformed, shown, whole
 from confide.text.segment import segmented
 
-# --- Records of annotation tools, each turned into one of our own: text and entities by offsets
+# --- Records of annotation tools
+#
+# Each becomes one of our own: text and entities by offsets.
 #
 # Only what was accepted is read: `LeftOut` counts by name what was rejected, ignored, skipped or
 # cancelled. A tool's record may hold several annotators' versions of one text.
@@ -33,7 +35,7 @@ _PUB_KEYS = frozenset(
 
 
 class Taken(NamedTuple):
-    """What one annotator made of a text, as a record of our own, and how its offsets may count."""
+    """One annotator's version of a text, as a record of our own, and how its offsets may count."""
 
     annotator: str
     record: Tree
@@ -89,7 +91,7 @@ class Notes:
         return value
 
     def accepted(self, answer: object) -> bool:
-        """Whether an answer is no rejection; counts one that is."""
+        """Return False for rejected or ignored answers, which are counted."""
         if answer in ("reject", "ignore"):
             self.left.count("rejected" if answer == "reject" else "ignored", self.where)
             return False
@@ -299,7 +301,7 @@ def _label_studio_min(row: Tree, notes: Notes) -> Iterator[Taken]:
 
 
 def _fits(text: str, entities: Sequence[Tree]) -> bool:
-    """Whether the surfaces of regions are those of a text."""
+    """Return whether the surfaces of regions are those of a text."""
     return all(isinstance(one.get("text"), str) and one["text"] in text for one in entities[:20])
 
 
@@ -440,7 +442,7 @@ _TOOLS: tuple[tuple[str, Callable[[Tree], bool], Callable[[Tree, Notes], Iterato
 
 # --- Documents to the JSON of annotation tools ----------------------------------------------------
 #
-# Documents to the JSON of annotation tools: doccano, Prodigy, Label Studio and PubAnnotation.
+# Doccano, Prodigy, Label Studio and PubAnnotation.
 #
 # Each tool has its `Keeps` and one function from a document to its record; all are read by `jsonl`.
 

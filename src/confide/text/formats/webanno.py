@@ -75,7 +75,7 @@ class _Page:
 
 
 def is_webanno(text: str) -> bool:
-    """Whether a text begins as WebAnno TSV 3 does."""
+    """Return whether a text begins as WebAnno TSV 3 does."""
     return text.lstrip("\ufeff").startswith(MARK)
 
 
@@ -344,7 +344,7 @@ def _or_none(number: str | None) -> str:
 
 # --- Documents to WebAnno TSV 3.3, one file each --------------------------------------------------
 #
-# Documents to WebAnno TSV 3.3, one file each: named entities with identifiers, and relations.
+# Named entities with identifiers, and relations.
 
 _KEEPS = Keeps(relations=True, concepts=True, sentences=True)
 _HEAD = (

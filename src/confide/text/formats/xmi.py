@@ -24,7 +24,7 @@ from confide.text.segment import segmented
 
 # --- Annotation layers of WebAnno and INCEpTION ---------------------------------------------------
 #
-# Annotation layers of WebAnno and INCEpTION: which say something, and what an item is called.
+# The layers that hold annotation, and the names of their items.
 
 NAMED_ENTITY = "de.tudarmstadt.ukp.dkpro.core.api.ner.type.NamedEntity"
 RELATION = "webanno.custom.Relation"
@@ -43,7 +43,7 @@ _CONCEPTS = ("identifier", "entityID", "concept", "conceptID", "cui")
 
 
 def is_linguistic(name: str) -> bool:
-    """Whether a layer is part of the text's analysis (tokens, words' classes), not annotation."""
+    """True if a layer is part of the text's analysis (tokens, words' classes), not annotation."""
     return name.startswith(_ANALYSIS)
 
 
@@ -306,7 +306,7 @@ def _add_relations(cas: _Cas, draft: Draft) -> None:
 
 
 def _links(cas: _Cas, host: str, key: str) -> Iterator[tuple[str, str, str]]:
-    """What a feature links an entity to: by links with roles, or by an item itself."""
+    """Iterate over a feature's links of an entity: by links with roles, or by an item itself."""
     for one in cas.refers(cas.items[host], key):
         item = cas.items[one]
         target = item.features.get("target")
@@ -343,9 +343,9 @@ def _sentences(cas: _Cas) -> tuple[Sentence, ...]:
     return tuple(sentences) if covered == len(tokens) else ()
 
 
-# --- Documents to UIMA CAS as XMI, one file each, with the type system that INCEpTION needs beside
+# --- Writing XMI
 #
-# Documents to UIMA CAS as XMI, one file each, with the type system that INCEpTION needs beside.
+# UIMA CAS, one file for each document, with the type system that INCEpTION needs beside.
 
 _KEEPS = Keeps(relations=True, concepts=True, sentences=True)
 _NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -88,7 +88,7 @@ def corpus_file(path: Path) -> str | None:
 
 
 def is_ade(lines: Sequence[str]) -> bool:
-    """Whether a file begins with lines of the ADE corpus."""
+    """Return whether a file begins with lines of the ADE corpus."""
     first = [line for line in lines if line.strip()][:_SAMPLE]
     return bool(first) and (
         all(_columns(line) is not None for line in first)

@@ -28,7 +28,9 @@ from confide.text.places import LONGEST_NAME, WAYS, Effort, place_mentions
 from confide.text.reading import Options, Reading, clean, malformed, shown, whole, whole_text
 from confide.text.rows import rows_of, value_of
 
-# --- Shared by formats whose lines hold a sentence, two entities by name, and their relation ------
+# --- Common parts ---------------------------------------------------------------------------------
+#
+# For formats whose lines hold a sentence, two entities by name, and their relation.
 
 MAPS = re.compile(r"relation2id\.txt|(.*_)?rel2id\.json")
 """Names of files beside bag data that number its relations."""
@@ -213,7 +215,7 @@ def _shared_numbers(file: Path, known: Mapping[str, int]) -> Iterator[Problem]:
 
 # --- NYT10's lines (Riedel et al. 2010; GIDS too) -------------------------------------------------
 #
-# NYT10's lines (Riedel et al. 2010; GIDS too): a sentence, two entities in it, and a relation.
+# A sentence, two entities in it, and a relation.
 #
 # ``id1 id2 name1 name2 relation sentence ###END###``, separated by tabs; the end mark is a seventh
 # column or ends the sixth. The words of a name are joined by ``_``, in its column and in the text.
@@ -259,7 +261,7 @@ def read_nyt10(path: Path, options: Options) -> Reading:
 
 
 def is_nyt10(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file are such lines."""
+    """Return whether the first lines of a file are such lines."""
     first = [line for line in lines if line.strip()][:_NYT10_SAMPLE]
     return bool(first) and all(_ended(line) and line.count("\t") in (5, 6) for line in first)
 
@@ -310,14 +312,16 @@ def _apart(name: str) -> str:
     return name[:start] + inner.replace("_", " ") + name[start + len(inner) :] if inner else name
 
 
-# --- OpenNRE's JSON Lines (Han et al. 2019): a text or its tokens, head, tail, and a relation -----
+# --- OpenNRE's JSON Lines (Han et al. 2019) -------------------------------------------------------
+#
+# A text or its tokens, head, tail, and a relation.
 #
 # ``{"text": ..., "h": {"name": ..., "id": ..., "pos": [0, 4]}, "t": {...}, "relation": ...}``. With
 # "text", positions are characters; with "token", a list of strings, they are tokens; their ends are
 # exclusive. Lines that are Python's dicts, in single quotes, are read, too, and never evaluated.
 
 NOTHING = "NA"
-"""What a pair without a relation is labelled when it is written."""
+"""The written label of a pair without a relation."""
 _KNOWN = frozenset(("id", "text", "token", "h", "t", "relation"))
 _OF_END = frozenset(("name", "id", "pos", "type"))
 _SAMPLE = 5
@@ -346,7 +350,7 @@ def read_opennre(path: Path, options: Options) -> Reading:
 
 
 def is_opennre(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file are such lines."""
+    """Return whether the first lines of a file are such lines."""
     first = [line.strip() for line in lines if line.strip()][:_SAMPLE]
     return bool(first) and all(map(_is_row, first))
 
@@ -543,7 +547,7 @@ def _sentence(text: str, tokens: list[Span] | None) -> tuple[Sentence, ...]:
 
 # --- PGR (Sousa, Lamurias & Couto 2019) -----------------------------------------------------------
 #
-# PGR (Sousa, Lamurias & Couto 2019): a gene and a phenotype in a sentence, labelled from the HPO.
+# A gene and a phenotype in a sentence, labelled from the HPO.
 #
 # A table with a header and tabs. The training part has the labels of the knowledge base; in the
 # curated test part, a last column says whether each is Correct, Incorrect or Uncertain.
@@ -559,7 +563,7 @@ _COLUMNS = (
 _CONFIRMATION = "CONFIRMATION"
 _LABELS = {"true": True, "false": False}
 _VERDICTS = {"C": False, "I": True}
-"""Whether a verdict reverses the label."""
+"""True for a verdict that reverses the label."""
 _ESCAPE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]*);")
 
 
@@ -593,7 +597,7 @@ def read_pgr(path: Path, options: Options) -> Reading:
 
 
 def is_pgr(lines: Sequence[str]) -> bool:
-    """Whether a file begins with such a header."""
+    """Return whether a file begins with such a header."""
     first = next((line for line in lines if line.strip()), "")
     return set(_COLUMNS) <= {name.strip() for name in first.split("\t")}
 
@@ -664,7 +668,7 @@ def _line(
 
 
 def _label(row: dict[str, str], where: str) -> bool | None:
-    """Whether the relation holds; None if that is uncertain."""
+    """Return whether the relation holds; None if that is uncertain."""
     label = _LABELS.get(row["RELATION"].strip().lower())
     verdict = row.get(_CONFIRMATION, "C").strip().upper()
     if label is None or verdict not in (*_VERDICTS, "U"):

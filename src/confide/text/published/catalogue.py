@@ -115,7 +115,7 @@ def _shipped_file(inside: str) -> Path | None:
 
 
 def _missing(inside: str, what: str) -> MissingDataError:
-    """What to do about a file that is not there."""
+    """The error for a file that is not there, with advice."""
     name = re.split(r"[/\\]", inside, maxsplit=1)[0]
     corpus = CORPORA.get(name)
     if corpus is None:

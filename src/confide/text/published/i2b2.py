@@ -24,7 +24,9 @@ from confide.text.reading import (
     whole,
 )
 
-# --- i2b2/VA 2010: notes as lines of tokens, and beside them concepts, assertions and relations
+# --- i2b2/VA 2010
+#
+# Notes as lines of tokens, and beside them concepts, assertions and relations.
 #
 # A note is ``name.txt``; ``name.con``, ``name.ast`` and ``name.rel`` point into it by position,
 # ``line:token``. Lines count from 1, tokens (runs without white space) from 0, and the last token
@@ -103,7 +105,7 @@ def read_2010(path: Path, options: Options) -> Reading:
 
 
 def belongs(path: Path) -> bool:
-    """Whether a file is one of a note's: a .con or .ast file, or a text that has a .con file."""
+    """True if a file is one of a note's: a .con or .ast file, or a text that has a .con file."""
     ending = path.suffix.lower()
     if ending != ".txt":
         return ending in (CONCEPTS, ASSERTIONS)
@@ -188,7 +190,7 @@ def _matches(file: Path | None, ending: str, options: Options) -> Iterator[tuple
 
 
 def is_relation_line(line: str) -> bool:
-    """Whether a line is one of a ``.rel`` file."""
+    """Return whether a line is one of a ``.rel`` file."""
     return bool(_parts(line.strip(), RELATIONS))
 
 
@@ -277,7 +279,7 @@ def _assertion(note: _Lines, match: Parts, where: str) -> None:
 
 
 def agree(text: str, span: Span, surface: str) -> bool:
-    """Whether a stretch equals a surface apart from case and white space."""
+    """Return whether a stretch equals a surface apart from case and white space."""
     if span[1] - span[0] > 2 * len(surface) + _SLACK:
         return False
     return text[slice(*span)].lower().split() == surface.lower().split()
@@ -302,7 +304,7 @@ def _relation(note: _Lines, match: Parts, where: str) -> None:
 
 # --- i2b2 2009 ------------------------------------------------------------------------------------
 #
-# i2b2 2009: medications in notes, an entry for each with its dose, mode, frequency and so on.
+# Medications in notes, an entry for each with its dose, mode, frequency and so on.
 #
 # An entry stands on a line of a file beside the note; places are those of 2010, and a field of
 # several pieces has several places, cut by commas:
@@ -329,7 +331,7 @@ _ENTRY_FORM = 'm="medication" line:token line:token||do="..."||mo="..."||f="..."
 
 
 def is_entries(lines: list[str]) -> bool:
-    """Whether the first lines of a file are entries."""
+    """Return whether the first lines of a file are entries."""
     first = [line.strip() for line in lines if line.strip()][:_SAMPLE]
     return bool(first) and all(_ENTRY.match(line) and "||" in line for line in first)
 
@@ -464,7 +466,7 @@ def _medication(note: _Lines, kind: str, surface: str, places: str, *, where: st
 
 # --- i2b2's XML of 2012 and 2014, and its relatives such as MEDDOCAN ------------------------------
 #
-# i2b2's XML of 2012 and 2014, and its relatives such as MEDDOCAN: a TEXT, and TAGS beside it.
+# A TEXT, and TAGS beside it.
 #
 # A tag with a start and an end is an entity, one with `fromID` and `toID` a relation. The type of
 # an entity is its TYPE (2014) or type (2012), or the tag's name; other attributes are kept.
@@ -475,7 +477,7 @@ _LINKS = {"TLINK": "type", "LINK": "TYPE"}
 
 
 def is_i2b2_xml(raw: bytes) -> bool:
-    """Whether the bytes of an XML file have a TEXT and TAGS."""
+    """Return whether the bytes of an XML file have a TEXT and TAGS."""
     head = raw[:_HEAD]
     return b"<TEXT>" in head and (b"<TAGS" in raw)
 

@@ -42,7 +42,7 @@ from confide.text.rows import Row, rows_of
 
 # --- ChemProt as SciBERT's authors published it ---------------------------------------------------
 #
-# ChemProt as SciBERT's authors published it: JSON Lines whose text marks one pair of arguments.
+# JSON Lines whose text marks one pair of arguments.
 #
 # ``<< a >>`` is the first argument in the text and ``[[ b ]]`` the other, whichever of them is the
 # chemical: the file does not give the roles.
@@ -74,7 +74,7 @@ def read_chemprot(path: Path, options: Options) -> Reading:
 
 
 def is_chemprot(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file are such JSON Lines."""
+    """Return whether the first lines of a file are such JSON Lines."""
     first = [line for line in lines if line.strip()][:_CHEMPROT_SAMPLE]
     return bool(first) and all(map(_is_row, first))
 
@@ -116,7 +116,7 @@ def unmarked(text: str) -> _Arguments | None:
 
 
 def _between(text: str, opens: str, closes: str, *, start: int) -> Span | None:
-    """What is between two marks of three characters, without surrounding white space."""
+    """Find the text between two marks of three characters, without surrounding white space."""
     begin = text.find(opens, start) + 3
     while begin > 2 and text[begin : begin + 1].isspace():
         begin = text.find(opens, begin) + 3
@@ -151,7 +151,7 @@ def _chemprot_document(source: Source, where: str, name: str, row: Tree) -> Docu
 
 # --- BioBERT's tables for relations (GAD, EU-ADR) -------------------------------------------------
 #
-# BioBERT's tables for relations (GAD, EU-ADR): a sentence with blinded entities, and a label.
+# A sentence with blinded entities, and a label.
 #
 # A line is ``sentence TAB label``; a file that begins with the line ``index TAB sentence TAB
 # label`` has a number before each. Entities are already replaced by their types, as in ``@GENE$``.
@@ -183,7 +183,7 @@ def read_biobert(path: Path, options: Options) -> Reading:
 
 
 def is_biobert(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file are such a table: most sentences have a blinded pair."""
+    """True if the first lines of a file are such a table: most sentences have a blinded pair."""
     rows = [line.split("\t") for line in lines if line.strip()][:_SAMPLE]
     headed = bool(rows) and rows[0] == HEADER
     rows = rows[headed:]
@@ -222,7 +222,9 @@ def _biobert_document(source: Source, where: str, name: str, row: tuple[str, str
     return draft.document()
 
 
-# --- SemEval-2010 task 8: one sentence with two marked nominals, and the relation between them ----
+# --- SemEval-2010 task 8 --------------------------------------------------------------------------
+#
+# One sentence with two marked nominals, and the relation between them.
 #
 # A sentence is ``number TAB "text with <e1>...</e1> and <e2>...</e2>"``. The line after it is the
 # label, whose end says the direction, ``Cause-Effect(e2,e1)``, or ``Other``; then a comment. The
@@ -271,7 +273,7 @@ def read_semeval(path: Path, options: Options) -> Reading:
 
 
 def is_semeval(lines: Sequence[str]) -> bool:
-    """Whether a file begins with such a sentence."""
+    """Return whether a file begins with such a sentence."""
     first = next((line for line in lines if line.strip()), "")
     match = _SENTENCE.fullmatch(first)
     return match is not None and "<e1>" in match[2] and "<e2>" in match[2]
@@ -342,7 +344,9 @@ def _unmarked(marked: str, where: str) -> tuple[str, tuple[Span, Span]]:
     return text, (first, second)
 
 
-# --- TACRED and FewRel: JSON with the tokens of one sentence, and one pair of entities in it ------
+# --- TACRED and FewRel ----------------------------------------------------------------------------
+#
+# JSON with the tokens of one sentence, and one pair of entities in it.
 
 NOTHING = "no_relation"
 _TACRED = frozenset((
@@ -350,17 +354,17 @@ _TACRED = frozenset((
     "subj_type", "obj_type",
 ))  # fmt: skip
 _LAYERS = frozenset(("stanford_pos", "stanford_ner", "stanford_head", "stanford_deprel"))
-"""What a parser said of the tokens: not annotation, and not read."""
+"""A parser's layers of tokens: not annotation, and not read."""
 _MOST_PLACES = 1000
 
 
 def is_tacred(keys: Sequence[str]) -> bool:
-    """Whether the keys of a record are TACRED's."""
+    """Return whether the keys of a record are TACRED's."""
     return {"token", "subj_start", "obj_start"} <= set(keys)
 
 
 def is_fewrel(keys: Sequence[str], inner: Sequence[str]) -> bool:
-    """Whether the keys of a file's object, and of the first record in it, are FewRel's."""
+    """Return whether the keys of a file's object, and of the first record in it, are FewRel's."""
     return bool(keys) and {"tokens", "h", "t"} <= set(inner)
 
 
@@ -512,7 +516,9 @@ def _fewrel(
     return pair_document(line, options, problems), more
 
 
-# --- DocRED: sentences of tokens, entities as sets of mentions, and relations between entities ----
+# --- DocRED ---------------------------------------------------------------------------------------
+#
+# Sentences of tokens, entities as sets of mentions, and relations between entities.
 #
 # An entity is a concept here: its mentions share the identifier ``V0``, ``V1``, ..., and relations
 # link concepts.
@@ -521,7 +527,7 @@ _EVIDENCE = "evidence"
 
 
 def is_docred(keys: Sequence[str]) -> bool:
-    """Whether the keys of a record are DocRED's."""
+    """Return whether the keys of a record are DocRED's."""
     return {"sents", "vertexSet"} <= set(keys)
 
 
