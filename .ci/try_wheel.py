@@ -13,7 +13,7 @@ from pathlib import Path
 
 import confide
 from confide import api
-from confide.data.corpus.synthetic import write_corpus
+from confide.corpora.synthetic import write_corpus
 
 
 def main() -> None:
