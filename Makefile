@@ -9,7 +9,7 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check
 # What releases are made and looked at with, apart from .venv so that its versions stay as they are.
 TOOLS  ?= build/tools
 LOCKED := install --quiet --require-hashes --no-deps --only-binary :all: -r
-VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/confide/__init__.py)
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/confide/version.py)
 
 # `make sbom` looks at SITE. If that is not an environment of your own, it is made of these:
 SITE   ?= build/site
