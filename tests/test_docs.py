@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import shlex
@@ -27,6 +28,7 @@ BLOCK = re.compile(
 )
 MARKS = ("slow", "data", "file", "demo", "skip", "fails")
 SECONDS = 1200
+DEFINED = (ast.ClassDef, ast.FunctionDef)
 PROTECTION = ("threats", "security-office", "secure-sums", "noise", "privacy")
 
 
@@ -196,6 +198,27 @@ def test_links_lead_somewhere(page: Path) -> None:
         if not known:
             broken.append(target)
     assert not broken
+
+
+@each("page", PAGES)
+def test_functions_that_a_page_links_are_in_their_files(page: Path) -> None:
+    """A link from a name in code, such as [`Rounds.run`](….py), leads to the file that has it."""
+    text, missing = page.read_text(encoding="utf-8"), []
+    for name, target in re.findall(r"\[`([\w.]+)`\]\(([^)#]+\.py)\)", text):
+        path = (page.parent / target).resolve()
+        inside: list[ast.stmt] = ast.parse(path.read_text(encoding="utf-8")).body
+        if name == ".".join(path.relative_to(ROOT / "src").with_suffix("").parts):
+            continue  # the module itself
+        for part in name.split("."):
+            found = [one for one in inside if getattr(one, "name", None) == part]
+            inside = found[0].body if found and isinstance(found[0], DEFINED) else []
+        if not found:
+            missing.append(f"{name} in {target}")
+    assert not missing
+
+
+def test_the_tour_is_short() -> None:
+    assert len((ROOT / "docs/extend/tour.md").read_text(encoding="utf-8").split()) <= 600
 
 
 @each("page", PAGES)

@@ -18,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = "docs/"
 OUTER = {"README.md": "start.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
 """Pages outside docs/ by their path in the repository, and what they are called on the site."""
-LINK = re.compile(r"\]\(([^)\s]+)\)")
+LINK = re.compile(r"(\[`[^`]+`)?\]\(([^)\s]+)\)")
+"""The end of a link, or a whole one if its text is code."""
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
 MARK = re.compile(r"^<!-- *test:.*-->\n", re.MULTILINE)
 
@@ -81,7 +82,8 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
     source = back.get(uri, DOCS + uri)
 
     def pointed(match: re.Match[str]) -> str:
-        target, _, anchor = match[1].partition("#")
+        text = match[1] or ""
+        target, _, anchor = match[2].partition("#")
         if not target or re.match(r"[a-z]+:", target):
             return match[0]
         there = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
@@ -90,9 +92,9 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
         here = known.get(there) or (there.removeprefix(DOCS) if there.startswith(DOCS) else "")
         here = here.replace(".ipynb", ".md")
         if not here:
-            return "]"  # code: its name stays, without a link
+            return text[1:] or "]"  # code: its name stays, without a link
         link = posixpath.relpath(here, posixpath.dirname(uri) or ".")
-        return f"]({link}{'#' + anchor if anchor else ''})"
+        return f"{text}]({link}{'#' + anchor if anchor else ''})"
 
     parts = FENCE.split(MARK.sub("", markdown))
     return "".join(part if part.startswith("```") else LINK.sub(pointed, part) for part in parts)
