@@ -12,7 +12,7 @@ from cases import each
 SRC = Path(__file__).resolve().parent.parent / "src" / "confide"
 MODULES = sorted(SRC.rglob("*.py"))
 
-PARAMETERS, POSITIONAL, BASES = 8, 2, 2
+PARAMETERS, POSITIONAL = 8, 2
 
 # Words that CONTRIBUTING.md's table replaces, as they would stand in a name.
 NEVER = {
