@@ -61,7 +61,7 @@ def brute(column: Sequence[float], how: str, trim: float, factors: Sequence[floa
     return sum(kept) / len(kept)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     st.data(),
     st.sampled_from(BY_CHANGE),

@@ -47,7 +47,13 @@ def counted(reading):
     return sentences, sum(len(document.entities) for document in reading.documents)
 
 
-@pytest.mark.parametrize(("folder", "files", "sentences", "entities"), CONLL)
+@pytest.mark.parametrize(
+    ("folder", "files", "sentences", "entities"),
+    [
+        pytest.param(*one, marks=[pytest.mark.slow] * (number > 2))
+        for number, one in enumerate(CONLL)
+    ],
+)
 def test_conll(corpora, folder, files, sentences, entities):
     for file, *expected in zip(files, sentences, entities, strict=True):
         reading = read(corpora / folder / file)

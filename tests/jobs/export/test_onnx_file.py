@@ -45,6 +45,7 @@ def test_every_family_gives_the_same_numbers(family: str, tmp_path: Path) -> Non
     assert max(written(family, tmp_path)) < 1e-5
 
 
+@pytest.mark.slow
 def test_int8_leaves_no_wide_weights_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
