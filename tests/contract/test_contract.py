@@ -22,9 +22,9 @@ from confide.tasks import TASKS
 from contract.corpus import tiny
 from contract.entries import (
     ANSWERED,
+    CARRIED,
     ENTRIES,
     EVERY_STEP,
-    FAST,
     METHOD,
     OPEN,
     OPTIONAL,
@@ -48,6 +48,7 @@ from contract.runs import (
 SECRET = "Hiltrud Ängström"
 
 every_method = pytest.mark.parametrize("method", pairs())
+unlike = pytest.mark.parametrize("method", pairs(fast=CARRIED))
 each_method = pytest.mark.parametrize("method", pairs(fast=METHOD.values()))
 every_step = pytest.mark.parametrize(("method", "step"), EVERY_STEP)
 MADE = Callable[..., Straight]
@@ -89,7 +90,7 @@ def test_state_and_memory_can_travel() -> None:
 @pytest.mark.parametrize(
     ("method", "form"),
     [
-        pytest.param(name, form, marks=[pytest.mark.slow] * (name not in FAST))
+        pytest.param(name, form, marks=[pytest.mark.slow] * (name not in METHOD.values()))
         for name, entry in ENTRIES.items()
         for form in ((), *entry.asked.values())
     ],
@@ -143,7 +144,7 @@ def test_both_engines_agree_whatever_workers_is(
     same_run(one.folder, run(settings, out=tmp_path / "workers").folder)
 
 
-@each_method
+@unlike
 def test_another_seed_gives_other_numbers(method: str, straight: MADE, tmp_path: Path) -> None:
     one = straight(f"method={method}")
     two = run(one.settings.model_copy(update={"seed": 2}), out=tmp_path / "two").folder
@@ -204,7 +205,7 @@ def test_a_finished_run_that_is_resumed_stays_as_it_is(
     assert (result(out), states(out)) == (result(done.folder), states(done.folder))
 
 
-@each_method
+@unlike
 def test_more_rounds_can_be_added_later(method: str, straight: MADE, tmp_path: Path) -> None:
     two = straight(f"method={method}")
     settings = two.settings.model_copy(update={"rounds": 4})

@@ -293,7 +293,10 @@ def test_the_settings_run(in_tmp, missing):
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("corpus", "sites", "parts"),
-    [("wnut17", 0, {"train", "dev", "test"}), ("crossner", 5, {"train", "dev", "test"})],
+    [
+        ("wnut17", 0, {"train", "dev", "test"}),
+        pytest.param("crossner", 5, {"train", "dev", "test"}, marks=pytest.mark.slow),
+    ],
 )
 def test_published_corpora(in_tmp, corpora, corpus, sites, parts):
     settings = plain(init([corpora / corpus]).path)

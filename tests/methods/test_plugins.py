@@ -74,6 +74,7 @@ for folder in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_one_that_does_not_fit_is_named(tmp_path: Path) -> None:
     odd = [
         ('= "by-loss"', '= "fedavg"', "two methods are called 'fedavg'"),

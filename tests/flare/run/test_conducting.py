@@ -32,7 +32,7 @@ from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
-from contract.entries import CARRIED, ENTRIES, FAST, pairs
+from contract.entries import CARRIED, ENTRIES, METHOD, pairs
 from contract.runs import Straight, differences, result, states
 from flare.homes import HomesEngine, as_toml, public_of, withdraw, write_site_files
 
@@ -66,7 +66,7 @@ CASES = [
     pytest.param(
         (name, *form),
         id=" ".join((name, *form)),
-        marks=[] if name in FAST and not form else [pytest.mark.slow],
+        marks=[] if name in METHOD.values() and not form else [pytest.mark.slow],
     )
     for name, entry in ENTRIES.items()
     for form in [(), *entry.variants]
