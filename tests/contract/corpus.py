@@ -138,8 +138,6 @@ def tiny_kind(kind: str) -> dict[str, Any]:
         own = {"classifier": {"encoder": reader(kind), "longest": 32}, "training": slow}
     elif kind == "lightner":
         own = {"lightner": {"bart": reader(kind), "tune": "all", "longest": 32}, "training": slow}
-    elif kind == "linear":
-        own = {"linear": {"bits": 12}}
     return own | {"model": {**TINY["model"], "kind": kind}}
 
 
