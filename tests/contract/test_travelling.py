@@ -344,7 +344,7 @@ def test_narrow_lanes_are_summed_alike_in_the_clear_and_under_masks(
     assert sent(found["masked"], "up") < sent(wide, "up")
 
 
-@pytest.mark.parametrize("up", ["float16", "int8"])
+@pytest.mark.parametrize("up", [pytest.param("float16", marks=pytest.mark.slow), "int8"])
 def test_narrow_lanes_learn(tmp_path: Path, up: str) -> None:
     overrides = ("rounds=8", "training.local_epochs=2", "training.learning_rate=0.03")
     overrides += ("model.dropout=0.1", "federation.sums=masked", f"federation.up={up}")

@@ -235,7 +235,7 @@ class TestCapacity:
         assert once.curve == again.curve
         assert torch.get_num_threads() == threads
 
-    @pytest.mark.parametrize("character", ["cnn", "bilstm"])
+    @pytest.mark.parametrize("character", [pytest.param("cnn", marks=pytest.mark.slow), "bilstm"])
     def test_vectors_and_characters(self, settings, tmp_path, character):
         rows = [f"{word} " + " ".join(["0.1"] * 8) for word in ("aspirin", "he", "helped")]
         (tmp_path / "vectors.txt").write_text("\n".join(rows) + "\n")

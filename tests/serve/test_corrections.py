@@ -216,7 +216,7 @@ from pathlib import Path
 from confide.serve.correcting import Corrections
 from confide.text.document import Document
 kept, name = Corrections(Path(sys.argv[1])), sys.argv[2]
-for n in range(30):
+for n in range(12):
     kept.save("ann", Document(f"{name}{n}", "Sentence. " * 3000))
 """
 
@@ -229,4 +229,4 @@ def test_servers_that_save_at_once_lose_nothing(tmp_path) -> None:
     while any(one.poll() is None for one in processes):
         kept.of("ann")
     assert [one.returncode for one in processes] == [0, 0]
-    assert set(kept.of("ann")) == {f"{name}{n}" for name in "ab" for n in range(30)}
+    assert set(kept.of("ann")) == {f"{name}{n}" for name in "ab" for n in range(12)}
