@@ -163,7 +163,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_same_run(
     stopped_and_resumed(straight(f"method={method}", *form), points, tmp_path)
 
 
-@each_method
+@unlike
 def test_a_run_that_is_stopped_twice_is_the_same_run(
     method: str, straight: MADE, tmp_path: Path
 ) -> None:

@@ -229,7 +229,8 @@ def too_far(found: Any) -> list[set[str]]:
     return [{one.site for one in faults} for faults in every]
 
 
-@pytest.mark.parametrize("how", ["median", pytest.param("clipped", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["median", "clipped"])
 def test_a_group_with_a_liar_does_not_count(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:

@@ -95,7 +95,11 @@ def test_a_site_that_is_better_alone_keeps_its_own_and_predicts_with_it(
 
 
 @pytest.mark.parametrize(
-    ("dev", "why"), [(18, "at least 50 needed"), (60, "by luck with p = 0.016, at most 0.01")]
+    ("dev", "why"),
+    [
+        pytest.param(18, "at least 50 needed", marks=pytest.mark.slow),
+        (60, "by luck with p = 0.016, at most 0.01"),
+    ],
 )
 def test_with_little_development_text_a_site_keeps_the_runs_model_however_much_better_another_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: int, why: str
