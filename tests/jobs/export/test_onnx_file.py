@@ -42,7 +42,7 @@ def written(family: str, place: Path) -> list[float]:
 @pytest.mark.parametrize(
     "family",
     [
-        pytest.param(one, marks=[pytest.mark.slow] * (one not in ("bert", "deberta-v2")))
+        pytest.param(one, marks=[pytest.mark.slow] * (one not in ("bert", "deberta-v3")))
         for one in sorted(FAMILIES.keys() - {UNWRITTEN})
     ],
 )
