@@ -214,7 +214,7 @@ def planted(
     folder = tmp_path_factory.mktemp("canary")
     taken: list[tuple[str, str, bytes]] = []
     put = PLANT[METHODS[request.param].task]
-    small = ["linear.bits=14"] * request.param.endswith("-linear")  # each byte is searched
+    small = ["linear.bits=15"] * request.param.endswith("-linear")  # each byte is searched
     settings = tiny(folder, f"method={request.param}", *small, site=put(folder / "data"), data={})
     with pytest.MonkeyPatch.context() as patch:
         use_engine(patch, Tapped, taken=taken)

@@ -50,7 +50,7 @@ SEEN_ONE_BY_ONE = ("feddf", "chain")
 def forms() -> list[object]:
     found: list[object] = []
     for name in OPEN:
-        marks = [] if name in QUICK else [pytest.mark.slow]
+        marks = [] if name in (*QUICK[:2], "lazy-mil-bags") else [pytest.mark.slow]
         found.append(pytest.param(name, (), id=name, marks=marks))
         kept = [v for v in ENTRIES[name].variants if not any("fraction" in one for one in v)]
         found += [

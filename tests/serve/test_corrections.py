@@ -216,17 +216,18 @@ from pathlib import Path
 from confide.serve.correcting import Corrections
 from confide.text.document import Document
 kept, name = Corrections(Path(sys.argv[1])), sys.argv[2]
-for n in range(12):
+for n in range(60):
     kept.save("ann", Document(f"{name}{n}", "Sentence. " * 3000))
 """
 
 
+@pytest.mark.slow
 def test_servers_that_save_at_once_lose_nothing(tmp_path) -> None:
     """Neither takes the line that the other is writing for one that a crash tore."""
-    commands = [[sys.executable, "-c", SAVES, str(tmp_path), name] for name in "ab"]
+    commands = [[sys.executable, "-c", SAVES, str(tmp_path), name] for name in "abc"]
     processes = [subprocess.Popen(command) for command in commands]
     kept = Corrections(tmp_path)
     while any(one.poll() is None for one in processes):
         kept.of("ann")
-    assert [one.returncode for one in processes] == [0, 0]
-    assert set(kept.of("ann")) == {f"{name}{n}" for name in "ab" for n in range(12)}
+    assert [one.returncode for one in processes] == [0, 0, 0]
+    assert set(kept.of("ann")) == {f"{name}{n}" for name in "abc" for n in range(60)}
