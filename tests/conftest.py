@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 
 # Made-up cases are few in the fast set; `make test-slow` takes them up again with many.
-for name, examples in (("few", 30), ("many", 200)):
+for name, examples in (("few", 20), ("many", 200)):
     settings.register_profile(
         name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
     )

@@ -250,6 +250,7 @@ class TestCapacity:
         )  # fmt: skip
         assert len(found.points) == 4
 
+    @pytest.mark.slow
     def test_a_linear_one(self, settings):
         own = ["model.kind=linear", "training.learning_rate=0.3", "training.optimiser=adagrad"]
         found = capacity(settings, parts=4, seeds=2, overrides=own)

@@ -235,7 +235,7 @@ def test_a_site_at_home_steps_as_the_server_did_and_in_whole_passes(tmp_path: Pa
     assert plain.optimiser == tiny(tmp_path).training.optimiser
 
 
-@pytest.mark.parametrize("steps", [1, 2, 0])
+@pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.slow), 0])
 def test_a_site_alone_takes_as_many_passes_as_its_part_of_the_run(
     tmp_path: Path, steps: int
 ) -> None:
