@@ -79,12 +79,12 @@ def killed(
     return found
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(9, marks=pytest.mark.slow)])
-def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, root: Path, count: int) -> None:
-    """Runs are killed at events, in the middle of writing files, and by the clock."""
-    found = killed(tmp_path, root, count=count, seed=1)
+@pytest.mark.slow
+def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, root: Path) -> None:
+    """Nine runs: killed at events, in the middle of writing files, and by the clock."""
+    found = killed(tmp_path, root, count=9, seed=1)
     died = [one for one in found if not one["survived"][0]]
-    assert len(died) >= count * 2 // 3
+    assert len(died) >= 6
     assert all(one["survived"][-1] for one in found)
 
 
