@@ -18,8 +18,12 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent
 
-settings.register_profile("confide", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("confide")
+# Made-up cases are few in the fast set; `make test-slow` takes them up again with many.
+for name, examples in (("few", 20), ("many", 200)):
+    settings.register_profile(
+        name, max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+settings.load_profile("few")
 
 # Small models are fastest on one thread, and tests may run side by side.
 for variable in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
@@ -52,6 +56,14 @@ def commands_made_once() -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(testing, "_get_command", cache(get_command))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_waits_for_the_disk() -> Iterator[None]:
+    """No test cuts the power, and a third of a tiny run's time is waiting for it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
         yield
 
 
@@ -92,7 +104,9 @@ def small_demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("demo") / "demo-run"
     settings = write_corpus(folder / "corpus", sentences=60)
-    overrides = ["rounds=8", "workers=1", "model.bilstm_hidden=32", "model.word_dim=25"]
+    plain = settings.read_text(encoding="utf-8").replace("workers = 2", "workers = 1")
+    settings.write_text(plain, encoding="utf-8")
+    overrides = ["rounds=8", "model.bilstm_hidden=32", "model.word_dim=25"]
     api.run(settings, overrides=overrides, out=folder / "federated")
     return folder
 

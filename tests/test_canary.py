@@ -214,7 +214,8 @@ def planted(
     folder = tmp_path_factory.mktemp("canary")
     taken: list[tuple[str, str, bytes]] = []
     put = PLANT[METHODS[request.param].task]
-    settings = tiny(folder, f"method={request.param}", site=put(folder / "data"), data={})
+    small = ["linear.bits=15"] * request.param.endswith("-linear")  # each byte is searched
+    settings = tiny(folder, f"method={request.param}", *small, site=put(folder / "data"), data={})
     with pytest.MonkeyPatch.context() as patch:
         use_engine(patch, Tapped, taken=taken)
         events: list[Any] = []

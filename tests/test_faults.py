@@ -30,7 +30,7 @@ from confide.runs.loading import release
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import sentences, tiny, write_conll, write_sites
-from contract.runs import same_run, states, stopping_at
+from contract.runs import Straight, same_run, states, stopping_at
 
 
 def spoiled(folder: Path, spoil: Callable[[Path], Any], *overrides: str) -> Any:
@@ -81,6 +81,7 @@ def test_a_tag_outside_the_declared_set_is_refused(tmp_path: Path) -> None:
         run(settings, out=tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_a_line_of_50000_tokens_is_trained_on_and_scored(tmp_path: Path) -> None:
     """In windows, so that memory stays small; every entity of it is still gold."""
     long: list[tuple[str, str]] = []
@@ -249,10 +250,14 @@ def filling_up(monkeypatch: pytest.MonkeyPatch, name: str, after: int) -> None:
     ],
 )
 def test_a_full_disk_is_told_and_the_run_resumes_to_the_same_numbers(
-    tmp_path: Path, name: str, after: int, kind: type[ConfideError], words: str
+    tmp_path: Path,
+    straight: Callable[..., Straight],
+    name: str,
+    after: int,
+    kind: type[ConfideError],
+    words: str,
 ) -> None:
-    settings = tiny(tmp_path, "rounds=3")
-    straight = run(settings, out=tmp_path / "straight").folder
+    settings, whole = (one := straight("rounds=3")).settings, one.folder
     with pytest.MonkeyPatch.context() as patch:
         filling_up(patch, name, after)
         with pytest.raises(kind, match=words):
@@ -261,7 +266,7 @@ def test_a_full_disk_is_told_and_the_run_resumes_to_the_same_numbers(
     if name == ".ckpt":
         assert RunFolder(out).store().rounds() == list(range(1, after + 1))
     run(settings, out=out, resume=(out / "settings.toml").exists())
-    same_run(straight, out)
+    same_run(whole, out)
 
 
 # --- checkpoints ----------------------------------------------------------------------

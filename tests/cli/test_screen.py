@@ -294,20 +294,30 @@ OURS = re.compile(r"\x1b\[(\d+(;\d+)*m|\?25[lh]|2K|\d*A|1G)|\r(?=\n|\x1b)")
 BEGIN = "import sys, warnings\nfrom confide.cli.verbs import app, main\nH = {!r}\n"
 
 
-@each(("code", "coloured"), [
-        ("sys.argv = ['confide', 'data', 'check', H[:40] + H[-3:]]; main()", True),
-        ("sys.argv = ['confide', 'data', H]; main()", False),
-        ("sys.argv = ['confide', 'data', 'check', '--help']; main()", True),
-        ("sys.argv = ['confide']; main()", True),
-        ("from confide import api\ndef odd(*a, **k): raise ValueError(H)\n"
-         "vars(api)['ledger'] = odd\nsys.argv = ['confide', 'ledger', 'x']; main()", False),
-        ("from confide.cli import screen\nscreen.close_in(); screen.put_file(H)", False),
-        ("from confide.cli import screen\nfrom confide.cli.screen import Progress\n"
-         "from confide.federation.events import Event\nscreen.close_in()\n"
-         "with Progress() as told:\n"
-         "    told(Event(kind='step', round=1, rounds=2, site=H, step=H, message=H))\n"
-         "    print(H, file=sys.stderr); print(H); screen.say(H); warnings.warn(H)\n", True),
-    ])  # fmt: skip
+AT_A_TERMINAL = [
+    ("sys.argv = ['confide', 'data', 'check', H[:40] + H[-3:]]; main()", True),
+    ("sys.argv = ['confide', 'data', H]; main()", False),
+    ("sys.argv = ['confide', 'data', 'check', '--help']; main()", True),
+    ("sys.argv = ['confide']; main()", True),
+    ("from confide import api\ndef odd(*a, **k): raise ValueError(H)\n"
+     "vars(api)['ledger'] = odd\nsys.argv = ['confide', 'ledger', 'x']; main()", False),
+    ("from confide.cli import screen\nscreen.close_in(); screen.put_file(H)", False),
+    ("from confide.cli import screen\nfrom confide.cli.screen import Progress\n"
+     "from confide.federation.events import Event\nscreen.close_in()\n"
+     "with Progress() as told:\n"
+     "    told(Event(kind='step', round=1, rounds=2, site=H, step=H, message=H))\n"
+     "    print(H, file=sys.stderr); print(H); screen.say(H); warnings.warn(H)\n", True),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("code", "coloured"),
+    [
+        pytest.param(*one, marks=[pytest.mark.slow] * (number not in (0, 4, 6)))
+        for number, one in enumerate(AT_A_TERMINAL)
+    ],
+    ids=range(len(AT_A_TERMINAL)),
+)
 def test_at_a_terminal(code: str, coloured: bool, tmp_path: Path) -> None:
     shown = at_a_terminal(BEGIN.format(NAME) + code, folder=tmp_path)
     ours = {one[0] for one in OURS.finditer(shown)}
@@ -327,7 +337,10 @@ def test_nothing_else_writes_to_the_terminal() -> None:
         place = path.relative_to(SRC).as_posix()
         if place in ("cli/screen.py", "flare/nvidia/resident.py"):
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not re.search(r"print\(|Console\(|sys\.std(out|err)|\.write\(", text):
+            continue
+        for node in ast.walk(ast.parse(text)):
             if not isinstance(node, ast.Call):
                 continue
             name = node.func.id if isinstance(node.func, ast.Name) else ""

@@ -559,8 +559,8 @@ def test_the_shell_completes_verbs_and_options(shell: str) -> None:
     ("line", "at", "offered"),
     [
         ("confide rel", 1, "release"),
-        ("confide report --wa", 2, "--watch"),
-        ("confide data ", 2, "check"),
+        pytest.param("confide report --wa", 2, "--watch", marks=pytest.mark.slow),
+        pytest.param("confide data ", 2, "check", marks=pytest.mark.slow),
     ],
 )
 def test_bash_completion_offers(line: str, at: int, offered: str) -> None:

@@ -303,6 +303,9 @@ METHOD = {pair.method: name for name, pair in reversed(OPEN.items()) if name in 
 FAST = {*METHOD.values(), *(name for name, pair in OPEN.items() if pair.method == "fedavg")}
 """Every method with one kind, and every kind with FedAvg: the tests of all other pairs are slow."""
 
+CARRIED = ("fedavg-tagger", "fedner-tagger", "feded-relations", "lazy-mil-bags")
+"""Pairs whose messages are unlike each other's, of which tests of what carries them are fast."""
+
 
 def _firsts(steps: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
     found: dict[Any, tuple[str, str]] = {}
@@ -315,10 +318,13 @@ def _firsts(steps: Sequence[tuple[str, str]]) -> set[tuple[str, str]]:
 FIRST = _firsts(STEPS)
 """One pair for each step and task: the same step of other pairs is the same code."""
 
-_ANSWERS = {
-    next(one.answer for one in METHODS[method].steps if one.name == name): (method, name)
-    for method, name in sorted(FIRST, reverse=True)
-}
+ANSWERED = set(
+    {
+        next(one.answer for one in METHODS[method].steps if one.name == name): (method, name)
+        for method, name in sorted(FIRST, reverse=True)
+    }.values()
+)
+"""One pair and step for each function that answers one."""
 
 
 def slow_if_repeated(method: str, step: str) -> list[pytest.MarkDecorator]:
@@ -343,7 +349,7 @@ _AS_FEDAVG = {
 """Pairs whose steps are those of FedAvg under another name: of these the first alone is tested."""
 
 EVERY_STEP = [
-    pytest.param(*pair, marks=[] if pair in _ANSWERS.values() else [pytest.mark.slow])
+    pytest.param(*pair, marks=[] if pair in ANSWERED else [pytest.mark.slow])
     for pair in STEPS
     if pair in FIRST or pair[0] not in _AS_FEDAVG
 ]

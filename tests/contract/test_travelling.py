@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import typing
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from contract.entries import OPEN
 from contract.learned import LEARNING
 from contract.runs import (
     Asking,
+    Straight,
     bare_and_masked,
     differences,
     result,
@@ -57,8 +59,11 @@ GIVING = [name for name, pair in OPEN.items() if any(map(gives, pair.steps))]
 CODED = [name for name, pair in OPEN.items() if any(map(can_be_coded, pair.steps))]
 
 
-def pairs(names: list[str]) -> list[Any]:
-    return [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in names]
+MADE = Callable[..., Straight]
+
+
+def pairs(names: list[str], fast: Collection[str] = QUICK) -> list[Any]:
+    return [pytest.param(name, marks=[] if name in fast else [pytest.mark.slow]) for name in names]
 
 
 def sent(folder: Path, way: str) -> int:
@@ -183,14 +188,23 @@ def test_the_best_round_is_tested_without_being_sent_again(
     assert sent == [{GIVES}] * 3
 
 
-@pytest.mark.parametrize("up", ["int4", "top"])
-def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path, up: str) -> None:
+@pytest.mark.parametrize(
+    ("up", "every"),
+    [
+        ("top", 9),
+        pytest.param("int4", 4, marks=pytest.mark.slow),
+        pytest.param("top", 4, marks=pytest.mark.slow),
+    ],
+)
+def test_a_run_that_is_stopped_and_resumed_is_the_same_run(
+    tmp_path: Path, up: str, every: int
+) -> None:
     """But that weights are given whole again: what rounding left out is kept on both sides."""
     overrides = ("rounds=4", f"federation.up={up}", "federation.down=int2", "federation.top=0.1")
     settings = tiny(tmp_path, *overrides)
     events: list[Any] = []
     straight = run(settings, out=tmp_path / "straight", on_event=events.append).folder
-    for point in moments(events)[1::4]:
+    for point in moments(events)[1::every]:
         out = tmp_path / f"stopped-{point}"
         with pytest.raises(KeyboardInterrupt):
             run(settings, out=out, on_event=stopping_at(point))
@@ -199,14 +213,15 @@ def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path, up: s
         assert not but_bytes(straight, out)
 
 
-@pytest.mark.parametrize("method", pairs(GIVING))
-def test_under_masks_weights_are_given_in_codes(method: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("method", pairs(GIVING, fast=("fedavg-tagger", "fedner-tagger")))
+def test_under_masks_weights_are_given_in_codes(
+    method: str, tmp_path: Path, straight: MADE
+) -> None:
     """The sum is that of whole numbers in the clear, bit for bit, and sites summed the same ask."""
     overrides = (f"method={method}", "rounds=3", "federation.down=int4")
     found = bare_and_masked(tmp_path, *overrides)
     assert states(found["bare"]) == states(found["masked"])
-    overrides = (f"method={method}", "rounds=3", "federation.sums=masked")
-    whole = run(tiny(tmp_path, *overrides), out=tmp_path / "whole").folder
+    whole = straight(f"method={method}", "rounds=3", "federation.sums=masked").folder
     assert sent(found["masked"], "down") < sent(whole, "down") + 10_000
 
 
@@ -239,11 +254,18 @@ def test_under_masks_a_site_without_the_weights_is_given_them_whole(
         assert sent(folders[0], "down") < sent(folders[1], "down")
 
 
-@pytest.mark.parametrize("coding", ["float16", "int8", "int4", "int2", "top"])
-def test_every_coding_learns_and_saves(tmp_path: Path, coding: str) -> None:
+@pytest.mark.parametrize(
+    "coding",
+    [
+        "int4",
+        "top",
+        *(pytest.param(c, marks=pytest.mark.slow) for c in ("float16", "int8", "int2")),
+    ],
+)
+def test_every_coding_learns_and_saves(tmp_path: Path, coding: str, straight: MADE) -> None:
     overrides = ("rounds=8", "training.local_epochs=2", "training.learning_rate=0.03")
     overrides += ("model.dropout=0.1", "federation.top=0.2", "model.word_dim=64")
-    whole = run(tiny(tmp_path, *overrides), out=tmp_path / "whole")
+    whole = straight(*overrides)
     found = run(
         tiny(tmp_path, *overrides, f"federation.up={coding}", f"federation.down={coding}"),
         out=tmp_path / coding,
@@ -298,35 +320,43 @@ def test_references_send_nothing_and_so_nothing_in_codes(tmp_path: Path) -> None
     assert states(folders[0]) == states(folders[1])
 
 
-@pytest.mark.parametrize("up", ["float16", "int8"])
-@pytest.mark.parametrize("method", pairs(["fedavg-tagger", "lazy-mil-bags", "fedavg-encoder"]))
+@pytest.mark.parametrize(
+    ("method", "up"),
+    [
+        pytest.param(
+            method,
+            up,
+            marks=[]
+            if (method, up) in (("fedavg-tagger", "int8"), ("lazy-mil-bags", "float16"))
+            else [pytest.mark.slow],
+        )
+        for method in ("fedavg-tagger", "lazy-mil-bags", "fedavg-encoder")
+        for up in ("float16", "int8")
+    ],
+)
 def test_narrow_lanes_are_summed_alike_in_the_clear_and_under_masks(
-    method: str, up: str, tmp_path: Path
+    method: str, up: str, tmp_path: Path, straight: MADE
 ) -> None:
-    overrides = (f"method={method}", "rounds=4", f"federation.up={up}")
+    overrides = (f"method={method}", "rounds=3", f"federation.up={up}")
     found = bare_and_masked(tmp_path, *overrides)
     assert states(found["bare"]) == states(found["masked"])
-    wide = run(
-        tiny(tmp_path, f"method={method}", "rounds=4", "federation.sums=masked"),
-        out=tmp_path / "wide",
-    ).folder
+    wide = straight(f"method={method}", "rounds=3", "federation.sums=masked").folder
     assert sent(found["masked"], "up") < sent(wide, "up")
 
 
-@pytest.mark.parametrize("up", ["float16", "int8"])
+@pytest.mark.parametrize("up", [pytest.param("float16", marks=pytest.mark.slow), "int8"])
 def test_narrow_lanes_learn(tmp_path: Path, up: str) -> None:
     overrides = ("rounds=8", "training.local_epochs=2", "training.learning_rate=0.03")
     overrides += ("model.dropout=0.1", "federation.sums=masked", f"federation.up={up}")
     assert first_score("ner", run(tiny(tmp_path, *overrides), out=tmp_path / up).result) > 0.8
 
 
-def test_narrow_lanes_are_the_same_after_a_stop(
-    tmp_path: Path,
-) -> None:
-    settings = tiny(tmp_path, "rounds=4", "federation.up=float16", "federation.sums=masked")
+@pytest.mark.parametrize("every", [15, pytest.param(6, marks=pytest.mark.slow)])
+def test_narrow_lanes_are_the_same_after_a_stop(tmp_path: Path, every: int) -> None:
+    settings = tiny(tmp_path, "rounds=3", "federation.up=float16", "federation.sums=masked")
     events: list[Any] = []
     straight = run(settings, out=tmp_path / "straight", on_event=events.append).folder
-    for point in moments(events)[2::6]:
+    for point in moments(events)[12::every]:
         out = tmp_path / f"stopped-{point}"
         with pytest.raises(KeyboardInterrupt):
             run(settings, out=out, on_event=stopping_at(point))

@@ -86,6 +86,7 @@ def test_who_dies_twice_is_lost_and_the_others_go_on(engine: WorkerEngine) -> No
     assert federation(engine).sum(MULTIPLY, ask(), round=6).count == 3
 
 
+@pytest.mark.slow
 def test_who_takes_too_long_is_given_up(engine: WorkerEngine) -> None:
     sites = federation(engine, at_least=2, timeout=5.0)  # a process may take longer to start
     total = sites.sum(MULTIPLY, ask("site-3=sleep"), round=8)
@@ -136,6 +137,7 @@ print(__file__.endswith("script.py"))
 """
 
 
+@pytest.mark.slow
 def test_a_plain_script_needs_no_main_guard_and_leaves_nothing_behind(
     tmp_path: Path, root: Path
 ) -> None:

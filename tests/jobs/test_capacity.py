@@ -235,7 +235,7 @@ class TestCapacity:
         assert once.curve == again.curve
         assert torch.get_num_threads() == threads
 
-    @pytest.mark.parametrize("character", ["cnn", "bilstm"])
+    @pytest.mark.parametrize("character", [pytest.param("cnn", marks=pytest.mark.slow), "bilstm"])
     def test_vectors_and_characters(self, settings, tmp_path, character):
         rows = [f"{word} " + " ".join(["0.1"] * 8) for word in ("aspirin", "he", "helped")]
         (tmp_path / "vectors.txt").write_text("\n".join(rows) + "\n")
@@ -250,6 +250,7 @@ class TestCapacity:
         )  # fmt: skip
         assert len(found.points) == 4
 
+    @pytest.mark.slow
     def test_a_linear_one(self, settings):
         own = ["model.kind=linear", "training.learning_rate=0.3", "training.optimiser=adagrad"]
         found = capacity(settings, parts=4, seeds=2, overrides=own)

@@ -88,6 +88,7 @@ def test_examples_show_gold_beside_predictions(shown: DemoResult) -> None:
             assert mark.confidence is None or 0 < mark.confidence <= 1
 
 
+@pytest.mark.slow
 def test_another_one_in_the_same_folder_replaces_it(
     shown: DemoResult, small: Callable[..., DemoResult]
 ) -> None:

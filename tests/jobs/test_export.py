@@ -71,10 +71,10 @@ def test_what_it_tells_is_said_before_it_is_written(runs: dict[str, Path], tmp_p
     [
         "fedavg-tagger",
         "fedavg-tagger model.character=bilstm model.cnn_filters=4",
-        "fedavg-tagger model.character=none",
         "fedavg-encoder",
         "fedavg-relations",
-        "fedavg-relations classifier.pool=cls",
+        pytest.param("fedavg-tagger model.character=none", marks=pytest.mark.slow),
+        pytest.param("fedavg-relations classifier.pool=cls", marks=pytest.mark.slow),
     ],
 )
 def test_onnx_gives_the_same_numbers(name: str, runs: dict[str, Path], tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from confide.runs.loading import release
 from confide.runs.run import run
 from confide.settings import dump
 from contract.corpus import sentences, tiny, write_conll
-from contract.entries import METHOD, pairs
+from contract.entries import CARRIED, pairs
 
 FEW = ("rounds=2", "select.every=1")
 
@@ -33,7 +33,7 @@ def made(tmp_path: Path, method: str, *overrides: str, **tree: Any) -> Path:
     return run(settings, out=tmp_path / "run").folder
 
 
-@pytest.mark.parametrize("method", pairs(fast=METHOD.values()))
+@pytest.mark.parametrize("method", pairs(fast=CARRIED))
 def test_every_pair_can_be_compared_at_home(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +95,11 @@ def test_a_site_that_is_better_alone_keeps_its_own_and_predicts_with_it(
 
 
 @pytest.mark.parametrize(
-    ("dev", "why"), [(18, "at least 50 needed"), (60, "by luck with p = 0.016, at most 0.01")]
+    ("dev", "why"),
+    [
+        pytest.param(18, "at least 50 needed", marks=pytest.mark.slow),
+        (60, "by luck with p = 0.016, at most 0.01"),
+    ],
 )
 def test_with_little_development_text_a_site_keeps_the_runs_model_however_much_better_another_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dev: int, why: str
@@ -231,7 +235,7 @@ def test_a_site_at_home_steps_as_the_server_did_and_in_whole_passes(tmp_path: Pa
     assert plain.optimiser == tiny(tmp_path).training.optimiser
 
 
-@pytest.mark.parametrize("steps", [1, 2, 0])
+@pytest.mark.parametrize("steps", [1, pytest.param(2, marks=pytest.mark.slow), 0])
 def test_a_site_alone_takes_as_many_passes_as_its_part_of_the_run(
     tmp_path: Path, steps: int
 ) -> None:

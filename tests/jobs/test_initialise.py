@@ -279,7 +279,13 @@ def test_the_settings_run(in_tmp, missing):
         put(f"{site}/train.conll", conll(names, times=6))
         put(f"{site}/test.conll", conll(names, times=2))
     report = init(["north", "south"])
-    small = ["rounds=1", "model.word_dim=8", "model.bilstm_hidden=8", "training.local_epochs=1"]
+    small = [
+        "rounds=1",
+        "workers=1",
+        "model.word_dim=8",
+        "model.bilstm_hidden=8",
+        "training.local_epochs=1",
+    ]
     result = run(report.path, overrides=small, out=Path("out")).result
     assert set(result.scores.sites) == {"north", "south"}
 
@@ -287,7 +293,10 @@ def test_the_settings_run(in_tmp, missing):
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("corpus", "sites", "parts"),
-    [("wnut17", 0, {"train", "dev", "test"}), ("crossner", 5, {"train", "dev", "test"})],
+    [
+        ("wnut17", 0, {"train", "dev", "test"}),
+        pytest.param("crossner", 5, {"train", "dev", "test"}, marks=pytest.mark.slow),
+    ],
 )
 def test_published_corpora(in_tmp, corpora, corpus, sites, parts):
     settings = plain(init([corpora / corpus]).path)
@@ -507,11 +516,21 @@ def test_a_person_is_asked_at_a_terminal(in_tmp, monkeypatch, tty, answer, tags)
     ("one", "two", "right"),
     [
         ("ncbi_disease_ner/devel.tsv", "bc5cdr_ner/devel.tsv", {"Disease": "Other"}),
-        ("wnut17/wnut17train.conll", "uner_ewt/en_ewt-ud-dev.iob2", {"LOC": "location"}),
-        ("ncbi_disease_ner/devel.tsv", "anatem_ner/devel.tsv", {}),
-        ("bc5cdr_ner/devel.tsv", "linnaeus_ner/devel.tsv", {}),
+        pytest.param(
+            "wnut17/wnut17train.conll",
+            "uner_ewt/en_ewt-ud-dev.iob2",
+            {"LOC": "location"},
+            marks=pytest.mark.slow,
+        ),
         ("crossner/politics/train.txt", "crossner/literature/train.txt", {}),
         ("crossner/science/train.txt", "crossner/ai/train.txt", {}),
+        *(
+            pytest.param(one, two, {}, marks=pytest.mark.slow)
+            for one, two in (
+                ("ncbi_disease_ner/devel.tsv", "anatem_ner/devel.tsv"),
+                ("bc5cdr_ner/devel.tsv", "linnaeus_ner/devel.tsv"),
+            )
+        ),
     ],
 )
 def test_names_of_published_corpora(in_tmp, corpora, one, two, right):

@@ -259,7 +259,7 @@ def test_all_watchers_hear_everything() -> None:
 
 def test_a_real_run_logs_its_rounds_and_no_text(small_demo: Path, tmp_path: Path) -> None:
     """The canary of this page: words of the corpus are in no byte of any log."""
-    overrides = ["rounds=2", "model.bilstm_hidden=8", "model.word_dim=8"]
+    overrides = ["rounds=2", "workers=1", "model.bilstm_hidden=8", "model.word_dim=8"]
     with Logs(["jsonl", "tensorboard"], say=print) as logs:
         done = api.run(
             small_demo / "corpus/settings.toml", overrides=overrides, out=tmp_path / "run",

@@ -34,7 +34,9 @@ def encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tiny_bert(tmp_path / "encoder")
 
 
-@pytest.mark.parametrize("method", ["fedavg-tagger", "fedner-tagger"])
+@pytest.mark.parametrize(
+    "method", ["fedavg-tagger", pytest.param("fedner-tagger", marks=pytest.mark.slow)]
+)
 def test_a_run_with_features_learns_predicts_and_is_released(
     tmp_path: Path, encoder: Path, method: str
 ) -> None:

@@ -22,7 +22,7 @@ PAGE = Path(__file__).parents[2] / "docs/methods/pseudo-complete.md"
 @pytest.mark.parametrize(
     "kind",
     [
-        pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ("tagger", "relations", "bags")))
+        pytest.param(kind, marks=[pytest.mark.slow] * (kind not in ("tagger", "bags")))
         for kind in KINDS
     ],
 )

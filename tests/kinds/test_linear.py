@@ -38,7 +38,7 @@ def test_all_text_at_one_site_gives_the_pooled_model_bit_for_bit(tmp_path: Path)
     assert found[0] == found[1]
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_three_sites_find_what_the_pooled_model_finds(tmp_path: Path, seed: int) -> None:
     scores = {}
     for method in ("fedavg", "pooled"):

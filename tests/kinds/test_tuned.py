@@ -45,8 +45,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-@pytest.mark.parametrize("way", ["lora", "frozen"])
-@pytest.mark.parametrize("pair", ["fedavg-encoder", "fedavg-relations"])
+@pytest.mark.parametrize(
+    ("pair", "way"),
+    [
+        ("fedavg-encoder", "lora"),
+        ("fedavg-relations", "frozen"),
+        pytest.param("fedavg-encoder", "frozen", marks=pytest.mark.slow),
+        pytest.param("fedavg-relations", "lora", marks=pytest.mark.slow),
+    ],
+)
 def test_less_travels_and_the_trained_model_is_opened(
     pair: str, way: str, tmp_path: Path, cache: Path
 ) -> None:

@@ -41,7 +41,7 @@ def test_the_same_seed_gives_the_same_bits(name: str) -> None:
     assert not np.array_equal(first["crf.linear.weight"], other["crf.linear.weight"])
 
 
-@pytest.mark.parametrize("scheme", ["iobes", "iob2"])
+@pytest.mark.parametrize("scheme", ["iobes", pytest.param("iob2", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("character", ["cnn", "bilstm", "none"])
 def test_a_tiny_corpus_is_learnt(scheme: str, character: str) -> None:
     corpus = tiny(80, scheme)  # type: ignore[arg-type]

@@ -146,7 +146,7 @@ def test_a_step_goes_down_the_loss_of_the_formula(
     assert moved > 0.01
 
 
-@pytest.mark.parametrize("longest", [32, 10])
+@pytest.mark.parametrize("longest", [pytest.param(32, marks=pytest.mark.slow), 10])
 def test_a_student_comes_to_say_its_teacher_s_sigmoids(longest: int, folder: Path) -> None:
     """The softmax with a class for none has its least loss where the logits are the teacher's."""
     trainer = made(folder, longest)

@@ -205,7 +205,9 @@ def test_a_step_goes_down_the_loss_of_the_formula(
     assert moved > 0.01
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(k, marks=[pytest.mark.slow] * (k == "tagger")) for k in KINDS]
+)
 def test_a_student_comes_to_say_what_its_teacher_says(kind: str, folder: Path) -> None:
     """Of long sentences too, which it reads in windows."""
     trainer = made(kind, folder, longest=8 if kind == "tagger" else 14)

@@ -149,7 +149,11 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("form", FORMS, ids=" ".join)
+@pytest.mark.parametrize(
+    "form",
+    [pytest.param(one, marks=[pytest.mark.slow] * (one in FORMS[1:3])) for one in FORMS],
+    ids=" ".join,
+)
 def test_nothing_larger_leaves_a_site_in_a_run(
     form: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

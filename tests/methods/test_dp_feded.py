@@ -216,6 +216,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path) -> No
         assert len(lines) == 1 + 2 * 3
 
 
+@pytest.mark.slow
 def test_it_learns_with_noise_and_not_with_a_thousand_times_as_much(tmp_path: Path) -> None:
     usual = (
         ENCODER, SUMS, FROZEN, "rounds=8", "select.every=8", "privacy.steps=12",

@@ -200,6 +200,7 @@ def test_a_run_that_is_stopped_and_resumed_is_the_same_run(tmp_path: Path) -> No
         assert len(lines) == 1 + 3
 
 
+@pytest.mark.slow
 def test_it_learns_with_noise_and_not_with_a_hundred_times_as_much(tmp_path: Path) -> None:
     usual = (
         ENCODER, SUMS, *TOP, "rounds=60", "select.every=60", "options.noisy_rate=0.02",

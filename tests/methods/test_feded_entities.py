@@ -34,7 +34,9 @@ PAIRS = ("feded-tagger", "feded-encoder", "feded-spans")
 CLASSES = {"feded-tagger": 9, "feded-encoder": 9, "feded-spans": 3}
 TAGS = {"O", "S-Drug", "B-Effect"}
 LABELS = {"feded-tagger": TAGS, "feded-encoder": TAGS, "feded-spans": {"O", "Drug", "Effect"}}
-every_pair = pytest.mark.parametrize("pair", PAIRS)
+every_pair = pytest.mark.parametrize(
+    "pair", [pytest.param(one, marks=[pytest.mark.slow] * (one in PAIRS[1:])) for one in PAIRS]
+)
 
 
 TURN = Turn(round=0, site="site-1", step="take_public_set", seed=1)

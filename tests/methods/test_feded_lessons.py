@@ -35,7 +35,9 @@ from methods.relation_runs import asked, reply_of, started
 from methods.test_feded import NEAR, STEP, softmax, total_of
 
 PAIRS = ("feded-relations", "feded-tagger", "feded-encoder", "feded-spans")
-every_pair = pytest.mark.parametrize("pair", PAIRS)
+every_pair = pytest.mark.parametrize(
+    "pair", [pytest.param(one, marks=[pytest.mark.slow] * (one in PAIRS[2:])) for one in PAIRS]
+)
 
 REMEDIES = (
     "options.temper_student=true",

@@ -54,6 +54,7 @@ def test_it_is_short() -> None:
     assert len(code().splitlines()) <= 80
 
 
+@pytest.mark.slow
 def test_it_trains_two_kinds(tmp_path: Path) -> None:
     pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
     installed(tmp_path, code())

@@ -242,7 +242,9 @@ def test_a_share_of_lightner_travels_and_hidden_decides_how_much(tmp_path: Path)
     assert 0 < shares[0] < shares[1] < 0.7
 
 
-@pytest.mark.parametrize("adversary", ["dann", "fada", "fade"])
+@pytest.mark.parametrize(
+    "adversary", ["dann", *(pytest.param(a, marks=pytest.mark.slow) for a in ("fada", "fade"))]
+)
 def test_an_adversary_travels_with_lightner(adversary: str, tmp_path: Path) -> None:
     settings = tiny(tmp_path, "method=pseudo-complete-lightner", f"lightner.adversary={adversary}")
     done = run(settings, out=tmp_path / "run")

@@ -79,6 +79,7 @@ def killed(
     return found
 
 
+@pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, root: Path) -> None:
     """Nine runs: killed at events, in the middle of writing files, and by the clock."""
     found = killed(tmp_path, root, count=9, seed=1)
@@ -87,6 +88,7 @@ def test_a_killed_run_resumes_to_the_same_numbers(tmp_path: Path, root: Path) ->
     assert all(one["survived"][-1] for one in found)
 
 
+@pytest.mark.slow
 def test_sites_that_remember_between_checkpoints_resume_to_the_same_numbers(
     tmp_path: Path, root: Path
 ) -> None:
@@ -97,9 +99,8 @@ def test_sites_that_remember_between_checkpoints_resume_to_the_same_numbers(
     assert all(one["survived"][-1] for one in found)
 
 
-@pytest.mark.parametrize(
-    ("method", "count"), [("fedavg", 3), pytest.param("fedner", 9, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "count"), [("fedavg", 3), ("fedner", 9)])
 def test_a_run_killed_in_a_masked_sum_resumes_to_the_same_numbers(
     tmp_path: Path, root: Path, method: str, count: int
 ) -> None:

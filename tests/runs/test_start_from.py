@@ -111,15 +111,22 @@ def test_rows_follow_their_words() -> None:
     assert found["word"][:, 0].tolist() == [10, 11, -2, 13, 12]
 
 
-def test_every_method_with_one_model_can_start_so(tmp_path: Path) -> None:
-    before = tmp_path / "b"
-    _, place = begun(before, "method=fedavg-relations")
-    for name in ("fedatt-relations", "chain-relations", "feded-relations", "feddf-relations"):
-        settings = tiny(tmp_path / name, f"method={name}", "rounds=1")
-        started = settings.model_copy(update={"start_from": str(place)})
-        run(settings, out=tmp_path / name / "plain")
-        run(started, out=tmp_path / name / "started")
-        assert states(tmp_path / name / "plain") != states(tmp_path / name / "started"), name
+@pytest.mark.parametrize(
+    "name",
+    [
+        "feded-relations",
+        *(
+            pytest.param(f"{m}-relations", marks=pytest.mark.slow)
+            for m in ("fedatt", "chain", "feddf")
+        ),
+    ],
+)
+def test_every_method_with_one_model_can_start_so(name: str, tmp_path: Path) -> None:
+    _, place = begun(tmp_path / "b", "method=fedavg-relations")
+    settings = tiny(tmp_path, f"method={name}", "rounds=1")
+    run(settings, out=tmp_path / "plain")
+    run(settings.model_copy(update={"start_from": str(place)}), out=tmp_path / "started")
+    assert states(tmp_path / "plain") != states(tmp_path / "started")
 
 
 @pytest.mark.parametrize(

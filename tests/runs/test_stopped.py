@@ -77,7 +77,12 @@ def test_a_killed_run_is_evaluated_used_and_reported(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("method", "site"),
-    [("fedavg", None), ("alone", "site-1"), ("fedner", "site-2"), ("pooled", None)],
+    [
+        ("fedavg", None),
+        ("alone", "site-1"),
+        ("fedner", "site-2"),
+        pytest.param("pooled", None, marks=pytest.mark.slow),
+    ],
 )
 def test_every_kind_of_run_can_be_stopped_and_used(
     tmp_path: Path, method: str, site: str | None

@@ -84,7 +84,7 @@ def surprise(sure: dict, found: Calibrator, prior: Calibrator) -> float:
     return total
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=60)
 @given(HISTOGRAMS, PRIORS)
 @example({("D", 13): Right(87, 117), ("D", 14): Right(62, 228)}, USUAL)
 @example({("A", 0): Right(10**6, 10**6), ("A", BINS - 1): Right(0, 10**6)}, USUAL)
@@ -102,7 +102,7 @@ def test_any_counts_give_a_sound_calibrator_that_keeps_the_order(
     assert error is None if not found.finds else 0 <= error <= 1
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=60)
 @given(HISTOGRAMS, PRIORS)
 def test_no_calibrator_nearby_is_likelier(sure: dict, prior: Calibrator) -> None:
     """Up to the rounding to four places, wherever the best is within the range."""

@@ -221,6 +221,7 @@ for n in range(60):
 """
 
 
+@pytest.mark.slow
 def test_servers_that_save_at_once_lose_nothing(tmp_path) -> None:
     """Neither takes the line that the other is writing for one that a crash tore."""
     commands = [[sys.executable, "-c", SAVES, str(tmp_path), name] for name in "abc"]

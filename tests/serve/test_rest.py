@@ -120,10 +120,10 @@ def test_sizes_are_limited() -> None:
     assert there.post("/v1/predict", json={"texts": ["a"] * 3}).status_code == 413
 
 
-def test_a_thousand_bad_asks_are_survived() -> None:
+def test_hundreds_of_bad_asks_are_survived() -> None:
     there, chance = browser(), random.Random(7)
     good = json.dumps({"texts": ["drug1", {"text": "x", "id": "i"}], "model": "ours"}).encode()
-    for _ in range(1000):
+    for _ in range(300):
         raw = bytearray(good)
         for _ in range(chance.randint(1, 8)):
             at = chance.randrange(len(raw))
@@ -161,7 +161,7 @@ def test_a_long_ask_does_not_hold_up_a_short_one() -> None:
 
     async def main() -> None:
         model = Served("slow", "entities", (), slow, QUICK)
-        long = asyncio.create_task(model.found([Document(str(n), "x") for n in range(160)]))
+        long = asyncio.create_task(model.found([Document(str(n), "x") for n in range(60)]))
         await asyncio.sleep(0.05)
         await model.found([Document("1", "x")])
         assert not long.done()

@@ -233,6 +233,7 @@ def test_an_ask_that_says_twice_where_it_ends_is_refused(port: int, path: str) -
     assert b"HTTP/1.1 400" not in _raw(port, alone + chunked)
 
 
+@pytest.mark.slow
 def test_a_second_ask_that_comes_in_drops_is_closed(port: int) -> None:
     whole = f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode()
     with socket.create_connection(("127.0.0.1", port), timeout=10) as one:
@@ -246,6 +247,7 @@ def test_a_second_ask_that_comes_in_drops_is_closed(port: int) -> None:
         assert time.monotonic() - start < 4
 
 
+@pytest.mark.slow
 def test_a_body_that_never_ends_is_closed(port: int) -> None:
     head = (
         f"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"

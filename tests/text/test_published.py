@@ -47,7 +47,13 @@ def counted(reading):
     return sentences, sum(len(document.entities) for document in reading.documents)
 
 
-@pytest.mark.parametrize(("folder", "files", "sentences", "entities"), CONLL)
+@pytest.mark.parametrize(
+    ("folder", "files", "sentences", "entities"),
+    [
+        pytest.param(*one, marks=[pytest.mark.slow] * (number > 2))
+        for number, one in enumerate(CONLL)
+    ],
+)
 def test_conll(corpora, folder, files, sentences, entities):
     for file, *expected in zip(files, sentences, entities, strict=True):
         reading = read(corpora / folder / file)
@@ -63,6 +69,7 @@ def test_the_token_that_ends_in_a_byte_order_mark(corpora):
     assert not any("\ufeff" in document.text for document in reading.documents)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file", ["train.tsv", "devel.tsv", "test.tsv"])
 def test_the_same_corpus_in_iobes(corpora, file):
     folder = corpora / "ncbi_disease_ner"
@@ -76,6 +83,7 @@ def test_the_same_corpus_in_iobes(corpora, file):
     assert content(iobes) == content(iob2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", [name for name in SCHEMES if name != "io"])
 def test_every_scheme_round_trips_a_corpus(corpora, scheme, tmp_path):
     documents = read(corpora / "ncbi_disease_ner" / "devel.tsv").documents
@@ -85,7 +93,9 @@ def test_every_scheme_round_trips_a_corpus(corpora, scheme, tmp_path):
     assert [d.entities for d in again.documents] == [d.entities for d in documents]
 
 
-@pytest.mark.parametrize("domain", CROSSNER)
+@pytest.mark.parametrize(
+    "domain", [pytest.param(d, marks=[pytest.mark.slow] * (d != "ai")) for d in CROSSNER]
+)
 def test_crossner(corpora, domain):
     sentences, entities, types = CROSSNER[domain]
     readings = [read(corpora / "crossner" / domain / f"{p}.txt") for p in ("train", "dev", "test")]
@@ -159,6 +169,7 @@ def test_ade(corpora, format, documents, sentences):
     assert Counter(p.kind for p in reading.problems) == Counter({"duplicate-sentence": negative})
 
 
+@pytest.mark.slow
 def test_ade_is_the_same_from_the_file_of_effects(corpora):
     folder = corpora / "ade_corpus_v2"
     positive = read(folder, "ade-positive").documents
@@ -184,6 +195,7 @@ def test_ade_offsets_choose_between_places(corpora):
     ]
 
 
+@pytest.mark.slow
 def test_psytar_workbook(corpora):
     reading = read(corpora / "psytar" / "PsyTAR_dataset.xlsx")
     empty = [problem for problem in reading.problems if problem.kind == "empty-sentence"]

@@ -40,6 +40,7 @@ def fold_sizes(corpora, corpus, usual, others):
     yield len(texts), 0
 
 
+@pytest.mark.slow
 def test_gad(corpora):
     *folds, (distinct, _) = fold_sizes(
         corpora, "gad_re", (4797, 533), {1: (4796, 534), 10: (4798, 532)}
@@ -71,6 +72,7 @@ def test_chemprot(corpora):
         assert not {"<<", "[[", "]]"} & set(document.text.split())
 
 
+@pytest.mark.slow
 def test_ddi(corpora):
     root = corpora / "ddi2013" / "DDICorpus-2013.zip!" / "DDICorpus"
     train, test = (

@@ -237,6 +237,7 @@ class TestCommand:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_bc5cdr(corpora):
     """Training abstracts and their own relations: what a count by sentence and concept gives."""
     file = corpora / "bc5cdr_cid" / "CDR_TrainingSet.PubTator.txt.gz"

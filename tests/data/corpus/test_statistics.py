@@ -96,6 +96,7 @@ class TestFiles:
 
 
 @pytest.mark.data
+@pytest.mark.slow
 def test_published_counts(corpora):
     """What SOURCE files and papers say of these corpora."""
     found = stats(

@@ -149,8 +149,8 @@ resident.main(".")
     ("how", "signalled", "code"),
     [
         ("wait", signal.SIGTERM, 0),
-        ("wait", signal.SIGINT, 0),
-        ("raise", None, None),
+        pytest.param("wait", signal.SIGINT, 0, marks=pytest.mark.slow),
+        pytest.param("raise", None, None, marks=pytest.mark.slow),
         ("return", None, 1),
     ],
 )

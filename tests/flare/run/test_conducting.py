@@ -32,7 +32,7 @@ from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
-from contract.entries import ENTRIES, FAST, METHOD, pairs
+from contract.entries import CARRIED, ENTRIES, METHOD, pairs
 from contract.runs import Straight, differences, result, states
 from flare.homes import HomesEngine, as_toml, public_of, withdraw, write_site_files
 
@@ -66,7 +66,7 @@ CASES = [
     pytest.param(
         (name, *form),
         id=" ".join((name, *form)),
-        marks=[] if name in FAST and not form else [pytest.mark.slow],
+        marks=[] if name in METHOD.values() and not form else [pytest.mark.slow],
     )
     for name, entry in ENTRIES.items()
     for form in [(), *entry.variants]
@@ -120,19 +120,19 @@ class Listens(HomesEngine):
         yield from super().deliver(step, round, **asked)
 
 
-@pytest.mark.parametrize("method", pairs(fast=METHOD.values()))
+@pytest.mark.parametrize("method", pairs(fast=CARRIED))
 def test_a_job_that_dies_anywhere_goes_on_to_the_same_numbers(tmp_path: Path, method: str) -> None:
     settings = tiny(tmp_path, f"method={method}", "rounds=3", sites=2)
     files = write_site_files(tmp_path / "homes", settings)
     whole = HomesEngine(write_site_files(tmp_path / "other", settings))
     conduct(tmp_path / "whole", settings, whole)
     died = 0
-    for asks in (1, 6, len(whole.asked) // 2, 9, 8, 11, len(whole.asked)):
+    for asks in (1, 6, len(whole.asked) // 2, len(whole.asked)):
         try:
             conduct(tmp_path / "server", settings, Stops(files, asks))
         except KeyboardInterrupt:
             died += 1
-    assert died > 3
+    assert died > 2
     for site in files:
         found = compare_ledgers(
             tmp_path / "server", tmp_path / "homes" / site / "memory/runs/trial"

@@ -170,7 +170,10 @@ class Forgetting(SealedHomes):
         yield from super().deliver(step, round, asks=asks, timeout=timeout, seals=seals)
 
 
-@pytest.mark.parametrize("before", ["train", "mask", "agree", "unmask"])
+@pytest.mark.parametrize(
+    "before",
+    ["train", "agree", *(pytest.param(b, marks=pytest.mark.slow) for b in ("mask", "unmask"))],
+)
 def test_a_site_that_forgets_greets_again_or_the_run_ends_and_resumes(
     tmp_path: Path, before: str
 ) -> None:
@@ -212,7 +215,8 @@ class Losing(SealedHomes):
 
 
 @pytest.mark.parametrize(
-    ("agreed", "groups", "sites"), [(4, 0, 5), (5, 0, 5), (3, 3, 9), (5, 3, 9)]
+    ("agreed", "groups", "sites"),
+    [(4, 0, 5), (5, 0, 5), pytest.param(3, 3, 9, marks=pytest.mark.slow), (5, 3, 9)],
 )
 def test_no_sum_is_of_fewer_sites_than_were_agreed(
     agreed: int, groups: int, sites: int, tmp_path: Path

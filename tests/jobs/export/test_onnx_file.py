@@ -11,7 +11,6 @@ import pytest
 pytest.importorskip("onnxruntime", reason="needs the extra confide[onnx]")
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from cases import each
 from confide.errors import SettingsError
 from confide.jobs import export
 from confide.jobs.export import MODEL, Copy, write_onnx
@@ -40,11 +39,18 @@ def written(family: str, place: Path) -> list[float]:
     return found
 
 
-@each("family", sorted(FAMILIES.keys() - {UNWRITTEN}))
+@pytest.mark.parametrize(
+    "family",
+    [
+        pytest.param(one, marks=[pytest.mark.slow] * (one not in ("bert", "deberta-v3")))
+        for one in sorted(FAMILIES.keys() - {UNWRITTEN})
+    ],
+)
 def test_every_family_gives_the_same_numbers(family: str, tmp_path: Path) -> None:
     assert max(written(family, tmp_path)) < 1e-5
 
 
+@pytest.mark.slow
 def test_int8_leaves_no_wide_weights_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

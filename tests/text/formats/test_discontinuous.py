@@ -81,7 +81,10 @@ def test_a_concept_with_a_comma_is_named_by_bioc(tmp_path: Path) -> None:
 @pytest.mark.data
 @pytest.mark.parametrize(
     ("file", "count"),
-    [("psytar/PsyTAR_dataset.xlsx", 412), ("ddi2013/DDICorpus-2013.zip!/DDICorpus/Test", 11)],
+    [
+        pytest.param("psytar/PsyTAR_dataset.xlsx", 412, marks=pytest.mark.slow),
+        ("ddi2013/DDICorpus-2013.zip!/DDICorpus/Test", 11),
+    ],
 )
 def test_of_corpora_none_is_lost_in_silence(
     file: str, count: int, corpora: Path, tmp_path: Path
