@@ -21,8 +21,7 @@ from confide.flare.nvidia.founding import init
 from confide.flare.run.agreements import CONSENT_FILE, COUNT_FILE, SITE_FILE
 from confide.flare.run.sitekit import agree, asked_by, consent, setup, withdraw
 from confide.flare.run.standing import guards, standings
-from confide.runs.athome import AtHome, Candidate
-from confide.runs.folder import RunFolder
+from confide.runs.folder import AtHome, Candidate, RunFolder
 from confide.settings import load_site
 from confide.settings.sitefile import load_consent
 from contract.corpus import write_sites
@@ -136,7 +135,7 @@ def test_status_warns_of_an_end_that_is_near_and_of_runs_that_are_used_up(kit: K
 def test_status_says_which_model_the_site_keeps_after_a_run(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("confide.runs.athome.round_of", lambda *_: 4)
+    monkeypatch.setattr("confide.runs.folder.round_of", lambda *_: 4)
     folder = RunFolder(Path(load_site(kit.path / "local" / SITE_FILE).memory) / "runs" / "R1")
     own = folder.home("site-1")
     own.mkdir(parents=True)

@@ -17,8 +17,8 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.errors import EngineError
 from confide.federation.events import Event
+from confide.flare.kits import kit as service
 from confide.flare.kits import kit as startup
-from confide.flare.kits import service
 from confide.flare.kits.kit import Kit, expires
 from confide.flare.nvidia import founding
 from confide.flare.nvidia.founding import renew

@@ -17,8 +17,7 @@ from confide.jobs.home import home
 from confide.jobs.predict import evaluate, predict
 from confide.methods import METHODS
 from confide.report import report
-from confide.runs.athome import HOME, KEPT, compared_at_home
-from confide.runs.folder import RunFolder
+from confide.runs.folder import HOME, KEPT, RunFolder, compared_at_home
 from confide.runs.loading import release
 from confide.runs.run import run
 from confide.settings import dump
@@ -181,7 +180,7 @@ def test_what_was_compared_is_read_back_checked_and_shown(
     with pytest.raises(RunError, match="kept"):
         report([folder])
     kept.write_text(found.model_dump_json())
-    monkeypatch.setattr("confide.runs.athome.round_of", lambda *_: found.round + 1)
+    monkeypatch.setattr("confide.runs.folder.round_of", lambda *_: found.round + 1)
     assert compared_at_home(RunFolder(folder), "site-1") is None, "the run went on since"
 
 

@@ -14,7 +14,7 @@ from confide.corpora.synthetic import write_corpus
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.jobs.initialise import Wishes, init
 from confide.settings import load
-from confide.settings.defaults import OF_METHODS
+from confide.settings.reading import OF_METHODS
 from confide.text.document import Document, Entity
 from confide.text.formats import Options, read, write
 

@@ -15,9 +15,7 @@ from confide import api
 from confide.errors import SettingsError
 from confide.federation.events import Event, to_all
 from confide.jobs import logs as logs_module
-from confide.jobs.logs import LOGS, Logs, named
-from confide.jobs.logs.facts import numbers, settings_of
-from confide.jobs.logs.to_jsonl import line
+from confide.jobs.logs import LOGS, Logs, line, named, numbers, settings_of
 
 EVENTS = [
     Event("ask", 1, site="north", step="train"),

@@ -7,11 +7,16 @@ from pathlib import Path
 import pytest
 
 from confide.errors import RunError
-from confide.report.folder import errors_of, load_runs
+from confide.report.folder import errors_of, load_runs, results
 from confide.report.page import write_page
-from confide.report.sections import by_site, by_type, errors_view, learning_curves, precision_recall
-from confide.report.tables import results
-from confide.report.views import view_of
+from confide.report.sections import (
+    by_site,
+    by_type,
+    errors_view,
+    learning_curves,
+    precision_recall,
+    view_of,
+)
 from report.folders import bag_errors, bag_result, ledger, relation_result, result, write_run
 
 

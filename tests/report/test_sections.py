@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.report.folder import load_runs
-from confide.report.sections import MOST_LEVELS, Reached, reached
-from confide.report.views import view_of
+from confide.report.sections import MOST_LEVELS, Reached, reached, view_of
 from report.folders import relation_result, result, write_run
 
 

@@ -12,8 +12,7 @@ from rich.table import Table
 
 from confide.errors import RunError
 from confide.report import folder
-from confide.report.folder import load_run
-from confide.report.tables import left, results
+from confide.report.folder import left, load_run, results
 from report.folders import ledger, relation_result, result, write_run
 
 

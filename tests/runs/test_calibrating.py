@@ -13,8 +13,7 @@ from confide.errors import RunError
 from confide.federation.messages import decode_file, encode
 from confide.jobs.predict import evaluate, predict
 from confide.report import report
-from confide.runs.athome import KeptAtHome
-from confide.runs.folder import RunFolder
+from confide.runs.folder import KeptAtHome, RunFolder
 from confide.runs.loading import CALIBRATION, release
 from confide.scoring.calibration import AS_IS, Calibrator
 from contract.learned import learned

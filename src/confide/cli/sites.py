@@ -43,7 +43,7 @@ UnitFile = Annotated[
 def write(path: Path, kind: Literal["server", "site"], file: Path) -> None:
     """Write the unit of this kit, and say how to install it."""
     from confide.flare.kits import kit as startup
-    from confide.flare.kits.service import write_unit
+    from confide.flare.kits.kit import write_unit
     from confide.flare.run.standing import site_of
 
     kit = startup.open_kit(path, kind)

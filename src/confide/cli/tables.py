@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from confide.jobs.comparison import Compared, RunComparison, SideScore
     from confide.jobs.demo import DemoResult, Example, Mark, Part
     from confide.jobs.initialise_files import Match
-    from confide.runs.athome import AtHome
+    from confide.runs.folder import AtHome
     from confide.runs.result import Result
     from confide.scoring.counts import Scored
     from confide.text.checking import CheckReport
@@ -414,7 +414,7 @@ def _each_f1(values: Scored) -> list[str]:
 
 def home_table(found: Mapping[str, AtHome], *, first: str = "site") -> Table:
     """A table of the models that each site compared, or one site after each run, in percent."""
-    from confide.runs.athome import CANDIDATES
+    from confide.runs.folder import CANDIDATES
 
     table = titled("Score on development text / test text, in percent")
     table.add_column(first)
@@ -442,8 +442,7 @@ def _in_percent(value: float | None) -> str:
 
 def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
     """Scores, what the model finds in held-out sentences, what left the sites, what to do next."""
-    from confide.report.folder import load_run
-    from confide.report.tables import left, results
+    from confide.report.folder import left, load_run, results
 
     runs = {name: load_run(path) for name, path in shown.runs.items()}
     yield Text("\nSYNTHETIC text from three made-up sites: scores say nothing about real notes.\n")

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from confide.flare.run.lead import Ending
-    from confide.jobs.initialise import Match
+    from confide.jobs.initialise_files import Match
     from confide.jobs.privacy_plan import PrivacyPlan
     from confide.runs.result import Result
     from confide.settings import Settings
@@ -379,7 +379,7 @@ def audit(
 ) -> None:
     """Measure what a run's model and ledger tell of its sites' text. Nothing is sent."""
     from confide import api
-    from confide.jobs.audit import told
+    from confide.runs.folder import told
 
     found = api.audit(
         run,

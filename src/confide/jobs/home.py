@@ -42,18 +42,18 @@ from confide.federation.site import Scratch
 from confide.files import for_the_owner, private_folder, write_of_run
 from confide.kinds.protocol import How, SiteModel
 from confide.methods import Method, method_of
-from confide.runs.athome import (
-    ALONE,
+from confide.runs.folder import (
     FEDERATED,
     HOME,
     KEPT,
+    TRAINED_ALONE,
     TUNED,
     AtHome,
     Candidate,
     KeptAtHome,
+    RunFolder,
     round_of,
 )
-from confide.runs.folder import RunFolder
 from confide.runs.sites import blocks, gather
 from confide.scoring.calibration import AS_IS, USUAL, Calibrator, fitted
 from confide.scoring.intervals import exchange_test
@@ -180,7 +180,7 @@ class _Bench:
             if alone:
                 first = self._form.first(derive_seed(self._settings.seed, "home", "weights"))
                 hows = alone_hows(self._made.at_home, self._settings, size=self._desk.size)
-                found[ALONE] = self._trained(ALONE, first, hows, patience=10)
+                found[TRAINED_ALONE] = self._trained(TRAINED_ALONE, first, hows, patience=10)
         candidates = {}
         for name, one in found.items():
             test = self._score(one.weights, "test")

@@ -30,7 +30,7 @@ from confide.jobs.initialise_files import (
     verdict,
 )
 from confide.settings import Settings, SiteGuards, load
-from confide.settings.defaults import OF_KINDS, OF_METHODS
+from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
 from confide.text.files import write_text
 from confide.text.formats import FORMATS, Options

@@ -19,8 +19,10 @@ from confide.report.plots import MOST_ROWS, Range
 from confide.report.sections import (
     ALL_SITES,
     LEVEL,
+    REFERENCES,
     ConfusionView,
     ErrorsView,
+    RunView,
     SureView,
     TypeMap,
     audits,
@@ -37,10 +39,9 @@ from confide.report.sections import (
     site_curves,
     spent,
     type_map,
+    view_of,
 )
-from confide.report.views import REFERENCES, RunView, view_of
-from confide.runs.athome import CANDIDATES
-from confide.runs.folder import RunFolder
+from confide.runs.folder import CANDIDATES, RunFolder
 from confide.runs.result import RESULT, advice
 from confide.runs.standing import checkpoint_marks
 from confide.tasks import TASKS

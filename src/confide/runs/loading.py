@@ -30,9 +30,8 @@ from confide.kinds.protocol import (
 )
 from confide.kinds.relations.site import among
 from confide.methods import method_of
-from confide.runs.athome import kept_at_home
 from confide.runs.card import Copied, write_card
-from confide.runs.folder import HeldFolder, RunFolder
+from confide.runs.folder import HeldFolder, RunFolder, kept_at_home
 from confide.runs.sites import gather
 from confide.runs.standing import so_far
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator

@@ -14,9 +14,8 @@ from typer.testing import CliRunner
 from cases import each
 from confide.cli.verbs import app
 from confide.errors import KitError
-from confide.flare.kits import service
-from confide.flare.kits.kit import Kit
-from confide.flare.kits.service import unit_text, write_unit
+from confide.flare.kits import kit as service
+from confide.flare.kits.kit import Kit, unit_text, write_unit
 
 HARDENED = {
     "NoNewPrivileges=yes", "ProtectSystem=strict", "PrivateTmp=yes", "PrivateDevices=yes",

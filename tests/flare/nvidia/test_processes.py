@@ -34,8 +34,8 @@ from nvflare.apis.fl_constant import FLContextKey
 from confide.cli import sites
 from confide.errors import KitError, SettingsError
 from confide.flare.kits import kit as policies
+from confide.flare.kits import kit as service
 from confide.flare.kits import kit as startup
-from confide.flare.kits import service
 from confide.flare.kits.kit import Consortium, Kit, open_kit
 from confide.flare.nvidia import processes, watch
 from confide.flare.nvidia.founding import add, init

@@ -24,9 +24,18 @@ from confide import files
 from confide.errors import KitError, os_errors_as
 from confide.federation.keys import VARIABLE as PASSPHRASE
 from confide.files import Tree, bytes_of, json_of
-from confide.flare.kits.kit import HEARTBEAT_TIMEOUT, SERVER, STORE, Kit, expires, no_engine, tidy
+from confide.flare.kits.kit import (
+    HEARTBEAT_TIMEOUT,
+    SERVER,
+    STORE,
+    Kit,
+    ended,
+    expires,
+    no_engine,
+    tidy,
+    trouble_with,
+)
 from confide.flare.kits.peers import check_key, place_of
-from confide.flare.kits.service import ended, trouble_with
 from confide.flare.nvidia.founding import revoked
 
 try:

@@ -19,8 +19,7 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from confide.errors import KitError
 from confide.files import write_atomically
-from confide.flare.kits.kit import MESSAGE_TIMEOUT, open_kit
-from confide.flare.kits.service import ended
+from confide.flare.kits.kit import MESSAGE_TIMEOUT, ended, open_kit
 from confide.flare.nvidia.founding import LIST, Door
 from confide.flare.nvidia.processes import STATE
 

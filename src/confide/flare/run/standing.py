@@ -13,8 +13,7 @@ from confide.flare.kits.kit import Kit
 from confide.flare.kits.peers import known_to
 from confide.flare.run.agreements import SITE_FILE, Agreements, HeldAgreement
 from confide.privacy.spending import PURSE, Limit, Purse
-from confide.runs.athome import AtHome, compared_at_home
-from confide.runs.folder import RUNS, RunFolder
+from confide.runs.folder import RUNS, AtHome, RunFolder, compared_at_home
 from confide.settings import SiteFile, load_site
 
 SOON = 14

@@ -27,10 +27,10 @@ from confide.text.formats.docbin import is_docbin
 from confide.text.formats.hub import saved_split
 from confide.text.formats.plain import is_fhir
 from confide.text.formats.tables import header_of, is_notes
-from confide.text.formats.token_json import shape_of
+from confide.text.formats.tools import shape_of
 from confide.text.formats.webanno import is_webanno
 from confide.text.formats.xmi import ROOTS
-from confide.text.published import ddi, i2b2
+from confide.text.published import i2b2, relations
 from confide.text.published.ade import corpus_file, is_ade
 from confide.text.published.bags import is_nyt10, is_opennre, is_pgr
 from confide.text.published.i2b2 import is_i2b2_xml
@@ -129,7 +129,7 @@ _BY_BYTES: dict[str, Callable[[bytes], bool]] = {
     "datasets": lambda raw: raw.startswith(_ARROW),
     "docbin": is_docbin,
     "bioc": lambda raw: root_name(raw) == bioc.ROOT,
-    "ddi": lambda raw: root_name(raw) == ddi.ROOT,
+    "ddi": lambda raw: root_name(raw) == relations.ROOT,
     "xmi": lambda raw: root_name(raw) in ROOTS,
     "i2b2-xml": lambda raw: root_name(raw) != "" and is_i2b2_xml(raw),
 }
@@ -265,7 +265,7 @@ def one_corpus(folder: Path) -> bool:
     if any(i2b2.belongs(file) for place in (folder, *notes) for file in place.iterdir()):
         return True
     first = next((child for child in inside if child.suffix.lower() == ".xml"), None)
-    if first is not None and first.is_file() and root_name(read_bytes(first)) == ddi.ROOT:
+    if first is not None and first.is_file() and root_name(read_bytes(first)) == relations.ROOT:
         return True
     return saved_split(folder)
 
@@ -276,8 +276,8 @@ def _of_folder(folder: Path, encoding: str | None, *, skip_broken: bool) -> str:
         return "brat"
     if any(file.suffix.lower() == i2b2.CONCEPTS for file in below):
         return "i2b2"
-    trees = ddi.xml_files(folder)
-    if trees and root_name(read_bytes(trees[0])) == ddi.ROOT:
+    trees = relations.xml_files(folder)
+    if trees and root_name(read_bytes(trees[0])) == relations.ROOT:
         return "ddi"
     files = files_under(folder)
     if not files:
