@@ -35,7 +35,6 @@ from confide.corpora.dealing import partition
 from confide.federation.keys import new_key, read_key
 from confide.federation.memory import CheckpointStore
 from confide.federation.messages import decode
-from confide.kinds.tagger import model as crf_modelling
 from confide.methods import METHODS
 from confide.runs.run import Event, run
 from confide.scoring import count_entities, scores, sum_counts
@@ -45,6 +44,7 @@ from confide.text.document import Document
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training import tagger
+from confide.training import trainer as training
 from confide.training.batches import Encoded, TagSet, encode, examples_from
 from confide.training.tagger import Tagger, TaggerSizes, train_batches
 from confide.training.trainer import FitReport, Prepared, annotate, prepare
@@ -95,17 +95,17 @@ class TrainingWatch:
 @contextmanager
 def timed_fit(clock: Clock) -> Iterator[None]:
     """Inside, the clock runs while a site fits its model."""
-    fit = crf_modelling.train
+    fit = training.train
 
     def timed(*args: Any, **options: Any) -> FitReport:
         with clock.running():
             return fit(*args, **options)
 
-    crf_modelling.train = timed  # type: ignore[assignment]
+    training.train = timed  # type: ignore[assignment]
     try:
         yield
     finally:
-        crf_modelling.train = fit
+        training.train = fit
 
 
 def federated(settings: Settings, out: Path) -> Side:
