@@ -332,7 +332,7 @@ def test_a_page_that_cannot_be_written_is_named(runs: list[Path]) -> None:
 
 def test_the_report_needs_no_torch(runs: list[Path]) -> None:
     code = (
-        "import sys; from confide.report import report; from confide.report import tables;"
+        "import sys; from confide.report import report; from confide.report import folder;"
         "assert 'matplotlib' not in sys.modules and 'jinja2' not in sys.modules;"
         f"report([{str(runs[0])!r}]); assert 'torch' not in sys.modules"
     )

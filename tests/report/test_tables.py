@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from confide.errors import RunError
-from confide.report import folder
+from confide.report import words
 from confide.report.folder import left, load_run, results
 from report.folders import ledger, relation_result, result, write_run
 
@@ -57,7 +57,7 @@ def test_names_are_not_markup(tmp_path: Path) -> None:
 
 
 def test_numbers_in_words() -> None:
-    assert doctest.testmod(folder).failed == 0
-    assert folder.size(999_960) == "1.0 MB"
-    assert folder.size(5e15) == "5000.0 TB"
-    assert folder.duration(59.97) == "1 min 0 s"
+    assert doctest.testmod(words).failed == 0
+    assert words.size(999_960) == "1.0 MB"
+    assert words.size(5e15) == "5000.0 TB"
+    assert words.duration(59.97) == "1 min 0 s"
