@@ -17,7 +17,7 @@ from confide.federation.messages import decode
 from confide.federation.quantising import restored
 from confide.federation.secure.lanes import Layout
 from confide.federation.secure.messages import Masked, Opening
-from confide.federation.secure.site import opened
+from confide.federation.secure.steps import opened
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.settings import parse

@@ -35,7 +35,7 @@ from confide.federation.messages import (
     made_of,
     peek,
 )
-from confide.federation.secure.site import EXCHANGES, OFFER
+from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.flare.run.joining import CLOSE, JOIN, LEAVE
 from confide.methods import METHODS
 from confide.runs.folder import KeptAtHome

@@ -46,7 +46,7 @@ from confide.federation.federation import Delivery, Federation
 from confide.federation.ledger import Ledger
 from confide.federation.messages import DTYPES, decode, encode, fields_of
 from confide.federation.secure.server import Summing
-from confide.federation.secure.site import EXCHANGES, as_asked
+from confide.federation.secure.steps import EXCHANGES, as_asked
 from confide.federation.steps import Step
 from confide.methods import METHODS, answered_in, method_of
 from confide.runs.run import summing_of

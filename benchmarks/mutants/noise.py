@@ -27,7 +27,7 @@ from run import SRC, _failed
 MEASURED = Path(__file__).parent / "noise.jsonl"
 METHOD, UNITS = "confide/methods/noised.py", "confide/kinds/entities.py"
 SGD, ED, NER = (f"confide/methods/dp_{one}.py" for one in ("fedsgd", "feded", "fedner"))
-STEP, HOSTING = "confide/federation/site.py", "confide/federation/secure/site.py"
+STEP, HOSTING = "confide/federation/site.py", "confide/federation/secure/steps.py"
 CLIPPING, KEYS = "confide/privacy/noise.py", "confide/privacy/noise.py"
 NOISE, PURSE = "confide/privacy/noise.py", "confide/privacy/spending.py"
 SPENDING = "confide/privacy/spending.py"

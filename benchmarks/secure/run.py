@@ -36,7 +36,8 @@ from confide.federation.secure.crypto import fresh_signer
 from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
 from confide.federation.secure.messages import Opening, Pinned, Roster
 from confide.federation.secure.server import Asking, Once, Sent, Summing
-from confide.federation.secure.site import GREET, MEET, Member, Turns
+from confide.federation.secure.site import Member, Turns
+from confide.federation.secure.steps import GREET, MEET
 from confide.federation.steps import Step
 
 MEASURED = Path(__file__).parent / "measured.jsonl"

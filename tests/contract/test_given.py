@@ -19,7 +19,7 @@ from confide.federation.federation import Delivery
 from confide.federation.messages import class_of, decode, encode, peek
 from confide.federation.secure.messages import Meet, Opening
 from confide.federation.secure.server import Once
-from confide.federation.secure.site import EXCHANGES, is_summed
+from confide.federation.secure.steps import EXCHANGES, is_summed
 from confide.federation.site import SiteHost
 from confide.federation.steps import Step
 from confide.methods import METHODS

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import get_args
 
-from confide.federation.secure.site import EXCHANGES
+from confide.federation.secure.steps import EXCHANGES
 from confide.methods import METHODS
 from confide.settings.tables import BagsTable
 from contract.entries import ENTRIES, OPEN, OPTIONAL

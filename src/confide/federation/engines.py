@@ -30,7 +30,8 @@ from confide.federation.memory import MemoryStore
 from confide.federation.messages import encode
 from confide.federation.secure.crypto import fresh_signer
 from confide.federation.secure.messages import Pinned
-from confide.federation.secure.site import Member, Sets, SumHost, Sums
+from confide.federation.secure.site import Member, Sets
+from confide.federation.secure.steps import SumHost, Sums
 from confide.federation.site import Expects, Scratch, Site, SiteHost
 from confide.federation.steps import Delivery, Step
 from confide.privacy.spending import PURSE, Limit, Purse

@@ -30,7 +30,7 @@ from confide.federation.ledger import Ledger
 from confide.federation.messages import decode_one_of, sizes
 from confide.federation.quantising import restored
 from confide.federation.secure.server import Asking, Summing, summed_unseen
-from confide.federation.secure.site import is_summed
+from confide.federation.secure.steps import is_summed
 from confide.federation.steps import Delivery, Engine, Step, check_learnt
 from confide.seeds import derive_seed
 

@@ -35,7 +35,7 @@ from confide.federation.ledger import Ledger
 from confide.federation.memory import MemoryStore
 from confide.federation.secure.messages import threshold
 from confide.federation.secure.server import Losses, Summing
-from confide.federation.secure.site import Sums
+from confide.federation.secure.steps import Sums
 from confide.federation.steps import Engine
 from confide.files import Tree, for_the_owner, write_of_run
 from confide.kinds.protocol import Extractor, Report, TrainedModel

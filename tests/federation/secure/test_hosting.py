@@ -15,7 +15,7 @@ from confide.errors import QuorumError
 from confide.federation.failures import Failure, Refusal
 from confide.federation.messages import decode, decode_one_of, encode
 from confide.federation.seals import digest
-from confide.federation.secure import site as steps
+from confide.federation.secure import steps
 from confide.federation.secure.lanes import ODD
 from confide.federation.secure.messages import Asked, Masked, Offered, Opening
 from confide.federation.secure.site import Sets

@@ -14,7 +14,7 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.quantising import can_be_coded
 from confide.federation.secure.lanes import Layout, Narrow, largest_of, layout_of
-from confide.federation.secure.site import narrow_of
+from confide.federation.secure.steps import narrow_of
 from confide.methods import METHODS
 from confide.methods.fedavg import TRAIN, Train, Trained
 from confide.methods.fedner import IMPROVE

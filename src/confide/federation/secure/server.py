@@ -59,7 +59,7 @@ from confide.federation.secure.messages import (
     seed_commitment,
     share_mark,
 )
-from confide.federation.secure.site import (
+from confide.federation.secure.steps import (
     AGREE,
     GREET,
     MEET,

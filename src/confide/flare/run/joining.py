@@ -33,7 +33,7 @@ from confide.federation.messages import (
     encode,
 )
 from confide.federation.seals import digest, is_signed_by, statement
-from confide.federation.secure.site import EXCHANGES, OFFER
+from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.federation.steps import Check, Step, WireRow, wire_table
 from confide.files import Tree, plain_name, write_of_run
 from confide.flare.kits.peers import Card, Place

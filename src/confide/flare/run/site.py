@@ -49,7 +49,8 @@ from confide.federation.seals import (
     verifies,
 )
 from confide.federation.secure.messages import Meet, colluders
-from confide.federation.secure.site import EXCHANGES, SUMS, Member, Sets, as_asked
+from confide.federation.secure.site import SUMS, Member, Sets
+from confide.federation.secure.steps import EXCHANGES, as_asked
 from confide.federation.site import SiteHost, ask_in, note_traceback
 from confide.federation.steps import Step
 from confide.files import (
