@@ -36,7 +36,7 @@ test-real: $(VENV)/.installed-dev  ## of the slow tests: the numbers over real p
 	$(BIN)/python -m pytest -m slow tests/flare/test_real_methods.py -k "($(REAL)) and not context and not take_model"
 
 test-slow: $(VENV)/.installed-dev  ## the slow tests, two at a time (an hour or more: processes, networks, disks and certificates)
-	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m slow -n 2 --dist loadgroup
+	PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile many -n 2 --dist loadgroup
 
 test-browser: $(VENV)/.installed-browser  ## of the slow tests: the pages and the report in Debian's chromium (two minutes)
 	@command -v chromium >/dev/null || { echo "chromium is missing: apt-get install --no-install-recommends chromium"; exit 1; }
