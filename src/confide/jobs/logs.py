@@ -356,4 +356,4 @@ LOGS: dict[str, Opened] = {
     "mlflow": open_mlflow,
     "tensorboard": open_tensorboard,
 }
-"""What opens the log of each name, given the run's folder and where it is wanted."""
+"""The function that opens each log, given the run's folder and where the log is wanted."""
