@@ -507,8 +507,6 @@ def read_sentences(
 
 AUDIT = "audit.json"
 AUDIT_SCHEMA = 1
-CHANCE = 1.0
-"""Members that an attacker finds in a hundred by chance, at one false accusation in a hundred."""
 
 _Whole = Annotated[int, Field(ge=0)]
 Share = Annotated[float, Field(ge=0, le=1)]

@@ -464,8 +464,3 @@ def _whole(values: np.ndarray, most: float, field: str, *, exact: bool = False) 
     if found.size and max(float(found.max()), -float(found.min())) > most:
         raise GuardError(f"{field} does not fit its lane")
     return found.astype(np.int64)
-
-
-def with_shapes(step: Step, shapes: Mapping[str, Mapping[str, tuple[int, ...]]]) -> Step:
-    """The step with these shapes, whatever the ask."""
-    return replace(step, shapes=lambda ask: shapes)

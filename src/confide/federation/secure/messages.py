@@ -40,8 +40,6 @@ from confide.federation.secure.crypto import (
 INSIDE = 2 * SHARE
 BOX = INSIDE + TAG
 MOST_SITES = 2_000
-_COLUMN = 2**20
-"""Bytes of JSON allowed for one key of every site."""
 
 
 @dataclass(frozen=True)
