@@ -32,10 +32,7 @@ LINUX = {
     "implementation_name": "cpython",
 }
 
-SITES = {
-    "site.txt": ("flare",),
-    "site-serve.txt": ("flare", "serve"),
-}
+SITES = {"site.txt": ("flare",), "site-serve.txt": ("flare", "serve")}
 """The extras in each lock file for a site's machine."""
 
 HEAD = """\

@@ -98,9 +98,7 @@ def test_every_service_is_held_in(services: dict[str, dict[str, Any]]) -> None:
             assert "status /kit" in service["healthcheck"]["test"][1], name
 
 
-def test_only_sites_have_the_key_and_text_is_read_only(
-    services: dict[str, dict[str, Any]],
-) -> None:
+def test_only_sites_have_the_key_and_text_is_read_only(services: dict[str, dict[str, Any]]) -> None:
     for name, service in services.items():
         is_site = name in ("north", "south")
         assert bool(service.get("secrets")) == is_site, name

@@ -19,10 +19,7 @@ from cases import each
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCKS = ROOT / "locks"
-EXTRAS = {
-    "site": {"flare"},
-    "site-serve": {"flare", "serve"},
-}
+EXTRAS = {"site": {"flare"}, "site-serve": {"flare", "serve"}}
 FILES = [*EXTRAS, "torch", "tools"]
 PLACES = [
     {

@@ -16,15 +16,7 @@ from confide.errors import MissingDataError, SettingsError
 from confide.methods import METHODS, method_named, method_of
 from confide.recipes import recipe_path
 from confide.recipes import recipes as known_recipes
-from confide.settings import (
-    Settings,
-    anchored,
-    dump,
-    load,
-    nearest,
-    own_settings,
-    parse,
-)
+from confide.settings import Settings, anchored, dump, load, nearest, own_settings, parse
 from confide.settings import Table as SettingsTable
 
 SITE = {"name": "north", "train": "n.conll"}

@@ -101,11 +101,7 @@ def attack(levels: int) -> dict[str, Any]:
         for place, hit_S in hits(held, levels).items():
             always[place] = always[place] & hit_S
     best = [first[name, name][own.best_S].mean() for name, own in rounds[0].items()]
-    return {
-        **shares(first),
-        "best": round(float(np.mean(best)), 4),
-        "by_round": shares(always),
-    }
+    return {**shares(first), "best": round(float(np.mean(best)), 4), "by_round": shares(always)}
 
 
 def shares(hit: dict[tuple[str, str], np.ndarray]) -> dict[str, float]:

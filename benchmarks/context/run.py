@@ -32,14 +32,7 @@ from confide.corpora.synthetic import HABITS, documents
 from confide.seeds import seeded
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
-from confide.training.batches import (
-    Encoded,
-    Example,
-    TagSet,
-    encode,
-    examples_from,
-    with_context,
-)
+from confide.training.batches import Encoded, Example, TagSet, encode, examples_from, with_context
 from confide.training.context import contextual
 from confide.training.encoder import FrozenEncoder, load_encoder
 from confide.training.optimisers import Optimiser

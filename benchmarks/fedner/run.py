@@ -43,10 +43,7 @@ Experiment = list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]
 """(label, recipe, methods, overrides) of each row."""
 
 EXPERIMENTS: dict[str, Experiment] = {
-    "table": [
-        *((name, name, ("alone",), ()) for name in TAGGERS),
-        (ELMONER, ELMONER, BOTH, ()),
-    ],
+    "table": [*((name, name, ("alone",), ()) for name in TAGGERS), (ELMONER, ELMONER, BOTH, ())],
     "size": [  # a quarter is the table's
         (f"size-{share}", ELMONER, BOTH, at(share)) for share in ("0.1", "0.5", "1.0")
     ],

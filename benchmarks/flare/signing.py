@@ -39,14 +39,7 @@ ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "benchmarks" / "federation")]
 from common import text_files  # noqa: E402
 
-from flare.homes import (  # noqa: E402
-    HomesEngine,
-    SealedHomes,
-    as_toml,
-    ordered,
-    place_in,
-    write_site_files,
-)
+from flare.homes import HomesEngine, SealedHomes, as_toml, ordered, place_in, write_site_files  # noqa: E402
 
 
 def main() -> None:

@@ -92,10 +92,7 @@ def _others() -> dict[str, tuple[Sample, ...]]:
         "chemprot": (_sample({"t.jsonl": pairs.lines(pairs.CHEMPROT)}, "t.jsonl"),),
         "ddi": (_sample({"d.xml": _ddi()}), _sample({"Train/d.xml": _ddi()})),
         "i2b2": (_sample(note),),
-        "nyt10": (
-            _sample({"t.txt": bags.SIX}, "t.txt"),
-            _sample({"t.txt": bags.SEVEN}, "t.txt"),
-        ),
+        "nyt10": (_sample({"t.txt": bags.SIX}, "t.txt"), _sample({"t.txt": bags.SEVEN}, "t.txt")),
         "opennre": (_sample({"t.txt": f"{json.dumps(born)}\n{born!r}\n"}, "t.txt"),),
         "pgr": (
             _sample({"t.tsv": f"{bags.HEADER}\n{pgr}\n"}, "t.tsv"),

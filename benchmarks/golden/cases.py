@@ -112,9 +112,7 @@ def _several(
 
 # --- recipes --------------------------------------------------------------------------------------
 
-SMALL = {
-    "fedner-medical-full": "model.context=minilm",
-}
+SMALL = {"fedner-medical-full": "model.context=minilm"}
 """What a recipe needs besides to be small."""
 
 

@@ -64,9 +64,7 @@ def tagger(texts: list[Any]) -> Pair:
     lengths = [len(one.tokens) for one in texts]
     states_TX = np.random.default_rng(1).normal(0, 0.5, (sum(lengths), 384)).astype(np.float32)
     text = replace(
-        made.prepared(texts),
-        context_TX=states_TX,
-        context_from_S=np.cumsum([0, *lengths])[:-1],
+        made.prepared(texts), context_TX=states_TX, context_from_S=np.cumsum([0, *lengths])[:-1]
     )
     return _entities(made, text, texts)
 

@@ -8,16 +8,7 @@ from __future__ import annotations
 import statistics
 
 import torch
-from common import (
-    check_equal,
-    gad,
-    in_turn,
-    keep,
-    logits_plain,
-    parser_of,
-    plain_model,
-    ratio,
-)
+from common import check_equal, gad, in_turn, keep, logits_plain, parser_of, plain_model, ratio
 
 
 def main() -> None:

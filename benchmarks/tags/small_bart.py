@@ -23,12 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
-from transformers import (
-    AutoTokenizer,
-    BartConfig,
-    BartForConditionalGeneration,
-    BertModel,
-)
+from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration, BertModel
 
 from confide.recipes import recipe_path
 from confide.runs.sites import gather
@@ -46,11 +41,7 @@ ATTENTION = {
     "v_proj": "attention.self.value",
     "out_proj": "attention.output.dense",
 }
-REST = {
-    "fc1": "intermediate.dense",
-    "fc2": "output.dense",
-    "final_layer_norm": "output.LayerNorm",
-}
+REST = {"fc1": "intermediate.dense", "fc2": "output.dense", "final_layer_norm": "output.LayerNorm"}
 
 
 # --- the model --------------------------------------------------------------------------------

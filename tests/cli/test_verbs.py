@@ -32,14 +32,7 @@ from confide.runs import result as results
 from confide.settings import dump, parse
 from confide.text.document import Document, Entity
 
-RATES = {
-    "f1": 0.75,
-    "precision": 0.8,
-    "recall": 0.7059,
-    "support": 17,
-    "true": 12,
-    "predicted": 15,
-}
+RATES = {"f1": 0.75, "precision": 0.8, "recall": 0.7059, "support": 17, "true": 12, "predicted": 15}
 SCORES = {
     "strict": {**RATES, "types": {"DRUG": RATES}},
     "relaxed": {**RATES, "f1": 0.9, "types": {"DRUG": {**RATES, "f1": 0.9}}},
@@ -703,10 +696,7 @@ def test_documents_go_to_stdout_or_to_a_folder(put: Any, in_tmp: Path) -> None:
 
 
 def part(
-    *,
-    method: str,
-    scores: dict[str, float] | None = None,
-    bytes: dict[str, int] | None = None,
+    *, method: str, scores: dict[str, float] | None = None, bytes: dict[str, int] | None = None
 ) -> Part:
     return Part(
         name=method,

@@ -81,11 +81,7 @@ TINY: dict[str, Any] = {
 """Settings of a run that takes half a second."""
 
 
-WRITE = {
-    "ner": write_sites,
-    "re": write_relation_sites,
-    "bags": write_bag_sites,
-}
+WRITE = {"ner": write_sites, "re": write_relation_sites, "bags": write_bag_sites}
 """What writes the files of sites, by task."""
 
 

@@ -48,30 +48,15 @@ where sums are not plain (tests/contract/test_sums.py)."""
 
 LEARNS: dict[str, tuple[tuple[str, ...], float]] = {
     "tagger": (
-        (
-            "rounds=6",
-            "training.local_epochs=2",
-            "training.learning_rate=0.03",
-            "model.dropout=0.1",
-        ),
+        ("rounds=6", "training.local_epochs=2", "training.learning_rate=0.03", "model.dropout=0.1"),
         0.9,
     ),
     "encoder": (
-        (
-            "rounds=6",
-            "training.local_epochs=3",
-            "training.batch_size=4",
-            "classifier.dropout=0",
-        ),
+        ("rounds=6", "training.local_epochs=3", "training.batch_size=4", "classifier.dropout=0"),
         0.9,
     ),
     "spans": (
-        (
-            "rounds=6",
-            "training.local_epochs=3",
-            "training.batch_size=4",
-            "classifier.dropout=0",
-        ),
+        ("rounds=6", "training.local_epochs=3", "training.batch_size=4", "classifier.dropout=0"),
         0.9,
     ),
     "lightner": (("rounds=8", "training.local_epochs=3", "training.batch_size=4"), 0.8),
@@ -142,11 +127,7 @@ ENTRIES: dict[str, Entry] = {
             ("options.upload=probabilities", "options.wire_dtype=float32", "rounds=3"),
             ("options.average=known", "options.temper_student=true", "classifier.typed=true"),
             ("public.labelled=false", "classifier.pool=start", "select.every=2", "rounds=5"),
-            (
-                "options.past=0.5",
-                "options.hold_out=0.2",
-                "options.distil_epochs=2",
-            ),
+            ("options.past=0.5", "options.hold_out=0.2", "options.distil_epochs=2"),
             ("federation.down=once", "federation.fraction=0.5", "select.every=2", "rounds=5"),
         ),
     ),
@@ -192,8 +173,7 @@ ENTRIES: dict[str, Entry] = {
         ),
     ),
     "fedatt-relations": entry(
-        "relations",
-        variants=(("options.epsilon=0.5", "federation.fraction=0.5"),),
+        "relations", variants=(("options.epsilon=0.5", "federation.fraction=0.5"),)
     ),
     "pseudo-complete-lightner": entry(
         "lightner",
@@ -203,8 +183,7 @@ ENTRIES: dict[str, Entry] = {
         ),
     ),
     "pseudo-complete-encoder": entry(
-        "encoder",
-        variants=(("options.weighting=sentences", "federation.fraction=0.7"),),
+        "encoder", variants=(("options.weighting=sentences", "federation.fraction=0.7"),)
     ),
     "pseudo-complete-relations": entry(
         "relations",
@@ -246,10 +225,7 @@ ENTRIES: dict[str, Entry] = {
             ("bags.denoise=att-ra",),
         ),
     ),
-    "chain-bags": entry(
-        "bags",
-        variants=(("bags.denoise=one", "federation.fraction=0.7"),),
-    ),
+    "chain-bags": entry("bags", variants=(("bags.denoise=one", "federation.fraction=0.7"),)),
 }
 """The pairs that were published, or that tests of other rooms stand on."""
 

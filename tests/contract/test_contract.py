@@ -468,9 +468,6 @@ def test_other_settings_are_not_resumed(method: str, tmp_path: Path) -> None:
 def tables(folder: Path) -> list[dict[str, Any]]:
     """The site tables of files that are there already."""
     return [
-        {
-            "name": site.name,
-            **{file.stem: str(file) for file in site.iterdir()},
-        }
+        {"name": site.name, **{file.stem: str(file) for file in site.iterdir()}}
         for site in sorted((folder / "data").iterdir())
     ]

@@ -29,15 +29,7 @@ from confide.federation.guards import (
     check_open,
     check_reply,
 )
-from confide.federation.messages import (
-    LEVELS,
-    by_name,
-    decode,
-    forms_of,
-    made_of,
-    peek,
-    values_of,
-)
+from confide.federation.messages import LEVELS, by_name, decode, forms_of, made_of, peek, values_of
 from confide.federation.secure.messages import Opening
 from confide.federation.site import SiteHost, ask_in
 from confide.federation.steps import Step

@@ -33,7 +33,7 @@ MASKED = ("rounds=2", "federation.sums=masked", "federation.at_least=1")
 PAIRS = [pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow]) for name in METHODS]
 TO_EACH = {
     # a site hears of its own bags alone; one that won none refuses in the open, as it has said so
-    "hear_winners",
+    "hear_winners"
 }
 """Steps that ask each site something of its own."""
 CACHED = {

@@ -206,8 +206,7 @@ def test_a_reply_that_cannot_be_summed_is_zeros_and_nobody_is_named(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("combine", "median"), ("most_norm", "3"), ("fraction", "0.5")],
+    ("key", "value"), [("combine", "median"), ("most_norm", "3"), ("fraction", "0.5")]
 )
 def test_rules_that_look_at_single_replies_are_refused_with_masks(
     tmp_path: Path, key: str, value: str

@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 
 from confide.errors import SettingsError
-from confide.federation.broadcast import (
-    COMMON,
-    FIRST,
-    GIVES,
-    HELD,
-    KEEP,
-)
+from confide.federation.broadcast import COMMON, FIRST, GIVES, HELD, KEEP
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode
 from confide.federation.quantising import Coder, can_be_coded, in_codes, restored
@@ -42,12 +36,7 @@ from contract.runs import (
 from contract.test_contract import first_score, moments
 
 LOSSY = ("federation.up=int4", "federation.down=int4")
-QUICK = {
-    "fedavg-tagger",
-    "fedner-tagger",
-    "pseudo-complete-tagger",
-    "lazy-mil-bags",
-}
+QUICK = {"fedavg-tagger", "fedner-tagger", "pseudo-complete-tagger", "lazy-mil-bags"}
 
 
 def gives(step: Step) -> bool:

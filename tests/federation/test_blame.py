@@ -11,14 +11,7 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.errors import (
-    EngineError,
-    GuardError,
-    QuorumError,
-    SettingsError,
-    SiteFault,
-    printable,
-)
+from confide.errors import EngineError, GuardError, QuorumError, SettingsError, SiteFault, printable
 from confide.federation.failures import CODES, Failure, blaming, fault
 from confide.federation.federation import Delivery, Federation
 from confide.federation.ledger import Ledger

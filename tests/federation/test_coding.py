@@ -14,14 +14,7 @@ from hypothesis import strategies as st
 from cases import each
 from confide.errors import GuardError
 from confide.federation.messages import Arrays
-from confide.federation.quantising import (
-    MOVED,
-    SCALES,
-    Coder,
-    Coding,
-    coded,
-    decoded,
-)
+from confide.federation.quantising import MOVED, SCALES, Coder, Coding, coded, decoded
 
 SHAPES = {"table": (40, 20), "bias": (7,), "kernel": (3, 5, 4), "narrow": (30, 3), "scalar": ()}
 CODINGS: tuple[Coding, ...] = ("float16", "int8", "int4", "int2", "top")

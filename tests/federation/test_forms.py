@@ -136,10 +136,7 @@ def test_an_array_under_an_alias_is_declared_as_without() -> None:
         one_N: NDArray[np.uint8 | np.float32]
         many: dict[str, NDArray[np.float32]]
 
-    own = {
-        "one_N": Named[np.uint8 | np.float32],
-        "many": dict[str, Named[np.float32]],
-    }
+    own = {"one_N": Named[np.uint8 | np.float32], "many": dict[str, Named[np.float32]]}
     found = forms_of(make_dataclass("Aliased", list(own.items()), frozen=True))
     plain = forms_of(Plain)
     assert found.keys() == plain.keys()

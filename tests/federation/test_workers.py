@@ -14,13 +14,7 @@ import numpy as np
 import pytest
 
 from confide.errors import FederationError, QuorumError
-from confide.federation.engines import (
-    SiteSpec,
-    WorkerEngine,
-    _deal,
-    _placed,
-    _taken,
-)
+from confide.federation.engines import SiteSpec, WorkerEngine, _deal, _placed, _taken
 from confide.federation.messages import encode
 from confide.text.document import Document
 from federation.toys import MULTIPLY, TELL, ask, federation, hosting, sequential, specs

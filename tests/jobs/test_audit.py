@@ -21,21 +21,8 @@ from confide.errors import ConfideError, DataError, RunError, SettingsError
 from confide.federation.events import unwatched
 from confide.flare.run.server import Conductor
 from confide.jobs import audit as attacking
-from confide.jobs.audit import (
-    Bench,
-    _bench,
-    _opened,
-    audit,
-    crossed,
-    promised,
-)
-from confide.runs.folder import (
-    AUDIT,
-    Audit,
-    RunFolder,
-    audited,
-    told,
-)
+from confide.jobs.audit import Bench, _bench, _opened, audit, crossed, promised
+from confide.runs.folder import AUDIT, Audit, RunFolder, audited, told
 from confide.runs.run import run
 from confide.runs.sites import COINS
 from confide.settings import Settings, parse

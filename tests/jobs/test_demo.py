@@ -15,16 +15,7 @@ from confide.corpora.synthetic import HABITS, write_corpus
 from confide.errors import DataError
 from confide.jobs import demo as demo_module
 from confide.jobs import demo as parts
-from confide.jobs.demo import (
-    PARTS,
-    RUNS,
-    WIDEST,
-    DemoResult,
-    Example,
-    Mark,
-    demo,
-    lines,
-)
+from confide.jobs.demo import PARTS, RUNS, WIDEST, DemoResult, Example, Mark, demo, lines
 from confide.methods import wire
 from confide.report.folder import load_run
 from confide.settings import load

@@ -13,12 +13,7 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import decode, decode_file, encode, fields_of
 from confide.federation.seals import is_digest
 from confide.kinds import public as sentences
-from confide.kinds.public import (
-    MOST_TOKENS,
-    PublicSentences,
-    public_sentences,
-    spans_of,
-)
+from confide.kinds.public import MOST_TOKENS, PublicSentences, public_sentences, spans_of
 from confide.text.document import Document, Entity
 from confide.training.batches import TagSet, examples_from
 

@@ -8,11 +8,7 @@ from cases import each
 from confide.kinds.bags.site import BagExtractor
 from confide.kinds.bags.site import _worst as bags_worst
 from confide.kinds.entities import EntityExtractor
-from confide.kinds.protocol import (
-    WORST,
-    as_many_of_both,
-    fingerprint,
-)
+from confide.kinds.protocol import WORST, as_many_of_both, fingerprint
 from confide.kinds.relations.site import RelationExtractor
 from confide.kinds.relations.site import _worst as relations_worst
 from confide.text.document import NO_RELATION, Document, Entity, Relation

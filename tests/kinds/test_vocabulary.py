@@ -35,12 +35,7 @@ from confide.kinds.agreement import (
 from confide.kinds.protocol import Kept
 from confide.kinds.tagger.site import TaggerForm
 from confide.text.document import Document, Entity
-from confide.training.vocabulary import (
-    DIGEST_BYTES,
-    KeyedVocabulary,
-    digest,
-    normalise,
-)
+from confide.training.vocabulary import DIGEST_BYTES, KeyedVocabulary, digest, normalise
 
 KEY = bytes(range(32))
 

@@ -6,20 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from confide.training.batches import (
-    Encoded,
-    Example,
-    TagScheme,
-    TagSet,
-    encode,
-)
+from confide.training.batches import Encoded, Example, TagScheme, TagSet, encode
 from confide.training.tagger import Tagger, TaggerSizes
-from confide.training.vocabulary import (
-    ClearVocabulary,
-    count_characters,
-    count_words,
-    numbered,
-)
+from confide.training.vocabulary import ClearVocabulary, count_characters, count_words, numbered
 from confide.training.weights import initial
 
 _DRUGS = ("aspirin", "ibuprofen", "codeine", "heparin")

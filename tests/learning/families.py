@@ -115,8 +115,7 @@ def _unigram(folder: Path, kind: str, specials: list[str], ends: tuple[str, str]
     tokenizer.decoder = decoders.Metaspace()
     before, after = ends
     tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{before} $A {after}",
-        special_tokens=[(one, specials.index(one)) for one in ends],
+        single=f"{before} $A {after}", special_tokens=[(one, specials.index(one)) for one in ends]
     )
     tokenizer.save(str(folder / "tokenizer.json"))
     _settings(folder, tokenizer_class=kind, model_max_length=MOST)

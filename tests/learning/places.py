@@ -17,13 +17,7 @@ import torch.fx.experimental._config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from confide.kinds.bags.model import (
-    BagForm,
-    BagTrainer,
-    EncoderForm,
-    PcnnForm,
-    bag_scores,
-)
+from confide.kinds.bags.model import BagForm, BagTrainer, EncoderForm, PcnnForm, bag_scores
 from confide.kinds.encoder import TokenForm, TokenTrainer
 from confide.kinds.lightner.adversaries import AdversarialTrainer
 from confide.kinds.lightner.model import LightnerForm, LightnerTrainer, load_bart

@@ -31,9 +31,7 @@ DENOISERS: tuple[Denoise, ...] = ("none", "one", "att", "ave", "att-ra")
 WORDS = tuple(f"w{number}" for number in range(40))
 VOCABULARY = ClearVocabulary((*WORDS, "head", "tail", "causes", "unused"))
 FORM = BagForm(
-    relations=("none", "causes"),
-    reader=PcnnForm(how="lower", word_dim=10, filters=12),
-    dropout=0.1,
+    relations=("none", "causes"), reader=PcnnForm(how="lower", word_dim=10, filters=12), dropout=0.1
 )
 SGD = Optimiser("sgd", learning_rate=0.3, momentum=0.0)
 

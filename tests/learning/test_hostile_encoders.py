@@ -10,13 +10,7 @@ import pytest
 
 from cases import each
 from confide.errors import ConfideError, DataError
-from confide.training.encoder import (
-    check_files,
-    digest_of,
-    parts_of,
-    read_json,
-    width,
-)
+from confide.training.encoder import check_files, digest_of, parts_of, read_json, width
 
 
 def folder(tmp_path: Path) -> Path:

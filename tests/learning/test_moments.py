@@ -7,13 +7,7 @@ import torch
 from torch import nn
 
 from cases import each
-from confide.training.optimisers import (
-    Descent,
-    Moments,
-    Optimiser,
-    RowSteps,
-    row_steps,
-)
+from confide.training.optimisers import Descent, Moments, Optimiser, RowSteps, row_steps
 
 SLOPES = [torch.tensor([1.0, -2.0, 0.5]), torch.tensor([0.5, 3.0, 0.0]), torch.tensor([-1, 1, 2.0])]
 

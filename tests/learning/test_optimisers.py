@@ -7,12 +7,7 @@ import torch
 from torch import nn
 
 from confide.errors import SettingsError
-from confide.training.optimisers import (
-    OPTIMISERS,
-    Optimiser,
-    build,
-    clip,
-)
+from confide.training.optimisers import OPTIMISERS, Optimiser, build, clip
 
 GRADIENTS = (0.5, -1.0, 2.0)
 

@@ -166,11 +166,7 @@ def test_documents_come_back_with_entities_of_their_text() -> None:
     text = "the patient took codeine and joint pain .\n\nthen heparin after nausea"
     documents = [Document("d1", text), Document("d2", ""), Document("d3", "and then")]
     prepared = prepare(
-        documents,
-        words=corpus.words,
-        characters=corpus.characters,
-        tags=corpus.tags,
-        how="lower",
+        documents, words=corpus.words, characters=corpus.characters, tags=corpus.tags, how="lower"
     )
     first, second, third = annotate(model, prepared)
     found = [(entity.type, first.surface(entity)) for entity in first.entities]

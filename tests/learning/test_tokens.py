@@ -57,13 +57,7 @@ def fitted(made: TokenTrainer, *, epochs: int, weights: Any = None, seed: int = 
     model = made.initial(1)
     encoded = made.annotated(made.prepared(EXAMPLES), SPANS, source={"drug"})
     report = made.fit(
-        model,
-        encoded,
-        weights_S=weights,
-        epochs=epochs,
-        batch_size=4,
-        optimiser=ADAM,
-        seed=seed,
+        model, encoded, weights_S=weights, epochs=epochs, batch_size=4, optimiser=ADAM, seed=seed
     )
     return model, encoded, report
 

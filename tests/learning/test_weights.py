@@ -9,12 +9,7 @@ import torch
 from cases import each
 from confide.errors import DataError
 from confide.training.vocabulary import VectorFile
-from confide.training.weights import (
-    arrays,
-    load,
-    named,
-    set_words,
-)
+from confide.training.weights import arrays, load, named, set_words
 from learning.corpora import tiny
 
 CORPUS = tiny(5)

@@ -14,12 +14,7 @@ from confide.federation.guards import check_reply
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.methods.fedavg import TRAIN, Train, Trained, bounded_trained
-from confide.methods.fedner import (
-    IMPROVE,
-    Improve,
-    Improved,
-    bounded_improved,
-)
+from confide.methods.fedner import IMPROVE, Improve, Improved, bounded_improved
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import Asking, same_run, use_engine

@@ -138,9 +138,7 @@ def test_the_same_ask_gets_the_same_answer_and_is_charged_once(tmp_path: Path) -
     assert len(account(site)) == 4
 
 
-def test_text_that_has_changed_and_an_account_that_is_spent_answer_nothing(
-    tmp_path: Path,
-) -> None:
+def test_text_that_has_changed_and_an_account_that_is_spent_answer_nothing(tmp_path: Path) -> None:
     _, engine, _, ask = asked_of(tmp_path, FROZEN, "guards.max_epsilon=9")
     site, memory = engine.site("site-1"), engine.memory("site-1")
     with pytest.raises(Refusal) as caught:

@@ -348,9 +348,7 @@ def kept_moments(folder: Path) -> list[dict[str, np.ndarray]]:
     return [decode(kind, path.read_bytes()).moments for path in folder.rglob("*.memory")]
 
 
-def test_a_site_that_keeps_its_moments_goes_on_from_them(
-    tmp_path: Path,
-) -> None:
+def test_a_site_that_keeps_its_moments_goes_on_from_them(tmp_path: Path) -> None:
     own = ("training.optimiser=adam", "training.local_epochs=1")
     one = run(tiny(tmp_path, *own, "training.moments=kept", "rounds=1"), out=tmp_path / "1").folder
     two = run(tiny(tmp_path, *own, "training.moments=kept", "rounds=3"), out=tmp_path / "3").folder

@@ -254,11 +254,7 @@ def test_a_site_takes_no_public_set_that_is_none(pair: str, tmp_path: Path) -> N
     state = method.start(federation)
     million = [["a"] * 1000] * 1000
     site = engine.site("site-1")
-    for each, code in (
-        (million, "bad-ask"),
-        ([[]], "bad-ask"),
-        ([], "bad-ask"),
-    ):
+    for each, code in ((million, "bad-ask"), ([[]], "bad-ask"), ([], "bad-ask")):
         public = PublicSentences(each)
         with pytest.raises(Refusal) as caught:
             take_public_set(site, None, TakePublic(state.form, public), TURN)

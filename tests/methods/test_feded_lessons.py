@@ -18,12 +18,7 @@ from confide.federation.messages import encode
 from confide.kinds.pieces import relation_batch
 from confide.kinds.public import PublicSentences
 from confide.kinds.relations.site import trainer_of
-from confide.methods.feded import (
-    held_out,
-    past_of,
-    teacher_of,
-    with_past,
-)
+from confide.methods.feded import held_out, past_of, teacher_of, with_past
 from confide.runs.run import run
 from confide.training.encoder import load_encoder
 from confide.training.trainer import Lesson

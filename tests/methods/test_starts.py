@@ -224,10 +224,7 @@ def test_a_type_that_was_not_declared_is_left_out_with_its_site(
 )
 @pytest.mark.parametrize(
     "value",
-    [
-        np.array(3),
-        *(pytest.param(np.zeros(s), marks=pytest.mark.slow) for s in ((0,), (1, 1, 1))),
-    ],
+    [np.array(3), *(pytest.param(np.zeros(s), marks=pytest.mark.slow) for s in ((0,), (1, 1, 1)))],
     ids=str,
 )
 def test_an_odd_array_of_one_site_ends_nobodys_run(

@@ -9,13 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from confide.kinds.lightner.model import (
-    NOTHING,
-    Lightner,
-    LightnerSizes,
-    Names,
-    choose_trained,
-)
+from confide.kinds.lightner.model import NOTHING, Lightner, LightnerSizes, Names, choose_trained
 from confide.training.encoder import add_low_rank
 from models.barts import config_of, drawn
 

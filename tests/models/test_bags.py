@@ -11,13 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from confide.kinds.bags import model as bags
-from confide.kinds.bags.model import (
-    BagModel,
-    Denoise,
-    clearest,
-    logits_of,
-    scores_of,
-)
+from confide.kinds.bags.model import BagModel, Denoise, clearest, logits_of, scores_of
 
 SIZES = (3, 1, 4)
 RELATIONS, FEATURES = 5, 6

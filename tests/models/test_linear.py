@@ -11,14 +11,7 @@ import torch
 from confide.kinds.tagger.model import Marks, TaggerTrainer, features, rows_read
 from confide.training.batches import TagSet
 from confide.training.optimisers import Optimiser
-from confide.training.tagger import (
-    EDGE,
-    WINDOW,
-    LinearSizes,
-    LinearTagger,
-    _factor,
-    batch_of,
-)
+from confide.training.tagger import EDGE, WINDOW, LinearSizes, LinearTagger, _factor, batch_of
 from confide.training.vocabulary import SPECIALS, ClearVocabulary
 from learning.corpora import tiny
 

@@ -49,9 +49,7 @@ def batch(sentences: Any = SENTENCES) -> Any:
             return len(sentences)
 
     return Batch(
-        distinct_U=torch.tensor(distinct),
-        ids_N3=torch.tensor(rows),
-        pieces_N=torch.tensor(pieces),
+        distinct_U=torch.tensor(distinct), ids_N3=torch.tensor(rows), pieces_N=torch.tensor(pieces)
     )
 
 
@@ -66,11 +64,7 @@ def slow(model: Pcnn, sentences: Any = SENTENCES, *, longest: int = 14) -> Tenso
         values_LD = torch.cat(
             [
                 functional.embedding(ids, table.weight, padding_idx=0)
-                for ids, table in (
-                    (words, model.word),
-                    (heads, model.head),
-                    (tails, model.tail),
-                )
+                for ids, table in ((words, model.word), (heads, model.head), (tails, model.tail))
             ],
             1,
         )

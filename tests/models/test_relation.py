@@ -9,12 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from confide.kinds.relations.model import (
-    MentionReader,
-    RelationClassifier,
-    RelationSizes,
-    loss,
-)
+from confide.kinds.relations.model import MentionReader, RelationClassifier, RelationSizes, loss
 
 
 class Echo(nn.Module):

@@ -12,13 +12,7 @@ import torch
 from cases import each
 from confide.errors import DataError
 from confide.training import tagger
-from confide.training.batches import (
-    Encoded,
-    Example,
-    TagSet,
-    encode,
-    with_context,
-)
+from confide.training.batches import Encoded, Example, TagSet, encode, with_context
 from confide.training.crf import viterbi
 from confide.training.tagger import PARTS, Tagger, TaggerSizes, batch_of
 from confide.training.vocabulary import count_characters, count_words, numbered

@@ -9,12 +9,7 @@ import numpy as np
 import pytest
 
 from confide.errors import SettingsError
-from confide.privacy.noise import (
-    draw_key,
-    drawn,
-    keyed,
-    noise_key,
-)
+from confide.privacy.noise import draw_key, drawn, keyed, noise_key
 
 RUN, OTHER = b"k" * 32, b"o" * 32
 

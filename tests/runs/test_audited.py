@@ -5,13 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cases import each
-from confide.runs.folder import (
-    Audit,
-    SiteAudit,
-    told,
-    told_epsilon,
-    told_smallest,
-)
+from confide.runs.folder import Audit, SiteAudit, told, told_epsilon, told_smallest
 from report.test_audits import CANARIES, found_of, one
 
 

@@ -10,14 +10,7 @@ import pytest
 
 from cases import each
 from confide.errors import DataError
-from confide.runs.sites import (
-    PARTS,
-    blocks,
-    gather,
-    held_out,
-    public_share,
-    train_share,
-)
+from confide.runs.sites import PARTS, blocks, gather, held_out, public_share, train_share
 from confide.settings import Settings, parse
 from confide.text.document import Document, Sentence
 from confide.text.formats import read

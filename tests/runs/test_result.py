@@ -130,11 +130,7 @@ def test_a_run_that_is_made_here_has_the_keys_in_the_order_they_are_given() -> N
         (("history",), {}, r"a list at history; got an object"),
         (("history", 0, "round"), None, r"a whole number at history\[0\]\.round; got None"),
         (("history", 0), {"seconds": 1}, r"a value at history\[0\]\.round; got none"),
-        (
-            ("history", 0, "faults", 0, "site"),
-            1,
-            r"text at history\[0\]\.faults\[0\]\.site; got 1",
-        ),
+        (("history", 0, "faults", 0, "site"), 1, r"text at history\[0\]\.faults\[0\]\.site; got 1"),
         (
             ("history", 0, "bytes", "up"),
             1.5,
@@ -154,11 +150,7 @@ def test_a_run_that_is_made_here_has_the_keys_in_the_order_they_are_given() -> N
         (("data",), {"sites": {"a": {"train": "many"}}}, r"at data\.sites\.a\.train; got 'many'"),
         (("schema",), 0, r"at least 1 at schema; got 0"),
         (("schema",), True, r'expected a "schema" number'),
-        (
-            ("schema",),
-            2,
-            r"newer confide.*schema 1 or older; got schema 2.*upgrade",
-        ),
+        (("schema",), 2, r"newer confide.*schema 1 or older; got schema 2.*upgrade"),
         (("schema",), 10**60, r"newer confide.*got schema 1000.*…"),
         (("task",), "qa", r"ner or re or bags; got 'qa'.*upgrade"),
         (("task",), ["ner"], r"got \['ner'\]"),

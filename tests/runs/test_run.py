@@ -203,10 +203,7 @@ def test_a_folder_of_a_newer_schema_is_refused_in_words(tmp_path: Path) -> None:
     out = run(settings, out=tmp_path / "run").folder
     body = json.loads((out / "result.json").read_text())
     (out / "result.json").write_text(json.dumps({**body, "schema": 2}))
-    for action in (
-        lambda: RunFolder(out).result(),
-        lambda: run(settings, out=out, resume=True),
-    ):
+    for action in (lambda: RunFolder(out).result(), lambda: run(settings, out=out, resume=True)):
         with pytest.raises(RunError, match=r"newer confide.*schema 1 or older; got schema 2"):
             action()
     text = (out / "settings.toml").read_text()

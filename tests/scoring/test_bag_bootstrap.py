@@ -7,13 +7,7 @@ import pytest
 
 from cases import each
 from confide.errors import DataError
-from confide.scoring.relations import (
-    BINS,
-    auc_interval,
-    bag_scores,
-    count_ranked,
-    ranked_bags,
-)
+from confide.scoring.relations import BINS, auc_interval, bag_scores, count_ranked, ranked_bags
 from scoring.test_bags import LABELS, drawn
 
 

@@ -12,14 +12,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import DataError
-from confide.scoring.relations import (
-    Ranking,
-    auc,
-    pr_curve,
-    precision_at,
-    precisions_at,
-    ranking,
-)
+from confide.scoring.relations import Ranking, auc, pr_curve, precision_at, precisions_at, ranking
 
 
 def points(true, facts):

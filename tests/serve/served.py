@@ -53,9 +53,6 @@ def browser(shown: Shown | None = None, *, token: str | None = None, told: list[
     """A TestClient of the application; `told` collects what would be logged."""
     shown = shown or Shown(models(), limits=QUICK)
     app = application(
-        shown,
-        hosts=frozenset({HOST}),
-        token=token,
-        tell=(told if told is not None else []).append,
+        shown, hosts=frozenset({HOST}), token=token, tell=(told if told is not None else []).append
     )
     return TestClient(app, base_url=ORIGIN, raise_server_exceptions=True, follow_redirects=False)

@@ -16,13 +16,7 @@ import pytest
 from cases import each
 from confide import api
 from confide.errors import DataError, FormatError, GuardError
-from confide.serve.correcting import (
-    EXPORTS,
-    Corrections,
-    exported,
-    place_of,
-    settled,
-)
+from confide.serve.correcting import EXPORTS, Corrections, exported, place_of, settled
 from confide.text.document import Document, Entity, Relation
 
 ONE = Document(

@@ -16,14 +16,7 @@ from confide.errors import SettingsError
 from confide.methods import METHODS
 from confide.runs.result import Part
 from confide.settings import parse
-from confide.settings.reading import (
-    _TABLES,
-    _WORDS,
-    expected,
-    own_settings,
-    own_words,
-    place_of,
-)
+from confide.settings.reading import _TABLES, _WORDS, expected, own_settings, own_words, place_of
 from confide.settings.sitefile import ConsentFile, SiteFile
 from confide.settings.tables import Table
 

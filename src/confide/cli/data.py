@@ -11,20 +11,8 @@ import typer
 from rich.table import Table
 
 from confide.cli import screen
-from confide.cli.files import (
-    How,
-    crossing_lines,
-    cut_lines,
-    problem_lines,
-    reads,
-    say_problems,
-)
-from confide.cli.screen import (
-    Format,
-    Json,
-    Language,
-    Scheme,
-)
+from confide.cli.files import How, crossing_lines, cut_lines, problem_lines, reads, say_problems
+from confide.cli.screen import Format, Json, Language, Scheme
 from confide.errors import DataError, FormatError, SettingsError
 
 if TYPE_CHECKING:
@@ -151,8 +139,7 @@ def split(
     seed: Annotated[int, typer.Option(help="The same seed gives the same split.")] = 1,
     format: Format = None,
     to: Annotated[
-        str | None,
-        typer.Option(metavar="FORMAT", help="Output format; the input's by default."),
+        str | None, typer.Option(metavar="FORMAT", help="Output format; the input's by default.")
     ] = None,
 ) -> None:
     """Deal a corpus to sites, reproducibly: one file or folder each."""

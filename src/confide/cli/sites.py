@@ -12,11 +12,7 @@ import typer
 from rich.table import Table
 
 from confide.cli import screen
-from confide.cli.screen import (
-    Both,
-    Json,
-    Passphrase,
-)
+from confide.cli.screen import Both, Json, Passphrase
 from confide.cli.tables import titled
 from confide.errors import ConfideError, SettingsError
 
@@ -149,14 +145,7 @@ def init(
 
     secret = new_passphrase_for((out or Path(name)) / startup.ROOT_KEY) if passphrase else None
     made = founding.init(
-        name,
-        sites=sites,
-        host=host,
-        port=port,
-        lead=lead,
-        out=out,
-        days=days,
-        passphrase=secret,
+        name, sites=sites, host=host, port=port, lead=lead, out=out, days=days, passphrase=secret
     )
     screen.show(_kits_table(made.kits(), title=f"consortium {made.name}, in {made.path}"))
     screen.say(f"\n{_SAFELY}")
@@ -286,8 +275,7 @@ def tidy(
     kit: KitFolder,
     *,
     older_than: Annotated[
-        float | None,
-        typer.Option(metavar="DAYS", help="Choose finished runs at least this old."),
+        float | None, typer.Option(metavar="DAYS", help="Choose finished runs at least this old.")
     ] = None,
     runs: Annotated[
         list[str] | None,
@@ -405,10 +393,7 @@ def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> No
         own = _own_json(kit) if kind == "site" else {}
         screen.put_json({**asdict(now), "since": since, "peers": pins, **own})
         return
-    table, strangers = (
-        status_table(now),
-        [n for n, pin in known.items() if not pin.compared],
-    )
+    table, strangers = (status_table(now), [n for n, pin in known.items() if not pin.compared])
     table.add_row("peers", ", ".join(known) or "none yet")
     if strangers:
         table.add_row("not compared", f"{', '.join(strangers)} (`confide peers KIT`)")
@@ -504,8 +489,7 @@ def consent(
         ),
     ] = None,
     agree: Annotated[
-        bool | None,
-        typer.Option("--agree/--withdraw", help="Agree to what is shown, or withdraw."),
+        bool | None, typer.Option("--agree/--withdraw", help="Agree to what is shown, or withdraw.")
     ] = None,
     steps: Annotated[
         list[str] | None,

@@ -19,12 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from confide.cli import screen
 from confide.cli.data import data
-from confide.cli.files import (
-    GoldHow,
-    NotesHow,
-    SettingsHow,
-    reads_as,
-)
+from confide.cli.files import GoldHow, NotesHow, SettingsHow, reads_as
 from confide.cli.screen import (
     As,
     Both,
@@ -520,8 +515,7 @@ def plan(
     *,
     overrides: Overrides = None,
     units: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="How many units all sites have together, about."),
+        int | None, typer.Option(metavar="N", help="How many units all sites have together, about.")
     ] = None,
     epsilon: Annotated[
         float | None,
@@ -639,8 +633,7 @@ keys = typer.Typer(
 )
 
 KeyPath = Annotated[
-    Path,
-    typer.Argument(metavar="FILE", help="The sites' shared key, or a private key (PEM)."),
+    Path, typer.Argument(metavar="FILE", help="The sites' shared key, or a private key (PEM).")
 ]
 
 
@@ -846,11 +839,7 @@ def run(
     try:
         with progress, api.Logs(log or (), say=screen.say) as logs:
             done = api.run(
-                settings,
-                overrides=changes,
-                out=out,
-                resume=resume,
-                on_event=to_all(progress, logs),
+                settings, overrides=changes, out=out, resume=resume, on_event=to_all(progress, logs)
             )
     except KeyboardInterrupt as stop:
         folder = progress.standing.folder
@@ -951,12 +940,7 @@ def evaluate(
 ) -> None:
     """Score a run's model, or a chain of two, on annotated files: by type and by relation."""
     from confide import api
-    from confide.cli.files import (
-        named_types,
-        put_scores,
-        run_and_files,
-        wanted_types,
-    )
+    from confide.cli.files import named_types, put_scores, run_and_files, wanted_types
 
     run, files = run_and_files(words)
     given: dict[str, Any] = {"site": site, "format": how.format, "key": key, "mode": mode}

@@ -29,12 +29,7 @@ from numpy.typing import NDArray
 
 from confide.errors import DataError, FormatError, SettingsError
 from confide.files import opened
-from confide.kinds.relations.batches import (
-    RelationExample,
-    Rules,
-    Types,
-    candidates,
-)
+from confide.kinds.relations.batches import RelationExample, Rules, Types, candidates
 from confide.text.document import (
     NO_RELATION,
     PAIR,
@@ -190,15 +185,7 @@ def _collected(rows: Iterable[_Row], by: By, where: str) -> KnowledgeBase:
     problems = [one for kind in _LEFT_OUT for one in _named(kind, line_T[left[kind]], where)]
     kinds_of = tuple((head.casefold(), tail.casefold()) for head, tail in types)
     return KnowledgeBase(
-        by,
-        dict(names),
-        tuple(relations),
-        kinds_of,
-        head_T,
-        tail_T,
-        relation_T,
-        types_T,
-        problems,
+        by, dict(names), tuple(relations), kinds_of, head_T, tail_T, relation_T, types_T, problems
     )
 
 

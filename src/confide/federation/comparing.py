@@ -233,11 +233,7 @@ def with_server(server: Record, site: Record) -> Tally:
         skip_there={(one.seal.round, one.seal.step, "up") for one in late},
     )
     return Tally(
-        tuple(faults),
-        (*only_here, *here),
-        (*only_there, *there),
-        again=again,
-        unheard=len(unheard),
+        tuple(faults), (*only_here, *here), (*only_there, *there), again=again, unheard=len(unheard)
     )
 
 

@@ -315,13 +315,7 @@ class Federation:
         self.took_part.update(replies)
 
     def relay(
-        self,
-        step: Step,
-        ask: A,
-        *,
-        round: int,
-        sites: Sequence[str],
-        then: Callable[[A, R], A],
+        self, step: Step, ask: A, *, round: int, sites: Sequence[str], then: Callable[[A, R], A]
     ) -> dict[str, R]:
         """Every site's reply, asked in the order given, each `then(ask, reply)` of the one before.
 

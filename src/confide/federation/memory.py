@@ -27,12 +27,7 @@ from numpy.typing import NDArray
 
 from confide.errors import CheckpointError, MessageError, RunError, os_errors_as
 from confide.federation.failures import Refusal
-from confide.federation.messages import (
-    Arrays,
-    carries,
-    decode_file,
-    encode,
-)
+from confide.federation.messages import Arrays, carries, decode_file, encode
 from confide.files import write_atomically
 
 

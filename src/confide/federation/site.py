@@ -9,13 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from confide.errors import (
-    ConfideError,
-    LockedKeyError,
-    MessageError,
-    SmallBatchError,
-    printable,
-)
+from confide.errors import ConfideError, LockedKeyError, MessageError, SmallBatchError, printable
 from confide.federation.broadcast import HELD, HeldWeights, Uploading, whole
 from confide.federation.failures import Refusal, failure_from
 from confide.federation.guards import (

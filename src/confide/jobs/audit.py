@@ -51,12 +51,7 @@ from confide.runs.folder import (
 )
 from confide.runs.result import Result
 from confide.runs.sites import COINS, Canaries, Gathered, gather, has_coins
-from confide.scoring.intervals import (
-    Side,
-    exposures,
-    guessed,
-    told_apart,
-)
+from confide.scoring.intervals import Side, exposures, guessed, told_apart
 from confide.seeds import derive_seed
 from confide.settings import SIMULATED, Settings
 from confide.tasks import TASKS

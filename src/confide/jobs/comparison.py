@@ -316,9 +316,7 @@ def _checked(matching: str | None, task: Task) -> Matching:
         if matching in (None, kind):
             return kind
     raise SettingsError(
-        f"no such way to match {task.learns}",
-        expected=" or ".join(known),
-        got=repr(matching),
+        f"no such way to match {task.learns}", expected=" or ".join(known), got=repr(matching)
     )
 
 

@@ -37,13 +37,7 @@ from confide.kinds.relations.batches import RelationExample
 from confide.kinds.relations.model import RelationClassifier, RelationTrainer
 from confide.kinds.tagger.model import TaggerTrainer
 from confide.runs.card import CARD
-from confide.runs.loading import (
-    release,
-    release_task,
-    release_tells,
-    released,
-    released_calibrator,
-)
+from confide.runs.loading import release, release_task, release_tells, released, released_calibrator
 from confide.seeds import seeded
 from confide.training.batches import Example
 from confide.training.encoder import (
@@ -628,8 +622,7 @@ def _pairs(copy: Copy) -> dict[str, Any]:
             return max(
                 distance_between(
                     theirs(
-                        input_ids=moved[probe["input_ids"]],
-                        attention_mask=probe["attention_mask"],
+                        input_ids=moved[probe["input_ids"]], attention_mask=probe["attention_mask"]
                     ).logits,
                     graph.module(*probe.values()),
                 )

@@ -20,15 +20,7 @@ from pathlib import Path
 import tomli_w
 
 from confide.errors import DataError, SettingsError
-from confide.jobs.initialise_files import (
-    Match,
-    SiteFiles,
-    lacking,
-    look,
-    matches,
-    shares,
-    verdict,
-)
+from confide.jobs.initialise_files import Match, SiteFiles, lacking, look, matches, shares, verdict
 from confide.settings import Settings, SiteGuards, load
 from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
@@ -369,12 +361,7 @@ def _quoted(value: str | Sequence[str]) -> str:
 
 
 def draft(
-    sites: Sequence[SiteFiles],
-    out: Path,
-    *,
-    proposal: Proposal,
-    rule: Rule | None,
-    wishes: Wishes,
+    sites: Sequence[SiteFiles], out: Path, *, proposal: Proposal, rule: Rule | None, wishes: Wishes
 ) -> str:
     """The settings file; if tables would make it too long, each site gets one line."""
     options = {**(rule.options if rule else {}), **proposal.options}

@@ -230,10 +230,7 @@ def open_jsonl(folder: Path, where: str) -> JsonLines:
 
 EXPERIMENT = "confide"
 URI = "MLFLOW_TRACKING_URI"
-QUIET = {
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-    "DO_NOT_TRACK": "true",
-}
+QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "DO_NOT_TRACK": "true"}
 """MLflow reports its use to its makers otherwise."""
 BRIEF = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
 """A server that does not answer must not hold up the training; the user's own values count."""

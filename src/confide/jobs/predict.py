@@ -26,19 +26,8 @@ from confide.kinds.relations.batches import (
     check_names,
     predicted_labels,
 )
-from confide.runs.loading import (
-    Models,
-    Runs,
-    opened,
-    types_of,
-)
-from confide.scoring import (
-    bag_scores,
-    count_entities,
-    count_relations,
-    relation_scores,
-    scores,
-)
+from confide.runs.loading import Models, Runs, opened, types_of
+from confide.scoring import bag_scores, count_entities, count_relations, relation_scores, scores
 from confide.scoring.counts import Mode, Scored
 from confide.scoring.relations import Fact, Mention, count_facts
 from confide.text.checking import retag

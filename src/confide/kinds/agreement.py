@@ -330,8 +330,7 @@ def _other_keys(parted: Parted) -> FederationError:
     one = "the key of {} differs from that of the other sites"
     who = parted.who(one, "these groups hold different keys")
     return FederationError(
-        f"the sites do not share one key: {who}",
-        fix="give every site the same key file",
+        f"the sites do not share one key: {who}", fix="give every site the same key file"
     )
 
 
@@ -440,11 +439,7 @@ def as_counted(ask: CountBuckets, reply: BucketsCounted, most: float) -> Buckets
 
 
 COUNT_BUCKETS = Step.of(
-    count_buckets,
-    summed=True,
-    check=check_buckets,
-    bound=as_counted,
-    shapes=shapes_of_buckets,
+    count_buckets, summed=True, check=check_buckets, bound=as_counted, shapes=shapes_of_buckets
 )
 
 
@@ -737,11 +732,7 @@ def agreed(form: object, replies: Mapping[str, TypesDescribed]) -> Agreed:
 
 
 def _of_these_types(
-    declared: list[str],
-    federation: Federation,
-    replies: dict[str, TypesDescribed],
-    *,
-    step: Step,
+    declared: list[str], federation: Federation, replies: dict[str, TypesDescribed], *, step: Step
 ) -> dict[str, TypesDescribed]:
     """The replies of the sites that annotate only these types; the others are left out.
 

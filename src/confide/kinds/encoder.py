@@ -47,12 +47,7 @@ from confide.kinds.pieces import (
     with_word_features,
 )
 from confide.kinds.protocol import Agreed, How, SiteModel, desk_at
-from confide.kinds.public import (
-    OfTags,
-    PublicSentences,
-    SentenceStudent,
-    public_sentences,
-)
+from confide.kinds.public import OfTags, PublicSentences, SentenceStudent, public_sentences
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
@@ -67,13 +62,7 @@ from confide.training.crf import (
     viterbi,
     weights_outside,
 )
-from confide.training.devices import (
-    beside,
-    home,
-    placed,
-    predicting,
-    widen,
-)
+from confide.training.devices import beside, home, placed, predicting, widen
 from confide.training.encoder import WHOLE, FrozenEncoder, Tuning, by_word, states_of, tune
 from confide.training.optimisers import Optimiser
 from confide.training.trainer import (

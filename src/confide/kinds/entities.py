@@ -51,12 +51,7 @@ from confide.kinds.protocol import (
     write_release,
 )
 from confide.kinds.steps import EntityTables, Scored, counts_of, score_documents
-from confide.privacy.noise import (
-    Sum,
-    UnitSlopes,
-    Whole,
-    make_whole,
-)
+from confide.privacy.noise import Sum, UnitSlopes, Whole, make_whole
 from confide.scoring import (
     Confusion,
     ErrorCase,
@@ -82,13 +77,7 @@ from confide.training.batches import (
     only,
 )
 from confide.training.encoder import FrozenEncoder
-from confide.training.trainer import (
-    EntityTrainer,
-    FoundSpan,
-    Read,
-    annotate_with,
-    read,
-)
+from confide.training.trainer import EntityTrainer, FoundSpan, Read, annotate_with, read
 from confide.training.weights import load, trained
 
 # --- The report of an entity model at a site

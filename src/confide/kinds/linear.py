@@ -39,12 +39,7 @@ from confide.kinds.agreement import (
     types_in_text,
     with_features,
 )
-from confide.kinds.entities import (
-    EntityExtractor,
-    EntityKind,
-    EntitySiteModel,
-    extractor_with,
-)
+from confide.kinds.entities import EntityExtractor, EntityKind, EntitySiteModel, extractor_with
 from confide.kinds.protocol import (
     Agreed,
     Holders,

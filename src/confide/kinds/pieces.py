@@ -43,12 +43,7 @@ from confide.training.batches import (
     rows_of,
 )
 from confide.training.context import kept_rows
-from confide.training.devices import (
-    at_home,
-    beside,
-    predicting,
-    where_is,
-)
+from confide.training.devices import at_home, beside, predicting, where_is
 from confide.training.tagger import longest_first
 
 Cut = Callable[[Sequence[Sequence[str]]], list[list[list[int]]]]

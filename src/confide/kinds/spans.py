@@ -60,15 +60,7 @@ from confide.training.batches import (
     nested_spans,
     offsets,
 )
-from confide.training.devices import (
-    at_home,
-    beside,
-    home,
-    on,
-    placed,
-    predicting,
-    widen,
-)
+from confide.training.devices import at_home, beside, home, on, placed, predicting, widen
 from confide.training.encoder import FrozenEncoder
 from confide.training.optimisers import Optimiser
 from confide.training.trainer import (

@@ -38,14 +38,7 @@ from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import F, ModelSpec
 from confide.methods.dp_fedsgd import NoisySum, bounded_noisy, shapes_of_noisy
 from confide.methods.fedavg import Facts
-from confide.methods.fedner import (
-    ENROL,
-    SCORE_OWN,
-    TEST_OWN,
-    Enrolled,
-    FedNER,
-    FedNERState,
-)
+from confide.methods.fedner import ENROL, SCORE_OWN, TEST_OWN, Enrolled, FedNER, FedNERState
 from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of, wrapped
 from confide.settings import Settings as RunSettings
 from confide.settings import Table
@@ -131,10 +124,7 @@ class DpFedNER(UnderNoise, FedNER):
         rate, noise = self._own.noisy_rate, self._noise
         sites = [site for site in federation.sites if site not in state.idle]
         ask = ImproveNoisily(
-            weights=state.weights,
-            noise=noise,
-            rate=rate,
-            drawn=self._units / len(federation.sites),
+            weights=state.weights, noise=noise, rate=rate, drawn=self._units / len(federation.sites)
         )
         total = federation.sum(self._step(IMPROVE_NOISILY), ask, round=n, sites=sites)
         weights, moments = adam(

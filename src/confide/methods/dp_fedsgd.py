@@ -127,11 +127,7 @@ class DpFedSGD(UnderNoise):
             name: start - np.float32(rate) * mean[name] for name, start in state.weights.items()
         }
         weights, moments, squares = stepped(
-            state.weights,
-            moved,
-            how=step,
-            moments=state.moments,
-            squares=state.squares,
+            state.weights, moved, how=step, moments=state.moments, squares=state.squares
         )
         facts: Facts = {
             "loss": None,

@@ -66,13 +66,7 @@ from confide.kinds.protocol import (
     fitted_on,
     how_of,
 )
-from confide.kinds.steps import (
-    Start,
-    first_weights,
-    no_tables,
-    scores_from,
-    settle,
-)
+from confide.kinds.steps import Start, first_weights, no_tables, scores_from, settle
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings

@@ -572,9 +572,7 @@ class FedED(FedAvg):
                 labels=labels[~held_S].tolist() if state.labels else [],
                 weights=weights,
                 lesson=replace(
-                    lesson,
-                    teacher_TY=lesson.teacher_TY[~held_S],
-                    labels_T=lesson.labels_T[~held_S],
+                    lesson, teacher_TY=lesson.teacher_TY[~held_S], labels_T=lesson.labels_T[~held_S]
                 ),
                 how=replace(how, epochs=1),
                 seed=derive_seed(seed, "pass", epoch),

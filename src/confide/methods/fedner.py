@@ -117,8 +117,7 @@ class Enrolled(Kept[F], Generic[F]):
     batch_size: int = carries("examples that the site draws in each step")
     share: float = carries("the site's share of all training examples")
     lift_ids: dict[str, NDArray[np.int64]] = carries(
-        "rows of each table that the site's vector file has",
-        legend="K",
+        "rows of each table that the site's vector file has", legend="K"
     )
     lift_rows: dict[str, NDArray[np.float32]] = carries(
         "their vectors, minus the table's start", legend="KD"
@@ -319,11 +318,7 @@ IMPROVE = Step.of(
     # gradients of one small batch each, of sites with tasks of their own: an honest one was seen to
     # be 32 times the median, so no ratio tells a lie from a hard batch
     learnt=Learnt(
-        "update",
-        "share",
-        slack=math.inf,
-        lanes=lanes_of_improved,
-        whole=shares_of_improved,
+        "update", "share", slack=math.inf, lanes=lanes_of_improved, whole=shares_of_improved
     ),
 )
 SCORE_OWN = Step.of(score)
@@ -477,11 +472,7 @@ class FedNER(FedAvg):
         facts: Facts = {"loss": None, "learning_rate": how.learning_rate}
         if not sites:
             return state, {**facts, "sites": list(drawn), "sentences": 0}
-        ask = Improve(
-            weights=state.weights,
-            how=how,
-            **self._improving(),
-        )
+        ask = Improve(weights=state.weights, how=how, **self._improving())
         total = federation.sum(IMPROVE, ask, round=n, sites=sites)
         mean = {n: (sums / total.share).astype(np.float32) for n, sums in total.update.items()}
         if own.local_steps == 1:

@@ -283,11 +283,7 @@ def of_this_ask(digests_G16: NDArray[np.uint8], key: bytes, ask: bytes) -> NDArr
 
 
 def close(
-    values_N: NDArray[np.float32],
-    best_N: NDArray[np.float32],
-    *,
-    temperature: float,
-    factor: float,
+    values_N: NDArray[np.float32], best_N: NDArray[np.float32], *, temperature: float, factor: float
 ) -> NDArray[np.bool_]:
     """Mark values of at least `factor` times the best, before it was squashed."""
     found_N: NDArray[np.bool_]
@@ -333,8 +329,7 @@ class LazyMemory(Kept[F], Generic[F]):
 
     bid_round: int = carries("the round of its last bids; -1 before the first", start=lambda: -1)
     bid_digests_G16: Digests = carries(
-        "the triples that it bid for",
-        start=lambda: np.zeros((0, DIGEST_BYTES), np.uint8),
+        "the triples that it bid for", start=lambda: np.zeros((0, DIGEST_BYTES), np.uint8)
     )
     bid_temperature: float = carries("how much chance there was in its last bids", start=float)
     bid_values_S: NDArray[np.float32] = carries(

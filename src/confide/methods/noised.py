@@ -30,15 +30,7 @@ from confide.kinds.entities import clipped_sum, units_of
 from confide.kinds.protocol import SiteModel, fingerprint
 from confide.methods.fedavg import FedAvg
 from confide.privacy.account import Budget, Mechanism, solved
-from confide.privacy.noise import (
-    WIDEST,
-    Whole,
-    draw_key,
-    drawn,
-    keyed,
-    noise_key,
-    skellam_of,
-)
+from confide.privacy.noise import WIDEST, Whole, draw_key, drawn, keyed, noise_key, skellam_of
 from confide.privacy.spending import Charge, SpentError
 from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS, Counts

@@ -426,11 +426,7 @@ class PseudoComplete(FedAvg):
             # a site that is not in the sum cannot subtract its own part
             out = {f.site for f in federation.faults if (f.round, f.step) == (n, WEIGH.name)}
             sites = [site for site in sites if site not in out]
-        ask = Complete(
-            **vars(train),
-            **self._completing(n),
-            slope_G=slope_G,
-        )
+        ask = Complete(**vars(train), **self._completing(n), slope_G=slope_G)
         total = federation.sum(COMPLETE, ask, round=n, sites=sites)
         mean = mean_of(total, state.weights)
         facts |= {

@@ -107,9 +107,7 @@ def skellam_of(variance: int) -> Skellam:
     """The noise of a variance; its table is made once. Raises SettingsError if it is too wide."""
     if not 1 <= variance <= WIDEST**2:
         raise SettingsError(
-            "noise of this variance cannot be drawn",
-            expected=f"1 to {WIDEST}^2",
-            got=str(variance),
+            "noise of this variance cannot be drawn", expected=f"1 to {WIDEST}^2", got=str(variance)
         )
     weights = bessel_ratios(variance)
     total = 2 * sum(weights) - weights[0]

@@ -198,9 +198,7 @@ def _shown(report: CheckReport) -> tuple[list[Shown], list[Problem]]:
 
 
 def _owner(
-    problem: Problem,
-    exact: Mapping[str, Shown],
-    lines: Mapping[str, Sequence[tuple[int, Shown]]],
+    problem: Problem, exact: Mapping[str, Shown], lines: Mapping[str, Sequence[tuple[int, Shown]]]
 ) -> Shown | None:
     """The document that a problem is in: by its place, or the last that begins before its line."""
     place = _PLACE.fullmatch(problem.where)

@@ -48,13 +48,7 @@ from confide.report.plots import (
 )
 from confide.report.plots import precision_recall as drawn
 from confide.report.words import count
-from confide.runs.folder import (
-    Audit,
-    SiteAudit,
-    told_epsilon,
-    told_of,
-    told_smallest,
-)
+from confide.runs.folder import Audit, SiteAudit, told_epsilon, told_of, told_smallest
 from confide.runs.result import Calibration, Private, SureBin, Turn
 from confide.scoring.calibration import AS_IS
 from confide.scoring.counts import Scored
@@ -703,12 +697,7 @@ def _section(
     what = _spoken(views, columns[0].kind)
     alternative = f"{what} on test text. {told}."
     plot = dots(
-        [r.name for r in rows],
-        values,
-        id=id,
-        x_label=title,
-        alternative=alternative,
-        ranges=ranges,
+        [r.name for r in rows], values, id=id, x_label=title, alternative=alternative, ranges=ranges
     )
     rows = tuple(_ranged(row, row.name, ranges) for row in rows)
     whole = tuple(_ranged(row, ALL_SITES, ranges) for row in _whole(views, columns))

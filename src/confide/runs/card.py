@@ -18,14 +18,7 @@ from typing import TypeVar
 from confide.errors import printable
 from confide.federation.ledger import ledger_files, read_ledger
 from confide.files import write_of_run
-from confide.runs.folder import (
-    RunFolder,
-    audited,
-    shareable,
-    told_epsilon,
-    told_of,
-    told_smallest,
-)
+from confide.runs.folder import RunFolder, audited, shareable, told_epsilon, told_of, told_smallest
 from confide.runs.result import Private, Result
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import REFERENCES, Settings

@@ -30,13 +30,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from confide.errors import RunError, printable
-from confide.files import (
-    MOST_JSON,
-    Tree,
-    json_of,
-    text_of,
-    write_of_run,
-)
+from confide.files import MOST_JSON, Tree, json_of, text_of, write_of_run
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.scoring.counts import Scored
 from confide.settings import REFERENCES, Settings

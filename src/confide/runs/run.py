@@ -21,13 +21,7 @@ from typing import Any, cast
 from confide.errors import KeyFileError, RunError, SettingsError
 from confide.federation.broadcast import Giving, Up
 from confide.federation.combining import NEEDED, Combining
-from confide.federation.engines import (
-    Hosting,
-    SequentialEngine,
-    SiteSpec,
-    SumsWith,
-    WorkerEngine,
-)
+from confide.federation.engines import Hosting, SequentialEngine, SiteSpec, SumsWith, WorkerEngine
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.federation import Federation
 from confide.federation.keys import read_key, unlock
@@ -350,9 +344,7 @@ def _calibration(
     types = sorted({name for found, _ in sure for name, _ in found} - {""})
     plain = [(found, AS_IS) for found, _ in sure]
     return Calibration(
-        calibrators=scales,
-        before=_reliability(plain, types),
-        after=_reliability(sure, types),
+        calibrators=scales, before=_reliability(plain, types), after=_reliability(sure, types)
     )
 
 

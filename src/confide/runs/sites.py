@@ -84,10 +84,7 @@ def held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str
     """
     wanted = [
         (held, share)
-        for held, share in (
-            ("test", settings.data.test_share),
-            ("dev", settings.data.dev_share),
-        )
+        for held, share in (("test", settings.data.test_share), ("dev", settings.data.dev_share))
         if not parts[held] and held not in given
     ]
     if not wanted:

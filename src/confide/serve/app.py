@@ -23,12 +23,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from confide.errors import SettingsError, os_errors_as, printable
 from confide.files import for_the_owner, text_of
 from confide.runs.loading import release_task
-from confide.serve import (
-    correcting,
-    reading,
-    rest,
-    watching,
-)
+from confide.serve import correcting, reading, rest, watching
 from confide.serve.correcting import Corrections, Pool
 from confide.serve.gate import USUAL, Doors, Gate, Limits, Pages, doors_routes
 from confide.serve.models import Served, serve_models
@@ -90,12 +85,7 @@ def application(
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
     return Gate(
-        Router(routes),
-        hosts=hosts,
-        doors=doors,
-        limits=shown.limits,
-        tell=tell,
-        secure=secure,
+        Router(routes), hosts=hosts, doors=doors, limits=shown.limits, tell=tell, secure=secure
     )
 
 

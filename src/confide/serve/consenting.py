@@ -193,10 +193,7 @@ def routes(table: Table, pages: Pages) -> list[Route]:
                 return await asyncio.to_thread(_shown, table, pages, slip=slip)
         return RedirectResponse("/consent" if same else "/consent?changed=1", 303)
 
-    return [
-        Route("/consent", show),
-        Route("/consent", answer, methods=["POST"]),
-    ]
+    return [Route("/consent", show), Route("/consent", answer, methods=["POST"])]
 
 
 def _shown(

@@ -633,11 +633,7 @@ def routes(desk: Desk, pages: Pages) -> list[Route]:
     async def export(ask: Request) -> Response:
         return await _export(desk, ask)
 
-    return [
-        *_working(desk),
-        Route("/correct", show),
-        Route("/corrections/export", export),
-    ]
+    return [*_working(desk), Route("/correct", show), Route("/corrections/export", export)]
 
 
 def _working(desk: Desk) -> list[Route]:

@@ -22,22 +22,9 @@ from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from confide.errors import ConfideError, MissingDataError, SettingsError, printable, together
-from confide.files import (
-    NotAFileError,
-    TooLargeError,
-    Tree,
-    bytes_of,
-    size_in_words,
-)
+from confide.files import NotAFileError, TooLargeError, Tree, bytes_of, size_in_words
 from confide.removed import advice_on
-from confide.settings.tables import (
-    REFERENCES,
-    SIMULATED,
-    TABLES,
-    Settings,
-    Table,
-    kind_of,
-)
+from confide.settings.tables import REFERENCES, SIMULATED, TABLES, Settings, Table, kind_of
 from confide.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -78,9 +65,7 @@ OF_PAIRS: dict[str, Tree] = {
     "fedner-spans": {"training": {"learning_rate": 5e-5}},
     "fedner-lightner": {"training": {"learning_rate": 3e-5}},
     "fedner-relations": {"training": {"learning_rate": 5e-5}},
-    "fedner-linear": {
-        "training": {"learning_rate": 0.01, "weight_decay": 0.0, "moments": "fresh"},
-    },
+    "fedner-linear": {"training": {"learning_rate": 0.01, "weight_decay": 0.0, "moments": "fresh"}},
 }
 OF_METHODS: dict[str, Tree] = {
     "fedner": {  # Ge et al. 2020, 4.1, but for words: theirs have 300 numbers; a round is one batch
@@ -127,7 +112,7 @@ OF_KINDS: dict[str, Tree] = {
             "batch_size": 8,
             "local_epochs": 1,
             "clip": 1.0,
-        },
+        }
     },
     "linear": {
         "rounds": 15,
@@ -152,7 +137,7 @@ OF_KINDS: dict[str, Tree] = {
             "batch_size": 32,
             "local_epochs": 3,
             "weight_decay": 1e-5,
-        },
+        }
     },
 }
 """These replace the tables' own defaults: a pair's come before a method's, and those before a

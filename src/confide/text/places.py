@@ -191,13 +191,7 @@ def _misses(ruler: Ruler, text: str, said: Sequence[Given]) -> int:
 # (an edit is a letter more, less,    other, or swapped with its neighbour). Only where one place is
 # better than all others.
 
-WAYS = (
-    "as written",
-    "but for case and punctuation",
-    "inside a word",
-    "in pieces",
-    "misspelt",
-)
+WAYS = ("as written", "but for case and punctuation", "inside a word", "in pieces", "misspelt")
 LONGEST_NAME = 300
 """The longest mention that is looked for, in characters."""
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")

@@ -231,11 +231,7 @@ def first_keys(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
 
 
 def rows_of(
-    text: str,
-    path: Path,
-    *,
-    options: Options | None = None,
-    problems: list[Problem] | None = None,
+    text: str, path: Path, *, options: Options | None = None, problems: list[Problem] | None = None
 ) -> Iterator[tuple[str, str, Tree]]:
     """Every JSON object of a file: its place, a name for it, and the object.
 

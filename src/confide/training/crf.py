@@ -724,9 +724,7 @@ class _PartialLoss(CRFLoss):
         both = posterior(rows_PLY, scores, lengths_B=lengths_B.repeat(2))
         ctx.kind, ctx.of_crf = emissions_BLY.dtype, True
         ctx.save_for_backward(
-            _surplus(both.marginals_BLY),
-            _surplus(both.move_counts_BYY).flatten(1),
-            lengths_B - 1,
+            _surplus(both.marginals_BLY), _surplus(both.move_counts_BYY).flatten(1), lengths_B - 1
         )
         return _surplus(both.log_partition_B).to(emissions_BLY.dtype)
 

@@ -48,14 +48,7 @@ from confide.errors import (
     os_errors_as,
     printable,
 )
-from confide.files import (
-    MOST_JSON,
-    bytes_of,
-    json_of,
-    must_be_files,
-    odd_file,
-    sha256_of,
-)
+from confide.files import MOST_JSON, bytes_of, json_of, must_be_files, odd_file, sha256_of
 from confide.seeds import derive_seed
 from confide.training.devices import at_home, beside, predicting
 

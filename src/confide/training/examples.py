@@ -31,14 +31,7 @@ from torch.nn import functional
 from confide.privacy.noise import TableRows, UnitSlopes
 from confide.training.batches import Rows
 from confide.training.crf import CRF, slopes_of_scores
-from confide.training.devices import (
-    Context,
-    WideLinear,
-    at_home,
-    enough_memory,
-    on,
-    where_is,
-)
+from confide.training.devices import Context, WideLinear, at_home, enough_memory, on, where_is
 from confide.training.encoder import MarkedEmbedding
 from confide.training.weights import Arrays, named, still
 

@@ -60,12 +60,7 @@ from confide.training.devices import (
     where_is,
 )
 from confide.training.examples import RowSlopes, WholeSlopes, last_layer_slopes, unit_gradients
-from confide.training.optimisers import (
-    Descent,
-    Optimiser,
-    Steps,
-    build,
-)
+from confide.training.optimisers import Descent, Optimiser, Steps, build
 from confide.training.tagger import (
     CrfTagger,
     Tagger,
@@ -1003,11 +998,7 @@ def read(trainer: EntityTrainer, documents: Sequence[Document]) -> Read:
 
 
 def annotate_with(
-    trainer: EntityTrainer,
-    model: nn.Module,
-    found: Read,
-    *,
-    wanted: Collection[str] | None = None,
+    trainer: EntityTrainer, model: nn.Module, found: Read, *, wanted: Collection[str] | None = None
 ) -> list[Document]:
     """The documents, segmented, with only the entities that the model finds, of `wanted` types."""
     spans = trainer.find(model, found.text, wanted=wanted)

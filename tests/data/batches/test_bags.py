@@ -7,13 +7,7 @@ from dataclasses import replace
 import pytest
 
 from confide.errors import DataError
-from confide.kinds.bags.batches import (
-    Bags,
-    Same,
-    held_out_bags,
-    identity,
-    training_bags,
-)
+from confide.kinds.bags.batches import Bags, Same, held_out_bags, identity, training_bags
 from confide.kinds.relations.batches import NO_RELATION, candidates
 from confide.text.document import Document, Entity, Relation, pair_attributes
 

@@ -11,14 +11,7 @@ from hypothesis import strategies as st
 
 from confide.errors import DataError
 from confide.text.tagging import spans_from_tags, tags_from_spans
-from confide.training.batches import (
-    Encoded,
-    Example,
-    TagScheme,
-    TagSet,
-    TypedSpan,
-    encode,
-)
+from confide.training.batches import Encoded, Example, TagScheme, TagSet, TypedSpan, encode
 from confide.training.vocabulary import (
     UNK,
     ClearVocabulary,

@@ -11,13 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.corpora.distant import (
-    knowledge_of,
-    letters,
-    read_knowledge,
-    triples_of,
-    write_triples,
-)
+from confide.corpora.distant import knowledge_of, letters, read_knowledge, triples_of, write_triples
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Document, Entity, Relation
 from text.generated import put

@@ -12,13 +12,7 @@ from typer.testing import CliRunner
 
 from confide import api
 from confide.cli.verbs import app
-from confide.corpora.distant import (
-    knowledge_of,
-    label,
-    read_knowledge,
-    triples_of,
-    write_triples,
-)
+from confide.corpora.distant import knowledge_of, label, read_knowledge, triples_of, write_triples
 from confide.errors import DataError, SettingsError
 from confide.text.document import NO_RELATION, Document, Entity, stated_pairs
 from confide.text.formats import read, write

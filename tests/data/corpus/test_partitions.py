@@ -6,13 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.corpora.dealing import (
-    KINDS,
-    class_of,
-    group_of,
-    partition,
-    site_names,
-)
+from confide.corpora.dealing import KINDS, class_of, group_of, partition, site_names
 from confide.errors import DataError
 from confide.text.document import NO_RELATION, Document, Entity, Relation, pair_attributes
 

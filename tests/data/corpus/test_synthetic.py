@@ -9,14 +9,7 @@ from pathlib import Path
 import pytest
 
 from cases import each
-from confide.corpora.synthetic import (
-    HABITS,
-    SPLITS,
-    TYPES,
-    documents,
-    settings_text,
-    write_corpus,
-)
+from confide.corpora.synthetic import HABITS, SPLITS, TYPES, documents, settings_text, write_corpus
 from confide.errors import DataError
 from confide.settings import load
 from confide.text.document import Document

@@ -178,11 +178,7 @@ def craft(
         boxes = digest(fields["boxes_O148"].tobytes()).hex()
         marks = digest(fields["marks_N64"].tobytes()).hex()
         said = offer_statement(
-            now.context,
-            fields["key"],
-            commitment=fields["commitment"],
-            boxes=boxes,
-            marks=marks,
+            now.context, fields["key"], commitment=fields["commitment"], boxes=boxes, marks=marks
         )
         reply = Offered(**fields | {"signature": session.signer.sign(said).hex()})
         now.said["offer"] = (b"", reply)

@@ -155,10 +155,7 @@ def test_lanes_of_different_widths_share_no_byte_of_a_keystream() -> None:
 
 def test_the_same_message_gets_the_same_bytes_from_memory() -> None:
     made = ring(5)
-    first = {
-        "mask": made.mask_for(OWN, FIVE),
-        "agree": made.agree_on(FIVE),
-    }
+    first = {"mask": made.mask_for(OWN, FIVE), "agree": made.agree_on(FIVE)}
     own = made.members[OWN]
     said = {"mask": encode(own.mask(first["mask"]))}
     for name in FIVE[1:]:

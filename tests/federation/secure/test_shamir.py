@@ -9,13 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confide.federation.secure import crypto
-from confide.federation.secure.crypto import (
-    PRIME,
-    SHARE,
-    Joiner,
-    shares_of,
-    split,
-)
+from confide.federation.secure.crypto import PRIME, SHARE, Joiner, shares_of, split
 
 SECRET = bytes([7]) * 32
 SEVENS = "07" * 32
@@ -65,9 +59,7 @@ def _through(points: dict[int, int], at: int) -> int:
     return total % PRIME
 
 
-def test_shares_are_fresh_and_coefficients_cover_the_field(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_shares_are_fresh_and_coefficients_cover_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
     assert split(SECRET, 3, least=2) != split(SECRET, 3, least=2)
     drawn: list[int] = []
 

@@ -30,13 +30,7 @@ from confide.errors import EngineError, KitError
 from confide.flare.kits import kit as naming
 from confide.flare.kits import kit as policies
 from confide.flare.kits import kit as startup
-from confide.flare.kits.kit import (
-    Consortium,
-    Kit,
-    expires,
-    open_consortium,
-    open_kit,
-)
+from confide.flare.kits.kit import Consortium, Kit, expires, open_consortium, open_kit
 from confide.flare.nvidia import authority, resident
 from confide.flare.nvidia.founding import add, init, renew
 
@@ -254,11 +248,7 @@ def test_a_site_is_added_and_the_others_keep_theirs(copied):
     assert set(after) == set(before) | new
     assert open_consortium(copied.path).sites == ("north", "south", "west")
     assert kit.root.read_bytes() == copied.kit("north").root.read_bytes()
-    assert {path.name for path in copied.path.iterdir()} == {
-        "authority",
-        "consortium.toml",
-        "kits",
-    }
+    assert {path.name for path in copied.path.iterdir()} == {"authority", "consortium.toml", "kits"}
     modes = {stat.S_IMODE(path.stat().st_mode) for path in kit.path.rglob("*") if path.is_file()}
     assert modes == {0o600}
 

@@ -12,12 +12,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.errors import KitError
 from confide.flare.kits import kit as tidying
-from confide.flare.kits.kit import (
-    AUDIT,
-    AUDITS_KEPT,
-    KEPT,
-    tidy,
-)
+from confide.flare.kits.kit import AUDIT, AUDITS_KEPT, KEPT, tidy
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.founding import init
 

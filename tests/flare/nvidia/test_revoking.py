@@ -26,14 +26,7 @@ from confide.errors import KitError
 from confide.federation.events import Event
 from confide.flare.kits.kit import Consortium, Kit, open_consortium
 from confide.flare.nvidia import founding, processes
-from confide.flare.nvidia.founding import (
-    Door,
-    admit,
-    init,
-    renew,
-    revoke,
-    revoked,
-)
+from confide.flare.nvidia.founding import Door, admit, init, renew, revoke, revoked
 from confide.flare.nvidia.processes import status
 from contract.corpus import tiny
 from flare.real import Real, running

@@ -140,9 +140,7 @@ def test_little_text_and_small_gradients_are_refused_by_default(tmp_path: Path) 
             assert CODES[code] in str(raised.value)
 
 
-def test_the_defaults_of_a_real_site_refuse_and_those_of_one_machine_do_not(
-    tmp_path: Path,
-) -> None:
+def test_the_defaults_of_a_real_site_refuse_and_those_of_one_machine_do_not(tmp_path: Path) -> None:
     file = load_site(write_site_files(tmp_path, tiny(tmp_path))["site-1"])
     plain = parse_site(file.model_dump(by_alias=True, exclude_none=True, exclude={"guards"})).guards
     assert (plain.min_sites, plain.min_sentences, plain.min_batch) == (3, 20, 8)

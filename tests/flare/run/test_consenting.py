@@ -24,13 +24,7 @@ from confide.flare.run.agreements import (
 )
 from confide.methods import METHODS
 from confide.settings import Settings, parse
-from confide.settings.sitefile import (
-    BOUNDS,
-    Agreement,
-    ConsentFile,
-    dump_consent,
-    parse_consent,
-)
+from confide.settings.sitefile import BOUNDS, Agreement, ConsentFile, dump_consent, parse_consent
 
 DAY = date(2027, 3, 1)
 AGREED: dict[str, Any] = {

@@ -17,12 +17,7 @@ from confide.federation.messages import encode
 from confide.federation.secure.site import SUMS
 from confide.federation.steps import Delivery
 from confide.flare.kits.peers import Pins
-from confide.flare.run.site import (
-    ACCOUNTS,
-    ROSTERS,
-    Heads,
-    Peering,
-)
+from confide.flare.run.site import ACCOUNTS, ROSTERS, Heads, Peering
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny

@@ -13,12 +13,7 @@ import pytest
 from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
 from confide.federation.keys import key_check
-from confide.kinds.bags.site import (
-    COUNT_BAGS,
-    BagsCounted,
-    CountBags,
-    triple_digest,
-)
+from confide.kinds.bags.site import COUNT_BAGS, BagsCounted, CountBags, triple_digest
 from confide.kinds.relations.batches import NO_RELATION
 from confide.text.document import Document
 from confide.training.vocabulary import digest, normalise

@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from confide.errors import (
-    DataError,
-    FormatError,
-    MissingDataError,
-    SchemeError,
-    SettingsError,
-)
+from confide.errors import DataError, FormatError, MissingDataError, SchemeError, SettingsError
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import read, write
 from text.generated import joined, kinds, put, tokenised
@@ -34,10 +28,7 @@ def rows(reading):
     ]
 
 
-EXPECTED = [
-    (["Mild", "rash", "."], [("AE", "Mild rash")]),
-    (["No", "fever"], [("AE", "fever")]),
-]
+EXPECTED = [(["Mild", "rash", "."], [("AE", "Mild rash")]), (["No", "fever"], [("AE", "fever")])]
 
 
 @pytest.mark.parametrize(

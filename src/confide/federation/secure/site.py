@@ -137,10 +137,7 @@ class Sets:
         said = "\n".join(names) + "\n"
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         run, step = turn.run.encode(), turn.step.encode()
-        marks = [
-            _turn(turn),
-            "ask-" + digest(b"ask", step, turn.ask).hex(),
-        ]
+        marks = [_turn(turn), "ask-" + digest(b"ask", step, turn.ask).hex()]
         again = "sum-" + digest(b"sum", run, number(turn.round), step, turn.ask).hex()
         for mark in marks:  # a claim that is refused leaves nothing behind
             path = self._folder / mark

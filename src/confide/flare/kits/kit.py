@@ -715,14 +715,7 @@ def unit_text(kit: Kit, *, writable: Sequence[Path] = ()) -> str:
             where=str(path),
             fix="give the kit and MEMORY to that user (chown -R), and ask again as that user",
         )
-    words: list[str | Path] = [
-        Path(sys.executable),
-        "-m",
-        "confide",
-        kit.kind,
-        "start",
-        path,
-    ]
+    words: list[str | Path] = [Path(sys.executable), "-m", "confide", kit.kind, "start", path]
     return _UNIT.format(
         who="the server" if kit.kind == "server" else f"site {_plain(kit.name)}",
         user=_user(owner),

@@ -21,12 +21,7 @@ from nvflare.lighter.impl.cert import CertBuilder
 from nvflare.lighter.impl.static_file import StaticFileBuilder
 from nvflare.lighter.impl.workspace import WorkspaceBuilder
 from nvflare.lighter.provisioner import Provisioner
-from nvflare.lighter.utils import (
-    Identity,
-    generate_cert,
-    generate_keys,
-    serialize_cert,
-)
+from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert
 
 from confide.errors import KeyFileError, KitError, LockedKeyError
 from confide.federation.keys import load_private, save_private
@@ -48,12 +43,7 @@ def found(folder: Path, name: str, *, days: float, passphrase: bytes | None = No
     folder.mkdir(mode=0o700)
     private, public = generate_keys()
     certificate = generate_cert(
-        Identity(name),
-        Identity(name),
-        private,
-        public,
-        valid_days=max(ROOT_DAYS, days),
-        ca=True,
+        Identity(name), Identity(name), private, public, valid_days=max(ROOT_DAYS, days), ca=True
     )
     save_private(folder / ROOT_KEY, private, passphrase=passphrase)
     write_private(folder / ROOT_CERTIFICATE, serialize_cert(certificate))

@@ -138,11 +138,7 @@ def _make(made: Consortium, name: str) -> Kit:
 
 
 def _provision(
-    made: Consortium,
-    out: Path,
-    *,
-    names: Sequence[str],
-    passphrase: bytes | None = None,
+    made: Consortium, out: Path, *, names: Sequence[str], passphrase: bytes | None = None
 ) -> None:
     """Provision the kits of these names (`server`, sites, the lead) into `out`.
 

@@ -26,12 +26,7 @@ from confide.federation.events import Event
 from confide.federation.failures import Refusal
 from confide.federation.guards import MOST, Guards, check_mark, check_names, check_settled
 from confide.federation.memory import as_array
-from confide.federation.messages import (
-    Arrays,
-    carries,
-    decode,
-    encode,
-)
+from confide.federation.messages import Arrays, carries, decode, encode
 from confide.federation.seals import digest, is_signed_by, statement
 from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.federation.steps import Check, Step, WireRow, wire_table

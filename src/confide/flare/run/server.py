@@ -134,13 +134,7 @@ class Evidence:
 
 
 def evidence_of(
-    kit: Kit,
-    lead: str,
-    *,
-    run: str,
-    settings: str,
-    sites: Sequence[str],
-    version: str,
+    kit: Kit, lead: str, *, run: str, settings: str, sites: Sequence[str], version: str
 ) -> Evidence:
     """The evidence of a run at the server of this kit; `lead` is from the lead's submission.
 

@@ -33,15 +33,7 @@ from confide.flare.run.standing import held_of, site_file, site_of
 from confide.methods import method_named
 from confide.recipes import settings_file
 from confide.runs.sites import Gathered
-from confide.settings import (
-    REFERENCES,
-    Settings,
-    SiteFile,
-    dump_site,
-    load,
-    load_site,
-    nearest,
-)
+from confide.settings import REFERENCES, Settings, SiteFile, dump_site, load, load_site, nearest
 from confide.settings.sitefile import Agreement, parse_consent
 
 

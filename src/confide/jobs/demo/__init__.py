@@ -340,10 +340,7 @@ def _left(named: str, trained: FinishedRun) -> tuple[Left, ...]:
 
 
 TOGETHER = "together"
-WORDS = {
-    "alone": "each site alone",
-    "pooled": "all text in one place",
-}
+WORDS = {"alone": "each site alone", "pooled": "all text in one place"}
 """The page's names for runs; a run that is not named here is the federated one."""
 MOST_FIELDS = 4
 """Fields of a part that the page names; its report has them all."""

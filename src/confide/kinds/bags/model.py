@@ -55,26 +55,11 @@ from confide.kinds.relations.model import (
 )
 from confide.seeds import seeded
 from confide.training.batches import Rows, joined
-from confide.training.devices import (
-    Context,
-    at_home,
-    beside,
-    home,
-    placed,
-    predicting,
-    widen,
-)
+from confide.training.devices import Context, at_home, beside, home, placed, predicting, widen
 from confide.training.encoder import WHOLE, FrozenEncoder, Tuning, tune
 from confide.training.optimisers import Optimiser, row_steps
 from confide.training.tagger import shuffled, start_embedding
-from confide.training.trainer import (
-    Make,
-    Parts,
-    Random,
-    RowTrainer,
-    only_rows,
-    pieces_read,
-)
+from confide.training.trainer import Make, Parts, Random, RowTrainer, only_rows, pieces_read
 from confide.training.vocabulary import PAD, How, VectorFile, Vocabulary
 from confide.training.weights import set_rows
 

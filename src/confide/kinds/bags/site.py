@@ -77,12 +77,7 @@ from confide.kinds.protocol import (
     shape_of,
     write_release,
 )
-from confide.kinds.relations.batches import (
-    RelationExample,
-    Rules,
-    candidates,
-    with_labels,
-)
+from confide.kinds.relations.batches import RelationExample, Rules, candidates, with_labels
 from confide.kinds.relations.site import (
     PairForm,
     annotation_of,
@@ -256,11 +251,7 @@ def count_bag_buckets(
 
 COUNT_BAGS = Step.of(count_bags, check=check_bags_counted)
 COUNT_BAG_BUCKETS = Step.of(
-    count_bag_buckets,
-    summed=True,
-    check=check_buckets,
-    bound=as_counted,
-    shapes=shapes_of_buckets,
+    count_bag_buckets, summed=True, check=check_buckets, bound=as_counted, shapes=shapes_of_buckets
 )
 
 
@@ -289,10 +280,7 @@ def agree_on_bags(
     words_V16 = number(words, min_count=least, min_sites=sites)
     if federation.summing is not None and reads_words:
         counted = federation.sum(
-            COUNT_BAG_BUCKETS,
-            asked_of_buckets(run),
-            round=0,
-            sites=sorted(replies),
+            COUNT_BAG_BUCKETS, asked_of_buckets(run), round=0, sites=sorted(replies)
         )
         words_V16 = common_buckets(
             counted.word_counts_B, counted.word_sites_B, min_count=least, min_sites=sites

@@ -55,14 +55,7 @@ from confide.training.batches import (
     offsets,
     padded,
 )
-from confide.training.devices import (
-    at_home,
-    beside,
-    home,
-    placed,
-    predicting,
-    widen,
-)
+from confide.training.devices import at_home, beside, home, placed, predicting, widen
 from confide.training.encoder import (
     Config,
     FastCutter,

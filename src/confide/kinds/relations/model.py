@@ -40,15 +40,7 @@ from confide.kinds.pieces import (
 from confide.kinds.relations.batches import RelationExample
 from confide.seeds import seeded
 from confide.training.batches import Rows
-from confide.training.devices import (
-    at_home,
-    beside,
-    home,
-    on,
-    placed,
-    predicting,
-    widen,
-)
+from confide.training.devices import at_home, beside, home, on, placed, predicting, widen
 from confide.training.encoder import (
     MARKS,
     WHOLE,
@@ -287,10 +279,7 @@ class RelationTrainer(RowTrainer):
     def prepared(self, examples: Sequence[RelationExample]) -> EncodedRelations:
         """The examples, encoded. Raises DataError if one has a relation that is not a class."""
         return encode_relations(
-            examples,
-            relations=self.form.relations,
-            marking=self.marking,
-            tokenise=self._tokenise,
+            examples, relations=self.form.relations, marking=self.marking, tokenise=self._tokenise
         )
 
     def annotated(

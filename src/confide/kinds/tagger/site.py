@@ -701,11 +701,7 @@ class PublicTaggerKind(EntityKind):
         words = numbered(count_words(tokens, own.how), min_count=own.min_count).texts
         characters = numbered(count_characters(tokens)).texts
         shape = shape_for(
-            run,
-            types,
-            words=len(words) + SPECIALS,
-            characters=len(characters) + SPECIALS,
-            dim=dim,
+            run, types, words=len(words) + SPECIALS, characters=len(characters) + SPECIALS, dim=dim
         )
         form = PublicTaggerForm(**vars(shape), words=list(words), characters=list(characters))
         return agreed(form, replies)

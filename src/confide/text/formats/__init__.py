@@ -24,20 +24,10 @@ from confide.text.formats import (
     webanno,
     xmi,
 )
-from confide.text.formats import (
-    tools as token_json,
-)
+from confide.text.formats import tools as token_json
 from confide.text.formats.sniff import detect, files_under
-from confide.text.published import (
-    ade,
-    bags,
-    i2b2,
-    psytar,
-    relations,
-)
-from confide.text.published import (
-    relations as ddi,
-)
+from confide.text.published import ade, bags, i2b2, psytar, relations
+from confide.text.published import relations as ddi
 from confide.text.reading import Columns, Format, Options, Reading, Version, settled, uncollected
 
 __all__ = ["FORMATS", "Columns", "Format", "Options", "Reading", "detect", "read", "write"]

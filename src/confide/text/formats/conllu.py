@@ -18,12 +18,7 @@ from confide.text.document import Document, Problem, Sentence, Span
 from confide.text.draft import PLACEHOLDER, Draft, Source, gathered
 from confide.text.files import lines_of, read_text
 from confide.text.reading import Options, Reading, shown
-from confide.text.tagging import (
-    detect_scheme,
-    parse_tag,
-    scheme_named,
-    spans_from_tags,
-)
+from confide.text.tagging import detect_scheme, parse_tag, scheme_named, spans_from_tags
 
 COLUMNS = 10
 _ID = re.compile(r"(\d{1,6})(?:-(\d{1,6})|(\.\d{1,6}))?", re.ASCII)

@@ -18,13 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import ConfideError, DataError, FormatError, os_errors_as
-from confide.files import (
-    Tree,
-    json_of,
-    size_in_words,
-    text_of,
-    write_whole,
-)
+from confide.files import Tree, json_of, size_in_words, text_of, write_whole
 from confide.text.document import Document, Problem, Sentence
 from confide.text.draft import laid_out
 from confide.text.files import LONGEST_JSON, MOST_UNPACKED, read_bytes, read_text, write_text

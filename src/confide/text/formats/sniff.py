@@ -325,10 +325,7 @@ _PART_NAMES = (
             re.IGNORECASE,
         ),
     ),
-    (
-        "test",
-        re.compile(r"(?<![a-z])(?:test(?:ing)?|eval)(?:[-_. ]?set)?(?![a-z])", re.IGNORECASE),
-    ),
+    ("test", re.compile(r"(?<![a-z])(?:test(?:ing)?|eval)(?:[-_. ]?set)?(?![a-z])", re.IGNORECASE)),
 )
 
 

@@ -13,15 +13,7 @@ from typing import Any, NamedTuple, TypeGuard
 from confide.errors import FormatError
 from confide.files import Tree
 from confide.text.document import PAIR, Document, Entity, Problem
-from confide.text.draft import (
-    Link,
-    Marked,
-    Mention,
-    document_of,
-    gathered,
-    marked_of,
-    opened,
-)
+from confide.text.draft import Link, Marked, Mention, document_of, gathered, marked_of, opened
 from confide.text.files import write_text
 from confide.text.places import CHARACTERS, UTF16
 from confide.text.reading import Keeps, Options, Reading, cut_down, malformed, shown, unheld, whole

@@ -15,13 +15,7 @@ from typing import Any
 
 from confide.errors import ConfideError, DataError, FormatError
 from confide.files import Tree, json_of
-from confide.text.document import (
-    PAIR,
-    Document,
-    Problem,
-    Sentence,
-    Span,
-)
+from confide.text.document import PAIR, Document, Problem, Sentence, Span
 from confide.text.draft import Draft, Source, gathered, one_sentence, opened
 from confide.text.files import LONGEST_LINE, inside, lines_of, read_text
 from confide.text.places import LONGEST_NAME, WAYS, Effort, place_mentions
@@ -286,10 +280,7 @@ def _columns(row: str, where: str) -> list[str]:
 
 
 def _placed(
-    names: Sequence[str],
-    sentence: str,
-    context: tuple[str, Effort],
-    problems: list[Problem],
+    names: Sequence[str], sentence: str, context: tuple[str, Effort], problems: list[Problem]
 ) -> tuple[str, list[tuple[Span, ...] | None]]:
     """The sentence with the names as they are read, and their places."""
     where, effort = context
@@ -455,13 +446,7 @@ class _Reader:
         return ends[0], ends[1]
 
     def _end(
-        self,
-        item: Tree,
-        text: str,
-        tokens: list[Span] | None,
-        *,
-        taken: Sequence[Span],
-        where: str,
+        self, item: Tree, text: str, tokens: list[Span] | None, *, taken: Sequence[Span], where: str
     ) -> End:
         name, kind, given = item.get("name"), item.get("type"), item.get("id")
         if not isinstance(name, str | None) or not isinstance(kind, str | None):
@@ -471,12 +456,7 @@ class _Reader:
         fragments: tuple[Span, ...] | None
         if item.get("pos") is None:
             (fragments,) = find_names(
-                text,
-                [wanted],
-                where=where,
-                problems=self.problems,
-                effort=self.effort,
-                taken=taken,
+                text, [wanted], where=where, problems=self.problems, effort=self.effort, taken=taken
             )
         else:
             fragments = self._position(item["pos"], text, tokens, name=wanted, where=where)

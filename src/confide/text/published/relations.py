@@ -11,13 +11,7 @@ from typing import NamedTuple
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.files import Tree, json_of
-from confide.text.document import (
-    Document,
-    Problem,
-    Sentence,
-    Span,
-    pair_attributes,
-)
+from confide.text.document import Document, Problem, Sentence, Span, pair_attributes
 from confide.text.draft import (
     Draft,
     Link,
@@ -34,14 +28,7 @@ from confide.text.draft import (
 from confide.text.files import LONGEST_LINE, Element, files_below, inside, is_folder, parse
 from confide.text.places import Stretch
 from confide.text.published.bags import End, Line, pair_document
-from confide.text.reading import (
-    Options,
-    Reading,
-    clean,
-    merged_fragments,
-    shown,
-    whole_text,
-)
+from confide.text.reading import Options, Reading, clean, merged_fragments, shown, whole_text
 from confide.text.rows import Row, rows_of
 
 # --- ChemProt as SciBERT's authors published it ---------------------------------------------------
