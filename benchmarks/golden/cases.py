@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from confide.methods import METHODS
 from confide.recipes import recipe_path, recipes
 from confide.settings import load
 
@@ -13,7 +14,8 @@ from confide.settings import load
 class Case:
     """One small run. `recipe` runs on cut corpora, a `task` on the made-up corpora of the tests.
 
-    `kind` is the value of `model.kind` (entities) or `bags.reader` (bags); empty: the default.
+    `kind` is the value of `model.kind` (entities) or `bags.reader` (bags); empty: the default. A
+    `pair` of a method and a kind runs with the settings of its contract test.
     """
 
     name: str
@@ -22,11 +24,13 @@ class Case:
     task: str = ""
     kind: str = ""
     knows: bool = False
+    pair: str = ""
 
 
 def cases() -> Iterator[Case]:
     """All of them: made-up corpora first, since these take a second each."""
     yield from _made_up()
+    yield from _pairs()
     yield from _recipes()
 
 
@@ -108,6 +112,22 @@ def _several(
         paper = next((own for one, own in PAPER.items() if one in f"{method} {form}"), ())
         overrides = (f"method={method}", "rounds=3", *paper, *form.split())
         yield Case(f"{name} {form}".strip(), overrides, task=task, kind=kind, knows=knows)
+
+
+# --- every method with every kind -----------------------------------------------------------------
+
+FORMS = {
+    "": (),
+    "masked": ("federation.sums=masked",),
+    "int8": ("federation.up=int8", "federation.down=int8"),
+}
+"""Of FedAvg with each kind: as it is, under masks, and quantised both ways."""
+
+
+def _pairs() -> Iterator[Case]:
+    for name, pair in METHODS.items():
+        for form, overrides in FORMS.items() if pair.method == "fedavg" else [("", ())]:
+            yield Case(f"pair {name} {form}".strip(), overrides, pair=name)
 
 
 # --- recipes --------------------------------------------------------------------------------------

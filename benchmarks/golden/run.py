@@ -57,6 +57,8 @@ def settings_of(case: Case, folder: Path, data: Path | None) -> Settings | str:
         missing = shrink(settings, data, folder / "data")
         os.environ["CONFIDE_DATA"] = str(folder / "data")
         return f"no {missing[0]}" if missing else settings
+    if case.pair:
+        return corpus.tiny(folder, f"method={case.pair}", *case.overrides)
     tables = corpus.WRITE[case.task](folder / "made up", 3)
     if case.knows:
         tables = [{**corpus.lacking(case.task, n), **table} for n, table in enumerate(tables)]
