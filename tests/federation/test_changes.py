@@ -16,7 +16,7 @@ from confide.federation.messages import Arrays, carries, decode, encode
 from confide.federation.quantising import restored, shortened
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import How
+from confide.kinds.protocol import TrainConfig
 from confide.methods.fedavg import TRAIN, Train, Trained
 
 
@@ -152,9 +152,9 @@ def test_rows_that_do_not_fit_are_refused(sent: Arrays, words: str) -> None:
 def trained(weight: float, seen_V: np.ndarray | None) -> tuple[Train, Trained]:
     """Training that moved rows 1 and 2 of five, of which a site has rows 1, 2 and 3."""
     table = np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32)
-    how = How(0.1, "adam", 0.9, 0.0, 5.0, 8, 1, 0.0, True, 0.0)
+    config = TrainConfig(0.1, "adam", 0.9, 0.0, 5.0, 8, 1, 0.0, True, 0.0)
     tables = [] if seen_V is None else ["word.weight"]
-    ask = Train({"word.weight": table}, how, "equal" if weight == 1 else "examples", tables)
+    ask = Train({"word.weight": table}, config, "equal" if weight == 1 else "examples", tables)
     after = table.copy()
     after[1:3] += 0.5
     after *= np.float32(weight)

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from cases import each
 from confide.errors import GuardError, QuorumError, RunError
 from confide.federation.combining import (
+    Combination,
     Combining,
-    How,
     Pile,
     changes,
     combined,
@@ -37,9 +37,9 @@ from confide.federation.messages import Arrays, carries, decode, encode
 from confide.federation.steps import LARGEST, Learnt, Step, check_learnt, odd_part
 from federation.toys import MULTIPLY, SEED, Ask, Reply, Tampering, ask, sequential
 
-HOWS: tuple[How, ...] = ("mean", "trimmed", "median", "clipped")
+HOWS: tuple[Combination, ...] = ("mean", "trimmed", "median", "clipped")
 BY_CHANGE = HOWS[1:]
-ROBUST: tuple[How, ...] = ("trimmed", "median")
+ROBUST: tuple[Combination, ...] = ("trimmed", "median")
 numbers = st.floats(-1e4, 1e4, width=32).map(np.float32)
 columns = st.lists(numbers | st.just(np.float32(np.nan)), min_size=1, max_size=12)
 
@@ -70,7 +70,7 @@ def brute(column: Sequence[float], how: str, trim: float, factors: Sequence[floa
     st.integers(1, 6),
 )
 def test_it_is_what_brute_force_finds(
-    data: st.DataObject, how: How, trim: float, sites: int, size: int
+    data: st.DataObject, how: Combination, trim: float, sites: int, size: int
 ) -> None:
     cells = st.lists(numbers | st.just(np.float32(np.nan)), min_size=size, max_size=size)
     said_KB = np.array(data.draw(st.lists(cells, min_size=sites, max_size=sites)), np.float32)
@@ -82,7 +82,7 @@ def test_it_is_what_brute_force_finds(
 
 @settings(max_examples=100, deadline=None)
 @given(st.permutations(range(7)), st.sampled_from(ROBUST), st.booleans())
-def test_the_order_of_sites_does_not_matter(order: list[int], how: How, gaps: bool) -> None:
+def test_the_order_of_sites_does_not_matter(order: list[int], how: Combination, gaps: bool) -> None:
     said_KB = np.random.default_rng(3).normal(size=(7, 50)).astype(np.float32)
     if gaps:
         said_KB[said_KB > 1] = np.nan
@@ -97,7 +97,7 @@ def test_the_order_of_sites_does_not_matter(order: list[int], how: How, gaps: bo
     st.sampled_from(ROBUST),
 )
 def test_one_site_of_four_or_more_moves_nothing_out_of_the_honest_range(
-    honest: list[np.float32], lie: float, how: How
+    honest: list[np.float32], lie: float, how: Combination
 ) -> None:
     said_K1 = np.array([*honest, lie], np.float32)[:, None]
     (found,) = combined(said_K1, Combining(how), factors_K=np.ones(len(said_K1)))
@@ -189,7 +189,7 @@ def test_with_nobody_refused_the_mean_is_the_plain_sum_bit_for_bit(tmp_path: Pat
 
 @each("how", ["trimmed", "median", "clipped"])
 @each("weight", ["", "loss"])
-def test_what_was_combined_looks_like_a_sum(tmp_path: Path, how: How, weight: str) -> None:
+def test_what_was_combined_looks_like_a_sum(tmp_path: Path, how: Combination, weight: str) -> None:
     """The oracle: each site's change by hand, combined by brute force, times the weights' sum."""
     seen: dict[str, Reply] = {}
 
@@ -222,7 +222,7 @@ def test_what_was_combined_looks_like_a_sum(tmp_path: Path, how: How, weight: st
 @each("how", HOWS)
 @each("factor", [-9.0, 9.5, -9.9])
 def test_a_site_too_far_off_is_out_of_the_round_by_name(
-    tmp_path: Path, how: How, factor: float
+    tmp_path: Path, how: Combination, factor: float
 ) -> None:
     walls = Combining(how, most_norm=5)
     sites = of_sites(tmp_path / "a", walls, change=forged(times(factor)), at_least=3)
@@ -268,7 +268,7 @@ def test_what_no_honest_number_is_is_refused_of_two_sites_and_of_one(tmp_path: P
 
 
 @pytest.mark.parametrize("how", ROBUST)
-def test_too_few_for_a_median_end_the_round_in_words(tmp_path: Path, how: How) -> None:
+def test_too_few_for_a_median_end_the_round_in_words(tmp_path: Path, how: Combination) -> None:
     walls = Combining(how, most_norm=5)
     sites = of_sites(tmp_path, walls, change=forged(times(9.5)), sites=3, at_least=1)
     with pytest.raises(QuorumError) as caught:
@@ -392,7 +392,7 @@ def test_a_full_disk_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @each("how", HOWS)
 def test_memory_does_not_grow_with_the_number_of_sites(
-    how: How, monkeypatch: pytest.MonkeyPatch
+    how: Combination, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Models of 4 MB: the peak of 10 sites is that of 4, and less than seven models in float64."""
     size = 2**20

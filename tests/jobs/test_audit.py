@@ -147,7 +147,7 @@ def test_two_ways_to_guess_share_the_level(by_heart: Path, monkeypatch: pytest.M
 
 
 def test_references_know_what_is_hard(by_heart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole: Callable[..., list[Any]] = attacking.alone_hows
+    whole: Callable[..., list[Any]] = attacking.alone_configs
     monkeypatch.setattr(attacking, "alone_hows", lambda *a, **k: whole(*a, **k)[:1])
     trained: list[int] = []
     found = audit(by_heart, references=2, say=lambda said: trained.append(said.count("reference")))

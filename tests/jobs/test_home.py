@@ -226,9 +226,9 @@ SERVER = (
 
 def test_a_site_at_home_steps_as_the_server_did_and_in_whole_passes(tmp_path: Path) -> None:
     settings = tiny(tmp_path, *SERVER)
-    how = METHODS["fedavg-tagger"](settings).at_home(3)
-    assert (how.optimiser, how.learning_rate) == ("adam", 0.005)
-    assert (how.epochs, how.batches, how.keep) == (1, 0, False)
+    config = METHODS["fedavg-tagger"](settings).at_home(3)
+    assert (config.optimiser, config.learning_rate) == ("adam", 0.005)
+    assert (config.epochs, config.batches, config.keep) == (1, 0, False)
     plain = METHODS["fedavg-tagger"](tiny(tmp_path, "training.decay=0.5")).at_home(3)
     assert plain.learning_rate == tiny(tmp_path).training.learning_rate / 4
     assert plain.optimiser == tiny(tmp_path).training.optimiser
@@ -244,10 +244,10 @@ def test_a_site_alone_takes_as_many_passes_as_its_part_of_the_run(
     trained: list[int] = []
     real = jobs_home._Bench._trained
 
-    def counting(bench: Any, name: str, start: Any, hows: Any, *, patience: int) -> Any:
+    def counting(bench: Any, name: str, start: Any, configs: Any, *, patience: int) -> Any:
         if name == "alone":
-            trained.append(len(hows))
-        return real(bench, name, start, hows[:1], patience=patience)
+            trained.append(len(configs))
+        return real(bench, name, start, configs[:1], patience=patience)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(jobs_home._Bench, "_trained", counting)

@@ -33,7 +33,7 @@ def test_the_next_weights_are_the_mean_of_what_sites_learn(
     state = method.start(federation)
     assert state.form.denoise == denoise
     after, facts = method.round(state, federation, 1)
-    optimiser = engine.asks["train", "site-1"].how.steps
+    optimiser = engine.asks["train", "site-1"].config.steps
     found, losses = [], []
     for site, documents in UNEQUAL.items():
         seed = derive_seed(federation.seed, 1, site, "train_bags")
@@ -126,7 +126,7 @@ def test_word_vectors_are_filled_in_once(tmp_path: Path) -> None:
         np.testing.assert_allclose(after.weights[WORDS][row], 7, atol=0.5)
         again, _ = kind.round(after, federation, 2)
         assert not np.array_equal(again.weights[WORDS][row], np.full(8, 7, np.float32))
-        assert engine.asks[trains(method), "site-1"].how.vectors is False
+        assert engine.asks[trains(method), "site-1"].config.vectors is False
 
 
 # --- sites without text, and settings -------------------------------------------------------------

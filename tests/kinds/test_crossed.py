@@ -12,7 +12,7 @@ from confide.federation.guards import Guards
 from confide.federation.messages import decode, encode
 from confide.kinds import KINDS
 from confide.kinds.bags.site import words_of
-from confide.kinds.protocol import how_of
+from confide.kinds.protocol import train_config
 from confide.methods import METHODS
 from confide.seeds import derive_seed
 from confide.training.vocabulary import UNK
@@ -140,7 +140,7 @@ def test_a_row_of_a_pcnn_may_be_the_mean_over_the_sites_that_have_its_word(
     total_V = np.zeros(len(rows_VD))
     for site, documents in sites.items():
         seed = derive_seed(federation.seed, 1, site, "train_bags")
-        optimiser = how_of(method._run, 1).steps
+        optimiser = train_config(method._run, 1).steps
         own, _ = learnt(state, documents, optimiser=optimiser, seed=seed, epochs=1, batch_size=6)
         tokens = {token.lower() for one in documents for token in one.text.split()}
         ids = np.unique([UNK, *words.ids(sorted(tokens))])

@@ -24,7 +24,7 @@ from confide.training.encoder import load_encoder
 from confide.training.weights import arrays, load
 from contract.corpus import tiny
 from contract.relations import documents
-from kinds.hows import how
+from kinds.configs import config
 from methods.relation_runs import Seen, started, with_train
 
 TABLE = "encoder.embeddings.word_embeddings.weight"
@@ -76,7 +76,7 @@ def test_one_site_learns_what_it_would_without_a_federation(tmp_path: Path) -> N
             encoded,
             epochs=2,
             batch_size=6,
-            optimiser=engine.asks["train", "site-1"].how.steps,
+            optimiser=engine.asks["train", "site-1"].config.steps,
             seed=derive_seed(settings.seed, number, "site-1", "train_relations"),
         )
         assert facts["loss"] == pytest.approx(report.loss)
@@ -106,7 +106,7 @@ def f32(*numbers: Any) -> np.ndarray:
 
 
 START: Arrays = {"a": f32(1, 2), TABLE: f32([1, 1], [2, 2])}
-ASK = Train(START, how(optimiser="adamw", epochs=2), "equal", [])
+ASK = Train(START, config(optimiser="adamw", epochs=2), "equal", [])
 
 
 @each(

@@ -36,16 +36,16 @@ def bench_of(kind: str, folder: Path, *overrides: str):
 @each("kind", KINDS)
 def test_nothing_is_dropped(kind: str, tmp_path: Path) -> None:
     bench = bench_of(kind, tmp_path)
-    desk, how = bench._desk, bench.target.at_home(1)
+    desk, config = bench._desk, bench.target.at_home(1)
     documents = [*bench.spec.train, *bench.spec.test]
-    first, again = (desk.losses(bench.target.weights, how, documents) for _ in range(2))
+    first, again = (desk.losses(bench.target.weights, config, documents) for _ in range(2))
     assert len(first.losses_U) == len(first.documents_U) == len(first.marks) > 0
     assert np.array_equal(first.losses_U, again.losses_U)
     assert (first.losses_U > 0).all()
     assert first.documents_U.max() < len(documents)
     # one document after another gives the same: batches do not matter
     if first.units != "bags":
-        alone = [desk.losses(bench.target.weights, how, [one]).losses_U for one in documents[:4]]
+        alone = [desk.losses(bench.target.weights, config, [one]).losses_U for one in documents[:4]]
         joined = np.concatenate(alone)
         assert joined == pytest.approx(first.losses_U[: len(joined)], rel=1e-4, abs=1e-5)
 
@@ -53,16 +53,16 @@ def test_nothing_is_dropped(kind: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", sorted(QUIET))
 def test_it_is_what_training_minimises(kind: str, tmp_path: Path) -> None:
     bench = bench_of(kind, tmp_path, *QUIET[kind], "training.word_dropout=0")
-    how = replace(
+    config = replace(
         bench.target.at_home(1), learning_rate=1e-12, optimiser="sgd", momentum=0.0,
         batch_size=10_000, word_dropout=0.0,
     )  # fmt: skip
     spec, weights = bench.spec, bench.target.weights
     desk = bench.target.form.at(site_of(spec, {}))
-    found = desk.losses(weights, how, spec.train)
+    found = desk.losses(weights, config, spec.train)
     sizes = np.ones(len(found.losses_U))
     if found.units == "sentences":
         sizes = np.array([len(s.tokens) for d in spec.train for s in segmented(d).sentences])
-    fitted = desk.fit(weights, how, seed=1)
+    fitted = desk.fit(weights, config, seed=1)
     loose = 0.1 if kind in ("encoder", "spans", "relations") else 1e-4  # dropout of its files
     assert (found.losses_U * sizes).mean() == pytest.approx(fitted.loss, rel=loose)

@@ -22,7 +22,7 @@ from confide.settings import Settings
 from confide.text.document import Document
 from contract.corpus import tiny
 from contract.relations import write_documents
-from kinds.hows import how
+from kinds.configs import config
 
 
 class Seen(SequentialEngine):
@@ -96,7 +96,7 @@ def asked(S: int = 4, R: int = 3, **changes: Any) -> TrainAndPredict:
     """An ask of the defaults, about S public examples and R classes."""
     ask = TrainAndPredict(
         weights={},
-        how=how(learning_rate=0.01, optimiser="adamw", clip=1.0, batch_size=4, epochs=2),
+        config=config(learning_rate=0.01, optimiser="adamw", clip=1.0, batch_size=4, epochs=2),
         public="77",
         examples=S,
         classes=R,

@@ -18,7 +18,7 @@ from confide.methods.fedner import IMPROVE, Improve, Improved, bounded_improved
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import Asking, same_run, use_engine
-from kinds.hows import how
+from kinds.configs import config
 
 
 def f32(*numbers: Any) -> np.ndarray:
@@ -38,7 +38,7 @@ STEP = {"word.weight": f32([3, 0], [0, 4], [0, 0]), "crf": f32(0, 12)}  # its no
 
 def asked(*, weighting: str = "equal", rows: str = "all") -> Train:
     tables = ["word.weight"] if rows == "seen" else []
-    return Train(BEFORE, how(), weighting, tables)
+    return Train(BEFORE, config(), weighting, tables)
 
 
 def trained(times: float = 1.0, *, weight: float = 1.0) -> Trained:
@@ -106,7 +106,7 @@ def improved(times: float = 1.0, *, share: float = 0.25) -> Improved:
 
 
 def test_an_update_is_bounded_before_the_share() -> None:
-    ask = Improve(WAY, how(), 1)
+    ask = Improve(WAY, config(), 1)
     for scale in (1.0, 0.5):
         reply = improved(scale)
         assert bounded_improved(ask, reply, 13.0 * scale) is reply

@@ -25,7 +25,7 @@ def test_in_a_chain_each_site_trains_from_where_the_one_before_stopped(tmp_path:
         state, facts = method.round(state, federation, number)
         orders.add(tuple(facts["order"]))
         weights = before.weights
-        optimiser: Optimiser = engine.asks["train_in_turn", "site-1"].how.steps
+        optimiser: Optimiser = engine.asks["train_in_turn", "site-1"].config.steps
         for site in facts["order"]:
             asked = engine.asks["train_in_turn", site].weights
             assert all(np.array_equal(asked[name], weights[name]) for name in weights)

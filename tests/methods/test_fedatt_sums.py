@@ -42,7 +42,7 @@ from confide.methods.fedavg import FedAvgState, Train
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import Asking, Forging, states, use_engine
-from kinds.hows import how
+from kinds.configs import config
 
 FEDATT = ("method=fedatt-tagger", "rounds=1")
 
@@ -163,7 +163,7 @@ def test_a_change_of_another_round_is_not_attended_to() -> None:
 
 def test_a_site_with_private_parts_takes_no_part() -> None:
     site = Site("site-1", [], guards=Guards(private=("crf",)))
-    ask = Train({"a": np.zeros(2, np.float32)}, how(), "equal", [])
+    ask = Train({"a": np.zeros(2, np.float32)}, config(), "equal", [])
     for step, asked in ((MEASURE, ask), (ATTEND, asks(5.0))):
         with pytest.raises(Refusal) as caught:
             step.answer(site, moved_site([1, 1]), asked, TURN)

@@ -28,7 +28,7 @@ from confide.settings import Settings
 from confide.training.vocabulary import UNK, KeyedVocabulary, normalise
 from contract.corpus import KEY, tiny, write_sites
 from contract.runs import states
-from kinds.hows import how
+from kinds.configs import config
 
 FedAvg = METHODS["fedavg-tagger"]
 
@@ -165,7 +165,7 @@ def test_the_learning_rate_falls_by_the_global_round(tmp_path: Path) -> None:
     for number in (1, 2, 3):
         state, facts = method.round(state, federation, number)
         assert facts["learning_rate"] == pytest.approx(0.1 * 0.5 ** (number - 1))
-    assert [ask.how.learning_rate for ask in engine.asks] == pytest.approx([0.1, 0.05, 0.025])
+    assert [ask.config.learning_rate for ask in engine.asks] == pytest.approx([0.1, 0.05, 0.025])
 
 
 def test_the_first_weights_depend_on_the_seed_and_the_agreement_only(tmp_path: Path) -> None:
@@ -211,7 +211,7 @@ ROWS = np.array([0.0, 1.0], np.float32)
 )
 def test_a_reply_that_would_turn_the_mean_over_is_refused(changes: dict[str, Any]) -> None:
     weights = {"word.weight": np.ones((2, 3), np.float32), "crf.weight": np.ones(2, np.float32)}
-    asked = Train(weights, how(), "equal", ["word.weight"])
+    asked = Train(weights, config(), "equal", ["word.weight"])
     sent = {**weights, "word.weight": weights["word.weight"] * ROWS[:, None]}
     good = Trained(sent, 1.0, {"word.weight": ROWS}, loss=0.0, examples=1)
     check_trained(asked, good)

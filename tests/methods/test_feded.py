@@ -170,7 +170,7 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
             trainer.annotated(trainer.prepared(found)),
             epochs=1,
             batch_size=6,
-            optimiser=engine.asks[STEP, name].how.steps,
+            optimiser=engine.asks[STEP, name].config.steps,
             seed=derive_seed(settings.seed, 1, name, STEP),
         )
         logits = trainer.row_logits(model, public)

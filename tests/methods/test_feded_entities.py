@@ -68,9 +68,9 @@ def test_sites_send_what_their_models_say_of_each_public_token(pair: str, tmp_pa
     assert len(state.public.sentences) == 24
     teachers = []
     for name in ("site-1", "site-2"):
-        how = engine.asks[STEP, name].how
+        config = engine.asks[STEP, name].config
         extractor = state.form.extractor(state.weights, key=None)
-        trainer, model = state.form.taught(extractor.trainer, how), extractor.model
+        trainer, model = state.form.taught(extractor.trainer, config), extractor.model
         found, _ = examples_from(engine.site(name).train)
         encoded = trainer.annotated(
             trainer.prepared(found), [one.spans for one in found], source={"Drug", "Effect"}
@@ -79,9 +79,9 @@ def test_sites_send_what_their_models_say_of_each_public_token(pair: str, tmp_pa
             model,
             encoded,
             weights_S=None,
-            epochs=how.epochs,
-            batch_size=how.batch_size,
-            optimiser=how.steps,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            optimiser=config.steps,
             seed=derive_seed(settings.seed, 1, name, STEP),
         )
         said = trainer.row_logits(model, trainer.prepared(state.public.examples()))

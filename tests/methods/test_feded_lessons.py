@@ -212,7 +212,7 @@ def test_a_student_learns_the_labels_also_after_it_read_the_set_without_them(
     ways = {
         "weights": state.weights,
         "lesson": Lesson(teacher_TY, 1.0, np.ones(rows, np.float32)),
-        "how": engine.asks[STEP, "site-1"].how,
+        "config": engine.asks[STEP, "site-1"].config,
         "seed": 1,
     }
     fresh, used = method.kind.student(), method.kind.student()

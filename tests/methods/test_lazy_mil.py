@@ -55,7 +55,7 @@ from confide.training.weights import arrays, load
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny
 from contract.runs import Forging, use_engine
-from kinds.hows import how
+from kinds.configs import config
 from methods.relation_runs import Seen, started
 
 SAID = {"eases": "took", "causes": "head", "": "the patient", "nothing": "pain"}
@@ -735,7 +735,7 @@ def test_the_next_weights_are_the_mean_of_what_winners_teach(
             trainer.annotated(text, [np.arange(len(text))]),
             epochs=1,
             batch_size=6,
-            optimiser=ask.how.steps,
+            optimiser=ask.config.steps,
             seed=derive_seed(federation.seed, 1, site, "train_on_winners"),
         )
         found.append(arrays(model))
@@ -863,7 +863,7 @@ def test_a_triple_that_the_site_did_not_bid_for_is_refused(tmp_path: Path) -> No
         with pytest.raises(QuorumError, match=r"site-1.*that it did not bid for in this round"):
             federation.ask(HEAR_WINNERS, {"site-1": HearWinners(digests)}, round=number, at_least=1)
     with pytest.raises(QuorumError, match="did not bid for in this round"):
-        ask = Train(state.weights, how(), "equal", [])
+        ask = Train(state.weights, config(), "equal", [])
         federation.sum(lazy_mil.TRAIN_ON_WINNERS, ask, round=1, sites=["site-1"], at_least=1)
 
 

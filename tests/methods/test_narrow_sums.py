@@ -12,7 +12,7 @@ from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode
 from confide.federation.secure.lanes import Narrow, Part, layout_of
 from confide.federation.steps import Step
-from confide.kinds.protocol import How
+from confide.kinds.protocol import TrainConfig
 from confide.methods import METHODS
 from confide.methods.feded import TRAIN_AND_PREDICT
 from confide.methods.fedner import IMPROVE, Improve
@@ -21,7 +21,7 @@ from contract.corpus import tiny
 from contract.runs import states
 from methods.relation_runs import asked
 
-HOW = How(0.001, "adam", 0.0, 0.0, 5.0, 8, 1, 0.0, False, 1)
+CONFIG = TrainConfig(0.001, "adam", 0.0, 0.0, 5.0, 8, 1, 0.0, False, 1)
 FEDNER = ("method=fedner-tagger", "options.local_steps=3", "rounds=3", "federation.sums=masked")
 
 
@@ -40,7 +40,7 @@ def test_predictions_in_float16_or_int8_take_two_bytes(sites: int) -> None:
 
 @each("local_steps", [1, 4])
 def test_updates_of_fedner_take_as_many_bytes_as_are_asked_for(local_steps: int) -> None:
-    ask = Improve({"w": np.zeros((200, 500), np.float32)}, HOW, local_steps)
+    ask = Improve({"w": np.zeros((200, 500), np.float32)}, CONFIG, local_steps)
     assert [part_of(IMPROVE, ask, "update", lane=lane).width for lane in (0, 2, 1)] == [4, 2, 1]
 
 

@@ -11,7 +11,14 @@ import typer
 from rich.table import Table
 
 from confide.cli import screen
-from confide.cli.files import How, crossing_lines, cut_lines, problem_lines, reads, say_problems
+from confide.cli.files import (
+    ReadingOptions,
+    crossing_lines,
+    cut_lines,
+    problem_lines,
+    reads,
+    say_problems,
+)
 from confide.cli.screen import Format, Json, Language, Scheme
 from confide.errors import DataError, FormatError, SettingsError
 
@@ -34,7 +41,7 @@ Strict = Annotated[
 def check(
     files: Files,
     *,
-    how: How,
+    how: ReadingOptions,
     every: Annotated[
         bool, typer.Option("--all", help="List every problem, not just a few.")
     ] = False,
@@ -64,7 +71,7 @@ def check(
 def convert(
     files: Files,
     *,
-    how: How,
+    how: ReadingOptions,
     to: Annotated[str, typer.Option(metavar="FORMAT", help="Output format.")],
     out: Annotated[
         Path, typer.Option(metavar="PATH", help="Output file, or a folder for several.")
@@ -93,7 +100,7 @@ def review(
     out: Annotated[Path, typer.Argument(metavar="OUT.html", help="The page to write.")],
     files: Files,
     *,
-    how: How,
+    how: ReadingOptions,
     most: Annotated[int, typer.Option(metavar="N", min=1, help="Show at most N documents.")] = 500,
 ) -> None:
     """Write a page of documents with their annotation in colour, problems first.

@@ -41,7 +41,7 @@ _NO_TAGS = "none"
 
 
 @dataclass(frozen=True, slots=True)
-class SettingsHow:
+class SettingsOptions:
     """Options for reading files that settings can hold too; `format` names the reader."""
 
     format: Format = None
@@ -76,7 +76,7 @@ class SettingsHow:
 
 
 @dataclass(frozen=True, slots=True)
-class How(SettingsHow):
+class ReadingOptions(SettingsOptions):
     """All that may be said about reading."""
 
     types: Annotated[
@@ -90,14 +90,14 @@ class How(SettingsHow):
     def options(self) -> Options:
         """Return the options for the readers. Raises SettingsError for columns of another form."""
         return replace(
-            SettingsHow.options(self),
+            SettingsOptions.options(self),
             types=None if self.types is None else frozenset(self.types),
             bare_type=self.bare_type,
         )
 
 
 @dataclass(frozen=True, slots=True)
-class NotesHow:
+class NotesOptions:
     """Options for reading text that a model annotates."""
 
     format: Format = None
@@ -135,7 +135,7 @@ class NotesHow:
 
 
 @dataclass(frozen=True, slots=True)
-class GoldHow:
+class GoldOptions:
     """Options for reading annotated text that a model is scored on."""
 
     format: Format = None
@@ -174,19 +174,19 @@ def _column(word: str) -> int | str:
 
 
 def reads(verb: Callable[..., None]) -> Callable[..., None]:
-    """A verb with the options of `How`; its own parameter `how` gets what was said."""
-    return reads_as(How)(verb)
+    """A verb with the options of `ReadingOptions`; its own parameter `how` gets what was said."""
+    return reads_as(ReadingOptions)(verb)
 
 
 def reads_as(
-    form: type[SettingsHow] | type[NotesHow] | type[GoldHow],
+    form: type[SettingsOptions] | type[NotesOptions] | type[GoldOptions],
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate a verb with the options of `form`; its parameter `how` gets their values."""
     return partial(_with_options, form)
 
 
 def _with_options(
-    form: type[SettingsHow] | type[NotesHow] | type[GoldHow], verb: Callable[..., None]
+    form: type[SettingsOptions] | type[NotesOptions] | type[GoldOptions], verb: Callable[..., None]
 ) -> Callable[..., None]:
     own = [one for one in inspect.signature(verb, eval_str=True).parameters.values()
            if one.name != "how"]  # fmt: skip

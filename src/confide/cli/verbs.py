@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from confide.cli import screen
 from confide.cli.data import data
-from confide.cli.files import GoldHow, NotesHow, SettingsHow, reads_as
+from confide.cli.files import GoldOptions, NotesOptions, SettingsOptions, reads_as
 from confide.cli.screen import (
     As,
     Both,
@@ -888,11 +888,11 @@ def recipes(*, as_json: Json = False) -> None:
 
 
 @app.command()
-@reads_as(NotesHow)
+@reads_as(NotesOptions)
 def predict(
     words: RunAndFiles,
     *,
-    how: NotesHow,
+    how: NotesOptions,
     to: Annotated[
         str, typer.Option(metavar="FORMAT", help="Output format, or facts, facts-jsonl.")
     ] = "jsonl",
@@ -925,11 +925,11 @@ def predict(
 
 
 @app.command()
-@reads_as(GoldHow)
+@reads_as(GoldOptions)
 def evaluate(
     words: RunAndFiles,
     *,
-    how: GoldHow,
+    how: GoldOptions,
     site: Site = None,
     key: Key = None,
     mode: Annotated[
@@ -1025,11 +1025,11 @@ def ledger(
 
 
 @app.command()
-@reads_as(SettingsHow)
+@reads_as(SettingsOptions)
 def init(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Your annotated files.")],
     *,
-    how: SettingsHow,
+    how: SettingsOptions,
     out: Annotated[Path, typer.Option(metavar="FILE", help="The settings file to write.")] = Path(
         "confide.toml"
     ),

@@ -113,7 +113,7 @@ def _plus(total: np.ndarray | None, array: np.ndarray) -> np.ndarray:
     return total
 
 
-How = Literal["mean", "trimmed", "median", "clipped"]
+Combination = Literal["mean", "trimmed", "median", "clipped"]
 TOO_FAR = "too-far"
 """The code of a reply that came but was left out. Its site did answer: even if every site must
 (`at_least = 0`), the round can do without it."""
@@ -131,7 +131,7 @@ class Combining:
     the largest norm of an update, as a multiple of the median of the round's norms.
     """
 
-    how: How = "mean"
+    how: Combination = "mean"
     trim: float = 0.2
     most_norm: float = math.inf
 

@@ -42,8 +42,8 @@ from confide.errors import GuardError, MessageError
 # parsed.
 #
 # A field may itself be a message. Messages travel flat: the field `batch_size` of the message in
-# field `how` travels as `how.batch_size`. Such a field may have a type parameter; the class with
-# its argument (`Kept[TaggerForm]`) then declares everything.
+# field `config` travels as `config.batch_size`. Such a field may have a type parameter; the class
+# with its argument (`Kept[TaggerForm]`) then declares everything.
 
 
 Arrays = dict[str, np.ndarray]

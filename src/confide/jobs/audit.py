@@ -31,8 +31,8 @@ from confide.federation.messages import Arrays
 from confide.federation.secure.messages import Offered, Shares
 from confide.federation.site import Scratch
 from confide.files import for_the_owner
-from confide.jobs.home import alone_hows
-from confide.kinds.protocol import How, ModelSpec, SiteModel
+from confide.jobs.home import alone_configs
+from confide.kinds.protocol import ModelSpec, SiteModel, TrainConfig
 from confide.methods import Method, method_of
 from confide.methods.noised import budget_of
 from confide.report.sections import picture
@@ -82,7 +82,7 @@ class Target:
 
     form: ModelSpec
     weights: Arrays
-    at_home: Callable[[int], How]
+    at_home: Callable[[int], TrainConfig]
     labels: tuple[str, ...]
 
 
@@ -187,14 +187,14 @@ class Bench:
         out.
         """
         documents = [pool.documents[place] for place in places]
-        how = self.target.at_home(self.settings.rounds)
-        own = self._desk.losses(self.target.weights, how, documents)
+        config = self.target.at_home(self.settings.rounds)
+        own = self._desk.losses(self.target.weights, config, documents)
         at_U, size = places[own.documents_U], len(own.losses_U)
         plain = _Units(own.units, -own.losses_U, at_U, own.marks)
         sum_U, times_U = np.zeros(size), np.zeros(size)
         for one in made:
             blind_U = np.array([at not in one.trained_on for at in at_U.tolist()], bool)
-            sum_U += blind_U * self._desk.losses(one.weights, how, documents).losses_U
+            sum_U += blind_U * self._desk.losses(one.weights, config, documents).losses_U
             times_U += blind_U
         kept = np.flatnonzero(times_U)
         scores_U = sum_U[kept] / times_U[kept] - own.losses_U[kept]
@@ -250,9 +250,9 @@ class Bench:
         """Weights that this text alone gives, trained for as many passes as the run took."""
         desk = self.target.form.at(site_of(spec, self.scratch))
         weights = self.target.form.first(derive_seed(seed, "weights"))
-        hows = alone_hows(self.target.at_home, self.settings, size=desk.size)
-        for turn, how in enumerate(hows):
-            weights = desk.fit(weights, how, seed=derive_seed(seed, "pass", turn)).weights
+        configs = alone_configs(self.target.at_home, self.settings, size=desk.size)
+        for turn, config in enumerate(configs):
+            weights = desk.fit(weights, config, seed=derive_seed(seed, "pass", turn)).weights
         return weights
 
     # --- canaries -------------------------------------------------------------------------

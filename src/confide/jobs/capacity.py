@@ -35,7 +35,7 @@ from confide.federation.events import Event, Watcher, unwatched
 from confide.files import Tree, write_atomically
 from confide.kinds.agreement import NONE, find_encoder, with_cached
 from confide.kinds.linear import LinearShape
-from confide.kinds.protocol import how_of
+from confide.kinds.protocol import train_config
 from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer
 from confide.kinds.tagger.site import shape_for, tagger_sizes
 from confide.recipes import settings_file
@@ -253,14 +253,14 @@ def _train(
         epochs, rounds = max(1, round(rounds * training.batch_size / len(encoded))), 1
     moments = Moments()
     for number, in_round in enumerate(epochs_by_round(rounds, epochs)):
-        how = how_of(settings, number + 1)
-        optimiser = replace(how.steps, most=0, moments=moments if how.keep else None)
+        config = train_config(settings, number + 1)
+        optimiser = replace(config.steps, most=0, moments=moments if config.keep else None)
         if in_round:
             trainer.fit(
                 model,
                 encoded,
                 epochs=in_round,
-                batch_size=how.batch_size,
+                batch_size=config.batch_size,
                 optimiser=optimiser,
                 seed=derive_seed(seed, "round", number),
             )

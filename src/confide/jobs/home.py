@@ -40,7 +40,7 @@ from confide.federation.engines import SiteSpec, site_of
 from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch
 from confide.files import for_the_owner, private_folder, write_of_run
-from confide.kinds.protocol import How, SiteModel
+from confide.kinds.protocol import SiteModel, TrainConfig
 from confide.methods import Method, method_of
 from confide.runs.folder import (
     FEDERATED,
@@ -129,7 +129,9 @@ def home(
         }
 
 
-def alone_hows(at_home: Callable[[int], How], settings: Settings, *, size: int) -> list[How]:
+def alone_configs(
+    at_home: Callable[[int], TrainConfig], settings: Settings, *, size: int
+) -> list[TrainConfig]:
     """The training of a site by itself with `size` examples: pass by pass, at the rates of a run.
 
     There are as many passes as the run's rounds come to, at least one; `at_home` is the method's.
@@ -175,12 +177,12 @@ class _Bench:
         last = self._settings.rounds
         if found[FEDERATED].dev is not None and self._spec.train:
             if passes:
-                hows = [replace(self._made.at_home(last), vectors=False)] * passes
-                found[TUNED] = self._trained(TUNED, self._weights, hows, patience=3)
+                configs = [replace(self._made.at_home(last), vectors=False)] * passes
+                found[TUNED] = self._trained(TUNED, self._weights, configs, patience=3)
             if alone:
                 first = self._form.first(derive_seed(self._settings.seed, "home", "weights"))
-                hows = alone_hows(self._made.at_home, self._settings, size=self._desk.size)
-                found[TRAINED_ALONE] = self._trained(TRAINED_ALONE, first, hows, patience=10)
+                configs = alone_configs(self._made.at_home, self._settings, size=self._desk.size)
+                found[TRAINED_ALONE] = self._trained(TRAINED_ALONE, first, configs, patience=10)
         candidates = {}
         for name, one in found.items():
             test = self._score(one.weights, "test")
@@ -253,7 +255,9 @@ class _Bench:
         known = {place: made for place, made in self._site.cache.items() if place != "desk"}
         return [self._form.at(replace(self._site, dev=part, cache=dict(known))) for part in parts]
 
-    def _trained(self, name: str, start: Arrays, hows: Sequence[How], *, patience: int) -> _Found:
+    def _trained(
+        self, name: str, start: Arrays, configs: Sequence[TrainConfig], *, patience: int
+    ) -> _Found:
         """The best weights on the way, by development text.
 
         Training stops after `patience` passes without a better score; a model that begins with
@@ -261,9 +265,9 @@ class _Bench:
         """
         best = _Found(start, self._score(start, "dev"))
         began, weights = time.perf_counter(), start
-        for number, how in enumerate(hows, start=1):
+        for number, config in enumerate(configs, start=1):
             seed = derive_seed(self._settings.seed, "home", self._spec.name, name, number)
-            weights = self._desk.fit(weights, how, seed=seed).weights
+            weights = self._desk.fit(weights, config, seed=seed).weights
             dev = self._score(weights, "dev")
             if _better(dev, best.dev):
                 best = _Found(weights, dev, number)

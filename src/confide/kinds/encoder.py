@@ -46,7 +46,7 @@ from confide.kinds.pieces import (
     token_text,
     with_word_features,
 )
-from confide.kinds.protocol import Agreed, How, SiteModel, desk_at
+from confide.kinds.protocol import Agreed, SiteModel, TrainConfig, desk_at
 from confide.kinds.public import OfTags, PublicSentences, SentenceStudent, public_sentences
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
@@ -432,10 +432,10 @@ class EncoderForm(OfTags, MadeOfEncoder):
         """The site model of this form."""
         return desk_at(site, self, EncoderSiteModel)
 
-    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
-        """The trainer that trains as `how` says."""
+    def taught(self, trainer: EntityTrainer, config: TrainConfig) -> EntityTrainer:
+        """The trainer with the settings of `config`."""
         assert isinstance(trainer, TokenTrainer)
-        return replace(trainer, open=how.outside)
+        return replace(trainer, open=config.outside)
 
     def trainer(self, files: FrozenEncoder) -> EntityTrainer:
         """The trainer of this form."""

@@ -40,11 +40,11 @@ from confide.kinds.protocol import (
     WORST,
     CompleteText,
     Holders,
-    How,
     Losses,
     Report,
     SharedModel,
     SiteModel,
+    TrainConfig,
     calibrated,
     fingerprint,
     shape_of,
@@ -243,14 +243,14 @@ class EntitySiteModel(SiteModel):
         """The spans of each sentence that this kind learns."""
         return [list(one.spans) for one in examples_from(documents)[0]]
 
-    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+    def losses(self, weights: Arrays, config: TrainConfig, documents: Sequence[Document]) -> Losses:
         """Work out the loss of these weights on each sentence, by word."""
         examples, known = examples_from(documents)[0], own_types(self.site) & {*self.form.types}
         spans = [[one for one in own if one[2] in known] for own in self.spans(documents)]
         text = self.featured(self.trainer.prepared(examples), examples)
         encoded = self.trainer.annotated(text, spans, source=known)
         model = self.model(weights, lent=True)
-        losses_E = self.trained_by(how).example_losses(model, encoded)
+        losses_E = self.trained_by(config).example_losses(model, encoded)
         return Losses(
             "sentences",
             losses_E / np.array([max(len(one.tokens), 1) for one in examples]),

@@ -43,9 +43,9 @@ from confide.kinds.entities import EntityExtractor, EntityKind, EntitySiteModel,
 from confide.kinds.protocol import (
     Agreed,
     Holders,
-    How,
     SharedModel,
     SiteModel,
+    TrainConfig,
     desk_at,
     shape_of,
     write_release,
@@ -185,7 +185,7 @@ class LinearSiteModel(EntitySiteModel):
         assert isinstance(text, Encoded)
         return with_features(text, examples, site=self.site, name=self.form.context)
 
-    def rows_seen(self, how: How) -> Arrays:
+    def rows_seen(self, config: TrainConfig) -> Arrays:
         """For each row of the table: 1 if a feature of the training text reads it, else 0."""
         assert isinstance(self.own, EncodedSplit)
         model = self.bench.model

@@ -119,7 +119,7 @@ def write_release(file: Path, message: object) -> None:
 
 
 @dataclass(frozen=True)
-class How:
+class TrainConfig:
     """Settings of a site's training in one round."""
 
     learning_rate: float = carries("learning rate of this round")
@@ -156,13 +156,13 @@ class How:
             most=self.batches,
         )
 
-    def without_vectors(self) -> How:
+    def without_vectors(self) -> TrainConfig:
         """Copy the settings without word vectors, for weights that already have them."""
         return replace(self, vectors=False)
 
 
 @dataclass(frozen=True)
-class GoingOn(How):
+class ResumedConfig(TrainConfig):
     """Training settings with the state of an optimiser that a site remembers; never sent."""
 
     moments: Moments = field(default_factory=Moments)
@@ -173,10 +173,10 @@ class GoingOn(How):
         return replace(super().steps, moments=self.moments)
 
 
-def how_of(run: RunSettings, round: int) -> How:
+def train_config(run: RunSettings, round: int) -> TrainConfig:
     """Make a round's training settings: the rate decays; word vectors are filled in at round 1."""
     own = run.training
-    return How(
+    return TrainConfig(
         learning_rate=own.learning_rate * own.decay ** (round - 1),
         optimiser=own.optimiser,
         momentum=own.momentum,
@@ -476,7 +476,7 @@ class SiteModel(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+    def losses(self, weights: Arrays, config: TrainConfig, documents: Sequence[Document]) -> Losses:
         """Work out the loss of these weights on documents of the site, without dropout.
 
         The documents may have been trained on or not.
@@ -495,19 +495,19 @@ class SiteModel(ABC):
         """A keyed check value of the site's vector file; empty without one."""
         return ""
 
-    def fill(self, model: Any, how: How) -> None:  # noqa: B027
-        """Fill in the rows of the site's vector file, if there is one and `how` says so."""
+    def fill(self, model: Any, config: TrainConfig) -> None:  # noqa: B027
+        """Fill in the rows of the site's vector file, if there is one and `config` says so."""
 
     def lift(self) -> Lift:
         """The rows of the site's vector file; empty without one."""
         return {}
 
-    def rows_seen(self, how: How) -> Arrays:
+    def rows_seen(self, config: TrainConfig) -> Arrays:
         """For each row of the form's tables: 1 if the site has what it stands for, else 0.
 
         That is a word or character of its training text, or a relation that it annotates. Where
-        `how` fills in word vectors, their rows count as well: all sites fill in the same, so words
-        of a site that has no part in that round get their vectors too.
+        `config` fills in word vectors, their rows count as well: all sites fill in the same, so
+        words of a site that has no part in that round get their vectors too.
         """
         return {}
 
@@ -543,9 +543,9 @@ class SiteModel(ABC):
         """The trainer of the process's model."""
         return self.bench.trainer
 
-    def trained_by(self, how: How) -> Any:
-        """The trainer that trains as `how` says."""
-        return replace(self.trainer, open=how.outside)
+    def trained_by(self, config: TrainConfig) -> Any:
+        """The trainer with the settings of `config`."""
+        return replace(self.trainer, open=config.outside)
 
     def model(self, weights: Arrays, *, lent: bool = False) -> Any:
         """The process's model; if `lent`, it uses these very arrays and must not be trained."""
@@ -556,7 +556,7 @@ class SiteModel(ABC):
     def fit(
         self,
         weights: Arrays,
-        how: How,
+        config: TrainConfig,
         *,
         seed: int,
         encoded: Any = None,
@@ -571,31 +571,33 @@ class SiteModel(ABC):
         if not len(text):
             raise Refusal("no-training-text")
         model = self.model(weights)
-        self.fill(model, how)
-        report = self.trained_by(how).fit(
+        self.fill(model, config)
+        report = self.trained_by(config).fit(
             model,
             text,
             weights_S=each_S,
-            epochs=how.epochs,
-            batch_size=how.batch_size,
-            optimiser=how.steps,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            optimiser=config.steps,
             seed=seed,
         )
         return Fitted(trained(model), report.loss, report.sentences)
 
-    def gradient(self, weights: Arrays, how: How, *, seed: int) -> tuple[float, Arrays, int]:
+    def gradient(
+        self, weights: Arrays, config: TrainConfig, *, seed: int
+    ) -> tuple[float, Arrays, int]:
         """The mean loss of a batch drawn by the seed, its gradient, and the batch's size."""
         own = self.own
         if not len(own):
             raise Refusal("no-training-text")
-        loss, slope = self.trained_by(how).gradient(
-            self.model(weights, lent=True), own, size=how.batch_size, clip=how.clip, seed=seed
+        loss, slope = self.trained_by(config).gradient(
+            self.model(weights, lent=True), own, size=config.batch_size, clip=config.clip, seed=seed
         )
-        return loss, slope, min(how.batch_size, len(own))
+        return loss, slope, min(config.batch_size, len(own))
 
-    def slopes(self, weights: Arrays, how: How, encoded: Any) -> Pulls:
-        """The gradients of `how`'s loss on the text that `completed` gave, without dropout."""
-        pulls: Pulls = self.trained_by(how).pulls(self.model(weights, lent=True), encoded)
+    def slopes(self, weights: Arrays, config: TrainConfig, encoded: Any) -> Pulls:
+        """The gradients of `config`'s loss on the text that `completed` gave, without dropout."""
+        pulls: Pulls = self.trained_by(config).pulls(self.model(weights, lent=True), encoded)
         return pulls
 
     def unit_gradients(self, weights: Arrays, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
@@ -894,13 +896,15 @@ def desk_at(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> Si
 K = TypeVar("K", bound=Kept[Any])
 
 
-def fitted_on(memory: K, how: How, fit: Callable[[How], Fitted]) -> tuple[Fitted, K]:
+def fitted_on(
+    memory: K, config: TrainConfig, fit: Callable[[TrainConfig], Fitted]
+) -> tuple[Fitted, K]:
     """Call `fit`, and return its result and the memory after it.
 
-    If `how` says so, the optimiser goes on from the memory, and what it then remembers is kept.
+    If `config` says so, the optimiser goes on from the memory, and what it then remembers is kept.
     """
-    if not how.keep:
-        return fit(how), memory
+    if not config.keep:
+        return fit(config), memory
     moments = Moments(memory.moments)
-    fitted = fit(GoingOn(**vars(how), moments=moments))
+    fitted = fit(ResumedConfig(**vars(config), moments=moments))
     return fitted, replace(memory, moments=moments.arrays())

@@ -27,7 +27,7 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.kinds.agreement import with_cached
 from confide.kinds.entities import EntityExtractor
-from confide.kinds.protocol import How, Kind, PublicSet
+from confide.kinds.protocol import Kind, PublicSet, TrainConfig
 from confide.text.document import Document
 from confide.training.batches import Example, TagScheme, TagSet, TypedSpan, examples_from
 from confide.training.trainer import Lesson
@@ -49,7 +49,7 @@ class Student(Protocol):
         labels: Sequence[str],
         weights: Arrays,
         lesson: Lesson,
-        how: How,
+        config: TrainConfig,
         seed: int,
     ) -> tuple[Arrays, float]:
         """Distil from these weights; gives the new weights and the mean loss.
@@ -238,7 +238,7 @@ class SentenceStudent:
         labels: Sequence[str],
         weights: Arrays,
         lesson: Lesson,
-        how: How,
+        config: TrainConfig,
         seed: int,
     ) -> tuple[Arrays, float]:
         """Distil from these weights; gives the new weights and the mean loss of a sentence.
@@ -256,14 +256,14 @@ class SentenceStudent:
             made = self._ready(form, public, labels, weights)
             model = made.extractor.model
             load(model, weights)
-            trainer = form.taught(made.extractor.trainer, how)
+            trainer = form.taught(made.extractor.trainer, config)
             report = trainer.distil(
                 model,
                 made.encoded,
                 lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
-                epochs=how.epochs,
-                batch_size=how.batch_size,
-                optimiser=how.steps,
+                epochs=config.epochs,
+                batch_size=config.batch_size,
+                optimiser=config.steps,
                 seed=seed,
             )
             return trained(model), report.loss

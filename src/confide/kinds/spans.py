@@ -44,7 +44,7 @@ from confide.kinds.agreement import (
 from confide.kinds.encoder import TokenForm, TokenInput, TokenTrainer
 from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import TokenBatch, TokenText, token_batch
-from confide.kinds.protocol import Agreed, How, SiteModel, desk_at
+from confide.kinds.protocol import Agreed, SiteModel, TrainConfig, desk_at
 from confide.kinds.public import SEVERAL, PublicSentences, SentenceStudent, no_public_set
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
@@ -606,10 +606,10 @@ class SpanForm(MadeOfEncoder):
         """The spans of each public sentence, from the labels of its rows; none without any."""
         return public.told(labels)
 
-    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
-        """The trainer that trains as `how` says."""
+    def taught(self, trainer: EntityTrainer, config: TrainConfig) -> EntityTrainer:
+        """The trainer with the settings of `config`."""
         assert isinstance(trainer, SpanTrainer)
-        return replace(trainer, open=how.outside)
+        return replace(trainer, open=config.outside)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""

@@ -19,7 +19,7 @@ from confide.federation.messages import Arrays, fields_of
 from confide.federation.quantising import can_be_coded
 from confide.federation.steps import Step, WireRow, wire_table
 from confide.kinds import KINDS, ON_PUBLIC
-from confide.kinds.protocol import How, Kind, ModelSpec, TrainedModel
+from confide.kinds.protocol import Kind, ModelSpec, TrainConfig, TrainedModel
 from confide.kinds.steps import COUNT_EXAMPLES, Start, steps_of
 from confide.methods.chain import Chain
 from confide.methods.dp_feded import DpFedED
@@ -105,7 +105,7 @@ class Method(Protocol):
         """The trained model, which reads documents and returns them annotated."""
         ...
 
-    def at_home(self, n: int) -> How:
+    def at_home(self, n: int) -> TrainConfig:
         """Training settings for one pass of a site by itself, at the rate of round `n`."""
         ...
 

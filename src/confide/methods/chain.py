@@ -64,7 +64,7 @@ class Chain(FedAvg):
         links = list(replies.values())
         facts: Facts = {
             "loss": sum(link.loss for link in links) / len(links) if links else None,
-            "learning_rate": ask.how.learning_rate,
+            "learning_rate": ask.config.learning_rate,
             "sites": list(drawn),
             "order": list(replies),
             "sentences": sum(link.examples for link in links),
@@ -74,9 +74,9 @@ class Chain(FedAvg):
 
     def expects(self, step: str, n: int) -> dict[str, object]:
         """Add to FedAvg's fields that only the first site of all fills in word vectors."""
-        return super().expects(step, n) | {"how.vectors": Within(0, n == 1)}
+        return super().expects(step, n) | {"config.vectors": Within(0, n == 1)}
 
 
 def _on_from(ask: Train, reply: Trained) -> Train:
     """The next site's ask: to train on from this reply, which has word vectors already."""
-    return replace(ask, weights=reply.weights, how=ask.how.without_vectors())
+    return replace(ask, weights=reply.weights, config=ask.config.without_vectors())

@@ -33,7 +33,7 @@ from confide.federation.memory import known
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import SCORE, F, How, P
+from confide.kinds.protocol import SCORE, F, P, TrainConfig
 from confide.methods.fedavg import Facts
 from confide.methods.feded import (
     TAKE_PUBLIC_SET,
@@ -120,12 +120,12 @@ class DpFedED(UnderNoise, FedED):
         return super().expects(step, n) | {"steps": own.steps, "rate": self._own.noisy_rate}
 
     def _said(
-        self, state: Central, federation: Federation, how: How
+        self, state: Central, federation: Federation, config: TrainConfig
     ) -> tuple[Predicted | None, TrainAndPredict, Facts]:
         own = self._run.privacy
         assert own is not None, "the settings were checked"
         sites = [site for site in federation.sites if site not in state.idle]
-        plain: dict[str, Any] = vars(self._asked_of(state, how))
+        plain: dict[str, Any] = vars(self._asked_of(state, config))
         ask = PredictNoisily(
             **plain,
             noise=self._noise,
@@ -133,13 +133,13 @@ class DpFedED(UnderNoise, FedED):
             rate=self._own.noisy_rate,
             drawn=self._units / len(federation.sites),
         )
-        total: Predicted = federation.sum(PREDICT_NOISILY, ask, round=how.round, sites=sites)
+        total: Predicted = federation.sum(PREDICT_NOISILY, ask, round=config.round, sites=sites)
         facts: Facts = {
             "loss": None,
             "learning_rate": self._own.noisy_rate,
             "sites": sites,
             "sentences": 0,
             "saturated": saturated(total, ask),
-            "epsilon": self._budget.epsilon_after(how.round),
+            "epsilon": self._budget.epsilon_after(config.round),
         }
         return total, ask, facts

@@ -53,7 +53,6 @@ from confide.kinds.protocol import (
     TAKE,
     F,
     Fitted,
-    How,
     K,
     Kept,
     Kind,
@@ -62,9 +61,10 @@ from confide.kinds.protocol import (
     SiteModel,
     State,
     Take,
+    TrainConfig,
     TrainedModel,
     fitted_on,
-    how_of,
+    train_config,
 )
 from confide.kinds.steps import Start, first_weights, no_tables, scores_from, settle
 from confide.seeds import derive_seed
@@ -129,7 +129,7 @@ class Train:
     """Train from these weights."""
 
     weights: Arrays = carries("the common weights")
-    how: How = carries("how a site trains")
+    config: TrainConfig = carries("how a site trains")
     weighting: str = carries("what a site's weights are multiplied by: equal (1) or its examples")
     tables: list[str] = carries(
         "tables whose rows count only if the site has what they stand for", rule="varies"
@@ -157,14 +157,14 @@ def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Trained
     memory = known(memory)
     desk = memory.form.at(site)
     fitted, memory = fitted_on(
-        memory, ask.how, lambda how: desk.fit(ask.weights, how, seed=turn.seed)
+        memory, ask.config, lambda config: desk.fit(ask.weights, config, seed=turn.seed)
     )
     return trained_reply(desk, ask, fitted), memory
 
 
 def trained_reply(desk: SiteModel, ask: Train, fitted: Fitted) -> Trained:
     """The result of training at a site model, weighted as the ask says."""
-    rows = desk.rows_seen(ask.how) if ask.tables else {}
+    rows = desk.rows_seen(ask.config) if ask.tables else {}
     weight = float(desk.size) if ask.weighting == "examples" else 1.0
     return reply_of(fitted, weight, seen={name: rows[name] for name in ask.tables})
 
@@ -338,7 +338,7 @@ class FedAvg:
         ask = self._ask(state, n)
         facts: Facts = {
             "loss": None,
-            "learning_rate": ask.how.learning_rate,
+            "learning_rate": ask.config.learning_rate,
             "sites": list(drawn),
             "sentences": 0,
         }
@@ -364,16 +364,16 @@ class FedAvg:
         form, weights = self.model(state, memory)
         return form.extractor(weights, key=key, encoder=encoder)
 
-    def at_home(self, n: int) -> How:
+    def at_home(self, n: int) -> TrainConfig:
         """Training settings for one pass of a site by itself, at the rate of round `n`.
 
         Where the server takes the adaptive steps, the site takes them.
         """
-        how = replace(how_of(self._run, n), epochs=1, batches=0, keep=False)
+        config = replace(train_config(self._run, n), epochs=1, batches=0, keep=False)
         step = self._own.step(n) if hasattr(self._own, "step") else ServerStep()
         if step.adaptive:
-            how = replace(how, optimiser="adam", learning_rate=step.rate)
-        return how
+            config = replace(config, optimiser="adam", learning_rate=step.rate)
+        return config
 
     def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
         """None: all sentences of a site count the same."""
@@ -395,15 +395,15 @@ class FedAvg:
             weighting = "examples" if self.kind.weighs else "equal"
         return "equal" if weighting == "equal" else "examples"
 
-    def _how(self, n: int) -> How:
+    def _config(self, n: int) -> TrainConfig:
         """Training settings of a round."""
-        return replace(how_of(self._run, n), proximal=getattr(self._own, "proximal", 0.0))
+        return replace(train_config(self._run, n), proximal=getattr(self._own, "proximal", 0.0))
 
     def _ask(self, state: Carried, n: int) -> Train:
         """Make the ask of a round: training settings, and the weight of a site."""
         return Train(
             weights=state.weights,
-            how=self._how(n),
+            config=self._config(n),
             weighting=self._weighting,
             tables=list(state.form.tables()) if self._rows == "seen" else [],
         )
@@ -421,6 +421,6 @@ class FedAvg:
         found = {
             f"{place}.{name}": value for place in ("form", "public") for name, value in settled
         }
-        found |= {f"how.{name}": value for name, value in vars(self._how(max(n, 1))).items()}
+        found |= {f"config.{name}": value for name, value in vars(self._config(max(n, 1))).items()}
         found["weighting"] = self._weighting
         return found | ({"tables": []} if self._rows == "all" else {})

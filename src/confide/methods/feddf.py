@@ -107,11 +107,11 @@ class FedDF(FedAvg):
                 own.temperature,
                 np.zeros(public.rows, np.float32),
             ),
-            how=replace(
-                ask.how,
+            config=replace(
+                ask.config,
                 epochs=own.distil_epochs,
-                batch_size=own.distil_batch_size or ask.how.batch_size,
-                learning_rate=own.distil_learning_rate or ask.how.learning_rate,
+                batch_size=own.distil_batch_size or ask.config.batch_size,
+                learning_rate=own.distil_learning_rate or ask.config.learning_rate,
             ),
             seed=derive_seed(federation.seed, "distil", n),
         )

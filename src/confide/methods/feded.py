@@ -60,7 +60,6 @@ from confide.federation.steps import Learnt, Shapes, Step, Turn
 from confide.kinds.protocol import (
     SCORE,
     F,
-    How,
     Kept,
     ModelSpec,
     P,
@@ -68,10 +67,11 @@ from confide.kinds.protocol import (
     SiteModel,
     State,
     Taken,
+    TrainConfig,
     check_taken,
     fitted_on,
-    how_of,
     taken,
+    train_config,
 )
 from confide.kinds.public import SEVERAL, PublicKind
 from confide.kinds.relations.model import probabilities
@@ -109,7 +109,7 @@ class TrainAndPredict:
     """Train the central model on your own examples, and predict the public set."""
 
     weights: Arrays = carries("the central model")
-    how: How = carries("how a site trains")
+    config: TrainConfig = carries("how a site trains")
     public: str = carries("SHA-256 of the public set", rule="varies")
     examples: int = carries("number of its rows, each to be predicted", rule="varies")
     classes: int = carries("number of classes", rule="varies")
@@ -155,7 +155,7 @@ def train_and_predict(
     memory = known(memory)
     desk = desk_for(site, memory, ask)
     fitted, memory = fitted_on(
-        memory, ask.how, lambda how: desk.fit(ask.weights, how, seed=turn.seed)
+        memory, ask.config, lambda config: desk.fit(ask.weights, config, seed=turn.seed)
     )
     reply = predicted(desk, memory.public, ask=ask, weights=fitted.weights)
     return replace(reply, loss=round(fitted.loss, 4), sentences=fitted.examples), memory
@@ -452,28 +452,28 @@ class FedED(FedAvg):
 
     def round(self, state: Central, federation: Federation, n: int) -> tuple[Central, Facts]:
         """Sites train and predict the public set; the central model learns from their mean."""
-        own, how = self._own, how_of(self._run, n)
-        total, ask, facts = self._said(state, federation, how)
+        own, config = self._own, train_config(self._run, n)
+        total, ask, facts = self._said(state, federation, config)
         if total is None:
             return state, facts
         if own.past:
             total = with_past(total, ask, state.past, factor=own.past)
             state = replace(state, past=past_of(total))
         teacher_SR = teacher_of(total, ask, temperature=own.temperature)
-        weights, distilled = self._distilled(state, teacher_SR, how, seed=federation.seed)
+        weights, distilled = self._distilled(state, teacher_SR, config, seed=federation.seed)
         return replace(state, weights=weights), facts | distilled
 
     def _said(
-        self, state: Central, federation: Federation, how: How
+        self, state: Central, federation: Federation, config: TrainConfig
     ) -> tuple[Predicted | None, TrainAndPredict, Facts]:
         """The sum of what the drawn sites predict, the ask for it, and the facts of the round."""
-        drawn = federation.draw(self._run.federation.fraction, how.round)
+        drawn = federation.draw(self._run.federation.fraction, config.round)
         sites = [site for site in drawn if site not in state.idle]
-        ask = self._asked_of(state, how)
-        facts: Facts = {"loss": None, "learning_rate": how.learning_rate, "sites": list(drawn)}
+        ask = self._asked_of(state, config)
+        facts: Facts = {"loss": None, "learning_rate": config.learning_rate, "sites": list(drawn)}
         if not sites:
             return None, ask, {**facts, "sentences": 0}
-        total = federation.sum(TRAIN_AND_PREDICT, ask, round=how.round, sites=sites)
+        total = federation.sum(TRAIN_AND_PREDICT, ask, round=config.round, sites=sites)
         facts |= {
             "loss": total.loss / total.sites,
             "sentences": total.sentences,
@@ -495,11 +495,11 @@ class FedED(FedAvg):
         """Add to FedAvg's fields the form in which a site sends its predictions."""
         return super().expects(step, n) | self._upload()
 
-    def _asked_of(self, state: Central, how: How) -> TrainAndPredict:
+    def _asked_of(self, state: Central, config: TrainConfig) -> TrainAndPredict:
         """Make the ask of a round."""
         return TrainAndPredict(
             weights=state.weights,
-            how=how,
+            config=config,
             public=state.public.digest,
             examples=state.public.rows,
             classes=state.form.classes,
@@ -507,7 +507,7 @@ class FedED(FedAvg):
         )
 
     def _distilled(
-        self, state: Central, teacher_SR: NDArray[np.float32], how: How, *, seed: int
+        self, state: Central, teacher_SR: NDArray[np.float32], config: TrainConfig, *, seed: int
     ) -> tuple[Arrays, Facts]:
         """The central model after the distillation of a round, and its facts (Eq. 6)."""
         own = self._own
@@ -516,23 +516,23 @@ class FedED(FedAvg):
             own.temperature if own.temper_student else 1.0,
             np.full(len(teacher_SR), bool(state.labels), np.float32),
         )
-        how = replace(
-            how,
+        config = replace(
+            config,
             epochs=own.distil_epochs,
-            batch_size=own.distil_batch_size or how.batch_size,
-            learning_rate=own.distil_learning_rate or how.learning_rate,
+            batch_size=own.distil_batch_size or config.batch_size,
+            learning_rate=own.distil_learning_rate or config.learning_rate,
         )
-        named = derive_seed(seed, "distil", how.round)
+        named = derive_seed(seed, "distil", config.round)
         if own.hold_out:
             held_S = self._held(state, seed)
-            return self._best(state, teacher_SR, lesson, held_S, how=how, seed=named)
+            return self._best(state, teacher_SR, lesson, held_S, config=config, seed=named)
         weights, loss = self._student.learn(
             state.form,
             state.public,
             labels=state.labels,
             weights=state.weights,
             lesson=lesson,
-            how=how,
+            config=config,
             seed=named,
         )
         return weights, {"distil_loss": loss}
@@ -548,7 +548,7 @@ class FedED(FedAvg):
         lesson: Lesson,
         held_S: Chosen,
         *,
-        how: How,
+        config: TrainConfig,
         seed: int,
     ) -> tuple[Arrays, Facts]:
         """Distil pass by pass until the held-out sentences' loss stops falling; keep the best.
@@ -565,7 +565,7 @@ class FedED(FedAvg):
 
         best = weights = state.weights
         least, loss = judged(best), 0.0
-        for epoch in range(how.epochs):
+        for epoch in range(config.epochs):
             weights, loss = self._student.learn(
                 form,
                 rest,
@@ -574,7 +574,7 @@ class FedED(FedAvg):
                 lesson=replace(
                     lesson, teacher_TY=lesson.teacher_TY[~held_S], labels_T=lesson.labels_T[~held_S]
                 ),
-                how=replace(how, epochs=1),
+                config=replace(config, epochs=1),
                 seed=derive_seed(seed, "pass", epoch),
             )
             found = judged(weights)

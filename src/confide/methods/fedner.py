@@ -54,16 +54,16 @@ from confide.federation.steps import Learnt, Step, Turn
 from confide.kinds.protocol import (
     Agreed,
     F,
-    How,
     Kept,
     ModelSpec,
     S,
     SiteModel,
     State,
     Taken,
+    TrainConfig,
     check_taken,
-    how_of,
     shown,
+    train_config,
 )
 from confide.kinds.steps import compare_vectors, examples_of_all, scores_from
 from confide.methods.fedavg import Carried, Facts, FedAvg
@@ -136,7 +136,7 @@ class Improve:
     """Take a step from these weights of the shared parts."""
 
     weights: Arrays = carries("weights of the shared parts")
-    how: How = carries("how a site trains")
+    config: TrainConfig = carries("how a site trains")
     local_steps: int = carries("steps in a round; more than one: changes are sent, not gradients")
 
 
@@ -212,14 +212,14 @@ def improve(
     if ask.weights.keys() & memory.own.keys():
         raise Refusal("bad-ask")  # or the update of a private part would leave
     desk = _desk(site, memory)
-    how = replace(ask.how, batch_size=memory.batch_size)
+    config = replace(ask.config, batch_size=memory.batch_size)
     shared, own = ask.weights, memory.own
     moments = AdamMoments(memory.steps, memory.means, memory.squares)
     update: Arrays = {}
     losses, examples = [], 0
     for number in range(ask.local_steps):
         weights = lifted({**shared, **own}, memory)
-        loss, slope, drawn = desk.gradient(weights, how, seed=derive_seed(turn.seed, number))
+        loss, slope, drawn = desk.gradient(weights, config, seed=derive_seed(turn.seed, number))
         losses.append(loss)
         examples += drawn
         moved = own if ask.local_steps == 1 else {**shared, **own}
@@ -227,8 +227,8 @@ def improve(
             moved,
             slope,
             moments=moments,
-            learning_rate=how.learning_rate,
-            weight_decay=how.weight_decay,
+            learning_rate=config.learning_rate,
+            weight_decay=config.weight_decay,
         )
         own = {name: moved[name] for name in own}
         if ask.local_steps == 1:
@@ -466,13 +466,13 @@ class FedNER(FedAvg):
         self, state: FedNERState[ModelSpec], federation: Federation, n: int
     ) -> tuple[FedNERState[ModelSpec], Facts]:
         """Sites send gradients of the shared parts; the server steps along their mean (Eq. 2)."""
-        own, how = self._own, how_of(self._run, n)
+        own, config = self._own, train_config(self._run, n)
         drawn = federation.draw(self._run.federation.fraction, n)
         sites = [site for site in drawn if site not in state.idle]
-        facts: Facts = {"loss": None, "learning_rate": how.learning_rate}
+        facts: Facts = {"loss": None, "learning_rate": config.learning_rate}
         if not sites:
             return state, {**facts, "sites": list(drawn), "sentences": 0}
-        ask = Improve(weights=state.weights, how=how, **self._improving())
+        ask = Improve(weights=state.weights, config=config, **self._improving())
         total = federation.sum(IMPROVE, ask, round=n, sites=sites)
         mean = {n: (sums / total.share).astype(np.float32) for n, sums in total.update.items()}
         if own.local_steps == 1:
@@ -480,8 +480,8 @@ class FedNER(FedAvg):
                 state.weights,
                 mean,
                 moments=AdamMoments(state.steps, state.means, state.squares),
-                learning_rate=how.learning_rate,
-                weight_decay=how.weight_decay,
+                learning_rate=config.learning_rate,
+                weight_decay=config.weight_decay,
             )
             state = replace(state, weights=weights, **vars(moments))
         else:

@@ -507,7 +507,9 @@ def train_on_winners(
     desk = _desk(site, memory)
     won_W = memory.won_W
     fitted, memory = fitted_on(
-        memory, ask.how, lambda how: desk.fit(ask.weights, how, seed=turn.seed, only_W=won_W)
+        memory,
+        ask.config,
+        lambda config: desk.fit(ask.weights, config, seed=turn.seed, only_W=won_W),
     )
     weight = float(len(won_W)) if ask.weighting == "examples" else 1.0
     return reply_of(fitted, weight), memory
@@ -586,7 +588,7 @@ class LazyMil(FedAvg):
         factor = self._own.factor
         return super().expects(step, n) | {
             "form.denoise": DENOISE,
-            "vectors": self._how(max(n, 1)).vectors,
+            "vectors": self._config(max(n, 1)).vectors,
             "temperature": self.temperature(n),
             "levels": self._levels,
             "factor": Within(0, 1) if isinstance(factor, str) else factor,
@@ -607,7 +609,7 @@ class LazyMil(FedAvg):
         ask = self._ask(state, n)
         bidders = [site for site in drawn if site not in state.idle]
         heat = self.temperature(n)
-        bid_ask = Bid(ask.weights, ask.how.vectors, heat, self._levels)
+        bid_ask = Bid(ask.weights, ask.config.vectors, heat, self._levels)
         bids = federation.ask(BID, bid_ask, round=n, sites=bidders)
         factor = state.factor or self._factor(bids)
         won = winners(bids, asked=encode(bid_ask), temperature=heat, factor=factor)
@@ -615,7 +617,7 @@ class LazyMil(FedAvg):
         heard = federation.ask(HEAR_WINNERS, told, round=n)
         facts: Facts = {
             "loss": None,
-            "learning_rate": ask.how.learning_rate,
+            "learning_rate": ask.config.learning_rate,
             "sites": list(drawn),
             "bids": sum(len(reply.values_G) for reply in bids.values()),
             "factor": factor,

@@ -56,7 +56,6 @@ from confide.kinds.protocol import (
     HELD_OUT,
     CompleteText,
     F,
-    How,
     Kept,
     ModelSpec,
     S,
@@ -65,6 +64,7 @@ from confide.kinds.protocol import (
     State,
     Take,
     Taken,
+    TrainConfig,
     check_taken,
     fitted_on,
     taken,
@@ -113,7 +113,7 @@ class Weigh:
 
     weights: Arrays = carries("the common weights")
     shared: str = carries("the parameter whose gradient compares rows", rule="varies")
-    how: How = carries("how a site trains")
+    config: TrainConfig = carries("how a site trains")
     confidence: float = carries("the least confidence of a label that the common model adds")
 
 
@@ -204,10 +204,10 @@ def _pulls(desk: SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
 
     The target is zero if fewer rows have one than a gradient must cover.
     """
-    encoded, key = _annotated(desk, ask, round=round).encoded, (round, ask.how)
+    encoded, key = _annotated(desk, ask, round=round).encoded, (round, ask.config)
     kept = desk.site.cache.get("completing slopes")
     if kept is None or kept[0] != key or kept[1] is not encoded:
-        found = desk.slopes(ask.weights, ask.how, encoded)
+        found = desk.slopes(ask.weights, ask.config, encoded)
         if not covered(found.rows):  # too few rows have a target for its gradient to leave
             found = found._replace(target_G=np.zeros_like(found.target_G))
         kept = (key, encoded, found)
@@ -248,9 +248,9 @@ def complete(
     each_S = counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
     fitted, after = fitted_on(
         after,
-        ask.how,
-        lambda how: desk.fit(
-            ask.weights, how, seed=turn.seed, encoded=annotated.encoded, each_S=each_S
+        ask.config,
+        lambda config: desk.fit(
+            ask.weights, config, seed=turn.seed, encoded=annotated.encoded, each_S=each_S
         ),
     )
     found = trained_reply(desk, ask, fitted)
@@ -420,7 +420,7 @@ class PseudoComplete(FedAvg):
         learnt = n > own.warmup_rounds
         slope_G = np.zeros(0, np.float32)
         if own.distil and own.instance_weights and learnt:
-            weigh = Weigh(state.weights, _shared(state), train.how, own.confidence)
+            weigh = Weigh(state.weights, _shared(state), train.config, own.confidence)
             weighed = federation.sum(WEIGH, weigh, round=n, sites=sites)
             slope_G = weighed.slope_G.astype(np.float32)
             # a site that is not in the sum cannot subtract its own part

@@ -17,7 +17,7 @@ from confide.errors import DataError, SmallBatchError
 from confide.text.document import Document, Problem
 from confide.text.segment import segmented
 from confide.text.tagging import all_spans, flat_spans
-from confide.training.vocabulary import How, Vocabulary, normalise
+from confide.training.vocabulary import Normalisation, Vocabulary, normalise
 
 TypedSpan = tuple[int, int, str]
 
@@ -328,7 +328,7 @@ def encode(
     words: Vocabulary,
     characters: Vocabulary | None,
     tags: TagSet,
-    how: How,
+    how: Normalisation,
     max_tokens: int = 512,
     max_characters: int = 40,
 ) -> Encoded:

@@ -71,7 +71,7 @@ from confide.training.tagger import (
     shuffled,
     train_batches,
 )
-from confide.training.vocabulary import How, Vocabulary
+from confide.training.vocabulary import Normalisation, Vocabulary
 from confide.training.weights import Arrays, named, still
 
 # --- Joining what was found in the windows of long sentences
@@ -152,7 +152,7 @@ def prepare(
     words: Vocabulary,
     characters: Vocabulary | None,
     tags: TagSet,
-    how: How,
+    how: Normalisation,
     max_tokens: int = 512,
     max_characters: int = 40,
 ) -> Prepared:

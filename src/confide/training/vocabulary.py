@@ -29,12 +29,12 @@ PAD, UNK = 0, 1
 SPECIALS = 2
 DIGEST_BYTES = 16
 
-How = Literal["none", "lower", "lower-digits"]
+Normalisation = Literal["none", "lower", "lower-digits"]
 
 _DIGITS_TO_ZERO = {ord(digit): "0" for digit in "123456789"}
 
 
-def normalise(token: str, how: How) -> str:
+def normalise(token: str, how: Normalisation) -> str:
     """The form under which a token is counted and looked up.
 
     >>> [normalise("IL-12", how) for how in ("none", "lower", "lower-digits")]
@@ -165,7 +165,7 @@ def rows_of_digests(digests_V16: NDArray[np.uint8]) -> list[bytes]:
     return [] if rows and rows[0].startswith(BUCKET) else rows
 
 
-def count_words(tokens: Iterable[str] | Mapping[str, int], how: How) -> Counter[str]:
+def count_words(tokens: Iterable[str] | Mapping[str, int], how: Normalisation) -> Counter[str]:
     """Count the occurrences of each normalised word; `tokens` may be counts of them."""
     counts: Counter[str] = Counter()
     for token, count in Counter(tokens).items():
@@ -236,7 +236,7 @@ class _Gathered:
     lines: int = 0
 
 
-def read_vectors(path: Path | str, words: Vocabulary, *, how: How = "none") -> VectorFile:
+def read_vectors(path: Path | str, words: Vocabulary, *, how: Normalisation = "none") -> VectorFile:
     """The vectors of all words that `words` knows once they are normalised as `how` says.
 
     Reads word2vec's and GloVe's text form, with or without a "rows dims" line. A file that is not
@@ -288,7 +288,7 @@ def _take(
     gathered: _Gathered,
     chunk: list[tuple[int, str, bytes]],
     words: Vocabulary,
-    how: How,
+    how: Normalisation,
     path: Path,
     dims: int,
 ) -> None:

@@ -202,9 +202,9 @@ class OtherCode(HomesEngine):
         yield from super().deliver(step, round, asks=asks, timeout=timeout)
 
     def _other(self, ask: Train) -> Train:
-        own = {name: value for name, value in self.changes.items() if hasattr(ask.how, name)}
+        own = {name: value for name, value in self.changes.items() if hasattr(ask.config, name)}
         rest = {name: value for name, value in self.changes.items() if name not in own}
-        return dataclasses.replace(ask, how=dataclasses.replace(ask.how, **own), **rest)
+        return dataclasses.replace(ask, config=dataclasses.replace(ask.config, **own), **rest)
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_server_with_other_code_gets_no_other_training(
     engine.changes = {name: value}
     with pytest.raises(QuorumError) as raised:
         conduct(tmp_path / "server", settings, engine)
-    place = name if name in ("weighting", "tables") else f"how.{name}"
+    place = name if name in ("weighting", "tables") else f"config.{name}"
     assert CODES["not-agreed"] in str(raised.value) and f"({place})" in str(raised.value)
 
 

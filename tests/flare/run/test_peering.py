@@ -92,7 +92,7 @@ def test_a_batch_below_the_guard_is_refused_in_the_open_since_it_is_the_lead_s(
         tmp_path,
         settings,
         homes(tmp_path, settings, min_batch=8),
-        f"{CODES['small-batch']} (how.batch_size)",
+        f"{CODES['small-batch']} (config.batch_size)",
     )
 
 

@@ -361,7 +361,9 @@ class Meddling(SealedHomes):
 
 def other_learning_rate(data: bytes) -> bytes:
     ask = decode(Train, data)
-    return encode(dataclasses.replace(ask, how=dataclasses.replace(ask.how, learning_rate=9.0)))
+    return encode(
+        dataclasses.replace(ask, config=dataclasses.replace(ask.config, learning_rate=9.0))
+    )
 
 
 def reshaped(**changes: Any) -> Callable[[Any], bytes]:

@@ -25,7 +25,7 @@ from confide.kinds.relations.site import among, completed
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.relations import documents
-from kinds.hows import how
+from kinds.configs import config
 from methods.relation_runs import started, with_train
 
 LABELS = [0, 1, 0, 0, 1, 0]
@@ -174,14 +174,14 @@ def test_only_the_relation_that_a_site_lacks_is_found_at_it(tmp_path: Path) -> N
     assert (text.own, text.pseudo) == (causes, len(ONE) - causes)
     assert desk.completed(None)[1:] == (causes, 0)
     assert found["site-2"].completed(biased).pseudo == 0
-    pulls = desk.slopes(biased, how(), text.encoded)
+    pulls = desk.slopes(biased, config(), text.encoded)
     assert pulls.target_G.shape == (state.weights["relation.weight"].size,)
     assert (pulls.source.norms_S() > 0).tolist() == text.encoded.source_S.tolist()
 
 
 def test_without_weights_a_desk_trains_as_under_fedavg(tmp_path: Path) -> None:
     state, found, _ = desks(tmp_path, **{"site-1": ["causes"]})
-    asked = how(optimiser="adamw", epochs=2)
+    asked = config(optimiser="adamw", epochs=2)
     desk = found["site-1"]
     plain = desk.fit(state.weights, asked, seed=3)
     same = desk.fit(state.weights, asked, seed=3, encoded=desk.completed(None).encoded)

@@ -26,7 +26,7 @@ from confide.kinds.relations.batches import RelationExample
 from confide.text.document import NO_RELATION, Document, Entity, Span
 from confide.text.segment import tokens_of
 from confide.training.batches import Rows, offsets, places
-from confide.training.vocabulary import PAD, UNK, How, Vocabulary, normalise
+from confide.training.vocabulary import PAD, UNK, Normalisation, Vocabulary, normalise
 
 Same = Literal["concept", "letters"]
 Names = tuple[str, str]
@@ -225,7 +225,7 @@ def encode_sentences(
     *,
     words: Vocabulary,
     relations: Sequence[str],
-    how: How,
+    how: Normalisation,
     longest: int = 120,
     farthest: int = 60,
 ) -> EncodedSentences:

@@ -60,7 +60,7 @@ from confide.training.encoder import WHOLE, FrozenEncoder, Tuning, tune
 from confide.training.optimisers import Optimiser, row_steps
 from confide.training.tagger import shuffled, start_embedding
 from confide.training.trainer import Make, Parts, Random, RowTrainer, only_rows, pieces_read
-from confide.training.vocabulary import PAD, How, VectorFile, Vocabulary
+from confide.training.vocabulary import PAD, Normalisation, VectorFile, Vocabulary
 from confide.training.weights import set_rows
 
 # --- A piecewise convolutional network
@@ -571,7 +571,7 @@ _MOST = 64  # most sentences of a bag that an encoder is trained on in an epoch
 class PcnnForm:
     """All that a piecewise CNN is but its vocabulary and weights."""
 
-    how: How = "lower-digits"
+    how: Normalisation = "lower-digits"
     word_dim: int = 50
     position_dim: int = 5
     filters: int = 230

@@ -64,12 +64,12 @@ from confide.kinds.protocol import (
     Fact,
     Fitted,
     Holders,
-    How,
     Losses,
     Report,
     SharedModel,
     SiteModel,
     Support,
+    TrainConfig,
     as_many_of_both,
     desk_at,
     fingerprint,
@@ -473,7 +473,7 @@ class BagSiteModel(SiteModel):
         """A keyed check value of the vector file; empty without one."""
         return file_check(self.site.key(), self.file.digest) if self.file else ""
 
-    def rows_seen(self, how: How) -> Arrays:
+    def rows_seen(self, config: TrainConfig) -> Arrays:
         """For each row of a PCNN's word table: 1 if it counts, else 0.
 
         What counts are rows that the training text has, and those of vectors that are filled in.
@@ -484,7 +484,7 @@ class BagSiteModel(SiteModel):
         words_V = np.zeros(self.bench.model.state_dict()[WORD_ROWS].shape[0], np.float32)
         words_V[encoded.words_N] = 1.0
         words_V[UNK] = 1.0
-        if how.vectors and self.file:
+        if config.vectors and self.file:
             words_V[self.file.ids_K] = 1.0
         return {WORD_ROWS: words_V}
 
@@ -536,14 +536,14 @@ class BagSiteModel(SiteModel):
         return sentence_probabilities(model, self.looked("train").encoded)
 
     def fit(  # type: ignore[override]
-        self, weights: Arrays, how: How, *, seed: int, only_W: Rows | None = None
+        self, weights: Arrays, config: TrainConfig, *, seed: int, only_W: Rows | None = None
     ) -> Fitted:
         """Train on the site's own bags or, with `only_W`, on these single sentences."""
         looked = self.looked("train")
         encoded = looked.encoded if only_W is None else looked.encoded.only(only_W)
         if not len(encoded):
             raise Refusal("no-training-text")
-        model = self.model(weights, vectors=how.vectors)
+        model = self.model(weights, vectors=config.vectors)
         made = self.bench.trainer
         groups = looked.groups
         if only_W is not None:
@@ -551,14 +551,14 @@ class BagSiteModel(SiteModel):
         report = made.fit(
             model,
             made.annotated(encoded, groups),
-            epochs=how.epochs,
-            batch_size=how.batch_size,
-            optimiser=how.steps,
+            epochs=config.epochs,
+            batch_size=config.batch_size,
+            optimiser=config.steps,
             seed=seed,
         )
         return Fitted(trained(model), report.loss, report.sentences)
 
-    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+    def losses(self, weights: Arrays, config: TrainConfig, documents: Sequence[Document]) -> Losses:
         """Work out the loss of these weights on each bag of the documents."""
         form, known = self.form, set(self.form.relations)
         examples = candidates(documents, rules_of(form)).examples

@@ -43,7 +43,7 @@ from confide.kinds.lightner.model import (
     load_bart,
     parts_of,
 )
-from confide.kinds.protocol import Agreed, How, SiteModel, desk_at
+from confide.kinds.protocol import Agreed, SiteModel, TrainConfig, desk_at
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 from confide.text.published.catalogue import locate
@@ -134,8 +134,8 @@ class ReleasedBart(LightnerForm):
 class LightnerSiteModel(EntitySiteModel):
     """A LightNER at a site: an adversary needs the site's number."""
 
-    def trained_by(self, how: How) -> EntityTrainer:
-        """The trainer that trains as `how` says."""
+    def trained_by(self, config: TrainConfig) -> EntityTrainer:
+        """The trainer with the settings of `config`."""
         trainer: EntityTrainer = self.trainer
         form: LightnerForm = self.form
         if not isinstance(trainer, AdversarialTrainer):
@@ -143,7 +143,7 @@ class LightnerSiteModel(EntitySiteModel):
         if self.site.name not in form.told_apart:
             raise Refusal("bad-ask")
         own = form.told_apart.index(self.site.name)
-        progress = (how.round - 1) / max(1, form.rises)
+        progress = (config.round - 1) / max(1, form.rises)
         return replace(trainer, site=own, reversal=Reversal(form.reversal).at(progress))
 
 

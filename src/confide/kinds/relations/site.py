@@ -35,11 +35,11 @@ from confide.kinds.protocol import (
     Agreed,
     CompleteText,
     Holders,
-    How,
     Losses,
     Report,
     SharedModel,
     SiteModel,
+    TrainConfig,
     as_many_of_both,
     calibrated,
     desk_at,
@@ -536,7 +536,7 @@ class RelationStudent:
         labels: Sequence[str],
         weights: Arrays,
         lesson: Lesson,
-        how: How,
+        config: TrainConfig,
         seed: int,
     ) -> tuple[Arrays, float]:
         """Distil (Sui et al. 2020, Eq. 6); gives the new weights and the mean loss.
@@ -546,13 +546,13 @@ class RelationStudent:
         with self._lock:
             trainer, model, text = self._ready(form, public, labels)
             load(model, weights)
-            report = replace(trainer, open=how.outside).distil(
+            report = replace(trainer, open=config.outside).distil(
                 model,
                 trainer.annotated(text),
                 lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
-                epochs=how.epochs,
-                batch_size=how.batch_size,
-                optimiser=how.steps,
+                epochs=config.epochs,
+                batch_size=config.batch_size,
+                optimiser=config.steps,
                 seed=seed,
             )
             return trained(model), report.loss
@@ -615,7 +615,7 @@ class RelationSiteModel(SiteModel):
         """Raise Refusal if the training text has a relation that the form lacks."""
         self.looked("train")
 
-    def rows_seen(self, how: How) -> Arrays:
+    def rows_seen(self, config: TrainConfig) -> Arrays:
         """For each relation: 1 if the site annotates it, else 0."""
         return {name: np.array(self.known, np.float32) for name in CLASS_ROWS}
 
@@ -690,12 +690,12 @@ class RelationSiteModel(SiteModel):
         """The training pairs with the site's own labels."""
         return self.trainer.annotated(self.looked("train").encoded, np.array(self.known))
 
-    def losses(self, weights: Arrays, how: How, documents: Sequence[Document]) -> Losses:
+    def losses(self, weights: Arrays, config: TrainConfig, documents: Sequence[Document]) -> Losses:
         """Work out the loss of these weights on each pair."""
         known = set(compress(self.form.relations, self.known))
         examples = with_labels(candidates(documents, rules_of(self.form)).examples, known)
         own = self.trainer.annotated(self.featured(examples), np.array(self.known))
-        found_S = self.trained_by(how).row_losses(self.model(weights, lent=True), own)
+        found_S = self.trained_by(config).row_losses(self.model(weights, lent=True), own)
         return Losses(
             "pairs",
             found_S,

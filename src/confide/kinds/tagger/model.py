@@ -63,7 +63,7 @@ from confide.training.trainer import (
     only_rows,
     predict_spans,
 )
-from confide.training.vocabulary import How, Vocabulary, digest
+from confide.training.vocabulary import Normalisation, Vocabulary, digest
 from confide.training.weights import initial
 
 # --- Features of a word
@@ -188,7 +188,7 @@ class TaggerTrainer(EntityTrainer):
     tags: TagSet
     words: Vocabulary
     characters: Vocabulary | None
-    how: How
+    how: Normalisation
     max_tokens: int = 512
     max_characters: int = 40
     word_dropout: float = 0.05

@@ -52,9 +52,9 @@ from confide.kinds.entities import EntityExtractor, EntityKind, EntitySiteModel,
 from confide.kinds.protocol import (
     Agreed,
     Holders,
-    How,
     SharedModel,
     SiteModel,
+    TrainConfig,
     desk_at,
     named,
     shape_of,
@@ -283,10 +283,10 @@ def trainer_of(form: TaggerShape, vocabulary: Vocabularies) -> TaggerTrainer:
     )
 
 
-def taught(trainer: EntityTrainer, how: How) -> TaggerTrainer:
-    """The trainer that trains a tagger as `how` says."""
+def taught(trainer: EntityTrainer, config: TrainConfig) -> TaggerTrainer:
+    """The tagger's trainer with the settings of `config`."""
     assert isinstance(trainer, TaggerTrainer)
-    return replace(trainer, word_dropout=how.word_dropout, open=how.outside)
+    return replace(trainer, word_dropout=config.word_dropout, open=config.outside)
 
 
 def vocabulary_for(form: TaggerForm, key: bytes | None) -> Vocabularies:
@@ -326,18 +326,18 @@ class TaggerSiteModel(EntitySiteModel):
         """A keyed check value of the vector file; empty without one."""
         return file_check(self.site.key(), self.file.digest) if self.file else ""
 
-    def trained_by(self, how: How) -> TaggerTrainer:
-        """The trainer that trains as `how` says."""
-        return taught(self.trainer, how)
+    def trained_by(self, config: TrainConfig) -> TaggerTrainer:
+        """The trainer with the settings of `config`."""
+        return taught(self.trainer, config)
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
         assert isinstance(text, Encoded)
         return with_features(text, examples, site=self.site, name=self.form.context)
 
-    def fill(self, model: nn.Module, how: How) -> None:
-        """Fill the vector file's rows into the word table, if `how` says so."""
-        if how.vectors and self.file:
+    def fill(self, model: nn.Module, config: TrainConfig) -> None:
+        """Fill the vector file's rows into the word table, if `config` says so."""
+        if config.vectors and self.file:
             assert isinstance(model, Tagger)
             set_words(model, self.file)
 
@@ -347,7 +347,7 @@ class TaggerSiteModel(EntitySiteModel):
             return {}
         return {WORD_ROWS: (self.file.ids_K.astype(np.int64), self.file.rows_KD)}
 
-    def rows_seen(self, how: How) -> Arrays:
+    def rows_seen(self, config: TrainConfig) -> Arrays:
         """For each row of the word and character tables: 1 if it counts, else 0.
 
         What counts are rows that the training text has, and those of vectors that are filled in.
@@ -357,7 +357,7 @@ class TaggerSiteModel(EntitySiteModel):
         words_V = np.zeros(self.form.sizes["words"], np.float32)
         words_V[encoded.words_F] = 1.0
         words_V[UNK] = 1.0
-        if how.vectors and self.file:
+        if config.vectors and self.file:
             words_V[self.file.ids_K] = 1.0
         characters_V = np.zeros(self.form.sizes["characters"], np.float32)
         characters_V[encoded.characters_M] = 1.0
@@ -589,9 +589,9 @@ class PublicTaggerForm(OfTags, TaggerShape):
         place = (tagger_sizes(self), self.tags, self._words)
         return site.once("public tagger", *place, make=lambda: SharedModel(self._trainer()))
 
-    def taught(self, trainer: EntityTrainer, how: How) -> EntityTrainer:
-        """The trainer that trains as `how` says."""
-        return taught(trainer, how)
+    def taught(self, trainer: EntityTrainer, config: TrainConfig) -> EntityTrainer:
+        """The trainer with the settings of `config`."""
+        return taught(trainer, config)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -615,9 +615,9 @@ class PublicTaggerForm(OfTags, TaggerShape):
 class PublicTaggerSiteModel(EntitySiteModel):
     """A tagger of public words at a site, with the states of its frozen encoder."""
 
-    def trained_by(self, how: How) -> TaggerTrainer:
-        """The trainer that trains as `how` says."""
-        return taught(self.trainer, how)
+    def trained_by(self, config: TrainConfig) -> TaggerTrainer:
+        """The trainer with the settings of `config`."""
+        return taught(self.trainer, config)
 
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""

@@ -1,13 +1,13 @@
-"""How sites train, for tests that make an ask by hand."""
+"""Training settings, for tests that make an ask by hand."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
 
-from confide.kinds.protocol import How
+from confide.kinds.protocol import TrainConfig
 
-PLAIN = How(
+PLAIN = TrainConfig(
     learning_rate=0.1,
     optimiser="sgd",
     momentum=0.0,
@@ -21,6 +21,6 @@ PLAIN = How(
 )
 
 
-def how(**changes: Any) -> How:
-    """Plain steps, but for these changes."""
+def config(**changes: Any) -> TrainConfig:
+    """Plain SGD, but for these changes."""
     return replace(PLAIN, **changes)

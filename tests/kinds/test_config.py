@@ -10,7 +10,7 @@ import pytest
 
 from cases import each
 from confide.kinds import KINDS
-from confide.kinds.protocol import how_of
+from confide.kinds.protocol import train_config
 from confide.methods import METHODS
 from confide.runs.run import run
 from contract.corpus import tiny
@@ -34,7 +34,7 @@ def test_a_round_may_be_a_batch_or_two(kind: str, tmp_path: Path) -> None:
             tmp_path, f"method=fedavg-{kind}", "rounds=1", f"training.local_steps={steps}",
             "training.batch_size=2", "training.local_epochs=2",
         )  # fmt: skip
-        assert how_of(settings, 1).batches == steps
+        assert train_config(settings, 1).batches == steps
         history = run(settings, out=tmp_path / f"run-{steps}").result.history
         done[steps] = history[0].sentences
     assert 0 < done[1] < done[2] < done[0] == done[10_000]
