@@ -9,130 +9,77 @@ Each is imported on first use, so looking at data does not wait for torch.
 
 from __future__ import annotations
 
+import ast
+from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from confide.removed import FUNCTIONS
 
-if TYPE_CHECKING:
-    from confide.corpora.dealing import split
-    from confide.corpora.distant import label
-    from confide.corpora.statistics import stats
-    from confide.federation.comparing import compare_ledgers
-    from confide.federation.keys import new_key, protect_key, unprotect_key
-    from confide.federation.ledger import ledger
-    from confide.jobs.audit import audit
-    from confide.jobs.budget import budget
-    from confide.jobs.capacity import capacity
-    from confide.jobs.comparison import compare
-    from confide.jobs.datasets import from_dataset, to_dataset
-    from confide.jobs.demo import demo
-    from confide.jobs.export import export
-    from confide.jobs.home import home
-    from confide.jobs.initialise import Wishes, init
-    from confide.jobs.loading import load
-    from confide.jobs.logs import Logs
-    from confide.jobs.predict import evaluate, facts, predict
-    from confide.jobs.privacy_plan import privacy_plan
-    from confide.methods import wire
-    from confide.recipes import recipes
-    from confide.report import report, watch_report
-    from confide.report.review import review
-    from confide.runs.loading import release
-    from confide.runs.run import run
-    from confide.text.checking import check, convert
-    from confide.text.formats import read, write
+if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
+    from confide.corpora.dealing import split as split
+    from confide.corpora.distant import label as label
+    from confide.corpora.statistics import stats as stats
+    from confide.federation.comparing import compare_ledgers as compare_ledgers
+    from confide.federation.keys import new_key as new_key
+    from confide.federation.keys import protect_key as protect_key
+    from confide.federation.keys import unprotect_key as unprotect_key
+    from confide.federation.ledger import ledger as ledger
+    from confide.jobs.audit import audit as audit
+    from confide.jobs.budget import budget as budget
+    from confide.jobs.capacity import capacity as capacity
+    from confide.jobs.comparison import compare as compare
+    from confide.jobs.datasets import from_dataset as from_dataset
+    from confide.jobs.datasets import to_dataset as to_dataset
+    from confide.jobs.demo import demo as demo
+    from confide.jobs.export import export as export
+    from confide.jobs.home import home as home
+    from confide.jobs.initialise import Wishes as Wishes
+    from confide.jobs.initialise import init as init
+    from confide.jobs.loading import load as load
+    from confide.jobs.logs import Logs as Logs
+    from confide.jobs.predict import evaluate as evaluate
+    from confide.jobs.predict import facts as facts
+    from confide.jobs.predict import predict as predict
+    from confide.jobs.privacy_plan import privacy_plan as privacy_plan
+    from confide.methods import wire as wire
+    from confide.recipes import recipes as recipes
+    from confide.report import report as report
+    from confide.report import watch_report as watch_report
+    from confide.report.review import review as review
+    from confide.runs.loading import release as release
+    from confide.runs.run import run as run
+    from confide.text.checking import check as check
+    from confide.text.checking import convert as convert
+    from confide.text.formats import read as read
+    from confide.text.formats import write as write
 
-__all__ = [
-    "Logs",
-    "Wishes",
-    "audit",
-    "budget",
-    "capacity",
-    "check",
-    "compare",
-    "compare_ledgers",
-    "convert",
-    "demo",
-    "evaluate",
-    "export",
-    "facts",
-    "from_dataset",
-    "home",
-    "init",
-    "label",
-    "ledger",
-    "load",
-    "new_key",
-    "predict",
-    "privacy_plan",
-    "protect_key",
-    "read",
-    "recipes",
-    "release",
-    "report",
-    "review",
-    "run",
-    "split",
-    "stats",
-    "to_dataset",
-    "unprotect_key",
-    "watch_report",
-    "wire",
-    "write",
-]
 
-_HOME = {
-    "Logs": "confide.jobs.logs",
-    "Wishes": "confide.jobs.initialise",
-    "audit": "confide.jobs.audit",
-    "budget": "confide.jobs.budget",
-    "capacity": "confide.jobs.capacity",
-    "check": "confide.text.checking",
-    "compare": "confide.jobs.comparison",
-    "compare_ledgers": "confide.federation.comparing",
-    "convert": "confide.text.checking",
-    "demo": "confide.jobs.demo",
-    "evaluate": "confide.jobs.predict",
-    "export": "confide.jobs.export",
-    "facts": "confide.jobs.predict",
-    "from_dataset": "confide.jobs.datasets",
-    "home": "confide.jobs.home",
-    "init": "confide.jobs.initialise",
-    "label": "confide.corpora.distant",
-    "ledger": "confide.federation.ledger",
-    "load": "confide.jobs.loading",
-    "new_key": "confide.federation.keys",
-    "predict": "confide.jobs.predict",
-    "privacy_plan": "confide.jobs.privacy_plan",
-    "protect_key": "confide.federation.keys",
-    "read": "confide.text.formats",
-    "recipes": "confide.recipes",
-    "release": "confide.runs.loading",
-    "report": "confide.report",
-    "review": "confide.report.review",
-    "run": "confide.runs.run",
-    "split": "confide.corpora.dealing",
-    "stats": "confide.corpora.statistics",
-    "to_dataset": "confide.jobs.datasets",
-    "unprotect_key": "confide.federation.keys",
-    "watch_report": "confide.report",
-    "wire": "confide.methods",
-    "write": "confide.text.formats",
-}
+@cache
+def _homes() -> dict[str, str]:
+    """The module of each public function, by the imports at the top of this file."""
+    tree = ast.parse(Path(__file__).read_text(encoding="utf-8"))
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    return {
+        one.name: node.module
+        for node in imports
+        for one in node.names
+        if node.module and one.asname
+    }
 
 
 def __getattr__(name: str) -> object:
     """Import the function of this name and keep it."""
     if name in FUNCTIONS:
         raise AttributeError(f"{__name__}.{name} was removed: {FUNCTIONS[name]}")
-    if name not in _HOME:
+    if name not in _homes():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    function = getattr(import_module(_HOME[name]), name)
+    function = getattr(import_module(_homes()[name]), name)
     globals()[name] = function
     return function
 
 
 def __dir__() -> list[str]:
     """The names of the public functions."""
-    return sorted(__all__)
+    return sorted(_homes())

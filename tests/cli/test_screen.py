@@ -81,7 +81,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
         warnings.warn(HOSTILE, Note, stacklevel=1)
         raise RunError(HOSTILE, expected=HOSTILE, got=HOSTILE, where=NAME, fix=HOSTILE)
 
-    for name in api.__all__:
+    for name in dir(api):
         if not name[0].isupper():
             monkeypatch.setitem(vars(api), name, fails)
 
