@@ -1,4 +1,4 @@
-"""The runs behind the FedAvg tables of docs/results.md: recipes × methods × seeds.
+"""The runs behind the FedAvg tables of README.md: recipes × methods × seeds.
 
     python benchmarks/fedavg/run.py --out runs/fedavg [--recipe NAME]... [KEY=VALUE]...
 
