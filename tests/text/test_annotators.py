@@ -9,7 +9,7 @@ import pytest
 from confide.text.checking import check
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import Options, read
-from confide.text.reading import Version, settled
+from confide.text.reading import Version, choose_versions
 from text.generated import kinds, put
 
 TEXT = "Rash after aspirin."
@@ -29,7 +29,7 @@ EVE = version("eve", ("ADE", ALL))
 
 def chosen(rule, *versions):
     problems = []
-    found = settled(versions, rule, where="f", problems=problems)
+    found = choose_versions(versions, rule, where="f", problems=problems)
     return found, problems
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from confide.errors import ConfideError, FormatError, MissingDataError
 from confide.text import files
-from confide.text.files import exists, files_below, inside, is_folder, read_bytes
+from confide.text.files import archive_member, exists, files_below, is_folder, read_bytes
 from confide.text.formats import read
 from confide.text.published.catalogue import VARIABLE, locate
 
@@ -109,7 +109,7 @@ def test_a_folder_on_disk_goes_before_an_archive_of_its_name(tmp_path: Path) -> 
     folder = tmp_path / "a.zip!"
     folder.mkdir()
     (folder / "x").write_bytes(b"disk")
-    assert inside(folder / "x") is not None
+    assert archive_member(folder / "x") is not None
     assert read_bytes(folder / "x") == b"disk"
     assert is_folder(folder) and exists(folder / "x")
 

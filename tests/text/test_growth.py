@@ -16,7 +16,7 @@ import pytest
 from confide.errors import FormatError
 from confide.text.checking import check
 from confide.text.formats import FORMATS, read
-from confide.text.reading import uncollected
+from confide.text.reading import gc_paused
 
 ROWS = 4000
 TRIES = 3
@@ -107,9 +107,9 @@ def test_twice_as_much_takes_at_most_three_times_as_long(tmp_path: Path, name: s
 
 def test_the_collector_rests_while_a_file_is_read_and_is_on_again(tmp_path: Path) -> None:
     assert gc.isenabled()
-    with uncollected():
+    with gc_paused():
         assert not gc.isenabled()
-        with uncollected():
+        with gc_paused():
             assert not gc.isenabled()
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -122,7 +122,7 @@ def test_the_collector_rests_while_a_file_is_read_and_is_on_again(tmp_path: Path
 def test_a_collector_that_is_off_stays_off() -> None:
     gc.disable()
     try:
-        with uncollected():
+        with gc_paused():
             pass
         assert not gc.isenabled()
     finally:
@@ -133,13 +133,13 @@ def test_what_was_frozen_stays_frozen(tmp_path: Path) -> None:
     gc.freeze()
     try:
         count = gc.get_freeze_count()
-        with uncollected():
+        with gc_paused():
             pass
         # other threads may have let go of a few of them since
         assert gc.get_freeze_count() > 0.9 * count > 0
     finally:
         gc.unfreeze()
-    with uncollected():
+    with gc_paused():
         made = [[number] for number in range(1000)]
     assert gc.get_freeze_count() == 0
     assert len(made) == 1000

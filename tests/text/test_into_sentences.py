@@ -17,14 +17,14 @@ from confide.text.formats import Options, read
 from confide.text.segment import (
     Crossing,
     Crossings,
-    Cut,
     RuleSegmenter,
     Splitting,
+    WordsCut,
+    count_words_cut,
     into_sentences,
     line_segmenter,
     segmented,
-    tokens_of,
-    words_cut,
+    tokenise,
 )
 from confide.text.tagging import flat_spans
 
@@ -172,11 +172,11 @@ def test_own_tokens_are_those_of_raw_text(tmp_path: Path) -> None:
     words = [own.text[start:end] for start, end in own.sentences[0].tokens]
     assert words == ["am", "25", ".", "Mai", "-", "Juni", ",", "vom", "OLG"]
     raw = "am 25. Mai-Juni, vom OLG"
-    assert words == [raw[start:end] for start, end in tokens_of(raw)]
+    assert words == [raw[start:end] for start, end in tokenise(raw)]
     assert flat_spans(own) == ([[(1, 6, "Day"), (8, 9, "Court")]], [])
-    assert words_cut([columns]) == Cut(3, 2)  # "25." and "Mai-Juni", but not "OLG"
-    assert words_cut([own]).cut == 0
-    assert words_cut([replace(columns, sentences=())]) == Cut()
+    assert count_words_cut([columns]) == WordsCut(3, 2)  # "25." and "Mai-Juni", but not "OLG"
+    assert count_words_cut([own]).cut == 0
+    assert count_words_cut([replace(columns, sentences=())]) == WordsCut()
 
 
 def test_an_entity_within_an_own_token_is_widened_and_counted() -> None:
@@ -184,7 +184,7 @@ def test_an_entity_within_an_own_token_is_widened_and_counted() -> None:
     told = Document(
         "d", text, (Entity("T1", "Habit", ((3, 9),)),), (), (Sentence(0, 9, ((0, 3), (3, 9))),)
     )
-    assert words_cut([told]) == Cut(1, 1)
+    assert count_words_cut([told]) == WordsCut(1, 1)
     (own,) = into_sentences([told], Splitting(tokens="own tokens"))
     spans, (problem,) = flat_spans(own)
     assert spans == [[(0, 1, "Habit")]]

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from confide.text.document import Document, Sentence, Span, Words, packed
+from confide.text.document import Document, Sentence, SpacedWords, Span, pack_spans
 
 SPANS = ((4, 6), (7, 8), (9, 14))
 TEXT = "one ab c défgh two"
 BOTH = pytest.mark.parametrize(
-    "tokens", [packed(SPANS), Words(TEXT, 4, 14)], ids=["packed", "words"]
+    "tokens", [pack_spans(SPANS), SpacedWords(TEXT, 4, 14)], ids=["packed", "words"]
 )
 
 
@@ -34,7 +34,10 @@ def test_they_are_a_sequence_equal_to_the_tuple(tokens: Sequence[Span]) -> None:
 def test_one_of_many_is_found_without_a_look_at_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search among the tokens of a long sentence went through all of them at each step."""
     many = " ".join(["a"] * 1000)
-    sequences = (packed((2 * n, 2 * n + 1) for n in range(1000)), Words(many, 0, len(many)))
+    sequences = (
+        pack_spans((2 * n, 2 * n + 1) for n in range(1000)),
+        SpacedWords(many, 0, len(many)),
+    )
     assert all(one[500] == (1000, 1001) for one in sequences)
 
     def never(self: object) -> None:
@@ -47,13 +50,13 @@ def test_one_of_many_is_found_without_a_look_at_the_others(monkeypatch: pytest.M
 
 
 def test_packed_and_words_are_equal() -> None:
-    assert packed(SPANS) == Words(TEXT, 4, 14)
+    assert pack_spans(SPANS) == SpacedWords(TEXT, 4, 14)
     assert (
-        Sentence(4, 14, packed(SPANS))
+        Sentence(4, 14, pack_spans(SPANS))
         == Sentence(4, 14, SPANS)
-        == Sentence(4, 14, Words(TEXT, 4, 14))
+        == Sentence(4, 14, SpacedWords(TEXT, 4, 14))
     )
-    assert len({Sentence(4, 14, packed(SPANS)), Sentence(4, 14, SPANS)}) == 1
+    assert len({Sentence(4, 14, pack_spans(SPANS)), Sentence(4, 14, SPANS)}) == 1
 
 
 @BOTH
@@ -65,8 +68,8 @@ def test_their_words_are_those_of_the_document(tokens: Sequence[Span]) -> None:
 def test_words_of_another_text_are_only_places() -> None:
     """As with any spans: a document that got another text has the words of that one."""
     document = Document("d", TEXT.upper())
-    assert document.token_texts(Sentence(4, 14, Words(TEXT, 4, 14))) == ("AB", "C", "DÉFGH")
+    assert document.token_texts(Sentence(4, 14, SpacedWords(TEXT, 4, 14))) == ("AB", "C", "DÉFGH")
 
 
 def test_no_span_is_packed_too() -> None:
-    assert packed([]) == () and len(packed([])) == 0
+    assert pack_spans([]) == () and len(pack_spans([])) == 0

@@ -9,7 +9,7 @@ import pytest
 from confide.kinds.relations.batches import Rules, candidates
 from confide.text.document import stated_pairs
 from confide.text.formats import read
-from confide.text.formats.sniff import grouped
+from confide.text.formats.sniff import group_corpora
 
 pytestmark = pytest.mark.data
 
@@ -105,7 +105,7 @@ def test_ddi(corpora):
     ]
     assert sum(len(entity.fragments) > 1 for entity in everything) == 49
     assert {entity.type for entity in everything} == {"drug", "brand", "group", "drug_n"}
-    assert set(grouped([root / "Train" / name for name in train])) == {"DrugBank", "MedLine"}
+    assert set(group_corpora([root / "Train" / name for name in train])) == {"DrugBank", "MedLine"}
 
 
 def stated(readings):

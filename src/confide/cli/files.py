@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from confide.scoring.counts import Scored
     from confide.text.document import Document, Problem
     from confide.text.formats import Columns, Options
-    from confide.text.segment import Crossing, Cut
+    from confide.text.segment import Crossing, WordsCut
 
 
 _NO_TAGS = "none"
@@ -293,7 +293,7 @@ def crossing_lines(crossings: Mapping[str, Crossing]) -> list[Text]:
     return lines
 
 
-def cut_lines(found: Cut) -> list[Text]:
+def cut_lines(found: WordsCut) -> list[Text]:
     """Lines on words that raw text cuts differently inside entities, and what that means."""
     from rich.text import Text
 

@@ -21,7 +21,7 @@ from confide.text.document import NO_RELATION, PAIR, Document, Entity, Problem, 
 from confide.text.files import write_text
 from confide.text.formats import Reading, format_named, read, write
 from confide.text.published.catalogue import locate
-from confide.text.segment import segmented, words_cut
+from confide.text.segment import count_words_cut, segmented
 
 # --- Documents by pairs of entities
 #
@@ -407,7 +407,7 @@ def part_facts(
     types = Counter(entity.type for document in train for entity in document.entities)
     facts: Tree = {part: _sentences(documents) for part, documents in parts.items()}
     facts["entities"] = dict(sorted(types.items()))
-    facts["words_cut"] = asdict(words_cut(train))
+    facts["words_cut"] = asdict(count_words_cut(train))
     if bags is not None:
         facts["pairs"] = {part: len(set(pairs_of(of, bags))) for part, of in parts.items()}
     if relations:

@@ -39,13 +39,13 @@ from confide.text.document import (
     Relation,
     pair_attributes,
 )
-from confide.text.draft import is_negative, joined
+from confide.text.draft import is_negative, join_sentences
 from confide.text.files import (
     GZIP,
     LONGEST_LINE,
     Meter,
     Metered,
-    inside,
+    archive_member,
     lines_of,
     read_text,
     write_text,
@@ -224,7 +224,7 @@ def _rows(path: Path) -> Iterator[_Row]:
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
     """The lines that are not empty, and their numbers; read one by one where that can be."""
     try:
-        if inside(path) is None and path.is_file():
+        if archive_member(path) is None and path.is_file():
             yield from _streamed(path)
             return
     except (ValueError, OSError, EOFError, zlib.error):
@@ -508,7 +508,7 @@ class _Labelling:
             example.text,
             entities=tuple(entities),
             relations=related,
-            sentences=joined([example.text]).sentences,
+            sentences=join_sentences([example.text]).sentences,
             attributes=(*pair_attributes([("T1", "T2")]), *attributes.items()),
             source=document.source,
         )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from confide.errors import DataError
 from confide.jobs.predict import documents_of
 from confide.text.document import Document, Problem, Sentence
-from confide.text.formats.hub import OUTSIDE, fitting, rows_of_documents
+from confide.text.formats.hub import OUTSIDE, offsets_fit, rows_of_documents
 from confide.text.tagging import entities_from_spans, spans_from_tags
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _document(
             expected=f"{len(words)} tags", got=str(len(tags)),
         )  # fmt: skip
     text, places = row.get("text"), row.get("offsets")
-    if not (isinstance(text, str) and places and fitting(text, places, words)):
+    if not (isinstance(text, str) and places and offsets_fit(text, places, words)):
         text, places, at = " ".join(words), [], 0
         for word in words:
             places.append((at, at + len(word)))

@@ -26,7 +26,7 @@ from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
 from confide.text.files import write_text
 from confide.text.formats import FORMATS, Options
-from confide.text.formats.sniff import grouped
+from confide.text.formats.sniff import group_corpora
 from confide.text.segment import AUTO
 from confide.training.encoder import MINILM
 
@@ -588,7 +588,7 @@ def init(
         )
     if options.columns is not None and options.columns[1] is None:
         raise SettingsError("text without a column of tags teaches nothing", expected="TOKEN,TAG")
-    parts = grouped([Path(path) for path in files])
+    parts = group_corpora([Path(path) for path in files])
     if not parts:
         raise SettingsError("no file was named", expected="at least one file or folder")
     sites = [SiteFiles(name, own, format, options) for name, own in parts.items()]

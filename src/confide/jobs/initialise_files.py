@@ -19,7 +19,7 @@ from confide.text.document import Document, Problem, stated_pairs
 from confide.text.files import likely_encoding, read_bytes
 from confide.text.formats import Options, detect
 from confide.text.formats.sniff import BRAT, PARTS
-from confide.text.segment import AUTO, language_of, tokens_of
+from confide.text.segment import AUTO, language_of, tokenise
 
 SITES = 3
 """The most simulated sites that one corpus is dealt to."""
@@ -522,7 +522,7 @@ class _Text:
 
     def _add(self, document: Document) -> None:
         """The words of a document, and some padding."""
-        start, spans = len(self.words), tokens_of(document.text)
+        start, spans = len(self.words), tokenise(document.text)
         self.words += [_NUMBER.sub("0", document.text[a:b].casefold()) for a, b in spans]
         self.kinds += [_UNMARKED] * len(spans)
         self.borders += [(place, place + 1) for place in range(start, start + len(spans))]

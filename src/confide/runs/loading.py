@@ -38,7 +38,7 @@ from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Ca
 from confide.settings import Settings, SiteTable, SplitTable, common_splitting
 from confide.tasks import TASKS, TaskName
 from confide.text.document import PAIR, Document
-from confide.text.segment import Cut, Splitting, into_sentences
+from confide.text.segment import Splitting, WordsCut, into_sentences
 from confide.training.batches import only
 
 # --- A release
@@ -217,7 +217,7 @@ class Models:
     annotated: frozenset[str] | None = None
     splitting: Splitting = field(default_factory=Splitting)
     wanted: frozenset[str] | None = None
-    words_cut: Cut = field(default_factory=Cut)
+    words_cut: WordsCut = field(default_factory=WordsCut)
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -301,7 +301,7 @@ def opened(
     relations: FindsRelations | FindsFacts | None = None
     annotated: frozenset[str] | None = None
     tables: list[SiteTable | SplitTable] = []
-    splitting, words_cut = Splitting(), Cut()
+    splitting, words_cut = Splitting(), WordsCut()
     for task in filter(folders.__contains__, TASKS):
         others = [folder for other, folder in folders.items() if other != task]
         model, table, own_types = _opened(folders[task], site=site, key=key, others=others)
@@ -417,12 +417,12 @@ def _opened(
     return model, settings.split or own, own_types
 
 
-def _words_cut(folder: HeldFolder) -> Cut:
+def _words_cut(folder: HeldFolder) -> WordsCut:
     """The words in entities of all training text, and how many of them raw text has otherwise."""
     if release_task(folder.path):
-        return Cut()
+        return WordsCut()
     counts = [one.words_cut for one in folder.result().data.sites.values()]
-    return Cut(*(sum(one.get(name, 0) for one in counts) for name in ("words", "cut")))
+    return WordsCut(*(sum(one.get(name, 0) for one in counts) for name in ("words", "cut")))
 
 
 def _calibrated(calibrator: Calibrator, model: Finds) -> Finds:

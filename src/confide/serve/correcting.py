@@ -52,10 +52,10 @@ from confide.serve.gate import (
 from confide.serve.models import Served
 from confide.serve.reading import stretches
 from confide.serve.rest import answered
-from confide.text.document import Document, Entity, Relation, Sentence, packed
+from confide.text.document import Document, Entity, Relation, Sentence, pack_spans
 from confide.text.formats import FORMATS, read, write
-from confide.text.formats.jsonl import record
-from confide.text.segment import tokens_of
+from confide.text.formats.jsonl import document_record
+from confide.text.segment import tokenise
 
 # --- Corrections on disk
 #
@@ -110,7 +110,7 @@ class Corrections:
         own = [("annotator", annotator), ("corrected", when)]
         place = [(OF, of), (AT, str(at))] if of else []
         kept = replace(document, attributes=(*own, *place))
-        line = json.dumps(record(kept), ensure_ascii=False) + "\n"
+        line = json.dumps(document_record(kept), ensure_ascii=False) + "\n"
         path = self._path(annotator)
         private_folder(self.folder)
         with self._alone():
@@ -395,7 +395,7 @@ def part_of(document: Document, span: tuple[int, int], *, id: str) -> Document:
 
 def _shifted(sentence: Sentence, by: int) -> Sentence:
     """A sentence, `by` characters further on."""
-    tokens = packed((s + by, e + by) for s, e in sentence.tokens)
+    tokens = pack_spans((s + by, e + by) for s, e in sentence.tokens)
     return Sentence(sentence.start + by, sentence.end + by, tokens)
 
 
@@ -510,7 +510,7 @@ def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
 
 def _marks(one: Document, other: Document) -> Marks:
     return [
-        (_types(one, start, end), _types(other, start, end)) for start, end in tokens_of(one.text)
+        (_types(one, start, end), _types(other, start, end)) for start, end in tokenise(one.text)
     ]
 
 
@@ -727,7 +727,7 @@ def _shown(item: Item, own: Mapping[str, Document]) -> Tree:
         "others": [] if saved else others,
         "saved": saved is not None,
         "whole": not item.of,
-        "tokens": tokens_of(item.document.text),
+        "tokens": tokenise(item.document.text),
         "before": item.before,
         "after": item.after,
         "why": item.why,

@@ -14,7 +14,7 @@ from confide.files import Tree
 from confide.serve.gate import Limits, Pages, Predict, Refused, body_of, texts_of
 from confide.serve.models import Served
 from confide.text.document import Document, Entity, Relation
-from confide.text.formats.jsonl import record
+from confide.text.formats.jsonl import document_record
 from confide.version import __version__
 
 # --- The OpenAPI document
@@ -213,7 +213,7 @@ def answered(document: Document, threshold: float = 0.0) -> Tree:
         for one in document.relations
         if sure(one, threshold) and (one.level == "concept" or {one.head, one.tail} <= ids)
     )
-    row = record(replace(document, entities=kept, relations=related, sentences=()))
+    row = document_record(replace(document, entities=kept, relations=related, sentences=()))
     row.pop("attributes", None)
     return {"relations": [], **row}
 

@@ -15,15 +15,15 @@ from types import MappingProxyType
 from confide.errors import DataError, SettingsError
 from confide.text.document import Document, Problem
 from confide.text.formats import Options, Reading, format_named, read, write
-from confide.text.reading import Version, place, uncollected
+from confide.text.reading import Version, gc_paused, place
 from confide.text.segment import (
     Crossing,
     Crossings,
-    Cut,
     Splitting,
+    WordsCut,
+    count_words_cut,
     into_sentences,
     segmented,
-    words_cut,
 )
 from confide.text.tagging import flat_spans
 
@@ -151,7 +151,7 @@ class CheckReport:
     relations: dict[str, int] = field(default_factory=dict)
     crossings: dict[str, Crossing] = field(default_factory=dict)
     versions: list[Version] = field(default_factory=list)
-    words_cut: Cut = field(default_factory=Cut)
+    words_cut: WordsCut = field(default_factory=WordsCut)
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -197,7 +197,7 @@ def check(
     """
     splitting = _splitting(options)
     readings: dict[str, Reading] = {}
-    with uncollected():
+    with gc_paused():
         for path in _paths(paths):
             readings[str(path)] = read(
                 path,
@@ -254,7 +254,7 @@ def _report(readings: Mapping[str, Reading], splitting: Splitting) -> CheckRepor
         dict(links.most_common()),
         crossing.by_type(),
         [version for reading in readings.values() for version in reading.versions],
-        words_cut(documents),
+        count_words_cut(documents),
     )
 
 

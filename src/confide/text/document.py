@@ -61,8 +61,8 @@ class Spans(Sequence[Span]):
         return repr(tuple(self))
 
 
-class Packed(Spans):
-    """Spans of eight bytes each, as `packed` makes them."""
+class PackedSpans(Spans):
+    """Spans of eight bytes each, as `pack_spans` makes them."""
 
     __slots__ = ("_borders",)
 
@@ -80,7 +80,7 @@ class Packed(Spans):
         return self._borders[2 * place], self._borders[2 * place + 1]
 
 
-class Words(Spans):
+class SpacedWords(Spans):
     """The words of a stretch of text in which each is one blank from the next.
 
     Nothing is stored until one of them is asked for by its number. `end` is one past the last
@@ -91,7 +91,7 @@ class Words(Spans):
 
     def __init__(self, text: str, start: int, end: int) -> None:
         self.text, self.start, self.end = text, start, end
-        self._packed: Packed | None = None
+        self._packed: PackedSpans | None = None
 
     def strings(self) -> list[str]:
         """The words themselves."""
@@ -105,7 +105,7 @@ class Words(Spans):
     def one(self, place: int) -> Span:
         """The span at a place."""
         if self._packed is None:
-            self._packed = packed(self)
+            self._packed = pack_spans(self)
         return self._packed.one(place)
 
     def stretches(self, places: Iterable[tuple[int, int]]) -> Iterator[Span]:
@@ -124,13 +124,13 @@ class Words(Spans):
             start = end + 1
 
 
-def packed(spans: Iterable[Span]) -> Packed:
+def pack_spans(spans: Iterable[Span]) -> PackedSpans:
     """Spans in little memory.
 
-    >>> packed([(0, 4), (5, 7)])[-1], packed([(0, 4)]) == ((0, 4),)
+    >>> pack_spans([(0, 4), (5, 7)])[-1], pack_spans([(0, 4)]) == ((0, 4),)
     ((5, 7), True)
     """
-    return Packed(array("I", chain.from_iterable(spans)))
+    return PackedSpans(array("I", chain.from_iterable(spans)))
 
 
 __all__ = ["Document", "Entity", "Problem", "Relation", "Sentence", "Span"]
@@ -208,7 +208,7 @@ class Document:
     def token_texts(self, sentence: Sentence) -> tuple[str, ...]:
         """The tokens of a sentence as strings."""
         tokens, text = sentence.tokens, self.text
-        if type(tokens) is Words and tokens.text is text:
+        if type(tokens) is SpacedWords and tokens.text is text:
             return tuple(tokens.strings())
         return tuple([text[start:end] for start, end in tokens])
 

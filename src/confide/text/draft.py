@@ -2,7 +2,7 @@
 
 A reader turns its file into calls of `Draft`. How offsets are counted, places that point nowhere,
 surfaces that differ from the text, ids given twice and links to nothing are found, named and left
-out in one way. `gathered` is the loop that readers of many documents share.
+out in one way. `read_documents` is the loop that readers of many documents share.
 """
 
 from __future__ import annotations
@@ -24,32 +24,40 @@ from confide.text.document import (
     Relation,
     Sentence,
     Span,
-    packed,
+    pack_spans,
     pair_attributes,
 )
 from confide.text.files import LONGEST_JSON, lines_of, read_text
-from confide.text.places import CHARACTERS, NOWHERE, Given, Ruler, Stretch, Way, fitting
+from confide.text.places import (
+    CHARACTERS,
+    NOWHERE,
+    Counting,
+    Ruler,
+    StatedMention,
+    TextPart,
+    best_fit,
+)
 from confide.text.reading import (
     Options,
     Reading,
     entity_id,
     free_id,
-    merged_fragments,
-    nothing_in,
+    mend_surrogates,
+    merge_fragments,
+    no_document,
     place,
-    reads,
-    shown,
-    shown_at,
-    whole_text,
+    quoted,
+    quoted_at,
+    same_surface,
 )
-from confide.text.segment import segmented, tokens_of
+from confide.text.segment import segmented, tokenise
 
 # --- Sentences joined into a text -----------------------------------------------------------------
 #
 # Text that comes as a list of sentences keeps them apart.
 
 
-class Joined(NamedTuple):
+class JoinedText(NamedTuple):
     """A text, its sentences with their tokens, and where each of the given strings begins."""
 
     text: str
@@ -57,26 +65,26 @@ class Joined(NamedTuple):
     starts: tuple[int, ...]
 
 
-def joined(texts: Iterable[str]) -> Joined:
+def join_sentences(texts: Iterable[str]) -> JoinedText:
     """Sentences joined by newlines. Each stays one sentence, whatever full stops it contains."""
     given = list(texts)
     if len(given) == 1:
-        return Joined(given[0], one_sentence(given[0]), (0,))
+        return JoinedText(given[0], one_sentence(given[0]), (0,))
     sentences: list[Sentence] = []
     starts: list[int] = []
     offset = 0
     for text in given:
-        tokens = packed((start + offset, end + offset) for start, end in tokens_of(text))
+        tokens = pack_spans((start + offset, end + offset) for start, end in tokenise(text))
         if tokens:
             sentences.append(Sentence(tokens[0][0], tokens[-1][1], tokens))
         starts.append(offset)
         offset += len(text) + 1
-    return Joined("\n".join(given), tuple(sentences), tuple(starts))
+    return JoinedText("\n".join(given), tuple(sentences), tuple(starts))
 
 
 def one_sentence(text: str) -> tuple[Sentence, ...]:
     """A text as one sentence with its tokens; none for a text of white space."""
-    tokens = packed(tokens_of(text))
+    tokens = pack_spans(tokenise(text))
     return (Sentence(tokens[0][0], tokens[-1][1], tokens),) if tokens else ()
 
 
@@ -126,7 +134,7 @@ class _Waiting(NamedTuple):
     given: str
     kind: str
     where: str
-    mention: Given
+    mention: StatedMention
     rest: tuple[float | None, tuple[str, ...], Pairs]
 
 
@@ -150,7 +158,7 @@ class Draft:
     attributes: Pairs = ()
     units: tuple[str, ...] = (CHARACTERS,)
     keep: bool = False
-    within: Sequence[Stretch] = ()
+    within: Sequence[TextPart] = ()
     entities: dict[str, Entity] = field(default_factory=dict)
     relations: dict[str, Relation] = field(default_factory=dict)
     _names: dict[str, str] = field(default_factory=dict)
@@ -184,7 +192,7 @@ class Draft:
         self.options.require(kind, where or self.where)
         self._count += 1
         key = f"\0{self._count}"
-        mention = Given(spans, surface if isinstance(surface, str) else "", self.within)
+        mention = StatedMention(spans, surface if isinstance(surface, str) else "", self.within)
         rest = confidence, concepts, attributes
         self._waiting.append(_Waiting(key, given, kind, where or self.where, mention, rest))
         return key
@@ -201,8 +209,8 @@ class Draft:
             return
         waiting, self._waiting = self._waiting, []
         given = [one.mention for one in waiting]
-        ruler, doubt = fitting(self.text, given, self.units)
-        if ruler.way != Way(self.units[0]):
+        ruler, doubt = best_fit(self.text, given, self.units)
+        if ruler.way != Counting(self.units[0]):
             self.note("offsets-counted", str(ruler.way), lost=False)
         if doubt:
             self.note("offsets-doubtful", f"{doubt}; read as {ruler.way.unit}")
@@ -221,12 +229,12 @@ class Draft:
             slug = "empty-span" if start >= end and (start, end) != NOWHERE else "beyond-text"
             self.note(slug, what, where=one.where)
             return
-        fragments = merged_fragments(placed) if len(placed) > 1 else tuple(placed)
+        fragments = merge_fragments(placed) if len(placed) > 1 else tuple(placed)
         if len(fragments) != len(placed):
             what = f"fragments of {called} touch or overlap: made one"
             self.note("fragments-merged", what, lost=False, where=one.where)
-        if surface and not reads(self.text, placed, surface):
-            what = f"{called} is {shown(surface)} but {shown_at(self.text, placed)} in the text"
+        if surface and not same_surface(self.text, placed, surface):
+            what = f"{called} is {quoted(surface)} but {quoted_at(self.text, placed)} in the text"
             self.note("text-mismatch", what, lost=False, where=one.where)
         if given and given in self._names:
             what = f"another entity is called {given}"
@@ -331,13 +339,13 @@ class Source:
         return Draft(id, text, where, self.options, self.problems, sentences, attributes)
 
 
-def opened(path: Path, options: Options, *, longest: int = LONGEST_JSON) -> Source:
+def open_source(path: Path, options: Options, *, longest: int = LONGEST_JSON) -> Source:
     """Read a file's text. Raises FormatError."""
     text, encoding = read_text(path, options.encoding, longest=longest)
     return Source(path, options, text, encoding)
 
 
-def gathered(
+def read_documents(
     source: Source,
     rows: Iterable[tuple[str, str, Made]],
     one: Callable[[str, str, Made], Document | None],
@@ -356,7 +364,7 @@ def gathered(
             found = one(where, name, row)
             documents += [found] if found is not None else []
     if not documents:
-        raise nothing_in(source.path, source.problems, "there is no document: the file is empty")
+        raise no_document(source.path, source.problems, "there is no document: the file is empty")
     return Reading(documents, source.problems, format, known | details)
 
 
@@ -368,7 +376,7 @@ PLACEHOLDER = "\ufffd"
 _FROM, _TO = itemgetter(0), itemgetter(1)
 
 
-class Mention(NamedTuple):
+class TokenMention(NamedTuple):
     """A run of tokens of the whole document, `start` to one before `end`, and its type."""
 
     start: int
@@ -377,7 +385,7 @@ class Mention(NamedTuple):
     concept: str = ""
 
 
-class Link(NamedTuple):
+class TokenLink(NamedTuple):
     """A relation between two mentions by their numbers, or between two concepts by their names."""
 
     type: str
@@ -387,14 +395,14 @@ class Link(NamedTuple):
 
 
 @dataclass(slots=True)
-class Marked:
+class TokenDocument:
     """A document as such a form has it: sentences of tokens, mentions and links."""
 
     id: str
     where: str
     sentences: list[list[str]]
-    mentions: list[Mention] = field(default_factory=list)
-    links: list[Link] = field(default_factory=list)
+    mentions: list[TokenMention] = field(default_factory=list)
+    links: list[TokenLink] = field(default_factory=list)
     attributes: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -406,7 +414,7 @@ class Marked:
         return starts[:-1]
 
 
-def laid_out(
+def lay_out_tokens(
     sentences: Sequence[Sequence[str]], where: str, problems: list[Problem]
 ) -> tuple[str, list[tuple[Span, ...]]]:
     """The text of sentences (tokens joined by blanks, sentences by newlines), and their tokens.
@@ -421,7 +429,7 @@ def laid_out(
         if PLACEHOLDER in tokens and list(sentence) != tokens:
             what = "an empty token is read as U+FFFD"
             problems.append(Problem("empty-token", where, what))
-        tokens = [whole_text(token, where, problems) for token in tokens]
+        tokens = [mend_surrogates(token, where, problems) for token in tokens]
         row: list[Span] = []
         for token in tokens:
             row.append((offset, offset + len(token)))
@@ -432,7 +440,9 @@ def laid_out(
     return "\n".join(lines), spans
 
 
-def document_of(marked: Marked, options: Options, problems: list[Problem]) -> Document:
+def document_from_tokens(
+    marked: TokenDocument, options: Options, problems: list[Problem]
+) -> Document:
     """The document, its entities T1, T2, ... and its relations R1, R2, ...
 
     Reported as lost are mentions of tokens that are not there, and links to such mentions.
@@ -440,7 +450,7 @@ def document_of(marked: Marked, options: Options, problems: list[Problem]) -> Do
     Raises:
         DataError: there is no token, or a type was not declared.
     """
-    text, spans = laid_out(marked.sentences, marked.where, problems)
+    text, spans = lay_out_tokens(marked.sentences, marked.where, problems)
     if not spans:
         raise DataError("a document without a token", where=marked.where)
     tokens = list(chain.from_iterable(spans))
@@ -464,7 +474,7 @@ def document_of(marked: Marked, options: Options, problems: list[Problem]) -> Do
 # --- documents to tokens ------------------------------------------------------------------
 
 
-def marked_of(document: Document, problems: list[Problem]) -> Marked | None:
+def tokens_of_document(document: Document, problems: list[Problem]) -> TokenDocument | None:
     """A document as tokens, with the entities that have some; None for one without a token.
 
     Entities have one fragment. Reported are entities that are widened to whole tokens
@@ -477,7 +487,7 @@ def marked_of(document: Document, problems: list[Problem]) -> Marked | None:
         what = "a document without a token has no place"
         problems.append(Problem("empty-document", where, what, lost=True))
         return None
-    mentions: list[Mention] = []
+    mentions: list[TokenMention] = []
     numbers: dict[str, int] = {}
     for entity in document.entities:
         first = bisect_right(tokens, entity.start, key=_TO)
@@ -491,14 +501,14 @@ def marked_of(document: Document, problems: list[Problem]) -> Marked | None:
             what = f"{entity.type} {entity.id} taken to whole tokens"
             problems.append(Problem("not-on-token-border", at, what))
         numbers[entity.id] = len(mentions)
-        mentions.append(Mention(first, last, entity.type, next(iter(entity.concepts), "")))
-    links: list[Link] = []
+        mentions.append(TokenMention(first, last, entity.type, next(iter(entity.concepts), "")))
+    links: list[TokenLink] = []
     for relation in document.relations:
         head, tail = numbers.get(relation.head), numbers.get(relation.tail)
         if head is None or tail is None:
             what = f"{relation.type} {relation.id} does not link two written mentions"
             problems.append(Problem("relation-unheld", where, what, lost=True))
             continue
-        links.append(Link(relation.type, head, tail, relation.attributes))
+        links.append(TokenLink(relation.type, head, tail, relation.attributes))
     sentences = [list(ready.token_texts(sentence)) for sentence in ready.sentences]
-    return Marked(document.id, where, sentences, mentions, links, document.attributes)
+    return TokenDocument(document.id, where, sentences, mentions, links, document.attributes)

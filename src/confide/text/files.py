@@ -116,7 +116,7 @@ class Metered(io.BufferedIOBase):
         return self.read1(size)
 
 
-def unpacked(raw: bytes, where: str, *, only: bytes | None = None) -> bytes:
+def unpack(raw: bytes, where: str, *, only: bytes | None = None) -> bytes:
     """The unpacked bytes of a gzip, bzip2 or xz file; the bytes of any other file as they are.
 
     `only` restricts unpacking to files that begin with these bytes.
@@ -158,10 +158,10 @@ _BROKEN = (
 )
 
 
-def inside(path: Path) -> tuple[Path, PurePosixPath] | None:
+def archive_member(path: Path) -> tuple[Path, PurePosixPath] | None:
     """The archive that a path leads into, and the path inside it; None if it leads into none.
 
-    >>> archive, way = inside(Path("ddi/corpus.zip!/Train/a.xml"))
+    >>> archive, way = archive_member(Path("ddi/corpus.zip!/Train/a.xml"))
     >>> archive.as_posix(), str(way)
     ('ddi/corpus.zip', 'Train/a.xml')
     """
@@ -193,7 +193,7 @@ def must_be_a_path(path: Path) -> None:
 
 def is_folder(path: Path) -> bool:
     """Return whether a path is a folder, on disk or in an archive."""
-    place = inside(path)
+    place = archive_member(path)
     if place is None or _on_disk(path):
         return _on_disk(path) and path.is_dir()
     archive, way = place
@@ -202,7 +202,7 @@ def is_folder(path: Path) -> bool:
 
 def exists(path: Path) -> bool:
     """Return whether there is such a file or folder, on disk or in an archive."""
-    place = inside(path)
+    place = archive_member(path)
     if place is None or _on_disk(path):
         return _on_disk(path)
     archive, way = place
@@ -211,7 +211,7 @@ def exists(path: Path) -> bool:
 
 def files_below(folder: Path) -> Iterator[Path]:
     """All files below a folder in an archive; empty if the folder is not in an archive."""
-    place = inside(folder)
+    place = archive_member(folder)
     if place is None:
         return
     archive, way = place
@@ -228,7 +228,7 @@ def read_member(path: Path) -> bytes | None:
         FormatError: this is a folder, or the archive is damaged, locked or far too large.
         DataError: the system refuses to read it.
     """
-    place = inside(path)
+    place = archive_member(path)
     if place is None or _on_disk(path):
         return None
     archive, way = place
@@ -303,7 +303,7 @@ def zipped_files(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
 
 def _tarred(raw: bytes, where: str) -> Iterator[tuple[str, bytes]]:
     """The files of a tar, which is unpacked first, so that what tarfile skips is counted too."""
-    whole = unpacked(raw, where)
+    whole = unpack(raw, where)
     meter = Meter(where, max(len(raw), len(whole)))
     with tarfile.open(fileobj=io.BytesIO(whole), mode="r:", tarinfo=_Item) as opened:
         for item in opened:
@@ -512,7 +512,7 @@ def read_bytes(path: Path) -> bytes:
         ) from error
     except (OSError, ValueError) as error:
         raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
-    raw = unpacked(raw, str(path), only=GZIP)
+    raw = unpack(raw, str(path), only=GZIP)
     must_be_no_pages(raw, str(path))
     return raw
 
@@ -530,7 +530,7 @@ def read_text(
             characters.
         SettingsError: the encoding is unknown, or not among those that confide reads.
     """
-    text, name = decode(read_bytes(path), str(path), encoding=encoding)
+    text, name = decode_text(read_bytes(path), str(path), encoding=encoding)
     _must_have_lines(text, str(path), longest)
     return text, name
 
@@ -550,7 +550,7 @@ def _must_have_lines(text: str, where: str, longest: int) -> None:
         start = found + 1
 
 
-def decode(raw: bytes, where: str, *, encoding: str | None = None) -> tuple[str, str]:
+def decode_text(raw: bytes, where: str, *, encoding: str | None = None) -> tuple[str, str]:
     """`read_text` for bytes that are already in memory; `where` names them in errors."""
     marked = next((name for mark, name in _BYTE_ORDER_MARKS if raw.startswith(mark)), "utf-8")
     name = encoding or marked
@@ -693,7 +693,7 @@ _ROOT = re.compile(rb"<([A-Za-z_][A-Za-z0-9_.:-]*)")
 _XML_HEAD = 4096
 
 
-def parse(path: Path, encoding: str | None) -> tuple[Element, str]:
+def parse_xml(path: Path, encoding: str | None) -> tuple[Element, str]:
     """The root of an XML file (gzip is unpacked), and the encoding that it was read with.
 
     Without `encoding`, a byte order mark or the file's first line decides, or else it is UTF-8.
@@ -713,7 +713,7 @@ def parse(path: Path, encoding: str | None) -> tuple[Element, str]:
             fix="write it in UTF-8, or state the encoding that it is really in",
         )
     stated = encoding or said
-    text, name = decode(raw, str(path), encoding=stated)
+    text, name = decode_text(raw, str(path), encoding=stated)
     if "<!ENTITY" in text:
         raise FormatError(
             "the XML declares entities of its own, which are never expanded",

@@ -12,15 +12,15 @@ from typing import NamedTuple
 
 from confide.errors import FormatError
 from confide.text.document import Span
-from confide.text.reading import reads
-from confide.text.segment import tokens_of
+from confide.text.reading import same_surface
+from confide.text.segment import tokenise
 
 # --- Units of offsets -----------------------------------------------------------------------------
 #
 # A file counts in characters, UTF-16 units or UTF-8 bytes, and each line end.
 #
 # Tools say "offset" and mean different things as soon as a text is not plain ASCII or has carriage
-# returns. `fitting` decides for one document of any format: by the texts that the file gives for
+# returns. `best_fit` decides for one document of any format: by the texts that the file gives for
 # its annotations or, where it gives none, by the borders of tokens.
 
 CHARACTERS, UTF16, BYTES = "characters", "UTF-16 units", "UTF-8 bytes"
@@ -31,7 +31,7 @@ _MOST = 2000  # mentions that are asked how they are counted
 _ENDS = {"one": ", line ends as one", "two": ", line ends as two"}
 
 
-class Stretch(NamedTuple):
+class TextPart(NamedTuple):
     """A part of a text (start, end) whose first character the file calls `offset`."""
 
     start: int
@@ -39,7 +39,7 @@ class Stretch(NamedTuple):
     offset: int = 0
 
 
-class Given(NamedTuple):
+class StatedMention(NamedTuple):
     """A mention as the file gives it: its fragments, its text ("": not said), and their part.
 
     Several parts are in the order of their offsets; the last that begins before a fragment and has
@@ -48,10 +48,10 @@ class Given(NamedTuple):
 
     spans: Sequence[Span]
     surface: str = ""
-    within: Sequence[Stretch] = ()
+    within: Sequence[TextPart] = ()
 
 
-class Way(NamedTuple):
+class Counting(NamedTuple):
     """A way to count: the unit, a line end (as it stands, always one, always two), the first."""
 
     unit: str = CHARACTERS
@@ -67,16 +67,16 @@ class Way(NamedTuple):
 class Ruler:
     """Turns offsets that were counted in one way into characters of a text."""
 
-    def __init__(self, text: str, way: Way) -> None:
-        self.way, self._length, self._plain = way, len(text), way == Way()
+    def __init__(self, text: str, way: Counting) -> None:
+        self.way, self._length, self._plain = way, len(text), way == Counting()
         self._marks = None if way[:2] == (CHARACTERS, "") else _marks(text, way)
 
-    def __call__(self, span: Span, within: Sequence[Stretch] = ()) -> Span:
+    def __call__(self, span: Span, within: Sequence[TextPart] = ()) -> Span:
         """The characters of a stretch, or `NOWHERE`."""
         if not within:
             if self._plain:
                 return span if 0 <= span[0] < span[1] <= self._length else NOWHERE
-            within = (Stretch(0, self._length),)
+            within = (TextPart(0, self._length),)
         last = bisect_right(within, span[0] - self.way.first, key=_OFFSET) or 1
         for start, end, offset in reversed(within[max(0, last - _TRIED) : last]):
             shift = (self._marks[start] if self._marks else start) - offset - self.way.first
@@ -93,7 +93,7 @@ class Ruler:
         return place if place < len(self._marks) and self._marks[place] == offset else -1
 
 
-def _marks(text: str, way: Way) -> list[int]:
+def _marks(text: str, way: Counting) -> list[int]:
     """The offset at which each character begins, and the one behind the last."""
     if way.unit == CHARACTERS:
         widths = [1] * len(text)
@@ -111,18 +111,18 @@ def _marks(text: str, way: Way) -> list[int]:
     return list(accumulate(widths, initial=0))
 
 
-def _ways(text: str) -> Iterator[Way]:
+def _ways(text: str) -> Iterator[Counting]:
     """All ways in which this text may have been counted, the usual ones first."""
     units = [CHARACTERS]
     if not text.isascii():
         units += [UTF16, BYTES] if max(text) > "\uffff" else [BYTES]
     ends = ["", *(["one"] if "\r\n" in text else []), *(["two"] if "\n" in text else [])]
-    yield from (Way(unit) for unit in units)
-    yield from (Way(first=first) for first in (1, -1))
-    yield from (Way(unit, end) for end in ends[1:] for unit in units)
+    yield from (Counting(unit) for unit in units)
+    yield from (Counting(first=first) for first in (1, -1))
+    yield from (Counting(unit, end) for end in ends[1:] for unit in units)
 
 
-def fitting(text: str, given: Sequence[Given], units: Sequence[str]) -> tuple[Ruler, str]:
+def best_fit(text: str, given: Sequence[StatedMention], units: Sequence[str]) -> tuple[Ruler, str]:
     r"""The way in which a document's mentions are counted, and a doubt in words ("": none).
 
     The mentions' own texts decide: another way than characters is taken only if more of them agree
@@ -130,11 +130,12 @@ def fitting(text: str, given: Sequence[Given], units: Sequence[str]) -> tuple[Ru
     in which the format may count, its own rule first: another is taken only if every mention fits
     it and not the rule. A doubt remains if both fit or neither does, and they differ.
 
-    >>> ruler, doubt = fitting("\U0001f600 took lithium", [Given([(8, 15)])], (CHARACTERS, UTF16))
+    >>> mention = StatedMention([(8, 15)])
+    >>> ruler, doubt = best_fit("\U0001f600 took lithium", [mention], (CHARACTERS, UTF16))
     >>> str(ruler.way), ruler((8, 15))
     ('offsets in UTF-16 units', (7, 14))
     """
-    own = Ruler(text, Way(units[0]))
+    own = Ruler(text, Counting(units[0]))
     said = [one for one in given if one.surface][:_MOST]
     unsaid = [one for one in given if not one.surface][:_MOST]
     best, fewest = own, _misses(own, text, said)
@@ -151,12 +152,12 @@ def fitting(text: str, given: Sequence[Given], units: Sequence[str]) -> tuple[Ru
     if len(differ) < 2:
         return own, ""
     readings: dict[tuple[Span, ...], Ruler] = {}
-    for ruler in (own, *(Ruler(text, Way(unit)) for unit in dict.fromkeys(differ))):
+    for ruler in (own, *(Ruler(text, Counting(unit)) for unit in dict.fromkeys(differ))):
         spans = [ruler(span, one.within) for one in unsaid or said for span in one.spans]
         readings.setdefault(tuple(spans), ruler)
     if len(readings) == 1:
         return own, ""
-    tokens = tokens_of(text)
+    tokens = tokenise(text)
     starts, ends = {start for start, _ in tokens}, {end for _, end in tokens}
     fits = [ruler for spans, ruler in readings.items()
             if all(start in starts and end in ends for start, end in spans)]  # fmt: skip
@@ -167,10 +168,10 @@ def fitting(text: str, given: Sequence[Given], units: Sequence[str]) -> tuple[Ru
     return own, f"offsets may count {names}: {how} the words" if unsaid else ""
 
 
-def _misses(ruler: Ruler, text: str, said: Sequence[Given]) -> int:
+def _misses(ruler: Ruler, text: str, said: Sequence[StatedMention]) -> int:
     """Count the mentions that differ from the text at their place."""
     return sum(
-        not reads(text, [ruler(span, one.within) for span in one.spans], one.surface)
+        not same_surface(text, [ruler(span, one.within) for span in one.spans], one.surface)
         for one in said
     )
 
@@ -228,7 +229,7 @@ class Effort:
             )
 
 
-class Placed(NamedTuple):
+class MentionPlace(NamedTuple):
     """The place of a mention, which of `WAYS` found it, and how many places fit equally well."""
 
     fragments: tuple[Span, ...]
@@ -286,7 +287,7 @@ class _Sentence:
 
 def place_mentions(
     text: str, mentions: Sequence[str], *, effort: Effort | None = None
-) -> list[Placed | None]:
+) -> list[MentionPlace | None]:
     """The places of mentions of one type in one sentence, None for a mention without one.
 
     The longest come first, and a place that another mention has is used only if no other is left:
@@ -296,7 +297,7 @@ def place_mentions(
     """
     effort = effort or Effort("the sentence")
     effort.begin()
-    found: list[Placed | None] = [None] * len(mentions)
+    found: list[MentionPlace | None] = [None] * len(mentions)
     sentence = _Sentence(text, effort)
     waiting: dict[str, int] = {}
     for mention in mentions:
@@ -316,7 +317,7 @@ def place_mentions(
     return found
 
 
-def _in_one_piece(sentence: _Sentence, mention: str, waiting: int) -> Placed | None:
+def _in_one_piece(sentence: _Sentence, mention: str, waiting: int) -> MentionPlace | None:
     """Ways 1 to 3; `waiting` mentions of this string have no place yet."""
     text = sentence.text
     literal = list(_found(text, mention, sentence.effort))
@@ -337,7 +338,7 @@ def _in_one_piece(sentence: _Sentence, mention: str, waiting: int) -> Placed | N
         return None
     best = min(ranks.values(), key=lambda rank: (rank[0], WAYS.index(rank[1])))
     spans = sorted(span for span, rank in ranks.items() if rank == best)
-    return Placed((spans[0],), best[1], len(spans) if len(spans) > waiting else 1)
+    return MentionPlace((spans[0],), best[1], len(spans) if len(spans) > waiting else 1)
 
 
 def _found(text: str, wanted: str, effort: Effort) -> Iterator[Span]:
@@ -390,7 +391,7 @@ def _words(text: str) -> list[_Word]:
     ]
 
 
-def _in_pieces(sentence: _Sentence, mention: Sequence[_Word]) -> Placed | None:
+def _in_pieces(sentence: _Sentence, mention: Sequence[_Word]) -> MentionPlace | None:
     """Way 4: of several stretches the shortest in words, then the first."""
     if len(mention) < 2:
         return None
@@ -414,7 +415,7 @@ def _in_pieces(sentence: _Sentence, mention: Sequence[_Word]) -> Placed | None:
         if place == before + 1:
             start = fragments.pop()[0]
         fragments.append((start, words[place].end))
-    return Placed(tuple(fragments), WAYS[3]) if fragments else None
+    return MentionPlace(tuple(fragments), WAYS[3]) if fragments else None
 
 
 def _chain(sentence: _Sentence, wanted: Sequence[str], after: int) -> list[int]:
@@ -436,7 +437,7 @@ def _before(places: Sequence[int], limit: int) -> int:
     return places[bisect_right(places, limit - 1) - 1]
 
 
-def _misspelt(sentence: _Sentence, wanted: Sequence[_Word]) -> Placed | None:
+def _misspelt(sentence: _Sentence, wanted: Sequence[_Word]) -> MentionPlace | None:
     """Way 5."""
     words = sentence.words()
     found: list[tuple[int, Span]] = []
@@ -452,7 +453,7 @@ def _misspelt(sentence: _Sentence, wanted: Sequence[_Word]) -> Placed | None:
     found.sort()
     if not found or (len(found) > 1 and found[0][0] == found[1][0]):
         return None
-    return Placed((found[0][1],), WAYS[4])
+    return MentionPlace((found[0][1],), WAYS[4])
 
 
 def _slips(one: str, other: str, effort: Effort) -> int | None:

@@ -39,7 +39,7 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class ChosenVersions:
     """The documents to read, how they were chosen, and the versions of those that had several."""
 
     documents: list[Document]
@@ -47,9 +47,9 @@ class Settled:
     versions: list[Version]
 
 
-def settled(
+def choose_versions(
     versions: Sequence[Version], rule: str | None, *, where: str, problems: list[Problem]
-) -> Settled:
+) -> ChosenVersions:
     """One document for each text that was annotated, by the rule; None: the first.
 
     Versions are of one document if they have the same id and the same text, but different
@@ -57,7 +57,7 @@ def settled(
     out is named, but not lost.
     """
     if not any(version.annotator for version in versions):
-        return Settled([version.document for version in versions], {}, [])
+        return ChosenVersions([version.document for version in versions], {}, [])
     groups: dict[tuple[object, ...], list[Version]] = {}
     seen: Counter[tuple[str, str, str]] = Counter()
     for number, version in enumerate(versions):
@@ -78,7 +78,7 @@ def settled(
     if several or len(names) > 1:
         counted = ", ".join(f"{name} ({count})" for name, count in names.most_common())
         details["annotators"] = f"{rule or FIRST} of {counted or 'several, without names'}"
-    return Settled(chosen, details, several)
+    return ChosenVersions(chosen, details, several)
 
 
 def _say_others(
@@ -206,11 +206,11 @@ def malformed(what: str, expected: str, got: object, *, where: str) -> FormatErr
     return FormatError(what, expected=expected, got=shape, where=where)
 
 
-def whole(value: object) -> int | None:
+def whole_number(value: object) -> int | None:
     """A whole number, which a file may write as 6, 6.0 or "6"; None for anything else.
 
-    >>> [whole(value) for value in (6, 6.0, "6", " 6.0", 6.5, "6.5", True, None, float("inf"))]
-    [6, 6, 6, 6, None, None, None, None, None]
+    >>> [whole_number(value) for value in (6, 6.0, "6", " 6.0", 6.5, "6.5", True, None)]
+    [6, 6, 6, 6, None, None, None, None]
     """
     if isinstance(value, str):
         number, _, rest = value.strip().partition(".")
@@ -279,7 +279,7 @@ class Options:
         problems.append(Problem(_BROKEN, str(where), f"{_LEFT_OUT}{error}", lost=True))
 
 
-def nothing_in(path: Path, problems: Sequence[Problem], otherwise: str) -> DataError:
+def no_document(path: Path, problems: Sequence[Problem], otherwise: str) -> DataError:
     """The error for a file without a document; it says why the first was left out, if one was."""
     broken = next((one.what for one in problems if one.kind == _BROKEN), None)
     left = f"no document is left: {(broken or '').removeprefix(_LEFT_OUT)}"
@@ -334,7 +334,7 @@ def place(document: Document, start: int, end: int) -> str:
     return f"{document.source or document.id} [{start}:{end}]"
 
 
-def merged_fragments(spans: Sequence[Span]) -> tuple[Span, ...]:
+def merge_fragments(spans: Sequence[Span]) -> tuple[Span, ...]:
     """Spans in ascending order; those that touch or overlap are merged."""
     merged: list[Span] = []
     for start, end in sorted(spans):
@@ -345,7 +345,7 @@ def merged_fragments(spans: Sequence[Span]) -> tuple[Span, ...]:
     return tuple(merged)
 
 
-def reads(text: str, spans: Sequence[Span], surface: str) -> bool:
+def same_surface(text: str, spans: Sequence[Span], surface: str) -> bool:
     """Return whether fragments of a text equal a surface, apart from white space.
 
     A stretch that is far longer than the surface cannot equal it and is not read, so that a
@@ -356,9 +356,9 @@ def reads(text: str, spans: Sequence[Span], surface: str) -> bool:
     return " ".join(text[start:end] for start, end in spans).split() == surface.split()
 
 
-def shown_at(text: str, spans: Sequence[Span]) -> str:
+def quoted_at(text: str, spans: Sequence[Span]) -> str:
     """A short quotation from fragments of a text, for its owner."""
-    return shown(" ".join(text[start : min(end, start + _SLACK)] for start, end in spans[:_SLACK]))
+    return quoted(" ".join(text[start : min(end, start + _SLACK)] for start, end in spans[:_SLACK]))
 
 
 def free_id(name: str, taken: Container[str], tried: dict[str, int]) -> str:
@@ -375,12 +375,12 @@ def free_id(name: str, taken: Container[str], tried: dict[str, int]) -> str:
     return wanted
 
 
-def shown(text: str, limit: int = 40) -> str:
+def quoted(text: str, limit: int = 40) -> str:
     """A short quotation from a text, for its owner."""
     return repr(text if len(text) <= limit else text[: limit - 1] + "…")
 
 
-def whole_text(text: str, where: str, problems: list[Problem]) -> str:
+def mend_surrogates(text: str, where: str, problems: list[Problem]) -> str:
     """Text with every lone surrogate read as one U+FFFD, which is reported."""
     try:
         text.encode("utf-8")
@@ -423,7 +423,7 @@ def clean(text: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeps:
+class Supports:
     """The parts of a document that a format can hold besides its text and entities of one stretch.
 
     `fragments`: entities of several stretches. `relations`: links between two written mentions.
@@ -441,8 +441,8 @@ class Keeps:
     sentences: bool = False
 
 
-def cut_down(
-    documents: Sequence[Document], keeps: Keeps, path: Path
+def reduce_to(
+    documents: Sequence[Document], keeps: Supports, path: Path
 ) -> tuple[list[Document], list[Problem]]:
     """The documents with what a format can hold, and a problem for everything else."""
     problems: list[Problem] = []
@@ -450,7 +450,7 @@ def cut_down(
     return cut, [*problems, *_counted(documents, keeps, path)]
 
 
-def _cut(document: Document, keeps: Keeps, problems: list[Problem]) -> Document:
+def _cut(document: Document, keeps: Supports, problems: list[Problem]) -> Document:
     entities = []
     for entity in document.entities:
         if len(entity.fragments) > 1 and not keeps.fragments:
@@ -479,7 +479,7 @@ def _cut(document: Document, keeps: Keeps, problems: list[Problem]) -> Document:
     )
 
 
-def _entity(entity: Entity, keeps: Keeps) -> Entity:
+def _entity(entity: Entity, keeps: Supports) -> Entity:
     return replace(
         entity,
         confidence=entity.confidence if keeps.confidences else None,
@@ -488,7 +488,7 @@ def _entity(entity: Entity, keeps: Keeps) -> Entity:
     )
 
 
-def _relation(relation: Relation, keeps: Keeps) -> Relation:
+def _relation(relation: Relation, keeps: Supports) -> Relation:
     return replace(
         relation,
         confidence=relation.confidence if keeps.confidences else None,
@@ -496,7 +496,7 @@ def _relation(relation: Relation, keeps: Keeps) -> Relation:
     )
 
 
-def _counted(documents: Sequence[Document], keeps: Keeps, path: Path) -> list[Problem]:
+def _counted(documents: Sequence[Document], keeps: Supports, path: Path) -> list[Problem]:
     """A problem for each sort of thing that goes from all documents."""
     entities = [entity for document in documents for entity in document.entities]
     relations = [relation for document in documents for relation in document.relations]
@@ -561,7 +561,7 @@ def extra(module: str, extra: str, *, where: object, what: str) -> Any:
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Pause the collector if it is on, and turn it on again afterwards, whatever was raised.
 
     What was made meanwhile counts as old at once, so that the collector does not begin with a visit

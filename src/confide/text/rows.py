@@ -14,7 +14,7 @@ from confide.errors import FormatError
 from confide.files import Tree, json_of
 from confide.text.document import Problem
 from confide.text.files import each_line, with_plain_ends
-from confide.text.reading import Options, clean, malformed, shown, whole
+from confide.text.reading import Options, clean, malformed, quoted, whole_number
 
 # --- Literal values -------------------------------------------------------------------------------
 #
@@ -36,10 +36,10 @@ _LITERAL = re.compile(
 operators."""
 
 
-def value_of(text: str) -> object:
+def literal_value(text: str) -> object:
     """A value that is written as JSON, or as Python writes it. Raises ValueError.
 
-    >>> value_of("[(6, 15, 'DRUG')]"), value_of('{"a": null}')
+    >>> literal_value("[(6, 15, 'DRUG')]"), literal_value('{"a": null}')
     ([(6, 15, 'DRUG')], {'a': None})
     """
     try:
@@ -56,15 +56,15 @@ def value_of(text: str) -> object:
         raise ValueError("neither JSON nor a Python value") from error
 
 
-def list_of(cell: str, where: str) -> list[object]:
+def literal_list(cell: str, where: str) -> list[object]:
     """The strings and whole numbers of a list; a cell without brackets is words between blanks.
 
     Raises:
         FormatError: it is no such list, or NumPy left out its middle (...).
 
-    >>> list_of("['EU' 'its']", "")
+    >>> literal_list("['EU' 'its']", "")
     ['EU', 'its']
-    >>> list_of('["EU", "said"]', ""), list_of("[0. 3.]", ""), list_of("O B-X", "")
+    >>> literal_list('["EU", "said"]', ""), literal_list("[0. 3.]", ""), literal_list("O B-X", "")
     (['EU', 'said'], [0, 3], ['O', 'B-X'])
     """
     inside = cell.strip()
@@ -97,7 +97,7 @@ def _no_list(cell: str, where: str) -> FormatError:
     return FormatError(
         "a list whose middle was left out" if cut else "a cell that is no list",
         expected="a list of strings or of whole numbers",
-        got=shown(cell),
+        got=quoted(cell),
         where=where,
         fix="write the table as JSON or parquet, which hold whole lists" if cut else None,
     )
@@ -149,7 +149,7 @@ class Row:
 
     def whole(self, value: object, what: str) -> int:
         """A value of this object that must be a whole number."""
-        number = whole(value)
+        number = whole_number(value)
         if number is None:
             raise self.malformed(what, "a whole number", value)
         return number
@@ -230,7 +230,7 @@ def first_keys(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
     return tuple(found[0]), tuple(found[1])
 
 
-def rows_of(
+def json_objects(
     text: str, path: Path, *, options: Options | None = None, problems: list[Problem] | None = None
 ) -> Iterator[tuple[str, str, Tree]]:
     """Every JSON object of a file: its place, a name for it, and the object.
@@ -239,9 +239,9 @@ def rows_of(
     JSON or not an object.
     """
     options, problems = options or Options(), problems if problems is not None else []
-    for where, name, given in values_of(text, path):
+    for where, name, given in json_values(text, path):
         with options.document(problems, where):
-            row = loaded(given, where) if isinstance(given, str) else given
+            row = parse_json(given, where) if isinstance(given, str) else given
             if not isinstance(row, dict):
                 raise FormatError(
                     "not a document",
@@ -252,13 +252,13 @@ def rows_of(
             yield where, name, row
 
 
-def values_of(text: str, path: Path) -> Iterator[Value]:
+def json_values(text: str, path: Path) -> Iterator[Value]:
     """Every line of a file, or the values of the one list that it is; strings are not parsed."""
     file, stem, text = str(path), path.stem, with_plain_ends(text)
     found = _BLANK.match(text)
     start = found.end() if found else 0
     if text.startswith("[", start) and not _PAIR.match(text, start):
-        listed = loaded(text, file)
+        listed = parse_json(text, file)
         assert isinstance(listed, list), "a JSON text that begins with [ is a list"
         listed.reverse()
         for number in range(1, len(listed) + 1):
@@ -274,7 +274,7 @@ def values_of(text: str, path: Path) -> Iterator[Value]:
             yield f"{file}:{number}", f"{stem}:{number}", line
 
 
-def loaded(text: str, where: str) -> object:
+def parse_json(text: str, where: str) -> object:
     """The value of a JSON text. Raises FormatError."""
     try:
         return json_of(text, parse_constant=_refuse)

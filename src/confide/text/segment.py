@@ -16,7 +16,7 @@ from typing import Literal, Protocol
 
 from confide.errors import SettingsError
 from confide.files import Tree
-from confide.text.document import Document, Entity, Packed, Sentence, Span
+from confide.text.document import Document, Entity, PackedSpans, Sentence, Span
 
 # --- Full stops and languages ---------------------------------------------------------------------
 #
@@ -289,18 +289,18 @@ def cut_at(text: str, cuts: Iterable[int]) -> tuple[Sentence, ...]:
         last = bisect_left(starts, cut, first)
         if last > first:
             own = borders[2 * first : 2 * last]
-            sentences.append(Sentence(own[0], own[-1], Packed(own)))
+            sentences.append(Sentence(own[0], own[-1], PackedSpans(own)))
         first = last
     return tuple(sentences)
 
 
-def tokens_of(text: str) -> list[Span]:
+def tokenise(text: str) -> list[Span]:
     """The tokens of a text, the same that `RuleSegmenter` finds, without its sentences."""
     return list(map(re.Match.span, _TOKEN.finditer(text)))
 
 
 def with_own_tokens(document: Document) -> Document:
-    """The document with its own sentences, and the tokens that `tokens_of` finds in each.
+    """The document with its own sentences, and the tokens that `tokenise` finds in each.
 
     >>> told = Document("d", "Art. 25. gilt", sentences=(Sentence(0, 13, ((0, 4), (5, 8))),))
     >>> with_own_tokens(told).sentences[0].tokens
@@ -311,13 +311,13 @@ def with_own_tokens(document: Document) -> Document:
 
 def _own(text: str, sentence: Sentence) -> Sentence:
     found = map(re.Match.span, _TOKEN.finditer(text, sentence.start, sentence.end))
-    tokens = Packed(array("I", chain.from_iterable(found)))
+    tokens = PackedSpans(array("I", chain.from_iterable(found)))
     return sentence if tokens == sentence.tokens else replace(sentence, tokens=tokens)
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
-    """The words in entities as a file cuts them, and how many of them `tokens_of` cuts otherwise.
+class WordsCut:
+    """The words in entities as a file cuts them, and how many of them `tokenise` cuts otherwise.
 
     Only sentences that came with tokens are counted.
     """
@@ -331,7 +331,7 @@ class Cut:
         return self.cut / self.words if self.words else 0.0
 
 
-def words_cut(documents: Iterable[Document]) -> Cut:
+def count_words_cut(documents: Iterable[Document]) -> WordsCut:
     """Count the differences between the tokens of files, in entities, and those of raw text.
 
     A model that learnt from the former does not know the latter.
@@ -350,7 +350,7 @@ def words_cut(documents: Iterable[Document]) -> Cut:
                 if place and ends[place - 1] > start:
                     words += 1
                     cut += (start, end) not in own
-    return Cut(words, cut)
+    return WordsCut(words, cut)
 
 
 def _cuts(text: str, stops: Stops) -> Iterator[int]:

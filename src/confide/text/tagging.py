@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from confide.errors import DataError, SettingsError
 from confide.text.document import Document, Entity, Problem
-from confide.text.segment import tokens_of
+from confide.text.segment import tokenise
 
 # --- Tag schemes ----------------------------------------------------------------------------------
 #
@@ -396,7 +396,7 @@ def _widened(document: Document, found: _Candidate) -> Problem | None:
 
 def _in_a_blank(document: Document) -> list[Problem]:
     """The entities of a document without a token. Raises DataError if it was not segmented."""
-    if tokens_of(document.text):
+    if tokenise(document.text):
         raise DataError(
             "the document has no sentences",
             where=document.source or document.id,

@@ -10,7 +10,7 @@ import pytest
 
 from confide.errors import ConfideError
 from confide.text.formats import Options, Reading
-from confide.text.formats.conll import Layout, find_layout, read, sampled
+from confide.text.formats.conll import ColumnLayout, find_layout, read_conll, sample_lines
 
 NOTHING = re.compile("(?!)")
 ODD = (
@@ -49,7 +49,7 @@ def _lines(draw: random.Random, columns: int, cut: str) -> str:
 
 def _read(path: Path, options: Options) -> Reading | str:
     try:
-        return read(path, options)
+        return read_conll(path, options)
     except ConfideError as error:
         return str(error)
 
@@ -68,8 +68,8 @@ def test_plain_sentences_are_read_as_line_by_line(
         )
         found = _read(path, options)
         with monkeypatch.context() as slow:
-            slow.setattr(Layout, "plain_rows", lambda self: NOTHING)
-            slow.setattr(Layout, "is_token_and_tag", False)
+            slow.setattr(ColumnLayout, "plain_rows", lambda self: NOTHING)
+            slow.setattr(ColumnLayout, "is_token_and_tag", False)
             assert _read(path, options) == found, path.read_text()
         read_well += isinstance(found, Reading)
     assert read_well > 300
@@ -86,7 +86,7 @@ def test_plain_sentences_are_read_as_line_by_line(
 )
 def test_what_is_read(tmp_path: Path, text: str, said: list[object]) -> None:
     (tmp_path / "a.conll").write_text(text)
-    documents = read(tmp_path / "a.conll", Options(columns=(0, 1))).documents
+    documents = read_conll(tmp_path / "a.conll", Options(columns=(0, 1))).documents
     assert [
         (one.text, one.entities[0].fragments if one.entities else ()) for one in documents
     ] == said
@@ -95,7 +95,7 @@ def test_what_is_read(tmp_path: Path, text: str, said: list[object]) -> None:
 
 def test_a_blank_in_a_token_is_no_border(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("a\tO\nb c\tB-A\nd\tO\n")
-    (document,) = read(tmp_path / "a.conll", Options()).documents
+    (document,) = read_conll(tmp_path / "a.conll", Options()).documents
     assert document.token_texts(document.sentences[0]) == ("a", "b c", "d")
     assert document.surface(document.entities[0]) == "b c"
 
@@ -103,11 +103,11 @@ def test_a_blank_in_a_token_is_no_border(tmp_path: Path) -> None:
 def test_of_a_long_text_stretches_are_looked_at() -> None:
     """They begin with the first line, hold whole lines, and come from all of the text."""
     rows = [f"w{number} B-A" for number in range(400_000)]
-    lines = sampled("\n".join(rows))
+    lines = sample_lines("\n".join(rows))
     assert lines[0] == rows[0]
     assert set(lines) <= set(rows)
     assert 10_000 < len(lines) < 100_000
     assert int(lines[-1].split()[0][1:]) > 390_000
-    assert find_layout(lines, None, "x") == Layout(False, 2, 0, 1)
-    assert sampled("a O\nb O") == ["a O", "b O"]
-    assert sampled("x" * 5_000_000)[0] == "x" * 8192
+    assert find_layout(lines, None, "x") == ColumnLayout(False, 2, 0, 1)
+    assert sample_lines("a O\nb O") == ["a O", "b O"]
+    assert sample_lines("x" * 5_000_000)[0] == "x" * 8192

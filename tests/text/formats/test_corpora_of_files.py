@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from confide.errors import MissingDataError
-from confide.text.formats.sniff import grouped
+from confide.text.formats.sniff import group_corpora
 from text.generated import put
 
 CONLL = "a\tB-X\n"
@@ -13,7 +13,7 @@ CONLL = "a\tB-X\n"
 
 def names(folder, *given):
     """Corpora as {name: {part: [file names]}}, empty parts left out."""
-    found = grouped([folder / name for name in given] or [folder])
+    found = group_corpora([folder / name for name in given] or [folder])
     return {
         corpus: {part: [file.name for file in files] for part, files in parts.items() if files}
         for corpus, parts in found.items()
@@ -120,5 +120,5 @@ def test_names_are_distinct_and_plain(tmp_path):
 
 def test_an_empty_folder(tmp_path):
     with pytest.raises(MissingDataError):
-        grouped([tmp_path])
-    assert grouped([]) == {}
+        group_corpora([tmp_path])
+    assert group_corpora([]) == {}

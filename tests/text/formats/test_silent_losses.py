@@ -8,7 +8,7 @@ import pytest
 
 from confide.errors import DataError, FormatError
 from confide.text.formats import FORMATS, Options, read
-from confide.text.places import BYTES, CHARACTERS, UTF16, Given, fitting
+from confide.text.places import BYTES, CHARACTERS, UTF16, StatedMention, best_fit
 from text.formats.samples import links, mentions
 from text.generated import kinds, put
 
@@ -357,8 +357,8 @@ def test_tools_in_python_count_characters_and_browsers_units(tmp_path):
 def test_many_mentions_take_no_longer_than_their_text():
     """Ways are tried on a part of the mentions, and a long stretch is not compared."""
     text = "\r\n😀" * 50_000
-    given = [Given([(0, len(text))], "x")] * 20_000
-    ruler, _ = fitting(text, given, (CHARACTERS,))
+    given = [StatedMention([(0, len(text))], "x")] * 20_000
+    ruler, _ = best_fit(text, given, (CHARACTERS,))
     assert ruler.way.unit == CHARACTERS
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.text.checking import check, convert
 from confide.text.formats import detect, read, write
-from confide.text.formats.sniff import grouped
+from confide.text.formats.sniff import group_corpora
 from confide.text.tagging import flat_spans
 from text.generated import kinds, put
 
@@ -186,7 +186,7 @@ def test_undeclared_types(folder):
 
 def test_detection(folder, tmp_path):
     assert {detect(folder), *map(detect, folder.glob("[DA]*"))} == {"ade"}
-    assert grouped([folder]) == {"ade": {"train": [folder], "dev": [], "test": []}}
+    assert group_corpora([folder]) == {"ade": {"train": [folder], "dev": [], "test": []}}
     lines = "".join(f"{n} NEG A sentence of some length.\n" for n in range(20_000))
     assert detect(put(tmp_path, "long.txt", lines)) == "ade"
     assert detect(put(tmp_path, "a.conll", "7 NEG B-X\nb O I-X\n")) == "conll"

@@ -7,7 +7,7 @@ import pytest
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Entity, Relation, stated_pairs
 from confide.text.formats import detect, read, write
-from confide.text.formats.sniff import grouped
+from confide.text.formats.sniff import group_corpora
 from text.generated import kinds, put
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
@@ -129,7 +129,7 @@ def test_a_folder_of_folders_is_read_as_one(tmp_path):
     reading = read(tmp_path)
     assert [found.id for found in reading.documents] == ["DrugBank", "MedLine"]
     assert reading.details["files"] == "2"
-    groups = grouped([tmp_path])
+    groups = group_corpora([tmp_path])
     assert {name: parts["train"] for name, parts in groups.items()} == {
         "DrugBank": [tmp_path / "DrugBank"],
         "MedLine": [tmp_path / "MedLine"],

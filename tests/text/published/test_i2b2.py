@@ -7,7 +7,7 @@ import pytest
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Relation
 from confide.text.formats import detect, read
-from confide.text.formats.sniff import grouped
+from confide.text.formats.sniff import group_corpora
 from text.generated import kinds, put
 
 NOTE = "Admission Date :\n2010-01-02\n\nHe took  Aspirin 81 mg for Chest\npain .\nNo fever ."
@@ -59,7 +59,7 @@ def test_folders_beside_each_other(tmp_path):
     reading = read(tmp_path)
     assert [d.id for d in reading.documents] == ["beth/n1", "partners/n1"]
     assert [len(d.relations) for d in reading.documents] == [1, 1]
-    assert set(grouped([tmp_path])) == {"beth", "partners"}
+    assert set(group_corpora([tmp_path])) == {"beth", "partners"}
     for name in ("txt/n1.txt", "concept/n1.con", "rel/n1.rel"):
         one = read(tmp_path / "beth" / name)
         assert (one.format, [d.id for d in one.documents]) == ("i2b2", ["n1"])

@@ -24,7 +24,7 @@ from confide.errors import DataError
 from confide.kinds.pieces import EncodedPairs, numbered, window
 from confide.kinds.relations.batches import RelationExample
 from confide.text.document import NO_RELATION, Document, Entity, Span
-from confide.text.segment import tokens_of
+from confide.text.segment import tokenise
 from confide.training.batches import Rows, offsets, places
 from confide.training.vocabulary import PAD, UNK, Normalisation, Vocabulary, normalise
 
@@ -310,7 +310,7 @@ class _Row(NamedTuple):
 
 def _row(example: RelationExample, longest: int) -> _Row:
     """The words of an example and its entities among them; a text without a word has one."""
-    spans = tokens_of(example.text)
+    spans = tokenise(example.text)
     if not spans:
         return _Row([""], (0, 1), (0, 1), False)
     words = [example.text[start:end] for start, end in spans]

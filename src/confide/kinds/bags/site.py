@@ -94,7 +94,7 @@ from confide.scoring.relations import count_ranked, ranked_bags
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import NO_RELATION, Document, Problem, Relation
-from confide.text.segment import tokens_of
+from confide.text.segment import tokenise
 from confide.training.batches import Rows
 from confide.training.context import cache_folder
 from confide.training.encoder import FrozenEncoder, Tuning
@@ -224,7 +224,7 @@ def count_bags(
 
 def _tokens(site: Site) -> Iterable[str]:
     for document in site.train:
-        for start, end in tokens_of(document.text):
+        for start, end in tokenise(document.text):
             yield document.text[start:end]
 
 
@@ -872,7 +872,7 @@ def in_clear(form: BagForm, weights: Arrays, holders: Holders) -> ReleasedBags:
         tokens = (
             document.text[start:end]
             for document in holders.train
-            for start, end in tokens_of(document.text)
+            for start, end in tokenise(document.text)
         )
         texts = sorted(count_words(tokens, form.how))  # type: ignore[arg-type]
         words, ids = named(words_of(form, holders.secret()), texts)

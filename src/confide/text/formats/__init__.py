@@ -28,41 +28,72 @@ from confide.text.formats import tools as token_json
 from confide.text.formats.sniff import detect, files_under
 from confide.text.published import ade, bags, i2b2, psytar, relations
 from confide.text.published import relations as ddi
-from confide.text.reading import Columns, Format, Options, Reading, Version, settled, uncollected
+from confide.text.reading import (
+    Columns,
+    Format,
+    Options,
+    Reading,
+    Version,
+    choose_versions,
+    gc_paused,
+)
 
 __all__ = ["FORMATS", "Columns", "Format", "Options", "Reading", "detect", "read", "write"]
 
 FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
-        Format("conll", "CoNLL columns", ".conll", conll.read, conll.write),
-        Format("conllu", "CoNLL-U with entities in MISC", ".conllu", conllu.read, None),
-        Format("brat", "brat standoff, and BioNLP's", "", brat.read, brat.write, whole=True),
-        Format("jsonl", "JSON Lines", ".jsonl", jsonl.read, jsonl.write),
+        Format("conll", "CoNLL columns", ".conll", conll.read_conll, conll.write_conll),
+        Format("conllu", "CoNLL-U with entities in MISC", ".conllu", conllu.read_conllu, None),
         Format(
-            "doccano", "doccano's JSON Lines", ".jsonl", jsonl.read,
+            "brat", "brat standoff, and BioNLP's", "", brat.read_brat, brat.write_brat, whole=True
+        ),
+        Format("jsonl", "JSON Lines", ".jsonl", jsonl.read_jsonl, jsonl.write_jsonl),
+        Format(
+            "doccano",
+            "doccano's JSON Lines",
+            ".jsonl",
+            jsonl.read_jsonl,
             tools.writer(tools.DOCCANO),
         ),
         Format(
-            "prodigy", "Prodigy's JSON Lines", ".jsonl", jsonl.read,
+            "prodigy",
+            "Prodigy's JSON Lines",
+            ".jsonl",
+            jsonl.read_jsonl,
             tools.writer(tools.PRODIGY),
         ),
         Format(
-            "labelstudio", "Label Studio's JSON", ".json", jsonl.read,
+            "labelstudio",
+            "Label Studio's JSON",
+            ".json",
+            jsonl.read_jsonl,
             tools.writer(tools.LABEL_STUDIO),
         ),
-        Format("labelstudio-min", "Label Studio's JSON-MIN", ".json", jsonl.read, None),
-        Format("medcattrainer", "MedCATtrainer's JSON", ".json", jsonl.read, None),
-        Format("spacy", "spaCy's training data as JSON", ".json", jsonl.read, None),
-        Format("ner-annotator", "NER Annotator's JSON", ".json", jsonl.read, None),
+        Format("labelstudio-min", "Label Studio's JSON-MIN", ".json", jsonl.read_jsonl, None),
+        Format("medcattrainer", "MedCATtrainer's JSON", ".json", jsonl.read_jsonl, None),
+        Format("spacy", "spaCy's training data as JSON", ".json", jsonl.read_jsonl, None),
+        Format("ner-annotator", "NER Annotator's JSON", ".json", jsonl.read_jsonl, None),
         Format(
-            "pubannotation", "PubAnnotation's JSON", ".json", jsonl.read,
+            "pubannotation",
+            "PubAnnotation's JSON",
+            ".json",
+            jsonl.read_jsonl,
             tools.writer(tools.PUBANNOTATION),
         ),
-        Format("datasets", "rows of Hugging Face's datasets", ".jsonl", hub.read, hub.write),
-        Format("docbin", "spaCy's DocBin", ".spacy", docbin.read, docbin.write),
         Format(
-            "gliner", "GLiNER's JSON", ".json", token_json.reader(token_json.GLINER),
+            "datasets",
+            "rows of Hugging Face's datasets",
+            ".jsonl",
+            hub.read_datasets,
+            hub.write_datasets,
+        ),
+        Format("docbin", "spaCy's DocBin", ".spacy", docbin.read_docbin, docbin.write_docbin),
+        Format(
+            "gliner",
+            "GLiNER's JSON",
+            ".json",
+            token_json.reader(token_json.GLINER),
             token_json.write_gliner,
         ),
         Format("spert", "SpERT's JSON", ".json", token_json.reader(token_json.SPERT), None),
@@ -70,15 +101,22 @@ FORMATS: dict[str, Format] = {
         Format("tacred", "TACRED's JSON", ".json", relations.read_tacred, None),
         Format("fewrel", "FewRel's JSON", ".json", relations.read_fewrel, None),
         Format("docred", "DocRED's JSON", ".json", relations.read_docred, None),
-        Format("xmi", "UIMA CAS as XMI", "", xmi.read, xmi.write, by_annotator=True),
+        Format("xmi", "UIMA CAS as XMI", "", xmi.read_xmi, xmi.write_xmi, by_annotator=True),
         Format(
-            "webanno", "WebAnno TSV 3", "", webanno.read, webanno.write, by_annotator=True
+            "webanno",
+            "WebAnno TSV 3",
+            "",
+            webanno.read_webanno,
+            webanno.write_webanno,
+            by_annotator=True,
         ),
-        Format("pubtator", "PubTator", ".pubtator", pubtator.read, pubtator.write),
-        Format("bioc", "BioC", ".json", bioc.read, bioc.write),
+        Format(
+            "pubtator", "PubTator", ".pubtator", pubtator.read_pubtator, pubtator.write_pubtator
+        ),
+        Format("bioc", "BioC", ".json", bioc.read_bioc, bioc.write_bioc),
         Format("biobert", "BioBERT's table of relations", ".tsv", relations.read_biobert, None),
         Format("chemprot", "ChemProt's JSON Lines", ".jsonl", relations.read_chemprot, None),
-        Format("ddi", "DDI corpus", "", ddi.read, None, whole=True),
+        Format("ddi", "DDI corpus", "", ddi.read_ddi, None, whole=True),
         Format("i2b2", "i2b2/VA 2010", "", i2b2.read_2010, None, whole=True),
         Format("i2b2-2009", "i2b2 2009, medications", "", i2b2.read_2009, None, whole=True),
         Format("i2b2-xml", "i2b2's XML of 2012 and 2014", "", i2b2.read_xml, None),
@@ -86,11 +124,16 @@ FORMATS: dict[str, Format] = {
         Format("nyt10", "NYT10's lines, and GIDS'", ".txt", bags.read_nyt10, None),
         Format("opennre", "OpenNRE's JSON Lines", ".jsonl", bags.read_opennre, None),
         Format("pgr", "PGR's table", ".tsv", bags.read_pgr, None),
-        Format("ade", "ADE corpus", "", ade.read, None, whole=True),
+        Format("ade", "ADE corpus", "", ade.read_ade, None, whole=True),
         Format(
-            "ade-positive", "ADE corpus without negatives", "", ade.read_positive, None, whole=True
+            "ade-positive",
+            "ADE corpus without negatives",
+            "",
+            ade.read_ade_positive,
+            None,
+            whole=True,
         ),
-        Format("psytar", "PsyTAR workbook", ".xlsx", psytar.read, None),
+        Format("psytar", "PsyTAR workbook", ".xlsx", psytar.read_psytar, None),
         Format(
             "notes", "a table of notes, CSV or TSV", ".csv", tables.read_notes, tables.write_notes
         ),
@@ -98,7 +141,7 @@ FORMATS: dict[str, Format] = {
         Format("table", "a table of relations", ".tsv", tables.read_table, tables.write_table),
         Format("text", "raw text, no annotation", ".txt", plain.read_plain, plain.write_plain),
     )
-}  # fmt: skip
+}
 _INSTEAD = {
     "conllu": "conll", "i2b2-xml": "brat", "labelstudio-min": "labelstudio", "spert": "gliner",
 }  # fmt: skip
@@ -171,7 +214,7 @@ def read(
     if format is None:
         format = detect(path, how.encoding, skip_broken=how.skip_broken)
     kind = format_named(format)
-    with uncollected():
+    with gc_paused():
         leaves = _leaves(kind, path)
         if len(leaves) == 1 and not kind.by_annotator:
             return kind.read(leaves[0], how)
@@ -209,7 +252,7 @@ def _together(kind: Format, path: Path, leaves: Sequence[Path], how: Options) ->
         documents = [document for reading in readings for document in reading.documents]
         several = [version for reading in readings for version in reading.versions]
         return Reading(documents, problems, kind.name, details, several)
-    chosen = settled(versions, how.annotators, where=str(path), problems=problems)
+    chosen = choose_versions(versions, how.annotators, where=str(path), problems=problems)
     if not chosen.documents:
         raise DataError("nobody's annotation is left", where=str(path))
     details |= chosen.details

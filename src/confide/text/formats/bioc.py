@@ -19,19 +19,27 @@ from typing import Any
 from confide.errors import FormatError
 from confide.files import Tree
 from confide.text.document import Document, Entity, Problem, Relation, Sentence
-from confide.text.draft import Draft, Source, gathered, head_first, joined
+from confide.text.draft import Draft, Source, head_first, join_sentences, read_documents
 from confide.text.files import (
     LONGEST_JSON,
     Element,
-    parse,
+    parse_xml,
     read_bytes,
     read_text,
     root_name,
     write_parts,
 )
-from confide.text.places import BYTES, CHARACTERS, Stretch
-from confide.text.reading import Keeps, Options, Reading, clean, cut_down, whole, whole_text
-from confide.text.rows import rows_of
+from confide.text.places import BYTES, CHARACTERS, TextPart
+from confide.text.reading import (
+    Options,
+    Reading,
+    Supports,
+    clean,
+    mend_surrogates,
+    reduce_to,
+    whole_number,
+)
+from confide.text.rows import json_objects
 
 ROOT = "collection"
 _COLLECTIONS = ("documents", "PubTator3")
@@ -42,7 +50,7 @@ _NO_CONCEPT = frozenset(("", "-", "-1"))
 _NOT_AN_END = frozenset(("type", "relation", "novel", "score"))
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_bioc(path: Path, options: Options) -> Reading:
     """Read a BioC collection, XML or JSON (or JSON Lines of documents).
 
     A document's text is that of its passages, one newline between them. A mention's concepts are
@@ -58,7 +66,7 @@ def read(path: Path, options: Options) -> Reading:
         (f"{path}#{row.get('id', n) if isinstance(row, dict) else n}", "", row)
         for n, row in enumerate(rows, 1)
     )
-    return gathered(source, named, partial(_document, source), format="bioc")
+    return read_documents(source, named, partial(_document, source), format="bioc")
 
 
 def is_bioc(row: object) -> bool:
@@ -76,13 +84,13 @@ def begins_bioc(text: str) -> bool:
 def _rows(path: Path, options: Options, problems: list[Problem]) -> tuple[list[Any], str]:
     """The documents as BioC's JSON has them."""
     if root_name(read_bytes(path)):
-        root, encoding = parse(path, options.encoding)
+        root, encoding = parse_xml(path, options.encoding)
         if root.tag != ROOT:
             raise FormatError("not BioC", expected=f"<{ROOT}>", where=str(path))
         return [_from_xml(item) for item in root.findall("document")], encoding
     text, encoding = read_text(path, options.encoding, longest=LONGEST_JSON)
     rows: list[Any] = []
-    for where, _, row in rows_of(text, path, options=options, problems=problems):
+    for where, _, row in json_objects(text, path, options=options, problems=problems):
         with options.document(problems, where):
             if not is_bioc(row):
                 raise FormatError(
@@ -116,7 +124,7 @@ def _list(row: Tree, key: str, where: str) -> list[Tree]:
 
 
 def _number(value: object, what: str, where: str) -> int:
-    number = whole(value)
+    number = whole_number(value)
     if number is None or number < 0:
         raise FormatError(what, expected="a whole number", where=where)
     return number
@@ -168,17 +176,17 @@ def _blocks(passage: Tree, where: str, problems: list[Problem]) -> Iterator[tupl
         if not isinstance(text, str):
             raise FormatError("a passage's text", expected="a string", where=where)
         offset = _number(part.get("offset", 0), "the offset of a passage", where)
-        yield whole_text(text, where, problems), offset
+        yield mend_surrogates(text, where, problems), offset
 
 
-def _laid_out(groups: Sequence[Sequence[tuple[str, int]]]) -> tuple[str, list[Stretch]]:
+def _laid_out(groups: Sequence[Sequence[tuple[str, int]]]) -> tuple[str, list[TextPart]]:
     """The document's text, and all blocks with their places in it.
 
     Passages are separated by a newline; sentences of one passage by as many blanks as the file's
     offsets leave (at least one, at most eight).
     """
     text = ""
-    blocks: list[Stretch] = []
+    blocks: list[TextPart] = []
     for group in groups:
         for number, (part, offset) in enumerate(group):
             if number:
@@ -186,15 +194,15 @@ def _laid_out(groups: Sequence[Sequence[tuple[str, int]]]) -> tuple[str, list[St
                 text += " " * min(max(gap, 1), 8)
             elif blocks:
                 text += "\n"
-            blocks.append(Stretch(len(text), len(text) + len(part), offset))
+            blocks.append(TextPart(len(text), len(text) + len(part), offset))
             text += part
     return text, blocks
 
 
-def _sentences(text: str, blocks: Sequence[Stretch]) -> tuple[Sentence, ...]:
+def _sentences(text: str, blocks: Sequence[TextPart]) -> tuple[Sentence, ...]:
     sentences = []
     for block in blocks:
-        parts = joined([text[block.start : block.end]]).sentences
+        parts = join_sentences([text[block.start : block.end]]).sentences
         tokens = [token for part in parts for token in part.tokens]
         if tokens:
             moved = tuple((start + block.start, end + block.start) for start, end in tokens)
@@ -266,19 +274,19 @@ def _concept_ends(
 #
 # One passage each, mentions with a location for every fragment.
 
-_KEEPS = Keeps(
+_KEEPS = Supports(
     fragments=True, relations=True, concept_relations=True, concepts=True, attributes=True
 )
 
 
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+def write_bioc(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write documents as one BioC collection, and return what it cannot hold.
 
     BioC's JSON holds every fragment of a mention, its concepts, and relations between mentions or
     between concepts. A concept with a comma in it cannot be told from two: it is lost, and named.
     `scheme` is not used. Raises DataError if the file cannot be written.
     """
-    cut, problems = cut_down(documents, _KEEPS, path)
+    cut, problems = reduce_to(documents, _KEEPS, path)
     for document in cut:
         problems += _commas(document)
     write_parts(path, _parts(cut))

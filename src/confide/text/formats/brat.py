@@ -18,11 +18,11 @@ from pathlib import Path
 
 from confide.errors import FormatError, MissingDataError
 from confide.text.document import Document, Entity, Problem, Relation, Span
-from confide.text.draft import Draft, Source, gathered, head_first
+from confide.text.draft import Draft, Source, head_first, read_documents
 from confide.text.files import lines_of, read_text, write_text
-from confide.text.reading import Options, Reading, file_name, shown, unheld, whole
+from confide.text.reading import Options, Reading, file_name, quoted, unheld, whole_number
 
-__all__ = ["ENDINGS", "read", "write"]
+__all__ = ["ENDINGS", "read_brat", "write_brat"]
 
 _CONCEPT = "a concept"  # with a blank: no attribute can be called so
 ENDINGS = (".ann", ".a1", ".a2", ".rel")
@@ -31,7 +31,7 @@ Line = tuple[str, list[str], str]
 """A line's place, its columns, and the first of them (its id)."""
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_brat(path: Path, options: Options) -> Reading:
     """Read a folder of brat files (with all folders in it), or one document of it.
 
     Documents are named by their path in the folder.
@@ -44,7 +44,7 @@ def read(path: Path, options: Options) -> Reading:
     if not path.is_dir():
         source = Source(path, options, "", options.encoding or "utf-8")
         rows = [(str(path), path.stem, path.with_suffix(""))]
-        return gathered(source, rows, partial(_document, source), format="brat")
+        return read_documents(source, rows, partial(_document, source), format="brat")
     stems = {file.with_suffix("") for file in path.rglob("*") if file.suffix in (*ENDINGS, ".txt")}
     if not stems:
         raise MissingDataError(
@@ -52,7 +52,7 @@ def read(path: Path, options: Options) -> Reading:
         )
     source = Source(path, options, "", options.encoding or "utf-8")
     rows = [(str(stem), stem.relative_to(path).as_posix(), stem) for stem in sorted(stems)]
-    return gathered(source, rows, partial(_document, source), format="brat")
+    return read_documents(source, rows, partial(_document, source), format="brat")
 
 
 def _document(source: Source, where: str, name: str, stem: Path) -> Document:
@@ -190,7 +190,7 @@ class _Reader:
             if target in self.entities and surface:
                 self._attribute(target, f"N {value}", surface)
         else:
-            self.note("unknown-line", where, f"a line that begins with {shown(name)}")
+            self.note("unknown-line", where, f"a line that begins with {quoted(name)}")
             return
         self._say(where, key, target, value)
 
@@ -235,12 +235,12 @@ def _mention(columns: list[str], where: str) -> tuple[str, list[Span], str]:
     offsets = " ".join(words[1:])
     spans: list[Span] = []
     for part in offsets.split(";"):
-        ends = [whole(end) for end in part.split(" ")]
+        ends = [whole_number(end) for end in part.split(" ")]
         if len(ends) != 2 or ends[0] is None or ends[1] is None:
             raise FormatError(
                 "offsets of an entity",
                 expected="start end, or start end;start end",
-                got=shown(offsets),
+                got=quoted(offsets),
                 where=where,
             )
         spans.append((ends[0], ends[1]))
@@ -264,7 +264,7 @@ _ROLES = ("Arg1", "Arg2")
 _WORD = re.compile(r"[\s:;]+")
 
 
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+def write_brat(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write documents into a folder, and return what brat cannot hold; `scheme` is not used.
 
     A confidence becomes an attribute line ``Confidence``.

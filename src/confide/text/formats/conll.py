@@ -15,9 +15,18 @@ from operator import attrgetter
 from pathlib import Path
 
 from confide.errors import DataError, FormatError, SchemeError
-from confide.text.document import Document, Entity, Packed, Problem, Sentence, Spans, Words, packed
+from confide.text.document import (
+    Document,
+    Entity,
+    PackedSpans,
+    Problem,
+    Sentence,
+    SpacedWords,
+    Spans,
+    pack_spans,
+)
 from confide.text.files import read_text, with_plain_ends, write_parts
-from confide.text.reading import Columns, Options, Reading, entity_id, nothing_in, place, unheld
+from confide.text.reading import Columns, Options, Reading, entity_id, no_document, place, unheld
 from confide.text.segment import segmented
 from confide.text.tagging import (
     SchemeGuess,
@@ -47,7 +56,7 @@ _STRETCH, _STRETCHES = 1 << 13, 64
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ColumnLayout:
     """The layout of one file's lines: split at tabs or blanks, into how many columns, and which."""
 
     tabs: bool
@@ -77,7 +86,7 @@ class Layout:
 
     @property
     def is_token_and_tag(self) -> bool:
-        """True if each line is a token and its tag, and nothing else (`joined` may cut them)."""
+        """True if each line is a token and its tag, and nothing else (see `two_columns`)."""
         return (self.width, self.token, self.tag) == (2, 0, 1)
 
     def describe(self) -> str:
@@ -87,14 +96,14 @@ class Layout:
         return f"{self.width} by {cut}: token {self.token}, {tag}"
 
 
-def joined(block: str, cut: str, lines: int) -> tuple[str, list[str]] | None:
+def two_columns(block: str, cut: str, lines: int) -> tuple[str, list[str]] | None:
     r"""The tokens of a sentence of two columns joined by blanks, and its tags, none if all are O.
 
     Several times as fast as cutting every line: nearly all tags are O. None if there is white space
     in a token, or if a line is not a token, `cut` (a tab or a blank) and a tag; a tag other than O
     stands behind a tab. `lines` is how many lines follow the first; none begins with "-" or "#".
 
-    >>> joined("took\tO\nvarelozil\tB-Drug\n.\tO", "\t", 2)
+    >>> two_columns("took\tO\nvarelozil\tB-Drug\n.\tO", "\t", 2)
     ('took varelozil .', ['O', 'B-Drug', 'O'])
     """
     if block[:1] in ("-", "#"):
@@ -135,7 +144,7 @@ def is_affixed(value: str) -> bool:
     return not value or _AFFIX.search(value) is not None
 
 
-def sampled(text: str) -> list[str]:
+def sample_lines(text: str) -> list[str]:
     """The lines of a text; of a long one, those of stretches of it, from its beginning on."""
     if len(text) <= 4 * _STRETCH * _STRETCHES:
         return text.split("\n")
@@ -147,7 +156,9 @@ def sampled(text: str) -> list[str]:
     return lines
 
 
-def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, where: str) -> Layout:
+def find_layout(
+    lines: Sequence[str], stated: tuple[int, int | None] | None, where: str
+) -> ColumnLayout:
     """The layout of a file's lines; `stated` columns win over evidence.
 
     At least half of the lines must have the same width. The tag column is the last one whose
@@ -171,7 +182,7 @@ def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, whe
     if not content:
         raise DataError("the file is empty", where=where)
     tabs = 2 * sum("\t" in line for _, line in content) >= len(content)
-    cut = Layout(tabs, 0, 0, None)
+    cut = ColumnLayout(tabs, 0, 0, None)
     step = max(1, len(content) // _SAMPLE)
     rows = [cut.fields(line) for _, line in content[::step]]
     width, usual = Counter(map(len, rows)).most_common(1)[0]
@@ -190,10 +201,10 @@ def find_layout(lines: Sequence[str], stated: tuple[int, int | None] | None, whe
             fix="state the columns of token and tag, counted from 0: --columns 0,3, or "
             "columns = [0, 3] under [data]",
         )
-    return Layout(tabs, width, _token_column(columns, tag), tag, doubt)
+    return ColumnLayout(tabs, width, _token_column(columns, tag), tag, doubt)
 
 
-def _stated(stated: tuple[int, int | None], tabs: bool, width: int, where: str) -> Layout:
+def _stated(stated: tuple[int, int | None], tabs: bool, width: int, where: str) -> ColumnLayout:
     token, tag = (None if column is None else column + width * (column < 0) for column in stated)
     if token is None or not 0 <= token < width or tag == token or not (
         tag is None or 0 <= tag < width
@@ -205,7 +216,7 @@ def _stated(stated: tuple[int, int | None], tabs: bool, width: int, where: str) 
             f"column{'s' * (width != 1)}",
             where=where,
         )
-    return Layout(tabs, width, token, tag)
+    return ColumnLayout(tabs, width, token, tag)
 
 
 def _tag_column(columns: Sequence[Sequence[str]]) -> tuple[int | None, str]:
@@ -283,7 +294,7 @@ class _Rows:
     """
 
     text: str = ""
-    spans: Packed | None = None
+    spans: PackedSpans | None = None
     tags: tuple[str, ...] = ()
     line: int = 0
     lines: list[int] | None = None
@@ -307,7 +318,7 @@ class _Mark:
 class _Scan:
     """One pass over the text of a file."""
 
-    def __init__(self, path: Path, layout: Layout, options: Options) -> None:
+    def __init__(self, path: Path, layout: ColumnLayout, options: Options) -> None:
         self.path, self.layout, self.options = path, layout, options
         self.file, self.stem = str(path), path.stem
         self.sentences: list[_Rows] = []
@@ -337,7 +348,7 @@ class _Scan:
         for block in text.removesuffix("\n").split("\n\n"):
             lines = block.count("\n")
             simple = two and not (marked and ("\n-D" in block or "\n#" in block))
-            found = joined(block, cut, lines) if simple else None
+            found = two_columns(block, cut, lines) if simple else None
             if found:
                 words, tags = found
                 self._add(_Rows(words, None, self._kept(tags) if tags else (), number))
@@ -405,7 +416,7 @@ class _Scan:
         spans = None
         if any(" " in token for token in self._tokens):
             ends = list(accumulate(len(token) + 1 for token in self._tokens))
-            spans = packed(zip([0, *ends], [end - 1 for end in ends], strict=False))
+            spans = pack_spans(zip([0, *ends], [end - 1 for end in ends], strict=False))
         rows = _Rows(" ".join(self._tokens), spans, self._named(self._tags), self._lines[0])
         if self._lines[-1] - self._lines[0] >= len(self._lines):
             rows.lines = self._lines
@@ -472,7 +483,7 @@ class _Scan:
         self.problems.append(Problem(kind, f"{self.path}:{number}", what))
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_conll(path: Path, options: Options) -> Reading:
     """Read a CoNLL file.
 
     Raises:
@@ -484,7 +495,7 @@ def read(path: Path, options: Options) -> Reading:
     text = with_plain_ends(text)
     if not text or text.isspace():
         raise DataError("the file is empty", where=str(path))
-    layout = find_layout(sampled(text), _numbered(options.columns, str(path)), str(path))
+    layout = find_layout(sample_lines(text), _numbered(options.columns, str(path)), str(path))
     scan = _Scan(path, layout, options)
     scan.run(text)
     del text
@@ -494,12 +505,12 @@ def read(path: Path, options: Options) -> Reading:
     guess = _scheme(scan, path)
     scan.sentences = scan.whole()
     if not scan.sentences:
-        raise nothing_in(path, problems, "the file holds no token")
+        raise no_document(path, problems, "the file holds no token")
     details = {"scheme": guess.scheme, "encoding": encoding, "columns": layout.describe()}
     details["evidence"] = ", ".join(f"{key} {count}" for key, count in guess.evidence.items())
     documents = _documents(scan, guess.scheme)
     if not documents:
-        raise nothing_in(path, problems, "no document is left")
+        raise no_document(path, problems, "no document is left")
     return Reading(documents, problems, "conll", details)
 
 
@@ -614,7 +625,7 @@ def _alone(scan: _Scan, rows: _Rows, scheme: str, options: Options) -> Document:
         made = _document(scan, (rows,), (name, attributes), scheme, options)
         return replace(made, unmarked=True)
     end = len(text)
-    words = Words(text, 0, end)
+    words = SpacedWords(text, 0, end)
     entities = tuple(_entities(scan, rows, words, scheme, options)) if rows.tags else ()
     sentences = (Sentence(0, end, words),)
     source = f"{scan.file}:{line}"
@@ -634,9 +645,9 @@ def _document(
     start = 0
     for rows in group:
         end = start + len(rows.text)
-        tokens: Spans = Words(text, start, end)
+        tokens: Spans = SpacedWords(text, start, end)
         if rows.spans is not None:
-            tokens = packed((a + start, b + start) for a, b in rows.spans)
+            tokens = pack_spans((a + start, b + start) for a, b in rows.spans)
         sentences.append(Sentence(start, end, tokens))
         if rows.tags:
             entities += _entities(scan, rows, tokens, scheme, options, before=len(entities))
@@ -673,7 +684,7 @@ _BREAKS = re.compile(r"[\t\n\r\ufeff\0]")
 _BLANK = re.compile(r"\s+")
 
 
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+def write_conll(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write documents as one CoNLL file, and return what it cannot hold.
 
     Documents without sentences are segmented first. Documents of several sentences follow a

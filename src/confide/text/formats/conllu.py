@@ -15,9 +15,9 @@ from pathlib import Path
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Problem, Sentence, Span
-from confide.text.draft import PLACEHOLDER, Draft, Source, gathered
+from confide.text.draft import PLACEHOLDER, Draft, Source, read_documents
 from confide.text.files import lines_of, read_text
-from confide.text.reading import Options, Reading, shown
+from confide.text.reading import Options, Reading, quoted
 from confide.text.tagging import detect_scheme, parse_tag, scheme_named, spans_from_tags
 
 COLUMNS = 10
@@ -54,7 +54,7 @@ def is_conllu(lines: Sequence[str]) -> bool:
     )
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_conllu(path: Path, options: Options) -> Reading:
     """Read a document for each ``# newdoc``; without one, for each sentence.
 
     A range whose words are tagged differently has the tag of the first that has one; that is
@@ -81,7 +81,7 @@ def read(path: Path, options: Options) -> Reading:
         (group[0].where, f"{path.stem}:{number}", group)
         for number, group in enumerate(_grouped(sentences), 1)
     )
-    reading = gathered(source, rows, partial(_document, source, scheme), format="conllu")
+    reading = read_documents(source, rows, partial(_document, source, scheme), format="conllu")
     documents = reading.documents
     if not any(one.new is not None for one in sentences):
         documents = [replace(document, unmarked=True) for document in documents]
@@ -121,7 +121,7 @@ def _word(now: _Sentence, cells: Sequence[str], where: str, problems: list[Probl
         raise FormatError(
             f"a line of {len(cells)} columns",
             expected="ten, cut by tabs, the first a number",
-            got=shown("\t".join(cells)),
+            got=quoted("\t".join(cells)),
             where=where,
         )
     if number[3] is not None:
@@ -151,7 +151,7 @@ def _word(now: _Sentence, cells: Sequence[str], where: str, problems: list[Probl
         if now.tags[place] == "O":
             now.tags[place] = tag
             if inside and now.untagged:
-                what = f"{tag} begins inside {shown(now.tokens[place])}, which is one token"
+                what = f"{tag} begins inside {quoted(now.tokens[place])}, which is one token"
                 problems.append(Problem("range-widened", where, what))
         elif parse_tag(tag)[1] != parse_tag(now.tags[place])[1]:
             what = f"a word of a range is {tag}, the range {now.tags[place]}"

@@ -18,9 +18,15 @@ from typing import Any, NamedTuple
 from confide.errors import DataError, FormatError, SettingsError, os_errors_as
 from confide.files import Tree, write_whole
 from confide.text.document import Document, Problem, Sentence, Span
-from confide.text.draft import Marked, Mention, Source, gathered, marked_of
+from confide.text.draft import (
+    Source,
+    TokenDocument,
+    TokenMention,
+    read_documents,
+    tokens_of_document,
+)
 from confide.text.files import Meter, Stream, read_bytes
-from confide.text.reading import Keeps, Options, Reading, clean, cut_down, extra, unheld
+from confide.text.reading import Options, Reading, Supports, clean, extra, reduce_to, unheld
 from confide.text.segment import segmented
 
 GROUP = "sc"
@@ -67,7 +73,7 @@ def is_docbin(raw: bytes) -> bool:
     return b"version" in head or b"attrs" in head
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_docbin(path: Path, options: Options) -> Reading:
     """Read the documents. White space is text, never a token.
 
     Spans of groups are entities too; those that are no entity have the attribute "span_group".
@@ -97,7 +103,7 @@ def read(path: Path, options: Options) -> Reading:
         (f"{path}#{number + 1}", f"{path.stem}:{number + 1}", (number, start))
         for number, start in zip(range(len(opened.lengths)), starts, strict=False)
     )
-    return gathered(source, rows, one, format="docbin")
+    return read_documents(source, rows, one, format="docbin")
 
 
 def _damaged(error: Exception, where: object) -> FormatError:
@@ -279,10 +285,10 @@ def _sentences(
 #
 # `ents` for what does not overlap, a span group for everything.
 
-_KEEPS = Keeps(concepts=True, attributes=True, sentences=True)
+_KEEPS = Supports(concepts=True, attributes=True, sentences=True)
 
 
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+def write_docbin(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write a DocBin with the documents' text as it is; `scheme` is not used.
 
     Entities are widened to tokens. `ents` holds the longest of those that overlap, and the span
@@ -294,14 +300,14 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
     """
     spacy: Any = extra("spacy", "spacy", where=path, what="DocBin files")
     tokens: Any = extra("spacy.tokens", "spacy", where=path, what="DocBin files")
-    cut, problems = cut_down(documents, _KEEPS, path)
+    cut, problems = reduce_to(documents, _KEEPS, path)
     vocab = spacy.blank("xx").vocab
     held = tokens.DocBin(
         attrs=["ENT_IOB", "ENT_TYPE", "ENT_KB_ID", "SENT_START"], store_user_data=True
     )
     several = 0
     for document in cut:
-        marked = marked_of(document, problems)
+        marked = tokens_of_document(document, problems)
         if marked is not None:
             held.add(_doc(segmented(document), marked, vocab, tokens))
         several += sum(len(entity.concepts) > 1 for entity in document.entities)
@@ -311,7 +317,7 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
     return [*problems, *unheld(path, what, several, kind="concepts-unheld")]
 
 
-def _doc(document: Document, marked: Marked, vocab: Any, library: Any) -> Any:
+def _doc(document: Document, marked: TokenDocument, vocab: Any, library: Any) -> Any:
     """A spaCy document of the same text."""
     words, spaces, starts, numbers = _words(document)
     doc = library.Doc(vocab, words=words, spaces=spaces, sent_starts=starts)
@@ -331,7 +337,7 @@ def _doc(document: Document, marked: Marked, vocab: Any, library: Any) -> Any:
     return doc
 
 
-def _flat(mentions: Sequence[Mention]) -> list[int]:
+def _flat(mentions: Sequence[TokenMention]) -> list[int]:
     """The numbers of mentions that do not overlap: of those that do the longest, then the first."""
     chosen: list[int] = []
     taken: set[int] = set()

@@ -20,23 +20,23 @@ from typing import Any
 from confide.errors import ConfideError, DataError, FormatError, os_errors_as
 from confide.files import Tree, json_of, size_in_words, text_of, write_whole
 from confide.text.document import Document, Problem, Sentence
-from confide.text.draft import laid_out
+from confide.text.draft import lay_out_tokens
 from confide.text.files import LONGEST_JSON, MOST_UNPACKED, read_bytes, read_text, write_text
 from confide.text.formats.jsonl import RecordReader
 from confide.text.formats.tables import rows_of_table
 from confide.text.reading import (
-    Keeps,
     Options,
     Reading,
+    Supports,
     clean,
-    cut_down,
     extra,
-    shown,
+    mend_surrogates,
+    quoted,
+    reduce_to,
     unheld,
-    whole,
-    whole_text,
+    whole_number,
 )
-from confide.text.rows import Row, list_of, rows_of
+from confide.text.rows import Row, json_objects, literal_list
 from confide.text.segment import segmented
 from confide.text.tagging import (
     detect_scheme,
@@ -131,7 +131,7 @@ class _Table:
         names = self.names.get(column) or self.names.get("")
         found: list[str] = []
         for tag in tags:
-            number = whole(tag)
+            number = whole_number(tag)
             if number is not None:
                 if names is None:
                     raise DataError(
@@ -163,7 +163,7 @@ class _Table:
                 document = _layout(row, name, words, self.problems)
                 documents.append(self._annotated(document, tags, scheme))
         for key, where in self.ignored.items():
-            what = f"the column {shown(key)} is not read"
+            what = f"the column {quoted(key)} is not read"
             self.problems.append(Problem("key-ignored", where, what))
         if self.empty:
             what = f"{self.empty} rows without a token are left out"
@@ -192,11 +192,11 @@ class _Table:
 def _layout(row: Row, name: str, words: Sequence[str], problems: list[Problem]) -> Document:
     """The text and tokens of a row: as its text and offsets say, if they fit the tokens."""
     text, places = row.tree.get("text"), row.tree.get("offsets")
-    if isinstance(text, str) and fitting(text, places, words):
-        text = whole_text(text, row.where, problems)
+    if isinstance(text, str) and offsets_fit(text, places, words):
+        text = mend_surrogates(text, row.where, problems)
         spans = tuple((int(a), int(b)) for a, b in places)  # type: ignore[union-attr]
     else:
-        text, (spans,) = laid_out([words], row.where, problems)
+        text, (spans,) = lay_out_tokens([words], row.where, problems)
     attributes = tuple(
         (clean(key), clean(str(value)))
         for key, value in row.tree.items()
@@ -206,13 +206,13 @@ def _layout(row: Row, name: str, words: Sequence[str], problems: list[Problem]) 
     return Document(name, text, sentences=sentences, attributes=attributes, source=row.where)
 
 
-def fitting(text: str, places: object, words: Sequence[str]) -> bool:
+def offsets_fit(text: str, places: object, words: Sequence[str]) -> bool:
     """Return whether places are the offsets of words in a text, in order."""
     if not isinstance(places, list | tuple) or len(places) != len(words):
         return False
     last = 0
     for place, word in zip(places, words, strict=True):
-        ends = [whole(offset) for offset in place] if isinstance(place, list | tuple) else []
+        ends = [whole_number(offset) for offset in place] if isinstance(place, list | tuple) else []
         if len(ends) != 2 or ends[0] is None or ends[1] is None:
             return False
         start, end = ends[0], ends[1]
@@ -222,7 +222,7 @@ def fitting(text: str, places: object, words: Sequence[str]) -> bool:
     return True
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_datasets(path: Path, options: Options) -> Reading:
     """Read rows of tokens and tags, from a file or from a folder that `save_to_disk` wrote.
 
     Rows with a text and entities by offsets, or a text alone, are read as JSON Lines are.
@@ -266,7 +266,7 @@ def _rows_of_text(
     text: str, path: Path, options: Options, problems: list[Problem]
 ) -> Iterator[tuple[str, str, Tree]]:
     if text.lstrip()[:1] in ("{", "["):
-        yield from rows_of(text, path, options=options, problems=problems)
+        yield from json_objects(text, path, options=options, problems=problems)
         return
     lists = {*TOKENS, *TAGS, *(str(one) for one in options.columns or ())} - {"None"}
     for where, cells in rows_of_table(text, path, options=options, problems=problems):
@@ -274,7 +274,7 @@ def _rows_of_text(
         with options.document(problems, where):
             for key, cell in cells.items():
                 if key in lists:
-                    tree[key] = list_of(cell, where)
+                    tree[key] = literal_list(cell, where)
                 elif key == "offsets":
                     tree[key] = _nested(cell)
             yield where, f"{path.stem}:{where.rpartition(':')[2]}", tree
@@ -329,10 +329,10 @@ def _features(info: object) -> dict[str, list[str]]:
     if not isinstance(features, dict):
         inner = (_features(one) for one in list(info.values())[:50])
         return next((found for found in inner if found), {})
-    return names_of(features)
+    return names_of_labels(features)
 
 
-def names_of(features: Tree) -> dict[str, list[str]]:
+def names_of_labels(features: Tree) -> dict[str, list[str]]:
     """The names of the numbers in each column of class labels."""
     found = {}
     for column, feature in features.items():
@@ -414,7 +414,7 @@ def _object(file: Path) -> Tree:
 
 
 def _named(features: object) -> dict[str, list[str]]:
-    return names_of(features) if isinstance(features, dict) else {}
+    return names_of_labels(features) if isinstance(features, dict) else {}
 
 
 def _arrow(path: Path) -> Any:
@@ -492,7 +492,7 @@ def _rows(raw: bytes, path: Path) -> Iterator[tuple[str, str, Tree]]:
 
 OUTSIDE = "O"
 _DATA = "data-00000-of-00001.arrow"
-_KEEPS = Keeps(fragments=True, sentences=True)  # what is in pieces is named by flat_spans
+_KEEPS = Supports(fragments=True, sentences=True)  # what is in pieces is named by flat_spans
 
 
 def rows_of_documents(
@@ -530,7 +530,7 @@ def names_of_tags(rows: Sequence[Tree]) -> list[str]:
                        if f"{part}-{name}" in tags or part in "BI")]  # fmt: skip
 
 
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+def write_datasets(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write rows: the ending of the path says how.
 
     ``.parquet`` is parquet and ``.csv`` a table, anything else with an ending JSON Lines; a path
@@ -541,7 +541,7 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
         SettingsError: parquet or a folder needs pyarrow, which is not installed.
         DataError: the file cannot be written.
     """
-    cut, problems = cut_down(documents, _KEEPS, path)
+    cut, problems = reduce_to(documents, _KEEPS, path)
     rows, lost = rows_of_documents(cut, scheme)
     problems += lost
     relations = sum(len(document.relations) for document in cut)

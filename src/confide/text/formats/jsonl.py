@@ -14,24 +14,24 @@ from typing import Any
 
 from confide.errors import DataError, FormatError
 from confide.files import Tree
-from confide.text.document import PAIR, Document, Problem, Sentence, Span, packed
-from confide.text.draft import Draft, Source, opened
+from confide.text.document import PAIR, Document, Problem, Sentence, Span, pack_spans
+from confide.text.draft import Draft, Source, open_source
 from confide.text.files import write_parts
-from confide.text.formats.tools import LeftOut, Notes, parts_of, taken
+from confide.text.formats.tools import LeftOut, RecordProblems, records_in, tool_records
 from confide.text.places import CHARACTERS, UTF16
 from confide.text.reading import (
     Options,
     Reading,
     Version,
+    choose_versions,
     clean,
     malformed,
-    nothing_in,
-    settled,
-    shown,
-    whole,
-    whole_text,
+    mend_surrogates,
+    no_document,
+    quoted,
+    whole_number,
 )
-from confide.text.rows import Value, loaded, values_of
+from confide.text.rows import Value, json_values, parse_json
 
 # --- Documents from JSON objects ------------------------------------------------------------------
 #
@@ -88,7 +88,7 @@ class RecordReader:
             )
         if not isinstance(text, str):
             raise malformed('"text"', "a string", text, where=self._where)
-        text = whole_text(text, where, self.problems)
+        text = mend_surrogates(text, where, self.problems)
         given = row.get("id")
         called = clean(str(given)) if isinstance(given, str | int) else name
         draft = Draft(called, text, where, self.options, self.problems, units=units, keep=True)
@@ -161,7 +161,7 @@ class RecordReader:
     def _span(self, pair: object, what: str) -> Span:
         if type(pair) is list and len(pair) == 2 and type(pair[0]) is type(pair[1]) is int:
             return pair[0], pair[1]  # as nearly always
-        ends = [whole(end) for end in pair] if isinstance(pair, list) else []
+        ends = [whole_number(end) for end in pair] if isinstance(pair, list) else []
         if len(ends) != 2 or ends[0] is None or ends[1] is None:
             raise malformed(what, "whole numbers, a start and an end", pair, where=self._where)
         return ends[0], ends[1]
@@ -229,7 +229,7 @@ class RecordReader:
                 raise malformed(
                     "sentences or tokens out of order", "ascending offsets", item, where=self._where
                 )
-            sentences.append(Sentence(start, end, packed(tokens)))
+            sentences.append(Sentence(start, end, pack_spans(tokens)))
             last = end
         return tuple(sentences)
 
@@ -257,20 +257,20 @@ class RecordReader:
                 pairs.append((clean(key), clean(str(value))))
             elif value and key not in self._ignored:
                 self._ignored.add(key)
-                self._note("key-ignored", f"{shown(key)} is not understood, here and below")
+                self._note("key-ignored", f"{quoted(key)} is not understood, here and below")
         return tuple(pairs)
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_jsonl(path: Path, options: Options) -> Reading:
     """Read JSON Lines, or a JSON list of documents.
 
     Raises:
         FormatError: a line is not JSON or not a document (no text, an offset that is not a number).
         DataError: there is no document, or a type was not declared.
     """
-    source = opened(path, options)
+    source = open_source(path, options)
     text, source.text = source.text, ""
-    return annotated(source, values_of(text, path), format="jsonl")
+    return annotated(source, json_values(text, path), format="jsonl")
 
 
 def annotated(source: Source, values: Iterable[Value], *, format: str) -> Reading:
@@ -289,15 +289,15 @@ def annotated(source: Source, values: Iterable[Value], *, format: str) -> Readin
         if value is None:
             left.count("cancelled", where)
             return
-        tool, found = taken(value, Notes(where, problems, left, options.bare_type))
+        tool, found = tool_records(value, RecordProblems(where, problems, left, options.bare_type))
         tools.add(tool)
         for who, record, units in found:
             versions.append(Version(who, reader.document(record, name, where, units=units)))
 
     for where, name, given in values:
         try:
-            value = loaded(given, where) if isinstance(given, str) else given
-            parts = parts_of(value)
+            value = parse_json(given, where) if isinstance(given, str) else given
+            parts = records_in(value)
             if len(parts) == 1:
                 add(parts[0], name, where)
                 continue
@@ -312,7 +312,9 @@ def annotated(source: Source, values: Iterable[Value], *, format: str) -> Readin
         raise _nothing(left, problems, source.path)
     if "Prodigy" in tools:  # its records have no ids: the text says which belong together
         versions = _named_alike(versions)
-    chosen = settled(versions, options.annotators, where=str(source.path), problems=problems)
+    chosen = choose_versions(
+        versions, options.annotators, where=str(source.path), problems=problems
+    )
     details = {"encoding": source.encoding, **chosen.details}
     if any(tools):
         details["written by"] = " and ".join(sorted(tools - {""}))
@@ -324,7 +326,7 @@ def _nothing(left: LeftOut, problems: Sequence[Problem], path: Path) -> DataErro
     out = ", ".join(f"{count} {kind}" for kind, (count, _) in left.counts.items())
     if out:
         return DataError(f"no document was accepted: {out}", where=str(path))
-    return nothing_in(path, problems, "the file is empty")
+    return no_document(path, problems, "the file is empty")
 
 
 def _named_alike(versions: list[Version]) -> list[Version]:
@@ -340,14 +342,16 @@ def _named_alike(versions: list[Version]) -> list[Version]:
     return alike
 
 
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+def write_jsonl(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write documents in our own full form, which holds everything; `scheme` is not used."""
-    lines = (json.dumps(record(document), ensure_ascii=False) + "\n" for document in documents)
+    lines = (
+        json.dumps(document_record(document), ensure_ascii=False) + "\n" for document in documents
+    )
     write_parts(path, lines)
     return []
 
 
-def record(document: Document) -> Tree:
+def document_record(document: Document) -> Tree:
     """A document in our own full form; empty parts are left out, except the entities."""
     row: Tree = {"id": document.id, "text": document.text}
     row["entities"] = [

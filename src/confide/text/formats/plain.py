@@ -11,9 +11,9 @@ from pathlib import Path
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Problem
-from confide.text.files import LONGEST_JSON, decode, read_text, write_text
-from confide.text.reading import Options, Reading, clean, unheld, whole_text
-from confide.text.rows import Row, rows_of
+from confide.text.files import LONGEST_JSON, decode_text, read_text, write_text
+from confide.text.reading import Options, Reading, clean, mend_surrogates, unheld
+from confide.text.rows import Row, json_objects
 
 # --- Raw text -------------------------------------------------------------------------------------
 #
@@ -76,7 +76,7 @@ def read_fhir(path: Path, options: Options) -> Reading:
     problems: list[Problem] = []
     documents: list[Document] = []
     others: Counter[str] = Counter()
-    for where, _, tree in rows_of(text, path, options=options, problems=problems):
+    for where, _, tree in json_objects(text, path, options=options, problems=problems):
         for resource in _resources(Row(tree, where), 0):
             kind = str(resource.tree.get("resourceType", "nothing"))
             name = f"{kind}/{resource.name(('id',), str(len(documents) + 1))}"
@@ -175,5 +175,5 @@ def _text(row: Row, name: str, options: Options, problems: list[Problem]) -> str
     except (binascii.Error, ValueError) as error:
         raise FormatError("an attachment that is not base64", where=row.where) from error
     charset = options.encoding or (match[2] if match is not None else None)
-    text, _ = decode(raw, f"{row.where} {name}", encoding=charset)
-    return whole_text(text, row.where, problems)
+    text, _ = decode_text(raw, f"{row.where} {name}", encoding=charset)
+    return mend_surrogates(text, row.where, problems)

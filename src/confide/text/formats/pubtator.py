@@ -12,15 +12,15 @@ from pathlib import Path
 
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Problem, Relation
-from confide.text.draft import Draft, Source, gathered, opened
+from confide.text.draft import Draft, Source, open_source, read_documents
 from confide.text.files import LONGEST_LINE, lines_of, write_text
-from confide.text.reading import Options, Reading, place, shown, unheld, whole
+from confide.text.reading import Options, Reading, place, quoted, unheld, whole_number
 
 _HEAD = re.compile(r"([^|\t]+)\|([ta])\|(.*)", re.DOTALL)
 _NO_CONCEPT = frozenset(("", "-", "-1"))
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_pubtator(path: Path, options: Options) -> Reading:
     """Read a PubTator file (gzip or not).
 
     A mention's concepts are its identifiers, split at commas (at ``|`` if a seventh column names as
@@ -31,8 +31,8 @@ def read(path: Path, options: Options) -> Reading:
         FormatError: a line is not one of PubTator's, or belongs to another document.
         DataError: there is no document, or a type was not declared.
     """
-    source = opened(path, options, longest=LONGEST_LINE)
-    return gathered(source, _blocks(source), partial(_document, source), format="pubtator")
+    source = open_source(path, options, longest=LONGEST_LINE)
+    return read_documents(source, _blocks(source), partial(_document, source), format="pubtator")
 
 
 _Lines = list[tuple[str, str]]
@@ -69,7 +69,11 @@ def _document(source: Source, where: str, name: str, block: _Lines) -> Document:
             raise FormatError(
                 "a line of another document", expected=f"the id {name!r} first", where=at
             )
-        if len(fields) >= 5 and whole(fields[1]) is not None and whole(fields[2]) is not None:
+        if (
+            len(fields) >= 5
+            and whole_number(fields[1]) is not None
+            and whole_number(fields[2]) is not None
+        ):
             _mention(draft, fields, at)
         elif len(fields) in (4, 5) and fields[1]:
             novelty = (("novelty", fields[4]),) if len(fields) == 5 else ()
@@ -93,7 +97,7 @@ def _mention(draft: Draft, fields: list[str], where: str) -> None:
     cut = "|" if parts and raw.count("|") == parts.count("|") else ","
     draft.entity(
         kind,
-        [(whole(start) or 0, whole(end) or 0)],
+        [(whole_number(start) or 0, whole_number(end) or 0)],
         surface=surface,
         where=where,
         concepts=() if raw in _NO_CONCEPT else tuple(part for part in raw.split(cut) if part),
@@ -101,7 +105,7 @@ def _mention(draft: Draft, fields: list[str], where: str) -> None:
     )
 
 
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+def write_pubtator(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write documents as PubTator, and return what it cannot hold; `scheme` is not used.
 
     The title is the text up to the first newline; later newlines are written as spaces.
@@ -111,7 +115,7 @@ def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Proble
     for document in documents:
         name = re.sub(r"[|\s]+", "_", document.id) or "_"
         if name != document.id:
-            what = f"the id {shown(document.id)} is written as {name!r}"
+            what = f"the id {quoted(document.id)} is written as {name!r}"
             problems.append(Problem("id-changed", document.source or document.id, what))
         lines += _text_lines(name, document, problems)
         lines += [line for e in document.entities for line in _entity(name, document, e, problems)]

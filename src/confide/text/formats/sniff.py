@@ -10,7 +10,7 @@ from pathlib import Path
 
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError
 from confide.text.files import (
-    decode,
+    decode_text,
     files_below,
     is_folder,
     lines_of,
@@ -27,7 +27,7 @@ from confide.text.formats.docbin import is_docbin
 from confide.text.formats.hub import saved_split
 from confide.text.formats.plain import is_fhir
 from confide.text.formats.tables import header_of, is_notes
-from confide.text.formats.tools import shape_of
+from confide.text.formats.tools import token_format
 from confide.text.formats.webanno import is_webanno
 from confide.text.formats.xmi import ROOTS
 from confide.text.published import i2b2, relations
@@ -173,7 +173,7 @@ def detect(path: Path | str, encoding: str | None = None, *, skip_broken: bool =
     for name, marks in _BY_BYTES.items():
         if marks(raw):
             return name
-    text, _ = decode(raw, str(path), encoding=encoding)
+    text, _ = decode_text(raw, str(path), encoding=encoding)
     return _of_text(text[:_SAMPLE], path)
 
 
@@ -253,7 +253,7 @@ def _of_json(text: str, lines: list[str]) -> str:
         return "tacred"
     if is_fewrel(keys, inner):
         return "fewrel"
-    return shape_of(keys) or ("datasets" if hub.is_rows(keys) else "jsonl")
+    return token_format(keys) or ("datasets" if hub.is_rows(keys) else "jsonl")
 
 
 def one_corpus(folder: Path) -> bool:
@@ -313,7 +313,7 @@ def _standing_alone(folder: Path) -> str:
 #
 # The parts (train, dev, test) of one corpus, or several corpora.
 
-__all__ = ["BRAT", "PARTS", "grouped"]
+__all__ = ["BRAT", "PARTS", "group_corpora"]
 
 PARTS = ("train", "dev", "test")
 _PART_NAMES = (
@@ -329,7 +329,7 @@ _PART_NAMES = (
 )
 
 
-def grouped(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
+def group_corpora(paths: Sequence[Path]) -> dict[str, dict[str, list[Path]]]:
     """Group files by corpus and part, in the order in which they were given.
 
     Files in one folder whose names differ only in words such as train, devel or test form one

@@ -14,11 +14,11 @@ from pathlib import Path
 from confide.errors import DataError, FormatError
 from confide.files import Tree
 from confide.text.document import Document, Entity, Problem, Relation
-from confide.text.draft import Source, opened
+from confide.text.draft import Source, open_source
 from confide.text.files import LONGEST_LINE, write_text
 from confide.text.formats.jsonl import annotated
-from confide.text.reading import Keeps, Options, Reading, cut_down, shown, unheld
-from confide.text.rows import Value, value_of
+from confide.text.reading import Options, Reading, Supports, quoted, reduce_to, unheld
+from confide.text.rows import Value, literal_value
 from confide.text.segment import segmented
 
 # --- Tables with a header -------------------------------------------------------------------------
@@ -143,7 +143,7 @@ def read_notes(path: Path, options: Options) -> Reading:
         FormatError: there is no column of texts, or a row does not fit the header.
         DataError: there is no text.
     """
-    source = opened(path, options, longest=LONGEST_LINE)
+    source = open_source(path, options, longest=LONGEST_LINE)
     rows = list(rows_of_table(source.text, path, options=options, problems=source.problems))
     stated = options.columns or (None, None)
     full: list[tuple[str, str, str, Cells]] = []
@@ -205,12 +205,12 @@ def _annotated(
 def _value(cell: str, where: str) -> object:
     """The value of a cell with annotation, its tuples as lists. Raises FormatError."""
     try:
-        return json.loads(json.dumps(value_of(cell)))
+        return json.loads(json.dumps(literal_value(cell)))
     except (ValueError, TypeError) as error:
         raise FormatError(
             "a cell of a column with annotation that is no JSON",
             expected='[{"start": 0, "end": 4, "label": "Drug"}, ...]',
-            got=shown(cell),
+            got=quoted(cell),
             where=where,
             fix="export it again, as JSON if the tool can",
         ) from error
@@ -221,7 +221,7 @@ def write_notes(documents: Sequence[Document], path: Path, scheme: str) -> list[
 
     `scheme` is not used. Raises DataError if the file cannot be written.
     """
-    cut, problems = cut_down(documents, Keeps(attributes=True), path)
+    cut, problems = reduce_to(documents, Supports(attributes=True), path)
     names = dict.fromkeys(key for document in cut for key, _ in document.attributes)
     columns = ["id", "text", *(name for name in names if name not in ("id", "text") and name)]
     page = io.StringIO(newline="")

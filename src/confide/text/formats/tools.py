@@ -13,11 +13,28 @@ from typing import Any, NamedTuple, TypeGuard
 from confide.errors import FormatError
 from confide.files import Tree
 from confide.text.document import PAIR, Document, Entity, Problem
-from confide.text.draft import Link, Marked, Mention, document_of, gathered, marked_of, opened
+from confide.text.draft import (
+    TokenDocument,
+    TokenLink,
+    TokenMention,
+    document_from_tokens,
+    open_source,
+    read_documents,
+    tokens_of_document,
+)
 from confide.text.files import write_text
 from confide.text.places import CHARACTERS, UTF16
-from confide.text.reading import Keeps, Options, Reading, cut_down, malformed, shown, unheld, whole
-from confide.text.rows import Key, Row, rows_of
+from confide.text.reading import (
+    Options,
+    Reading,
+    Supports,
+    malformed,
+    quoted,
+    reduce_to,
+    unheld,
+    whole_number,
+)
+from confide.text.rows import Key, Row, json_objects
 from confide.text.segment import segmented
 
 # --- Records of annotation tools
@@ -36,7 +53,7 @@ _PUB_KEYS = frozenset(
 )
 
 
-class Taken(NamedTuple):
+class AnnotatorRecord(NamedTuple):
     """One annotator's version of a text, as a record of our own, and how its offsets may count."""
 
     annotator: str
@@ -71,7 +88,7 @@ _NAMED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Notes:
+class RecordProblems:
     """Where a record stands, and where to write down what it loses."""
 
     where: str
@@ -106,7 +123,7 @@ _MARKS = frozenset((
 ))  # fmt: skip
 
 
-def parts_of(value: object) -> list[object]:
+def records_in(value: object) -> list[object]:
     """The records of a value of a file: of an export of one object those in it, else itself."""
     if not isinstance(value, dict) or "text" in value:
         return [value]
@@ -126,7 +143,7 @@ def parts_of(value: object) -> list[object]:
     return parts
 
 
-def taken(value: object, notes: Notes) -> tuple[str, list[Taken]]:
+def tool_records(value: object, notes: RecordProblems) -> tuple[str, list[AnnotatorRecord]]:
     """The tool that wrote a record ("" for our own form), and each annotator's version of it.
 
     Raises:
@@ -140,7 +157,7 @@ def taken(value: object, notes: Notes) -> tuple[str, list[Taken]]:
         for tool, belongs, turned in _TOOLS:
             if belongs(value):
                 return tool, list(turned(value, notes))
-    return "", [Taken("", value)]
+    return "", [AnnotatorRecord("", value)]
 
 
 # --- spaCy's training data, and NER Annotator's -------------------------------------------
@@ -152,7 +169,7 @@ def _is_pair(value: object) -> TypeGuard[list[Any]]:
     return isinstance(value[0], str) and isinstance(value[1], dict)
 
 
-def _pair(text: str, said: Tree) -> Taken:
+def _pair(text: str, said: Tree) -> AnnotatorRecord:
     """A text and what is said of it: spans are in groups, and whole texts in categories."""
     spans, cats = said.get("spans"), said.get("cats")
     record: Tree = {**said, "text": text}
@@ -160,15 +177,17 @@ def _pair(text: str, said: Tree) -> Taken:
         record["spans"] = [one for group in spans.values() for one in group]
     if isinstance(cats, dict):
         record["meta"] = record.pop("cats")
-    return Taken("", record, (CHARACTERS,))
+    return AnnotatorRecord("", record, (CHARACTERS,))
 
 
 def _is_ner_annotator(row: Tree) -> bool:
     return "classes" in row and "text" in row
 
 
-def _ner_annotator(row: Tree, notes: Notes) -> Iterator[Taken]:
-    yield Taken("", {key: row[key] for key in row if key != "classes"}, (UTF16, CHARACTERS))
+def _ner_annotator(row: Tree, notes: RecordProblems) -> Iterator[AnnotatorRecord]:
+    yield AnnotatorRecord(
+        "", {key: row[key] for key in row if key != "classes"}, (UTF16, CHARACTERS)
+    )
 
 
 # --- MedCATtrainer ------------------------------------------------------------------------
@@ -184,7 +203,7 @@ def _is_medcat(row: Tree) -> bool:
     return known and "text" in row and "annotations" in row
 
 
-def _medcat(row: Tree, notes: Notes) -> Iterator[Taken]:
+def _medcat(row: Tree, notes: RecordProblems) -> Iterator[AnnotatorRecord]:
     """Annotations by concept; what was deleted, killed or called irrelevant is left out."""
     entities: list[Tree] = []
     for one in notes.rows(row, "annotations"):
@@ -201,7 +220,7 @@ def _medcat(row: Tree, notes: Notes) -> Iterator[Taken]:
     record: Tree = {"text": row["text"], "entities": entities, "meta": about}
     if row.get("id") is not None:
         record["id"] = row["id"]
-    yield Taken(about.get("project", ""), record, (CHARACTERS,))
+    yield AnnotatorRecord(about.get("project", ""), record, (CHARACTERS,))
 
 
 # --- Label Studio -------------------------------------------------------------------------
@@ -211,7 +230,7 @@ def _is_label_studio(row: Tree) -> bool:
     return "text" not in row and isinstance(row.get("data"), dict)
 
 
-def _label_studio(row: Tree, notes: Notes) -> Iterator[Taken]:
+def _label_studio(row: Tree, notes: RecordProblems) -> Iterator[AnnotatorRecord]:
     data = row["data"]
     strings = [value for value in data.values() if isinstance(value, str)]
     text = data.get("text", strings[0] if len(strings) == 1 else None)
@@ -223,14 +242,14 @@ def _label_studio(row: Tree, notes: Notes) -> Iterator[Taken]:
         record["id"] = row["id"]
     if not done:
         notes.left.count("not-annotated", notes.where)
-        yield Taken("", record)
+        yield AnnotatorRecord("", record)
     for number, one in enumerate(done, 1):
         if one.get("was_cancelled") or one.get("skipped"):
             notes.left.count("cancelled", notes.where)
             continue
         entities, relations = _results(one.get("result"), notes)
         who = _person(one) or (f"annotation {number}" if len(done) > 1 else "")
-        yield Taken(who, {**record, "entities": entities, "relations": relations})
+        yield AnnotatorRecord(who, {**record, "entities": entities, "relations": relations})
 
 
 def _person(row: Tree) -> str:
@@ -241,7 +260,7 @@ def _person(row: Tree) -> str:
     return str(person) if isinstance(person, str | int) else ""
 
 
-def _results(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
+def _results(given: object, notes: RecordProblems) -> tuple[list[Tree], list[Tree]]:
     """The entities and relations of one annotation."""
     entities: list[Tree] = []
     relations: list[Tree] = []
@@ -257,11 +276,11 @@ def _results(given: object, notes: Notes) -> tuple[list[Tree], list[Tree]]:
             entities += _regions(value, item.get("id"), notes)
         else:
             kind = item.get("type") if isinstance(item, dict) else type(item).__name__
-            notes.lost("key-ignored", f"a result of type {shown(str(kind))} is not understood")
+            notes.lost("key-ignored", f"a result of type {quoted(str(kind))} is not understood")
     return entities, relations
 
 
-def _regions(value: Tree, name: object, notes: Notes) -> Iterator[Tree]:
+def _regions(value: Tree, name: object, notes: RecordProblems) -> Iterator[Tree]:
     """A region as an entity for each of its labels; the first has its id."""
     labels = value["labels"]
     if len(labels) > _MOST_LABELS:
@@ -281,7 +300,7 @@ def _is_label_studio_min(row: Tree) -> bool:
     return "annotation_id" in row or {"annotator", "lead_time"} <= row.keys()
 
 
-def _label_studio_min(row: Tree, notes: Notes) -> Iterator[Taken]:
+def _label_studio_min(row: Tree, notes: RecordProblems) -> Iterator[AnnotatorRecord]:
     """JSON-MIN: a row for each annotation, its regions in lists under the names of the controls."""
     entities: list[Tree] = []
     rest: Tree = {}
@@ -299,7 +318,9 @@ def _label_studio_min(row: Tree, notes: Notes) -> Iterator[Taken]:
         fits = [key for key, one in rest.items() if isinstance(one, str) and _fits(one, entities)]
         text = rest.pop(fits[0]) if fits else None
     record: Tree = {"text": text, "entities": entities, "meta": rest}
-    yield Taken(_person(row), record if row.get("id") is None else {**record, "id": row["id"]})
+    yield AnnotatorRecord(
+        _person(row), record if row.get("id") is None else {**record, "id": row["id"]}
+    )
 
 
 def _fits(text: str, entities: Sequence[Tree]) -> bool:
@@ -314,7 +335,7 @@ def _is_prodigy(row: Tree) -> bool:
     return "text" in row and ("answer" in row or "_input_hash" in row or "_task_hash" in row)
 
 
-def _prodigy(row: Tree, notes: Notes) -> Iterator[Taken]:
+def _prodigy(row: Tree, notes: RecordProblems) -> Iterator[AnnotatorRecord]:
     if not notes.accepted(row.get("answer")):
         return
     spans = [span for span in notes.rows(row, "spans") if notes.accepted(span.get("answer"))]
@@ -341,7 +362,7 @@ def _prodigy(row: Tree, notes: Notes) -> Iterator[Taken]:
               if key not in _KEPT_BY_PRODIGY and not key.startswith("_")}  # fmt: skip
     record |= {"text": row["text"], "entities": entities, "relations": relations}
     person = row.get("_annotator_id") or row.get("_session_id") or ""
-    yield Taken(person if isinstance(person, str) else "", record, (CHARACTERS,))
+    yield AnnotatorRecord(person if isinstance(person, str) else "", record, (CHARACTERS,))
 
 
 def _place(span: Tree) -> tuple[int | None, int | None, str]:
@@ -349,7 +370,7 @@ def _place(span: Tree) -> tuple[int | None, int | None, str]:
 
 
 def _offset(row: Tree, key: str) -> int | None:
-    return whole(row.get(key))
+    return whole_number(row.get(key))
 
 
 def _end(relation: Tree, side: str, at: dict[object, str]) -> str:
@@ -370,7 +391,7 @@ def _is_pubannotation(row: Tree) -> bool:
     return "text" in row and ("denotations" in row or "sourcedb" in row or "tracks" in row)
 
 
-def _pubannotation(row: Tree, notes: Notes) -> Iterator[Taken]:
+def _pubannotation(row: Tree, notes: RecordProblems) -> Iterator[AnnotatorRecord]:
     """Denotations, attributes and relations; each of several tracks is an annotator's version."""
     tracks = notes.rows(row, "tracks")
     meta = {key: value for key, value in row.items() if key not in _PUB_KEYS}
@@ -386,10 +407,10 @@ def _pubannotation(row: Tree, notes: Notes) -> Iterator[Taken]:
     for track in tracks or [row]:
         project = track.get("project")
         annotator = project if tracks and isinstance(project, str) else ""
-        yield Taken(annotator, {**record, **_denoted(track, notes)})
+        yield AnnotatorRecord(annotator, {**record, **_denoted(track, notes)})
 
 
-def _denoted(track: Tree, notes: Notes) -> Tree:
+def _denoted(track: Tree, notes: RecordProblems) -> Tree:
     """The entities and relations of a track; a chain of fragments is one entity."""
     entities: dict[str, Tree] = {}
     for number, one in enumerate(notes.rows(track, "denotations"), 1):
@@ -423,7 +444,7 @@ def _denoted(track: Tree, notes: Notes) -> Tree:
     for one, subject, value in said:
         key, about = one.get("pred"), known.get(str(one.get(subject)))
         if about is None or not isinstance(key, str):
-            notes.lost("dangling-attribute", f"{shown(str(key))} is of no denotation")
+            notes.lost("dangling-attribute", f"{quoted(str(key))} is of no denotation")
         elif key == _CONCEPT and "fragments" in about:
             about.setdefault("concepts", []).append(str(one.get(value)))
         else:
@@ -432,7 +453,10 @@ def _denoted(track: Tree, notes: Notes) -> Tree:
     return {"entities": list(entities.values()), "relations": relations}
 
 
-_TOOLS: tuple[tuple[str, Callable[[Tree], bool], Callable[[Tree, Notes], Iterator[Taken]]], ...] = (
+_TOOLS: tuple[
+    tuple[str, Callable[[Tree], bool], Callable[[Tree, RecordProblems], Iterator[AnnotatorRecord]]],
+    ...,
+] = (
     ("Label Studio", _is_label_studio, _label_studio),
     ("Label Studio, JSON-MIN", _is_label_studio_min, _label_studio_min),
     ("Prodigy", _is_prodigy, _prodigy),
@@ -446,7 +470,7 @@ _TOOLS: tuple[tuple[str, Callable[[Tree], bool], Callable[[Tree, Notes], Iterato
 #
 # Doccano, Prodigy, Label Studio and PubAnnotation.
 #
-# Each tool has its `Keeps` and one function from a document to its record; all are read by `jsonl`.
+# Each tool has its `Supports` and one function from a document to its record; `jsonl` reads all.
 
 _FROM, _TO = itemgetter(0), itemgetter(1)
 Writer = Callable[[Sequence[Document], Path, str], list[Problem]]
@@ -456,7 +480,7 @@ Writer = Callable[[Sequence[Document], Path, str], list[Problem]]
 class Tool:
     """A tool's form: what it keeps, a document's record, and whether the file is one list."""
 
-    keeps: Keeps
+    keeps: Supports
     record: Callable[[Document], Tree]
     one_list: bool = False
 
@@ -465,7 +489,7 @@ def writer(tool: Tool) -> Writer:
     """The writer of a tool's form; it raises DataError if the file cannot be written."""
 
     def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-        cut, problems = cut_down(documents, tool.keeps, path)
+        cut, problems = reduce_to(documents, tool.keeps, path)
         lines = [json.dumps(tool.record(document), ensure_ascii=False) for document in cut]
         if tool.one_list:
             write_text(path, "[" + ",\n".join(lines) + "]\n")
@@ -626,11 +650,11 @@ _PUBANNOTATION = frozenset((
     "id", "sourceid", "sourcedb", "divid", "text", "denotations", "relations", "attributes",
     "modifications", "tracks", "namespaces",
 ))  # fmt: skip
-DOCCANO = Tool(Keeps(relations=True, attributes=True), _to_doccano)
-PRODIGY = Tool(Keeps(relations=True, attributes=True), _to_prodigy)
-LABEL_STUDIO = Tool(Keeps(relations=True, attributes=True), _to_label_studio, one_list=True)
+DOCCANO = Tool(Supports(relations=True, attributes=True), _to_doccano)
+PRODIGY = Tool(Supports(relations=True, attributes=True), _to_prodigy)
+LABEL_STUDIO = Tool(Supports(relations=True, attributes=True), _to_label_studio, one_list=True)
 PUBANNOTATION = Tool(
-    Keeps(fragments=True, relations=True, concepts=True, said=True, attributes=True),
+    Supports(fragments=True, relations=True, concepts=True, said=True, attributes=True),
     _to_pubannotation,
     one_list=True,
 )
@@ -682,7 +706,7 @@ SHAPES = (GLINER, SPERT, DYGIE)
 _QUIET = frozenset(("dataset", "_sentence_start", "sentence_start"))
 
 
-def shape_of(keys: Sequence[str]) -> str | None:
+def token_format(keys: Sequence[str]) -> str | None:
     """The form that the keys of a record are of."""
     known = set(keys)
     if {"tokenized_text", "ner"} <= known:
@@ -705,11 +729,11 @@ def reader(shape: Shape) -> Callable[[Path, Options], Reading]:
                 source.problems.append(Problem("empty-document", where, what))
                 return None
             _note_keys(shape, tree, ignored, where=where, problems=source.problems)
-            return document_of(marked, options, source.problems)
+            return document_from_tokens(marked, options, source.problems)
 
-        source = opened(path, options)
-        rows = rows_of(source.text, path, options=options, problems=source.problems)
-        return gathered(source, rows, one, format=shape.name)
+        source = open_source(path, options)
+        rows = json_objects(source.text, path, options=options, problems=source.problems)
+        return read_documents(source, rows, one, format=shape.name)
 
     return read
 
@@ -728,7 +752,7 @@ def _note_keys(
         problems.append(Problem("key-ignored", where, what, lost=True))
 
 
-def _marked(shape: Shape, row: Row, name: str) -> Marked:
+def _marked(shape: Shape, row: Row, name: str) -> TokenDocument:
     sentences = (
         [row.strings(one, f'"{shape.tokens}"') for one in row.values(shape.tokens)]
         if shape.sentences
@@ -739,7 +763,9 @@ def _marked(shape: Shape, row: Row, name: str) -> Marked:
         for key, value in row.tree.items()
         if key not in shape.known and key not in _QUIET and isinstance(value, str | int | float)
     ]
-    marked = Marked(row.name((shape.id,), name), row.where, sentences, attributes=tuple(extra))
+    marked = TokenDocument(
+        row.name((shape.id,), name), row.where, sentences, attributes=tuple(extra)
+    )
     for item in _items(shape, row, shape.mentions):
         marked.mentions.append(_mention(shape, row, item))
     for item in _items(shape, row, shape.links):
@@ -758,22 +784,22 @@ def _items(shape: Shape, row: Row, key: str) -> Iterator[object]:
             raise row.malformed(f'"{key}"', "a list for each sentence", value)
 
 
-def _mention(shape: Shape, row: Row, item: object) -> Mention:
+def _mention(shape: Shape, row: Row, item: object) -> TokenMention:
     what = f'an item of "{shape.mentions}"'
     start, end = (row.whole(row.part(item, key, what), what) for key in shape.mention[:2])
     kind = row.type(row.part(item, shape.mention[2], what), f"the type of {what}")
-    return Mention(start, end + shape.last, kind)
+    return TokenMention(start, end + shape.last, kind)
 
 
-def _link(shape: Shape, row: Row, item: object, mentions: Sequence[Mention]) -> Link:
+def _link(shape: Shape, row: Row, item: object, mentions: Sequence[TokenMention]) -> TokenLink:
     what = f'an item of "{shape.links}"'
     kind = row.type(row.part(item, shape.link[0], what), f"the type of {what}")
     numbers = [row.whole(row.part(item, key, what), what) for key in shape.link[1:]]
     if len(numbers) == 2:
-        return Link(kind, numbers[0], numbers[1])
+        return TokenLink(kind, numbers[0], numbers[1])
     at = {(one.start, one.end - 1): place for place, one in reversed([*enumerate(mentions)])}
     head, tail = (at.get((a, b), -1) for a, b in (numbers[:2], numbers[2:]))
-    return Link(kind, head, tail)
+    return TokenLink(kind, head, tail)
 
 
 # --- writing GLiNER's form ----------------------------------------------------------------
@@ -785,10 +811,10 @@ def write_gliner(documents: Sequence[Document], path: Path, scheme: str) -> list
     Nested entities are kept, several fragments and white space are not. Raises DataError if the
     file cannot be written.
     """
-    cut, problems = cut_down(documents, Keeps(relations=True, sentences=True), path)
+    cut, problems = reduce_to(documents, Supports(relations=True, sentences=True), path)
     records: list[Tree] = []
     for document in cut:
-        marked = marked_of(document, problems)
+        marked = tokens_of_document(document, problems)
         for part in _by_sentence(marked, problems) if marked is not None else ():
             (tokens,) = part.sentences
             records.append(
@@ -804,7 +830,7 @@ def write_gliner(documents: Sequence[Document], path: Path, scheme: str) -> list
     return [*problems, *_respaced(documents, path)]
 
 
-def _by_sentence(marked: Marked, problems: list[Problem]) -> list[Marked]:
+def _by_sentence(marked: TokenDocument, problems: list[Problem]) -> list[TokenDocument]:
     """A document cut into one for each sentence; what crosses a border is reported as lost."""
     starts = marked.starts
     if len(starts) == 1:
@@ -812,7 +838,9 @@ def _by_sentence(marked: Marked, problems: list[Problem]) -> list[Marked]:
     home = [bisect_right(starts, mention.start) - 1 for mention in marked.mentions]
     borders = [*starts[1:], starts[-1] + len(marked.sentences[-1])]
     parts = [
-        Marked(f"{marked.id}:{number}", marked.where, [sentence], attributes=marked.attributes)
+        TokenDocument(
+            f"{marked.id}:{number}", marked.where, [sentence], attributes=marked.attributes
+        )
         for number, sentence in enumerate(marked.sentences, 1)
     ]
     places: dict[int, tuple[int, int]] = {}

@@ -13,10 +13,26 @@ from pathlib import Path
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Problem, Sentence, Span
-from confide.text.draft import Draft, Marked, marked_of
+from confide.text.draft import Draft, TokenDocument, tokens_of_document
 from confide.text.files import lines_of, read_text, write_text
-from confide.text.formats.xmi import NAMED_ENTITY, RELATION, called, is_linguistic, short, units_of
-from confide.text.reading import Keeps, Options, Reading, clean, cut_down, file_name, shown, unheld
+from confide.text.formats.xmi import (
+    NAMED_ENTITY,
+    RELATION,
+    is_linguistic,
+    name_of_item,
+    short,
+    utf16_offsets,
+)
+from confide.text.reading import (
+    Options,
+    Reading,
+    Supports,
+    clean,
+    file_name,
+    quoted,
+    reduce_to,
+    unheld,
+)
 from confide.text.segment import segmented
 
 MARK = "#FORMAT=WebAnno TSV 3"
@@ -79,7 +95,7 @@ def is_webanno(text: str) -> bool:
     return text.lstrip("\ufeff").startswith(MARK)
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_webanno(path: Path, options: Options) -> Reading:
     """Read a file as one document, called as the file.
 
     Raises:
@@ -113,21 +129,21 @@ def _layers(lines: Sequence[str], path: Path) -> Iterator[_Layer]:
                 raise FormatError(
                     "a layer of another form",
                     expected="#T_SP=name|feature, #T_RL or #T_CH",
-                    got=shown(line),
+                    got=quoted(line),
                     where=f"{path}:{number}",
                 )
             if not features and kind == "T_RL":
                 raise FormatError(
                     "a layer of relations that does not say what they link",
                     expected="#T_RL=name|feature|BT_layer of its ends",
-                    got=shown(line),
+                    got=quoted(line),
                     where=f"{path}:{number}",
                 )
             if features and features[-1].startswith("ROLE_"):
                 raise FormatError(
                     "a column of roles without one of what they lead to",
                     expected="#T_SP=name|ROLE_slot|type of the target",
-                    got=shown(line),
+                    got=quoted(line),
                     where=f"{path}:{number}",
                 )
             yield _Layer(name, kind, tuple(features), first)
@@ -144,7 +160,7 @@ def _row(page: _Page, cells: Sequence[str], where: str) -> None:
         raise FormatError(
             "not a line of WebAnno TSV 3",
             expected="1-1 TAB 0-4 TAB token TAB features",
-            got=shown("\t".join(cells)),
+            got=quoted("\t".join(cells)),
             where=where,
         )
     start, end = int(offsets[1]), int(offsets[2])
@@ -257,13 +273,13 @@ def _document(page: _Page, options: Options) -> Document:
     name = page.path.name.partition(".")[0] or page.path.name
     draft = Draft(name, text, str(page.path), options, page.problems, sentences)
     for key, span in page.spans.items():
-        kind, concepts, attributes = called(span.layer.name, span.features)
+        kind, concepts, attributes = name_of_item(span.layer.name, span.features)
         fragment = places.get(span.start, 0), places.get(span.end, 0)
         name = "\0".join(key)
         draft.entity(kind, [fragment], given=name, concepts=concepts, attributes=attributes)
     for layer, source, target, numbers, features in page.links:
         ends = _link_ends(page, layer, source, target, numbers=numbers)
-        kind, _, attributes = called(layer.name, features)
+        kind, _, attributes = name_of_item(layer.name, features)
         draft.relation(kind, *map("\0".join, ends), attributes=attributes)
     quiet = sorted(short(name) for name in page.ignored if is_linguistic(name))
     if quiet:
@@ -346,7 +362,7 @@ def _or_none(number: str | None) -> str:
 #
 # Named entities with identifiers, and relations.
 
-_KEEPS = Keeps(relations=True, concepts=True, sentences=True)
+_KEEPS = Supports(relations=True, concepts=True, sentences=True)
 _HEAD = (
     f"{MARK}.3",
     f"#T_SP={NAMED_ENTITY}|identifier|value",
@@ -357,17 +373,17 @@ _SPECIAL = re.compile(r"[\\\[\]|_;*]|->")
 _BLANK = re.compile(r"[\t\n\r\0]")
 
 
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+def write_webanno(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write a folder of files; `scheme` is not used.
 
     Entities are widened to tokens. White space other than blanks, and one line end between two
     sentences, is lost. Raises DataError if the files cannot be written.
     """
-    cut, problems = cut_down(documents, _KEEPS, path)
+    cut, problems = reduce_to(documents, _KEEPS, path)
     taken: set[str] = set()
     several = other = 0
     for document in map(segmented, cut):
-        marked = marked_of(document, problems)
+        marked = tokens_of_document(document, problems)
         if marked is None:
             continue
         name = file_name(document.id, taken)
@@ -395,10 +411,10 @@ def _kept(document: Document) -> str:
     return "".join(pieces)
 
 
-def _lines(document: Document, marked: Marked) -> Iterator[str]:
+def _lines(document: Document, marked: TokenDocument) -> Iterator[str]:
     yield from _HEAD
     offsets = [offset for one in document.sentences for token in one.tokens for offset in token]
-    units = units_of(document.text, offsets)
+    units = utf16_offsets(document.text, offsets)
     ends_at: dict[int, list[str]] = {}
     labels: dict[int, list[str]] = {}
     names = _names(document)

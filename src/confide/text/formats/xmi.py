@@ -18,8 +18,17 @@ from xml.sax.saxutils import quoteattr
 from confide.errors import FormatError
 from confide.text.document import Document, Problem, Sentence, Span
 from confide.text.draft import Draft
-from confide.text.files import Element, exists, parse, write_text
-from confide.text.reading import Keeps, Options, Reading, clean, cut_down, file_name, unheld, whole
+from confide.text.files import Element, exists, parse_xml, write_text
+from confide.text.reading import (
+    Options,
+    Reading,
+    Supports,
+    clean,
+    file_name,
+    reduce_to,
+    unheld,
+    whole_number,
+)
 from confide.text.segment import segmented
 
 # --- Annotation layers of WebAnno and INCEpTION ---------------------------------------------------
@@ -56,14 +65,14 @@ def short(name: str) -> str:
     return name.rpartition(".")[2] or name
 
 
-def called(
+def name_of_item(
     layer: str, features: Mapping[str, str]
 ) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
     """The type of an item, its concepts, and its other features as attributes.
 
     The type is the value of the first feature that usually holds it, or else the layer's name.
 
-    >>> called("webanno.custom.Drug", {"identifier": "C1", "dose": "5"})
+    >>> name_of_item("webanno.custom.Drug", {"identifier": "C1", "dose": "5"})
     ('Drug', ('C1',), (('dose', '5'),))
     """
     key = next((key for key in _VALUES if features.get(key, "").strip()), "")
@@ -96,10 +105,10 @@ class Units:
         return offset if self._places is None else self._places[offset]
 
 
-def units_of(text: str, offsets: Sequence[int]) -> list[int]:
+def utf16_offsets(text: str, offsets: Sequence[int]) -> list[int]:
     r"""Ascending offsets in characters as UTF-16 units.
 
-    >>> units_of("a\U0001f600b", [0, 1, 2, 3])
+    >>> utf16_offsets("a\U0001f600b", [0, 1, 2, 3])
     [0, 1, 3, 4]
     """
     found: list[int] = []
@@ -158,14 +167,14 @@ class _Cas:
         self.problems.append(Problem(kind, self.where, what, lost=True))
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_xmi(path: Path, options: Options) -> Reading:
     """Read a file as one document, called as its DocumentMetaData says, or as the file.
 
     Raises:
         FormatError: it is not XMI, or has no text.
         DataError: a type was not declared.
     """
-    root, encoding = parse(path, options.encoding)
+    root, encoding = parse_xml(path, options.encoding)
     if short(root.tag.replace("}", ".")) != "XMI":
         raise FormatError("not XMI", expected="<xmi:XMI>", got=root.tag[:60], where=str(path))
     problems: list[Problem] = []
@@ -227,7 +236,7 @@ def _layer(tag: str) -> str:
 
 def _span(features: dict[str, str], units: Units, cas: _Cas, layer: str) -> Span | None:
     ends = [features[key] for key in ("begin", "end")]
-    begin, behind = map(whole, ends)
+    begin, behind = map(whole_number, ends)
     if begin is None or behind is None:
         raise FormatError("begin and end", expected="whole numbers", where=cas.where)
     start, end = units(begin), units(behind)
@@ -247,7 +256,7 @@ def _values(path: Path) -> frozenset[tuple[str, str]]:
     file = path.with_name(TYPES)
     if not exists(file):
         return frozenset()
-    root, _ = parse(file, None)
+    root, _ = parse_xml(file, None)
     found: set[tuple[str, str]] = set()
     for kind in (one for one in root.iter() if _name(one) == "typeDescription"):
         layer = next(((one.text or "").strip() for one in kind if _name(one) == "name"), "")
@@ -277,7 +286,7 @@ def _add_entities(cas: _Cas, draft: Draft) -> None:
             if not item.layer.startswith((_SEGMENTATION, *_QUIET)) and "metadata" not in item.layer:
                 cas.ignored[short(item.layer)] += 1
             continue
-        kind, concepts, attributes = called(item.layer, _plain(item, cas))
+        kind, concepts, attributes = name_of_item(item.layer, _plain(item, cas))
         draft.entity(kind, [item.span], given=name, concepts=concepts, attributes=attributes)
 
 
@@ -297,7 +306,7 @@ def _add_relations(cas: _Cas, draft: Draft) -> None:
         elif ends is not None:
             features = {key: value for key, value in item.features.items()
                         if key not in _NOTHING and value not in ends}  # fmt: skip
-            kind, _, attributes = called(item.layer, features)
+            kind, _, attributes = name_of_item(item.layer, features)
             draft.relation(kind, *ends, attributes=attributes)
         elif name in draft.names:
             for key in item.features:
@@ -347,7 +356,7 @@ def _sentences(cas: _Cas) -> tuple[Sentence, ...]:
 #
 # UIMA CAS, one file for each document, with the type system that INCEpTION needs beside.
 
-_KEEPS = Keeps(relations=True, concepts=True, sentences=True)
+_KEEPS = Supports(relations=True, concepts=True, sentences=True)
 _NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _CORE = "de.tudarmstadt.ukp.dkpro.core.api."
 _SPACES = {
@@ -374,13 +383,13 @@ _TYPES: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-def write(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
+def write_xmi(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
     """Write a folder: NamedEntity with value and identifier, relations as webanno.custom.Relation.
 
     `scheme` is not used. A character that XML cannot hold is written as U+FFFD, and reported.
     Raises DataError if the files cannot be written.
     """
-    cut, problems = cut_down(documents, _KEEPS, path)
+    cut, problems = reduce_to(documents, _KEEPS, path)
     several = sum(len(entity.concepts) > 1 for one in cut for entity in one.entities)
     taken: set[str] = set()
     for document in map(segmented, cut):
@@ -403,7 +412,7 @@ def _lines(document: Document, text: str) -> Iterator[str]:
         borders |= {offset for token in sentence.tokens for offset in token}
     borders |= {offset for entity in document.entities for offset in (entity.start, entity.end)}
     order = sorted(borders)
-    places = dict(zip(order, units_of(text, order), strict=True))
+    places = dict(zip(order, utf16_offsets(text, order), strict=True))
     spaces = " ".join(f'xmlns:{key}="http:///{value}.ecore"' for key, value in _SPACES.items())
     yield '<?xml version="1.0" encoding="UTF-8"?>'
     yield f'<xmi:XMI xmlns:xmi="http://www.omg.org/XMI" {spaces} xmi:version="2.0">'

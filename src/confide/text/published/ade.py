@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Document, Problem, Span
-from confide.text.draft import Draft, Source, gathered, joined
+from confide.text.draft import Draft, Source, join_sentences, read_documents
 from confide.text.files import lines_of, read_text
-from confide.text.reading import Options, Reading, is_number, shown
+from confide.text.reading import Options, Reading, is_number, quoted
 
 EFFECTS, DOSES, NEGATIVES = "DRUG-AE.rel", "DRUG-DOSE.rel", "ADE-NEG.txt"
 _TYPES = {EFFECTS: "AE", DOSES: "Dose"}
@@ -61,7 +61,7 @@ class _Abstract:
     negative: dict[str, str] = field(default_factory=dict)
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_ade(path: Path, options: Options) -> Reading:
     """Read the corpus: all sentences of an abstract form one document, named by its PubMed id.
 
     From a folder, all of the three files that exist are read. `DRUG-AE.rel` is read with the
@@ -76,8 +76,8 @@ def read(path: Path, options: Options) -> Reading:
     return _reading(path, options, "ade")
 
 
-def read_positive(path: Path, options: Options) -> Reading:
-    """Read the corpus without `ADE-NEG.txt`; otherwise as `read`."""
+def read_ade_positive(path: Path, options: Options) -> Reading:
+    """Read the corpus without `ADE-NEG.txt`; otherwise as `read_ade`."""
     return _reading(path, options, "ade-positive")
 
 
@@ -122,7 +122,7 @@ def _reading(path: Path, options: Options, name: str) -> Reading:
         problems.append(Problem("abstracts-divided", str(path), what))
     source = Source(path, options, "", encodings[0], problems)
     rows = ((abstract.source, id, abstract) for id, abstract in abstracts.items())
-    reading = gathered(source, rows, partial(_document, source), format=name)
+    reading = read_documents(source, rows, partial(_document, source), format=name)
     return replace(reading, details={"files": ", ".join(files), **reading.details})
 
 
@@ -247,7 +247,7 @@ def _document(source: Source, where: str, name: str, abstract: _Abstract) -> Doc
         text: _solved(text, rows, source.problems) for text, rows in abstract.positive.items()
     }
     ordered = sorted(solved, key=lambda text: solved[text][0])
-    whole = joined([*ordered, *abstract.negative])
+    whole = join_sentences([*ordered, *abstract.negative])
     draft = source.draft(name, whole.text, where, sentences=whole.sentences)
     marked: dict[tuple[str, _Mention], tuple[int, int, str]] = {}
     for text, start in zip(ordered, whole.starts, strict=False):
@@ -266,7 +266,7 @@ def _relate(draft: Draft, rows: Sequence[_Row], names: dict[tuple[str, _Mention]
         type = _RELATIONS[row.other.type]
         head, tail = (names.get((row.sentence, end)) for end in (row.drug, row.other))
         if head is None or tail is None:
-            what = f"{type} of {shown(row.drug.surface)}: a mention is not in the sentence"
+            what = f"{type} of {quoted(row.drug.surface)}: a mention is not in the sentence"
             draft.note("dangling-relation", what, where=row.where)
             continue
         earlier = seen.setdefault((type, head, tail), row.where)
@@ -303,7 +303,7 @@ def _solved(
     begin = max(begins, default=min(mention.begin for mention in places))
     found: dict[_Mention, Span] = {}
     for mention, where in first.items():
-        named, count = f"{mention.type} {shown(mention.surface)}", len(places[mention])
+        named, count = f"{mention.type} {quoted(mention.surface)}", len(places[mention])
         if not count:
             what = f"{named} is not in the sentence"
             problems.append(Problem("not-in-sentence", where, what, lost=True))

@@ -16,11 +16,19 @@ from typing import Any
 from confide.errors import ConfideError, DataError, FormatError
 from confide.files import Tree, json_of
 from confide.text.document import PAIR, Document, Problem, Sentence, Span
-from confide.text.draft import Draft, Source, gathered, one_sentence, opened
-from confide.text.files import LONGEST_LINE, inside, lines_of, read_text
+from confide.text.draft import Draft, Source, one_sentence, open_source, read_documents
+from confide.text.files import LONGEST_LINE, archive_member, lines_of, read_text
 from confide.text.places import LONGEST_NAME, WAYS, Effort, place_mentions
-from confide.text.reading import Options, Reading, clean, malformed, shown, whole, whole_text
-from confide.text.rows import rows_of, value_of
+from confide.text.reading import (
+    Options,
+    Reading,
+    clean,
+    malformed,
+    mend_surrogates,
+    quoted,
+    whole_number,
+)
+from confide.text.rows import json_objects, literal_value
 
 # --- Common parts ---------------------------------------------------------------------------------
 #
@@ -32,7 +40,7 @@ _MAP_LINE = re.compile(r"(\S.*?)\s+(\d+)", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class PairEnd:
     """An end of a pair: what the file calls it, its type and its identifier ("": none).
 
     `fragments` is its place in the text, None if it was not found.
@@ -45,7 +53,7 @@ class End:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class PairLine:
     """A line of such a format. `label` is the relation; None if nobody says whether there is one.
 
     `sentences` is empty if the file gives no tokens. `paired` is false if the pair must not be
@@ -55,14 +63,14 @@ class Line:
     id: str
     where: str
     text: str
-    ends: tuple[End, End]
+    ends: tuple[PairEnd, PairEnd]
     label: str | None
     attributes: tuple[tuple[str, str], ...] = ()
     sentences: tuple[Sentence, ...] = ()
     paired: bool = True
 
 
-def pair_document(line: Line, options: Options, problems: list[Problem]) -> Document:
+def pair_document(line: PairLine, options: Options, problems: list[Problem]) -> Document:
     """The line as a document of one sentence that asks about its pair, head T1 and tail T2.
 
     If an end was not found, the document has no pair and its relation is lost; the caller reports
@@ -120,13 +128,13 @@ def find_names(
     for number, place in zip(missing, placed, strict=True):
         name = names[number]
         if place is None or place.way not in WAYS[:3]:
-            what = f"{shown(name)} is not in the sentence: its pair is left out"
+            what = f"{quoted(name)} is not in the sentence: its pair is left out"
             problems.append(Problem("mention-not-found", where, what, lost=True))
             continue
         found[number] = place.fragments
         _doubt(name, place.places, where, problems)
         if place.way == WAYS[2]:
-            what = f"{shown(name)} is read {place.way}"
+            what = f"{quoted(name)} is read {place.way}"
             problems.append(Problem("text-mismatch", where, what))
     return [found.get(number) for number in range(len(names))]
 
@@ -144,7 +152,7 @@ def whole_words(text: str, name: str, *, taken: Sequence[Span] = ()) -> Iterator
 
 def _doubt(name: str, places: int, where: str, problems: list[Problem]) -> None:
     if places > 1:
-        what = f"{shown(name)} may stand at {places} places; read at the first"
+        what = f"{quoted(name)} may stand at {places} places; read at the first"
         problems.append(Problem("ambiguous-mention", where, what))
 
 
@@ -157,7 +165,7 @@ def map_problems(path: Path, labels: Iterable[tuple[str, str]]) -> list[Problem]
     Reading does not need a map; one that cannot be read, or that gives two relations one number, is
     a problem too.
     """
-    if inside(path) is not None or not path.parent.is_dir():
+    if archive_member(path) is not None or not path.parent.is_dir():
         return []
     first: dict[str, str] = {}
     lines: Counter[str] = Counter()
@@ -229,7 +237,7 @@ def read_nyt10(path: Path, options: Options) -> Reading:
         FormatError: a line does not have six or seven columns, or one is empty.
         DataError: there is no line, or the type was not declared.
     """
-    source, effort = opened(path, options, longest=LONGEST_LINE), Effort(str(path))
+    source, effort = open_source(path, options, longest=LONGEST_LINE), Effort(str(path))
     labels: list[tuple[str, str]] = []
     open_ended: list[str] = []
 
@@ -239,13 +247,13 @@ def read_nyt10(path: Path, options: Options) -> Reading:
         sentence, places = _placed(ends[2:], sentence, (where, effort), source.problems)
         labels.append((label, where))
         head, tail = (
-            End(name, options.bare_type, clean(concept), place)
+            PairEnd(name, options.bare_type, clean(concept), place)
             for name, concept, place in zip(ends[2:], ends, places, strict=False)
         )
-        line = Line(name, where, sentence, (head, tail), clean(label))
+        line = PairLine(name, where, sentence, (head, tail), clean(label))
         return pair_document(line, options, source.problems)
 
-    reading = gathered(source, source.lines(), one, format="nyt10")
+    reading = read_documents(source, source.lines(), one, format="nyt10")
     if open_ended:
         count = f"{len(open_ended)} of {len(reading.documents)}"
         what = f"{count} lines do not end with {END}: are they whole?"
@@ -329,9 +337,9 @@ def read_opennre(path: Path, options: Options) -> Reading:
         FormatError: a line is neither JSON nor a Python dict, or a part of it is not of its form.
         DataError: there is no line, or a type was not declared.
     """
-    source = opened(path, options)
+    source = open_source(path, options)
     reader = _Reader(source, Effort(str(path)))
-    reading = gathered(source, _rows(source), reader.document, format="opennre")
+    reading = read_documents(source, _rows(source), reader.document, format="opennre")
     if reader.bare:
         count = f"{len(reader.bare)} of {len(reading.documents)}"
         what = f"{count} lines have no relation: read without one"
@@ -359,7 +367,7 @@ def _is_row(line: str) -> bool:
 def _rows(source: Source) -> Iterator[tuple[str, str, Tree | str]]:
     """Every object or line of a file, where it stands, and a name for it."""
     if source.text.lstrip()[:1] == "[":
-        yield from rows_of(
+        yield from json_objects(
             source.text, source.path, options=source.options, problems=source.problems
         )
         return
@@ -369,12 +377,12 @@ def _rows(source: Source) -> Iterator[tuple[str, str, Tree | str]]:
 def _load(line: str, where: str) -> Tree:
     """A line as a dict, from JSON or else from a Python literal."""
     try:
-        row = value_of(line)
+        row = literal_value(line)
     except ValueError as error:
         raise FormatError(
             "a line that is neither JSON nor a Python dict",
             expected='{"text": ..., "h": {...}, "t": {...}, "relation": ...}',
-            got=shown(line),
+            got=quoted(line),
             where=where,
         ) from error
     if not isinstance(row, dict):
@@ -405,7 +413,7 @@ class _Reader:
             label = clean(label.strip())
             self.labels.append((label, where))
         own = row.get("id")
-        line = Line(
+        line = PairLine(
             clean(str(own)) if isinstance(own, str | int) else name,
             where,
             text,
@@ -421,11 +429,11 @@ class _Reader:
         if "text" in row:
             if not isinstance(row["text"], str):
                 raise malformed("the text", "a string", row["text"], where=where)
-            return whole_text(row["text"], where, self.problems), None
+            return mend_surrogates(row["text"], where, self.problems), None
         tokens = row.get("token")
         if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
             raise malformed("a line without text", '"text" or a list "token"', tokens, where=where)
-        tokens = [whole_text(token, where, self.problems) for token in tokens]
+        tokens = [mend_surrogates(token, where, self.problems) for token in tokens]
         spans: list[Span] = []
         for token in tokens:
             start = spans[-1][1] + 1 if spans else 0
@@ -434,8 +442,8 @@ class _Reader:
 
     def _ends(
         self, row: Tree, text: str, tokens: list[Span] | None, *, where: str
-    ) -> tuple[End, End]:
-        ends: list[End] = []
+    ) -> tuple[PairEnd, PairEnd]:
+        ends: list[PairEnd] = []
         for side in ("h", "t"):
             item = row.get(side)
             if not isinstance(item, dict):
@@ -447,7 +455,7 @@ class _Reader:
 
     def _end(
         self, item: Tree, text: str, tokens: list[Span] | None, *, taken: Sequence[Span], where: str
-    ) -> End:
+    ) -> PairEnd:
         name, kind, given = item.get("name"), item.get("type"), item.get("id")
         if not isinstance(name, str | None) or not isinstance(kind, str | None):
             raise malformed("name or type of an end", "strings", item, where=where)
@@ -460,7 +468,7 @@ class _Reader:
             )
         else:
             fragments = self._position(item["pos"], text, tokens, name=wanted, where=where)
-        return End(wanted, clean(kind or "") or self.options.bare_type, concept, fragments)
+        return PairEnd(wanted, clean(kind or "") or self.options.bare_type, concept, fragments)
 
     def _position(
         self, given: Any, text: str, tokens: list[Span] | None, *, name: str, where: str
@@ -474,7 +482,7 @@ class _Reader:
         unit = "characters" if tokens is None else "tokens"
         if not 0 <= start < end <= known:
             slug = "empty-span" if start >= end else "beyond-text"
-            what = f"{shown(name)} {start}-{end} points nowhere in {known} {unit}"
+            what = f"{quoted(name)} {start}-{end} points nowhere in {known} {unit}"
             self.problems.append(Problem(slug, where, what, lost=True))
             return None
         if tokens is not None:
@@ -482,11 +490,11 @@ class _Reader:
         start += len(text[start:end]) - len(text[start:end].lstrip())
         found = text[start:end].strip()
         if not found:
-            what = f"{shown(name)} is white space in the text"
+            what = f"{quoted(name)} is white space in the text"
             self.problems.append(Problem("empty-span", where, what, lost=True))
             return None
         if name and _letters(name) != _letters(found):
-            what = f"{shown(name)} is {shown(found)} in the text"
+            what = f"{quoted(name)} is {quoted(found)} in the text"
             self.problems.append(Problem("text-mismatch", where, what))
         return ((start, start + len(found)),)
 
@@ -503,7 +511,7 @@ class _Reader:
         """Report keys that are not read, each once."""
         for key in sorted(set(keys) - self._ignored):
             self._ignored.add(key)
-            what = f"{shown(key)} is not read, here and further on"
+            what = f"{quoted(key)} is not read, here and further on"
             self.problems.append(Problem("key-ignored", where, what, lost=True))
 
 
@@ -561,7 +569,7 @@ def read_pgr(path: Path, options: Options) -> Reading:
         FormatError: a column is missing, a row has other columns, or a value is invalid.
         DataError: there is no row, or a type was not declared.
     """
-    source, effort = opened(path, options, longest=LONGEST_LINE), Effort(str(path))
+    source, effort = open_source(path, options, longest=LONGEST_LINE), Effort(str(path))
     lines = list(source.lines())
     if len(lines) < 2:
         raise DataError("the table has no rows", where=str(path))
@@ -573,7 +581,7 @@ def read_pgr(path: Path, options: Options) -> Reading:
         return pair_document(found, options, source.problems)
 
     curated = "yes" if _CONFIRMATION in header else "no"
-    return gathered(source, lines[1:], one, format="pgr", curated=curated)
+    return read_documents(source, lines[1:], one, format="pgr", curated=curated)
 
 
 def is_pgr(lines: Sequence[str]) -> bool:
@@ -609,7 +617,7 @@ def _row(header: Sequence[str], line: str, where: str) -> dict[str, str]:
 
 def _line(
     row: dict[str, str], name: str, where: str, problems: list[Problem], *, effort: Effort
-) -> Line:
+) -> PairLine:
     raw = row["SENTENCE"]
     text, shifts = unescaped(raw)
     names = [unescaped(row[end])[0].strip() for end in _ENDS]
@@ -620,7 +628,7 @@ def _line(
         fits = bool(wanted) and text[slice(*span)].casefold() == wanted.casefold()
         places.append((span,) if fits else None)
         if not fits:
-            what = f"{end.lower()} {shown(wanted)} is {shown(raw[start:stop])} at its offsets"
+            what = f"{end.lower()} {quoted(wanted)} is {quoted(raw[start:stop])} at its offsets"
             problems.append(Problem("offset-mismatch", where, what))
     for number, place in enumerate(places):
         if place is None:
@@ -629,14 +637,14 @@ def _line(
                 text, [names[number]], where=where, problems=problems, effort=effort, taken=taken
             )
     gene, phenotype = (
-        End(wanted, end.capitalize(), clean(row[f"{end}_ID"].strip()), place)
+        PairEnd(wanted, end.capitalize(), clean(row[f"{end}_ID"].strip()), place)
         for end, wanted, place in zip(_ENDS, names, places, strict=True)
     )
     label = _label(row, where)
     if label is None:
         what = "nobody knows whether the label is right: the pair is left out"
         problems.append(Problem("uncertain-label", where, what, lost=True))
-    return Line(
+    return PairLine(
         name,
         where,
         text,
@@ -655,16 +663,16 @@ def _label(row: dict[str, str], where: str) -> bool | None:
         raise FormatError(
             "a label or its confirmation",
             expected="True or False; C, I or U",
-            got=f"{shown(row['RELATION'])} {shown(row.get(_CONFIRMATION, ''))}",
+            got=f"{quoted(row['RELATION'])} {quoted(row.get(_CONFIRMATION, ''))}",
             where=where,
         )
     return None if verdict == "U" else label is not _VERDICTS[verdict]
 
 
 def _offset(row: dict[str, str], column: str, where: str) -> int:
-    value = whole(row[column])
+    value = whole_number(row[column])
     if value is None:
-        got = shown(row[column])
+        got = quoted(row[column])
         raise FormatError(f"{column} is no offset", expected="a whole number", got=got, where=where)
     return value
 

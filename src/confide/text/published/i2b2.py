@@ -11,17 +11,17 @@ from typing import NamedTuple
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Document, Problem, Sentence, Span
-from confide.text.draft import Draft, Source, gathered
-from confide.text.files import Element, lines_of, parse, read_text
+from confide.text.draft import Draft, Source, read_documents
+from confide.text.files import Element, lines_of, parse_xml, read_text
 from confide.text.reading import (
     NO_DATA,
     Options,
     Reading,
     clean,
-    merged_fragments,
-    shown,
-    shown_at,
-    whole,
+    merge_fragments,
+    quoted,
+    quoted_at,
+    whole_number,
 )
 
 # --- i2b2/VA 2010
@@ -101,7 +101,7 @@ def read_2010(path: Path, options: Options) -> Reading:
         )
     source = Source(path, options, "", options.encoding or "utf-8")
     rows = ((str(next(iter(files.values()))), name, files) for name, files in sorted(notes.items()))
-    return gathered(source, rows, partial(_document_2010, source), format="i2b2")
+    return read_documents(source, rows, partial(_document_2010, source), format="i2b2")
 
 
 def belongs(path: Path) -> bool:
@@ -248,15 +248,15 @@ def _concept(note: _Lines, match: Parts, where: str) -> None:
     draft.options.require(kind, where)
     span = span_of(note.lines, place)
     if span is None:
-        what = f"{kind} {shown(surface)} points to a line or token that the note has not"
+        what = f"{kind} {quoted(surface)} points to a line or token that the note has not"
         draft.note("beyond-text", what, where=where)
         return
-    if not agree(draft.text, span, surface):
-        what = f"{kind} {shown(surface)} is {shown_at(draft.text, [span])} in the text"
+    if not same_words(draft.text, span, surface):
+        what = f"{kind} {quoted(surface)} is {quoted_at(draft.text, [span])} in the text"
         draft.note("text-mismatch", what, lost=False, where=where)
     same = draft.entities.get(note.at.get(place, ""))
     if same is not None:
-        what = f"{kind} {shown(surface)} stands where {same.type} {same.id} does"
+        what = f"{kind} {quoted(surface)} stands where {same.type} {same.id} does"
         if same.type == kind:
             draft.note("duplicate-mention", what, lost=False, where=where)
             return
@@ -270,7 +270,7 @@ def _assertion(note: _Lines, match: Parts, where: str) -> None:
     (surface, place), value = _mention(match, 1), match[7]
     name = note.at.get(place)
     if name is None:
-        what = f"{value}: no concept stands at the place of {shown(surface)}"
+        what = f"{value}: no concept stands at the place of {quoted(surface)}"
         note.draft.note("dangling-attribute", what, where=where)
         return
     entity = note.draft.entities[name]
@@ -278,7 +278,7 @@ def _assertion(note: _Lines, match: Parts, where: str) -> None:
     note.draft.entities[name] = replace(entity, attributes=said)
 
 
-def agree(text: str, span: Span, surface: str) -> bool:
+def same_words(text: str, span: Span, surface: str) -> bool:
     """Return whether a stretch equals a surface apart from case and white space."""
     if span[1] - span[0] > 2 * len(surface) + _SLACK:
         return False
@@ -290,13 +290,13 @@ def _relation(note: _Lines, match: Parts, where: str) -> None:
     names = [note.at.get(end.place) for end in ends]
     for end, name in zip(ends, names, strict=True):
         if name is None:
-            what = f"{kind}: no concept stands at the place of {shown(end.surface)}"
+            what = f"{kind}: no concept stands at the place of {quoted(end.surface)}"
             draft.note("dangling-relation", what, where=where)
             return
         span = draft.entities[name].fragments[0]
-        if not agree(draft.text, span, end.surface):
-            found = shown_at(draft.text, [span])
-            what = f"{kind} of {shown(end.surface)} goes to {found}, which stands there"
+        if not same_words(draft.text, span, end.surface):
+            found = quoted_at(draft.text, [span])
+            what = f"{kind} of {quoted(end.surface)} goes to {found}, which stands there"
             draft.note("text-mismatch", what, lost=False, where=where)
     head, tail = map(str, names)
     draft.relation(kind, head, tail, where=where)
@@ -354,7 +354,7 @@ def read_2009(path: Path, options: Options) -> Reading:
         raise MissingDataError("there are no entries", expected=_ENTRY_FORM, where=str(path))
     source = Source(path, options, "", options.encoding or "utf-8")
     rows = ((str(file), _stem(file.name), (file, lines)) for file, lines in entries.items())
-    return gathered(source, rows, partial(_document_2009, source), format="i2b2-2009")
+    return read_documents(source, rows, partial(_document_2009, source), format="i2b2-2009")
 
 
 def _data(file: Path) -> bool:
@@ -407,7 +407,7 @@ def _fields(line: str, where: str) -> Iterator[tuple[str, str, str]]:
         match = _FIELD.match(line, place)
         if match is None:
             raise FormatError(
-                "not an entry", expected=_ENTRY_FORM, got=shown(line[place:]), where=where
+                "not an entry", expected=_ENTRY_FORM, got=quoted(line[place:]), where=where
             )
         yield match[1], match[2], match[3]
         place = match.end()
@@ -449,14 +449,14 @@ def _medication(note: _Lines, kind: str, surface: str, places: str, *, where: st
         line, token, last_line, last_token = (int(part) for part in match.groups())
         span = span_of(note.lines, (line, token, last_line, last_token))
         if span is None:
-            what = f"{kind} {shown(surface)} points to a line or token that the note has not"
+            what = f"{kind} {quoted(surface)} points to a line or token that the note has not"
             draft.note("beyond-text", what, where=where)
             return ""
         spans.append(span)
-    fragments = merged_fragments(spans)
+    fragments = merge_fragments(spans)
     words = surface.replace(" ... ", " ")
-    if len(fragments) == 1 and not agree(draft.text, fragments[0], words):
-        what = f"{kind} {shown(surface)} is {shown_at(draft.text, fragments)} in the text"
+    if len(fragments) == 1 and not same_words(draft.text, fragments[0], words):
+        what = f"{kind} {quoted(surface)} is {quoted_at(draft.text, fragments)} in the text"
         draft.note("text-mismatch", what, lost=False, where=where)
     if (kind, fragments) not in note.at:
         key = draft.entity(kind, fragments, where=where)
@@ -489,7 +489,7 @@ def read_xml(path: Path, options: Options) -> Reading:
         FormatError: there is no TEXT, or a tag points nowhere because it has no numbers.
         DataError: a type was not declared.
     """
-    root, encoding = parse(path, options.encoding)
+    root, encoding = parse_xml(path, options.encoding)
     held = root.find("TEXT")
     tags = root.find("TAGS")
     if held is None or tags is None:
@@ -532,12 +532,12 @@ def _said(tag: Element, named: str) -> tuple[tuple[str, str], ...]:
 def _tag_entity(draft: Draft, tag: Element) -> None:
     named = next((key for key in ("TYPE", "type") if tag.get(key, "").strip()), "")
     kind = clean(tag.get(named, "").strip() or tag.tag)
-    start, end = (whole(tag.get(key)) for key in ("start", "end"))
+    start, end = (whole_number(tag.get(key)) for key in ("start", "end"))
     if start is None or end is None:
         raise FormatError(
             "a tag's start and end",
             expected="whole numbers",
-            got=shown(f"{tag.get('start')} {tag.get('end')}"),
+            got=quoted(f"{tag.get('start')} {tag.get('end')}"),
             where=draft.where,
         )
     said = _said(tag, named)

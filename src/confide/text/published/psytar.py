@@ -17,10 +17,10 @@ from pathlib import Path
 
 from confide.errors import DataError, FormatError
 from confide.text.document import Document, Problem, Span
-from confide.text.draft import Source, gathered, joined
+from confide.text.draft import Source, join_sentences, read_documents
 from confide.text.files import read_bytes, zipped_files
 from confide.text.places import WAYS, Effort, place_mentions
-from confide.text.reading import Options, Reading, clean, extra, is_number, shown
+from confide.text.reading import Options, Reading, clean, extra, is_number, quoted
 
 ZIP = b"PK\x03\x04"
 """The first bytes of every .xlsx file."""
@@ -63,7 +63,7 @@ class _Review:
     at: dict[int, dict[str, _Sentence]] = field(default_factory=dict)
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_psytar(path: Path, options: Options) -> Reading:
     """Read the workbook: each review becomes a document, named by its `drug_id`.
 
     Documents have the attributes "drug" and "domain", both the drug's name in lower case.
@@ -89,7 +89,7 @@ def read(path: Path, options: Options) -> Reading:
     source = Source(path, options, "", "", problems)
     rows = ((review.source, id, review) for id, review in reviews.items())
     said = ", ".join(counted) or "none"
-    return gathered(source, rows, partial(_document, source), format="psytar", mentions=said)
+    return read_documents(source, rows, partial(_document, source), format="psytar", mentions=said)
 
 
 # --- the workbook -------------------------------------------------------------------------
@@ -134,7 +134,7 @@ def _must_be_small(raw: bytes, path: Path) -> None:
         tags = part.count(b"<")
         at_once += 0 if name.startswith(_SHEETS) else tags
         if max(tags // 2, at_once) > MOST_CELLS:
-            raise _too_large(path, f"more than {MOST_CELLS:,} tags in {shown(name)}")
+            raise _too_large(path, f"more than {MOST_CELLS:,} tags in {quoted(name)}")
 
 
 def _too_large(path: Path, what: str) -> FormatError:
@@ -175,7 +175,7 @@ def _rows(
         if review and is_number(index):
             yield _Row(f"{where}:{number}", review, int(index), text, cells)
         elif review or text:  # the last line, of sums, has none
-            what = f"no drug_id, or a sentence_index that is no number: {shown(review)}"
+            what = f"no drug_id, or a sentence_index that is no number: {quoted(review)}"
             problems.append(Problem("row-without-key", f"{where}:{number}", what, lost=True))
 
 
@@ -222,26 +222,26 @@ def _add_mentions(
         options.require(type, row.where)
         ways["not placed" if place is None else place.way] += 1
         if sentence is None or place is None:
-            what = f"{name} {shown(mention)} is not in sentence {row.index} of {row.review}"
+            what = f"{name} {quoted(mention)} is not in sentence {row.index} of {row.review}"
             problems.append(Problem("mention-not-found", row.where, what, lost=True))
             continue
         key = (type, place.fragments)
         if place.places > 1:
-            what = f"{name} {shown(mention)} may stand at {place.places} places; read at the first"
+            what = f"{name} {quoted(mention)} may stand at {place.places} places; read at the first"
             problems.append(Problem("ambiguous-mention", row.where, what))
         if place.way == WAYS[4]:
             start, end = place.fragments[0]
-            what = f"{name} {shown(mention)} is {shown(text[start:end])} in the sentence"
+            what = f"{name} {quoted(mention)} is {quoted(text[start:end])} in the sentence"
             problems.append(Problem("text-mismatch", row.where, what))
         if key in sentence.mentions:
-            what = f"{name} {shown(mention)} stands where {sentence.mentions[key]} does"
+            what = f"{name} {quoted(mention)} stands where {sentence.mentions[key]} does"
             problems.append(Problem("duplicate-mention", row.where, what))
         sentence.mentions.setdefault(key, name)
 
 
 def _document(source: Source, where: str, name: str, review: _Review) -> Document:
     """A review as a document."""
-    whole = joined(sentence.text for sentence in review.sentences)
+    whole = join_sentences(sentence.text for sentence in review.sentences)
     drug = (name.rpartition(".")[0] or name).lower()
     about = (("domain", drug), ("drug", drug))
     draft = source.draft(name, whole.text, where, sentences=whole.sentences, attributes=about)

@@ -14,22 +14,29 @@ from confide.files import Tree, json_of
 from confide.text.document import Document, Problem, Sentence, Span, pair_attributes
 from confide.text.draft import (
     Draft,
-    Link,
-    Marked,
-    Mention,
     Source,
-    document_of,
-    gathered,
-    joined,
-    laid_out,
+    TokenDocument,
+    TokenLink,
+    TokenMention,
+    document_from_tokens,
+    join_sentences,
+    lay_out_tokens,
     one_sentence,
-    opened,
+    open_source,
+    read_documents,
 )
-from confide.text.files import LONGEST_LINE, Element, files_below, inside, is_folder, parse
-from confide.text.places import Stretch
-from confide.text.published.bags import End, Line, pair_document
-from confide.text.reading import Options, Reading, clean, merged_fragments, shown, whole_text
-from confide.text.rows import Row, rows_of
+from confide.text.files import (
+    LONGEST_LINE,
+    Element,
+    archive_member,
+    files_below,
+    is_folder,
+    parse_xml,
+)
+from confide.text.places import TextPart
+from confide.text.published.bags import PairEnd, PairLine, pair_document
+from confide.text.reading import Options, Reading, clean, mend_surrogates, merge_fragments, quoted
+from confide.text.rows import Row, json_objects
 
 # --- ChemProt as SciBERT's authors published it ---------------------------------------------------
 #
@@ -59,9 +66,9 @@ def read_chemprot(path: Path, options: Options) -> Reading:
         FormatError: a line is not JSON, has no text or label, or does not mark two arguments.
         DataError: there is no line, or the type was not declared.
     """
-    source = opened(path, options)
-    rows = rows_of(source.text, path, options=options, problems=source.problems)
-    return gathered(source, rows, partial(_chemprot_document, source), format="chemprot")
+    source = open_source(path, options)
+    rows = json_objects(source.text, path, options=options, problems=source.problems)
+    return read_documents(source, rows, partial(_chemprot_document, source), format="chemprot")
 
 
 def is_chemprot(lines: Sequence[str]) -> bool:
@@ -123,7 +130,7 @@ def _chemprot_document(source: Source, where: str, name: str, row: Tree) -> Docu
         raise FormatError(
             "a line without text or label", expected='"text" and "label", strings', where=where
         )
-    found = unmarked(whole_text(text, where, source.problems))
+    found = unmarked(mend_surrogates(text, where, source.problems))
     if found is None:
         raise FormatError(
             "the text does not mark two arguments",
@@ -134,7 +141,7 @@ def _chemprot_document(source: Source, where: str, name: str, row: Tree) -> Docu
     draft.sentences = one_sentence(found.text)
     for key in sorted(row.keys() - {"text", "label"}):
         if row[key]:
-            draft.note("key-ignored", f"{shown(key)} is not read")
+            draft.note("key-ignored", f"{quoted(key)} is not read")
     ends = [draft.entity(source.options.bare_type, [span]) for span in found[1:]]
     draft.pair(ends[0], ends[1], clean(label.strip()))
     return draft.document()
@@ -163,14 +170,16 @@ def read_biobert(path: Path, options: Options) -> Reading:
         FormatError: a line's columns differ from those of the first, or a label is empty.
         DataError: there is no sentence, or a type was not declared.
     """
-    source = opened(path, options, longest=LONGEST_LINE)
+    source = open_source(path, options, longest=LONGEST_LINE)
     rows = list(source.lines())
     headed = bool(rows) and rows[0][2].split("\t") == HEADER
 
     def one(where: str, name: str, line: str) -> Document:
         return _biobert_document(source, where, name, _columns(line, where, headed=headed))
 
-    return gathered(source, rows[headed:], one, format="biobert", header="yes" if headed else "no")
+    return read_documents(
+        source, rows[headed:], one, format="biobert", header="yes" if headed else "no"
+    )
 
 
 def is_biobert(lines: Sequence[str]) -> bool:
@@ -208,7 +217,7 @@ def _biobert_document(source: Source, where: str, name: str, row: tuple[str, str
         draft.pair(found[0], found[1], RELATED if label == POSITIVE else label)
     else:
         draft.pair("", "", None)
-        what = f"the label {shown(label)} of a sentence with {len(found)} blinded entities"
+        what = f"the label {quoted(label)} of a sentence with {len(found)} blinded entities"
         draft.note("not-one-pair", what)
     return draft.document()
 
@@ -251,7 +260,7 @@ def read_semeval(path: Path, options: Options) -> Reading:
         FormatError: a line is not of this format, or a sentence does not mark e1 and e2 once each.
         DataError: there is no sentence, or the type was not declared.
     """
-    source = opened(path, options, longest=LONGEST_LINE)
+    source = open_source(path, options, longest=LONGEST_LINE)
     items = list(_items(source))
     bare = [item for item in items if item.label is None]
     if bare:
@@ -260,7 +269,7 @@ def read_semeval(path: Path, options: Options) -> Reading:
         )
         source.problems.append(Problem("no-label", bare[0].where, what))
     rows = ((item.where, item.number, item) for item in items)
-    return gathered(source, rows, partial(_semeval_document, source), format="semeval")
+    return read_documents(source, rows, partial(_semeval_document, source), format="semeval")
 
 
 def is_semeval(lines: Sequence[str]) -> bool:
@@ -285,7 +294,7 @@ def _items(source: Source) -> Iterator[_Item]:
             item.label = line
         else:
             error = FormatError(
-                f"a line that is no sentence, label or comment: {shown(line)}",
+                f"a line that is no sentence, label or comment: {quoted(line)}",
                 expected='number TAB "text", then Relation(e1,e2) or Other, then Comment:',
                 where=where,
             )
@@ -368,9 +377,9 @@ def read_tacred(path: Path, options: Options) -> Reading:
         FormatError: a record does not have TACRED's form.
         DataError: there is no record, or a type was not declared.
     """
-    source = opened(path, options)
-    rows = rows_of(source.text, path, options=options, problems=source.problems)
-    return gathered(source, rows, partial(_tacred, source), format="tacred")
+    source = open_source(path, options)
+    rows = json_objects(source.text, path, options=options, problems=source.problems)
+    return read_documents(source, rows, partial(_tacred, source), format="tacred")
 
 
 def _tacred(source: Source, where: str, name: str, tree: Tree) -> Document:
@@ -390,7 +399,7 @@ def _tacred(source: Source, where: str, name: str, tree: Tree) -> Document:
     ]
     if isinstance(row.tree.get("docid"), str):
         pairs.append(("docid", row.string("docid")))
-    line = Line(
+    line = PairLine(
         row.name(("id",), name),
         row.where,
         text,
@@ -407,7 +416,7 @@ def _one(spans: Sequence[Span]) -> tuple[Sentence, ...]:
 
 
 def _sentence(row: Row, key: str, problems: list[Problem]) -> tuple[str, tuple[Span, ...]]:
-    text, spans = laid_out([row.words(key)], row.where, problems)
+    text, spans = lay_out_tokens([row.words(key)], row.where, problems)
     if not spans:
         raise DataError("a record without a token", where=row.where)
     return text, spans[0]
@@ -423,7 +432,7 @@ def _stretch(places: Sequence[int], spans: Sequence[Span]) -> tuple[Span, ...] |
         start = fragments.pop()[0] if place == last + 1 and fragments else spans[place][0]
         fragments.append((start, spans[place][1]))
         last = place
-    return merged_fragments(fragments)
+    return merge_fragments(fragments)
 
 
 def _end(
@@ -434,13 +443,13 @@ def _end(
     row: Row,
     problems: list[Problem],
     concept: str = "",
-) -> End:
+) -> PairEnd:
     if fragments is None:
         what = f"{kind} is not among the tokens: its pair is left out"
         problems.append(Problem("beyond-text", row.where, what, lost=True))
-        return End("", kind, concept)
+        return PairEnd("", kind, concept)
     name = " ".join(text[start:end] for start, end in fragments)
-    return End(name, kind, concept, fragments)
+    return PairEnd(name, kind, concept, fragments)
 
 
 # --- FewRel -------------------------------------------------------------------------------
@@ -456,7 +465,7 @@ def read_fewrel(path: Path, options: Options) -> Reading:
         FormatError: the file or an instance does not have FewRel's form.
         DataError: there is no instance, or the type was not declared.
     """
-    source, more = opened(path, options), 0
+    source, more = open_source(path, options), 0
 
     def one(where: str, label: str, row: Row) -> Document:
         nonlocal more
@@ -466,12 +475,14 @@ def read_fewrel(path: Path, options: Options) -> Reading:
 
     rows = (
         (f"{path}#{clean(label)}:{number}", clean(label), row)
-        for where, _, tree in rows_of(source.text, path, options=options, problems=source.problems)
+        for where, _, tree in json_objects(
+            source.text, path, options=options, problems=source.problems
+        )
         for label in tree
         for number, row in enumerate(Row(tree, where).rows(label), 1)
     )
     named = ((where, label, Row(row.tree, where)) for where, label, row in rows)
-    reading = gathered(source, named, one, format="fewrel")
+    reading = read_documents(source, named, one, format="fewrel")
     if more:
         what = f"{more} entities stand at several places: the first is read"
         source.problems.append(Problem("ambiguous-mention", str(path), what))
@@ -503,7 +514,7 @@ def _fewrel(
             )
         )
     stem = row.where.rpartition("#")[2]
-    line = Line(stem, row.where, text, (ends[0], ends[1]), label, sentences=_one(spans))
+    line = PairLine(stem, row.where, text, (ends[0], ends[1]), label, sentences=_one(spans))
     return pair_document(line, options, problems), more
 
 
@@ -529,25 +540,25 @@ def read_docred(path: Path, options: Options) -> Reading:
         FormatError: a record does not have DocRED's form.
         DataError: there is no record, or a type was not declared.
     """
-    source = opened(path, options)
+    source = open_source(path, options)
     bare = 0
 
     def one(where: str, name: str, tree: Tree) -> Document:
         nonlocal bare
         bare += "labels" not in tree
-        return document_of(_marked(Row(tree, where), name), options, source.problems)
+        return document_from_tokens(_marked(Row(tree, where), name), options, source.problems)
 
-    rows = rows_of(source.text, path, options=options, problems=source.problems)
-    reading = gathered(source, rows, one, format="docred")
+    rows = json_objects(source.text, path, options=options, problems=source.problems)
+    reading = read_documents(source, rows, one, format="docred")
     if bare:
         what = f"{bare} of {len(reading.documents)} documents have no relations: read without"
         source.problems.append(Problem("no-label", str(path), what))
     return reading
 
 
-def _marked(row: Row, name: str) -> Marked:
+def _marked(row: Row, name: str) -> TokenDocument:
     sentences = [row.strings(one, '"sents"') for one in row.values("sents")]
-    marked = Marked(row.name(("title",), name), row.where, sentences)
+    marked = TokenDocument(row.name(("title",), name), row.where, sentences)
     starts = marked.starts
     vertices = row.values("vertexSet")
     for number, vertex in enumerate(vertices):
@@ -561,19 +572,19 @@ def _marked(row: Row, name: str) -> Marked:
             raise row.malformed('"h" and "t"', f"entities from 0 to {len(vertices) - 1}", head)
         evidence = " ".join(str(one) for one in label.values(_EVIDENCE))
         said = ((_EVIDENCE, evidence),) if evidence else ()
-        marked.links.append(Link(label.string("r"), f"V{head}", f"V{tail}", said))
+        marked.links.append(TokenLink(label.string("r"), f"V{head}", f"V{tail}", said))
     return marked
 
 
-def _mention(row: Row, item: object, starts: Sequence[int], concept: str) -> Mention:
+def _mention(row: Row, item: object, starts: Sequence[int], concept: str) -> TokenMention:
     what = "a mention"
     sentence = row.whole(row.part(item, "sent_id", what), "a mention's sent_id")
     place = row.part(item, "pos", what)
     first, last = (row.whole(row.part(place, n, '"pos"'), '"pos"') for n in (0, 1))
     kind = row.type(row.part(item, "type", what), "a mention's type")
     if not 0 <= sentence < len(starts) or first < 0:
-        return Mention(-1, -1, kind, concept)
-    return Mention(starts[sentence] + first, starts[sentence] + last, kind, concept)
+        return TokenMention(-1, -1, kind, concept)
+    return TokenMention(starts[sentence] + first, starts[sentence] + last, kind, concept)
 
 
 # --- The DDI corpus (2013): drugs in sentences, and for every pair of them whether they interact
@@ -586,7 +597,7 @@ ROOT = "document"
 _OFFSETS = re.compile(r"(\d{1,15})-(\d{1,15})", re.ASCII)
 
 
-def read(path: Path, options: Options) -> Reading:
+def read_ddi(path: Path, options: Options) -> Reading:
     """Read one file, or all ``.xml`` files below a folder, which may be in an archive.
 
     Sentences stay as they are in the file, separated by newlines. A pair that interacts is a
@@ -604,7 +615,7 @@ def read(path: Path, options: Options) -> Reading:
     if not files:
         raise MissingDataError("the folder holds no .xml file", where=str(path))
     source = Source(path, options, "", "")
-    reading = gathered(
+    reading = read_documents(
         source, ((str(f), f.stem, f) for f in files), partial(_document, source), format="ddi"
     )
     encoding = source.encoding
@@ -614,7 +625,7 @@ def read(path: Path, options: Options) -> Reading:
 def xml_files(folder: Path) -> list[Path]:
     """The XML files of a folder and of the folders in it, in the order of their names."""
     try:
-        packed = inside(folder) is not None and not folder.exists()
+        packed = archive_member(folder) is not None and not folder.exists()
         return sorted(
             file
             for file in (files_below(folder) if packed else folder.rglob("*"))
@@ -627,24 +638,24 @@ def xml_files(folder: Path) -> list[Path]:
 
 
 def _document(source: Source, where: str, name: str, path: Path) -> Document:
-    root, source.encoding = parse(path, source.options.encoding)
+    root, source.encoding = parse_xml(path, source.options.encoding)
     if root.tag != ROOT or root.find("passage") is not None:
         raise FormatError(
             "not a document of the DDI corpus",
             expected="<document> with <sentence> in it",
-            got=f"<{shown(root.tag)}>",
+            got=f"<{quoted(root.tag)}>",
             where=where,
         )
     sentences = root.findall("sentence")
     texts = [sentence.get("text", "") for sentence in sentences]
-    whole = joined(texts)
+    whole = join_sentences(texts)
     called = "_".join(root.get("id", name).split()) or name
     draft = source.draft(called, whole.text, where)
     draft.sentences, draft.keep = whole.sentences, True
     keys: list[dict[str, str]] = []
     places = [f"{path}#{one.get('id', f's{number}')}" for number, one in enumerate(sentences)]
     for start, text, sentence, place in zip(whole.starts, texts, sentences, places, strict=True):
-        draft.within = (Stretch(start, start + len(text)),)
+        draft.within = (TextPart(start, start + len(text)),)
         keys.append({})
         for item in sentence.findall("entity"):
             name, key = _entity(draft, item, place)
@@ -676,7 +687,7 @@ def _spans(offsets: str, where: str) -> list[Span]:
     matches = [_OFFSETS.fullmatch(part.strip()) for part in offsets.split(";")]
     if not all(matches):
         raise FormatError(
-            "offsets of an entity", expected="a-b, or a-b;c-d", got=shown(offsets), where=where
+            "offsets of an entity", expected="a-b, or a-b;c-d", got=quoted(offsets), where=where
         )
     return [(int(match[1]), int(match[2]) + 1) for match in matches if match]
 
@@ -691,7 +702,7 @@ def _pairs(
             raise FormatError(
                 "a pair that does not say whether it interacts",
                 expected='ddi="true" or ddi="false"',
-                got=shown(answer),
+                got=quoted(answer),
                 where=where,
             )
         head, tail = ("_".join(item.get(end, "").split()) for end in ("e1", "e2"))
