@@ -20,7 +20,7 @@ BOM    ?= dist/confide-$(VERSION).cdx.json
 # Which pairs `make test-real` runs over real processes.
 REAL   ?= fedavg-tagger or fedner-tagger or feded-relations or lazy-mil-bags-pcnn
 
-.PHONY: demo test test-real test-slow test-browser fuzz lint format docs lock wheel dist try-wheel sbom audit clean help
+.PHONY: release demo test test-real test-slow test-browser fuzz lint format docs lock wheel dist try-wheel sbom audit clean help
 .DEFAULT_GOAL := help
 
 help:       ## this list
@@ -75,6 +75,15 @@ dist: wheel  ## the wheel, and the sdist beside it; both reproducible, with thei
 	SOURCE_DATE_EPOCH=$${SOURCE_DATE_EPOCH:-$$(git log -1 --format=%ct 2>/dev/null || echo 1700000000)} \
 	    $(TOOLS)/bin/python .ci/sdist.py dist > build/sdist.log || { cat build/sdist.log; exit 1; }
 	@cd dist && sha256sum confide-$(VERSION).tar.gz | tee -a SHA256SUMS
+
+release: dist try-wheel sbom docs  ## a version from a clean commit: wheel, sdist, bill of materials, hashes, docs, and the tag to push
+	@test -z "$$(git status --porcelain)" || { echo "commit first: a release is made from a commit"; exit 1; }
+	@grep -q '^## \[$(VERSION)\]' CHANGELOG.md || { echo "CHANGELOG.md has no section [$(VERSION)]"; exit 1; }
+	@grep -q '^version: $(VERSION)$$' CITATION.cff || { echo "CITATION.cff names another version"; exit 1; }
+	tar -C build -czf dist/confide-$(VERSION)-docs.tar.gz docs
+	cd dist && sha256sum confide-$(VERSION)-*.whl confide-$(VERSION).tar.gz confide-$(VERSION).cdx.json confide-$(VERSION)-docs.tar.gz > SHA256SUMS
+	git tag --annotate v$(VERSION) --message "confide $(VERSION)"
+	@echo "dist/ holds the release; push it: git push origin v$(VERSION)"
 
 try-wheel: dist  ## install the wheel and nothing else into a fresh environment, and use it outside this folder
 	$(PYTHON) -m venv --clear build/try
