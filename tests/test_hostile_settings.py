@@ -13,8 +13,8 @@ import pytest
 from cases import each
 from confide.errors import ConfideError, KitError, MissingDataError, SettingsError
 from confide.federation.failures import Refusal
-from confide.flare.kits.kit import open_consortium, open_kit
-from confide.flare.run import site
+from confide.flare import site
+from confide.flare.kit import open_consortium, open_kit
 from confide.settings import load, load_site, parse
 from confide.settings.reading import MOST_BYTES, parse_assignment, parse_toml
 from confide.settings.sitefile import load_consent

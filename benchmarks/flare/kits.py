@@ -21,9 +21,9 @@ import psutil
 from confide.corpora.dealing import partition
 from confide.federation.keys import new_key
 from confide.flare.nvidia import processes
-from confide.flare.nvidia.founding import init
+from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.nvidia.lead import coordinate
-from confide.flare.run.sitekit import agree, setup
+from confide.flare.sitekit import agree, setup
 from confide.text.document import Document
 from confide.text.formats import write
 
@@ -45,7 +45,9 @@ def founded(
     with socket.socket() as probing:
         probing.bind(("127.0.0.1", 0))
         port = probing.getsockname()[1]
-    made = init("bench", sites=list(sites), host="localhost", port=port, out=folder / "bench")
+    made = create_consortium(
+        "bench", sites=list(sites), host="localhost", port=port, out=folder / "bench"
+    )
     key = new_key(folder / "shared.key")
     for part, documents in parts.items():
         shares = partition(documents, len(sites), by="iid", seed=1)

@@ -80,7 +80,7 @@ def consortium(folder: Path, model: Path, count: int, sentences: int) -> list[An
 def libraries() -> int:
     """The resident bytes of a process that has imported what a run imports, and nothing else."""
     code = (
-        "import confide.flare.run.site, confide.kinds.encoder, nvflare.apis.controller_spec\n"
+        "import confide.flare.site, confide.kinds.encoder, nvflare.apis.controller_spec\n"
         "import transformers.models.bert.modeling_bert, psutil\n"
         "print(psutil.Process().memory_info().rss)"
     )

@@ -31,8 +31,8 @@ from confide.federation.seals import (
     signed,
     verifies,
 )
-from confide.flare.kits.peers import make_identity
-from confide.flare.run.server import Conductor, Evidence
+from confide.flare.peers import make_identity
+from confide.flare.server import Conductor, Evidence
 from confide.settings import Settings, parse
 
 ROOT = Path(__file__).parents[2]

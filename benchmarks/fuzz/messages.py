@@ -36,7 +36,7 @@ from confide.federation.messages import (
     peek,
 )
 from confide.federation.secure.steps import EXCHANGES, OFFER
-from confide.flare.run.joining import CLOSE, JOIN, LEAVE
+from confide.flare.joining import CLOSE, JOIN, LEAVE
 from confide.methods import METHODS
 from confide.runs.folder import KeptAtHome
 

@@ -27,7 +27,7 @@ from tally import Tally
 from watch import Watch
 
 from confide.errors import KitError, MissingDataError, SettingsError
-from confide.flare.kits.kit import Consortium, Kit, open_consortium, open_kit
+from confide.flare.kit import Consortium, Kit, open_consortium, open_kit
 from confide.recipes import recipe_path
 from confide.recipes import recipes as known_recipes
 from confide.settings import Settings, SiteFile, dump, load, load_site

@@ -42,7 +42,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "report": ("report",),
     "jobs/demo": ("jobs/test_demo.py",),
     "jobs/loading": ("jobs/loading", "jobs/test_loading.py"),
-    "jobs/logs": ("jobs/test_logs.py", "flare/run/test_coordinating.py"),
+    "jobs/logs": ("jobs/test_logs.py", "flare/test_coordinating.py"),
 }
 """The tests of each room; mutants are drawn from the usual rooms, or from those that are named."""
 MAP = ROOT / "build" / "mutants.json"

@@ -33,7 +33,7 @@ from confide.federation.messages import LEVELS, by_name, decode, forms_of, made_
 from confide.federation.secure.messages import Opening
 from confide.federation.site import SiteHost, ask_in
 from confide.federation.steps import Step
-from confide.flare.run.joining import CLOSE, JOIN, LEAVE
+from confide.flare.joining import CLOSE, JOIN, LEAVE
 from confide.methods import METHODS
 from confide.methods.fedatt import totals_of
 from confide.privacy.spending import Limit, Purse
@@ -47,7 +47,7 @@ SITE = "site-1"
 
 ELSEWHERE = {
     "min_sites": "a site counts the sites of a run when it joins and when it meets them"
-    " (tests/flare/run/test_agreements.py, tests/federation/secure/test_roster.py)",
+    " (tests/flare/test_agreements.py, tests/federation/secure/test_roster.py)",
     "reply_every": "is of time (tests/methods/test_dp_fedsgd.py)",
     "delta": "is of the account, as max_epsilon is (tests/privacy/test_spending.py)",
 }

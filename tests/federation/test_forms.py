@@ -37,7 +37,7 @@ from confide.federation.messages import (
 )
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.flare.run.joining import JOIN, LEAVE
+from confide.flare.joining import JOIN, LEAVE
 from confide.methods import METHODS
 from federation.toys import MULTIPLY, TELL, Reply, ask
 
@@ -323,7 +323,7 @@ def test_the_engine_refuses_what_is_larger_before_there_is_memory_for_it() -> No
     from nvflare.fuel.f3.streaming.blob_streamer import BlobTask
     from nvflare.fuel.f3.streaming.stream_types import BlobSizeError, Stream, StreamFuture
 
-    from confide.flare.kits import kit
+    from confide.flare import kit
 
     most = kit.connections()[VarName.STREAMING_MAX_BLOB_SIZE]
     assert most == kit.LARGEST

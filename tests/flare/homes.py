@@ -11,10 +11,10 @@ from typing import Any
 
 from confide import __version__
 from confide.federation.federation import Delivery
-from confide.flare.kits.peers import Card, Pins, Place, make_identity, read_identity
-from confide.flare.run.agreements import CONSENT_FILE, write_agreements
-from confide.flare.run.joining import Order, settings_for_sites, signed_order, wire_digest, wire_of
-from confide.flare.run.site import SignedHome, SiteHome
+from confide.flare.agreements import CONSENT_FILE, write_agreements
+from confide.flare.joining import Order, settings_for_sites, signed_order, wire_digest, wire_of
+from confide.flare.peers import Card, Pins, Place, make_identity, read_identity
+from confide.flare.site import SignedHome, SiteHome
 from confide.settings import Settings, dump, dump_site, parse
 from confide.settings.sitefile import parse_consent, parse_site
 

@@ -17,12 +17,12 @@ import psutil
 import pytest
 
 from confide.federation.events import Event
-from confide.flare.kits.kit import Consortium, Kit
+from confide.flare.kit import Consortium, Kit
+from confide.flare.lead import read
 from confide.flare.nvidia import processes
-from confide.flare.nvidia.founding import init
+from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.nvidia.lead import Coordinated, coordinate
-from confide.flare.run.lead import read
-from confide.flare.run.sitekit import agree, setup
+from confide.flare.sitekit import agree, setup
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.settings import Settings
@@ -43,7 +43,7 @@ class Real:
         self.folder = folder
         self.names = [site.name for site in settings.site]
         self.port = free_port()
-        self.consortium: Consortium = init(
+        self.consortium: Consortium = create_consortium(
             "trial", sites=self.names, host="localhost", port=self.port, out=folder / "consortium"
         )
         self.gates = folder / "gates"

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from confide.flare.kits.kit import Kit
+from confide.flare.kit import Kit
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.processes import status
 from flare.waiting import PATIENCE, until
@@ -14,7 +14,7 @@ from flare.waiting import PATIENCE, until
 _START = """
 import sys
 from pathlib import Path
-from confide.flare.kits.kit import open_kit
+from confide.flare.kit import open_kit
 from confide.flare.nvidia.processes import start
 start(open_kit(Path(sys.argv[1])))
 """

@@ -32,7 +32,7 @@ from confide.federation.events import unwatched
 from confide.federation.failures import Failure
 from confide.federation.messages import decode
 from confide.flare.nvidia import engine as parts_module
-from confide.flare.nvidia import resident
+from confide.flare.nvidia import service
 from confide.flare.nvidia.components import ConfideController, ConfideExecutor
 from confide.flare.nvidia.engine import (
     FlareEngine,
@@ -44,13 +44,13 @@ from confide.flare.nvidia.engine import (
     replied,
     reply_of,
 )
-from confide.flare.run.server import Conductor, Evidence
+from confide.flare.server import Conductor, Evidence
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.entries import CARRIED, pairs
 from contract.runs import differences, states
 from flare.homes import as_toml, ordered, place_in, public_of, write_site_files
-from flare.run.test_conducting import numbers
+from flare.test_conducting import numbers
 
 Answer = Callable[[str, Shareable], Shareable | None]
 
@@ -85,7 +85,7 @@ class Wire:
 @pytest.fixture(autouse=True)
 def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the tests keeps its own hooks, and its objects as they are."""
-    monkeypatch.setattr(resident, "seal_run", lambda: None)
+    monkeypatch.setattr(service, "seal_run", lambda: None)
     monkeypatch.setattr("confide.flare.nvidia.engine.free", lambda: None)
     monkeypatch.setattr("confide.flare.nvidia.components.free", lambda: None)
 

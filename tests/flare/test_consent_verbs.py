@@ -16,11 +16,11 @@ from cases import each
 from confide.cli.verbs import app
 from confide.errors import KitError, SettingsError
 from confide.federation.keys import new_key
-from confide.flare.kits.kit import Kit
-from confide.flare.nvidia.founding import init
-from confide.flare.run.agreements import CONSENT_FILE, COUNT_FILE, SITE_FILE
-from confide.flare.run.sitekit import agree, asked_by, consent, setup, withdraw
-from confide.flare.run.standing import guards, standings
+from confide.flare.agreements import CONSENT_FILE, COUNT_FILE, SITE_FILE
+from confide.flare.kit import Kit
+from confide.flare.nvidia.consortium import create_consortium
+from confide.flare.sitekit import agree, asked_by, consent, setup, withdraw
+from confide.flare.standing import guards, standings
 from confide.runs.folder import AtHome, Candidate, RunFolder
 from confide.settings import load_site
 from confide.settings.sitefile import load_consent
@@ -33,7 +33,7 @@ SOON = ("--bound", "lead=ada", "--bound", "runs=2", "--bound", "sites=site-1,b,c
 @pytest.fixture
 def kit(tmp_path: Path) -> Kit:
     """A site's kit with its text, and no guard in its own file."""
-    made = init("trial", sites=["site-1"], host="localhost", out=tmp_path / "trial")
+    made = create_consortium("trial", sites=["site-1"], host="localhost", out=tmp_path / "trial")
     table = write_sites(tmp_path / "data", 1, train=24)[0]
     key = new_key(tmp_path / "shared.key")
     lines = [f'{name} = "{value}"' for name, value in {**table, "key": key}.items()]
@@ -213,7 +213,7 @@ def test_what_cannot_be_agreed_to_is_refused_and_nothing_is_written(
 
 
 def test_a_kit_without_text_shows_its_status_and_says_what_to_do(tmp_path: Path) -> None:
-    made = init("trial", sites=["site-1"], host="localhost", out=tmp_path / "trial")
+    made = create_consortium("trial", sites=["site-1"], host="localhost", out=tmp_path / "trial")
     said = say("status", made.kit("site-1").path)
     assert "running" in said and "confide site setup" in said
     assert json.loads(say("status", made.kit("site-1").path, "--json"))["guards"] is None
@@ -227,7 +227,7 @@ def test_status_needs_no_torch(kit: Kit) -> None:
 
     code = (
         "import sys; from pathlib import Path\n"
-        "from confide.flare.kits.kit import open_kit; from confide.flare.run import standing\n"
+        "from confide.flare.kit import open_kit; from confide.flare import standing\n"
         "kit = open_kit(Path(sys.argv[1])); standing.standings(kit); standing.guards(kit)\n"
         "standing.spent(kit)\n"
         "print('torch' in sys.modules)"

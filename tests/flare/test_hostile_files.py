@@ -22,17 +22,17 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from cases import each
 from confide.errors import ConfideError, KitError, RunError
 from confide.files import MOST_JSON
-from confide.flare.kits.kit import Kit, expires
-from confide.flare.kits.peers import Pins, archive, place_of, renew
-from confide.flare.nvidia import authority, clearing, processes
-from confide.flare.nvidia.founding import LIST, init, revoked
-from confide.flare.run import agreements, lead
-from confide.flare.run.agreements import COUNT_FILE
-from confide.flare.run.site import SiteHome
+from confide.flare import agreements, lead
+from confide.flare.agreements import COUNT_FILE
+from confide.flare.kit import Kit, expires
+from confide.flare.nvidia import authority, cleanup, processes
+from confide.flare.nvidia.consortium import LIST, create_consortium, revoked
+from confide.flare.peers import Pins, archive, place_of, renew
+from confide.flare.site import SiteHome
 from confide.runs.folder import RunFolder
 from contract.corpus import tiny
 from flare.homes import write_site_files
-from flare.run.test_agreements import joining, said
+from flare.test_agreements import joining, said
 
 SECONDS = 5
 
@@ -56,7 +56,7 @@ DOORS: dict[str, tuple[str, Callable[[Path, Kit], Any], Any]] = {
     "key": ("kit/startup/client.key", lambda path, kit: renew(kit), KitError),
     "root": ("kit/startup/rootCA.pem", lambda path, kit: _vouched(kit), False),
     "revoked": (f"kit/{LIST}", lambda path, kit: revoked(kit), KitError),
-    "runs": ("kit/store/runs/one/meta", lambda path, kit: clearing._submissions(kit), {}),
+    "runs": ("kit/store/runs/one/meta", lambda path, kit: cleanup._submissions(kit), {}),
     "state": (f"kit/{processes.STATE}", lambda path, kit: processes._state(kit), {}),
     "authority": (
         authority.ROOT_CERTIFICATE,
@@ -71,7 +71,9 @@ DOORS: dict[str, tuple[str, Callable[[Path, Kit], Any], Any]] = {
 
 @pytest.fixture(scope="module")
 def founded(tmp_path_factory: pytest.TempPathFactory) -> Kit:
-    made = init("trial", sites=["north"], host="localhost", out=tmp_path_factory.mktemp("c") / "t")
+    made = create_consortium(
+        "trial", sites=["north"], host="localhost", out=tmp_path_factory.mktemp("c") / "t"
+    )
     place_of(made.kit("north"), make=True)
     return made.kit("north")
 

@@ -27,13 +27,8 @@ from confide.errors import EngineError, GuardError, SettingsError
 from confide.federation.failures import Failure
 from confide.federation.messages import decode, encode
 from confide.files import LONGEST_NAME, inside, plain_name
-from confide.flare.kits.kit import MOST_SITES, Kit, check_order
-from confide.flare.nvidia import clearing
-from confide.flare.nvidia.components import COLLECTED, ConfideController
-from confide.flare.nvidia.founding import init
-from confide.flare.nvidia.lead import _named, coordinate
-from confide.flare.run import lead
-from confide.flare.run.joining import (
+from confide.flare import lead
+from confide.flare.joining import (
     JOIN,
     Join,
     check_suited,
@@ -43,8 +38,13 @@ from confide.flare.run.joining import (
     wire_digest,
     wire_of,
 )
-from confide.flare.run.server import Conductor
-from confide.flare.run.site import SiteHome
+from confide.flare.kit import MOST_SITES, Kit, check_order
+from confide.flare.nvidia import cleanup
+from confide.flare.nvidia.components import COLLECTED, ConfideController
+from confide.flare.nvidia.consortium import create_consortium
+from confide.flare.nvidia.lead import _named, coordinate
+from confide.flare.server import Conductor
+from confide.flare.site import SiteHome
 from confide.settings import Settings, dump, parse
 from contract.corpus import tiny
 from flare.homes import HomesEngine, as_toml, of_a_consortium, write_site_files
@@ -215,7 +215,7 @@ def _submission_that_the_server_holds(place: Place, name: Any) -> None:
     folder = place.server / "store/runs" / str(uuid.uuid4())
     folder.mkdir(parents=True)
     (folder / "meta").write_text(json.dumps({"name": str(name), "status": "FINISHED:X"}))
-    [held] = clearing.held(kit)  # type: ignore[arg-type]
+    [held] = cleanup.held_runs(kit)  # type: ignore[arg-type]
     assert held.folders == (folder,)
     assert held.run.isprintable()
 
@@ -410,7 +410,9 @@ def test_a_public_set_is_read_from_the_servers_own_folder(tmp_path: Path) -> Non
 def test_a_lead_names_the_servers_public_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kit: Kit = init("trial", sites=["north"], host="localhost", out=tmp_path / "c").kit("lead")
+    kit: Kit = create_consortium(
+        "trial", sites=["north"], host="localhost", out=tmp_path / "c"
+    ).kit("lead")
     text = '[classifier]\nblind = true\n[public]\nfiles = ["{}"]\nformat = "jsonl"\n'
     seen: list[Settings] = []
 

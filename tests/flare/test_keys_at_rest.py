@@ -20,10 +20,10 @@ from confide.errors import KitError, LockedKeyError
 from confide.federation import keys
 from confide.federation import keys as passphrase
 from confide.federation.keys import VARIABLE, new_key, protect_key
-from confide.flare.kits.kit import Consortium, open_consortium
+from confide.flare.kit import Consortium, open_consortium
 from confide.flare.nvidia import authority, processes
-from confide.flare.nvidia.founding import add, init, renew
-from confide.flare.run.sitekit import setup
+from confide.flare.nvidia.consortium import add_site, create_consortium, renew_kit
+from confide.flare.sitekit import setup
 from contract.corpus import tiny
 from flare.homes import write_site_files
 
@@ -66,7 +66,7 @@ def digests(folder: Path) -> dict[str, str]:
 @pytest.fixture(scope="module")
 def founded(tmp_path_factory: pytest.TempPathFactory) -> Consortium:
     out = tmp_path_factory.mktemp("founded") / "trial"
-    return init("trial", sites=["north"], host="fl.example.org", out=out)
+    return create_consortium("trial", sites=["north"], host="fl.example.org", out=out)
 
 
 @pytest.fixture
@@ -85,15 +85,17 @@ def test_a_root_key_is_encrypted_from_its_first_moment(tmp_path, monkeypatch):
         real(path, data, over=over)
 
     monkeypatch.setattr(passphrase, "write_key", write)
-    made = init("trial", sites=["a"], host="h", out=tmp_path / "trial", passphrase=SECRET.encode())
+    made = create_consortium(
+        "trial", sites=["a"], host="h", out=tmp_path / "trial", passphrase=SECRET.encode()
+    )
     root = made.authority / authority.ROOT_KEY
     assert root.read_bytes().startswith(b"confide-key-2 private scrypt ")
     assert len(written) == 1 and b"BEGIN" not in written[0]
     assert not [path for path in made.authority.iterdir() if b"PRIVATE" in path.read_bytes()]
-    assert add(made.path, "b").name == "b"
+    assert add_site(made.path, "b").name == "b"
 
 
-@pytest.mark.parametrize("make", [lambda c: add(c, "west"), lambda c: renew(c, "north")])
+@pytest.mark.parametrize("make", [lambda c: add_site(c, "west"), lambda c: renew_kit(c, "north")])
 def test_no_kit_is_made_without_the_passphrase_and_nothing_is_lost(
     copied, tmp_path, monkeypatch, make
 ):
@@ -117,7 +119,7 @@ def test_a_damaged_root_key_is_a_damaged_authority(copied, tmp_path, monkeypatch
     root = protect_key(copied.authority / authority.ROOT_KEY)
     root.write_bytes(root.read_bytes()[:-9])
     with pytest.raises(KitError, match="authority is missing or damaged"):
-        add(copied.path, "west")
+        add_site(copied.path, "west")
 
 
 # --- the verbs ----------------------------------------------------------------------------

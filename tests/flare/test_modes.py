@@ -13,12 +13,12 @@ from confide import __version__
 from confide.federation.failures import Failure
 from confide.federation.messages import decode, encode
 from confide.files import for_the_owner, private_folder
-from confide.flare.run.joining import Join
-from confide.flare.run.site import SiteHome
+from confide.flare.joining import Join
+from confide.flare.site import SiteHome
 from confide.runs.run import run
 from contract.corpus import tiny
 from flare.homes import HomesEngine, as_toml, write_site_files
-from flare.run.test_conducting import conduct, numbers
+from flare.test_conducting import conduct, numbers
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="modes of files are POSIX's")
 
@@ -76,15 +76,15 @@ def test_what_a_site_keeps_is_its_owners(tmp_path: Path) -> None:
 
 def test_kits_and_what_setup_writes_are_their_owners(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
-    from confide.flare.nvidia.founding import add, init, renew
-    from confide.flare.run.sitekit import agree, setup, site_file
+    from confide.flare.nvidia.consortium import add_site, create_consortium, renew_kit
+    from confide.flare.sitekit import agree, setup, site_file
 
-    made = init("trial", sites=["site-1"], host="localhost", out=tmp_path / "trial")
+    made = create_consortium("trial", sites=["site-1"], host="localhost", out=tmp_path / "trial")
     assert made.kit("site-1").key.exists()
     assert open_in(made.path) == {}
-    add(made.path, "west")
+    add_site(made.path, "west")
     (made.path / "kits/lead").rename(tmp_path / "old-lead")
-    renew(made.path, "lead")
+    renew_kit(made.path, "lead")
     settings = tiny(tmp_path, sites=1)
     file = write_site_files(tmp_path / "homes", settings, consent={})["site-1"]
     memory = tmp_path / "homes/site-1/memory"

@@ -10,13 +10,13 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.errors import EngineError
 from confide.federation.failures import CODES
-from confide.flare.run.agreements import COUNT_FILE
-from confide.flare.run.sitekit import agree, asked_by, setup, withdraw
-from confide.flare.run.standing import guards, site_file, standings
+from confide.flare.agreements import COUNT_FILE
+from confide.flare.sitekit import agree, asked_by, setup, withdraw
+from confide.flare.standing import guards, site_file, standings
 from contract.corpus import tiny, write_sites
 from flare.homes import as_toml
 from flare.real import Real
-from flare.run.test_agreements import without_guards
+from flare.test_agreements import without_guards
 
 pytestmark = [
     pytest.mark.slow,

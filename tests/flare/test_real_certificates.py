@@ -17,13 +17,13 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.errors import EngineError
 from confide.federation.events import Event
-from confide.flare.kits import kit as service
-from confide.flare.kits import kit as startup
-from confide.flare.kits.kit import Kit, expires
-from confide.flare.nvidia import founding
-from confide.flare.nvidia.founding import renew
+from confide.flare import kit as service
+from confide.flare import kit as startup
+from confide.flare.kit import Kit, expires
+from confide.flare.lead import LOST
+from confide.flare.nvidia import consortium as members
+from confide.flare.nvidia.consortium import renew_kit
 from confide.flare.nvidia.processes import status
-from confide.flare.run.lead import LOST
 from confide.runs.run import run
 from contract.corpus import tiny
 from flare.real import Real, running
@@ -48,7 +48,7 @@ def real(tmp_path_factory) -> Iterator[Real]:
 def lasting(real: Real, name: str, seconds: float, out: Path) -> Kit:
     """Another kit of the site; its certificate is good for so long from now, or ended before."""
     made = dataclasses.replace(real.consortium, days=seconds / 86400)
-    founding._provision(made, out, names=(name,))
+    members._provision(made, out, names=(name,))
     return startup.open_kit(out / name)
 
 
@@ -69,7 +69,7 @@ def renewed(real: Real, name: str) -> Kit:
     stop(old)
     away = real.folder / f"old-{name}"
     shutil.move(old.path, away)
-    kit = renew(real.consortium.path, name)
+    kit = renew_kit(real.consortium.path, name)
     for file in ("site.toml", "consent.toml", "consent-runs.jsonl"):  # as docs/deployment.md says
         shutil.copy(away / "local" / file, kit.path / "local" / file)
     shutil.copytree(away / "identity", kit.path / "identity")

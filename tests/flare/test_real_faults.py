@@ -25,9 +25,9 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.errors import EngineError
 from confide.federation.events import Event
 from confide.federation.keys import new_key
-from confide.flare.kits.kit import Kit
+from confide.flare.kit import Kit
 from confide.flare.nvidia import processes
-from confide.flare.run.sitekit import setup
+from confide.flare.sitekit import setup
 from confide.runs.run import run
 from contract.corpus import tiny, write_conll
 from flare.ports import free_port
@@ -224,7 +224,7 @@ def test_another_key_at_one_site_is_named(real: Real) -> None:
 
 
 def test_a_method_that_was_not_agreed_to_does_not_run(real: Real) -> None:
-    from confide.flare.run.sitekit import agree, withdraw
+    from confide.flare.sitekit import agree, withdraw
 
     withdraw(real.kit("site-1"), "fedavg-tagger")
     try:

@@ -44,7 +44,7 @@ import shutil
 shutil.move = lambda *given: kill()  # FLARE has the run in the kit, and moves it
 """,
     "copied": """
-from confide.flare.run import lead
+from confide.flare import lead
 copy, left = lead.shutil.copyfile, [None] * 3
 lead.shutil.copyfile = lambda *given: (copy(*given), left.pop() if left else kill())
 """,

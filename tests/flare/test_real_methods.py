@@ -25,8 +25,8 @@ from contract.entries import OPEN, OPTIONAL
 from contract.runs import differences, states
 from flare.forms import FORMS, Form
 from flare.real import Real
-from flare.run.test_conducting import lines, numbers
 from flare.tapping import EVERY, Tap, in_frames, seen
+from flare.test_conducting import lines, numbers
 from test_canary import PLANT, SITES, canaries
 
 slow = [

@@ -14,7 +14,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.errors import ConfideError
 from confide.federation.ledger import read_ledger
-from confide.flare.run.standing import spent
+from confide.flare.standing import spent
 from confide.privacy.spending import ACCOUNT, PURSE
 from contract.corpus import tiny
 from flare.real import Real, running

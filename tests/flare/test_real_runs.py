@@ -16,12 +16,12 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.federation.comparing import compare_ledgers
 from confide.federation.events import Event
-from confide.flare.run.lead import LOST
+from confide.flare.lead import LOST
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import differences, states
 from flare.real import Real, running
-from flare.run.test_conducting import numbers
+from flare.test_conducting import numbers
 
 pytestmark = [
     pytest.mark.slow,

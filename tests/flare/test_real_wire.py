@@ -54,8 +54,8 @@ def test_a_packed_canary_would_be_seen() -> None:
     ("place", "said"),
     [
         ("confide.federation.site.SiteHost._answer", "ValueError"),
-        ("confide.flare.run.site.SiteHome._answer", "ValueError"),
-        ("confide.flare.run.site.SiteHome._note", "ValueError"),
+        ("confide.flare.site.SiteHome._answer", "ValueError"),
+        ("confide.flare.site.SiteHome._note", "ValueError"),
         ("confide.flare.nvidia.components.ConfideExecutor.execute", ""),
     ],
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from cases import each
 from confide.federation.failures import Failure
-from confide.flare.run.joining import wire_of
+from confide.flare.joining import wire_of
 from confide.methods import METHODS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "security-office.md"

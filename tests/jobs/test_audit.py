@@ -19,7 +19,7 @@ import pytest
 from confide import __version__
 from confide.errors import ConfideError, DataError, RunError, SettingsError
 from confide.federation.events import unwatched
-from confide.flare.run.server import Conductor
+from confide.flare.server import Conductor
 from confide.jobs import audit as attacking
 from confide.jobs.audit import Bench, _bench, _opened, audit, crossed, promised
 from confide.runs.folder import AUDIT, Audit, RunFolder, audited, told
@@ -342,7 +342,7 @@ def test_a_real_site_audits_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_lead_cannot_ask_for_canaries() -> None:
-    from confide.flare.run.joining import check_suited
+    from confide.flare.joining import check_suited
 
     with pytest.raises(SettingsError, match=r"data\.canaries: only a site may say this"):
         check_suited(parse({"data": {"canaries": 5}}))

@@ -15,8 +15,8 @@ from confide import __version__
 from confide.errors import ConfideError, RunError, SettingsError
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
-from confide.flare.run.joining import check_suited
-from confide.flare.run.server import Conductor
+from confide.flare.joining import check_suited
+from confide.flare.server import Conductor
 from confide.kinds.protocol import Kind, ModelSpec
 from confide.kinds.steps import Start, first_weights
 from confide.methods import method_of

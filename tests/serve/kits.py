@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from confide.federation.keys import new_key
-from confide.flare.kits.kit import Kit
-from confide.flare.nvidia.founding import init
-from confide.flare.run.sitekit import setup
+from confide.flare.kit import Kit
+from confide.flare.nvidia.consortium import create_consortium
+from confide.flare.sitekit import setup
 from contract.corpus import write_sites
 
 
 def kit_in(folder: Path, table: dict[str, Any] | None = None) -> Kit:
     """The kit of `site-1` of a consortium that is founded in `folder`; `table` names its text."""
-    made = init("trial", sites=["site-1"], host="localhost", out=folder / "trial")
+    made = create_consortium("trial", sites=["site-1"], host="localhost", out=folder / "trial")
     table = table or write_sites(folder / "data", 1, train=24)[0]
     own = {**table, "key": str(new_key(folder / "shared.key"))}
     lines = [f"{name} = {json.dumps(value)}" for name, value in own.items()]

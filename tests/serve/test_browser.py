@@ -261,7 +261,7 @@ def test_a_relation_from_sentence_to_sentence_of_a_whole_text(page, tmp_path) ->
 
 
 def test_a_site_agrees_within_its_own_bounds(chromium, agreeing) -> None:
-    from confide.flare.run.standing import held_of
+    from confide.flare.standing import held_of
 
     address, kit = agreeing
     until = date.today() + timedelta(days=20)

@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.flare.kits.kit import Kit
-from confide.flare.run import sitekit
-from confide.flare.run.standing import held_of
+from confide.flare import sitekit
+from confide.flare.kit import Kit
+from confide.flare.standing import held_of
 from confide.methods import METHODS
 from confide.serve.app import Shown
 from serve.kits import kit_in

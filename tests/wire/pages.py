@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confide.federation.steps import WireRow
-from confide.flare.run.joining import wire_digest, wire_of
+from confide.flare.joining import wire_digest, wire_of
 from confide.kinds import KINDS
 from confide.methods import METHODS
 

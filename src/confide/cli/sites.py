@@ -17,12 +17,12 @@ from confide.cli.tables import titled
 from confide.errors import ConfideError, SettingsError
 
 if TYPE_CHECKING:
-    from confide.flare.kits.kit import Kit
-    from confide.flare.kits.peers import Known
-    from confide.flare.nvidia.clearing import Held
+    from confide.flare.kit import Kit
+    from confide.flare.nvidia.cleanup import HeldRun
     from confide.flare.nvidia.processes import Status
-    from confide.flare.run.sitekit import Consent
-    from confide.flare.run.standing import Guarded, Standing
+    from confide.flare.peers import Known
+    from confide.flare.sitekit import Consent
+    from confide.flare.standing import Guarded, Standing
 
 
 # --- Units of `confide server start` and `confide site start`
@@ -38,9 +38,9 @@ UnitFile = Annotated[
 
 def write(path: Path, kind: Literal["server", "site"], file: Path) -> None:
     """Write the unit of this kit, and say how to install it."""
-    from confide.flare.kits import kit as startup
-    from confide.flare.kits.kit import write_unit
-    from confide.flare.run.standing import site_of
+    from confide.flare import kit as startup
+    from confide.flare.kit import write_unit
+    from confide.flare.standing import site_of
 
     kit = startup.open_kit(path, kind)
     writable = [Path(site_of(kit).memory)] if kind == "site" else []
@@ -140,11 +140,11 @@ def init(
 ) -> None:
     """Found a consortium: name its members and make each a startup kit with mutual TLS."""
     from confide.federation.keys import new_passphrase_for
-    from confide.flare.kits import kit as startup
-    from confide.flare.nvidia import founding
+    from confide.flare import kit as startup
+    from confide.flare.nvidia import consortium as members
 
     secret = new_passphrase_for((out or Path(name)) / startup.ROOT_KEY) if passphrase else None
-    made = founding.init(
+    made = members.create_consortium(
         name, sites=sites, host=host, port=port, lead=lead, out=out, days=days, passphrase=secret
     )
     screen.show(_kits_table(made.kits(), title=f"consortium {made.name}, in {made.path}"))
@@ -165,10 +165,10 @@ def add(
     site: Annotated[str, typer.Option(metavar="NAME", help="The new site's name.")],
 ) -> None:
     """Make a kit for another site. The others keep theirs and nothing restarts."""
-    from confide.flare.kits import kit as startup
-    from confide.flare.nvidia import founding
+    from confide.flare import kit as startup
+    from confide.flare.nvidia import consortium as members
 
-    kit = founding.add(folder, site)
+    kit = members.add_site(folder, site)
     screen.show(_kits_table((kit,), title=f"consortium {kit.consortium}"))
     screen.say(f"\n{_SAFELY}")
     screen.say(f"The certificate is valid until {startup.expires(kit):%Y-%m-%d}.")
@@ -180,10 +180,10 @@ def renew(
     name: Annotated[str, typer.Argument(help="Whose kit: server, a site or the lead.")],
 ) -> None:
     """Replace a kit before its certificate expires, or if its key may have leaked."""
-    from confide.flare.kits import kit as startup
-    from confide.flare.nvidia import founding
+    from confide.flare import kit as startup
+    from confide.flare.nvidia import consortium as members
 
-    kit = founding.renew(folder, name)
+    kit = members.renew_kit(folder, name)
     screen.show(_kits_table((kit,), title=f"consortium {kit.consortium}"))
     screen.say(f"\n{_SAFELY}")
     if kit.kind == "site":
@@ -244,13 +244,13 @@ def server_status(kit: KitFolder, *, as_json: Json = False) -> None:
 @server.command("revoke")
 def revoke(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
     """Revoke a site, even with a renewed kit, and end any run it is in."""
-    from confide.flare.kits import kit as startup
-    from confide.flare.nvidia import founding as revoking
+    from confide.flare import kit as startup
+    from confide.flare.nvidia import consortium as members
     from confide.flare.nvidia import processes
 
     held = startup.open_kit(kit, "server")
     before = processes.status(held)
-    fresh = revoking.revoke(held, name)
+    fresh = members.revoke_site(held, name)
     screen.say(f"{name} is revoked{'' if fresh else ' already'}", style="bold")
     if fresh and before.running and name not in before.sites:
         others = ", ".join(before.sites) or "none"
@@ -261,11 +261,11 @@ def revoke(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
 @server.command("admit")
 def admit(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
     """Let a revoked site in again."""
-    from confide.flare.kits import kit as startup
-    from confide.flare.nvidia import founding as revoking
+    from confide.flare import kit as startup
+    from confide.flare.nvidia import consortium as members
 
     held = startup.open_kit(kit, "server")
-    revoking.admit(held, name)
+    members.admit_site(held, name)
     screen.say(f"{name} is let in again, with a certificate that is still valid", style="bold")
     _followed(held, wait)
 
@@ -287,14 +287,14 @@ def tidy(
     as_json: Json = False,
 ) -> None:
     """Show the runs that the server holds; delete those that are named, or finished and old."""
-    from confide.flare.kits import kit as startup
-    from confide.flare.nvidia import clearing
+    from confide.flare import kit as startup
+    from confide.flare.nvidia import cleanup
 
     opened = startup.open_kit(kit, "server")
-    found = clearing.held(opened)
-    those = clearing.chosen(found, older_than=older_than, runs=runs or ())
+    found = cleanup.held_runs(opened)
+    those = cleanup.choose_runs(found, older_than=older_than, runs=runs or ())
     if delete:
-        clearing.delete(opened, those)
+        cleanup.delete_runs(opened, those)
     if as_json:
         names = {one.run for one in those}
         screen.put_json(
@@ -311,7 +311,7 @@ def tidy(
         )
 
 
-def _held_table(found: tuple[Held, ...], those: tuple[Held, ...], *, deleted: bool) -> Table:
+def _held_table(found: tuple[HeldRun, ...], those: tuple[HeldRun, ...], *, deleted: bool) -> Table:
     from rich.table import Table
 
     table = Table(title="runs at this server", title_justify="left")
@@ -363,7 +363,7 @@ def _start(path: Path, kind: Literal["server", "site"], unit: Path | None) -> No
     if unit is not None:
         write(path, kind, unit)
         return
-    from confide.flare.kits import kit as startup
+    from confide.flare import kit as startup
     from confide.flare.nvidia import processes
 
     kit = startup.open_kit(path, kind)
@@ -373,7 +373,7 @@ def _start(path: Path, kind: Literal["server", "site"], unit: Path | None) -> No
 
 
 def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:
-    from confide.flare.kits import kit as startup
+    from confide.flare import kit as startup
     from confide.flare.nvidia import processes
 
     kit = startup.open_kit(path, kind)
@@ -381,8 +381,8 @@ def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:
 
 
 def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> None:
-    from confide.flare.kits import kit as startup
-    from confide.flare.kits import peers
+    from confide.flare import kit as startup
+    from confide.flare import peers
     from confide.flare.nvidia import processes
 
     kit = startup.open_kit(path, kind)
@@ -405,7 +405,7 @@ def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> No
 
 
 def _own_json(kit: Kit) -> dict[str, object]:
-    from confide.flare.run import standing
+    from confide.flare import standing
 
     own: dict[str, object] = {"agreements": None, "guards": None, "summed": None, "keeps": None}
     with suppress(ConfideError):
@@ -418,7 +418,7 @@ def _own_json(kit: Kit) -> dict[str, object]:
 def _show_own(kit: Kit) -> None:
     """Show what the site agreed to, refuses and keeps, or why its own file cannot be read."""
     from confide.cli import tables
-    from confide.flare.run import standing
+    from confide.flare import standing
 
     try:
         held = standing.standings(kit)
@@ -457,9 +457,9 @@ def setup(
 ) -> None:
     """Check this site's settings and text, then put the settings into its kit."""
     from confide.cli import tables
-    from confide.flare.kits.kit import open_kit
-    from confide.flare.run import standing
-    from confide.flare.run.sitekit import setup as put
+    from confide.flare import standing
+    from confide.flare.kit import open_kit
+    from confide.flare.sitekit import setup as put
 
     own, gathered = put(open_kit(kit, "site"), settings)
     facts = gathered.facts()["sites"][own.name]
@@ -503,8 +503,8 @@ def consent(
     Nothing runs here before the site agrees.
     """
     from confide.cli import tables
-    from confide.flare.kits.kit import open_kit
-    from confide.flare.run import sitekit, standing
+    from confide.flare import sitekit, standing
+    from confide.flare.kit import open_kit
 
     held = open_kit(kit, "site")
     guards = standing.guards(held)
@@ -583,8 +583,8 @@ def peers(
     as_json: Json = False,
 ) -> None:
     """Show the fingerprints of this kit and its peers, to compare by telephone."""
-    from confide.flare.kits import peers as held
-    from confide.flare.kits.kit import open_kit
+    from confide.flare import peers as held
+    from confide.flare.kit import open_kit
 
     opened = open_kit(kit)
     if renew:
@@ -612,7 +612,7 @@ def peers(
 def _table(known: Known) -> Table:
     from rich.table import Table
 
-    from confide.flare.kits.peers import shown
+    from confide.flare.peers import shown
 
     table = Table(title=f"{known.name} and its peers", title_justify="left")
     for column in ("name", "fingerprint", ""):

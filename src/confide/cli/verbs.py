@@ -49,7 +49,7 @@ from confide.version import __version__
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from confide.flare.run.lead import Ending
+    from confide.flare.lead import Ending
     from confide.jobs.initialise_files import Match
     from confide.jobs.privacy_plan import PrivacyPlan
     from confide.runs.result import Result
@@ -234,7 +234,7 @@ def coordinate(
     from confide.cli import tables
     from confide.cli.screen import Progress
     from confide.federation.events import to_all
-    from confide.flare.kits.kit import no_engine
+    from confide.flare.kit import no_engine
     from confide.jobs.logs import Logs
 
     try:

@@ -20,11 +20,11 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from confide.errors import ConfideError, SettingsError, printable
-from confide.flare.kits.kit import Kit, open_kit
-from confide.flare.run import sitekit, standing
-from confide.flare.run.agreements import Line
-from confide.flare.run.joining import steps_of
-from confide.flare.run.sitekit import Consent
+from confide.flare import sitekit, standing
+from confide.flare.agreements import Line
+from confide.flare.joining import steps_of
+from confide.flare.kit import Kit, open_kit
+from confide.flare.sitekit import Consent
 from confide.methods import METHODS
 from confide.serve.gate import Pages, Refused, form_of
 from confide.settings import Settings

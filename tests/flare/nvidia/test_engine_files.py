@@ -58,7 +58,7 @@ def test_nothing_of_the_room_is_imported_with_another_engine(copied: Path) -> No
     source = Path(confide.__file__).parent.parent
     code = f"import sys; sys.path[:0] = {[str(engine.parent), str(source)]!r}\n"
     done = subprocess.run(
-        [sys.executable, "-c", code + "import confide.flare.nvidia.resident"],
+        [sys.executable, "-c", code + "import confide.flare.nvidia.service"],
         capture_output=True,
         text=True,
     )

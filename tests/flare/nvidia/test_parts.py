@@ -24,7 +24,7 @@ from confide.errors import EngineError, RunError
 from confide.federation.failures import Failure
 from confide.federation.memory import Spool
 from confide.federation.messages import decode
-from confide.flare.kits.kit import LARGEST
+from confide.flare.kit import LARGEST
 from confide.flare.nvidia import engine as parts_module
 from confide.flare.nvidia.engine import (
     FlareEngine,

@@ -33,12 +33,12 @@ from nvflare.apis.fl_constant import FLContextKey
 
 from confide.cli import sites
 from confide.errors import KitError, SettingsError
-from confide.flare.kits import kit as policies
-from confide.flare.kits import kit as service
-from confide.flare.kits import kit as startup
-from confide.flare.kits.kit import Consortium, Kit, open_kit
+from confide.flare import kit as policies
+from confide.flare import kit as service
+from confide.flare import kit as startup
+from confide.flare.kit import Consortium, Kit, open_kit
 from confide.flare.nvidia import processes, watch
-from confide.flare.nvidia.founding import add, init
+from confide.flare.nvidia.consortium import add_site, create_consortium
 from confide.flare.nvidia.processes import status
 from flare.ports import free_port
 from flare.residents import start, stop
@@ -61,7 +61,9 @@ def _marked(kit: Kit) -> list[psutil.Process]:
 @pytest.fixture(scope="module")
 def founded(tmp_path_factory) -> Consortium:
     out = tmp_path_factory.mktemp("founded") / "trial"
-    return init("trial", sites=["north", "south"], host="localhost", port=free_port(), out=out)
+    return create_consortium(
+        "trial", sites=["north", "south"], host="localhost", port=free_port(), out=out
+    )
 
 
 # --- what needs no process ------------------------------------------------------------------
@@ -78,7 +80,9 @@ def test_what_cannot_start_is_refused(founded, tmp_path, monkeypatch):
         taken.listen()
         with pytest.raises(KitError, match=f"cannot listen on port {founded.port}"):
             processes.start(founded.kit("server"))
-    short = init("short", sites=["a"], host="localhost", out=tmp_path / "short", days=0.5 / 86400)
+    short = create_consortium(
+        "short", sites=["a"], host="localhost", out=tmp_path / "short", days=0.5 / 86400
+    )
     until(lambda: service.ended(short.kit("a")) != "")
     with pytest.raises(KitError, match="certificate expired on 20"):
         processes.start(short.kit("a"))
@@ -127,7 +131,7 @@ def test_a_kit_is_locked_by_one_process(tmp_path):
 FAKE = """
 import sys
 from types import SimpleNamespace
-from confide.flare.nvidia import resident, watch
+from confide.flare.nvidia import service, watch
 def main(args):
     open("run/there", "w").close()
     how = sys.stdin.readline().strip()
@@ -140,8 +144,8 @@ def main(args):
 import threading
 done = threading.Event()
 flare = SimpleNamespace(main=main, parse_arguments=lambda: SimpleNamespace(workspace="."))
-resident._flare = lambda kit: flare
-resident.main(".")
+service._flare = lambda kit: flare
+service.main(".")
 """
 
 
@@ -192,7 +196,7 @@ def test_start_becomes_the_resident_process(founded, monkeypatch):
     said = CliRunner().invoke(sites.site, ["start", str(kit.path)])
     assert "site north runs here until you stop it" in said.output
     program, command, environment = became[0]
-    assert (program, command[1:]) == (sys.executable, ["-m", processes.RESIDENT, str(kit.path)])
+    assert (program, command[1:]) == (sys.executable, ["-m", processes.SERVICE, str(kit.path)])
     assert environment == processes._environment(kit)
     held = processes.lock(kit.path)
     assert held is not None
@@ -305,7 +309,7 @@ def _trusting(kit: Kit, folder: Path, root: Path) -> Kit:
 
 
 def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_path, monkeypatch):
-    kit = init("short", sites=["a"], host="localhost", out=tmp_path / "short").kit("a")
+    kit = create_consortium("short", sites=["a"], host="localhost", out=tmp_path / "short").kit("a")
     end = startup.expires(kit)
     monkeypatch.setattr(service, "expires", lambda _: end)
     monkeypatch.chdir(kit.path)
@@ -398,7 +402,9 @@ def test_whoever_listens_asks_for_a_certificate_of_the_consortium(running):
         identity = kit.identity if name == "server" else name
         shown_by |= {address.port: identity for address in listening}
     assert running.port in shown_by and len(shown_by) == 4
-    other = init("other", sites=["x"], host="localhost", out=running.path / "other").kit("x")
+    other = create_consortium(
+        "other", sites=["x"], host="localhost", out=running.path / "other"
+    ).kit("x")
     mixed = _mixed(running.kit("north"), other, running.path / "mixed")
     for port, identity in shown_by.items():
         stranger = dataclasses.replace(other, port=port, identity=identity)
@@ -449,7 +455,7 @@ def test_the_server_comes_back_and_the_sites_find_it(running):
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_an_added_site_is_let_in_at_once(running):
-    kit = add(running.path, "west")
+    kit = add_site(running.path, "west")
     start(kit)
     _connected(kit)
     until(lambda: "west" in status(running.kit("server")).sites)
@@ -461,7 +467,9 @@ def test_an_added_site_is_let_in_at_once(running):
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_a_site_of_another_consortium_is_not_let_in(running, tmp_path):
-    other = init("trial", sites=["east"], host="localhost", port=running.port, out=tmp_path / "o")
+    other = create_consortium(
+        "trial", sites=["east"], host="localhost", port=running.port, out=tmp_path / "o"
+    )
     kit = other.kit("east")
     try:
         start(kit, wait=0)
@@ -482,7 +490,7 @@ def test_a_site_whose_certificate_has_ended_is_not_let_in(running):
     project = running.path / "consortium.toml"
     for seconds in (4, 20, 100, 500):  # a machine that is too slow for one takes the next
         project.write_text(project.read_text().replace("days = 365", f"days = {seconds / 86400}"))
-        kit = add(running.path, f"late-{seconds}")
+        kit = add_site(running.path, f"late-{seconds}")
         project.write_text(project.read_text().replace(f"days = {seconds / 86400}", "days = 365"))
         if service.trouble_with(kit) == "":
             break
@@ -663,7 +671,9 @@ def test_a_site_waits_for_its_server(running):
 @pytest.mark.slow
 @pytest.mark.xdist_group("processes")
 def test_a_server_ends_in_good_order(tmp_path):
-    made = init("t", sites=["a"], host="localhost", port=free_port(), out=tmp_path / "t")
+    made = create_consortium(
+        "t", sites=["a"], host="localhost", port=free_port(), out=tmp_path / "t"
+    )
     kit = made.kit("server")
     command = [str(Path(sys.executable).parent / "confide"), "server", "start", str(kit.path)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as here:

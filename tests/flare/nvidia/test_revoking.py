@@ -24,9 +24,16 @@ from confide.cli import sites as kit_verbs
 from confide.cli.verbs import app
 from confide.errors import KitError
 from confide.federation.events import Event
-from confide.flare.kits.kit import Consortium, Kit, open_consortium
-from confide.flare.nvidia import founding, processes
-from confide.flare.nvidia.founding import Door, admit, init, renew, revoke, revoked
+from confide.flare.kit import Consortium, Kit, open_consortium
+from confide.flare.nvidia import consortium, processes
+from confide.flare.nvidia.consortium import (
+    Door,
+    admit_site,
+    create_consortium,
+    renew_kit,
+    revoke_site,
+    revoked,
+)
 from confide.flare.nvidia.processes import status
 from contract.corpus import tiny
 from flare.real import Real, running
@@ -37,7 +44,7 @@ from flare.waiting import until
 @pytest.fixture(scope="module")
 def founded(tmp_path_factory) -> Consortium:
     out = tmp_path_factory.mktemp("founded") / "trial"
-    return init("trial", sites=["north", "south"], host="fl.example.org", out=out)
+    return create_consortium("trial", sites=["north", "south"], host="fl.example.org", out=out)
 
 
 @pytest.fixture
@@ -50,16 +57,16 @@ def server(founded, tmp_path) -> Kit:
 
 def test_who_is_revoked_stands_in_the_engines_own_list(server):
     assert revoked(server) == ()
-    assert revoke(server, "south") is True
-    assert revoke(server, "north") is True
-    assert revoke(server, "north") is False
+    assert revoke_site(server, "south") is True
+    assert revoke_site(server, "north") is True
+    assert revoke_site(server, "north") is False
     assert revoked(server) == ("north", "south")
-    path = server.path / founding.LIST
+    path = server.path / consortium.LIST
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     manager = ClientManager()
     manager.set_disabled_clients_file(str(path))
     assert manager.is_client_disabled("north") and not manager.is_client_disabled("west")
-    admit(server, "north")
+    admit_site(server, "north")
     assert revoked(server) == ("south",)
     assert [one.name for one in server.path.iterdir() if one.suffix == ".tmp"] == []
 
@@ -67,28 +74,28 @@ def test_who_is_revoked_stands_in_the_engines_own_list(server):
 @pytest.mark.parametrize("name", ["server", "All", "../north", "a b", "", "FL.example.org"])
 def test_what_no_site_is_called_is_not_revoked(server, name):
     with pytest.raises(KitError, match=r"have this name"):
-        revoke(server, name)
-    assert not (server.path / founding.LIST).exists()
+        revoke_site(server, name)
+    assert not (server.path / consortium.LIST).exists()
 
 
 def test_only_who_is_revoked_is_admitted(server):
     with pytest.raises(
         KitError, match="not revoked; expected none: no site is revoked; got 'north'"
     ):
-        admit(server, "north")
-    revoke(server, "south")
+        admit_site(server, "north")
+    revoke_site(server, "south")
     with pytest.raises(KitError, match="not revoked; expected one of: south"):
-        admit(server, "North")
+        admit_site(server, "North")
     assert revoked(server) == ("south",)
 
 
 @pytest.mark.parametrize("torn", [b"", b"[]", b'{"disabled_clients": [1]}', b"{}", b"\xff"])
 def test_a_damaged_list_is_never_read_as_an_empty_one(server, torn):
-    (server.path / founding.LIST).write_bytes(torn)
-    for refused in (revoked, processes.start, status, lambda kit: revoke(kit, "north")):
+    (server.path / consortium.LIST).write_bytes(torn)
+    for refused in (revoked, processes.start, status, lambda kit: revoke_site(kit, "north")):
         with pytest.raises(KitError, match="list of revoked sites cannot be read"):
             refused(server)
-    assert (server.path / founding.LIST).read_bytes() == torn
+    assert (server.path / consortium.LIST).read_bytes() == torn
 
 
 def test_only_a_servers_kit_revokes(founded):
@@ -98,7 +105,7 @@ def test_only_a_servers_kit_revokes(founded):
             said = CliRunner().invoke(app, ["server", verb, kit, "south"])
             assert said.exit_code == 2
             assert "expected: a server's kit" in " ".join(said.output.split())
-        assert not (founded.kit(name).path / founding.LIST).exists()
+        assert not (founded.kit(name).path / consortium.LIST).exists()
 
 
 def test_the_verbs_say_what_was_done(server):
@@ -159,49 +166,49 @@ def test_a_server_that_runs_follows_the_list(server):
     engine: Any = Engine(
         "north", "south", runs={"one": ["north", "south"], "two": ["south"], "three": ["north"]}
     )
-    door = Door(server.path / founding.LIST)
+    door = Door(server.path / consortium.LIST)
     assert door.look(engine) is True  # it has seen that there is none
     assert door.look(engine) is False
-    revoke(server, "north")
+    revoke_site(server, "north")
     assert door.look(engine) is True
     assert engine.connected() == {"south"}
     until(lambda: sorted(engine.ended) == ["one", "three"])
     assert engine.client_manager.is_client_disabled("north")
     assert door.look(engine) is False
-    revoke(server, "south")
-    admit(server, "north")
+    revoke_site(server, "south")
+    admit_site(server, "north")
     assert door.look(engine) is True
     assert engine.client_manager.disabled_clients == {"south"}
 
 
 def test_a_list_that_cannot_be_read_changes_nothing(server):
     engine: Any = Engine("north", runs={})
-    door = Door(server.path / founding.LIST)
-    revoke(server, "north")
+    door = Door(server.path / consortium.LIST)
+    revoke_site(server, "north")
     door.look(engine)
-    (server.path / founding.LIST).write_text("{")
+    (server.path / consortium.LIST).write_text("{")
     assert door.look(engine) is False
     assert engine.client_manager.disabled_clients == {"north"}
-    (server.path / founding.LIST).unlink()  # by hand: nobody is revoked
+    (server.path / consortium.LIST).unlink()  # by hand: nobody is revoked
     assert door.look(engine) is True
     assert engine.client_manager.disabled_clients == set()
 
 
 def test_a_server_that_runs_never_writes_the_list(server):
     """It would write over a name that was added between its reading and its writing."""
-    revoke(server, "north")
+    revoke_site(server, "north")
     engine: Any = Engine("north", "south", runs={})
-    path = server.path / founding.LIST
+    path = server.path / consortium.LIST
     engine.client_manager.set_disabled_clients_file(str(path))  # as FLARE does at its start
     door = Door(path)
     disable = engine.disable_clients
 
     def late(names: list[str]) -> None:
-        revoke(server, "west")
+        revoke_site(server, "west")
         disable(names)
 
     engine.disable_clients = late
-    revoke(server, "south")
+    revoke_site(server, "south")
     assert door.look(engine) is True
     assert revoked(server) == ("north", "south", "west")
     assert door.look(engine) is True
@@ -266,7 +273,7 @@ def test_a_renewed_kit_does_not_help_until_the_site_is_admitted(real):
     server, old = real.kit("server"), real.kit("site-2")
     stop(old)
     shutil.move(old.path, real.folder / "old kit")
-    kit = renew(real.consortium.path, "site-2")
+    kit = renew_kit(real.consortium.path, "site-2")
     try:
         start(kit)
         assert processes.TURNED_AWAY in status(kit).trouble

@@ -40,8 +40,8 @@ from typing import Any
 
 PLACES = (
     "confide.federation.site.SiteHost._answer",
-    "confide.flare.run.site.SiteHome._answer",
-    "confide.flare.run.site.SiteHome._note",
+    "confide.flare.site.SiteHome._answer",
+    "confide.flare.site.SiteHome._note",
     "confide.flare.nvidia.components.ConfideExecutor.execute",
 )
 """In a step, around it, where it is noted, and in what FLARE itself calls."""
@@ -106,7 +106,7 @@ def _perhaps(place: str, *_: Any) -> None:
 
 
 def _wait_when_told() -> None:
-    from confide.flare.run.site import SiteHome
+    from confide.flare.site import SiteHome
 
     _before(SiteHome, "answer", _at_the_gate)
 

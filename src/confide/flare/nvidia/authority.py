@@ -26,10 +26,10 @@ from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serial
 from confide.errors import KeyFileError, KitError, LockedKeyError
 from confide.federation.keys import load_private, save_private
 from confide.files import bytes_of
-from confide.flare.kits.kit import organisation, write_private
+from confide.flare.kit import organisation, write_private
 
 if TYPE_CHECKING:
-    from confide.flare.kits.kit import Consortium
+    from confide.flare.kit import Consortium
 
 ROOT_KEY, ROOT_CERTIFICATE = "root.key", "root.crt"
 ROOT_DAYS = 3650

@@ -26,9 +26,11 @@ from confide.errors import ConfideError, EngineError, QuorumError
 from confide.federation.failures import failure_from
 from confide.federation.messages import encode
 from confide.files import Tree, inside, private_folder
-from confide.flare.kits.kit import SERVER, check_order, open_kit
-from confide.flare.kits.peers import place_of
-from confide.flare.nvidia import resident
+from confide.flare.agreements import SITE_FILE
+from confide.flare.joining import OUTCOME, TOPIC, Bulletin
+from confide.flare.kit import SERVER, check_order, open_kit
+from confide.flare.lead import collect
+from confide.flare.nvidia import service
 from confide.flare.nvidia.engine import (
     FlareEngine,
     Outbox,
@@ -39,11 +41,9 @@ from confide.flare.nvidia.engine import (
     parts,
     reply_of,
 )
-from confide.flare.run.agreements import SITE_FILE
-from confide.flare.run.joining import OUTCOME, TOPIC, Bulletin
-from confide.flare.run.lead import collect
-from confide.flare.run.server import Conductor, evidence_of
-from confide.flare.run.site import SignedHome, SiteHome
+from confide.flare.peers import place_of
+from confide.flare.server import Conductor, evidence_of
+from confide.flare.site import SignedHome, SiteHome
 
 
 class ConfideExecutor(Executor):  # type: ignore[misc]
@@ -59,7 +59,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """At the start of a run, restrict FLARE's commands, and note where the kit is."""
         if event_type == EventType.START_RUN:
-            resident.seal_run()
+            service.seal_run()
             self._engine = engine = fl_ctx.get_engine()
             self._folder = Path(engine.get_workspace().get_site_config_dir())
             self._outbox.open(engine)

@@ -30,7 +30,7 @@ from confide.federation.failures import Failure
 from confide.federation.memory import Spool
 from confide.federation.messages import encode
 from confide.federation.steps import Delivery
-from confide.flare.kits.kit import LARGEST
+from confide.flare.kit import LARGEST
 
 # --- Large messages
 #

@@ -23,10 +23,10 @@ from nvflare.fuel.flare_api.flare_api import Session
 from confide.errors import EngineError, GuardError, printable
 from confide.federation.events import Watcher
 from confide.files import Tree, plain_name
-from confide.flare.kits.kit import Kit, ended, open_kit
-from confide.flare.kits.peers import place_of
-from confide.flare.run.joining import TOPIC, check_suited, heard_told
-from confide.flare.run.lead import GONE, RUNNING, Ending, end_run, follow
+from confide.flare.joining import TOPIC, check_suited, heard_told
+from confide.flare.kit import Kit, ended, open_kit
+from confide.flare.lead import GONE, RUNNING, Ending, end_run, follow
+from confide.flare.peers import place_of
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result

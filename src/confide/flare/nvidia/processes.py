@@ -24,7 +24,7 @@ from confide import files
 from confide.errors import KitError, os_errors_as
 from confide.federation.keys import VARIABLE as PASSPHRASE
 from confide.files import Tree, bytes_of, json_of
-from confide.flare.kits.kit import (
+from confide.flare.kit import (
     HEARTBEAT_TIMEOUT,
     SERVER,
     STORE,
@@ -34,9 +34,10 @@ from confide.flare.kits.kit import (
     no_engine,
     tidy,
     trouble_with,
+    write_policies,
 )
-from confide.flare.kits.peers import check_key, place_of
-from confide.flare.nvidia.founding import revoked
+from confide.flare.nvidia.consortium import revoked
+from confide.flare.peers import check_key, place_of
 
 try:
     import psutil
@@ -45,7 +46,7 @@ except ImportError as error:
 
 MARK = "CONFIDE_KIT"
 """The environment variable that marks a kit's processes."""
-RESIDENT = "confide.flare.nvidia.resident"
+SERVICE = "confide.flare.nvidia.service"
 LOCK, STATE = (Path("run") / name for name in ("lock", "state.json"))
 """In the kit: the lock, and how the resident process is doing (see `watch`)."""
 RUN = (
@@ -119,7 +120,7 @@ def start(kit: Kit) -> NoReturn:
     """
     _prepare(kit)
     sys.stdout.flush()
-    os.execve(sys.executable, [sys.executable, "-m", RESIDENT, str(kit.path)], _environment(kit))
+    os.execve(sys.executable, [sys.executable, "-m", SERVICE, str(kit.path)], _environment(kit))
 
 
 def stop(kit: Kit, *, wait: float = 20.0) -> bool:
@@ -140,7 +141,7 @@ def lives(kit: Kit) -> bool:
 def status(kit: Kit) -> Status:
     """Return the state of the kit's processes, as far as this machine can tell. Raises KitError."""
     processes = _processes(kit)
-    resident = next((one for one in processes if _is(one, RESIDENT)), None)
+    resident = next((one for one in processes if _is(one, SERVICE)), None)
     state = _state(kit)
     fresh = _just(state.get("at", 0.0))
     if kit.kind == SERVER:
@@ -209,6 +210,7 @@ def _prepare(kit: Kit) -> None:
     tidy(kit.path)
     for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
         (kit.path / name).mkdir(mode=0o700, exist_ok=True)
+    write_policies(kit.path, kit.kind)  # an earlier release named classes that are gone
 
 
 def _check(kit: Kit) -> None:
@@ -311,7 +313,7 @@ def _end(kit: Kit, *, wait: float) -> bool:
     processes = _processes(kit)
     if not processes:
         return False
-    for one in [one for one in processes if _is(one, RESIDENT)] or processes:
+    for one in [one for one in processes if _is(one, SERVICE)] or processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.terminate()
     if _until(lambda: not _processes(kit), wait):
@@ -329,7 +331,7 @@ def _end(kit: Kit, *, wait: float) -> bool:
 
 def _killed(kit: Kit) -> list[psutil.Process]:
     """Kill the kit's processes, the resident one first, so that it starts no new one."""
-    found = sorted(_processes(kit), key=lambda one: not _is(one, RESIDENT))
+    found = sorted(_processes(kit), key=lambda one: not _is(one, SERVICE))
     for one in found:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.kill()

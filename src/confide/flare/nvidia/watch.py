@@ -19,8 +19,8 @@ from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from confide.errors import KitError
 from confide.files import write_atomically
-from confide.flare.kits.kit import MESSAGE_TIMEOUT, ended, open_kit
-from confide.flare.nvidia.founding import LIST, Door
+from confide.flare.kit import MESSAGE_TIMEOUT, ended, open_kit
+from confide.flare.nvidia.consortium import LIST, Door
 from confide.flare.nvidia.processes import STATE
 
 _LOG = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cases import each
 from confide.errors import SettingsError
 from confide.federation.federation import round_half_up
-from confide.flare.run.agreements import (
+from confide.flare.agreements import (
     Asked,
     beyond,
     fewest,
@@ -260,7 +260,7 @@ def test_a_name_that_is_said_twice_is_one_site() -> None:
 
 def test_other_ways_of_combining_are_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     agreement = Agreement.model_validate(AGREED)
-    monkeypatch.setattr("confide.flare.run.agreements.combine_of", lambda settings: "median")
+    monkeypatch.setattr("confide.flare.agreements.combine_of", lambda settings: "median")
     assert outside(agreement, parse(RUN), **AS) == ["federation.combine"]
 
 

@@ -38,10 +38,8 @@ from confide.federation.seals import (
 )
 from confide.federation.steps import Delivery, Engine
 from confide.files import Tree, for_the_owner, inside
-from confide.flare.kits.kit import SERVER, Kit
-from confide.flare.kits.peers import Card, Place, place_of
-from confide.flare.run.agreements import ALONE, OUTSIDE
-from confide.flare.run.joining import (
+from confide.flare.agreements import ALONE, OUTSIDE
+from confide.flare.joining import (
     CLOSE,
     JOIN,
     LEAVE,
@@ -57,6 +55,8 @@ from confide.flare.run.joining import (
     wire_digest,
     wire_of,
 )
+from confide.flare.kit import SERVER, Kit
+from confide.flare.peers import Card, Place, place_of
 from confide.kinds.steps import Start
 from confide.methods import method_of
 from confide.runs.folder import RunFolder, environment

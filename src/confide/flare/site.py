@@ -64,10 +64,8 @@ from confide.files import (
     text_of,
     write_of_run,
 )
-from confide.flare.kits.kit import SERVER
-from confide.flare.kits.peers import Card, Place
-from confide.flare.run.agreements import OUTSIDE, Agreements, Asked, fewest
-from confide.flare.run.joining import (
+from confide.flare.agreements import OUTSIDE, Agreements, Asked, fewest
+from confide.flare.joining import (
     CLOSE,
     JOIN,
     LEAVE,
@@ -82,6 +80,8 @@ from confide.flare.run.joining import (
     state_in,
     unpacked,
 )
+from confide.flare.kit import SERVER
+from confide.flare.peers import Card, Place
 from confide.methods import Expecting, answered_in, method_named
 from confide.privacy.spending import PURSE
 from confide.runs.folder import RUNS, RunFolder, memory_of

@@ -11,26 +11,17 @@ import pytest
 
 from confide.errors import ConfideError, EngineError, RunError
 from confide.federation.events import Event
-from confide.flare.run.agreements import CONSENT_FILE
-from confide.flare.run.joining import Bulletin
-from confide.flare.run.lead import (
-    ATTEMPTS,
-    ENDED,
-    LOST,
-    NOTES,
-    bring_home,
-    carried,
-    end_run,
-    follow,
-)
-from confide.flare.run.server import Conductor
+from confide.flare.agreements import CONSENT_FILE
+from confide.flare.joining import Bulletin
+from confide.flare.lead import ATTEMPTS, ENDED, LOST, NOTES, bring_home, carried, end_run, follow
+from confide.flare.server import Conductor
 from confide.jobs.logs import Logs
 from confide.runs.folder import RunFolder
 from confide.settings import Settings
 from contract.corpus import tiny
 from contract.runs import differences
 from flare.homes import HomesEngine, of_a_consortium, withdraw, write_site_files
-from flare.run.test_conducting import Stops, numbers
+from flare.test_conducting import Stops, numbers
 
 
 class Server:
@@ -98,7 +89,7 @@ class Server:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("confide.flare.run.lead.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("confide.flare.lead.time.sleep", lambda seconds: None)
 
 
 def setting(tmp_path: Path, *overrides: str) -> tuple[Settings, dict[str, Path]]:
@@ -214,7 +205,7 @@ def test_a_lead_that_dies_goes_on_with_the_same_run(
     with pytest.raises(KeyboardInterrupt):
         lead(server, settings, tmp_path / "lead")
     monkeypatch.undo()
-    monkeypatch.setattr("confide.flare.run.lead.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("confide.flare.lead.time.sleep", lambda seconds: None)
     result = lead(server, settings, tmp_path / "lead", resume=True)
     assert len(server.jobs) == 1
     assert result.rounds == 2
@@ -237,7 +228,7 @@ def test_a_lead_that_dies_while_it_submits_submits_once(
 
             dying.setattr(server, "submit", dies)
         else:
-            dying.setattr("confide.flare.run.lead.dump", raises(KeyboardInterrupt))
+            dying.setattr("confide.flare.lead.dump", raises(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             lead(server, settings, tmp_path / "lead")
     resume = where == "submission"
@@ -255,7 +246,7 @@ def test_a_lead_that_dies_while_it_brings_the_run_home_is_resumed(
     server = Server(tmp_path / "server-2", engines(files))
     for copied in (0, 1, files_of_a_run // 2, files_of_a_run - 1):
         with monkeypatch.context() as dying:
-            dying.setattr("confide.flare.run.lead.shutil.copyfile", Torn(copied))
+            dying.setattr("confide.flare.lead.shutil.copyfile", Torn(copied))
             with pytest.raises(KeyboardInterrupt):
                 lead(server, settings, tmp_path / "lead", resume=copied > 0)
         assert not (tmp_path / "lead" / "result.json").exists()
@@ -289,7 +280,7 @@ def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "home" / "coordinate.json").write_text("the lead's own")
     (tmp_path / "home" / "checkpoints" / "round-000002.ckpt").write_text("of a failed submission")
     with monkeypatch.context() as dying:
-        dying.setattr("confide.flare.run.lead.shutil.copyfile", Torn(3))
+        dying.setattr("confide.flare.lead.shutil.copyfile", Torn(3))
         with pytest.raises(KeyboardInterrupt):
             bring_home(tmp_path / "there", tmp_path / "home")
     assert not (tmp_path / "home" / "result.json").exists()

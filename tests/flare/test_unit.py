@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from cases import each
 from confide.cli.verbs import app
 from confide.errors import KitError
-from confide.flare.kits import kit as service
-from confide.flare.kits.kit import Kit, unit_text, write_unit
+from confide.flare import kit as service
+from confide.flare.kit import Kit, unit_text, write_unit
 
 HARDENED = {
     "NoNewPrivileges=yes", "ProtectSystem=strict", "PrivateTmp=yes", "PrivateDevices=yes",
@@ -107,7 +107,7 @@ def test_the_verb_writes_it_and_starts_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = kit(tmp_path, "server", "server")
-    monkeypatch.setattr("confide.flare.kits.kit.open_kit", lambda path, kind: held)
+    monkeypatch.setattr("confide.flare.kit.open_kit", lambda path, kind: held)
     file = tmp_path / "confide-server.service"
     done = CliRunner().invoke(app, ["server", "start", str(held.path), "--unit", str(file)])
     assert done.exit_code == 0, done.output

@@ -392,17 +392,14 @@ def logging_config() -> dict[str, object]:
     return {
         "version": 1,
         "disable_existing_loggers": False,
-        "formatters": {"plain": {"()": "confide.flare.nvidia.resident.Plain"}},
+        "formatters": {"plain": {"()": "confide.flare.nvidia.service.LogFormatter"}},
         "handlers": {"file": file},
         "loggers": {"root": {"level": "INFO", "handlers": ["file"]}},
     }
 
 
-def write(folder: Path, kind: Kind) -> None:
-    """Write these policies into a kit's `local/`, in place of what was there."""
-    local = folder / "local"
-    for old in local.iterdir():
-        old.unlink()
+def write_policies(folder: Path, kind: Kind) -> None:
+    """Write these policies into a kit's `local/`, in place of those of an earlier release."""
     files = {"resources.json": resources(kind)}
     if kind != "lead":
         files |= {
@@ -412,7 +409,7 @@ def write(folder: Path, kind: Kind) -> None:
             "watch__p_resources.json": watching(),
         }
     for name, content in files.items():
-        write_private(local / name, json.dumps(content, indent=2) + "\n")
+        write_private(folder / "local" / name, json.dumps(content, indent=2) + "\n")
 
 
 def write_private(path: Path, text: str | bytes) -> None:

@@ -31,7 +31,7 @@ from confide.federation.seals import digest, is_signed_by, statement
 from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.federation.steps import Check, Step, WireRow, wire_table
 from confide.files import Tree, plain_name, write_of_run
-from confide.flare.kits.peers import Card, Place
+from confide.flare.peers import Card, Place
 from confide.methods import Expecting, answered_in, method_named
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, dump

@@ -14,9 +14,7 @@ from confide.federation.guards import Guards
 from confide.federation.keys import read_key
 from confide.federation.steps import WireRow
 from confide.files import for_the_owner, write_of_run
-from confide.flare.kits.kit import Kit
-from confide.flare.kits.peers import place_of
-from confide.flare.run.agreements import (
+from confide.flare.agreements import (
     CONSENT_FILE,
     Agreements,
     Line,
@@ -27,9 +25,11 @@ from confide.flare.run.agreements import (
     with_bounds,
     write_agreements,
 )
-from confide.flare.run.joining import check_guards, check_suited, steps_of, wire_digest, wire_of
-from confide.flare.run.site import check_home
-from confide.flare.run.standing import held_of, site_file, site_of
+from confide.flare.joining import check_guards, check_suited, steps_of, wire_digest, wire_of
+from confide.flare.kit import Kit
+from confide.flare.peers import place_of
+from confide.flare.site import check_home
+from confide.flare.standing import held_of, site_file, site_of
 from confide.methods import method_named
 from confide.recipes import settings_file
 from confide.runs.sites import Gathered

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
 from confide.errors import KitError
-from confide.flare.kits import kit as tidying
-from confide.flare.kits.kit import AUDIT, AUDITS_KEPT, KEPT, tidy
+from confide.flare import kit as tidying
+from confide.flare.kit import AUDIT, AUDITS_KEPT, KEPT, tidy
 from confide.flare.nvidia import processes
-from confide.flare.nvidia.founding import init
+from confide.flare.nvidia.consortium import create_consortium
 
 
 def run_folder(kit: Path, age: int) -> Path:
@@ -99,7 +99,9 @@ def test_an_empty_or_absent_kit_is_no_trouble(tmp_path):
 
 
 def test_starting_tidies_up(tmp_path, monkeypatch):
-    kit = init("trial", sites=["north"], host="localhost", out=tmp_path / "trial").kit("north")
+    kit = create_consortium("trial", sites=["north"], host="localhost", out=tmp_path / "trial").kit(
+        "north"
+    )
     seen: list[Path] = []
     monkeypatch.setattr(processes, "tidy", seen.append)
     monkeypatch.setattr(processes.os, "execve", lambda *_: None)
@@ -112,5 +114,22 @@ def test_starting_tidies_up(tmp_path, monkeypatch):
     assert held is not None
     held.close()
     with pytest.raises(KitError):
-        processes.start(init("l", sites=["a"], host="localhost", out=tmp_path / "l").kit("lead"))
+        processes.start(
+            create_consortium("l", sites=["a"], host="localhost", out=tmp_path / "l").kit("lead")
+        )
     assert seen == [kit.path]
+
+
+def test_starting_a_kit_of_an_earlier_release_gives_it_our_policies(tmp_path, monkeypatch):
+    made = create_consortium("trial", sites=["north"], host="localhost", out=tmp_path / "trial")
+    kit = made.kit("north")
+    policies = kit.path / "local"
+    before = {path.name: path.read_text() for path in policies.iterdir()}
+    (policies / "resources.json").write_text("{}")
+    (policies / "log_config.json").write_text('{"formatters": {"plain": {"()": "gone.Plain"}}}')
+    (policies / "site.toml").write_text("# the site's own")
+    monkeypatch.setattr(processes.os, "execve", lambda *_: None)
+    processes.start(kit)
+    assert {path.name: path.read_text() for path in policies.iterdir()} == {
+        **before, "site.toml": "# the site's own"
+    }  # fmt: skip

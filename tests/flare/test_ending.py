@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from confide.cli.verbs import app
 from confide.errors import EngineError, RunError
-from confide.flare.run import lead as ending
-from confide.flare.run.lead import ENDED, GONE, NOTES, end_run
+from confide.flare import lead as ending
+from confide.flare.lead import ENDED, GONE, NOTES, end_run
 from confide.runs.folder import RunFolder
 
 

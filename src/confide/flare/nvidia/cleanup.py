@@ -15,7 +15,7 @@ from pathlib import Path
 
 from confide.errors import GuardError, KitError, os_errors_as, printable
 from confide.files import bytes_of, inside, json_of
-from confide.flare.kits.kit import STORE, Kit
+from confide.flare.kit import STORE, Kit
 from confide.flare.nvidia.processes import lives, lock
 
 RUNS = "runs"
@@ -23,7 +23,7 @@ _RESULT, _META, _ENDED = "result.json", "meta", "FINISHED"
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldRun:
     """One run that a server holds.
 
     `over`: it has a result or never began, so it cannot be resumed. `last`: when anything of it was
@@ -37,7 +37,7 @@ class Held:
     folders: tuple[Path, ...]
 
 
-def held(kit: Kit) -> tuple[Held, ...]:
+def held_runs(kit: Kit) -> tuple[HeldRun, ...]:
     """List the runs that this kit's server holds, the oldest first. Raises KitError: unreadable."""
     with os_errors_as(
         KitError,
@@ -51,13 +51,13 @@ def held(kit: Kit) -> tuple[Held, ...]:
     return tuple(sorted(found, key=lambda one: (one.last, one.run)))
 
 
-def chosen(
-    found: Iterable[Held],
+def choose_runs(
+    found: Iterable[HeldRun],
     *,
     older_than: float | None = None,
     runs: Sequence[str] = (),
     now: datetime.datetime | None = None,
-) -> tuple[Held, ...]:
+) -> tuple[HeldRun, ...]:
     """The runs that are over and older than `days`, and the named ones, over or not.
 
     Raises KitError if the server holds no run of a given name.
@@ -78,7 +78,7 @@ def chosen(
     )
 
 
-def delete(kit: Kit, those: Iterable[Held]) -> None:
+def delete_runs(kit: Kit, those: Iterable[HeldRun]) -> None:
     """Delete everything that is held of these runs.
 
     A run's own folder goes last, so a run that could not be deleted completely is still listed.
@@ -107,12 +107,12 @@ def _own(kit: Kit, name: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _of(folder: Path | None, name: str, submissions: Sequence[tuple[Path, str]]) -> Held:
+def _of(folder: Path | None, name: str, submissions: Sequence[tuple[Path, str]]) -> HeldRun:
     own = [folder] if folder else []
     folders = (*(path for path, _ in submissions), *own)
     files = [path.lstat() for one in folders for path in (one, *one.rglob("*"))]
     ended = all(status.startswith(_ENDED) for _, status in submissions)
-    return Held(
+    return HeldRun(
         run=name,
         over=(folder / _RESULT).is_file() if folder else ended,
         last=datetime.datetime.fromtimestamp(max(one.st_mtime for one in files), datetime.UTC),

@@ -21,8 +21,7 @@ from confide.errors import EngineError, GuardError, RunError, SettingsError, pri
 from confide.federation.combining import NEEDED
 from confide.federation.events import Event, Watcher, unwatched
 from confide.files import Tree, for_the_owner, inside, is_regular, json_of, opened, text_of
-from confide.flare.kits.peers import Place
-from confide.flare.run.joining import (
+from confide.flare.joining import (
     MOST_HEARD,
     OUTCOME,
     heard_event,
@@ -30,6 +29,7 @@ from confide.flare.run.joining import (
     signed_order,
     submitted,
 )
+from confide.flare.peers import Place
 from confide.methods import method_of
 from confide.runs.folder import ALONE, CHECKPOINTS, RunFolder
 from confide.runs.result import Result

@@ -8,7 +8,7 @@ import torch
 from cases import each
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
-from confide.flare.run.site import compute_as, own_computing
+from confide.flare.site import compute_as, own_computing
 from confide.settings import parse
 from confide.settings.sitefile import parse_site
 from confide.training import devices

@@ -16,14 +16,14 @@ from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
 from confide.federation.secure.site import SUMS
 from confide.federation.steps import Delivery
-from confide.flare.kits.peers import Pins
-from confide.flare.run.site import ACCOUNTS, ROSTERS, Heads, Peering
+from confide.flare.peers import Pins
+from confide.flare.site import ACCOUNTS, ROSTERS, Heads, Peering
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
 from contract.runs import differences, states
 from flare.homes import SealedHomes, place_in, write_site_files
-from flare.run.test_signing import conduct, site_folder
+from flare.test_signing import conduct, site_folder
 
 MASKED = "federation.sums=masked"
 

@@ -27,12 +27,12 @@ import confide.flare.nvidia
 from cases import each
 from confide.cli import sites
 from confide.errors import EngineError, KitError
-from confide.flare.kits import kit as naming
-from confide.flare.kits import kit as policies
-from confide.flare.kits import kit as startup
-from confide.flare.kits.kit import Consortium, Kit, expires, open_consortium, open_kit
-from confide.flare.nvidia import authority, resident
-from confide.flare.nvidia.founding import add, init, renew
+from confide.flare import kit as naming
+from confide.flare import kit as policies
+from confide.flare import kit as startup
+from confide.flare.kit import Consortium, Kit, expires, open_consortium, open_kit
+from confide.flare.nvidia import authority, service
+from confide.flare.nvidia.consortium import add_site, create_consortium, renew_kit
 
 SITES = ("north", "south")
 
@@ -41,7 +41,7 @@ SITES = ("north", "south")
 def founded(tmp_path_factory) -> Consortium:
     """A consortium that no test changes."""
     out = tmp_path_factory.mktemp("founded") / "trial"
-    return init("trial", sites=SITES, host="fl.example.org", port=8443, out=out)
+    return create_consortium("trial", sites=SITES, host="fl.example.org", port=8443, out=out)
 
 
 @pytest.fixture
@@ -138,7 +138,7 @@ def test_certificates_name_the_server_and_end_in_time(founded):
 def test_an_address_and_days_are_taken(tmp_path):
     from cryptography import x509
 
-    made = init("t", sites=["a"], host="127.0.0.1", out=tmp_path / "t", days=400.5)
+    made = create_consortium("t", sites=["a"], host="127.0.0.1", out=tmp_path / "t", days=400.5)
     certificate = x509.load_pem_x509_certificate(made.kit("server").certificate.read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert [str(address) for address in names.get_values_for_type(x509.IPAddress)] == ["127.0.0.1"]
@@ -181,7 +181,7 @@ def test_an_address_and_days_are_taken(tmp_path):
 def test_what_cannot_be_is_refused(tmp_path, changed, said):
     plain = {"name": "trial", "sites": ["north"], "host": "localhost", **changed}
     with pytest.raises(KitError, match=said):
-        init(plain.pop("name"), out=tmp_path / "new", **plain)
+        create_consortium(plain.pop("name"), out=tmp_path / "new", **plain)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -202,7 +202,7 @@ def test_the_engine_reads_a_name_as_it_is_written(name):
 def test_nothing_is_written_over(copied):
     before = _digests(copied.path)
     with pytest.raises(KitError, match="never overwritten"):
-        init("other", sites=["west"], host="localhost", out=copied.path)
+        create_consortium("other", sites=["west"], host="localhost", out=copied.path)
     assert _digests(copied.path) == before
 
 
@@ -212,23 +212,23 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(authority, "provision", broken)
     with pytest.raises(KitError, match="provisioned"):
-        init("trial", sites=["north"], host="localhost", out=tmp_path / "trial")
+        create_consortium("trial", sites=["north"], host="localhost", out=tmp_path / "trial")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_the_engine_says_of_a_failure_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(authority.WorkspaceBuilder, "finalize", lambda *_: 1 / 0)
     with pytest.raises(KitError, match="division by zero"):
-        init("trial", sites=["north"], host="localhost", out=tmp_path / "trial")
+        create_consortium("trial", sites=["north"], host="localhost", out=tmp_path / "trial")
     assert list(tmp_path.iterdir()) == []
     capsys.readouterr()
 
 
 def test_without_the_engine_it_says_what_to_install(tmp_path, monkeypatch):
-    for name in ("authority", "founding"):
+    for name in ("authority", "consortium"):
         monkeypatch.delattr(confide.flare.nvidia, name)
     monkeypatch.setitem(sys.modules, "confide.flare.nvidia.authority", None)
-    monkeypatch.delitem(sys.modules, "confide.flare.nvidia.founding")
+    monkeypatch.delitem(sys.modules, "confide.flare.nvidia.consortium")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EngineError, match=r"pip install 'confide\[flare\]'"):
         sites.init("trial", sites=["north"], host="localhost")
@@ -240,7 +240,7 @@ def test_without_the_engine_it_says_what_to_install(tmp_path, monkeypatch):
 
 def test_a_site_is_added_and_the_others_keep_theirs(copied):
     before = _digests(copied.path)
-    kit = add(copied.path, "west")
+    kit = add_site(copied.path, "west")
     assert (kit.kind, kit.name, kit.path) == ("site", "west", (copied.path / "kits/west").resolve())
     after = _digests(copied.path)
     new = {name for name in after if name.startswith("kits/west/")}
@@ -255,14 +255,14 @@ def test_a_site_is_added_and_the_others_keep_theirs(copied):
 
 def test_a_site_is_added_where_the_other_kits_have_been_given_away(copied):
     shutil.rmtree(copied.path / "kits")
-    assert add(copied.path, "west").name == "west"
+    assert add_site(copied.path, "west").name == "west"
 
 
 @pytest.mark.parametrize("name", ["north", "SOUTH", "server", "lead", "a.b"])
 def test_a_site_of_a_taken_name_is_not_added(copied, name):
     before = _digests(copied.path)
     with pytest.raises(KitError):
-        add(copied.path, name)
+        add_site(copied.path, name)
     assert _digests(copied.path) == before
 
 
@@ -271,7 +271,7 @@ def test_without_the_authority_no_site_is_added(copied, part):
     (copied.authority / part).write_text("torn")
     before = _digests(copied.path)
     with pytest.raises(KitError, match="authority is missing or damaged"):
-        add(copied.path, "west")
+        add_site(copied.path, "west")
     assert _digests(copied.path) == before
 
 
@@ -279,7 +279,7 @@ def test_another_authority_does_not_fit(copied, tmp_path):
     authority.found(tmp_path / "other", "trial", days=1)
     shutil.copy(tmp_path / "other/root.key", copied.authority / "root.key")
     with pytest.raises(KitError, match="do not match"):
-        add(copied.path, "west")
+        add_site(copied.path, "west")
 
 
 @pytest.mark.parametrize("name", ["server", "north", "lead"])
@@ -287,10 +287,10 @@ def test_a_kit_is_renewed_with_a_new_key(copied, name):
     old = copied.kit(name)
     key, root = old.key.read_bytes(), old.root.read_bytes()
     with pytest.raises(KitError, match="there is already a kit of that name"):
-        renew(copied.path, name)
+        renew_kit(copied.path, name)
     shutil.rmtree(old.path)
     before = _digests(copied.path)
-    new = renew(copied.path, name)
+    new = renew_kit(copied.path, name)
     assert new == old
     assert new.key.read_bytes() != key and new.root.read_bytes() == root
     after = _digests(copied.path)
@@ -300,7 +300,7 @@ def test_a_kit_is_renewed_with_a_new_key(copied, name):
 
 def test_nobody_unknown_is_renewed(copied):
     with pytest.raises(KitError, match="no participant of that name"):
-        renew(copied.path, "west")
+        renew_kit(copied.path, "west")
 
 
 # --- opening --------------------------------------------------------------------------------
@@ -514,7 +514,7 @@ def test_the_log_goes_to_one_file_through_our_formatter(founded, tmp_path):
 
 
 def test_a_long_message_is_cut():
-    assert len(resident.without_content("x" * 10_000)) < 410
+    assert len(service.without_content("x" * 10_000)) < 410
 
 
 def test_an_uncaught_exception_is_told_without_its_message(capsys, monkeypatch):
@@ -522,7 +522,7 @@ def test_an_uncaught_exception_is_told_without_its_message(capsys, monkeypatch):
 
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    resident.install()
+    service.install()
     try:
         raise ValueError("Mr Smith")
     except ValueError as error:
@@ -539,7 +539,7 @@ def test_a_process_of_a_run_takes_no_command_that_looks_into_it():
     import subprocess
 
     code = (
-        "from confide.flare.nvidia import resident; resident.seal_run()\n"
+        "from confide.flare.nvidia import service; service.seal_run()\n"
         "from nvflare.private.fed.client.admin_commands import AdminCommands\n"
         "print(sorted(c.get_command_name() for c in AdminCommands.commands))"
     )
@@ -575,7 +575,7 @@ def test_kits_module_is_light():
     """`confide --help` must not pay for the engine."""
     import subprocess
 
-    code = "import sys; from confide.flare.kits import kit;print('nvflare' in sys.modules)"
+    code = "import sys; from confide.flare import kit;print('nvflare' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
     assert startup.SCHEMA == 1

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric import x25519
 from cases import each
 from confide.errors import KeyFileError
 from confide.federation.failures import Refusal
-from confide.flare.kits.peers import (
+from confide.flare.peers import (
     Card,
     Pins,
     fingerprint_of,

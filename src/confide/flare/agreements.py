@@ -338,7 +338,7 @@ class Agreements:
 
         Raises Refusal if the site did not agree to everything that the method sends.
         """
-        from confide.flare.run.joining import wire_digest, wire_of  # methods, which take their time
+        from confide.flare.joining import wire_digest, wire_of  # methods, which take their time
 
         try:
             found = self.of(site).get(method)

@@ -15,8 +15,10 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.cli.verbs import app
 from confide.errors import KeyFileError, KitError
 from confide.federation.failures import Refusal
-from confide.flare.kits.kit import Consortium
-from confide.flare.kits.peers import (
+from confide.flare.kit import Consortium
+from confide.flare.nvidia.consortium import create_consortium
+from confide.flare.nvidia.consortium import renew_kit as renew_kit
+from confide.flare.peers import (
     Card,
     fingerprint_of,
     known_to,
@@ -26,14 +28,14 @@ from confide.flare.kits.peers import (
     renew,
     shown,
 )
-from confide.flare.nvidia.founding import init
-from confide.flare.nvidia.founding import renew as renew_kit
 
 
 @pytest.fixture(scope="module")
 def trial(tmp_path_factory: pytest.TempPathFactory) -> Consortium:
     folder = tmp_path_factory.mktemp("consortium")
-    made = init("trial", sites=["north", "south"], host="localhost", out=folder / "trial")
+    made = create_consortium(
+        "trial", sites=["north", "south"], host="localhost", out=folder / "trial"
+    )
     for kit in made.kits():
         assert not (kit.path / "identity").exists()  # the founder makes no identity of anybody
         place_of(kit, make=True)
@@ -51,7 +53,7 @@ def test_every_place_believes_the_cards_of_its_consortium_only(
             assert one.vouched(card)
             if one is not other:
                 assert not one.meet(card, kinds[other.name], other.name).compared
-    stranger = init("trial", sites=["north"], host="localhost", out=tmp_path / "other")
+    stranger = create_consortium("trial", sites=["north"], host="localhost", out=tmp_path / "other")
     foreign = place_of(stranger.kit("north"), make=True).card
     assert not places["server"].vouched(foreign)
     north, south = places["north"].card, places["south"].card
@@ -77,7 +79,9 @@ def test_every_place_believes_the_cards_of_its_consortium_only(
 
 
 def test_no_card_is_believed_when_its_certificate_has_ended(tmp_path: Path) -> None:
-    made = init("short", sites=["north"], host="localhost", out=tmp_path / "c", days=1e-9)
+    made = create_consortium(
+        "short", sites=["north"], host="localhost", out=tmp_path / "c", days=1e-9
+    )
     card = place_of(made.kit("north"), make=True).card
     assert not place_of(made.kit("server"), make=True).vouched(card)
 

@@ -1,4 +1,4 @@
-"""The resident process of a kit: FLARE, hardened. `python -m confide.flare.nvidia.resident KIT`.
+"""The resident process of a kit: FLARE, hardened. `python -m confide.flare.nvidia.service KIT`.
 
 It starts FLARE's server or site in our environment, and holds the kit's lock. SIGTERM and Ctrl-C
 end it in good order and with 0; any other end has another code, so a service manager starts it
@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
-from confide.flare.kits.kit import HEARTBEAT_EVERY, SERVER, Kit, open_kit, organisation
+from confide.flare.kit import HEARTBEAT_EVERY, SERVER, Kit, open_kit, organisation
 from confide.flare.nvidia.processes import lock
 
 # --- Logs of a resident process
@@ -41,7 +41,7 @@ _CONTENT = re.compile(r"\bb['\"]|\{['\"]")
 """The beginning of printed bytes or of a printed dict."""
 
 
-class Plain(logging.Formatter):
+class LogFormatter(logging.Formatter):
     """Formats an entry on one line, without content and without exception messages."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -22,8 +22,7 @@ from confide.federation.federation import Delivery
 from confide.federation.ledger import START, read_lines
 from confide.federation.messages import decode, encode
 from confide.federation.seals import AskSeal, decode_seal, encode_seal, signed
-from confide.flare.kits.peers import Pins, make_identity, read_identity
-from confide.flare.run.joining import (
+from confide.flare.joining import (
     Join,
     Order,
     card_and_signature,
@@ -32,15 +31,16 @@ from confide.flare.run.joining import (
     wire_digest,
     wire_of,
 )
-from confide.flare.run.server import Conductor, Evidence, SignedEngine
-from confide.flare.run.site import SiteHome
+from confide.flare.peers import Pins, make_identity, read_identity
+from confide.flare.server import Conductor, Evidence, SignedEngine
+from confide.flare.site import SiteHome
 from confide.methods.fedavg import Train
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
 from contract.runs import differences, states
 from flare.homes import SealedHomes, as_toml, ordered, place_in, write_site_files
-from flare.run.test_conducting import numbers
+from flare.test_conducting import numbers
 
 
 def evidence(folder: Path, settings: Settings, engine: SealedHomes) -> Evidence:
@@ -264,7 +264,7 @@ class Lying(SignedEngine):
 def test_two_sites_that_compare_find_a_server_that_asked_them_different_things(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("confide.flare.run.server.SignedEngine", Lying)
+    monkeypatch.setattr("confide.flare.server.SignedEngine", Lying)
     settings = tiny(tmp_path, "rounds=1")
     engine = SealedHomes(write_site_files(tmp_path / "homes", settings))
     conduct(tmp_path, settings, engine)
@@ -534,7 +534,7 @@ def test_the_lead_is_pinned_and_named(tmp_path: Path) -> None:
 def test_a_large_ask_is_hashed_once_for_all_sites(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from confide.flare.run import server
+    from confide.flare import server
 
     hashed: list[int] = []
     real = server.inner_digest

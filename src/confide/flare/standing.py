@@ -9,9 +9,9 @@ from typing import Literal
 
 from confide.errors import KitError
 from confide.federation.secure.site import SUMS, Sets
-from confide.flare.kits.kit import Kit
-from confide.flare.kits.peers import known_to
-from confide.flare.run.agreements import SITE_FILE, Agreements, HeldAgreement
+from confide.flare.agreements import SITE_FILE, Agreements, HeldAgreement
+from confide.flare.kit import Kit
+from confide.flare.peers import known_to
 from confide.privacy.spending import PURSE, Limit, Purse
 from confide.runs.folder import RUNS, AtHome, RunFolder, compared_at_home
 from confide.settings import SiteFile, load_site

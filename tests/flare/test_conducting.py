@@ -20,10 +20,10 @@ from confide.federation.federation import Delivery
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode, peek
 from confide.federation.steps import Step
-from confide.flare.run import server
-from confide.flare.run.joining import Join, wire_digest, wire_of
-from confide.flare.run.server import Conductor
-from confide.flare.run.site import UNKNOWN, SiteHome
+from confide.flare import server
+from confide.flare.joining import Join, wire_digest, wire_of
+from confide.flare.server import Conductor
+from confide.flare.site import UNKNOWN, SiteHome
 from confide.jobs.predict import predict
 from confide.methods import METHODS, method_of
 from confide.methods.fedavg import Score, Train
@@ -397,7 +397,7 @@ def test_two_versions_are_refused_on_either_side(
     engine = HomesEngine(write_site_files(tmp_path, settings))
     with pytest.raises(FederationError, match="different versions"):
         conduct(tmp_path / "server", settings, engine, version="0.0.0")
-    monkeypatch.setattr("confide.flare.run.site.__version__", "0.0.0")
+    monkeypatch.setattr("confide.flare.site.__version__", "0.0.0")
     with pytest.raises(QuorumError, match="run different versions of confide"):
         conduct(tmp_path / "server", settings, engine)
 

@@ -21,10 +21,10 @@ from confide.federation.failures import CODES, Failure, Refusal
 from confide.federation.federation import Delivery
 from confide.federation.guards import Guards
 from confide.federation.messages import decode, encode, peek
-from confide.flare.run.agreements import CONSENT_FILE, COUNT_FILE
-from confide.flare.run.joining import Join, check_guards, wire_digest, wire_of
-from confide.flare.run.server import Conductor
-from confide.flare.run.site import SiteHome
+from confide.flare.agreements import CONSENT_FILE, COUNT_FILE
+from confide.flare.joining import Join, check_guards, wire_digest, wire_of
+from confide.flare.server import Conductor
+from confide.flare.site import SiteHome
 from confide.methods import METHODS
 from confide.methods.fedavg import Train
 from confide.settings import Settings
@@ -33,7 +33,7 @@ from contract.corpus import tiny
 from contract.entries import CARRIED, pairs
 from contract.runs import differences
 from flare.homes import HomesEngine, as_toml, withdraw, write_consent, write_site_files
-from flare.run.test_conducting import Listens, Stops, conduct, lines, numbers
+from flare.test_conducting import Listens, Stops, conduct, lines, numbers
 
 DAY = date(2026, 11, 23)
 
@@ -175,7 +175,7 @@ def test_every_method_runs_under_the_defaults_with_the_same_numbers(
 ) -> None:
     """But for `min_sentences` and `min_batch`, of which these tiny sites have fewer.
 
-    And for `masked`: tests/flare/run/test_peering.py.
+    And for `masked`: tests/flare/test_peering.py.
     """
     settings = tiny(tmp_path, f"method={method}", "rounds=1", "training.batch_size=240")
     plain = HomesEngine(write_site_files(tmp_path / "plain", settings))
@@ -328,7 +328,7 @@ def test_a_run_outside_is_refused_with_the_field_and_not_with_what_was_agreed(
     failure = decode(Failure, reply)
     assert (failure.code, failure.detail) == ("outside-consent", field)
     assert failure.kind == "Exception"
-    assert failure.place.startswith("flare/run/agreements.py:")
+    assert failure.place.startswith("flare/agreements.py:")
 
 
 def test_all_fields_that_are_outside_are_named(tmp_path: Path) -> None:
@@ -462,7 +462,7 @@ def test_a_run_that_cannot_be_counted_does_not_run(
     def full(number: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("confide.flare.run.agreements.os.fsync", full)
+    monkeypatch.setattr("confide.flare.agreements.os.fsync", full)
     assert said(home, "join", joining(settings)) == ("disk-full", "")
 
 

@@ -14,8 +14,7 @@ import tomli_w
 
 from confide.errors import KitError, os_errors_as
 from confide.files import Tree, bytes_of, json_of, write_atomically
-from confide.flare.kits import kit as policies
-from confide.flare.kits.kit import (
+from confide.flare.kit import (
     DAYS,
     DESCRIPTION,
     KITS,
@@ -32,6 +31,7 @@ from confide.flare.kits.kit import (
     no_engine,
     open_consortium,
     open_kit,
+    write_policies,
     write_private,
 )
 from confide.version import __version__
@@ -49,7 +49,7 @@ _NOT_OURS = ("*.sh", "*.ipynb", "readme*", "*.md")
 """FLARE's scripts and their descriptions, which would start its processes without our part."""
 
 
-def init(
+def create_consortium(
     name: str,
     *,
     sites: Sequence[str],
@@ -90,7 +90,7 @@ def init(
     return open_consortium(out)
 
 
-def add(consortium: Path, site: str) -> Kit:
+def add_site(consortium: Path, site: str) -> Kit:
     """Make the kit of a further site. All other kits stay as they are. Raises KitError."""
     held = open_consortium(consortium)
     grown = dataclasses.replace(held, sites=(*held.sites, site))
@@ -100,7 +100,7 @@ def add(consortium: Path, site: str) -> Kit:
     return kit
 
 
-def renew(consortium: Path, name: str) -> Kit:
+def renew_kit(consortium: Path, name: str) -> Kit:
     """Make a new kit for `server`, a site or the lead, with a new key and certificate.
 
     The old kit works until its own certificate expires; it is not overwritten. Raises KitError.
@@ -169,7 +169,9 @@ def _finish(kit: Kit) -> None:
         for pattern in _NOT_OURS:
             for path in folder.glob(pattern):
                 path.unlink()
-    policies.write(kit.path, kit.kind)
+    for sample in (kit.path / "local").iterdir():
+        sample.unlink()
+    write_policies(kit.path, kit.kind)
     described = {"schema": SCHEMA, "confide": __version__} | _fields(kit)
     write_private(kit.path / "local" / DESCRIPTION, json.dumps(described, indent=2) + "\n")
     write_private(kit.path / "README.txt", _readme(kit))
@@ -244,7 +246,7 @@ def revoked(kit: Kit) -> tuple[str, ...]:
         ) from error
 
 
-def revoke(kit: Kit, site: str) -> bool:
+def revoke_site(kit: Kit, site: str) -> bool:
     """Revoke a site, even with a renewed kit. False if it was revoked already.
 
     A server's kit does not know who takes part, so only the form of the name is checked. Raises
@@ -258,7 +260,7 @@ def revoke(kit: Kit, site: str) -> bool:
     return True
 
 
-def admit(kit: Kit, site: str) -> None:
+def admit_site(kit: Kit, site: str) -> None:
     """Let a revoked site in again. Raises KitError if it was not revoked."""
     before = revoked(kit)
     if site not in before:

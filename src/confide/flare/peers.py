@@ -33,7 +33,7 @@ from confide.federation.failures import Refusal
 from confide.federation.keys import load_private, save_private, unlock
 from confide.federation.seals import is_digest, statement
 from confide.files import bytes_of, for_the_owner, json_of, text_of, write_atomically
-from confide.flare.kits.kit import Kit, check_peer
+from confide.flare.kit import Kit, check_peer
 
 # --- Identity keys
 #

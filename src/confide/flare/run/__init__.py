@@ -1,1 +1,0 @@
-"""Runs over real sites at the lead, the server and the sites, whatever the engine."""
