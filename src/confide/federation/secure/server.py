@@ -580,7 +580,7 @@ class Summing:
                 "too few sites agreed to the roster, so nothing can be summed under masks",
                 expected=f"at least {roster.least} of {len(self.sites)}",
                 got=f"{agreed}; others failed with {failed}" if failed else agreed,
-                fix="look the codes up in docs/deployment.md; at each site its own log says more",
+                fix="look the codes up in docs/codes.md; at each site its own log says more",
             )
         self._roster = roster
         return roster
