@@ -15,7 +15,7 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import DataError, RunError, SettingsError
-from confide.jobs.export import ABOUT, MODEL, Copy, export, graph_of
+from confide.jobs.export import ABOUT, MODEL, TARGETS, Copy, export, graph_of
 from confide.kinds.relations.batches import candidates
 from confide.kinds.relations.model import probabilities
 from confide.runs.card import CARD
@@ -348,7 +348,7 @@ def test_only_an_error_of_writing_says_that_nothing_can_be_written(
             error.filename = error.filename.replace("{place}", str(copy.out))
         raise error
 
-    monkeypatch.setattr("confide.jobs.export.write_hf", fails)
+    monkeypatch.setitem(TARGETS, "hf", (fails, ""))
     with pytest.raises(kind, match=rf"cannot be {said} \({error.strerror or error}\)"):
         export(runs["fedavg-tagger"], to="hf", out=tmp_path / "out")
     assert not list(tmp_path.iterdir())

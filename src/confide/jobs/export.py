@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy as copies
 import errno
 import json
+import logging
 import re
 import shutil
 import warnings
@@ -39,22 +40,17 @@ from confide.kinds.tagger.model import TaggerTrainer
 from confide.runs.card import CARD
 from confide.runs.loading import release, release_task, release_tells, released, released_calibrator
 from confide.seeds import seeded
+from confide.training import encoder as encoders
 from confide.training.batches import Example
-from confide.training.encoder import (
-    FrozenEncoder,
-    MarkedEmbedding,
-    first_line,
-    layers_of,
-    peft_library,
-    tokenizer_of,
-    updated,
-)
+from confide.training.encoder import FrozenEncoder, MarkedEmbedding
 from confide.training.tagger import Tagger, TaggerSizes, predict_batches
 
 Target = Literal["onnx", "hf", "peft", "spacy"]
 
 ABOUT = "confide.json"
 """The description of the model's inputs and outputs."""
+CLOSE = 1e-4
+"""The largest difference between the numbers of a written model and confide's own."""
 
 _CARD_BYTES = 1 << 22
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG)
@@ -69,10 +65,6 @@ class Copy:
     model: Any
     out: Path
     int8: bool = False
-
-
-Write = Callable[[Copy], dict[str, Any]]
-"""Writes a model, checks it, and gives what `confide.json` says of it."""
 
 
 def export(
@@ -104,36 +96,40 @@ def export(
         RunError: there is no such run, the folder holds something, or it cannot be written.
         KeyFileError, DataError: as `confide.api.release` does.
     """
-    if to not in _TARGETS:
-        raise SettingsError(
-            "nobody knows this kind of export", expected=", ".join(_TARGETS), got=repr(to)
-        )
+    if to not in TARGETS:
+        raise SettingsError("unknown kind of export", expected=", ".join(TARGETS), got=repr(to))
     if int8 and to != "onnx":
         raise SettingsError("only ONNX can be written in int8", expected='to = "onnx"', got=to)
     out = Path(out)
     if out.exists() and any(out.iterdir()):
         raise RunError("the folder holds something already", where=str(out), fix="name another one")
-    with _beside(out.resolve()) as place:
-        copy = Path(run)
-        if release_task(copy) is None:
-            copy = release(copy, out=place / "copy", site=site, key=key)
+    write, use = TARGETS[to]
+    with _workplace(out.resolve()) as place:
+        folder = Path(run)
+        if release_task(folder) is None:
+            folder = release(folder, out=place / "copy", site=site, key=key)
         if say is not None:
-            say(f"{out}: {release_tells(copy)}")
-        made = Copy(copy, _opened(copy), place / "made", int8)
-        made.out.mkdir()
-        about = _TARGETS[to]()(made) | {"calibration": made.model.calibrator._asdict()}
-        write_of_run(made.out / ABOUT, json.dumps(about, indent=1, ensure_ascii=False).encode())
-        _write_card(copy, made.out, _USES[to])
+            say(f"{out}: {release_tells(folder)}")
+        model: Any = released(folder)
+        calibrator = released_calibrator(folder)
+        made = place / "made"
+        made.mkdir()
+        about = write(Copy(folder, replace(model, calibrator=calibrator), made, int8))
+        about |= {"calibration": calibrator._asdict()}
+        write_of_run(made / ABOUT, json.dumps(about, indent=1, ensure_ascii=False).encode())
+        if (card := folder / CARD).is_file():
+            text = _USE.sub(lambda _: f"## Use\n\n{use}\n", text_of(card, _CARD_BYTES))
+            write_of_run(made / CARD, text.encode())
         try:
-            made.out.replace(out.resolve())
+            made.replace(out.resolve())
         except OSError:  # where something is mounted, nothing can be renamed to
             with _writing(out):
-                shutil.copytree(made.out, out, dirs_exist_ok=True)
+                shutil.copytree(made, out, dirs_exist_ok=True)
     return out
 
 
 @contextmanager
-def _beside(out: Path) -> Iterator[Path]:
+def _workplace(out: Path) -> Iterator[Path]:
     """A folder beside `out` to make it in, which holds words in the clear: gone at the end.
 
     A killed process leaves it; the next export to `out` removes it. Raises RunError if the system
@@ -165,61 +161,10 @@ def _writing(out: Path) -> AbstractContextManager[None]:
     )
 
 
-def _opened(copy: Path) -> Any:
-    found: Any = released(copy)
-    return replace(found, calibrator=released_calibrator(copy))
+# --- spaCy: a pipeline with a release inside, which moves with its folder
 
 
-def _write_card(copy: Path, out: Path, use: str) -> None:
-    """The release's card, with how an export is used."""
-    file = copy / CARD
-    if file.is_file():
-        text = _USE.sub(lambda _: f"## Use\n\n{use}\n", text_of(file, _CARD_BYTES))
-        write_of_run(out / CARD, text.encode())
-
-
-def _onnx() -> Write:
-
-    return write_onnx
-
-
-def _hf() -> Write:
-
-    return write_hf
-
-
-def _peft() -> Write:
-
-    return write_peft
-
-
-def _spacy() -> Write:
-
-    return write_spacy
-
-
-_TARGETS: dict[str, Callable[[], Write]] = {
-    "onnx": _onnx,
-    "hf": _hf,
-    "peft": _peft,
-    "spacy": _spacy,
-}
-_USES = {
-    "onnx": "`model.onnx` runs in any ONNX runtime; `confide.json` says what its inputs and outputs"
-    " mean.",
-    "hf": "`transformers` loads this folder; `confide.json` says what confide does besides.",
-    "peft": "`peft.PeftModel.from_pretrained` lays this adapter over the encoder that"
-    " `confide.json` names.",
-    "spacy": "`spacy.load` loads this folder where confide is installed.",
-}
-
-
-# --- Export to spaCy
-#
-# A pipeline with a release inside: it moves with its folder.
-
-
-_PROBES = ("The patient took aspirin and had a severe headache.", "None.", "")
+_TEXTS = ("The patient took aspirin and had a severe headache.", "None.", "")
 
 
 def write_spacy(copy: Copy) -> dict[str, Any]:
@@ -230,140 +175,108 @@ def write_spacy(copy: Copy) -> dict[str, Any]:
         raise SettingsError(
             "a pipeline needs the library spaCy", fix="pip install 'confide[spacy]'"
         ) from error
-    from confide.jobs.spacy_pipe import RELEASED, Released
+    from confide.jobs.spacy_pipe import RELEASE, ReleaseComponent
 
     pipeline = spacy.blank("xx")
-    component: Any = pipeline.add_pipe(RELEASED)
-    assert isinstance(component, Released)
+    component: Any = pipeline.add_pipe(RELEASE)
+    assert isinstance(component, ReleaseComponent)
     component.take(copy.folder)
     pipeline.to_disk(copy.out)
     again = spacy.load(copy.out)
-    for text in _PROBES:
+    for text in _TEXTS:
         one, other = (
             [(span.start_char, span.end_char, span.label_) for span in nlp(text).ents]
             for nlp in (pipeline, again)
         )
         if one != other:
             raise SettingsError("spaCy does not find the same again", got=repr(text))
-    return {"kind": "spacy", "component": RELEASED, "spacy": version("spacy")}
+    return {"kind": "spacy", "component": RELEASE, "spacy": version("spacy")}
 
 
-# --- Models as functions of plain tensors
+# --- Models as functions of plain tensors, without the batch around them
 #
-# They are written as ONNX, and checked.
-#
-# Decoding is not part of a graph: `confide.json` has the scores of moves between tags.
+# They are written as ONNX, and every export is compared with them. Decoding is not part of a graph:
+# `confide.json` has the scores of moves between tags.
 #
 # Shapes: B sentences or examples, P pieces, L words, U distinct words, C characters, X numbers of
 # a frozen encoder's state, Y tags, R relations.
 
 
-Inputs = dict[str, Tensor]
+class _Function(nn.Module):
+    """A model, called with tensors in the order of a graph's inputs."""
+
+    def __init__(self, model: nn.Module, call: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.call = call
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        """The graph's output."""
+        return self.call(self.model, *inputs)
 
 
 @dataclass(frozen=True)
 class Graph:
-    """A function of tensors by name. `axes` names the axes of each input that may have any size.
+    """A model as a function of tensors. `axes` has a letter for each axis of each input.
 
-    `probes` are examples of inputs, of different sizes; `about` says what they mean. `together`:
-    the function takes any number of tensors, as `*given`.
+    Axes may have any size, but for those that are numbers. `probes` are inputs by name, of
+    different sizes; `about` says what they mean.
     """
 
     module: nn.Module
-    axes: dict[str, dict[int, str]]
+    axes: dict[str, str]
     output: str
-    probes: list[Inputs]
+    probes: list[dict[str, Tensor]]
     about: dict[str, Any]
-    together: bool = True
+
+    def largest_difference(self, other: Callable[[dict[str, Tensor]], Tensor]) -> float:
+        """How far the outputs of another function are from this one's; padding does not count."""
+        away = torch.zeros(1)
+        with torch.no_grad():
+            for probe in self.probes:
+                apart = (other(probe) - self.module(*probe.values())).abs()
+                if "lengths" in probe:
+                    apart = apart[torch.arange(apart.shape[1]) < probe["lengths"][:, None]]
+                away = torch.maximum(away, apart.max())  # NaN stays
+        return float(away)
 
 
 def graph_of(extractor: Any) -> Graph:
     """The graph of a trained model. Raises SettingsError if its kind has none."""
-    make = _GRAPHS.get(type(extractor.model))
-    if make is None:
+    trainer, model = extractor.trainer, extractor.model
+    if isinstance(model, TokenClassifier):
+        graph = _tokens_graph(trainer, model)
+    elif isinstance(model, RelationClassifier):
+        graph = _pairs_graph(trainer, model)
+    elif isinstance(model, Tagger):
+        graph = _tagger_graph(trainer, model)
+    else:
         raise SettingsError(
             "this kind of model cannot be written so",
             expected="a tagger, an encoder that tags words, or a relation classifier",
-            got=type(extractor.model).__name__,
+            got=type(model).__name__,
             fix='use `confide release`, whose copy confide reads anywhere, or to = "spacy"',
         )
-    graph = make(extractor.trainer, extractor.model)
     graph.module.eval()
     return graph
 
 
-class _Words(nn.Module):
-    """An encoder that tags words, without the batch around it."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor, firsts: Tensor) -> Tensor:
-        """logits_BLY."""
-        found = self.model.encoder(input_ids=input_ids, attention_mask=attention_mask)
-        rows_B1 = torch.arange(input_ids.shape[0])[:, None]
-        logits_BLY: Tensor = self.model.tag(found.last_hidden_state[rows_B1, firsts])
+def _tokens_graph(trainer: TokenTrainer, model: TokenClassifier) -> Graph:
+    def logits(model: Any, ids_BP: Tensor, mask_BP: Tensor, firsts_BL: Tensor) -> Tensor:
+        found = model.encoder(input_ids=ids_BP, attention_mask=mask_BP)
+        rows_B1 = torch.arange(ids_BP.shape[0])[:, None]
+        logits_BLY: Tensor = model.tag(found.last_hidden_state[rows_B1, firsts_BL])
         return logits_BLY
 
-
-class _Pairs(nn.Module):
-    """A relation classifier, without the batch around it."""
-
-    def __init__(self, model: Any) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *given: Tensor) -> Tensor:
-        """logits_BR."""
-        ids_BP, mask_BP, head_BP, tail_BP, openings_B2 = given
-        batch = SimpleNamespace(
-            ids_BP=ids_BP, mask_BP=mask_BP, head_BP=head_BP, tail_BP=tail_BP,
-            openings_B2=openings_B2, features_BF=None,
-        )  # fmt: skip
-        logits_BR: Tensor = self.model(batch)
-        return logits_BR
-
-
-class _Tagger(nn.Module):
-    """A BiLSTM-CRF's emissions, without the batch around them."""
-
-    def __init__(self, model: Any, names: tuple[str, ...]) -> None:
-        super().__init__()
-        self.model = model
-        self.names = names
-
-    def forward(self, *given: Tensor) -> Tensor:
-        """emissions_BLY."""
-        own = dict.fromkeys(_OF_TAGGER.values(), None) | dict(zip(self.names, given, strict=True))
-        batch = SimpleNamespace(**{field: own[name] for field, name in _OF_TAGGER.items()})
-        emissions_BLY: Tensor = self.model(batch)
-        return emissions_BLY
-
-
-_OF_TAGGER = {
-    "words_BL": "words",
-    "lengths_B": "lengths",
-    "forms_BL": "forms",
-    "characters_UC": "characters",
-    "character_lengths_U": "character_lengths",
-    "context_BLX": "context",
-}
-"""Names of a tagger's inputs: in a batch, and in an export."""
-
-_LETTERS = ("forms", "characters", "character_lengths")
-
-
-def _words_graph(trainer: TokenTrainer, model: nn.Module) -> Graph:
-    text = trainer.prepared(probe_sentences(trainer.types))
     pieces = trainer.pieces
-    probes = []
-    for batch in predict_token_batches(text, pieces_per_batch=64):
-        mask_BP = torch.ones_like(batch.ids_BP) if batch.mask_BP is None else batch.mask_BP
-        probes.append(
-            {"input_ids": batch.ids_BP, "attention_mask": mask_BP, "firsts": batch.firsts_BL}
-        )
-    axes = {"input_ids": "BP", "attention_mask": "BP", "firsts": "BL"}
+    probes = [
+        {
+            "input_ids": batch.ids_BP,
+            "attention_mask": _mask(batch.ids_BP, batch.mask_BP),
+            "firsts": batch.firsts_BL,
+        }
+        for batch in predict_token_batches(trainer.prepared(_sentences()), pieces_per_batch=64)
+    ]
     about = {
         "kind": "encoder",
         "encoder": Path(trainer.encoder.name).name,
@@ -376,34 +289,42 @@ def _words_graph(trainer: TokenTrainer, model: nn.Module) -> Graph:
         "inputs": "input_ids [B,P] and attention_mask [B,P] of the pieces of each sentence's words;"
         " firsts [B,L] is the place of each word's first piece",
         "output": "logits [B,L,Y] of each word's tag; decode the likeliest path of valid moves",
-        "moves": _rules(trainer.tags.rules),
+        "moves": _moves(trainer.tags.rules),
     }
-    return Graph(_Words(model), _axes(axes), "logits", probes, about, together=False)
+    axes = {"input_ids": "BP", "attention_mask": "BP", "firsts": "BL"}
+    return Graph(_Function(model, logits), axes, "logits", probes, about)
 
 
-def _pairs_graph(trainer: RelationTrainer, model: nn.Module) -> Graph:
+def _pairs_graph(trainer: RelationTrainer, model: RelationClassifier) -> Graph:
+    fields = ("ids_BP", "mask_BP", "head_BP", "tail_BP", "openings_B2")
+
+    def logits(model: Any, *inputs: Tensor) -> Tensor:
+        batch = SimpleNamespace(**dict(zip(fields, inputs, strict=True)), features_BF=None)
+        logits_BR: Tensor = model(batch)
+        return logits_BR
+
     marking = trainer.marking
-    probes = []
-    encoded = trainer.prepared(probe_pairs(marking.types, trainer.form.relations[0]))
-    for batch in predict_relation_batches(encoded, pieces_per_batch=64):
-        mask_BP = torch.ones_like(batch.ids_BP) if batch.mask_BP is None else batch.mask_BP
-        probes.append(
-            {
-                "input_ids": batch.ids_BP,
-                "attention_mask": mask_BP,
-                "head": batch.head_BP,
-                "tail": batch.tail_BP,
-                "openings": batch.openings_B2,
-            }
-        )
-    axes = {"input_ids": "BP", "attention_mask": "BP", "head": "BP", "tail": "BP", "openings": "B2"}
+    encoded = trainer.prepared(_pairs(marking.types, trainer.form.relations[0]))
+    probes = [
+        {
+            "input_ids": batch.ids_BP,
+            "attention_mask": _mask(batch.ids_BP, batch.mask_BP),
+            "head": batch.head_BP,
+            "tail": batch.tail_BP,
+            "openings": batch.openings_B2,
+        }
+        for batch in predict_relation_batches(encoded, pieces_per_batch=64)
+    ]
     about = {
         "kind": "relations",
         "encoder": Path(trainer.encoder.name).name,
         "labels": list(trainer.form.relations),
         "pool": trainer.form.pool,
         "blind": trainer.form.blind,
-        "marks": marks_of(trainer),
+        "marks": {  # the pieces that open and close a head and a tail; "" if all types share them
+            name: [*marking.around(name, tail=False), *marking.around(name, tail=True)]
+            for name in (marking.types or ("",))
+        },
         "before": list(marking.before),
         "after": list(marking.after),
         "longest": marking.longest,
@@ -412,33 +333,44 @@ def _pairs_graph(trainer: RelationTrainer, model: nn.Module) -> Graph:
         " of their opening marks",
         "output": "logits [B,R] of the relation",
     }
-    return Graph(_Pairs(model), _axes(axes), "logits", probes, about)
+    axes = {"input_ids": "BP", "attention_mask": "BP", "head": "BP", "tail": "BP", "openings": "B2"}
+    return Graph(_Function(model, logits), axes, "logits", probes, about)
 
 
-def _tagger(trainer: TaggerTrainer, model: nn.Module) -> Graph:
+_TAGGER_INPUTS = {
+    "words": ("words_BL", "BL"),
+    "lengths": ("lengths_B", "B"),
+    "forms": ("forms_BL", "BL"),
+    "characters": ("characters_UC", "UC"),
+    "character_lengths": ("character_lengths_U", "U"),
+    "context": ("context_BLX", "BL0"),
+}
+"""The inputs of a tagger by name: the field of a batch, and the axes."""
+
+
+def _tagger_graph(trainer: TaggerTrainer, model: Tagger) -> Graph:
     sizes = trainer.sizes
     assert isinstance(sizes, TaggerSizes)  # of no other trainer
-    names = tuple(
-        name
-        for name in _OF_TAGGER.values()
-        if (name not in _LETTERS or sizes.character != "none")
-        and (name != "context" or sizes.context_dim)
-    )
+    names = ["words", "lengths"]
+    if sizes.character != "none":
+        names += ["forms", "characters", "character_lengths"]
+    if sizes.context_dim:
+        names.append("context")
+
+    def emissions(model: Any, *inputs: Tensor) -> Tensor:
+        batch = SimpleNamespace(**dict.fromkeys(field for field, _ in _TAGGER_INPUTS.values()))
+        for name, tensor in zip(names, inputs, strict=True):
+            setattr(batch, _TAGGER_INPUTS[name][0], tensor)
+        emissions_BLY: Tensor = model(batch)
+        return emissions_BLY
+
     probes = []
-    text = trainer.prepared(probe_sentences(trainer.types))
-    for batch in predict_batches(text, tokens_per_batch=48):
-        given = {name: getattr(batch, field) for field, name in _OF_TAGGER.items()}
-        if "context" in names:
-            given["context"] = torch.linspace(-1, 1, sizes.context_dim).expand(
-                *batch.words_BL.shape, -1
-            )
-        probes.append({name: given[name] for name in names})
-    shapes = {
-        "words": "BL", "lengths": "B", "forms": "BL", "characters": "UC",
-        "character_lengths": "U", "context": "BL0",
-    }  # fmt: skip
-    crf: Any = model
-    scores = crf.crf.scores()
+    for batch in predict_batches(trainer.prepared(_sentences()), tokens_per_batch=48):
+        probe = {name: getattr(batch, _TAGGER_INPUTS[name][0]) for name in names}
+        if sizes.context_dim:
+            states_X = torch.linspace(-1, 1, sizes.context_dim)
+            probe["context"] = states_X.expand(*batch.words_BL.shape, -1)
+        probes.append(probe)
     about = {
         "kind": "tagger",
         "labels": list(trainer.tags.tags),
@@ -450,69 +382,40 @@ def _tagger(trainer: TaggerTrainer, model: nn.Module) -> Graph:
         " [B]; forms [B,L] says which row of characters [U,C] spells each word, of"
         " character_lengths [U]; context [B,L,X] is the frozen encoder's state of each word",
         "output": "emissions [B,L,Y]; the best path adds `moves`",
-        "moves": {
-            "between": scores.moves_YY.tolist(),
-            "start": scores.starts_Y.tolist(),
-            "end": scores.ends_Y.tolist(),
-        },
+        "moves": _moves(model.crf.scores()),
     }
-    axes = _axes({name: shapes[name] for name in names})
-    return Graph(_Tagger(model, names), axes, "emissions", probes, about)
+    axes = {name: _TAGGER_INPUTS[name][1] for name in names}
+    return Graph(_Function(model, emissions), axes, "emissions", probes, about)
 
 
-_GRAPHS: dict[type, Callable[[Any, Any], Graph]] = {
-    TokenClassifier: _words_graph,
-    RelationClassifier: _pairs_graph,
-    Tagger: _tagger,
-}
+def _mask(ids_BP: Tensor, mask_BP: Tensor | None) -> Tensor:
+    return torch.ones_like(ids_BP) if mask_BP is None else mask_BP
 
 
-def _axes(shapes: dict[str, str]) -> dict[str, dict[int, str]]:
-    """{"ids": "BP"} as {"ids": {0: "B", 1: "P"}}; a number is an axis of that size."""
+def _moves(scores: Any) -> dict[str, Any]:
     return {
-        name: {place: letter for place, letter in enumerate(shape) if not letter.isdigit()}
-        for name, shape in shapes.items()
+        "between": scores.moves_YY.tolist(),
+        "start": scores.starts_Y.tolist(),
+        "end": scores.ends_Y.tolist(),
     }
 
 
-def _rules(rules: Any) -> dict[str, Any]:
-    return {
-        "between": rules.moves_YY.tolist(),
-        "start": rules.starts_Y.tolist(),
-        "end": rules.ends_Y.tolist(),
-    }
+# Examples that every model reads: sentences of several lengths, and pairs of entities in them.
 
 
-def marks_of(trainer: RelationTrainer) -> dict[str, list[int]]:
-    """The pieces that open and close a head and a tail, by entity type ("" if all share one)."""
-    marking = trainer.marking
-    return {
-        name: [*marking.around(name, tail=False), *marking.around(name, tail=True)]
-        for name in (marking.types or ("",))
-    }
-
-
-# --- examples that every model reads ------------------------------------------------------------
-
-
-def _texts() -> Iterator[tuple[str, ...]]:
+def _sentences() -> list[Example]:
     words = ("the", "patient", "took", "aspirin", "and", "had", "Headache", "(", "severe", ")")
-    for length in (1, 2, 3, 5, 8, 13):
-        yield tuple(words[place % len(words)] for place in range(length))
+    return [
+        Example(0, number, tuple(words[place % len(words)] for place in range(length)))
+        for number, length in enumerate((1, 2, 3, 5, 8, 13))
+    ]
 
 
-def probe_sentences(types: tuple[str, ...]) -> list[Example]:
-    """Sentences of several lengths."""
-    return [Example(0, number, words) for number, words in enumerate(_texts())]
-
-
-def probe_pairs(types: tuple[str, ...], relation: str) -> list[RelationExample]:
-    """Pairs of entities in sentences of several lengths, of every type that has marks."""
-    found = []
-    for number, words in enumerate(_texts()):
-        text = " ".join((*words, "aspirin", "causes", "pain", "."))
+def _pairs(types: tuple[str, ...], relation: str) -> list[RelationExample]:
+    found, names = [], types or ("thing",)
+    for number, sentence in enumerate(_sentences()):
+        text = " ".join((*sentence.tokens, "aspirin", "causes", "pain", "."))
         head, tail = text.rindex("aspirin"), text.rindex("pain")
-        names = types or ("thing",)
         found.append(
             RelationExample(
                 id=str(number),
@@ -527,9 +430,7 @@ def probe_pairs(types: tuple[str, ...], relation: str) -> list[RelationExample]:
     return found
 
 
-# --- Export to transformers
-#
-# The folder of a trained encoder, with the family's own class for its task.
+# --- transformers: the folder of a trained encoder, with the family's own class for its task
 #
 # `AutoModelForTokenClassification` has confide's layer as it is. Between the first piece's state
 # and the last layer, `AutoModelForSequenceClassification` has a layer of its own, which is set so
@@ -537,39 +438,111 @@ def probe_pairs(types: tuple[str, ...], relation: str) -> list[RelationExample]:
 # large c. The folder is written only if its logits are confide's on examples.
 
 
-CLOSE = 1e-4
 _SMALL, _LARGE = 1e-4, 64.0
 
 
 def write_hf(copy: Copy) -> dict[str, Any]:
     """Write the folder; gives what it is about. Raises SettingsError if no class fits the model."""
     trainer = copy.model.trainer
-    write = _WRITE.get(type(trainer))
-    if write is None:
-        raise SettingsError(
-            "transformers has no class for this kind of model",
-            expected="an encoder that tags words, or a relation classifier",
-            got=type(copy.model.model).__name__,
-            fix='use to = "spacy", or of a tagger "onnx"',
-        )
-    return write(copy)
+    if isinstance(trainer, TokenTrainer):
+        return _write_token_classifier(copy, trainer)
+    if isinstance(trainer, RelationTrainer):
+        return _write_sequence_classifier(copy, trainer)
+    raise SettingsError(
+        "transformers has no class for this kind of model",
+        expected="an encoder that tags words, or a relation classifier",
+        got=type(copy.model.model).__name__,
+        fix='use to = "spacy", or of a tagger "onnx"',
+    )
 
 
-def _words(copy: Copy) -> dict[str, Any]:
-    trainer, model = copy.model.trainer, copy.model.model
-    theirs = their_model(trainer.encoder, "TokenClassification", trainer.tags.tags)
-    theirs.base_model.load_state_dict(plain_states(model.encoder), strict=False)
-    last = last_layer(theirs, len(trainer.tags))
-    with torch.no_grad():
-        last.weight.copy_(model.tag.weight)
-        last.bias.copy_(model.tag.bias)
-    graph = graph_of(copy.model)
-    away = max(_word_distances(theirs, graph))
-    if away > CLOSE:
+def _write_token_classifier(copy: Copy, trainer: TokenTrainer) -> dict[str, Any]:
+    model, graph = copy.model.model, graph_of(copy.model)
+    theirs = _their_model(trainer.encoder, "TokenClassification", trainer.tags.tags)
+    theirs.base_model.load_state_dict(_plain_states(model.encoder), strict=False)
+    _copy_layer(model.tag, _last_layer(theirs, len(trainer.tags)))
+    away = graph.largest_difference(_token_logits(theirs))
+    if not away <= CLOSE:
         raise _other_head(theirs)
     theirs.save_pretrained(copy.out)
-    _save_tokenizer(tokenizer_of(trainer.encoder.folder, fast=False), copy)
+    _save_tokenizer(encoders.tokenizer_of(trainer.encoder.folder, fast=False), copy)
     return {**graph.about, "class": type(theirs).__name__, "largest_difference": away}
+
+
+def _write_sequence_classifier(copy: Copy, trainer: RelationTrainer) -> dict[str, Any]:
+    if trainer.form.pool != "cls":
+        raise SettingsError(
+            "transformers has no class that reads two entities' pieces",
+            expected='a model trained with classifier.pool = "cls"',
+            got=f"classifier.pool = {trainer.form.pool!r}",
+            fix='use to = "onnx"',
+        )
+    from transformers import AddedToken
+
+    model, encoder, marking = copy.model.model, trainer.encoder, trainer.marking
+    theirs = _their_model(encoder, "SequenceClassification", trainer.form.relations)
+    # the tokenizer gets the marks, under numbers of its own
+    tokenizer = encoders.tokenizer_of(encoder.folder, fast=False)
+    names: dict[str, list[str]] = {}
+    for kind in marking.types or ("",):
+        end = f":{kind}" if kind else ""
+        names[kind] = [f"[H{end}]", f"[/H{end}]", f"[T{end}]", f"[/T{end}]"]
+    flat = [name for four in names.values() for name in four]
+    tokenizer.add_tokens([AddedToken(name, special=True, normalized=False) for name in flat])
+    ids: list[int] = tokenizer.convert_tokens_to_ids(flat)
+    # so do the rows of their table
+    table = model.encoder.get_input_embeddings()
+    table_VD = table.weight.detach()
+    if isinstance(table, MarkedEmbedding):
+        table_VD = torch.cat((table.weight, table.marks_KD)).detach()
+    plain_VD, marks_KD = table_VD[: marking.first], table_VD[marking.first :]
+    rows = max(len(plain_VD), max(ids) + 1)
+    theirs.resize_token_embeddings(rows, mean_resizing=False)
+    states, table = _plain_states(model.encoder), theirs.get_input_embeddings()
+    with torch.no_grad():
+        table.weight[: len(plain_VD)] = plain_VD
+        table.weight[torch.tensor(ids)] = marks_KD
+    name = next(name for name, one in theirs.base_model.named_modules() if one is table)
+    states[f"{name}.weight"] = table.weight.detach().clone()
+    theirs.base_model.load_state_dict(states, strict=False)
+    moved = torch.arange(max(len(table_VD), rows))
+    moved[marking.first : len(table_VD)] = torch.tensor(ids)
+    graph = graph_of(copy.model)
+
+    def logits(probe: dict[str, Tensor]) -> Tensor:
+        mask_BP = probe["attention_mask"]
+        found: Tensor = theirs(input_ids=moved[probe["input_ids"]], attention_mask=mask_BP).logits
+        return found
+
+    away = _fit_head(theirs, model.relation, lambda: graph.largest_difference(logits))
+    theirs.save_pretrained(copy.out)
+    _save_tokenizer(tokenizer, copy)
+    return {
+        **graph.about,
+        "marks": names,
+        "class": type(theirs).__name__,
+        "inputs": "a text with `marks` around head and tail: [opens head, closes head, opens tail,"
+        " closes tail]; with `blind`, each entity's type stands for its words",
+        "output": "logits of the relation",
+        "largest_difference": away,
+    }
+
+
+def _token_logits(theirs: Any) -> Callable[[dict[str, Tensor]], Tensor]:
+    """The logits of transformers' classifier of tokens, of each word's first piece."""
+
+    def logits(probe: dict[str, Tensor]) -> Tensor:
+        ids_BP, mask_BP = probe["input_ids"], probe["attention_mask"]
+        logits_BPY: Tensor = theirs(input_ids=ids_BP, attention_mask=mask_BP).logits
+        return logits_BPY[torch.arange(len(ids_BP))[:, None], probe["firsts"]]
+
+    return logits
+
+
+def _copy_layer(ours: nn.Linear, theirs: Any) -> None:
+    with torch.no_grad():
+        theirs.weight.copy_(ours.weight)
+        theirs.bias.copy_(ours.bias)
 
 
 def _save_tokenizer(tokenizer: Any, copy: Copy) -> None:
@@ -578,75 +551,7 @@ def _save_tokenizer(tokenizer: Any, copy: Copy) -> None:
     tokenizer.save_pretrained(copy.out)
 
 
-def _word_distances(theirs: nn.Module, graph: Graph) -> Iterator[float]:
-    with torch.no_grad():
-        for probe in graph.probes:
-            said = theirs(
-                input_ids=probe["input_ids"], attention_mask=probe["attention_mask"]
-            ).logits
-            rows_B1 = torch.arange(len(said))[:, None]
-            yield distance_between(said[rows_B1, probe["firsts"]], graph.module(*probe.values()))
-
-
-def _pairs(copy: Copy) -> dict[str, Any]:
-    trainer, model = copy.model.trainer, copy.model.model
-    if trainer.form.pool != "cls":
-        raise SettingsError(
-            "transformers has no class that reads two entities' pieces",
-            expected='a model trained with classifier.pool = "cls"',
-            got=f"classifier.pool = {trainer.form.pool!r}",
-            fix='use to = "onnx"',
-        )
-    encoder = trainer.encoder
-    theirs = their_model(encoder, "SequenceClassification", trainer.form.relations)
-    tokenizer = tokenizer_of(encoder.folder, fast=False)
-    ids, names = _with_marks(tokenizer, trainer)
-    table_VD = table_of(model.encoder)
-    plain = table_VD[: trainer.marking.first]
-    rows = max(len(plain), max(ids) + 1)
-    theirs.resize_token_embeddings(rows, mean_resizing=False)
-    states = plain_states(model.encoder)
-    table = theirs.get_input_embeddings()
-    with torch.no_grad():
-        table.weight[: len(plain)] = plain
-        table.weight[torch.tensor(ids)] = table_VD[trainer.marking.first :]
-    name = next(name for name, one in theirs.base_model.named_modules() if one is table)
-    states[f"{name}.weight"] = table.weight.detach().clone()
-    theirs.base_model.load_state_dict(states, strict=False)
-    graph = graph_of(copy.model)
-    moved = torch.arange(int(max(len(table_VD), rows)))
-    moved[trainer.marking.first : len(table_VD)] = torch.tensor(ids)
-
-    def away() -> float:
-        with torch.no_grad():
-            return max(
-                distance_between(
-                    theirs(
-                        input_ids=moved[probe["input_ids"]], attention_mask=probe["attention_mask"]
-                    ).logits,
-                    graph.module(*probe.values()),
-                )
-                for probe in graph.probes
-            )
-
-    found = _fill(theirs, model.relation, away)
-    theirs.save_pretrained(copy.out)
-    _save_tokenizer(tokenizer, copy)
-    about = {**graph.about, "marks": names, "class": type(theirs).__name__}
-    about["inputs"] = (
-        "a text with `marks` around head and tail: [opens head, closes head, opens tail, closes"
-        " tail]; with `blind`, each entity's type stands for its words"
-    )
-    return {**about, "output": "logits of the relation", "largest_difference": found}
-
-
-_WRITE: dict[type, Callable[[Copy], dict[str, Any]]] = {
-    TokenTrainer: _words,
-    RelationTrainer: _pairs,
-}
-
-
-def their_model(encoder: FrozenEncoder, task: str, labels: Any) -> Any:
+def _their_model(encoder: FrozenEncoder, task: str, labels: Any) -> Any:
     """The family's class for a task, with the encoder's configuration and weights drawn anew."""
     import transformers
 
@@ -671,60 +576,32 @@ def their_model(encoder: FrozenEncoder, task: str, labels: Any) -> Any:
         ) from error
 
 
-def plain_body(body: Any) -> Any:
-    """A copy of a trained encoder whose updates of low rank are added to its weights."""
+def _plain_states(body: Any) -> dict[str, Tensor]:
+    """The weights of a trained encoder by transformers' names, without rows for marks.
+
+    Updates of low rank are added to the weights.
+    """
     body = copies.deepcopy(body)
     for module in list(body.modules()):
         for name, child in module.named_children():
             if hasattr(child, "lora_A") and hasattr(child, "merge"):
                 child.merge()
                 setattr(module, name, child.get_base_layer())
-    return body
+    return {name: value for name, value in body.state_dict().items() if "marks_KD" not in name}
 
 
-def plain_states(body: Any) -> dict[str, Tensor]:
-    """The weights of an encoder by transformers' names, without rows for marks."""
-    states = plain_body(body).state_dict()
-    return {name: value for name, value in states.items() if "marks_KD" not in name}
-
-
-def table_of(body: Any) -> Tensor:
-    """The rows of an encoder's table, those of marks last."""
-    table = body.get_input_embeddings()
-    if isinstance(table, MarkedEmbedding):
-        return torch.cat((table.weight, table.marks_KD)).detach()
-    rows: Tensor = table.weight.detach()
-    return rows
-
-
-def _with_marks(tokenizer: Any, trainer: RelationTrainer) -> tuple[list[int], dict[str, Any]]:
-    """The tokenizer's numbers of the marks, which it gets, in their order; and their names."""
-    from transformers import AddedToken
-
-    marking = trainer.marking
-    names: dict[str, list[str]] = {}
-    for kind in marking.types or ("",):
-        tail = f":{kind}" if kind else ""
-        names[kind] = [f"[H{tail}]", f"[/H{tail}]", f"[T{tail}]", f"[/T{tail}]"]
-    flat = [name for four in names.values() for name in four]
-    tokenizer.add_tokens([AddedToken(name, special=True, normalized=False) for name in flat])
-    ids: list[int] = tokenizer.convert_tokens_to_ids(flat)
-    return ids, names
-
-
-def last_layer(theirs: Any, labels: int) -> nn.Linear:
+def _last_layer(theirs: Any, labels: int) -> nn.Linear:
     """The linear layer that gives the logits."""
-    found = [
-        one for one in theirs.modules() if isinstance(one, nn.Linear) and one.out_features == labels
-    ]
+    linear = (one for one in theirs.modules() if isinstance(one, nn.Linear))
+    found = [one for one in linear if one.out_features == labels]
     if not found:
         raise _other_head(theirs)
     return found[-1]
 
 
-def _fill(theirs: Any, ours: nn.Linear, away: Callable[[], float]) -> float:
+def _fit_head(theirs: Any, ours: nn.Linear, away: Callable[[], float]) -> float:
     """Set their head so that it gives our layer's logits; gives how far it is from that."""
-    inside = {id(one) for one in layers_of(theirs.base_model).modules()}
+    inside = {id(one) for one in encoders.layers_of(theirs.base_model).modules()}
     dim = ours.in_features
     between = [
         one
@@ -733,7 +610,7 @@ def _fill(theirs: Any, ours: nn.Linear, away: Callable[[], float]) -> float:
         and id(one) not in inside
         and (one.in_features, one.out_features) == (dim, dim)
     ]
-    last = last_layer(theirs, ours.out_features)
+    last = _last_layer(theirs, ours.out_features)
     weight, bias = ours.weight.detach(), ours.bias.detach()
     for scale, shift in ((1.0, 0.0), (_SMALL, 0.0), (1.0, _LARGE)):
         with torch.no_grad():
@@ -748,11 +625,6 @@ def _fill(theirs: Any, ours: nn.Linear, away: Callable[[], float]) -> float:
     raise _other_head(theirs)
 
 
-def distance_between(one: Tensor, other: Tensor) -> float:
-    """The largest difference."""
-    return float((one - other).abs().max())
-
-
 def _other_head(theirs: Any) -> SettingsError:
     return SettingsError(
         "the class of transformers for this family has a head that cannot give these numbers",
@@ -761,9 +633,7 @@ def _other_head(theirs: Any) -> SettingsError:
     )
 
 
-# --- Export to peft
-#
-# The adapter of a run with updates of low rank, as a folder that anyone's peft loads.
+# --- peft: the adapter of a run with updates of low rank, as a folder that anyone's peft loads
 #
 # For an encoder that tags words, peft lays it over `AutoModelForTokenClassification` and puts the
 # last layer in its place. For relations it is laid over `AutoModel`; the last layer and the rows
@@ -780,7 +650,7 @@ def write_peft(copy: Copy) -> dict[str, Any]:
 
     Raises SettingsError if the model was not trained with `encoder.tune = "lora"`.
     """
-    trainer = copy.model.trainer
+    trainer, model = copy.model.trainer, copy.model.model
     known = isinstance(trainer, (TokenTrainer, RelationTrainer))
     if not known or trainer.form.tuning.tune != "lora":
         raise SettingsError(
@@ -788,113 +658,76 @@ def write_peft(copy: Copy) -> dict[str, Any]:
             expected='a run with encoder.tune = "lora"',
             got=f"encoder.tune = {trainer.form.tuning.tune!r}" if known else "no encoder",
         )
-    peft, graph = peft_library(), graph_of(copy.model)
+    graph, encoder = graph_of(copy.model), trainer.encoder
     if isinstance(trainer, TokenTrainer):
-        away = _over_words(copy, peft)
+        theirs = _their_model(encoder, "TokenClassification", trainer.tags.tags)
+        theirs.base_model.load_state_dict(encoder.loaded.model.state_dict(), strict=False)
+        last = _last_layer(theirs, len(trainer.tags))
+        name = next(name for name, one in theirs.named_modules() if one is last)
+        made = _adapted(theirs, trainer, task_type="TOKEN_CLS", modules_to_save=[name])
+        _copy_updates(model.encoder, theirs.base_model)
+        copied = made.base_model.model.get_submodule(name).modules_to_save["default"]
+        _copy_layer(model.tag, copied)
+        away = graph.largest_difference(_token_logits(made))
     else:
-        away = _over_encoder(copy, peft)
-    if away > CLOSE:
+        theirs = encoder.loaded.body()
+        made = _adapted(theirs, trainer, task_type="FEATURE_EXTRACTION")
+        _copy_updates(model.encoder, theirs)
+        ids = torch.arange(3, 9)[None]
+        with torch.no_grad():
+            one, other = (
+                body(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+                for body in (made, model.encoder)
+            )
+        away = float((one - other).abs().max())
+        head = {
+            "relation.weight": model.relation.weight,
+            "relation.bias": model.relation.bias,
+            "marks": model.encoder.get_input_embeddings().marks_KD,
+        }
+        save_file({name: p.detach().contiguous() for name, p in head.items()}, copy.out / HEAD)
+    if not away <= CLOSE:
         raise SettingsError("peft does not give this model's numbers", got=f"{away:.1g} away")
-    return {**graph.about, "digest": trainer.encoder.digest, "largest_difference": away}
-
-
-def _config(copy: Copy, peft: Any, **own: Any) -> Any:
-    trainer = copy.model.trainer
-    tuning = trainer.form.tuning
-    return peft.LoraConfig(
-        r=tuning.rank,
-        lora_alpha=tuning.alpha,
-        lora_dropout=0.0,
-        target_modules=updated(trainer.encoder.loaded.model),
-        bias="none",
-        inference_mode=True,
-        **own,
-    )
-
-
-def _over_words(copy: Copy, peft: Any) -> float:
-    trainer, model = copy.model.trainer, copy.model.model
-    theirs = their_model(trainer.encoder, "TokenClassification", trainer.tags.tags)
-    theirs.base_model.load_state_dict(trainer.encoder.loaded.model.state_dict(), strict=False)
-    last = last_layer(theirs, len(trainer.tags))
-    name = next(name for name, one in theirs.named_modules() if one is last)
-    config = _config(copy, peft, task_type="TOKEN_CLS", modules_to_save=[name])
-    made = _laid_over(theirs, config, peft)
-    copied = _copy_updates(model.encoder, theirs.base_model)
-    own = last_of(made, name)
-    with torch.no_grad():
-        own.weight.copy_(model.tag.weight)
-        own.bias.copy_(model.tag.bias)
-    graph, away = graph_of(copy.model), 0.0
-    made.eval()
-    with torch.no_grad():
-        for probe in graph.probes:
-            said = made(input_ids=probe["input_ids"], attention_mask=probe["attention_mask"]).logits
-            rows_B1 = torch.arange(len(said))[:, None]
-            ours = graph.module(*probe.values())
-            away = max(away, distance_between(said[rows_B1, probe["firsts"]], ours))
-    _save(made, copy, copied)
-    return away
-
-
-def _laid_over(theirs: Any, config: Any, peft: Any) -> Any:
-    theirs.config._name_or_path = theirs.name_or_path = ""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # peft's, of what transformers renamed
-        return peft.get_peft_model(theirs, config)
-
-
-def last_of(made: Any, name: str) -> Any:
-    """The copy of a layer that peft trains."""
-    wrapped = made.base_model.model.get_submodule(name)
-    return wrapped.modules_to_save["default"]
-
-
-def _over_encoder(copy: Copy, peft: Any) -> float:
-    trainer, model = copy.model.trainer, copy.model.model
-    theirs = trainer.encoder.loaded.body()
-    config = _config(copy, peft, task_type="FEATURE_EXTRACTION")
-    made = _laid_over(theirs, config, peft)
-    copied = _copy_updates(model.encoder, theirs)
-    made.eval()
-    ids = torch.arange(3, 9)[None]
-    mask = torch.ones_like(ids)
-    with torch.no_grad():
-        said = made(input_ids=ids, attention_mask=mask).last_hidden_state
-        ours = model.encoder(input_ids=ids, attention_mask=mask).last_hidden_state
-    head = {
-        "relation.weight": model.relation.weight,
-        "relation.bias": model.relation.bias,
-        "marks": model.encoder.get_input_embeddings().marks_KD,
-    }
-    save_file({name: p.detach().contiguous() for name, p in head.items()}, copy.out / HEAD)
-    _save(made, copy, copied)
-    return distance_between(said, ours)
-
-
-def _copy_updates(ours: Any, theirs: Any) -> int:
-    """Copy the updates of low rank by name; gives how many."""
-    own = {name: p for name, p in ours.named_parameters() if ".lora_" in name}
-    there = {name: p for name, p in theirs.named_parameters() if ".lora_" in name}
-    if own.keys() != there.keys():
-        raise SettingsError("peft names the updates of this encoder in another way")
-    with torch.no_grad():
-        for name, parameter in own.items():
-            there[name].copy_(parameter)
-    return len(own)
-
-
-def _save(made: Any, copy: Copy, copied: int) -> None:
-    assert copied, "an adapter has updates"
     # nobody learns where the encoder lies here, and nothing is looked up elsewhere
     made.peft_config["default"].base_model_name_or_path = None
     made.save_pretrained(copy.out, save_embedding_layers=False)
     (copy.out / "README.md").unlink(missing_ok=True)  # peft's; the release's card takes its place
+    return {**graph.about, "digest": encoder.digest, "largest_difference": away}
 
 
-# --- Export to ONNX
-#
-# It is checked with onnxruntime; weights of linear layers are in int8 if asked.
+def _adapted(
+    theirs: Any, trainer: Any, *, task_type: str, modules_to_save: list[str] | None = None
+) -> Any:
+    """A model of transformers with updates of the trainer's rank over it."""
+    peft, tuning = encoders.peft_library(), trainer.form.tuning
+    config = peft.LoraConfig(
+        r=tuning.rank,
+        lora_alpha=tuning.alpha,
+        lora_dropout=0.0,
+        target_modules=encoders.updated(trainer.encoder.loaded.model),
+        bias="none",
+        inference_mode=True,
+        task_type=task_type,
+        modules_to_save=modules_to_save,
+    )
+    theirs.config._name_or_path = theirs.name_or_path = ""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # peft's, of what transformers renamed
+        return peft.get_peft_model(theirs, config).eval()
+
+
+def _copy_updates(ours: Any, theirs: Any) -> None:
+    """Copy the updates of low rank by name. Raises SettingsError if there they have other names."""
+    own = {name: p for name, p in ours.named_parameters() if ".lora_" in name}
+    there = {name: p for name, p in theirs.named_parameters() if ".lora_" in name}
+    if not own or own.keys() != there.keys():
+        raise SettingsError("peft names the updates of this encoder in another way")
+    with torch.no_grad():
+        for name, parameter in own.items():
+            there[name].copy_(parameter)
+
+
+# --- ONNX, checked with onnxruntime; weights of linear layers in int8 if asked
 
 
 MODEL = "model.onnx"
@@ -906,17 +739,23 @@ def write_onnx(copy: Copy) -> dict[str, Any]:
     Raises SettingsError if a library is missing, or no exporter of torch writes this model so that
     onnxruntime gives confide's numbers.
     """
-    _libraries()
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise SettingsError(
+            "ONNX needs the libraries onnx and onnxruntime", fix="pip install 'confide[onnx]'"
+        ) from error
     graph = graph_of(copy.model)
     file = copy.out / MODEL
     failures = []
     for modern in (False, True):  # the modern exporter takes ten times as long
         try:
             with _silent(), torch.no_grad():
-                _write(graph, file, modern=modern)
-            away = distance(graph, file)
+                _write_onnx(graph, file, modern=modern)
+            away = graph.largest_difference(_session(file))
         except Exception as error:  # whatever an exporter or a runtime raises
-            failures.append(printable(first_line(error)))
+            failures.append(printable(encoders.first_line(error)))
             continue
         if away <= CLOSE:
             break
@@ -925,37 +764,27 @@ def write_onnx(copy: Copy) -> dict[str, Any]:
         raise SettingsError(
             "torch cannot write this model as ONNX", got="; ".join(failures), fix='use to = "hf"'
         )
-    about = {**graph.about, "largest_difference": away, "int8": copy.int8}
     if copy.int8:
-        _narrow(file)
-        about["largest_difference"] = distance(graph, file)
-    return about
+        _quantise(file)
+        away = graph.largest_difference(_session(file))
+    return {**graph.about, "largest_difference": away, "int8": copy.int8}
 
 
-def _libraries() -> Any:
-    try:
-        import onnx  # noqa: F401
-        import onnxruntime
-    except ImportError as error:
-        raise SettingsError(
-            "ONNX needs the libraries onnx and onnxruntime", fix="pip install 'confide[onnx]'"
-        ) from error
-    return onnxruntime
-
-
-def _write(graph: Graph, file: Path, *, modern: bool) -> None:
+def _write_onnx(graph: Graph, file: Path, *, modern: bool) -> None:
     probe = max(graph.probes, key=lambda one: next(iter(one.values())).numel())
-    names = list(probe)
-    sizes: dict[str, Any]
+    free = {
+        name: {place: letter for place, letter in enumerate(axes) if not letter.isdigit()}
+        for name, axes in graph.axes.items()
+    }
+    sizes: dict[str, Any] = {"dynamic_axes": free, "opset_version": 17}
     if modern:
-        sizes = {"dynamic_shapes": _shapes(graph, names)}
-    else:
-        sizes = {"dynamic_axes": graph.axes, "opset_version": 17}
+        shapes = (dict.fromkeys(free[name], torch.export.Dim.DYNAMIC) for name in probe)
+        sizes = {"dynamic_shapes": (tuple(shapes),)}
     torch.onnx.export(
         graph.module,
         tuple(probe.values()),
         str(file),
-        input_names=names,
+        input_names=list(probe),
         output_names=[graph.output],
         dynamo=modern,
         verbose=False,
@@ -963,38 +792,24 @@ def _write(graph: Graph, file: Path, *, modern: bool) -> None:
     )
 
 
-def _shapes(graph: Graph, names: list[str]) -> Any:
-    dynamic = torch.export.Dim.DYNAMIC
-    shapes = [dict.fromkeys(graph.axes[name], dynamic) for name in names]
-    return (tuple(shapes),) if graph.together else tuple(shapes)
+def _session(file: Path) -> Callable[[dict[str, Tensor]], Tensor]:
+    """The function of tensors that onnxruntime makes of a file."""
+    import onnxruntime
 
-
-def distance(graph: Graph, file: Path) -> float:
-    """Measure the largest difference of outputs, file from model, over probes of several sizes.
-
-    Numbers of the padding do not count.
-    """
-    runtime = _libraries()
-    options = runtime.SessionOptions()
+    options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = max(1, torch.get_num_threads())
     options.log_severity_level = 3
-    session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     reads = {one.name for one in session.get_inputs()}
-    away = 0.0
-    for probe in graph.probes:
-        given = {name: value.numpy() for name, value in probe.items() if name in reads}
-        (said,) = session.run(None, given)
-        with torch.no_grad():
-            ours = graph.module(*probe.values()).numpy()
-        apart = np.abs(said - ours)
-        if "lengths" in probe:
-            steps_L = np.arange(ours.shape[1])
-            apart = apart[steps_L < probe["lengths"].numpy()[:, None]]
-        away = max(away, float(apart.max(initial=0.0)))
-    return away
+
+    def run(probe: dict[str, Tensor]) -> Tensor:
+        inputs = {name: value.numpy() for name, value in probe.items() if name in reads}
+        return torch.from_numpy(np.asarray(session.run(None, inputs)[0]))
+
+    return run
 
 
-def _narrow(file: Path) -> None:
+def _quantise(file: Path) -> None:
     """Write linear layers' weights in int8, with a scale for each column, in place of the file.
 
     The weights take seven of the eight bits: without VNNI, processors add two products of bytes in
@@ -1002,21 +817,19 @@ def _narrow(file: Path) -> None:
     """
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    narrow = file.with_name("narrow.onnx")
+    quantised = file.with_name("int8.onnx")
     with _silent():
         quantize_dynamic(
-            str(file), str(narrow),
+            str(file), str(quantised),
             weight_type=QuantType.QInt8, per_channel=True, reduce_range=True,
         )  # fmt: skip
     file.with_name(f"{file.name}.data").unlink(missing_ok=True)  # of large models: the weights
-    narrow.rename(file)
+    quantised.rename(file)
 
 
 @contextmanager
 def _silent() -> Iterator[None]:
     """Keep exporters from warning of what is checked here."""
-    import logging
-
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -1025,3 +838,23 @@ def _silent() -> Iterator[None]:
             yield
     finally:
         logging.disable(before)
+
+
+TARGETS: dict[str, tuple[Callable[[Copy], dict[str, Any]], str]] = {
+    "onnx": (
+        write_onnx,
+        "`model.onnx` runs in any ONNX runtime; `confide.json` says what its inputs and outputs"
+        " mean.",
+    ),
+    "hf": (
+        write_hf,
+        "`transformers` loads this folder; `confide.json` says what confide does besides.",
+    ),
+    "peft": (
+        write_peft,
+        "`peft.PeftModel.from_pretrained` lays this adapter over the encoder that `confide.json`"
+        " names.",
+    ),
+    "spacy": (write_spacy, "`spacy.load` loads this folder where confide is installed."),
+}
+"""How each target is written (a model is checked, and described), and how it is used."""

@@ -80,17 +80,17 @@ class Component:
                 yield mark(doc, found)
 
 
-RELEASED = "confide_release"
+RELEASE = "confide_release"
 """The component of a pipeline that `confide export --to spacy` writes."""
 
 
-class Released(Component):
+class ReleaseComponent(Component):
     """A component with a release of its own, which goes with the pipeline's folder."""
 
     def __init__(self) -> None:
         self._folder: Path | None = None
 
-    def take(self, folder: Path) -> Released:
+    def take(self, folder: Path) -> ReleaseComponent:
         """Annotate with this release from now on."""
         self._folder, self.model = folder, load(folder)
         return self
@@ -100,15 +100,15 @@ class Released(Component):
         if self._folder is not None:
             shutil.copytree(self._folder, path, dirs_exist_ok=True)
 
-    def from_disk(self, path: Path | str, *, exclude: Iterable[str] = ()) -> Released:
+    def from_disk(self, path: Path | str, *, exclude: Iterable[str] = ()) -> ReleaseComponent:
         """Open the release that was copied."""
         return self.take(Path(path))
 
 
-@Language.factory(RELEASED, assigns=["doc.ents", "doc.spans"])
-def make_released(*, nlp: Language, name: str) -> Released:
+@Language.factory(RELEASE, assigns=["doc.ents", "doc.spans"])
+def make_released(*, nlp: Language, name: str) -> ReleaseComponent:
     """The component of an exported pipeline; it gets its release from the pipeline's folder."""
-    return Released()
+    return ReleaseComponent()
 
 
 @Language.factory(

@@ -55,13 +55,13 @@ def test_int8_leaves_no_wide_weights_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The exporter that large models need writes weights beside the file."""
-    real = export._write
+    real = export._write_onnx
 
     def modern(graph: Any, file: Path, *, modern: bool) -> None:
         real(graph, file, modern=True)
         assert len(list(file.parent.iterdir())) == 2
 
-    monkeypatch.setattr(export, "_write", modern)
+    monkeypatch.setattr(export, "_write_onnx", modern)
     encoder = load_encoder(str(tiny("bert", tmp_path / "encoder")))
     made = TokenTrainer(encoder, TokenForm(("drug",), longest=24))
     out = tmp_path / "out"
