@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from confide.cli.tables import compared, scores, sites
-from confide.jobs.comparison import Compared, RunComparison, SideScore
+from confide.jobs.comparison import Difference, RunComparison, SideScore
 from confide.runs.result import Result
 from confide.scoring import count_entities, count_relations, relation_scores
 from confide.scoring import scores as entity_scores
@@ -84,7 +84,7 @@ def test_a_run_without_test_text_has_no_scores() -> None:
 
 
 def test_a_comparison_says_what_was_drawn() -> None:
-    row = Compared(*[SideScore(0.5, 0.5, None)] * 2, 0, -0.1, 0.1, 1, 7, "no clear difference")
+    row = Difference(*[SideScore(0.5, 0.5, None)] * 2, 0, -0.1, 0.1, 1, 7, "no clear difference")
     sides = ("fedavg", "feded")
     found = RunComparison(*sides, (sides,), True, "micro", 0.95, 500, 0, row, {"north": row})
     assert "500 resamples of sentences" in " ".join(lines(compared(found)))

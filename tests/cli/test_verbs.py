@@ -26,7 +26,7 @@ from confide.cli.verbs import PANELS, app
 from confide.errors import DataError, RunError
 from confide.federation.events import Event
 from confide.federation.ledger import LedgerRow
-from confide.jobs.comparison import Compared, RunComparison, SideScore
+from confide.jobs.comparison import Difference, RunComparison, SideScore
 from confide.jobs.demo import DemoResult, Example, Mark, Part
 from confide.runs import result as results
 from confide.settings import dump, parse
@@ -463,8 +463,8 @@ def test_predict_hands_everything_on(put: Any) -> None:
 
 def test_compare_hands_on_two_sides_and_says_who_is_better(put: Any) -> None:
     one, two = SideScore(0.5, 0.51, 0.02), SideScore(0.7512, 0.75, 0.01)
-    north = Compared(one, two, 0.2512, 0.2, 0.3, p=0.001, sentences=1400, verdict="better")
-    overall = Compared(
+    north = Difference(one, two, 0.2512, 0.2, 0.3, p=0.001, sentences=1400, verdict="better")
+    overall = Difference(
         two, two, -0.0001, -0.1, 0.1, p=1, sentences=9, verdict="no clear difference"
     )
     pairs = (("a-1", "b-1"), ("a-2", "b-2"))
@@ -489,7 +489,7 @@ def test_compare_hands_on_two_sides_and_says_who_is_better(put: Any) -> None:
 
 def test_compare_shows_single_runs_of_one_method_by_their_folders(put: Any) -> None:
     score = SideScore(0.5, 0.5, None)
-    row = Compared(score, score, -0.1, -0.2, -0.05, p=0.01, sentences=9, verdict="worse")
+    row = Difference(score, score, -0.1, -0.2, -0.05, p=0.01, sentences=9, verdict="worse")
     sides = ("/runs/a", "b")
     found = RunComparison(*sides, (sides,), True, "strict", 0.95, 500, 0, row, {"north": row})
     put("compare", found)

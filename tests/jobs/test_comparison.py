@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from cases import each
 from confide.errors import RunError, SettingsError
 from confide.federation.engines import SiteSpec
-from confide.jobs.comparison import RunComparison, compare, read_sentences
+from confide.jobs.comparison import RunComparison, compare
 from confide.kinds.entities import entity_report
-from confide.runs.folder import RunFolder
+from confide.runs.folder import RunFolder, read_sentences
 from confide.runs.run import keep, run
 from confide.scoring import paired_bootstrap, sentence_counts
 from confide.settings import dump, parse

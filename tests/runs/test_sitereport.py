@@ -14,13 +14,14 @@ from cases import each
 from confide.errors import RunError, SettingsError
 from confide.federation.engines import SiteSpec
 from confide.federation.keys import new_key
-from confide.jobs.comparison import compare, read_sentences
+from confide.jobs.comparison import compare
 from confide.kinds.entities import EntityExtractor, entity_report
 from confide.kinds.protocol import WORST, Report
 from confide.kinds.relations.batches import Rules
 from confide.kinds.relations.site import RelationExtractor, relation_report
 from confide.report.folder import errors_of
 from confide.report.sections import errors_view
+from confide.runs.folder import read_sentences
 from confide.runs.run import Home, keep, site_reports
 from confide.scoring import Count, EntityCounts, RelationCounts, relation_scores
 from confide.text.document import NO_RELATION, Document, Entity, Relation, pair_attributes

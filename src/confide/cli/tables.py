@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from confide.federation.comparing import LedgerDifference
     from confide.federation.ledger import LedgerRow
     from confide.federation.steps import WireRow
-    from confide.jobs.comparison import Compared, RunComparison, SideScore
+    from confide.jobs.comparison import Difference, RunComparison, SideScore
     from confide.jobs.demo import DemoResult, Example, Mark, Part
     from confide.jobs.initialise_files import Match
     from confide.runs.folder import AtHome
@@ -357,7 +357,7 @@ def _cell(name: str, value: object) -> str:
     return "" if value is None else str(value)
 
 
-def _compared(row: Compared, second: str) -> list[str]:
+def _compared(row: Difference, second: str) -> list[str]:
     clear = row.verdict != "no clear difference"
     return [
         count(row.sentences),

@@ -9,9 +9,8 @@ for whoever has the sites' own folders.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Literal
@@ -24,169 +23,13 @@ from confide.runs.folder import (
     Matching,
     RunFolder,
     Sentences,
-    SentencesFile,
     decisive,
     read_sentences,
     sentences_file,
 )
-from confide.scoring import Comparison, Count, f1, paired_bootstrap
+from confide.scoring import Count, f1, paired_bootstrap
 from confide.scoring.intervals import Table
-from confide.settings import Settings
-from confide.tasks import TASKS, USUAL, Task
-
-# --- The runs of a comparison
-#
-# Read from their folders, and refused if they cannot be compared.
-
-
-_MAY_DIFFER = {"seed", "key", "site", "split"}
-"""Settings that repeats of one run need not share: the seed, and where text and key come from."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A run to compare. `settings` are those that its repeats share; None if they are not here."""
-
-    path: Path
-    method: str
-    settings: dict[str, object] | None
-    sites: dict[str, Sentences]
-
-
-def paths_of(side: str | Path | Sequence[str | Path]) -> list[Path]:
-    """The folders of one side."""
-    return [Path(side)] if isinstance(side, (str, Path)) else [Path(path) for path in side]
-
-
-def task_of(runs: Sequence[Opened]) -> str:
-    """The task of all these runs. Raises RunError if they have different tasks."""
-    if len({run.task for run in runs}) > 1:
-        raise RunError(
-            "these runs have different tasks, so their scores cannot be compared",
-            where=" and ".join(f"{run.path} ({run.task})" for run in runs),
-            expected="runs of one task",
-        )
-    return next((run.task for run in runs), USUAL)
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A folder to compare: a run's, with its settings, or a site's own folder of a run."""
-
-    path: Path
-    task: str
-    settings: Settings | None = None
-    own: SentencesFile | None = None
-
-
-def opened(path: Path) -> Opened:
-    """The folder of a run, or a site's own folder of one. Raises RunError if it is neither."""
-    if (path / SENTENCES).is_file():
-        own = sentences_file(path / SENTENCES)
-        return Opened(path, own.task, own=own)
-    settings = RunFolder(path).settings()
-    return Opened(path, settings.task, settings)
-
-
-def run_of(one: Opened, matching: Matching) -> Run:
-    """A run with the counts of all sites that scored test text, or of the one site at hand."""
-    path = one.path
-    if one.settings is None:
-        own = read_sentences(path / SENTENCES, matching, held=one.own)
-        return Run(path, "", None, {own.site: own})
-    folder = RunFolder(path)
-    settings, result = decisive(one.settings), folder.result()
-    shared = {key: value for key, value in settings.items() if key.split(".")[0] not in _MAY_DIFFER}
-    unit = TASKS[one.task].unit
-    scored = [site for site, found in result.scores.sites.items() if found.get(unit)]
-    if not scored:
-        raise RunError(
-            "no site of the run has test text to compare on",
-            where=str(path),
-            fix="name `test` files in its settings",
-        )
-    sites = {site: _of_site(folder.sites / site, matching) for site in scored}
-    return Run(path, result.method, shared, sites)
-
-
-def _of_site(folder: Path, matching: Matching) -> Sentences:
-    if (folder / SENTENCES).is_file():
-        return read_sentences(folder / SENTENCES, matching)
-    if (folder / "errors.json").is_file():
-        raise RunError(
-            "an older confide wrote this run and did not keep the counts of its sentences",
-            where=str(folder),
-            expected=SENTENCES,
-            fix="continue it with `confide run … --resume`: that scores its test text again, and"
-            " trains nothing",
-        )
-    raise RunError(
-        "the site's own folder is not here, nor are the counts of its sentences",
-        where=str(folder),
-        expected=SENTENCES,
-        fix="let the site compare: it never sends this file, and `confide compare` takes its own"
-        " folders of two runs",
-    )
-
-
-def check_sides(first: Sequence[Run], second: Sequence[Run]) -> None:
-    """Raise RunError if the sides differ in length, or the runs of a side are not repeats."""
-    if len(first) != len(second) or not first:
-        raise RunError(
-            "one side has more runs than the other",
-            expected="one run of the second side for each of the first",
-            got=f"{len(first)} and {len(second)}",
-            fix="name all runs of the first side, then as many of the second in the same order",
-        )
-    for side in (first, second):
-        for run in side[1:]:
-            before, now = side[0].settings, run.settings
-            if before is None or now is None:
-                continue
-            keys = before.keys() | now.keys()
-            other = sorted(key for key in keys if before.get(key) != now.get(key))
-            if other:
-                raise RunError(
-                    f"the runs of one side have another {other[0]}",
-                    where=f"{side[0].path} and {run.path}",
-                    expected="repeats of one run, which differ in their seed",
-                    got=f"{before.get(other[0])!r} and {now.get(other[0])!r}",
-                    fix="name all runs of the first side, then as many of the second",
-                )
-
-
-def check_texts(first: Sequence[Run], second: Sequence[Run]) -> None:
-    """Raise RunError if the runs differ in their sites, or the two of a pair in their sentences."""
-    names = sorted(first[0].sites)
-    for run in (*first, *second):
-        if sorted(run.sites) != names:
-            raise RunError(
-                "the runs were not scored at the same sites",
-                where=f"{first[0].path} and {run.path}",
-                expected=", ".join(names),
-                got=", ".join(sorted(run.sites)),
-            )
-    for one, two in zip(first, second, strict=True):
-        for name in names:
-            if one.sites[name].fingerprint != two.sites[name].fingerprint:
-                raise RunError(
-                    "the two runs were scored on different test text",
-                    where=f"site {name} of {one.path} and {two.path}",
-                    fix="compare runs with the same `test` files and tags; where sites hold out a"
-                    " `test_share`, runs of the same seed",
-                )
-    known: dict[tuple[str, str], tuple[Path, Table]] = {}
-    for run in (*first, *second):
-        for name, found in run.sites.items():
-            key = name, found.fingerprint
-            path, before_N3 = known.setdefault(key, (run.path, found.counts_N3))
-            if not np.array_equal(before_N3[:, 2], found.counts_N3[:, 2]):
-                raise RunError(
-                    "the runs were scored on the same text, cut into different sentences or pairs",
-                    where=f"site {name} of {path} and {run.path}",
-                    fix="score one of them again with this confide: `confide run … --resume`",
-                )
-
+from confide.tasks import TASKS, USUAL
 
 Verdict = Literal["better", "worse", "no clear difference"]
 FEWEST_SAMPLES = 100
@@ -205,7 +48,7 @@ class SideScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Difference:
     """The second side minus the first in micro-F1, at one site or over all; fractions.
 
     `sentences` is the number of sentences, documents with relations, or bags to draw from.
@@ -239,8 +82,8 @@ class RunComparison:
     level: float
     samples: int
     seed: int
-    overall: Compared
-    sites: dict[str, Compared]
+    overall: Difference
+    sites: dict[str, Difference]
     unit: str = TASKS[USUAL].drawn
 
 
@@ -279,48 +122,24 @@ def compare(
             their sites, test text or task; repeats differ in more than their seed.
         SettingsError: the level, number of samples or matching makes no sense.
     """
-    sides = paths_of(first), paths_of(second)
-    ones, twos = ([opened(path) for path in side] for side in sides)
-    task = TASKS[task_of([*ones, *twos])]
-    chosen = _checked(matching, task)
-    _check_options(level, samples)
-    resample = partial(paired_bootstrap, level=level, samples=samples, seed=seed)
-    one, two = ([run_of(run, chosen) for run in side] for side in (ones, twos))
-    check_sides(one, two)
-    check_texts(one, two)
-    names = sorted(one[0].sites)
-    return RunComparison(
-        *_labels(one[0], two[0]),
-        pairs=tuple((str(a.path), str(b.path)) for a, b in zip(one, two, strict=True)),
-        same_text=all(len({run.sites[name].fingerprint for run in one}) == 1 for name in names),
-        matching=chosen,
-        level=level,
-        samples=samples,
-        seed=seed,
-        overall=_compared(one, two, names, resample),
-        sites={name: _compared(one, two, [name], resample) for name in names},
-        unit=task.drawn,
-    )
-
-
-def _checked(matching: str | None, task: Task) -> Matching:
-    """The given way of matching, or the task's usual one. Raises SettingsError."""
-    known: tuple[Matching, ...] = task.counted
-    if not known:
+    sides = [
+        [_scored_run(Path(path)) for path in ([side] if isinstance(side, (str, Path)) else side)]
+        for side in (first, second)
+    ]
+    runs = [run for side in sides for run in side]
+    if len({run.task for run in runs}) > 1:
         raise RunError(
-            f"runs of task {task.name!r} have no counts of sentences to compare",
-            expected=" or ".join(one.name for one in TASKS.values() if one.counted),
-            fix="look at the scores of both: `confide report`",
+            "these runs have different tasks, so their scores cannot be compared",
+            where=" and ".join(f"{run.path} ({run.task})" for run in runs),
+            expected="runs of one task",
         )
-    for kind in known:
-        if matching in (None, kind):
-            return kind
-    raise SettingsError(
-        f"no such way to match {task.learns}", expected=" or ".join(known), got=repr(matching)
-    )
-
-
-def _check_options(level: float, samples: int) -> None:
+    task = TASKS[runs[0].task if runs else USUAL]
+    chosen = next((kind for kind in task.counted if matching in (None, kind)), None)
+    if chosen is None:
+        known = " or ".join(task.counted)
+        raise SettingsError(
+            f"no such way to match {task.learns}", expected=known, got=repr(matching)
+        )
     if not 0 < level < 1:
         raise SettingsError(
             "no such level of an interval", expected="more than 0, less than 1", got=str(level)
@@ -331,64 +150,198 @@ def _check_options(level: float, samples: int) -> None:
             expected=f"at least {FEWEST_SAMPLES}",
             got=str(samples),
         )
+    _check_repeats(*sides)
+    one, two = ([run.tables(chosen) for run in side] for side in sides)
+    _check_texts(runs, one, two)
 
+    def difference(sites: Sequence[str]) -> Difference:
+        one_N3, two_N3 = _stacked(one, sites), _stacked(two, sites)
+        found = paired_bootstrap(one_N3, two_N3, level=level, samples=samples, seed=seed)
+        verdict: Verdict = "no clear difference"
+        if found.low > 0 or found.high < 0:
+            verdict = "better" if found.low > 0 else "worse"
+        return Difference(
+            first=_side_score(one, sites),
+            second=_side_score(two, sites),
+            difference=found.difference,
+            low=found.low,
+            high=found.high,
+            p=found.p,
+            sentences=len(one_N3),
+            verdict=verdict,
+        )
 
-def _labels(first: Run, second: Run) -> tuple[str, str]:
-    """The two methods, or the runs' folders if the methods are the same or unknown."""
-    if first.method and second.method and first.method != second.method:
-        return first.method, second.method
-    one, two = (
-        run.path.parent.parent if run.path.parent.name == "sites" else run.path
-        for run in (first, second)
+    names = sorted(one[0])
+    a, b = sides[0][0], sides[1][0]
+    by_method = a.method and b.method and a.method != b.method
+    return RunComparison(
+        *((a.method, b.method) if by_method else (a.folder, b.folder)),
+        pairs=tuple((str(a.path), str(b.path)) for a, b in zip(*sides, strict=True)),
+        same_text=all(len({run[name].fingerprint for run in one}) == 1 for name in names),
+        matching=chosen,
+        level=level,
+        samples=samples,
+        seed=seed,
+        overall=difference(names),
+        sites={name: difference([name]) for name in names},
+        unit=task.drawn,
     )
-    return str(one), str(two)
 
 
-def _compared(
-    first: Sequence[Run],
-    second: Sequence[Run],
-    sites: Sequence[str],
-    resample: Callable[[Table, Table], Comparison],
-) -> Compared:
-    one_N3, two_N3 = _together(first, sites), _together(second, sites)
-    found = resample(one_N3, two_N3)
-    return Compared(
-        first=_score(first, sites),
-        second=_score(second, sites),
-        difference=found.difference,
-        low=found.low,
-        high=found.high,
-        p=found.p,
-        sentences=len(one_N3),
-        verdict=_verdict(found.low, found.high),
-    )
+# --- The runs of a comparison, read from their folders, and refused if they cannot be compared
 
 
-def _together(side: Sequence[Run], sites: Sequence[str]) -> Table:
+_MAY_DIFFER = {"seed", "key", "site", "split"}
+"""Settings that repeats of one run need not share: the seed, and where text and key come from."""
+
+
+@dataclass(frozen=True, slots=True)
+class _ScoredRun:
+    """A run, or a site's own folder of one, which has neither its method nor its settings.
+
+    `settings` are those that repeats share; `scored` are the folders of sites with test text.
+    """
+
+    path: Path
+    task: str
+    scored: tuple[Path, ...]
+    method: str = ""
+    settings: dict[str, object] | None = None
+
+    @property
+    def folder(self) -> str:
+        """The run's folder, also of a site's own."""
+        return str(self.path.parent.parent if self.path.parent.name == "sites" else self.path)
+
+    def tables(self, matching: Matching) -> dict[str, Sentences]:
+        """The counts of each site that scored test text. Raises RunError if they are not here."""
+        found = {}
+        for place in self.scored:
+            if (place / SENTENCES).is_file():
+                counts = read_sentences(place / SENTENCES, matching)
+                found[counts.site if self.settings is None else place.name] = counts
+            elif (place / "errors.json").is_file():
+                raise RunError(
+                    "an older confide wrote this run and did not keep the counts of its sentences",
+                    where=str(place),
+                    expected=SENTENCES,
+                    fix="continue it with `confide run … --resume`: that scores its test text"
+                    " again, and trains nothing",
+                )
+            else:
+                raise RunError(
+                    "the site's own folder is not here, nor are the counts of its sentences",
+                    where=str(place),
+                    expected=SENTENCES,
+                    fix="let the site compare: it never sends this file, and `confide compare`"
+                    " takes its own folders of two runs",
+                )
+        return found
+
+
+def _scored_run(path: Path) -> _ScoredRun:
+    """The run in a folder. Raises RunError if it is neither a run's nor a site's own."""
+    if (path / SENTENCES).is_file():
+        return _ScoredRun(path, sentences_file(path / SENTENCES).task, (path,))
+    folder = RunFolder(path)
+    settings, result = folder.settings(), folder.result()
+    unit = TASKS[settings.task].unit
+    scored = [site for site, found in result.scores.sites.items() if found.get(unit)]
+    if not scored:
+        raise RunError(
+            "no site of the run has test text to compare on",
+            where=str(path),
+            fix="name `test` files in its settings",
+        )
+    shared = {
+        key: value
+        for key, value in decisive(settings).items()
+        if key.split(".")[0] not in _MAY_DIFFER
+    }
+    places = tuple(folder.sites / site for site in scored)
+    return _ScoredRun(path, settings.task, places, result.method, shared)
+
+
+def _check_repeats(first: Sequence[_ScoredRun], second: Sequence[_ScoredRun]) -> None:
+    """Raise RunError if the sides differ in length, or the runs of a side are not repeats."""
+    if len(first) != len(second) or not first:
+        raise RunError(
+            "one side has more runs than the other",
+            expected="one run of the second side for each of the first",
+            got=f"{len(first)} and {len(second)}",
+            fix="name all runs of the first side, then as many of the second in the same order",
+        )
+    for side in (first, second):
+        for run in side[1:]:
+            before, now = side[0].settings, run.settings
+            if before is None or now is None:
+                continue
+            keys = before.keys() | now.keys()
+            other = sorted(key for key in keys if before.get(key) != now.get(key))
+            if other:
+                raise RunError(
+                    f"the runs of one side have another {other[0]}",
+                    where=f"{side[0].path} and {run.path}",
+                    expected="repeats of one run, which differ in their seed",
+                    got=f"{before.get(other[0])!r} and {now.get(other[0])!r}",
+                    fix="name all runs of the first side, then as many of the second",
+                )
+
+
+_Tables = dict[str, Sentences]
+"""The counts of one run's sentences, by site."""
+
+
+def _check_texts(
+    runs: Sequence[_ScoredRun], first: Sequence[_Tables], second: Sequence[_Tables]
+) -> None:
+    """Raise RunError if `runs`, the first side's and the second's, differ in sites or sentences."""
+    paths, names = [run.path for run in runs], sorted(first[0])
+    for path, tables in zip(paths, (*first, *second), strict=True):
+        if sorted(tables) != names:
+            raise RunError(
+                "the runs were not scored at the same sites",
+                where=f"{paths[0]} and {path}",
+                expected=", ".join(names),
+                got=", ".join(sorted(tables)),
+            )
+    for number, (one, two) in enumerate(zip(first, second, strict=True)):
+        for name in names:
+            if one[name].fingerprint != two[name].fingerprint:
+                raise RunError(
+                    "the two runs were scored on different test text",
+                    where=f"site {name} of {paths[number]} and {paths[len(first) + number]}",
+                    fix="compare runs with the same `test` files and tags; where sites hold out a"
+                    " `test_share`, runs of the same seed",
+                )
+    known: dict[tuple[str, str], tuple[Path, Table]] = {}
+    for path, tables in zip(paths, (*first, *second), strict=True):
+        for name, (_, fingerprint, counts_N3) in tables.items():
+            before, before_N3 = known.setdefault((name, fingerprint), (path, counts_N3))
+            if not np.array_equal(before_N3[:, 2], counts_N3[:, 2]):
+                raise RunError(
+                    "the runs were scored on the same text, cut into different sentences or pairs",
+                    where=f"site {name} of {before} and {path}",
+                    fix="score one of them again with this confide: `confide run … --resume`",
+                )
+
+
+def _stacked(side: Sequence[_Tables], sites: Sequence[str]) -> Table:
     """The side's sentences at these sites: repeats on one text added up, other text appended."""
     blocks: dict[tuple[str, str], Table] = {}
     for name in sites:
-        for run in side:
-            _, fingerprint, counts_N3 = run.sites[name]
+        for tables in side:
+            _, fingerprint, counts_N3 = tables[name]
             key = name, fingerprint
             blocks[key] = blocks[key] + counts_N3 if key in blocks else counts_N3
     return np.concatenate(list(blocks.values()))
 
 
-def _score(side: Sequence[Run], sites: Sequence[str]) -> SideScore:
+def _side_score(side: Sequence[_Tables], sites: Sequence[str]) -> SideScore:
     sums = [
-        Count(*map(int, sum(run.sites[name].counts_N3.sum(axis=0) for name in sites)))
-        for run in side
+        Count(*map(int, sum(tables[name].counts_N3.sum(axis=0) for name in sites)))
+        for tables in side
     ]
     each = [f1(count) for count in sums]
     all_repeats = Count(*map(sum, zip(*sums, strict=True)))
     return SideScore(f1(all_repeats), fmean(each), stdev(each) if len(each) > 1 else None)
-
-
-def _verdict(low: float, high: float) -> Verdict:
-    if low > 0:
-        return "better"
-    return "worse" if high < 0 else "no clear difference"
-
-
-__all__ = ["Compared", "Matching", "RunComparison", "SideScore", "compare", "read_sentences"]

@@ -478,14 +478,12 @@ def sentences_file(file: Path) -> SentencesFile:
     return held
 
 
-def read_sentences(
-    file: Path, matching: Matching = "strict", *, held: SentencesFile | None = None
-) -> Sentences:
-    """The counts of one site's sentences; `held` is the file, if it was read before.
+def read_sentences(file: Path, matching: Matching = "strict") -> Sentences:
+    """The counts of one site's sentences.
 
-    Raises RunError if it is damaged or has a newer schema.
+    Raises RunError if the file is damaged or has a newer schema.
     """
-    held = held or sentences_file(file)
+    held = sentences_file(file)
     counts_N3 = np.array(getattr(held, matching) or (), dtype=np.int64).reshape(-1, 3)
     true_N, predicted_N, gold_N = counts_N3.T
     if not len(counts_N3) or (true_N > np.minimum(predicted_N, gold_N)).any():
