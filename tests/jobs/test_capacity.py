@@ -11,12 +11,12 @@ from cases import each
 from confide.errors import DataError, MissingDataError, SettingsError
 from confide.jobs.capacity import (
     CapacityReport,
-    Measured,
+    PartScores,
     capacity,
     conclude,
+    curve_svg,
     epochs_by_round,
-    measure,
-    plot,
+    score_parts,
 )
 from confide.text.document import Document, Entity
 from confide.text.formats import write
@@ -32,7 +32,7 @@ def measured(curve, *, noise=0.0, seeds=3, sentences=1500, seed=0):
     hard = generator.random((1, 1, sentences)) * 0.8 + generator.random((seeds, 5, sentences)) * 0.2
     order = hard.argsort(axis=2).argsort(axis=2)
     counts[..., 0] = order < f1_SK[:, :, None] * sentences
-    return Measured(counts, SIZES, 1.0)
+    return PartScores(counts, SIZES, 1.0)
 
 
 def rising(size):
@@ -96,10 +96,10 @@ class TestReport:
         assert plain["band"][-1][0] == 2 * SIZES[-1]
 
     def test_drawing(self, report):
-        drawing = plot(report)
+        drawing = curve_svg(report)
         texts = {node.text for node in ElementTree.fromstring(drawing).iter() if node.text}
         assert {"our $notes$ <1>: worth federating", "training sentences"} <= texts
-        assert plot(report) == drawing
+        assert curve_svg(report) == drawing
 
     def test_every_verdict_can_be_said(self, report):
         for verdict in ("worth federating", "flat", "cannot tell"):
@@ -128,7 +128,7 @@ class TestMeasure:
             return held_out
 
         held_out = notes(8)
-        found = measure(notes(41), held_out, learn=learn, parts=4, seeds=2)
+        found = score_parts(notes(41), held_out, learn=learn, parts=4, seeds=2)
         ids = [set(part) for part, _, _ in seen]
         assert [len(part) for part in ids] == [11, 21, 31, 41] * 2
         for draw in (ids[:4], ids[4:]):
@@ -143,7 +143,7 @@ class TestMeasure:
     def test_events(self):
         events = []
         held_out = notes(4)
-        measure(
+        score_parts(
             notes(9), held_out, learn=lambda *_: held_out, parts=4, seeds=2, watch=events.append
         )
         rounds = [event for event in events if event.kind == "round"]
@@ -157,7 +157,7 @@ class TestMeasure:
     )
     def test_bad_plans(self, how, why):
         with pytest.raises(DataError, match=why):
-            measure(notes(9), notes(4), learn=lambda *_: notes(4), **how)
+            score_parts(notes(9), notes(4), learn=lambda *_: notes(4), **how)
 
 
 @each(("rounds", "epochs"), [(1, 7), (5, 5), (5, 2), (20, 67), (7, 7)])

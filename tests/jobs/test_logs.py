@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,9 @@ import pytest
 
 from confide import api
 from confide.errors import SettingsError
-from confide.federation.events import Event, to_all
-from confide.jobs import logs as logs_module
-from confide.jobs.logs import LOGS, Logs, line, named, numbers, settings_of
+from confide.federation.events import Event, Watcher, to_all
+from confide.jobs.logs import LOGS, Logs, json_line, numbers
+from confide.runs.folder import RunFolder, shareable
 
 EVENTS = [
     Event("ask", 1, site="north", step="train"),
@@ -83,7 +84,7 @@ def test_lines_are_added_to_those_of_an_interrupted_run(run_folder: Path) -> Non
 
 
 def test_the_time_is_utc() -> None:
-    assert line(Event("end"), 0.0)["time"] == "1970-01-01T00:00:00.000+00:00"
+    assert json.loads(json_line(Event("end"), 0.0))["time"] == "1970-01-01T00:00:00.000+00:00"
 
 
 def test_the_numbers_of_a_round_and_of_the_end() -> None:
@@ -97,7 +98,7 @@ def test_the_numbers_of_a_round_and_of_the_end() -> None:
 
 
 def test_settings_are_logged_without_paths_and_sites(run_folder: Path) -> None:
-    found = settings_of(run_folder)
+    found = shareable(RunFolder(run_folder).settings(as_written=True))
     assert found["method"] == "fedavg" and found["training.learning_rate"] == "0.25"
     assert found["rounds"] == "2" and found["seed"] == "1"
     assert "secret" not in str(found) and "north" not in str(found)
@@ -197,33 +198,28 @@ def test_mlflow_needs_a_server(run_folder: Path, tracking: str) -> None:
 # --- when it breaks -----------------------------------------------------------------------
 
 
-class Broken:
-    """A log whose disk is full after the first line."""
-
-    def __init__(self) -> None:
-        self.lines = 0
-
-    def write(self, event: Event) -> None:
-        self.lines += 1
-        if self.lines > 1:
-            raise OSError(28, "No space left on device")
-
-    def close(self, *, whole: bool) -> None:
-        raise AssertionError("a log that was given up is not closed again")
-
-
 def test_a_log_that_fails_is_given_up_and_the_others_go_on(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = Broken()
-    monkeypatch.setattr(
-        logs_module, "named",
-        lambda name: ("broken", lambda *_: broken, "") if name == "broken" else named(name),
-    )  # fmt: skip
+    lines = []
+
+    @contextmanager
+    def broken(folder: Path, where: str) -> Iterator[Watcher]:
+        """A log whose disk is full after the first line."""
+
+        def write(event: Event) -> None:
+            lines.append(event)
+            if len(lines) > 1:
+                raise OSError(28, "No space left on device")
+
+        yield write
+        raise AssertionError("a log that was given up is not closed again")
+
+    monkeypatch.setitem(LOGS, "broken", broken)
     assert told(run_folder, "broken", "jsonl") == [
         "the log broken failed and is given up; the run goes on (OSError)"
     ]
-    assert broken.lines == 2
+    assert len(lines) == 2
     assert len((run_folder / "events.jsonl").read_text().splitlines()) == len(EVENTS) + 1
 
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import matplotlib
 import numpy as np
@@ -66,7 +66,7 @@ Learn = Callable[[Sequence[Document], float, int], Sequence[Document]]
 
 
 @dataclass(frozen=True, eq=False)
-class Measured:
+class PartScores:
     """(true, predicted, gold) of every held-out sentence, and the sentences trained on."""
 
     counts_SKN3: NDArray[np.int64]
@@ -77,10 +77,10 @@ class Measured:
     def f1_SK(self) -> NDArray[np.float64]:  # noqa: N802
         """Strict micro-F1 of each training, as a fraction."""
         sums_SK3 = self.counts_SKN3.sum(axis=2)
-        return np.array([[_f1(row) for row in rows] for rows in sums_SK3])
+        return np.array([[f1(Count(*row)) for row in rows] for rows in sums_SK3.tolist()])
 
 
-def measure(
+def score_parts(
     train: Sequence[Document],
     held_out: Sequence[Document],
     *,
@@ -89,12 +89,19 @@ def measure(
     seeds: int = 3,
     seed: int = 1,
     watch: Watcher = unwatched,
-) -> Measured:
+) -> PartScores:
     """Train on 1, 2, ..., `parts` nested parts of the text, for each seed, and count strictly.
 
     Raises DataError for fewer than 4 parts or 2 seeds, or fewer documents than parts.
     """
-    _check(parts, seeds)
+    if parts < LEAST_SIZES:
+        raise DataError(
+            "too few parts for a curve", expected=f"at least {LEAST_SIZES}", got=str(parts)
+        )
+    if seeds < 2:
+        raise DataError(
+            "one seed does not say how sure the curve is", expected="at least 2", got=str(seeds)
+        )
     started = time.perf_counter()
     sentences = [len(examples_from([document])[0]) for document in train]
     weight = {id(document): count for document, count in zip(train, sentences, strict=True)}
@@ -113,25 +120,10 @@ def measure(
             sizes_SK[draw, k - 1] = sum(weight[id(document)] for document in part)
             spent = time.perf_counter() - started
             left = spent / done * (seeds * parts - done)
-            score = _f1(counts[-1][-1].sum(axis=0))
+            score = f1(Count(*counts[-1][-1].sum(axis=0).tolist()))
             watch(Event("round", round=done, dev_f1=score, seconds=spent, seconds_left=left))
     sizes = tuple(float(size) for size in sizes_SK.mean(axis=0))
-    return Measured(np.array(counts), sizes, time.perf_counter() - started)
-
-
-def _check(parts: int, seeds: int) -> None:
-    if parts < LEAST_SIZES:
-        raise DataError(
-            "too few parts for a curve", expected=f"at least {LEAST_SIZES}", got=str(parts)
-        )
-    if seeds < 2:
-        raise DataError(
-            "one seed does not say how sure the curve is", expected="at least 2", got=str(seeds)
-        )
-
-
-def _f1(sums_3: NDArray[np.int64]) -> float:
-    return f1(Count(*(int(number) for number in sums_3)))
+    return PartScores(np.array(counts), sizes, time.perf_counter() - started)
 
 
 # --- Training of one model
@@ -352,7 +344,7 @@ _ADVICE: dict[Verdict, str] = {
 }
 
 
-def conclude(measured: Measured, *, name: str, seed: int = 1) -> CapacityReport:
+def conclude(measured: PartScores, *, name: str, seed: int = 1) -> CapacityReport:
     """Fit the curve and say what more text would add, and how certain that is."""
     f1_SK, sizes = measured.f1_SK, measured.sizes_K
     curve = fit_curve(sizes, f1_SK.mean(axis=0).tolist())
@@ -363,50 +355,29 @@ def conclude(measured: Measured, *, name: str, seed: int = 1) -> CapacityReport:
     tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     low, high = np.quantile(gains, tails)
     chance = float((gains >= MATTERS).mean())
-    deviations = f1_SK.std(axis=0, ddof=1)
+    verdict: Verdict = "cannot tell"
+    if chance >= LEVEL or chance <= 1 - LEVEL:
+        verdict = "worth federating" if chance >= LEVEL else "flat"
     points = tuple(
-        Point(
-            k + 1,
-            size,
-            float(f1_SK[:, k].mean()),
-            float(deviations[k]),
-            tuple(f1_SK[:, k].tolist()),
-        )
-        for k, size in enumerate(sizes)
+        Point(k, size, float(f1_S.mean()), float(f1_S.std(ddof=1)), tuple(f1_S.tolist()))
+        for k, (size, f1_S) in enumerate(zip(sizes, f1_SK.T, strict=True), start=1)
     )
+    grid = np.linspace(sizes[0], FACTOR * sizes[-1], BAND)
+    heights = np.array([[other.at(size) for size in grid] for other in curves])
+    band = (grid.tolist(), *np.quantile(heights, tails, axis=0).tolist())
     return CapacityReport(
         name=name,
-        verdict=judge(chance),
+        verdict=verdict,
         gain=curve.gain(FACTOR),
         low=float(low),
         high=float(high),
         chance=chance,
         points=points,
         curve=curve,
-        band=_band(curves, sizes, tails),
+        band=tuple(zip(*band, strict=True)),
         held_out=measured.counts_SKN3.shape[2],
         seconds=measured.seconds,
     )
-
-
-def judge(chance: float) -> Verdict:
-    """The verdict for a chance that more text matters.
-
-    >>> judge(0.97), judge(0.03), judge(0.5)
-    ('worth federating', 'flat', 'cannot tell')
-    """
-    if chance >= LEVEL:
-        return "worth federating"
-    return "flat" if chance <= 1 - LEVEL else "cannot tell"
-
-
-def _band(
-    curves: list[Curve], sizes: tuple[float, ...], tails: list[float]
-) -> tuple[tuple[float, float, float], ...]:
-    grid = np.linspace(sizes[0], FACTOR * sizes[-1], BAND)
-    heights = np.array([[curve.at(size) for size in grid] for curve in curves])
-    low, high = np.quantile(heights, tails, axis=0)
-    return tuple(zip(grid.tolist(), low.tolist(), high.tolist(), strict=True))
 
 
 # --- The curve of a capacity test as an SVG drawing
@@ -415,7 +386,7 @@ def _band(
 COLOUR = "#0072b2"
 
 
-def plot(report: CapacityReport) -> str:
+def curve_svg(report: CapacityReport) -> str:
     """F1 over training sentences: every training, the curve up to twice the text, and its band."""
     with matplotlib.rc_context(PLAIN):
         figure = Figure(figsize=(6.4, 4.0), layout="constrained")
@@ -478,34 +449,6 @@ def capacity(
     if not isinstance(settings, Settings):
         method = "alone" if site else "pooled"
         settings = load(settings_file(settings), [f"method={method}", *overrides])
-    text = _text(settings, site)
-    name = site or settings.name or "capacity"
-    watch(Event("start", rounds=parts * seeds, message=f"{name}: capacity"))
-    place = place_of(settings.device, settings.precision, at_once=settings.at_once)
-    with computing_at(place, threads=settings.threads):
-        measured = measure(
-            text.train,
-            text.held_out,
-            learn=training(settings, **text._asdict()),
-            parts=parts,
-            seeds=seeds,
-            seed=settings.seed,
-            watch=watch,
-        )
-    report = conclude(measured, name=name, seed=settings.seed)
-    if out is not None:
-        _write(report, Path(out))
-    watch(Event("end", message=f"{name}: {report.verdict}"))
-    return report
-
-
-class _Text(NamedTuple):
-    train: list[Document]
-    held_out: list[Document]
-    vectors: Path | None
-
-
-def _text(settings: Settings, site: str | None) -> _Text:
     with TemporaryDirectory() as nowhere:
         everyone = gather(settings, Path(nowhere), key_file=None).specs
     specs = [spec for spec in everyone if site in (None, spec.name)]
@@ -516,15 +459,24 @@ def _text(settings: Settings, site: str | None) -> _Text:
     held_out = [document for spec in specs for document in spec.dev]
     if not any(document.entities for document in held_out):
         raise DataError("the held-out text has no entity", fix="name `dev` files that have some")
-    return _Text(train, held_out, specs[0].vectors)
-
-
-def _write(report: CapacityReport, folder: Path) -> None:
-    text = json.dumps(report.to_json(), indent=1) + "\n"
-    for name, content in (
-        ("capacity.json", text), ("capacity.svg", plot(report)), ("capacity.txt", report.text)
-    ):  # fmt: skip
-        write_atomically(folder / name, content.encode())
-
-
-__all__ = ["CapacityReport", "Point", "Verdict", "capacity"]
+    name = site or settings.name or "capacity"
+    watch(Event("start", rounds=parts * seeds, message=f"{name}: capacity"))
+    place = place_of(settings.device, settings.precision, at_once=settings.at_once)
+    with computing_at(place, threads=settings.threads):
+        measured = score_parts(
+            train,
+            held_out,
+            learn=training(settings, train, held_out=held_out, vectors=specs[0].vectors),
+            parts=parts,
+            seeds=seeds,
+            seed=settings.seed,
+            watch=watch,
+        )
+    report = conclude(measured, name=name, seed=settings.seed)
+    if out is not None:
+        text = json.dumps(report.to_json(), indent=1) + "\n"
+        files = {"json": text, "svg": curve_svg(report), "txt": report.text}
+        for end, content in files.items():
+            write_atomically(Path(out) / f"capacity.{end}", content.encode())
+    watch(Event("end", message=f"{name}: {report.verdict}"))
+    return report

@@ -230,7 +230,7 @@ class Graph:
     about: dict[str, Any]
 
     def largest_difference(self, other: Callable[[dict[str, Tensor]], Tensor]) -> float:
-        """How far the outputs of another function are from this one's; padding does not count."""
+        """The largest difference of another function's outputs; padding does not count."""
         away = torch.zeros(1)
         with torch.no_grad():
             for probe in self.probes:
@@ -262,7 +262,8 @@ def graph_of(extractor: Any) -> Graph:
 
 
 def _tokens_graph(trainer: TokenTrainer, model: TokenClassifier) -> Graph:
-    def logits(model: Any, ids_BP: Tensor, mask_BP: Tensor, firsts_BL: Tensor) -> Tensor:
+    def logits(model: Any, *inputs: Tensor) -> Tensor:
+        ids_BP, mask_BP, firsts_BL = inputs
         found = model.encoder(input_ids=ids_BP, attention_mask=mask_BP)
         rows_B1 = torch.arange(ids_BP.shape[0])[:, None]
         logits_BLY: Tensor = model.tag(found.last_hidden_state[rows_B1, firsts_BL])
@@ -857,4 +858,4 @@ TARGETS: dict[str, tuple[Callable[[Copy], dict[str, Any]], str]] = {
     ),
     "spacy": (write_spacy, "`spacy.load` loads this folder where confide is installed."),
 }
-"""How each target is written (a model is checked, and described), and how it is used."""
+"""The function that writes each target and gives its description, and the use of what it wrote."""
