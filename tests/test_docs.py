@@ -29,7 +29,7 @@ BLOCK = re.compile(
 MARKS = ("slow", "data", "file", "demo", "skip", "fails")
 SECONDS = 1200
 DEFINED = (ast.ClassDef, ast.FunctionDef)
-PROTECTION = ("threats", "security-office", "secure-sums", "noise", "privacy")
+PROTECTION = ("security", "secure-sums", "noise")
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,12 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = "docs/"
 OUTER = {"README.md": "start.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
 """Pages outside docs/ by their path in the repository, and what they are called on the site."""
+MOVED = {
+    "privacy.md": "security.md",
+    "security-office.md": "security.md",
+    "threats.md": "security.md",
+}
+"""Earlier pages, and where their subject is now: the site leads old links there."""
 LINK = re.compile(r"(\[`[^`]+`)?\]\(([^)\s]+)\)")
 """The end of a link, or a whole one if its text is code."""
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
@@ -98,3 +104,16 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Files) -> 
 
     parts = FENCE.split(MARK.sub("", markdown))
     return "".join(part if part.startswith("```") else LINK.sub(pointed, part) for part in parts)
+
+
+def on_post_build(config: Any) -> None:
+    """Leave a page at each earlier address that leads on."""
+    for old, new in MOVED.items():
+        there = Path(config["site_dir"], old).with_suffix(".html")
+        target = posixpath.relpath(new, posixpath.dirname(old) or ".").replace(".md", ".html")
+        there.parent.mkdir(parents=True, exist_ok=True)
+        there.write_text(
+            f'<!doctype html><meta charset="utf-8"><title>Moved</title>'
+            f'<meta http-equiv="refresh" content="0; url={target}"><a href="{target}">Moved</a>\n',
+            encoding="utf-8",
+        )

@@ -151,7 +151,7 @@ def test_no_text_is_in_any_frame(ran: Ran) -> None:
 
 @real_processes
 def test_a_name_of_an_entity_type_does_travel_and_is_seen(tapped: Real, tap: Tap) -> None:
-    """Types are told by design (docs/privacy.md): so a canary that is one has to be found."""
+    """Types are told by design (docs/wire.md): so a canary that is one has to be found."""
     word = canaries("site-2")["entity"]
     settings = settings_of(FORMS["fedavg-tagger"], tapped)
     path = Path(settings.site[1].train[0])

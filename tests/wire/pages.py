@@ -1,6 +1,6 @@
 """The tables of docs that come from the wire: what leaves a site, step by step.
 
-docs/security-office.md has every field; docs/privacy.md has the steps, and does not repeat fields.
+docs/wire.md has the steps, and then every field.
 Only what a step reveals, and how much of a field there is, is written by hand, in the pages:
 it is kept where its steps stay. `python tests/wire/test_wire.py` writes the tables anew; a new row
 says `?` where somebody has to write, and a test refuses that.
@@ -19,7 +19,7 @@ from confide.kinds import KINDS
 from confide.methods import METHODS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-PRIVACY, OFFICE = DOCS / "privacy.md", DOCS / "security-office.md"
+PAGE = DOCS / "wire.md"
 UNWRITTEN = "?"
 SEEN = {"one by one": "singly", "sum": "summed", "masked": "masked"}
 FIELDS = "| step | field | what it is | how much | seen |"
@@ -147,10 +147,9 @@ def _with_table(page: str, head: str, lines: list[str]) -> str:
     return "\n".join([f"{before}{head}", rule, *lines, "", rest.partition("\n\n")[2]])
 
 
-def written() -> dict[Path, str]:
-    """The pages with their tables as the code has them."""
-    privacy, office = (page.read_text(encoding="utf-8") for page in (PRIVACY, OFFICE))
-    return {
-        PRIVACY: _with_table(privacy, STEPS, by_step(privacy)),
-        OFFICE: _with_table(_with_table(office, FIELDS, by_field(office)), NUMBERS, by_number()),
-    }
+def written() -> str:
+    """The page with its tables as the code has them."""
+    page = PAGE.read_text(encoding="utf-8")
+    for head, lines in ((STEPS, by_step(page)), (FIELDS, by_field(page)), (NUMBERS, by_number())):
+        page = _with_table(page, head, lines)
+    return page

@@ -8,7 +8,7 @@ but for these.
 
 After a change that is meant, write the tables anew and look at the difference as a security office
 would: `python tests/wire/test_wire.py`, then `git diff tests/wire docs`. It writes the tables of
-docs/privacy.md and docs/security-office.md too.
+docs/wire.md too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ What {name} sends is not what {kind} and {method} say (- is the tables, + is the
 If the change is not meant, undo it. If it is meant:
   1. read every '+ up' line: can it carry text, or tell more about the text than before?
   2. write the tables anew:  python tests/wire/test_wire.py
-  3. say in docs/privacy.md (where a row says ?) and in the docstring of the method or the kind
+  3. say in docs/wire.md (where a row says ?) and in the docstring of the method or the kind
      what the new field tells, and let somebody who answers for privacy review the differences.
 """
 
@@ -160,17 +160,10 @@ def test_an_unknown_method_is_refused_with_the_nearest() -> None:
         wire("fedavgg")
 
 
-@pytest.mark.parametrize("page", pages.written(), ids=lambda page: page.name)
-def test_the_tables_of_the_pages_are_those_of_the_code(page: Path) -> None:
-    assert page.read_text(encoding="utf-8") == pages.written()[page], (
-        "python tests/wire/test_wire.py"
-    )
-
-
-def test_what_a_step_reveals_and_how_much_it_is_was_written() -> None:
-    for page, text in pages.written().items():
-        unwritten = [line for line in text.splitlines() if f"| {pages.UNWRITTEN} |" in line]
-        assert not unwritten, page.name
+def test_the_tables_of_the_page_are_those_of_the_code() -> None:
+    page = pages.written()
+    assert pages.PAGE.read_text(encoding="utf-8") == page, "python tests/wire/test_wire.py"
+    assert f"| {pages.UNWRITTEN} |" not in page, "a row lacks what it reveals, or how much it is"
 
 
 if __name__ == "__main__":
@@ -182,5 +175,4 @@ if __name__ == "__main__":
         for place, text in texts.items():
             path_of(*place).parent.mkdir(exist_ok=True)
             path_of(*place).write_text(f"{text}\n", encoding="utf-8")
-    for page, text in pages.written().items():
-        page.write_text(text, encoding="utf-8")
+    pages.PAGE.write_text(pages.written(), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The page for a hospital's security office says all that leaves a site, in the code's own words.
+"""docs/wire.md says all that leaves a site, in the code's own words.
 
 `tests/wire/pages.py` writes its tables; here they are read by another eye.
 """
@@ -13,7 +13,7 @@ from confide.federation.failures import Failure
 from confide.flare.joining import wire_of
 from confide.methods import METHODS
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "security-office.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "wire.md"
 SEEN = {"one by one": "singly", "sum": "summed", "masked": "masked"}
 HEAD = "| step | field | what it is | how much | seen |"
 ANY = "a failure"
@@ -45,7 +45,7 @@ def leaving(method: str) -> set[Row]:
 @each("method", METHODS)
 def test_every_field_that_leaves_a_site_is_on_the_page(method: str) -> None:
     missing = sorted(leaving(method) - shown())
-    assert not missing, f"docs/security-office.md does not say, or says otherwise: {missing}"
+    assert not missing, f"docs/wire.md does not say, or says otherwise: {missing}"
 
 
 def test_what_a_failure_tells_is_on_the_page() -> None:
