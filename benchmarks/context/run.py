@@ -32,12 +32,12 @@ from confide.corpora.synthetic import HABITS, documents
 from confide.seeds import seeded
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
+from confide.training import tagger, trainer
 from confide.training.batches import Encoded, Example, TagSet, encode, examples_from, with_context
 from confide.training.context import contextual
 from confide.training.encoder import FrozenEncoder, load_encoder
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerSizes, train_batches
-from confide.training.trainer import fit
 from confide.training.vocabulary import count_characters, count_words, numbered
 from confide.training.weights import initial
 
@@ -168,8 +168,13 @@ def measure(options: argparse.Namespace, encoder: FrozenEncoder, cache: Path) ->
         "batches of an epoch, cached features": lambda: [
             batch.tokens for batch in train_batches(ready, batch_size=size, seed=1)
         ],
-        "an epoch of training, cached features": lambda: fit(
-            model, ready, epochs=1, batch_size=size, optimiser=settings, seed=1
+        "an epoch of training, cached features": lambda: trainer.train(
+            model,
+            lambda seed: train_batches(ready, batch_size=size, seed=seed, word_dropout=0.05),
+            lambda batch: tagger.loss(model, batch),
+            epochs=1,
+            optimiser=settings,
+            seed=1,
         ),
     }
     times: dict[str, list[float]] = {name: [] for name in sides}

@@ -45,12 +45,14 @@ from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training import tagger
 from confide.training import trainer as training
-from confide.training.batches import Encoded, TagSet, encode, examples_from
+from confide.training.batches import Encoded, Example, TagSet, encode, examples_from
 from confide.training.tagger import Tagger, TaggerSizes, train_batches
-from confide.training.trainer import FitReport, Prepared, annotate, prepare
+from confide.training.trainer import FitReport, bare_sentences, predict_spans, with_entities
 from confide.training.vocabulary import ClearVocabulary, digest, normalise
 
 Weights = dict[str, torch.Tensor]
+Prepared = tuple[list[Document], list[Example], Encoded]
+"""Text without annotation, its sentences, and these as numbers."""
 
 
 @dataclass
@@ -188,8 +190,19 @@ def _epoch(model: Tagger, encoded: Encoded, settings: Settings, number: int, see
 
 
 def _score(model: Tagger, parts: Sequence[tuple[Sequence[Document], Prepared]]) -> float:
-    counts = [count_entities(gold, annotate(model, text)) for gold, text in parts]
+    counts = [count_entities(gold, _annotated(model, *text)) for gold, text in parts]
     return float(scores(sum_counts(counts))["strict"]["f1"])
+
+
+def _annotated(
+    model: Tagger, documents: list[Document], examples: list[Example], encoded: Encoded
+) -> list[Document]:
+    return with_entities(documents, examples, predict_spans(model, encoded))
+
+
+def _prepared(documents: Sequence[Document], vocabulary: dict[str, object]) -> Prepared:
+    bare, examples = bare_sentences(documents)
+    return bare, examples, encode(examples, **vocabulary)
 
 
 def _read(settings: Settings, key: bytes) -> tuple[list[Place], Tagger]:
@@ -221,8 +234,8 @@ def _read(settings: Settings, key: bytes) -> tuple[list[Place], Tagger]:
         Place(
             name,
             encode(share, **vocabulary),
-            (dealt["dev"][name], prepare(dealt["dev"][name], **vocabulary)),
-            (dealt["test"][name], prepare(dealt["test"][name], **vocabulary)),
+            (dealt["dev"][name], _prepared(dealt["dev"][name], vocabulary)),
+            (dealt["test"][name], _prepared(dealt["test"][name], vocabulary)),
         )
         for name, share in examples.items()
     ]

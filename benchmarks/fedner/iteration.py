@@ -44,7 +44,7 @@ from confide.seeds import derive_seed, seeded
 from confide.settings import Settings
 from confide.training import tagger
 from confide.training.batches import Encoded
-from confide.training.tagger import Tagger, drawn_batch
+from confide.training.tagger import Tagger, batch_of, drawn_rows, lose_words
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
 from common import Clock, keep, settings_for, text_files
@@ -84,9 +84,9 @@ class Bare:
             encoded, size, share = self._texts[name]
             turn = derive_seed(self._settings.seed, number, name, "improve")
             seed = derive_seed(turn, 0)
-            batch = drawn_batch(
-                encoded, size, seed=seed, word_dropout=self._settings.training.word_dropout
-            )
+            random = np.random.default_rng(seed)
+            batch = batch_of(encoded, drawn_rows(encoded.lengths_S, size, random=random))
+            lose_words(batch, random, self._settings.training.word_dropout)
             model.zero_grad(set_to_none=True)
             with seeded(derive_seed(seed, "dropout")):
                 tagger.loss(model, batch).mean().backward()

@@ -30,10 +30,11 @@ from flair.training_utils import store_embeddings
 from torch import nn
 
 from confide.text.tagging import spans_from_tags
+from confide.training import tagger, trainer
 from confide.training.batches import Example, TagSet, encode
 from confide.training.optimisers import Optimiser
-from confide.training.tagger import TaggerSizes
-from confide.training.trainer import fit, predict_spans
+from confide.training.tagger import TaggerSizes, train_batches
+from confide.training.trainer import predict_spans
 from confide.training.vocabulary import count_characters, count_words, numbered
 from confide.training.weights import initial
 
@@ -71,7 +72,14 @@ def ours(train: Labelled, test: Labelled, options: argparse.Namespace, character
 
     def train_ours() -> None:
         size = options.batch_size
-        fit(model, learn, epochs=1, batch_size=size, optimiser=settings, seed=options.seed)
+        trainer.train(
+            model,
+            lambda seed: train_batches(learn, batch_size=size, seed=seed, word_dropout=0.05),
+            lambda batch: tagger.loss(model, batch),
+            epochs=1,
+            optimiser=settings,
+            seed=options.seed,
+        )
 
     return train_ours, lambda: predict_spans(model, label)
 

@@ -21,7 +21,7 @@ from plain import PlainTagger
 from torch import nn
 
 from confide.text.tagging import spans_from_tags
-from confide.training import tagger
+from confide.training import tagger, trainer
 from confide.training.batches import Encoded, Example, TagSet, encode
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import (
@@ -31,7 +31,7 @@ from confide.training.tagger import (
     predict_batches,
     train_batches,
 )
-from confide.training.trainer import fit, predict_spans
+from confide.training.trainer import predict_spans
 from confide.training.vocabulary import count_characters, count_words, numbered
 from confide.training.weights import initial
 
@@ -121,7 +121,14 @@ def main() -> None:
     plain.copy_from(ours)
 
     def fit_ours() -> None:
-        fit(ours, train, epochs=1, batch_size=size, optimiser=settings, seed=seed)
+        trainer.train(
+            ours,
+            lambda seed: train_batches(train, batch_size=size, seed=seed, word_dropout=0.05),
+            lambda batch: tagger.loss(ours, batch),
+            epochs=1,
+            optimiser=settings,
+            seed=seed,
+        )
 
     sides: dict[str, Callable[[], object]] = {
         "train: ours": fit_ours,

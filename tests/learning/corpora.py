@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from torch import Tensor
 
+from confide.training import tagger
 from confide.training.batches import Encoded, Example, TagScheme, TagSet, encode
-from confide.training.tagger import Tagger, TaggerSizes
+from confide.training.optimisers import Optimiser
+from confide.training.tagger import Tagger, TaggerSizes, train_batches
+from confide.training.trainer import FitReport, train
 from confide.training.vocabulary import ClearVocabulary, count_characters, count_words, numbered
 from confide.training.weights import initial
 
@@ -72,3 +77,34 @@ def tiny(sentences: int = 60, scheme: TagScheme = "iobes", seed: int = 0) -> Tin
         numbered(count_characters(tokens), kind="character"),
         TagSet(("Drug", "Effect"), scheme),
     )
+
+
+def fit(
+    model: Tagger,
+    encoded: Encoded,
+    *,
+    epochs: int,
+    batch_size: int,
+    optimiser: Optimiser,
+    seed: int,
+    word_dropout: float = 0.05,
+) -> FitReport:
+    """Train a tagger in place on the mean loss of each batch's sentences."""
+
+    def batches(seed: int) -> Iterator[tagger.TaggerBatch]:
+        return train_batches(encoded, batch_size=batch_size, seed=seed, word_dropout=word_dropout)
+
+    def loss(batch: tagger.TaggerBatch) -> Tensor:
+        return tagger.loss(model, batch)
+
+    return train(model, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+
+
+def drawn_batch(
+    encoded: Encoded, size: int, *, seed: int, word_dropout: float = 0.0
+) -> tagger.TaggerBatch:
+    """The sentences that a training step of this size draws by the seed."""
+    random = np.random.default_rng(seed)
+    batch = tagger.batch_of(encoded, tagger.drawn_rows(encoded.lengths_S, size, random=random))
+    tagger.lose_words(batch, random, word_dropout)
+    return batch

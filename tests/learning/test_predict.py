@@ -11,13 +11,14 @@ import pytest
 import torch
 
 from cases import each
+from confide.kinds.tagger.model import TaggerTrainer
 from confide.text.document import Document
 from confide.training import tagger
 from confide.training.batches import Example
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import Tagger, batch_of
-from confide.training.trainer import FoundSpan, annotate, fit, predict_spans, prepare
-from learning.corpora import Tiny, tiny
+from confide.training.trainer import FoundSpan, annotate_with, predict_spans, read
+from learning.corpora import Tiny, fit, tiny
 
 ADAM = Optimiser("adam", learning_rate=0.01)
 
@@ -161,14 +162,17 @@ def test_fifty_thousand_tokens_are_one_sentence_like_any_other() -> None:
     assert len({span[:3] for span in found} & set(spans)) > 0.95 * len(spans)
 
 
+def trainer_of(corpus: Tiny, model: Tagger) -> TaggerTrainer:
+    words, characters = corpus.words, corpus.characters
+    return TaggerTrainer(model.sizes, corpus.tags, words, characters, how="lower")
+
+
 def test_documents_come_back_with_entities_of_their_text() -> None:
     corpus, model = learnt()
     text = "the patient took codeine and joint pain .\n\nthen heparin after nausea"
     documents = [Document("d1", text), Document("d2", ""), Document("d3", "and then")]
-    prepared = prepare(
-        documents, words=corpus.words, characters=corpus.characters, tags=corpus.tags, how="lower"
-    )
-    first, second, third = annotate(model, prepared)
+    trainer = trainer_of(corpus, model)
+    first, second, third = annotate_with(trainer, model, read(trainer, documents))
     found = [(entity.type, first.surface(entity)) for entity in first.entities]
     assert ("Drug", "codeine") in found and ("Effect", "joint pain") in found
     assert ("Drug", "heparin") in found
@@ -180,8 +184,8 @@ def test_documents_come_back_with_entities_of_their_text() -> None:
 
 def test_gold_entities_play_no_part_in_prediction() -> None:
     corpus, model = learnt()
-    given = {"words": corpus.words, "characters": corpus.characters, "tags": corpus.tags}
+    trainer = trainer_of(corpus, model)
     bare = [Document("d", "the patient took codeine")]
-    marked = annotate(model, prepare(bare, how="lower", **given))  # type: ignore[arg-type]
+    marked = annotate_with(trainer, model, read(trainer, bare))
     alien = [replace(marked[0], entities=(replace(marked[0].entities[0], type="Alien"),))]
-    assert annotate(model, prepare(alien, how="lower", **given)) == marked  # type: ignore[arg-type]
+    assert annotate_with(trainer, model, read(trainer, alien)) == marked

@@ -40,11 +40,12 @@ from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.text.formats import write
 from confide.training import tagger
-from confide.training.tagger import PARTS, drawn_batch
+from confide.training.tagger import PARTS
 from confide.training.trainer import gradients
 from confide.training.weights import arrays, load
 from contract.corpus import sentences, tiny, write_conll, write_sites
 from contract.runs import use_engine
+from learning.corpora import drawn_batch
 
 FedNER = METHODS["fedner-tagger"]
 Memory = Enrolled[TaggerForm]

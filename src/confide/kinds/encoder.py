@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -92,37 +92,6 @@ from confide.training.trainer import (
 # of a span.
 
 
-class TokenInput(Protocol):
-    """A padded batch. `firsts_BL` is the index of each word's first piece; 0 in the padding."""
-
-    @property
-    def ids_BP(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def mask_BP(self) -> Tensor | None: ...  # noqa: D102, N802
-    @property
-    def firsts_BL(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def lengths_B(self) -> Tensor: ...  # noqa: D102, N802
-
-
-class WordInput(TokenInput, Protocol):
-    """`features_BLD` are those of `TokenClassifier.features`, if they are known already."""
-
-    @property
-    def features_BLD(self) -> Tensor | None: ...  # noqa: D102, N802
-
-
-class Tagged(Protocol):
-    """The tags of a batch's words; `source_BL` is true at words of the source loss."""
-
-    @property
-    def lengths_B(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def tags_BL(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def source_BL(self) -> Tensor: ...  # noqa: D102, N802
-
-
 @dataclass(frozen=True)
 class TokenSizes:
     """`dim` is the width of the encoder's states."""
@@ -142,21 +111,21 @@ class TokenClassifier(nn.Module):
         self.dropout = nn.Dropout(sizes.dropout)
         self.tag = nn.Linear(sizes.dim, sizes.tags)
 
-    def forward(self, batch: WordInput) -> Tensor:
+    def forward(self, batch: TokenBatch) -> Tensor:
         """logits_BLY; those in the padding are meaningless."""
         logits_BLY: Tensor = self.tag(self.dropout(self.features(batch)))
         return logits_BLY
 
-    def features(self, batch: WordInput) -> Tensor:
+    def features(self, batch: TokenBatch) -> Tensor:
         """features_BLD: the state of each word's first piece, the last layer's input."""
         if batch.features_BLD is not None:
             return batch.features_BLD
-        states_BPD = states_of(self.encoder, batch)
+        states_BPD = states_of(self.encoder, batch.ids_BP, batch.mask_BP)
         rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
         return states_BPD[rows_B1, batch.firsts_BL]
 
 
-def word_losses(logits_BLY: Tensor, batch: Tagged) -> Tensor:
+def word_losses(logits_BLY: Tensor, batch: TokenBatch) -> Tensor:
     """loss_BL: the negative log-likelihood of each word's tag, 0 in the padding."""
     losses_BL = functional.cross_entropy(
         logits_BLY.transpose(1, 2), batch.tags_BL, reduction="none"

@@ -41,7 +41,7 @@ from confide.kinds.agreement import (
     encoder_of,
     find_encoder,
 )
-from confide.kinds.encoder import TokenForm, TokenInput, TokenTrainer
+from confide.kinds.encoder import TokenForm, TokenTrainer
 from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import TokenBatch, TokenText, token_batch
 from confide.kinds.protocol import Agreed, SiteModel, TrainConfig, desk_at
@@ -119,7 +119,7 @@ class SpanClassifier(nn.Module):
             self.span = nn.Linear(sizes.hidden, sizes.types)
         nn.init.constant_(self.span.bias, math.log(_RARE / (1 - _RARE)))
 
-    def forward(self, batch: TokenInput) -> Tensor:
+    def forward(self, batch: TokenBatch) -> Tensor:
         """logits_BNY; those of spans that reach into the padding are meaningless."""
         found = self.encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
         states_BPD: Tensor = found.last_hidden_state

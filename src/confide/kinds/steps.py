@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -449,13 +449,6 @@ OTHER = "(other)"
 Counted = NDArray[np.int64]
 
 
-class HasSure(Protocol):
-    """A reply with finds by label and confidence."""
-
-    @property
-    def sure_N4(self) -> NDArray[np.int32]: ...  # noqa: D102, N802
-
-
 def rows_of(names: Sequence[str], labels: Sequence[str]) -> NDArray[np.intp]:
     """The row of each name among these labels; the last row for others."""
     place = {label: row for row, label in enumerate(labels)}
@@ -468,9 +461,9 @@ def _added(table: Counted, rows: NDArray[np.intp], many: int) -> Counted:
     return found
 
 
-def _sure_tally(reply: HasSure, rows: NDArray[np.intp], many: int) -> Counted:
+def _sure_tally(sure_N4: NDArray[np.int32], rows: NDArray[np.intp], many: int) -> Counted:
     found = np.zeros((many, calibration.BINS, 2), np.int64)
-    type_N, bin_N, right_N, found_N = reply.sure_N4.astype(np.int64).T
+    type_N, bin_N, right_N, found_N = sure_N4.astype(np.int64).T
     np.add.at(found, (rows[type_N], bin_N), np.stack([right_N, found_N], 1))
     return found
 
@@ -499,7 +492,7 @@ class EntityTables:
         return {
             "strict": _added(reply.strict_Y3, rows, many),
             "relaxed": _added(reply.relaxed_Y3, rows, many),
-            "sure": _sure_tally(reply, rows, many),
+            "sure": _sure_tally(reply.sure_N4, rows, many),
             "rest": np.array([reply.sentences, reply.malformed], np.int64),
         }
 
@@ -531,7 +524,7 @@ class RelationTables:
         return {
             "confusion": confusion_YY,
             "missed": _added(reply.missed_Y, rows, many),
-            "sure": _sure_tally(reply, rows, many),
+            "sure": _sure_tally(reply.sure_N4, rows, many),
         }
 
     def back(self, tables: Mapping[str, Counted], labels: Sequence[str]) -> RelationsScored:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from confide.training.devices import Context, where_doubles_are
+from confide.training.devices import where_doubles_are
 
 FORBIDDEN = -1e4
 _VANISHED = 1e-280
@@ -117,13 +117,6 @@ def negative_log_likelihood(
     return apply(*where_doubles_are(emissions_BLY, *scores, tags_BL, lengths_B))
 
 
-class Surplus(Context, Protocol):
-    """The forward pass's values for the backward pass. `of_crf` marks the losses of this class."""
-
-    kind: torch.dtype
-    of_crf: bool
-
-
 class CRFLoss(torch.autograd.Function):
     """A loss whose gradient is the surplus of each tag and move: expected minus actual counts.
 
@@ -133,7 +126,7 @@ class CRFLoss(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Surplus, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient_B: Tensor) -> tuple[Tensor | None, ...]:
         """The gradient by the emissions and by the three scores."""
         surplus_BLY, surplus_moves_BM, last_B = ctx.saved_tensors
         weight_B = gradient_B.double()
@@ -151,7 +144,7 @@ class _NegativeLogLikelihood(CRFLoss):
     """The gradient of the loss is the expected minus the actual counts."""
 
     @staticmethod
-    def forward(ctx: Surplus, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
         length, tags = emissions_BLY.shape[1:]
@@ -426,18 +419,11 @@ def token_losses(
     return apply(*where_doubles_are(emissions_BLY, *scores, tags_BL, lengths_B))
 
 
-class _Kept(Context, Protocol):
-    """The forward pass's values for the backward pass."""
-
-    in_logs: bool
-    kind: torch.dtype
-
-
 class _TokenLosses(torch.autograd.Function):
     """Forward: the backward messages. Backward: the recursion of the slopes."""
 
     @staticmethod
-    def forward(ctx: _Kept, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
         mask_BL = torch.arange(tags_BL.shape[1], device=lengths_B.device) < lengths_B[:, None]
@@ -453,7 +439,7 @@ class _TokenLosses(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _Kept, gradient_BL: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient_BL: Tensor) -> tuple[Tensor | None, ...]:
         *parts, tags_BL, lengths_B = ctx.saved_tensors
         mask_BL = torch.arange(tags_BL.shape[1], device=lengths_B.device) < lengths_B[:, None]
         weights_BL = gradient_BL.double().masked_fill(~mask_BL, 0.0)
@@ -716,7 +702,7 @@ class _PartialLoss(CRFLoss):
     """The gradient is what the model expects of `outer` minus what it expects of `inner`."""
 
     @staticmethod
-    def forward(ctx: Surplus, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
+    def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, allowed_2BLY, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y)
         # both as rows of one batch: a step of the recursions costs little more for twice the rows

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from typing import Any, Literal, Protocol, TypeVar, get_args
+from typing import Any, Literal, TypeVar, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -304,32 +304,6 @@ def drawing(model: nn.Module, seed: int) -> Iterator[None]:
         yield
 
 
-# --- Saved tensors
-#
-# Torch hands them to the two passes of a function with a gradient of its own.
-#
-# A function that keeps more than tensors says so in a protocol that extends `Context`. One that
-# adds up 64-bit numbers takes its arguments through `where_doubles_are`.
-
-
-class Context(Protocol):
-    """Carries values from `forward` to `backward`."""
-
-    @property
-    def saved_tensors(self) -> tuple[Tensor, ...]:
-        """The tensors that `save_for_backward` kept."""
-        ...
-
-    @property
-    def needs_input_grad(self) -> tuple[bool, ...]:
-        """For each argument of `forward`, whether anyone asks for its gradient."""
-        ...
-
-    def save_for_backward(self, *tensors: Tensor) -> None:
-        """Keep these tensors for `backward`."""
-        ...
-
-
 def where_doubles_are(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors, on the processor if they are on one of Apple's GPUs: these have no float64."""
     return tuple(one.cpu() if one.device.type == "mps" else one for one in tensors)
@@ -375,15 +349,13 @@ class _WideLinear(torch.autograd.Function):
     """y = x Wᵀ + b, and for a gradient g of y: g W of x, gᵀ x of W, the sum of g of b."""
 
     @staticmethod
-    def forward(
-        ctx: Context, values_ND: Tensor, weight_HD: Tensor, bias_H: Tensor | None
-    ) -> Tensor:
+    def forward(ctx: Any, values_ND: Tensor, weight_HD: Tensor, bias_H: Tensor | None) -> Tensor:
         ctx.save_for_backward(values_ND, weight_HD)
         return _product(values_ND, weight_HD, bias_H=bias_H)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Context, gradient_NH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient_NH: Tensor) -> tuple[Tensor | None, ...]:
         values_ND, weight_HD = ctx.saved_tensors
         wanted_values, wanted_weight, wanted_bias = ctx.needs_input_grad
         gradient_NH = gradient_NH.contiguous()

@@ -32,7 +32,7 @@ from importlib import import_module
 from importlib.metadata import distribution
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -335,28 +335,6 @@ class CutSentence(NamedTuple):
     words_P: NDArray[np.int32]
 
 
-class Cutter(Protocol):
-    """Cuts text into pieces, without special ones."""
-
-    @property
-    def size(self) -> int:
-        """The number of pieces that it knows."""
-        ...
-
-    @property
-    def unknown(self) -> int | None:
-        """The piece for what it does not know, if it has one."""
-        ...
-
-    def sentences(self, sentences: Sequence[Sequence[str]]) -> Iterator[CutSentence]:
-        """The pieces of each sentence, given its words."""
-        ...
-
-    def texts(self, texts: Sequence[str]) -> Iterator[list[int]]:
-        """The ids of each text's pieces."""
-        ...
-
-
 def by_word(cutter: Cutter, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
     """The ids of the pieces of each word of each sentence."""
     found: list[list[list[int]]] = []
@@ -459,6 +437,10 @@ class SlowCutter:
         pieces = self.tokenizer.tokenize(_clean(text), split_special_tokens=True)
         ids: list[int] = self.tokenizer.convert_tokens_to_ids(pieces)
         return ids
+
+
+Cutter = FastCutter | SlowCutter
+"""Cuts text into pieces, without special ones."""
 
 
 def _clean(text: str) -> str:
@@ -850,37 +832,23 @@ def _batches(
 # Shapes: B texts, P pieces, D numbers of a state.
 
 
-class PieceInput(Protocol):
-    """A padded batch of pieces; `mask_BP` is None if nothing is padded."""
-
-    @property
-    def ids_BP(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def mask_BP(self) -> Tensor | None: ...  # noqa: D102, N802
-
-
-def states_of(encoder: Any, batch: PieceInput) -> Tensor:
-    """states_BPD of the last layer.
+def states_of(encoder: Any, ids_BP: Tensor, mask_BP: Tensor | None) -> Tensor:
+    """states_BPD of the last layer; `mask_BP` is None if nothing is padded.
 
     An encoder that says `never_trained` is read without dropout and without gradients, so that its
     states of a text never change.
     """
-    still = getattr(encoder, "never_trained", False)
-    if not still:
-        return _states(encoder, batch)
+    if not getattr(encoder, "never_trained", False):
+        states_BPD: Tensor = encoder(input_ids=ids_BP, attention_mask=mask_BP).last_hidden_state
+        return states_BPD
     was_training = encoder.training
     encoder.eval()
     try:
         with torch.no_grad():
-            return _states(encoder, batch)
+            states_BPD = encoder(input_ids=ids_BP, attention_mask=mask_BP).last_hidden_state
+            return states_BPD
     finally:
         encoder.train(was_training)
-
-
-def _states(encoder: Any, batch: PieceInput) -> Tensor:
-    found = encoder(input_ids=batch.ids_BP, attention_mask=batch.mask_BP)
-    states_BPD: Tensor = found.last_hidden_state
-    return states_BPD
 
 
 # --- Tuning of an encoder

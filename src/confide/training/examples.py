@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -31,25 +31,11 @@ from torch.nn import functional
 from confide.privacy.noise import TableRows, UnitSlopes
 from confide.training.batches import Rows
 from confide.training.crf import CRF, slopes_of_scores
-from confide.training.devices import Context, WideLinear, at_home, enough_memory, on, where_is
+from confide.training.devices import WideLinear, at_home, enough_memory, on, where_is
 from confide.training.encoder import MarkedEmbedding
 from confide.training.weights import Arrays, named, still
 
 Parts = tuple[Tensor, Tensor]
-
-
-class RowSlopes(Protocol):
-    """The gradients of S rows by the same weight, as far as comparing them needs."""
-
-    def __len__(self) -> int: ...
-
-    def norms_S(self) -> NDArray[np.float64]:  # noqa: N802
-        """The norm of each row's gradient."""
-        ...
-
-    def along_S(self, direction_G: NDArray[np.float32]) -> NDArray[np.float64]:  # noqa: N802
-        """The inner product of each row's gradient and this one."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +90,10 @@ class OuterSlopes:
     @property
     def _factors(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         return self.errors_SY, self.inputs_SD
+
+
+RowSlopes = WholeSlopes | OuterSlopes
+"""The gradients of S rows by the same weight, as far as comparing them needs."""
 
 
 def last_layer_slopes(
@@ -180,13 +170,9 @@ def unfolded(lstm: nn.LSTM, values_BLD: Tensor, seen: Seen) -> Tensor:
     return apply(values_BLD, anchor, (lstm, seen))
 
 
-class _Kept(Context, Protocol):
-    seen: Seen
-
-
 class _Unfolded(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: _Kept, values_BLD: Tensor, anchor: Tensor, how: tuple[Any, Seen]) -> Tensor:
+    def forward(ctx: Any, values_BLD: Tensor, anchor: Tensor, how: tuple[Any, Seen]) -> Tensor:
         lstm, ctx.seen = how
         weight_ZD, weight_ZH = lstm.weight_ih_l0.detach(), lstm.weight_hh_l0.detach()
         values_LBD = values_BLD.detach().transpose(0, 1).contiguous()
@@ -215,11 +201,11 @@ class _Unfolded(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _Kept, slopes_BLH: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, slopes_BLH: Tensor) -> tuple[Tensor | None, ...]:
         values_LBD, states_LBH, cells_LBH, bent_LBH, gates_LBZ, weight_ZD, weight_ZH = (
             ctx.saved_tensors
         )
-        length, batch, hidden = *values_LBD.shape[:2], states_LBH.shape[2]
+        (length, batch, _), hidden = values_LBD.shape, states_LBH.shape[2]
         into, forget, new, out = gates_LBZ.chunk(4, 2)
         bent = bent_LBH[1:]
         by_cell_LBH = out * (1 - bent * bent)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,13 +16,6 @@ from confide.errors import SettingsError
 from confide.training.weights import Arrays
 
 Parameters = Iterable[nn.Parameter]
-
-
-class Steps(Protocol):
-    """Anything that takes optimisation steps, such as a torch optimiser."""
-
-    def zero_grad(self) -> None: ...  # noqa: D102
-    def step(self) -> object: ...  # noqa: D102
 
 
 class Moments:
@@ -292,6 +285,10 @@ class RowSteps:
                 if decay:
                     slope.add_(parameter, alpha=decay)
                 parameter.add_(slope, alpha=-rate)
+
+
+Steps = torch.optim.Optimizer | RowSteps
+"""What takes optimisation steps."""
 
 
 def row_steps(parameters: Parameters, settings: Optimiser) -> RowSteps:

@@ -14,7 +14,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -33,7 +33,6 @@ from confide.training.crf import (
     posterior,
     viterbi,
 )
-from confide.training.devices import Context
 from confide.training.vocabulary import PAD, UNK
 
 
@@ -41,7 +40,7 @@ class _Mirror(torch.autograd.Function):
     """Reverses sentences. It is its own inverse, so the gradient is the same operation."""
 
     @staticmethod
-    def forward(ctx: Context, values_BLD: Tensor, places_BL: Tensor) -> Tensor:
+    def forward(ctx: Any, values_BLD: Tensor, places_BL: Tensor) -> Tensor:
         batch, length, features = values_BLD.shape
         rows_BL = places_BL + length * torch.arange(batch, device=places_BL.device)[:, None]
         ctx.save_for_backward(rows_BL.flatten())
@@ -49,7 +48,7 @@ class _Mirror(torch.autograd.Function):
         return turned.view(batch, length, features)
 
     @staticmethod
-    def backward(ctx: Context, gradient_BLD: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient_BLD: Tensor) -> tuple[Tensor, None]:
         (rows,) = ctx.saved_tensors
         turned = gradient_BLD.reshape(-1, gradient_BLD.shape[2]).index_select(0, rows)
         return turned.view(gradient_BLD.shape), None
@@ -227,25 +226,6 @@ def start_embedding(rows: int, dim: int) -> nn.Embedding:
 # Y tags, R rows with an entity.
 
 
-class TaggerInput(Protocol):
-    """A padded batch; `forms_BL` are rows of `characters_UC`, the distinct words of the batch."""
-
-    @property
-    def words_BL(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def lengths_B(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def forms_BL(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def characters_UC(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def character_lengths_U(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def context_BLX(self) -> Tensor | None: ...  # noqa: D102, N802
-    @property
-    def tags_BL(self) -> Tensor: ...  # noqa: D102, N802
-
-
 PARTS = ("word", "character", "cnn", "bilstm", "crf")
 """The parts of a tagger that have parameters, from bottom to top."""
 
@@ -277,7 +257,7 @@ class TaggerSizes:
 
 
 class CrfTagger(nn.Module):
-    """Any model whose `forward` gives the emissions_BLY of a `TaggerInput`, and its CRF."""
+    """Any model whose `forward` gives the emissions_BLY of a `TaggerBatch`, and its CRF."""
 
     crf: CRF
 
@@ -308,7 +288,7 @@ class Tagger(CrfTagger):
         self.crf = CRF(width, sizes.tags, rules=rules)
         self.dropout = LockedDropout(sizes.dropout)
 
-    def forward(self, batch: TaggerInput) -> Tensor:
+    def forward(self, batch: TaggerBatch) -> Tensor:
         """emissions_BLY; those in the padding are meaningless."""
         features = [self.word(batch.words_BL)]
         if self.character is not None:
@@ -345,7 +325,7 @@ def _character_part(sizes: TaggerSizes) -> CharacterCNN | CharacterBiLSTM | None
     return None
 
 
-def loss(model: CrfTagger, batch: TaggerInput) -> Tensor:
+def loss(model: CrfTagger, batch: TaggerBatch) -> Tensor:
     """loss_B: the negative log-likelihood of each sentence's tags."""
     return negative_log_likelihood(
         model(batch), model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
@@ -447,7 +427,7 @@ class LinearTagger(CrfTagger):
         ]
         self.register_buffer("factors_OT", torch.tensor(factors), persistent=False)
 
-    def forward(self, batch: TaggerInput) -> Tensor:
+    def forward(self, batch: TaggerBatch) -> Tensor:
         """emissions_BLY; those in the padding are meaningless."""
         forms_BL = self._forms(batch)
         found = self._lookup(batch)
@@ -464,26 +444,26 @@ class LinearTagger(CrfTagger):
             emissions_BLY = emissions_BLY + functional.embedding(at_BL, words_UY)
         return emissions_BLY
 
-    def rows(self, batch: TaggerInput) -> Tensor:
+    def rows(self, batch: TaggerBatch) -> Tensor:
         """The rows of the table that these sentences read, each once."""
         with torch.no_grad():
             rows_M: Tensor = torch.unique(self._lookup(batch).rows_M)
             return rows_M
 
-    def _forms(self, batch: TaggerInput) -> Tensor:
+    def _forms(self, batch: TaggerBatch) -> Tensor:
         """forms_BL with `WINDOW` more on each side; what lies beyond a sentence is number U."""
         beyond = len(batch.characters_UC)
         steps_L = torch.arange(batch.forms_BL.shape[1], device=batch.lengths_B.device)
         forms_BL = batch.forms_BL.masked_fill(steps_L >= batch.lengths_B[:, None], beyond)
         return functional.pad(forms_BL, (WINDOW, WINDOW), value=beyond)
 
-    def _dense(self, batch: TaggerInput) -> Tensor:
+    def _dense(self, batch: TaggerBatch) -> Tensor:
         if self.sizes.context_dim:
             assert batch.context_BLX is not None
             return batch.context_BLX
         return torch.ones(*batch.forms_BL.shape, 1).to(self.crf.linear.weight)
 
-    def _lookup(self, batch: TaggerInput) -> _Lookup:
+    def _lookup(self, batch: TaggerBatch) -> _Lookup:
         """The rows of a batch's features; the word beyond the ends has only `EDGE`."""
         marks_UC = batch.characters_UC
         edge_C = functional.pad(marks_UC.new_tensor([EDGE]), (0, marks_UC.shape[1] - 1))
@@ -601,16 +581,6 @@ def shuffled(
     cuts = joined(cuts)
     for index in random.permutation(len(cuts)):
         yield cuts[index]
-
-
-def drawn_batch(
-    encoded: Encoded, size: int, *, seed: int, word_dropout: float = 0.0
-) -> TaggerBatch:
-    """`size` sentences, drawn by `drawn_rows`."""
-    random = np.random.default_rng(seed)
-    batch = batch_of(encoded, drawn_rows(encoded.lengths_S, size, random=random))
-    lose_words(batch, random, word_dropout)
-    return batch
 
 
 def drawn_rows(lengths_S: Rows, size: int, *, random: np.random.Generator) -> Rows:

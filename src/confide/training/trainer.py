@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
-from typing import Any, ClassVar, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -45,7 +45,6 @@ from confide.training.batches import (
     TypedSpan,
     Window,
     check_covers,
-    encode,
     examples_from,
 )
 from confide.training.crf import Posterior, Scores, span_probabilities
@@ -63,15 +62,12 @@ from confide.training.examples import RowSlopes, WholeSlopes, last_layer_slopes,
 from confide.training.optimisers import Descent, Optimiser, Steps, build
 from confide.training.tagger import (
     CrfTagger,
-    Tagger,
     TaggerBatch,
     drawn_rows,
     longest_first,
     predict_batches,
     shuffled,
-    train_batches,
 )
-from confide.training.vocabulary import Normalisation, Vocabulary
 from confide.training.weights import Arrays, named, still
 
 # --- Joining what was found in the windows of long sentences
@@ -136,44 +132,6 @@ def predict_spans(
             for row, spans in _batch_spans(model, batch, encoded.tags, wanted=wanted):
                 by_window[int(batch.rows_B[row])] = spans
     return joined(by_window, encoded.windows, examples=encoded.examples)
-
-
-class Prepared(NamedTuple):
-    """Documents ready for prediction: segmented, without annotation, and encoded."""
-
-    documents: list[Document]
-    examples: list[Example]
-    encoded: Encoded
-
-
-def prepare(
-    documents: Sequence[Document],
-    *,
-    words: Vocabulary,
-    characters: Vocabulary | None,
-    tags: TagSet,
-    how: Normalisation,
-    max_tokens: int = 512,
-    max_characters: int = 40,
-) -> Prepared:
-    """Prepare documents: the work that does not depend on weights, done once for many rounds."""
-    bare, examples = bare_sentences(documents)
-    encoded = encode(
-        examples,
-        words=words,
-        characters=characters,
-        tags=tags,
-        how=how,
-        max_tokens=max_tokens,
-        max_characters=max_characters,
-    )
-    return Prepared(bare, examples, encoded)
-
-
-def annotate(model: CrfTagger, prepared: Prepared) -> list[Document]:
-    """The documents, segmented, with only the entities that the model finds."""
-    found = predict_spans(model, prepared.encoded)
-    return with_entities(prepared.documents, prepared.examples, found)
 
 
 def bare_sentences(documents: Sequence[Document]) -> tuple[list[Document], list[Example]]:
@@ -422,66 +380,25 @@ class FitReport:
     seconds: float
 
 
-def fit(
-    model: Tagger,
-    encoded: Encoded,
-    *,
-    epochs: int,
-    batch_size: int,
-    optimiser: Optimiser,
-    seed: int,
-    word_dropout: float = 0.05,
-) -> FitReport:
-    """Train in place with a fresh optimiser on the mean loss of each batch's sentences.
-
-    The same model, data and seed give the same bits (with one torch thread). `word_dropout` is the
-    share of tokens read as the unknown word. Raises `DataError` if there is nothing to train on.
-    """
-
-    def batches(seed: int) -> Iterator[TaggerBatch]:
-        return train_batches(encoded, batch_size=batch_size, seed=seed, word_dropout=word_dropout)
-
-    return train(
-        model,
-        batches,
-        lambda batch: tagger.loss(model, batch),
-        epochs=epochs,
-        optimiser=optimiser,
-        seed=seed,
-    )
-
-
-class Batch(Protocol):
-    """A batch of sentences; `tokens` counts without padding."""
-
-    @property
-    def tokens(self) -> int: ...  # noqa: D102
-    def __len__(self) -> int: ...
-    def part(self, start: int, end: int) -> Self:
-        """Some of its sentences."""
-        ...
-
-
-B = TypeVar("B", bound=Batch)
-
-
 def train(
     model: nn.Module,
-    batches: Callable[[int], Iterable[B]],
-    loss: Callable[[B], Tensor],
+    batches: Callable[[int], Iterable[Any]],
+    loss: Callable[[Any], Tensor],
     *,
     epochs: int,
     optimiser: Optimiser,
     seed: int,
     make: Callable[[list[nn.Parameter], Optimiser], Steps] = build,
-    count: Callable[[B], int] = len,
+    count: Callable[[Any], int] = len,
 ) -> FitReport:
-    """Train any model in place, as `fit` trains a tagger.
+    """Train any model in place on the mean loss of each batch's sentences.
 
-    `batches` gives an epoch's batches for its seed, `loss` the loss of each sentence of a batch;
-    `make` makes the optimiser, and `count` says how many sentences the report counts a batch as.
-    Training ends after `epochs` or `optimiser.most` steps, whichever
-    comes first. Raises SmallBatchError for a batch of fewer rows than a gradient may cover.
+    The same model, batches and seed give the same bits (with one torch thread). `batches` gives an
+    epoch's batches for its seed, each with `tokens` (without padding), a length and `part`; `loss`
+    the loss of each sentence of a batch; `make` makes the optimiser, and `count` says how many
+    sentences the report counts a batch as. Training ends after `epochs` or `optimiser.most` steps,
+    whichever comes first. Raises DataError if there is no batch, and SmallBatchError for one of
+    fewer rows than a gradient may cover.
     """
     started = time.perf_counter()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -515,7 +432,7 @@ def train(
     return FitReport(mean, sentences, tokens, steps, time.perf_counter() - started)
 
 
-def in_parts(batch: B, at_once: int) -> Iterator[B]:
+def in_parts(batch: Any, at_once: int) -> Iterator[Any]:
     """The batch in parts of at most `at_once` sentences; 0: whole."""
     if not at_once or len(batch) <= at_once:
         yield batch
@@ -525,7 +442,7 @@ def in_parts(batch: B, at_once: int) -> Iterator[B]:
 
 
 def _losses(
-    loss: Callable[[B], Tensor], parts: Iterable[B], model: nn.Module, size: int
+    loss: Callable[[Any], Tensor], parts: Iterable[Any], model: nn.Module, size: int
 ) -> Iterator[Tensor]:
     """Each part's share of the mean loss of a batch of this size."""
     for part in parts:
@@ -633,54 +550,6 @@ def pieces_read(
         return nullcontext()
     read_N = np.append(text.ids_N, text.padding)
     return only_rows(model, encoder.get_input_embeddings(), read_N)
-
-
-# --- Losses of rows
-#
-# The loss of a model on each row of a text: nothing is learnt, and nothing is dropped.
-#
-# Shapes: S rows, E examples, B rows of a batch.
-
-
-Measured = TypeVar("Measured")
-Floats = NDArray[np.float64]
-
-
-class Cut(Protocol):
-    """A text whose long examples are cut into windows."""
-
-    @property
-    def examples(self) -> int:
-        """The number of examples."""
-        ...
-
-    @property
-    def windows(self) -> tuple[Window, ...]:
-        """The window of each row."""
-        ...
-
-
-def row_losses(
-    model: nn.Module,
-    batches: Iterable[tuple[NDArray[np.int64], Measured]],
-    loss: Callable[[Measured], Tensor],
-    *,
-    rows: int,
-) -> Floats:
-    """losses_S of N `rows`, in evaluation mode; `batches` come with their rows."""
-    losses_S = np.zeros(rows)
-    with predicting(model):
-        for rows_B, plain in batches:
-            losses_S[rows_B] = at_home(loss(beside(plain, model)))
-    return losses_S
-
-
-def by_example(losses_S: Floats, cut: Cut) -> Floats:
-    """losses_E: the sum over the windows of each example."""
-    owners_S = np.array([window.example for window in cut.windows], np.int64)
-    losses_E = np.zeros(cut.examples)
-    np.add.at(losses_E, owners_S, losses_S)
-    return losses_E
 
 
 Random = np.random.Generator
@@ -893,16 +762,18 @@ class RowTrainer(ABC):
 
     def row_losses(self, model: Any, own: Any) -> NDArray[np.float64]:
         """losses_S: what training would lose on each row, without dropout."""
-        return row_losses(
-            model,
-            ((one.rows_B, one) for one in self.reads(model, own.text, own=own)),
-            lambda batch: self._loss_of(model, own, batch),
-            rows=len(own),
-        )
+        losses_S = np.zeros(len(own))
+        with predicting(model):
+            for batch in self.reads(model, own.text, own=own):
+                losses_S[batch.rows_B] = at_home(self._loss_of(model, own, beside(batch, model)))
+        return losses_S
 
     def example_losses(self, model: Any, own: Any) -> NDArray[np.float64]:
         """losses_E: what training would lose on each example, of one row or several windows."""
-        return by_example(self.row_losses(model, own), own.text)
+        owners_S = np.array([window.example for window in own.text.windows], np.int64)
+        losses_E = np.zeros(own.text.examples)
+        np.add.at(losses_E, owners_S, self.row_losses(model, own))
+        return losses_E
 
     def slopes(self, model: Any, own: Any) -> Slopes:
         """The gradients of each row's two losses by the last layer's weight, without dropout.

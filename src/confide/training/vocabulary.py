@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,18 +76,6 @@ def bucket_rows(numbers_V: NDArray[np.integer], bits: int) -> NDArray[np.uint8]:
     """Rows of a keyed vocabulary that stand for buckets of N `bits`. Shape V × 16."""
     rows = [BUCKET + bytes([0, 0, 0, bits]) + int(n).to_bytes(4, "big") for n in numbers_V]
     return np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), DIGEST_BYTES).copy()
-
-
-class Vocabulary(Protocol):
-    """Numbers texts: `PAD` is never assigned, `UNK` stands for everything unknown."""
-
-    def ids(self, texts: Sequence[str]) -> NDArray[np.int32]:
-        """One id per text."""
-        ...
-
-    def __len__(self) -> int:
-        """The number of ids, the two specials included."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -154,6 +142,10 @@ class KeyedVocabulary:
 
     def __len__(self) -> int:
         return len(self.digests_V16) + SPECIALS
+
+
+Vocabulary = ClearVocabulary | KeyedVocabulary
+"""Numbers texts: `PAD` is never assigned, `UNK` stands for everything unknown."""
 
 
 def rows_of_digests(digests_V16: NDArray[np.uint8]) -> list[bytes]:

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from confide.training.batches import Encoded, Example, TagSet, encode
-from confide.training.tagger import batch_of, drawn_batch, predict_batches, train_batches
+from confide.training.tagger import batch_of, predict_batches, train_batches
 from confide.training.vocabulary import PAD, UNK, count_characters, count_words, numbered
+from learning.corpora import drawn_batch
 
 RANDOM = np.random.default_rng(5)
 LENGTHS = RANDOM.integers(1, 60, 500)

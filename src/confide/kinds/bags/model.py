@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -46,16 +46,10 @@ from confide.kinds.pieces import (
     relation_batch,
 )
 from confide.kinds.relations.batches import RelationExample
-from confide.kinds.relations.model import (
-    MentionReader,
-    Pool,
-    RelationForm,
-    RelationInput,
-    RelationTrainer,
-)
+from confide.kinds.relations.model import MentionReader, Pool, RelationForm, RelationTrainer
 from confide.seeds import seeded
 from confide.training.batches import Rows, joined
-from confide.training.devices import Context, at_home, beside, home, placed, predicting, widen
+from confide.training.devices import at_home, beside, home, placed, predicting, widen
 from confide.training.encoder import WHOLE, FrozenEncoder, Tuning, tune
 from confide.training.optimisers import Optimiser, row_steps
 from confide.training.tagger import shuffled, start_embedding
@@ -94,18 +88,6 @@ _BLOCK = 2048  # words of a block
 Activation = Literal["tanh", "relu"]
 
 
-class SentenceInput(Protocol):
-    """Concatenated sentences, as in `confide.kinds.bags.batches.SentenceBatch`."""
-
-    @property
-    def distinct_U(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def ids_N3(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def pieces_N(self) -> Tensor: ...  # noqa: D102, N802
-    def __len__(self) -> int: ...
-
-
 @dataclass(frozen=True)
 class PcnnSizes:
     """`farthest` is the largest distance with its own position; `width` is odd."""
@@ -135,7 +117,7 @@ class Pcnn(nn.Module):
         bound = (6.0 / (sizes.width * (wide + sizes.filters))) ** 0.5  # Glorot, of a convolution
         nn.init.uniform_(self.filters, -bound, bound)
 
-    def forward(self, batch: SentenceInput) -> Tensor:
+    def forward(self, batch: SentenceBatch) -> Tensor:
         """features_SF."""
         if batch.ids_N3.device.type != "cpu":
             return self._activated(self.plainly(batch))
@@ -155,7 +137,7 @@ class Pcnn(nn.Module):
     def _activated(self, maxima_SF: Tensor) -> Tensor:
         return torch.tanh(maxima_SF) if self.sizes.activation == "tanh" else maxima_SF.relu()
 
-    def plainly(self, batch: SentenceInput) -> Tensor:
+    def plainly(self, batch: SentenceBatch) -> Tensor:
         """maxima_SF by ordinary operations, which suit devices of many small units.
 
         The same numbers as on the processor, except that ties share a gradient.
@@ -191,12 +173,6 @@ class _Block:
     pieces_T: Tensor
 
 
-class _Kept(Context, Protocol):
-    """The forward pass's values for the backward pass."""
-
-    blocks: list[_Block]
-
-
 class _Maxima(torch.autograd.Function):
     """The largest output of each filter in each piece, plus its bias; 0 in an empty piece.
 
@@ -204,7 +180,7 @@ class _Maxima(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: _Kept, *given: Any) -> Tensor:
+    def forward(ctx: Any, *given: Any) -> Tensor:
         tables, (filters_HWD, bias_H) = given[:3], given[3:5]
         ids_N3, pieces_N, sentences, learns = given[5:]
         rows_QH, from_3 = _products(tables, filters_HWD)
@@ -229,7 +205,7 @@ class _Maxima(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _Kept, gradient_SF: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient_SF: Tensor) -> tuple[Tensor | None, ...]:
         *tables, filters_HWD, winners_GH, empty_G1 = ctx.saved_tensors
         hidden = len(filters_HWD)
         slopes_GH = gradient_SF.reshape(-1, hidden).masked_fill(empty_G1, 0.0)
@@ -331,17 +307,6 @@ def _spread(filters_HK: Tensor, won_GH: Tensor, slopes_GH: Tensor, words: int) -
 Denoise = Literal["none", "one", "att", "ave", "att-ra"]
 
 
-class BagInput(Protocol):
-    """`sentences` is the reader's input; `bags_S` is the bag of each sentence, ascending from 0."""
-
-    @property
-    def sentences(self) -> SentenceInput | RelationInput: ...  # noqa: D102
-    @property
-    def bags_S(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def relations_G(self) -> Tensor: ...  # noqa: D102, N802
-
-
 class BagModel(nn.Module):
     """A `reader` that gives features_SF (F is its `features`) of sentences, and a linear layer.
 
@@ -356,13 +321,13 @@ class BagModel(nn.Module):
         nn.init.xavier_uniform_(self.relation.weight)
         nn.init.zeros_(self.relation.bias)
 
-    def forward(self, sentences: SentenceInput | RelationInput) -> Tensor:
+    def forward(self, sentences: SentenceBatch | RelationBatch) -> Tensor:
         """logits_SR."""
         logits_SR: Tensor = self.relation(self.dropout(self.reader(sentences)))
         return logits_SR
 
 
-def logits_of(denoise: Denoise) -> Callable[[BagModel, BagInput], Tensor]:
+def logits_of(denoise: Denoise) -> Callable[[BagModel, BagBatch], Tensor]:
     """The function that gives logits_GR in training.
 
     For "none" and "one" a bag is one sentence, chosen beforehand (`clearest`).
@@ -385,24 +350,24 @@ def clearest(logits_SR: Tensor, bags_S: Tensor, relations_G: Tensor) -> Tensor:
 # --- logits in training -----------------------------------------------------------------------
 
 
-def _of_sentences(model: BagModel, batch: BagInput) -> Tensor:
+def _of_sentences(model: BagModel, batch: BagBatch) -> Tensor:
     logits_SR: Tensor = model(batch.sentences)
     return logits_SR
 
 
-def _of_means(model: BagModel, batch: BagInput) -> Tensor:
+def _of_means(model: BagModel, batch: BagBatch) -> Tensor:
     features_SF = model.reader(batch.sentences)
     even_S1 = features_SF.new_zeros(len(features_SF), 1)
     return _of_bags(model, features_SF, even_S1, batch)
 
 
-def _of_attention(model: BagModel, batch: BagInput) -> Tensor:
+def _of_attention(model: BagModel, batch: BagBatch) -> Tensor:
     features_SF = model.reader(batch.sentences)
     queries_SF = model.relation.weight[batch.relations_G[batch.bags_S]]
     return _of_bags(model, features_SF, (features_SF * queries_SF).sum(1, keepdim=True), batch)
 
 
-def _of_bags(model: BagModel, features_SF: Tensor, scores_S1: Tensor, batch: BagInput) -> Tensor:
+def _of_bags(model: BagModel, features_SF: Tensor, scores_S1: Tensor, batch: BagBatch) -> Tensor:
     """logits_GR of bags that are means of their sentences, weighted by the softmax of scores."""
     bags = len(batch.relations_G)
     weights_S1 = _softmax(scores_S1, batch.bags_S, bags)
@@ -411,7 +376,7 @@ def _of_bags(model: BagModel, features_SF: Tensor, scores_S1: Tensor, batch: Bag
     return logits_GR
 
 
-def _of_relations(model: BagModel, batch: BagInput) -> Tensor:
+def _of_relations(model: BagModel, batch: BagBatch) -> Tensor:
     """logits_GR where each relation weights the sentences for itself: o_k = r_k · b_k + d_k.
 
     r_k · Σ_s α_sk x_s = Σ_s α_sk (r_k · x_s), so no bag's features are ever computed.
@@ -427,7 +392,7 @@ def _of_relations(model: BagModel, batch: BagInput) -> Tensor:
     return logits_GR
 
 
-_LOGITS: dict[Denoise, Callable[[BagModel, BagInput], Tensor]] = {
+_LOGITS: dict[Denoise, Callable[[BagModel, BagBatch], Tensor]] = {
     "none": _of_sentences,
     "one": _of_sentences,
     "ave": _of_means,

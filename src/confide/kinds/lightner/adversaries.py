@@ -33,7 +33,7 @@ import math
 from collections.abc import Collection, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -56,7 +56,7 @@ from confide.kinds.lightner.model import (
 )
 from confide.seeds import derive_seed, seeded
 from confide.training.batches import Example, Rows, TypedSpan
-from confide.training.devices import Context, on, placed
+from confide.training.devices import on, placed
 from confide.training.optimisers import Optimiser
 from confide.training.trainer import (
     EntityTrainer,
@@ -135,21 +135,15 @@ def reversed_gradient(values: Tensor, reversal: float) -> Tensor:
     return found
 
 
-class _Kept(Context, Protocol):
-    """The forward pass's values for the backward pass."""
-
-    reversal: float
-
-
 class _Reversed(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: _Kept, values: Tensor, reversal: float) -> Tensor:
+    def forward(ctx: Any, values: Tensor, reversal: float) -> Tensor:
         ctx.reversal = reversal
         return values.view_as(values)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: _Kept, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         return -ctx.reversal * gradient, None
 
 

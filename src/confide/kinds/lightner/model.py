@@ -32,7 +32,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -41,7 +41,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from confide.errors import DataError, MissingDataError, SettingsError
-from confide.kinds.encoder import TokenInput, parted
+from confide.kinds.encoder import parted
 from confide.kinds.pieces import PieceBatch, Pieces, TokenText, token_batch, token_text
 from confide.seeds import seeded
 from confide.training.batches import (
@@ -273,20 +273,6 @@ NOTHING = -1
 _NEVER = -1e9  # the score of a symbol that does not exist
 
 
-class LightnerInput(TokenInput, Protocol):
-    """A padded batch; `mask_BP` is None without padding, `states_BPD` are the encoder's, if known.
-
-    `source_BT` is false at the symbols of entities that another model found.
-    """
-
-    @property
-    def symbols_BT(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def source_BT(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def states_BPD(self) -> Tensor | None: ...  # noqa: D102, N802
-
-
 @dataclass(frozen=True)
 class LightnerSizes:
     """`hidden` is the paper's h; `where` says which layers have prompts.
@@ -385,7 +371,7 @@ class Lightner(nn.Module):
         """The number of the stop symbol; the text's words follow it."""
         return self.types
 
-    def encoded(self, batch: LightnerInput, *, q: Tensor | None = None) -> Tensor:
+    def encoded(self, batch: PointerBatch, *, q: Tensor | None = None) -> Tensor:
         """states_BPD of the encoder."""
         return self.bart.read(batch.ids_BP, mask_BP=batch.mask_BP, prompts=self.reads(q=q))
 
@@ -402,12 +388,12 @@ class Lightner(nn.Module):
         start_D: Tensor = self.bart.shared(self.get_buffer("ends_2")[0])
         return start_D
 
-    def known(self, batch: LightnerInput, *, q: Tensor | None = None) -> Text:
+    def known(self, batch: PointerBatch, *, q: Tensor | None = None) -> Text:
         """Prepare a batch for writing; the encoder runs unless its states are in the batch."""
         read_BPD = batch.states_BPD
         return self.text(batch, self.encoded(batch, q=q) if read_BPD is None else read_BPD)
 
-    def text(self, batch: LightnerInput, states_BPD: Tensor) -> Text:
+    def text(self, batch: PointerBatch, states_BPD: Tensor) -> Text:
         """Prepare a batch for writing, given the encoder's states."""
         rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
         words_BLD = self.bart.shared(batch.ids_BP[rows_B1, batch.firsts_BL])
@@ -428,7 +414,7 @@ class Lightner(nn.Module):
         )
 
     def written(
-        self, batch: LightnerInput, text: Text, *, prompts: Sequence[Prompt] | None
+        self, batch: PointerBatch, text: Text, *, prompts: Sequence[Prompt] | None
     ) -> Tensor:
         """states_BTD of the decoder, given all symbols but the last (teacher forcing)."""
         before_BT = batch.symbols_BT[:, :-1].clamp(min=0)
@@ -439,7 +425,7 @@ class Lightner(nn.Module):
         tokens_BTD = torch.cat((first_B1D, given_BTD), 1) * self.bart.scale
         return self.bart.write(tokens_BTD, text.reading, prompts=prompts)
 
-    def forward(self, batch: LightnerInput, q: Tensor | None = None) -> Tensor:
+    def forward(self, batch: PointerBatch, q: Tensor | None = None) -> Tensor:
         """logits_BTV of each symbol to write, given those before it.
 
         `q` (QD, or BQD with one for each text) replaces the model's own.
@@ -454,7 +440,7 @@ def logits(states_BTD: Tensor, text: Text) -> Tensor:
     return logits_BTV.masked_fill(~text.known_BV[:, None], _NEVER)
 
 
-def trace(model: Lightner, batch: LightnerInput) -> Trace:
+def trace(model: Lightner, batch: PointerBatch) -> Trace:
     """One pass with all that an adversary sees; the encoder runs even if its states are known.
 
     Gradients flow through the states as well.
@@ -472,7 +458,7 @@ def symbol_losses(log_probs_BTV: Tensor, symbols_BT: Tensor) -> Tensor:
 
 
 def split_loss(
-    model: Lightner, batch: LightnerInput, *, q: Tensor | None = None
+    model: Lightner, batch: PointerBatch, *, q: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """source_B and target_B: each text's loss of its own entities, and of another model's.
 
@@ -481,7 +467,7 @@ def split_loss(
     return split_losses(model(batch, q), batch)
 
 
-def split_losses(logits_BTV: Tensor, batch: LightnerInput) -> tuple[Tensor, Tensor]:
+def split_losses(logits_BTV: Tensor, batch: PointerBatch) -> tuple[Tensor, Tensor]:
     """Compute both losses from logits."""
     log_probs_BTV = functional.log_softmax(logits_BTV, 2)
     return parted(symbol_losses(log_probs_BTV, batch.symbols_BT), batch.source_BT)
@@ -548,7 +534,7 @@ class Written(NamedTuple):
 
 def write(
     model: Lightner,
-    batch: LightnerInput,
+    batch: PointerBatch,
     *,
     constrained: bool = True,
     wanted_Y: Tensor | None = None,

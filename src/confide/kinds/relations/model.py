@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -65,28 +65,6 @@ from confide.training.trainer import (
 Pool = Literal["sum", "start", "max", "cls"]
 
 
-class RelationInput(Protocol):
-    """A padded batch. `head_BP` and `tail_BP` are true at the pieces of each entity.
-
-    `features_BF` are those that a model reads, if they are known already.
-    """
-
-    @property
-    def ids_BP(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def mask_BP(self) -> Tensor | None: ...  # noqa: D102, N802
-    @property
-    def head_BP(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def tail_BP(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def openings_B2(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def relations_B(self) -> Tensor: ...  # noqa: D102, N802
-    @property
-    def features_BF(self) -> Tensor | None: ...  # noqa: D102, N802
-
-
 @dataclass(frozen=True)
 class RelationSizes:
     """`dim` is the width of the encoder's states."""
@@ -108,16 +86,16 @@ class RelationClassifier(nn.Module):
         read = 1 if sizes.pool == "cls" else 3
         self.relation = nn.Linear(read * sizes.dim, sizes.relations)
 
-    def forward(self, batch: RelationInput) -> Tensor:
+    def forward(self, batch: RelationBatch) -> Tensor:
         """logits_BR."""
         logits_BR: Tensor = self.relation(self.dropout(self.features(batch)))
         return logits_BR
 
-    def features(self, batch: RelationInput) -> Tensor:
+    def features(self, batch: RelationBatch) -> Tensor:
         """features_BF, F = 3 · dim (`pool = "cls"`: dim): h, the last layer's input."""
         if batch.features_BF is not None:
             return batch.features_BF
-        states_BPD = states_of(self.encoder, batch)
+        states_BPD = states_of(self.encoder, batch.ids_BP, batch.mask_BP)
         if self.sizes.pool == "cls":
             return states_BPD[:, 0]
         entities_B2D = _entities(states_BPD, batch, self.sizes.pool)
@@ -136,14 +114,15 @@ class MentionReader(nn.Module):
         self.features = 2 * dim
         self.encoder = encoder
 
-    def forward(self, batch: RelationInput) -> Tensor:
+    def forward(self, batch: RelationBatch) -> Tensor:
         """features_BF."""
         if batch.features_BF is not None:
             return batch.features_BF
-        return _entities(states_of(self.encoder, batch), batch, self.pool).flatten(1)
+        states_BPD = states_of(self.encoder, batch.ids_BP, batch.mask_BP)
+        return _entities(states_BPD, batch, self.pool).flatten(1)
 
 
-def _entities(states_BPD: Tensor, batch: RelationInput, pool: Pool) -> Tensor:
+def _entities(states_BPD: Tensor, batch: RelationBatch, pool: Pool) -> Tensor:
     """entities_B2D; zeros for an entity without pieces, unless its opening mark stands for it."""
     if pool == "start":
         rows_B1 = torch.arange(states_BPD.shape[0], device=states_BPD.device)[:, None]
@@ -156,7 +135,7 @@ def _entities(states_BPD: Tensor, batch: RelationInput, pool: Pool) -> Tensor:
     return most_B2D.masked_fill(~inside_B2P1.any(2), 0.0)
 
 
-def loss(model: RelationClassifier, batch: RelationInput) -> Tensor:
+def loss(model: RelationClassifier, batch: RelationBatch) -> Tensor:
     """loss_B: the negative log-likelihood of each example's relation."""
     return functional.cross_entropy(model(batch), batch.relations_B, reduction="none")
 
