@@ -288,7 +288,7 @@ class RowSteps:
 
 
 Steps = torch.optim.Optimizer | RowSteps
-"""What takes optimisation steps."""
+"""Anything that takes optimisation steps."""
 
 
 def row_steps(parameters: Parameters, settings: Optimiser) -> RowSteps:
