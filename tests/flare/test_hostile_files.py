@@ -25,8 +25,9 @@ from confide.files import MOST_JSON
 from confide.flare import agreements, lead
 from confide.flare.agreements import COUNT_FILE
 from confide.flare.kit import Kit, expires
-from confide.flare.nvidia import authority, cleanup, processes
-from confide.flare.nvidia.consortium import LIST, create_consortium, revoked
+from confide.flare.nvidia import cleanup, consortium, processes
+from confide.flare.nvidia.consortium import create_consortium
+from confide.flare.nvidia.processes import REVOKED, revoked
 from confide.flare.peers import Pins, archive, place_of, renew
 from confide.flare.site import SiteHome
 from confide.runs.folder import RunFolder
@@ -55,12 +56,12 @@ DOORS: dict[str, tuple[str, Callable[[Path, Kit], Any], Any]] = {
     "place": ("kit/startup/client.crt", lambda path, kit: place_of(kit), KitError),
     "key": ("kit/startup/client.key", lambda path, kit: renew(kit), KitError),
     "root": ("kit/startup/rootCA.pem", lambda path, kit: _vouched(kit), False),
-    "revoked": (f"kit/{LIST}", lambda path, kit: revoked(kit), KitError),
+    "revoked": (f"kit/{REVOKED}", lambda path, kit: revoked(kit), KitError),
     "runs": ("kit/store/runs/one/meta", lambda path, kit: cleanup._submissions(kit), {}),
     "state": (f"kit/{processes.STATE}", lambda path, kit: processes._state(kit), {}),
     "authority": (
-        authority.ROOT_CERTIFICATE,
-        lambda path, kit: authority._root(path.parent, None),
+        consortium.ROOT_CERTIFICATE,
+        lambda path, kit: consortium._root(path.parent, None),
         KitError,
     ),
     "archive": ("card.json", lambda path, kit: archive(path), OSError),

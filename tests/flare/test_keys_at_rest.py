@@ -21,7 +21,7 @@ from confide.federation import keys
 from confide.federation import keys as passphrase
 from confide.federation.keys import VARIABLE, new_key, protect_key
 from confide.flare.kit import Consortium, open_consortium
-from confide.flare.nvidia import authority, processes
+from confide.flare.nvidia import consortium, processes
 from confide.flare.nvidia.consortium import add_site, create_consortium, renew_kit
 from confide.flare.sitekit import setup
 from contract.corpus import tiny
@@ -88,7 +88,7 @@ def test_a_root_key_is_encrypted_from_its_first_moment(tmp_path, monkeypatch):
     made = create_consortium(
         "trial", sites=["a"], host="h", out=tmp_path / "trial", passphrase=SECRET.encode()
     )
-    root = made.authority / authority.ROOT_KEY
+    root = made.authority / consortium.ROOT_KEY
     assert root.read_bytes().startswith(b"confide-key-2 private scrypt ")
     assert len(written) == 1 and b"BEGIN" not in written[0]
     assert not [path for path in made.authority.iterdir() if b"PRIVATE" in path.read_bytes()]
@@ -101,7 +101,7 @@ def test_no_kit_is_made_without_the_passphrase_and_nothing_is_lost(
 ):
     know(monkeypatch, tmp_path)
     shutil.rmtree(copied.path / "kits" / "north")
-    protect_key(copied.authority / authority.ROOT_KEY)
+    protect_key(copied.authority / consortium.ROOT_KEY)
     before = digests(copied.path)
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(LockedKeyError, match=rf"root.key: .*{VARIABLE}"):
@@ -116,7 +116,7 @@ def test_no_kit_is_made_without_the_passphrase_and_nothing_is_lost(
 
 def test_a_damaged_root_key_is_a_damaged_authority(copied, tmp_path, monkeypatch):
     know(monkeypatch, tmp_path)
-    root = protect_key(copied.authority / authority.ROOT_KEY)
+    root = protect_key(copied.authority / consortium.ROOT_KEY)
     root.write_bytes(root.read_bytes()[:-9])
     with pytest.raises(KitError, match="authority is missing or damaged"):
         add_site(copied.path, "west")

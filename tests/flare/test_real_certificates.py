@@ -89,17 +89,17 @@ def test_a_connection_outlives_the_certificate_that_it_was_made_with(
             try:
                 tls = context.wrap_socket(raw, server_hostname=kit.host)
             except OSError:
-                assert service.ended(kit)
+                assert service.expiry_message(kit)
                 continue
             with tls:
                 tls.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
-                if service.ended(kit):
+                if service.expiry_message(kit):
                     continue
-                until(lambda kit=kit: service.ended(kit) != "")
+                until(lambda kit=kit: service.expiry_message(kit) != "")
                 time.sleep(1.1)  # a certificate's end is a whole second
                 tls.sendall(b"\r\n")
                 assert tls.recv(1)
-        assert "refuses this kit's certificate" in service.trouble_with(kit)
+        assert "refuses this kit's certificate" in service.connection_problem(kit)
         return
     pytest.fail("no connection could be made within 500 s")
 

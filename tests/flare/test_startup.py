@@ -31,7 +31,7 @@ from confide.flare import kit as naming
 from confide.flare import kit as policies
 from confide.flare import kit as startup
 from confide.flare.kit import Consortium, Kit, expires, open_consortium, open_kit
-from confide.flare.nvidia import authority, service
+from confide.flare.nvidia import consortium, service
 from confide.flare.nvidia.consortium import add_site, create_consortium, renew_kit
 
 SITES = ("north", "south")
@@ -210,14 +210,14 @@ def test_a_failure_leaves_nothing(tmp_path, monkeypatch):
     def broken(*_, **__):
         raise KitError("the kits could not be provisioned")
 
-    monkeypatch.setattr(authority, "provision", broken)
+    monkeypatch.setattr(consortium.Provisioner, "provision", broken)
     with pytest.raises(KitError, match="provisioned"):
         create_consortium("trial", sites=["north"], host="localhost", out=tmp_path / "trial")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_the_engine_says_of_a_failure_is_told(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(authority.WorkspaceBuilder, "finalize", lambda *_: 1 / 0)
+    monkeypatch.setattr(consortium.WorkspaceBuilder, "finalize", lambda *_: 1 / 0)
     with pytest.raises(KitError, match="division by zero"):
         create_consortium("trial", sites=["north"], host="localhost", out=tmp_path / "trial")
     assert list(tmp_path.iterdir()) == []
@@ -225,9 +225,8 @@ def test_what_the_engine_says_of_a_failure_is_told(tmp_path, monkeypatch, capsys
 
 
 def test_without_the_engine_it_says_what_to_install(tmp_path, monkeypatch):
-    for name in ("authority", "consortium"):
-        monkeypatch.delattr(confide.flare.nvidia, name)
-    monkeypatch.setitem(sys.modules, "confide.flare.nvidia.authority", None)
+    monkeypatch.delattr(confide.flare.nvidia, "consortium")
+    monkeypatch.setitem(sys.modules, "nvflare.lighter.constants", None)
     monkeypatch.delitem(sys.modules, "confide.flare.nvidia.consortium")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EngineError, match=r"pip install 'confide\[flare\]'"):
@@ -276,7 +275,7 @@ def test_without_the_authority_no_site_is_added(copied, part):
 
 
 def test_another_authority_does_not_fit(copied, tmp_path):
-    authority.found(tmp_path / "other", "trial", days=1)
+    consortium.create_root_key(tmp_path / "other", "trial", days=1)
     shutil.copy(tmp_path / "other/root.key", copied.authority / "root.key")
     with pytest.raises(KitError, match="do not match"):
         add_site(copied.path, "west")

@@ -12,7 +12,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.errors import KitError
 from confide.flare import kit as tidying
-from confide.flare.kit import AUDIT, AUDITS_KEPT, KEPT, tidy
+from confide.flare.kit import AUDIT, AUDITS_KEPT, KEPT, tidy_kit
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.consortium import create_consortium
 
@@ -28,9 +28,9 @@ def run_folder(kit: Path, age: int) -> Path:
 
 def test_the_newest_folders_of_runs_stay(tmp_path):
     runs = [run_folder(tmp_path, age) for age in range(KEPT + 3)]
-    tidy(tmp_path)
+    tidy_kit(tmp_path)
     assert [path.exists() for path in runs] == [True] * KEPT + [False] * 3
-    tidy(tmp_path)
+    tidy_kit(tmp_path)
     assert sum(path.exists() for path in runs) == KEPT
 
 
@@ -49,7 +49,7 @@ def test_nothing_else_is_touched(tmp_path):
     link.symlink_to(outside)
     for age in range(KEPT + 2):
         run_folder(kit, age)
-    tidy(kit)
+    tidy_kit(kit)
     assert all((path / "file").read_text() == "text" for path in keep)
     assert a_file.read_text() == "text"
     assert link.is_symlink() and (outside / "log.txt").exists()
@@ -63,7 +63,7 @@ def test_a_link_in_an_old_folder_is_not_followed(tmp_path):
     for age in range(KEPT):
         run_folder(kit, age)
     (run_folder(kit, 99) / "link").symlink_to(outside)
-    tidy(kit)
+    tidy_kit(kit)
     assert len(list(kit.iterdir())) == KEPT
     assert (outside / "notes.txt").read_text() == "text"
 
@@ -74,7 +74,7 @@ def test_only_empty_folders_of_transfers_go(tmp_path):
     for path in (empty, full, other):
         path.mkdir(parents=True)
     (full / "part").write_text("text")
-    tidy(tmp_path)
+    tidy_kit(tmp_path)
     assert sorted((tmp_path / "transfer").iterdir()) == sorted([full, other])
 
 
@@ -82,19 +82,19 @@ def test_a_long_audit_log_is_set_aside(tmp_path, monkeypatch):
     monkeypatch.setattr(tidying, "AUDIT_BYTES", 3)
     audit = tmp_path / AUDIT
     audit.write_text("abc")
-    tidy(tmp_path)
+    tidy_kit(tmp_path)
     assert audit.read_text() == "abc"  # not long yet
     for number in range(AUDITS_KEPT + 2):
         audit.write_text(f"long {number}")
-        tidy(tmp_path)
+        tidy_kit(tmp_path)
         assert not audit.exists()
     old = {path.name: path.read_text() for path in tmp_path.iterdir()}
     assert old == {f"audit.log.{n + 1}": f"long {AUDITS_KEPT + 1 - n}" for n in range(AUDITS_KEPT)}
 
 
 def test_an_empty_or_absent_kit_is_no_trouble(tmp_path):
-    tidy(tmp_path)
-    tidy(tmp_path / "nowhere")
+    tidy_kit(tmp_path)
+    tidy_kit(tmp_path / "nowhere")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -103,11 +103,11 @@ def test_starting_tidies_up(tmp_path, monkeypatch):
         "north"
     )
     seen: list[Path] = []
-    monkeypatch.setattr(processes, "tidy", seen.append)
+    monkeypatch.setattr(processes.kits, "tidy_kit", seen.append)
     monkeypatch.setattr(processes.os, "execve", lambda *_: None)
     processes.start(kit)
     assert seen == [kit.path]
-    held = processes.lock(kit.path)
+    held = processes.lock_kit(kit.path)
     with pytest.raises(KitError, match="already running"):  # its runs may go on
         processes.start(kit)
     assert seen == [kit.path]

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import pwd
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from typer.testing import CliRunner
@@ -26,7 +28,7 @@ HARDENED = {
 @pytest.fixture(autouse=True)
 def not_root(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever runs the tests, the kit is somebody's."""
-    monkeypatch.setattr(service, "_user", lambda number: "confide")
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: SimpleNamespace(pw_name="confide"))
     monkeypatch.setattr(service, "_owner", lambda path: 1000)
 
 
@@ -91,7 +93,7 @@ def test_a_file_that_is_there_is_kept(tmp_path: Path) -> None:
 def test_systemd_finds_nothing_wrong(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(service, "_user", lambda number: "daemon")
+    monkeypatch.setattr(pwd, "getpwuid", lambda number: SimpleNamespace(pw_name="daemon"))
     odd = tmp_path / "with blank %h"
     file = tmp_path / "confide-test.service"
     file.write_text(unit_text(kit(odd, kind), writable=[odd / "memory"]))

@@ -245,12 +245,11 @@ def server_status(kit: KitFolder, *, as_json: Json = False) -> None:
 def revoke(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
     """Revoke a site, even with a renewed kit, and end any run it is in."""
     from confide.flare import kit as startup
-    from confide.flare.nvidia import consortium as members
     from confide.flare.nvidia import processes
 
     held = startup.open_kit(kit, "server")
     before = processes.status(held)
-    fresh = members.revoke_site(held, name)
+    fresh = processes.revoke_site(held, name)
     screen.say(f"{name} is revoked{'' if fresh else ' already'}", style="bold")
     if fresh and before.running and name not in before.sites:
         others = ", ".join(before.sites) or "none"
@@ -262,10 +261,10 @@ def revoke(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
 def admit(kit: KitFolder, name: SiteName, *, wait: Wait = 10.0) -> None:
     """Let a revoked site in again."""
     from confide.flare import kit as startup
-    from confide.flare.nvidia import consortium as members
+    from confide.flare.nvidia import processes
 
     held = startup.open_kit(kit, "server")
-    members.admit_site(held, name)
+    processes.admit_site(held, name)
     screen.say(f"{name} is let in again, with a certificate that is still valid", style="bold")
     _followed(held, wait)
 

@@ -23,9 +23,9 @@ import shutil
 import socket
 import ssl
 import sys
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -39,69 +39,51 @@ from confide.errors import (
     printable,
 )
 from confide.federation.messages import MOST_BYTES
-from confide.files import Tree, bytes_of, json_of, plain_name, text_of
+from confide.files import Tree, bytes_of, json_of, plain_name, text_of, write_atomically
 from confide.settings.reading import read_toml
 
-# --- A kit's or a consortium's description
-#
-# Each part is checked before it is used.
-
-
-_KINDS: dict[str, type | tuple[type, ...]] = {"port": int, "days": (int, float), "sites": tuple}
+_TYPES: dict[str, type | tuple[type, ...]] = {"port": int, "days": (int, float), "sites": tuple}
 _LONGEST = 1000
 
 
-def names_of(kind: type) -> list[str]:
-    """The fields of a kit or a consortium that its description holds."""
-    return [field.name for field in dataclasses.fields(kind) if field.name != "path"]
+def _described(kind: type[Kit | Consortium], held: object, file: Path) -> Tree:
+    """Check a description, as a file holds it; the fields of a `kind` but its path.
 
-
-def parts_of(kind: type, held: Tree, file: Path) -> Tree:
-    """Read a description's value of each field of a `kind`.
-
-    Raises:
-        KeyError: a field is missing.
-        KitError: a value has the wrong type, or is a text that cannot be a name.
+    Raises KitError: no schema or a newer one, or a field that is missing, has the wrong type, or is
+    a text that cannot be a name.
     """
-    parts = {name: held[name] for name in names_of(kind)}
-    for name, value in parts.items():
-        if not _fits(name, value):
-            raise KitError(
-                f"{name} is damaged in this description",
-                got=printable(repr(value)),
-                where=str(file),
-                fix="restore the file from a backup",
-            )
-    return parts
-
-
-def _fits(name: str, value: object) -> bool:
-    if isinstance(value, bool) or not isinstance(value, _KINDS.get(name, str)):
-        return False
-    texts = value if isinstance(value, tuple) else [value] if isinstance(value, str) else []
-    return all(
-        isinstance(text, str) and text.isprintable() and len(text) <= _LONGEST for text in texts
-    )
-
-
-def check_schema(held: object, file: Path, schema: int) -> None:
-    """Raise KitError if a description has no schema, or a newer one than `schema`."""
-    found = held.get("schema") if isinstance(held, dict) else None
-    if not isinstance(found, int):
+    schema = held.get("schema") if isinstance(held, dict) else None
+    if not isinstance(held, dict) or not isinstance(schema, int):
         raise KitError(
             "this file does not say its schema",
-            expected=f"schema {schema}",
+            expected=f"schema {SCHEMA}",
             where=str(file),
             fix="restore the file from a backup",
         )
-    if found > schema:
+    if schema > SCHEMA:
         raise KitError(
             "a newer version of confide wrote this file",
-            expected=f"schema {schema}",
-            got=printable(found),
+            expected=f"schema {SCHEMA}",
+            got=printable(schema),
             where=str(file),
             fix="upgrade confide",
         )
+    fields = {field.name for field in dataclasses.fields(kind)} - {"path"}
+    found = {name: held.get(name) for name in fields}
+    for name, value in found.items():
+        texts = value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
+        sound = isinstance(value, _TYPES.get(name, str)) and not isinstance(value, bool)
+        if not sound or not all(
+            isinstance(text, str) and text.isprintable() and len(text) <= _LONGEST for text in texts
+        ):
+            there = name in held
+            raise KitError(
+                f"{name} is damaged in this description" if there else f"the file lacks {name!r}",
+                got=printable(repr(value)) if there else None,
+                where=str(file),
+                fix="restore the file from a backup",
+            )
+    return found
 
 
 # --- Names
@@ -119,27 +101,27 @@ _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"({_LABEL}\.)*{_LABEL}")
 
 
-def check_names(consortium: str, sites: Sequence[str], *, lead: str, host: str) -> None:
+def check_member_names(consortium: str, sites: Sequence[str], *, lead: str, host: str) -> None:
     """Raise KitError if a name is not allowed or is used twice, whatever its case.
 
     Unlike in a settings file, a site's name has no dot: FLARE makes addresses from names and dots.
     """
     if not sites:
         raise KitError("a consortium needs at least one site", fix="name one with --site")
-    for what, name in (("consortium", consortium), ("lead", lead), *(("site", s) for s in sites)):
+    members = [("lead", lead), *(("site", site) for site in sites)]
+    for what, name in [("consortium", consortium), *members]:
         _check_form(what, name)
     taken = {name: f"{name!r} means something else here" for name in RESERVED}
     taken[host.lower()] = f"{host!r} is the server's host"
-    for what, name in (("lead", lead), *(("site", s) for s in sites)):
+    for what, name in members:
         if name.lower() in taken:
             raise KitError(
                 f"the {what} cannot have this name: {taken[name.lower()]}",
                 got=repr(name),
                 fix="choose another name",
             )
-        taken[name.lower()] = f"another {what if what == 'site' else 'site'} has that name"
-        if what == "lead":
-            taken[name.lower()] = "the lead has that name"
+        owner = "the lead" if what == "lead" else "another site"
+        taken[name.lower()] = f"{owner} has that name"
 
 
 def check_site(name: str, *, host: str) -> None:
@@ -181,21 +163,17 @@ def _is_no_text(value: str) -> bool:
 
 def check_host(host: str) -> None:
     """Raise KitError if sites could not reach a server of that name, or FLARE would not take it."""
-    if _is_ipv6(host.strip("[]")):
-        raise KitError("FLARE cannot listen on an IPv6 address", got=host, fix="give a host name")
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host.strip("[]")).version == 6:
+            raise KitError(
+                "FLARE cannot listen on an IPv6 address", got=host, fix="give a host name"
+            )
     if not _HOST.fullmatch(host) or len(host) > 253:
         raise KitError(
             "this is not the name of a host",
             expected="a name such as fl.example.org, or an IPv4 address; no port and no scheme",
             got=repr(host),
         )
-
-
-def _is_ipv6(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).version == 6
-    except ValueError:
-        return False
 
 
 def organisation(consortium: str) -> str:
@@ -283,6 +261,7 @@ HEARTBEAT_TIMEOUT = 25
 MESSAGE_TIMEOUT = 10.0
 """Seconds that a site waits for the answer to a heartbeat."""
 
+_APP = "nvflare.app_common"
 LARGEST = MOST_BYTES + 64 * 2**20
 """The most bytes of one message, everywhere: the weights of one model, and some more."""
 
@@ -307,61 +286,57 @@ def resources(kind: Kind) -> dict[str, object]:
     if kind == "lead":
         waits = {"idle_timeout": 900.0, "login_timeout": 10.0, "authenticate_msg_timeout": 5.0}
         return {"format_version": 1, "admin": {**waits, "with_debug": False, "prompt": "> "}}
-    common: dict[str, object] = {
+    if kind == "server":
+        service = {
+            "admin_storage": "transfer",
+            "max_num_clients": 100,
+            "heart_beat_timeout": HEARTBEAT_TIMEOUT,
+            "shutdown_period": 3.0,
+            "download_job_url": "",
+            "admin_timeout": MESSAGE_TIMEOUT,
+        }
+        schedule = {
+            "max_jobs": 1,
+            "max_schedule_count": 1000,
+            "min_schedule_interval": 2.0,
+            "max_schedule_interval": 10.0,
+        }
+        store = {"uri_root": str(STORE / "runs"), "job_store_id": "job_store"}
+        own: dict[str, object] = {"servers": [service]}
+        parts = {
+            "job_scheduler": (f"{_APP}.job_schedulers.job_scheduler.DefaultJobScheduler", schedule),
+            "job_manager": ("nvflare.apis.impl.job_def_manager.SimpleJobDefManager", store),
+            "job_store": (f"{_APP}.storages.filesystem_storage.FilesystemStorage", {}),
+        }
+    else:  # `site_config`, which the site would tell the server, is empty
+        talk = {"retry_timeout": 30, "maint_msg_timeout": MESSAGE_TIMEOUT, "site_config": {}}
+        own = {"client": talk}
+        parts = {
+            f"resource_{one}": (
+                f"{_APP}.resource_{one}s.passthrough_resource_{one}"
+                f".PassthroughResource{one.title()}",
+                {},
+            )
+            for one in ("manager", "consumer")
+        }
+    side = "server" if kind == "server" else "client"
+    launcher = f"{side}_process_launcher.{side.title()}ProcessJobLauncher"
+    parts["process_launcher"] = (f"{_APP}.job_launcher.{launcher}", {})
+    return own | {
         "format_version": 2,
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": list(CLASSES),
         "allow_log_streaming": False,
+        "components": [
+            {"id": name, "path": path, "args": args} for name, (path, args) in parts.items()
+        ],
     }
-    return common | (_server() if kind == "server" else _site())
 
 
-def _server() -> dict[str, object]:
-    service = {
-        "admin_storage": "transfer",
-        "max_num_clients": 100,
-        "heart_beat_timeout": HEARTBEAT_TIMEOUT,
-        "shutdown_period": 3.0,
-        "download_job_url": "",
-        "admin_timeout": MESSAGE_TIMEOUT,
-    }
-    schedule: dict[str, object] = {
-        "max_jobs": 1,
-        "max_schedule_count": 1000,
-        "min_schedule_interval": 2.0,
-        "max_schedule_interval": 10.0,
-    }
-    store: dict[str, object] = {"uri_root": str(STORE / "runs"), "job_store_id": "job_store"}
-    parts = [
-        _part("job_scheduler", "job_schedulers.job_scheduler.DefaultJobScheduler", args=schedule),
-        _part("job_manager", "nvflare.apis.impl.job_def_manager.SimpleJobDefManager", args=store),
-        _part("job_store", "storages.filesystem_storage.FilesystemStorage"),
-        _part("process_launcher", "job_launcher.server_process_launcher.ServerProcessJobLauncher"),
-    ]
-    return {"servers": [service], "components": parts}
-
-
-def _site() -> dict[str, object]:
-    """The site's part; `site_config`, which it would tell the server, is empty."""
-    manager = "resource_managers.passthrough_resource_manager.PassthroughResourceManager"
-    consumer = "resource_consumers.passthrough_resource_consumer.PassthroughResourceConsumer"
-    parts = [
-        _part("resource_manager", manager),
-        _part("resource_consumer", consumer),
-        _part("process_launcher", "job_launcher.client_process_launcher.ClientProcessJobLauncher"),
-    ]
-    talk = {"retry_timeout": 30, "maint_msg_timeout": MESSAGE_TIMEOUT, "site_config": {}}
-    return {"client": talk, "components": parts}
-
-
-def watching() -> dict[str, object]:
+def status_component() -> dict[str, object]:
     """`watch__p_resources.json`: our own component in the resident process, for `status`."""
-    return {"components": [_part("watch", "confide.flare.nvidia.watch.Watch")]}
-
-
-def _part(name: str, path: str, *, args: dict[str, object] | None = None) -> dict[str, object]:
-    full = path if path.split(".")[0] in ("nvflare", "confide") else f"nvflare.app_common.{path}"
-    return {"id": name, "path": full, "args": args or {}}
+    component = {"id": "watch", "path": "confide.flare.nvidia.watch.StatusWriter", "args": {}}
+    return {"components": [component]}
 
 
 def connections() -> dict[str, object]:
@@ -406,19 +381,11 @@ def write_policies(folder: Path, kind: Kind) -> None:
             "authorization.json": authorization(kind),
             "comm_config.json": connections(),
             "log_config.json": logging_config(),
-            "watch__p_resources.json": watching(),
+            "watch__p_resources.json": status_component(),
         }
     for name, content in files.items():
-        write_private(folder / "local" / name, json.dumps(content, indent=2) + "\n")
-
-
-def write_private(path: Path, text: str | bytes) -> None:
-    """Write a file that only its owner can read."""
-    data = text.encode() if isinstance(text, str) else text
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(handle, "wb") as file:
-        os.fchmod(file.fileno(), 0o600)
-        file.write(data)
+        text = json.dumps(content, indent=2) + "\n"
+        write_atomically(folder / "local" / name, text.encode())
 
 
 SCHEMA = 1
@@ -507,13 +474,9 @@ def open_consortium(path: Path) -> Consortium:
         ) from error
     except SettingsError as error:
         raise KitError(f"this is not a project file ({error.what})", where=str(file)) from error
-    check_schema(held, file, SCHEMA)
-    try:
-        sites = held["sites"]
-        held["sites"] = tuple(sites) if isinstance(sites, list) else sites
-        return Consortium(path, **parts_of(Consortium, held, file))
-    except KeyError as error:
-        raise KitError(f"the project file lacks {error}", where=str(file)) from error
+    if isinstance(held.get("sites"), list):
+        held["sites"] = tuple(held["sites"])
+    return Consortium(path, **_described(Consortium, held, file))
 
 
 def open_kit(path: Path, kind: Kind | None = None) -> Kit:
@@ -533,11 +496,7 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
             where=str(file),
             fix="restore the file from a backup",
         ) from error
-    check_schema(held, file, SCHEMA)
-    try:
-        kit = Kit(path.resolve(), **parts_of(Kit, held, file))
-    except KeyError as error:
-        raise KitError(f"the kit's description lacks {error}", where=str(file)) from error
+    kit = Kit(path.resolve(), **_described(Kit, held, file))
     if kit.kind not in get_args(Kind):
         raise KitError(
             "the kit is of an unknown kind",
@@ -546,11 +505,15 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
             where=str(file),
         )
     if kind is not None and kit.kind != kind:
+        owner = "the server" if kit.kind == SERVER else f"{kit.kind} {kit.name}"
+        verb = "`confide coordinate --kit`"
+        if kit.kind != "lead":
+            verb = f"`confide {kit.kind} start|stop|status`"
         raise KitError(
-            f"this is the kit of {_article(kit)}",
+            f"this is the kit of {owner}",
             expected=f"a {kind}'s kit",
             where=str(path),
-            fix=f"use {_verb(kit)} with it, or take the right kit",
+            fix=f"use {verb} with it, or take the right kit",
         )
     for part in (kit.certificate, kit.key, kit.root):
         if not part.is_file():
@@ -561,18 +524,6 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
                 fix="restore the kit from a backup, or ask the founder for a new one",
             )
     return kit
-
-
-def _article(kit: Kit) -> str:
-    return "the server" if kit.kind == SERVER else f"{kit.kind} {kit.name}"
-
-
-def _verb(kit: Kit) -> str:
-    return (
-        "`confide coordinate --kit`"
-        if kit.kind == "lead"
-        else f"`confide {kit.kind} start|stop|status`"
-    )
 
 
 def expires(kit: Kit) -> datetime.datetime:
@@ -597,6 +548,7 @@ def expires(kit: Kit) -> datetime.datetime:
 # lies in `runs`, `store` and a site's memory, which nothing here touches.
 
 
+_UUID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 KEPT = 5
 """The number of folders of runs that stay, the newest ones: they hold the logs of the runs'
 processes."""
@@ -606,7 +558,7 @@ AUDITS_KEPT = 4
 """An audit log that grows longer than this is set aside; this many old ones are kept."""
 
 
-def tidy(kit: Path) -> None:
+def tidy_kit(kit: Path) -> None:
     """Remove what old runs left in a kit, and set a long audit log aside; ignores failures."""
     for folder in _runs(kit)[KEPT:]:
         shutil.rmtree(folder, ignore_errors=True)
@@ -614,87 +566,30 @@ def tidy(kit: Path) -> None:
         with contextlib.suppress(OSError):  # removes only empty ones
             folder.rmdir()
     with contextlib.suppress(OSError):
-        _set_aside(kit / AUDIT)
+        if (kit / AUDIT).stat().st_size > AUDIT_BYTES:
+            RotatingFileHandler(kit / AUDIT, backupCount=AUDITS_KEPT, delay=True).doRollover()
 
 
 def _runs(folder: Path) -> list[Path]:
     """The folders with names that FLARE gives to runs and transfers, the newest first."""
     try:
-        found = [path for path in folder.iterdir() if _is_of_a_run(path)]
+        found = [
+            path
+            for path in folder.iterdir()
+            if _UUID.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
+        ]
         return sorted(found, key=lambda path: path.stat().st_mtime_ns, reverse=True)
     except OSError:
         return []
 
 
-def _is_of_a_run(path: Path) -> bool:
-    try:
-        named = str(uuid.UUID(path.name)) == path.name
-    except ValueError:
-        return False
-    return named and path.is_dir() and not path.is_symlink()
-
-
-def _set_aside(path: Path) -> None:
-    if not path.is_file() or path.stat().st_size <= AUDIT_BYTES:
-        return
-    old = [path, *(path.with_name(f"{path.name}.{n + 1}") for n in range(AUDITS_KEPT))]
-    for one, next in reversed(list(zip(old, old[1:], strict=False))):
-        if one.exists():
-            one.replace(next)
-
-
 # --- A kit as a service: its systemd unit, and why a site is not connected
 #
-# The unit runs a kit as one user, without rights, and with few folders to write in.
+# The unit, `unit.service`, runs a kit as one user, without rights; it can write in few folders.
 #
 # The text of a unit is settings line by line, so a path could smuggle one in. A path is written
 # between quotes, with the signs that systemd would expand doubled, and refused if it holds a
 # control character. What the options mean: systemd.exec(5).
-
-
-_UNIT = """\
-[Unit]
-Description=confide, {who}
-Wants=network-online.target
-After=network-online.target
-
-[Service]
-User={user}
-# only where a key is encrypted:
-# Environment=CONFIDE_PASSPHRASE_FILE=/run/confide/passphrase
-ExecStart={command}
-KillMode=mixed
-TimeoutStopSec=30
-Restart=on-failure
-RestartSec=10
-UMask=0077
-
-# It may write here and nowhere else; home folders can be read, because the text may be in one.
-ProtectSystem=strict
-ProtectHome=read-only
-{writable}
-PrivateTmp=yes
-# A site that trains on a GPU needs its devices: then set this to no.
-PrivateDevices=yes
-
-NoNewPrivileges=yes
-CapabilityBoundingSet=
-RestrictSUIDSGID=yes
-RestrictNamespaces=yes
-RestrictRealtime=yes
-RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6
-LockPersonality=yes
-ProtectClock=yes
-ProtectControlGroups=yes
-ProtectHostname=yes
-ProtectKernelLogs=yes
-ProtectKernelModules=yes
-ProtectKernelTunables=yes
-SystemCallArchitectures=native
-
-[Install]
-WantedBy=multi-user.target
-"""
 
 
 def unit_text(kit: Kit, *, writable: Sequence[Path] = ()) -> str:
@@ -712,10 +607,15 @@ def unit_text(kit: Kit, *, writable: Sequence[Path] = ()) -> str:
             where=str(path),
             fix="give the kit and MEMORY to that user (chown -R), and ask again as that user",
         )
+    try:
+        user = _plain(pwd.getpwuid(owner).pw_name)
+    except KeyError:  # the user has no name here
+        user = str(owner)
     words: list[str | Path] = [Path(sys.executable), "-m", "confide", kit.kind, "start", path]
-    return _UNIT.format(
+    template = text_of(Path(__file__).with_name("unit.service"))
+    return template.format(
         who="the server" if kit.kind == "server" else f"site {_plain(kit.name)}",
-        user=_user(owner),
+        user=user,
         command=" ".join(_quoted(word, dollars=True) for word in words),
         writable="\n".join(
             f"ReadWritePaths={_quoted(folder)}"
@@ -736,14 +636,6 @@ def write_unit(kit: Kit, file: Path, *, writable: Sequence[Path] = ()) -> None:
 
 def _owner(path: Path) -> int:
     return path.stat().st_uid
-
-
-def _user(number: int) -> str:
-    """The user's name; the number, if it has none here."""
-    try:
-        return _plain(pwd.getpwuid(number).pw_name)
-    except KeyError:
-        return str(number)
 
 
 def _plain(text: str) -> str:
@@ -771,7 +663,7 @@ def _quoted(word: str | Path, *, dollars: bool = False) -> str:
 SECONDS = 3.0
 
 
-def ended(kit: Kit) -> str:
+def expiry_message(kit: Kit) -> str:
     """A sentence saying that the kit's certificate has expired; "" while it is valid."""
     end = expires(kit)
     if end > datetime.datetime.now(datetime.UTC):
@@ -782,7 +674,7 @@ def ended(kit: Kit) -> str:
     )
 
 
-def trouble_with(kit: Kit) -> str:
+def connection_problem(kit: Kit) -> str:
     """A sentence on what keeps this kit from its server; "" if the server answers."""
     at = f"{kit.host}:{kit.port}"
     try:

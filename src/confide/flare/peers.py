@@ -28,9 +28,9 @@ from cryptography.hazmat.primitives.asymmetric import padding
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.rsa import RSAPrivateKey, RSAPublicKey
 
-from confide.errors import ConfideError, KeyFileError, KitError, os_errors_as
+from confide.errors import KeyFileError, KitError, os_errors_as
 from confide.federation.failures import Refusal
-from confide.federation.keys import load_private, save_private, unlock
+from confide.federation.keys import load_private, save_private
 from confide.federation.seals import is_digest, statement
 from confide.files import bytes_of, for_the_owner, json_of, text_of, write_atomically
 from confide.flare.kit import Kit, check_peer
@@ -431,26 +431,3 @@ def _pinned(kit: Kit, name: str) -> Pin:
             "no peer of that name is pinned", expected=", ".join(pins) or "none yet", got=name
         )
     return pins[name]
-
-
-# --- Encrypted shared keys at a site
-#
-# A site's processes have no terminal; this checks that they can open the key.
-
-
-def check_key(kit: Kit) -> None:
-    """Raise LockedKeyError if the key that a site's own file names could not be opened.
-
-    A site in the background has no terminal to ask at, so it is better to fail now than in the
-    middle of a run. Other faults of that file are left to `setup` and to the run.
-    """
-    file = kit.path / "local" / "site.toml"
-    if kit.kind != "site" or not file.exists():
-        return
-    from confide.settings import load_site  # slow to import, and only a site needs it
-
-    try:
-        key = Path(load_site(file).key)
-    except ConfideError:
-        return
-    unlock([key], ask=False)

@@ -122,7 +122,7 @@ def test_what_was_chosen_goes_and_nothing_else(kit: Kit, tmp_path: Path) -> None
 
 
 def test_nothing_is_deleted_below_a_server_that_runs(kit: Kit) -> None:
-    running = processes.lock(kit.path)
+    running = processes.lock_kit(kit.path)
     assert running is not None
     with running, pytest.raises(KitError, match="the server is running"):
         cleanup.delete_runs(kit, held_runs(kit))

@@ -83,7 +83,7 @@ def test_what_cannot_start_is_refused(founded, tmp_path, monkeypatch):
     short = create_consortium(
         "short", sites=["a"], host="localhost", out=tmp_path / "short", days=0.5 / 86400
     )
-    until(lambda: service.ended(short.kit("a")) != "")
+    until(lambda: service.expiry_message(short.kit("a")) != "")
     with pytest.raises(KitError, match="certificate expired on 20"):
         processes.start(short.kit("a"))
     assert status(short.kit("a")).days_left == -1
@@ -119,11 +119,11 @@ def test_the_environment_is_ours(founded, monkeypatch):
 
 
 def test_a_kit_is_locked_by_one_process(tmp_path):
-    held = processes.lock(tmp_path)
+    held = processes.lock_kit(tmp_path)
     assert held is not None
-    assert processes.lock(tmp_path) is None
+    assert processes.lock_kit(tmp_path) is None
     held.close()
-    again = processes.lock(tmp_path)
+    again = processes.lock_kit(tmp_path)
     assert again is not None
     again.close()
 
@@ -138,8 +138,8 @@ def main(args):
     if how == "raise":
         raise ValueError("Mr Smith")
     if how == "wait":
-        watch.Watch.engine = SimpleNamespace(shutdown=done.set)
-        watch.Watch.registered = True
+        watch.StatusWriter.engine = SimpleNamespace(shutdown=done.set)
+        watch.StatusWriter.registered = True
         done.wait(600)
 import threading
 done = threading.Event()
@@ -180,7 +180,7 @@ def test_it_ends_with_0_only_if_it_was_asked_to(founded, how, signalled, code):
         said = here.stderr.read()
     assert ended == code if code is not None else ended > 0
     assert ("ended by itself" in said) == (code != 0)
-    held = processes.lock(kit.path)
+    held = processes.lock_kit(kit.path)
     assert held is not None
     held.close()
 
@@ -198,7 +198,7 @@ def test_start_becomes_the_resident_process(founded, monkeypatch):
     program, command, environment = became[0]
     assert (program, command[1:]) == (sys.executable, ["-m", processes.SERVICE, str(kit.path)])
     assert environment == processes._environment(kit)
-    held = processes.lock(kit.path)
+    held = processes.lock_kit(kit.path)
     assert held is not None
     with pytest.raises(KitError, match="is already running"):
         processes.start(kit)
@@ -217,9 +217,9 @@ def test_what_start_no_longer_takes_says_what_to_do(founded, given):
 
 def test_the_probe_names_what_is_wrong(founded):
     kit = founded.kit("north")
-    assert "no server answers at localhost" in service.trouble_with(kit)
+    assert "no server answers at localhost" in service.connection_problem(kit)
     nowhere = dataclasses.replace(kit, host="no-such-host.invalid")
-    assert "cannot resolve" in service.trouble_with(nowhere)
+    assert "cannot resolve" in service.connection_problem(nowhere)
 
 
 def _watched(*events: str, token: str | None = None) -> dict[str, object]:
@@ -228,7 +228,7 @@ def _watched(*events: str, token: str | None = None) -> dict[str, object]:
         get_engine=lambda: SimpleNamespace(),
         get_prop=lambda name: token if name == FLContextKey.CLIENT_TOKEN else None,
     )
-    seen = watch.Watch()
+    seen = watch.StatusWriter()
     seen._answered = lambda _: True
     for event in (EventType.SYSTEM_BOOTSTRAP, *events):
         seen.handle_event(event, context)
@@ -237,8 +237,8 @@ def _watched(*events: str, token: str | None = None) -> dict[str, object]:
 
 
 def test_a_site_notices_that_it_is_not_let_in(in_tmp, monkeypatch):
-    monkeypatch.setattr(watch.Watch, "engine", None)
-    monkeypatch.setattr(watch.Watch, "registered", False)
+    monkeypatch.setattr(watch.StatusWriter, "engine", None)
+    monkeypatch.setattr(watch.StatusWriter, "registered", False)
     register = EventType.AFTER_CLIENT_REGISTER
     before, after = EventType.BEFORE_CLIENT_HEARTBEAT, EventType.AFTER_CLIENT_HEARTBEAT
     assert _watched(register, token="taken") == {}
@@ -255,11 +255,10 @@ def test_a_site_notices_that_it_is_not_let_in(in_tmp, monkeypatch):
 def test_a_clock_that_is_set_back_keeps_nobody_connected(founded, monkeypatch):
     """What was noted before lies a day ahead: a site that has gone was shown as there all day."""
     kit, now = founded.kit("server"), time.time()
-    resident = SimpleNamespace(pid=1, create_time=lambda: now)
+    resident = SimpleNamespace(pid=1, create_time=lambda: now, info={"memory_info": None})
     monkeypatch.setattr(processes, "_processes", lambda _: [resident])
-    monkeypatch.setattr(processes, "_is", lambda one, *_: True)
-    monkeypatch.setattr(processes, "_memory", lambda one: 0)
-    monkeypatch.setattr(processes, "ended", lambda _: "")
+    monkeypatch.setattr(processes, "_runs", lambda one, *_: True)
+    monkeypatch.setattr(processes.kits, "expiry_message", lambda _: "")
     heard = {"north": now, "south": now + 86_400}
     state = {"pid": 1, "at": now, "connected": True, "sites": heard}
     monkeypatch.setattr(processes, "_state", lambda _: state)
@@ -267,7 +266,7 @@ def test_a_clock_that_is_set_back_keeps_nobody_connected(founded, monkeypatch):
     site = founded.kit("north")
     assert status(site).connected
     state["at"] = now + 86_400
-    monkeypatch.setattr(processes, "trouble_with", lambda _: "gone")
+    monkeypatch.setattr(processes.kits, "connection_problem", lambda _: "gone")
     assert not status(site).connected
 
 
@@ -297,7 +296,7 @@ def test_a_clock_that_is_wrong_is_named(founded, tmp_path, days: int, said: str)
         threading.Thread(target=greet, daemon=True).start()
         kit = dataclasses.replace(founded.kit("north"), port=port, host="localhost")
         kit = _trusting(kit, tmp_path, shown)
-        assert said in service.trouble_with(kit)
+        assert said in service.connection_problem(kit)
 
 
 def _trusting(kit: Kit, folder: Path, root: Path) -> Kit:
@@ -313,12 +312,12 @@ def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_
     end = startup.expires(kit)
     monkeypatch.setattr(service, "expires", lambda _: end)
     monkeypatch.chdir(kit.path)
-    monkeypatch.setattr(watch.Watch, "registered", True)
+    monkeypatch.setattr(watch.StatusWriter, "registered", True)
     runs, left, said = ["one"], threading.Event(), []
     engine = SimpleNamespace(get_all_job_ids=lambda: runs, shutdown=left.set)
-    monkeypatch.setattr(watch.Watch, "engine", engine)
+    monkeypatch.setattr(watch.StatusWriter, "engine", engine)
     monkeypatch.setattr(watch._LOG, "warning", lambda form, *given: said.append(form % given))
-    seen = watch.Watch()
+    seen = watch.StatusWriter()
 
     def beat() -> None:
         seen.handle_event(EventType.BEFORE_CLIENT_HEARTBEAT, None)
@@ -327,10 +326,12 @@ def test_a_site_leaves_when_its_certificate_has_ended_and_its_runs_are_over(tmp_
     beat()
     assert not said
     end = datetime.datetime.now(datetime.UTC)
-    assert "the certificate of a expired on 20" in service.ended(kit)
+    assert "the certificate of a expired on 20" in service.expiry_message(kit)
     beat()
     beat()
-    assert said == [service.ended(kit)] and not left.is_set()  # it is in a run, which goes on
+    assert (
+        said == [service.expiry_message(kit)] and not left.is_set()
+    )  # it is in a run, which goes on
     runs.append("two")  # which its processes cannot join
     beat()
     assert not left.is_set()
@@ -375,7 +376,7 @@ def test_server_and_sites_find_each_other(running):
     assert now.running and now.pid in [one.pid for one in _marked(running.kit("north"))]
     assert 20e6 < now.memory < 400e6
     assert (now.runs, now.trouble) == (0, "")
-    until(lambda: service.trouble_with(running.kit("north")) == "")
+    until(lambda: service.connection_problem(running.kit("north")) == "")
 
 
 @pytest.mark.slow
@@ -415,7 +416,10 @@ def test_whoever_listens_asks_for_a_certificate_of_the_consortium(running):
 
 def _in_trouble(kit: Kit, said: str) -> None:
     """Wait until the probe says so: a busy server answers too slowly."""
-    until(lambda: said in service.trouble_with(kit), what=lambda: service.trouble_with(kit))
+    until(
+        lambda: said in service.connection_problem(kit),
+        what=lambda: service.connection_problem(kit),
+    )
 
 
 def _mixed(kit: Kit, other: Kit, path: Path) -> Path:
@@ -492,11 +496,11 @@ def test_a_site_whose_certificate_has_ended_is_not_let_in(running):
         project.write_text(project.read_text().replace("days = 365", f"days = {seconds / 86400}"))
         kit = add_site(running.path, f"late-{seconds}")
         project.write_text(project.read_text().replace(f"days = {seconds / 86400}", "days = 365"))
-        if service.trouble_with(kit) == "":
+        if service.connection_problem(kit) == "":
             break
     else:
         pytest.fail("the server takes no certificate")
-    until(lambda: service.ended(kit) != "")
+    until(lambda: service.expiry_message(kit) != "")
     time.sleep(1.1)  # a certificate's end is a whole second
     _in_trouble(kit, "refuses this kit's certificate")
     with pytest.raises(KitError, match="certificate expired on"):

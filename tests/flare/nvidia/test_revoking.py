@@ -25,16 +25,10 @@ from confide.cli.verbs import app
 from confide.errors import KitError
 from confide.federation.events import Event
 from confide.flare.kit import Consortium, Kit, open_consortium
-from confide.flare.nvidia import consortium, processes
-from confide.flare.nvidia.consortium import (
-    Door,
-    admit_site,
-    create_consortium,
-    renew_kit,
-    revoke_site,
-    revoked,
-)
-from confide.flare.nvidia.processes import status
+from confide.flare.nvidia import processes
+from confide.flare.nvidia.consortium import create_consortium, renew_kit
+from confide.flare.nvidia.processes import admit_site, revoke_site, revoked, status
+from confide.flare.nvidia.watch import RevocationWatch
 from contract.corpus import tiny
 from flare.real import Real, running
 from flare.residents import start, stop
@@ -61,7 +55,7 @@ def test_who_is_revoked_stands_in_the_engines_own_list(server):
     assert revoke_site(server, "north") is True
     assert revoke_site(server, "north") is False
     assert revoked(server) == ("north", "south")
-    path = server.path / consortium.LIST
+    path = server.path / processes.REVOKED
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     manager = ClientManager()
     manager.set_disabled_clients_file(str(path))
@@ -75,7 +69,7 @@ def test_who_is_revoked_stands_in_the_engines_own_list(server):
 def test_what_no_site_is_called_is_not_revoked(server, name):
     with pytest.raises(KitError, match=r"have this name"):
         revoke_site(server, name)
-    assert not (server.path / consortium.LIST).exists()
+    assert not (server.path / processes.REVOKED).exists()
 
 
 def test_only_who_is_revoked_is_admitted(server):
@@ -91,11 +85,11 @@ def test_only_who_is_revoked_is_admitted(server):
 
 @pytest.mark.parametrize("torn", [b"", b"[]", b'{"disabled_clients": [1]}', b"{}", b"\xff"])
 def test_a_damaged_list_is_never_read_as_an_empty_one(server, torn):
-    (server.path / consortium.LIST).write_bytes(torn)
+    (server.path / processes.REVOKED).write_bytes(torn)
     for refused in (revoked, processes.start, status, lambda kit: revoke_site(kit, "north")):
         with pytest.raises(KitError, match="list of revoked sites cannot be read"):
             refused(server)
-    assert (server.path / consortium.LIST).read_bytes() == torn
+    assert (server.path / processes.REVOKED).read_bytes() == torn
 
 
 def test_only_a_servers_kit_revokes(founded):
@@ -105,7 +99,7 @@ def test_only_a_servers_kit_revokes(founded):
             said = CliRunner().invoke(app, ["server", verb, kit, "south"])
             assert said.exit_code == 2
             assert "expected: a server's kit" in " ".join(said.output.split())
-        assert not (founded.kit(name).path / consortium.LIST).exists()
+        assert not (founded.kit(name).path / processes.REVOKED).exists()
 
 
 def test_the_verbs_say_what_was_done(server):
@@ -166,31 +160,31 @@ def test_a_server_that_runs_follows_the_list(server):
     engine: Any = Engine(
         "north", "south", runs={"one": ["north", "south"], "two": ["south"], "three": ["north"]}
     )
-    door = Door(server.path / consortium.LIST)
-    assert door.look(engine) is True  # it has seen that there is none
-    assert door.look(engine) is False
+    door = RevocationWatch(server.path / processes.REVOKED)
+    assert door.follow(engine) is True  # it has seen that there is none
+    assert door.follow(engine) is False
     revoke_site(server, "north")
-    assert door.look(engine) is True
+    assert door.follow(engine) is True
     assert engine.connected() == {"south"}
     until(lambda: sorted(engine.ended) == ["one", "three"])
     assert engine.client_manager.is_client_disabled("north")
-    assert door.look(engine) is False
+    assert door.follow(engine) is False
     revoke_site(server, "south")
     admit_site(server, "north")
-    assert door.look(engine) is True
+    assert door.follow(engine) is True
     assert engine.client_manager.disabled_clients == {"south"}
 
 
 def test_a_list_that_cannot_be_read_changes_nothing(server):
     engine: Any = Engine("north", runs={})
-    door = Door(server.path / consortium.LIST)
+    door = RevocationWatch(server.path / processes.REVOKED)
     revoke_site(server, "north")
-    door.look(engine)
-    (server.path / consortium.LIST).write_text("{")
-    assert door.look(engine) is False
+    door.follow(engine)
+    (server.path / processes.REVOKED).write_text("{")
+    assert door.follow(engine) is False
     assert engine.client_manager.disabled_clients == {"north"}
-    (server.path / consortium.LIST).unlink()  # by hand: nobody is revoked
-    assert door.look(engine) is True
+    (server.path / processes.REVOKED).unlink()  # by hand: nobody is revoked
+    assert door.follow(engine) is True
     assert engine.client_manager.disabled_clients == set()
 
 
@@ -198,9 +192,9 @@ def test_a_server_that_runs_never_writes_the_list(server):
     """It would write over a name that was added between its reading and its writing."""
     revoke_site(server, "north")
     engine: Any = Engine("north", "south", runs={})
-    path = server.path / consortium.LIST
+    path = server.path / processes.REVOKED
     engine.client_manager.set_disabled_clients_file(str(path))  # as FLARE does at its start
-    door = Door(path)
+    door = RevocationWatch(path)
     disable = engine.disable_clients
 
     def late(names: list[str]) -> None:
@@ -209,9 +203,9 @@ def test_a_server_that_runs_never_writes_the_list(server):
 
     engine.disable_clients = late
     revoke_site(server, "south")
-    assert door.look(engine) is True
+    assert door.follow(engine) is True
     assert revoked(server) == ("north", "south", "west")
-    assert door.look(engine) is True
+    assert door.follow(engine) is True
     assert engine.client_manager.disabled_clients == {"north", "south", "west"}
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from confide.errors import GuardError, KitError, os_errors_as, printable
 from confide.files import bytes_of, inside, json_of
 from confide.flare.kit import STORE, Kit
-from confide.flare.nvidia.processes import lives, lock
+from confide.flare.nvidia.processes import lives, lock_kit
 
 RUNS = "runs"
 _RESULT, _META, _ENDED = "result.json", "meta", "FINISHED"
@@ -84,7 +84,7 @@ def delete_runs(kit: Kit, those: Iterable[HeldRun]) -> None:
     A run's own folder goes last, so a run that could not be deleted completely is still listed.
     Raises KitError if the server is running or a folder cannot be deleted.
     """
-    alone = lock(kit.path)
+    alone = lock_kit(kit.path)
     if alone is None or lives(kit):
         raise KitError(
             "the server is running, and nothing is deleted under a running server",

@@ -1,54 +1,50 @@
-"""Founding a consortium, making kits under its authority, and revoking sites."""
+"""Create a consortium: its root key, which signs every kit, and the kits of its members.
+
+NVIDIA FLARE provisions the kits in a folder that is deleted afterwards, since its state holds a
+copy of every site's private key. Only the root key and its certificate are kept.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import datetime
+import io
 import json
+import logging
 import shutil
-import threading
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import tomli_w
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, PublicKeyTypes
 
-from confide.errors import KitError, os_errors_as
-from confide.files import Tree, bytes_of, json_of, write_atomically
-from confide.flare.kit import (
-    DAYS,
-    DESCRIPTION,
-    KITS,
-    PORT,
-    PROJECT,
-    SCHEMA,
-    SERVER,
-    Consortium,
-    Kind,
-    Kit,
-    check_host,
-    check_names,
-    check_site,
-    no_engine,
-    open_consortium,
-    open_kit,
-    write_policies,
-    write_private,
-)
+from confide.errors import KeyFileError, KitError, LockedKeyError, os_errors_as
+from confide.federation.keys import load_private, save_private
+from confide.files import Tree, bytes_of, for_the_owner, write_atomically
+from confide.flare import kit as kits
+from confide.flare.kit import DAYS, KITS, PORT, PROJECT, SCHEMA, SERVER, Consortium, Kind, Kit
 from confide.version import __version__
 
-if TYPE_CHECKING:
-    from nvflare.private.fed.server.server_engine import ServerEngine
-
-
 try:
-    from confide.flare.nvidia import authority
+    from nvflare.lighter.constants import CtxKey
+    from nvflare.lighter.entity import Participant, Project
+    from nvflare.lighter.impl.cert import CertBuilder
+    from nvflare.lighter.impl.static_file import StaticFileBuilder
+    from nvflare.lighter.impl.workspace import WorkspaceBuilder
+    from nvflare.lighter.provisioner import Provisioner
+    from nvflare.lighter.utils import Identity, generate_cert, generate_keys, serialize_cert
 except ImportError as error:
-    raise no_engine() from error
+    raise kits.no_engine() from error
 
+ROOT_KEY, ROOT_CERTIFICATE = "root.key", "root.crt"
+ROOT_DAYS = 3650
 _NOT_OURS = ("*.sh", "*.ipynb", "readme*", "*.md")
 """FLARE's scripts and their descriptions, which would start its processes without our part."""
 
 
+@for_the_owner()
 def create_consortium(
     name: str,
     *,
@@ -60,7 +56,7 @@ def create_consortium(
     days: float = DAYS,
     passphrase: bytes | None = None,
 ) -> Consortium:
-    """Found a consortium in the folder `out` (by default its name): the project file and all kits.
+    """Create a consortium in the folder `out` (by default its name): the project file and all kits.
 
     Sites and the lead reach the server at `host`, on this one port. A passphrase encrypts the root
     key. Raises KitError if a name, the host or the port is not allowed or the folder exists;
@@ -80,32 +76,34 @@ def create_consortium(
         with os_errors_as(KitError, "the consortium's folder could not be written", where=out):
             beside.mkdir(parents=True, mode=0o700)
             new = dataclasses.replace(made, path=beside)
-            authority.found(new.authority, name, days=days, passphrase=passphrase)
+            create_root_key(new.authority, name, days=days, passphrase=passphrase)
             names = (SERVER, *made.sites, made.lead)
             _provision(new, beside / KITS, names=names, passphrase=passphrase)
             _write_project(new)
             beside.rename(out)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return open_consortium(out)
+    return kits.open_consortium(out)
 
 
+@for_the_owner()
 def add_site(consortium: Path, site: str) -> Kit:
     """Make the kit of a further site. All other kits stay as they are. Raises KitError."""
-    held = open_consortium(consortium)
+    held = kits.open_consortium(consortium)
     grown = dataclasses.replace(held, sites=(*held.sites, site))
     _check(grown)
-    kit = _make(grown, site)
+    kit = _make_kit(grown, site)
     _write_project(grown)
     return kit
 
 
+@for_the_owner()
 def renew_kit(consortium: Path, name: str) -> Kit:
     """Make a new kit for `server`, a site or the lead, with a new key and certificate.
 
     The old kit works until its own certificate expires; it is not overwritten. Raises KitError.
     """
-    held = open_consortium(consortium)
+    held = kits.open_consortium(consortium)
     known = (SERVER, *held.sites, held.lead)
     if name not in known:
         raise KitError(
@@ -114,10 +112,39 @@ def renew_kit(consortium: Path, name: str) -> Kit:
             got=name,
             where=str(held.path),
         )
-    return _make(held, name)
+    return _make_kit(held, name)
 
 
-def _make(made: Consortium, name: str) -> Kit:
+def create_root_key(
+    folder: Path, name: str, *, days: float, passphrase: bytes | None = None
+) -> None:
+    """Make a new root key and its certificate in `folder`, valid for ten years or `days`.
+
+    A passphrase encrypts the root key. Raises KeyFileError.
+    """
+    folder.mkdir(mode=0o700)
+    private, public = generate_keys()
+    certificate = generate_cert(
+        Identity(name), Identity(name), private, public, valid_days=max(ROOT_DAYS, days), ca=True
+    )
+    save_private(folder / ROOT_KEY, private, passphrase=passphrase)
+    write_atomically(folder / ROOT_CERTIFICATE, serialize_cert(certificate))
+
+
+def _check(made: Consortium) -> None:
+    kits.check_member_names(made.name, made.sites, lead=made.lead, host=made.host)
+    kits.check_host(made.host)
+    if not 0 < made.port < 65536:
+        raise KitError("this is not a port", expected="1 to 65535", got=str(made.port))
+    if not made.days > 0:
+        raise KitError(
+            "a certificate must be valid for some time",
+            expected="a number of days above 0",
+            got=f"{made.days:g}",
+        )
+
+
+def _make_kit(made: Consortium, name: str) -> Kit:
     """One more kit under the authority of an existing consortium."""
     path = made.path / KITS / name
     if path.exists():
@@ -134,7 +161,7 @@ def _make(made: Consortium, name: str) -> Kit:
             (beside / name).rename(path)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
-    return open_kit(path)
+    return kits.open_kit(path)
 
 
 def _provision(
@@ -142,210 +169,130 @@ def _provision(
 ) -> None:
     """Provision the kits of these names (`server`, sites, the lead) into `out`.
 
-    FLARE cannot provision without a server; if the server's kit is not wanted, it is deleted.
+    Asks for the passphrase of an encrypted root key if it is not given. Raises KitError,
+    LockedKeyError.
     """
-    user = f"{made.lead}@confide.lead"
-    sites = [name for name in names if name in made.sites]
-    people = authority.participants(made, sites=sites, user=user if made.lead in names else "")
-    folders = authority.provision(
-        made.authority, out, name=made.name, participants=people, passphrase=passphrase
+    key, certificate = _root(made.authority, passphrase)
+    org, days, user = kits.organisation(made.name), {"days": made.days}, f"{made.lead}@confide.lead"
+    server = Participant("server", made.host, org, {"fed_learn_port": made.port, **days})
+    people = {SERVER: server}  # FLARE cannot provision without one
+    for name in names:
+        if name == made.lead:
+            people[name] = Participant("admin", user, org, {"role": "lead", **days})
+        elif name != SERVER:
+            people[name] = Participant("client", name, org, dict(days))
+    project = Project(
+        made.name,
+        "a consortium of confide",
+        list(people.values()),
+        serialized_root_cert=certificate,
+        root_private_key=key,
     )
-    identity: str = people[0].name  # FLARE cuts long host names
-    owners: dict[str, tuple[Kind, str]] = {site: ("site", site) for site in sites}
-    owners |= {identity: ("server", SERVER), user: ("lead", made.lead)}
-    for own, folder in folders.items():
-        kind, name = owners[own]
-        if name not in names:
-            shutil.rmtree(folder)
-            continue
-        folder.rename(out / name)
-        kit = Kit(out / name, kind, name, made.name, made.host, made.port, identity)
-        _finish(dataclasses.replace(kit, user=user) if kind == "lead" else kit)
+    builders = [
+        WorkspaceBuilder(),
+        StaticFileBuilder(config_folder="config", require_signed_jobs=True),
+        _Certificates(),
+    ]
+    errors, logger = io.StringIO(), logging.Logger("provision", logging.ERROR)
+    logger.addHandler(logging.StreamHandler(errors))
+    with tempfile.TemporaryDirectory(dir=made.path, prefix=".provision-") as work:
+        context = Provisioner(work, builders).provision(project, logger=logger)
+        folders = context.get_result_location()
+        if context.get(CtxKey.BUILD_ERROR) or not folders:
+            said = "; ".join(errors.getvalue().splitlines())
+            raise KitError("the kits could not be provisioned", got=said)
+        out.mkdir(mode=0o700, exist_ok=True)
+        for name in names:
+            kind: Kind = "server" if name == SERVER else "lead" if name == made.lead else "site"
+            shutil.move(Path(folders) / people[name].name, out / name)
+            kit = Kit(
+                out / name, kind, name, made.name, made.host, made.port,
+                identity=server.name,  # FLARE cuts long host names
+                user=user if kind == "lead" else "",
+            )  # fmt: skip
+            _finish(kit)
+
+
+def _root(folder: Path, passphrase: bytes | None) -> tuple[PrivateKeyTypes, bytes]:
+    """The root key and its certificate. Raises KitError, LockedKeyError."""
+    try:
+        certificate = bytes_of(folder / ROOT_CERTIFICATE)
+        public = x509.load_pem_x509_certificate(certificate).public_key()
+        key = load_private(folder / ROOT_KEY, passphrase=passphrase)
+    except LockedKeyError:
+        raise
+    except (OSError, ValueError, KeyFileError) as error:
+        raise KitError(
+            "the consortium's authority is missing or damaged, and no kit can be made without it",
+            where=str(folder),
+            fix="restore it from your backup; kits already made keep working",
+        ) from error
+    if key.public_key() != public:
+        raise KitError(
+            "the authority's key and its certificate do not match",
+            where=str(folder),
+            fix="restore both from your backup",
+        )
+    return key, certificate
+
+
+class _Certificates(CertBuilder):  # type: ignore[misc]
+    """FLARE's certificates, but valid for as long as asked instead of always 360 days."""
+
+    def get_pri_key_cert(
+        self, participant: Participant
+    ) -> tuple[tuple[PrivateKeyTypes, PublicKeyTypes], x509.Certificate]:
+        """A new key pair and its certificate, which never outlives the root's."""
+        private, public = generate_keys()
+        now = datetime.datetime.now(datetime.UTC)
+        end = now + datetime.timedelta(days=participant.get_prop("days"))
+        certificate = self._generate_cert(
+            participant.subject,
+            participant.org,
+            self.issuer,
+            self.pri_key,
+            public,
+            role=participant.get_prop("role"),
+            server=participant if participant.type == "server" else None,
+            not_valid_before=now - datetime.timedelta(minutes=5),
+            not_valid_after=min(end, self.root_cert.not_valid_after_utc),
+        )
+        return private, certificate
 
 
 def _finish(kit: Kit) -> None:
     """Add our policies, remove FLARE's scripts and samples, and close all to others."""
-    for folder in (kit.path, kit.path / "startup"):
-        for pattern in _NOT_OURS:
-            for path in folder.glob(pattern):
-                path.unlink()
-    for sample in (kit.path / "local").iterdir():
-        sample.unlink()
-    write_policies(kit.path, kit.kind)
+    unwanted = [
+        *(kit.path / "local").iterdir(),
+        *(path for pattern in _NOT_OURS for path in kit.path.glob(pattern)),
+        *(path for pattern in _NOT_OURS for path in (kit.path / "startup").glob(pattern)),
+    ]
+    for path in unwanted:
+        path.unlink()
+    kits.write_policies(kit.path, kit.kind)
     described = {"schema": SCHEMA, "confide": __version__} | _fields(kit)
-    write_private(kit.path / "local" / DESCRIPTION, json.dumps(described, indent=2) + "\n")
-    write_private(kit.path / "README.txt", _readme(kit))
-    for path in (kit.path, *kit.path.rglob("*")):
-        path.chmod(0o700 if path.is_dir() else 0o600)
-
-
-def _readme(kit: Kit) -> str:
+    file = kit.path / "local" / kits.DESCRIPTION
+    write_atomically(file, (json.dumps(described, indent=2) + "\n").encode())
     verb = f"confide {kit.kind} start KIT"
     if kit.kind == "lead":
         verb = "confide coordinate SETTINGS.toml --kit KIT"
-    return (
+    readme = (
         f"The startup kit of {kit.name} ({kit.kind}) in the consortium {kit.consortium}.\n"
         f"The server is at {kit.host}, port {kit.port}.\n"
         "It holds a private key: keep it where only its owner can read it.\n\n"
         f"    {verb}\n"
     )
+    write_atomically(kit.path / "README.txt", readme.encode())
+    for path in (kit.path, *kit.path.rglob("*")):
+        path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def _write_project(made: Consortium) -> None:
     text = "# A consortium of confide. The folder `authority` beside this file is secret.\n"
     project = {"schema": SCHEMA} | _fields(made) | {"sites": list(made.sites)}
-    beside = made.path / (PROJECT + ".tmp")
-    write_private(beside, text + tomli_w.dumps(project))
-    beside.replace(made.path / PROJECT)
+    write_atomically(made.path / PROJECT, (text + tomli_w.dumps(project)).encode())
 
 
 def _fields(thing: Kit | Consortium) -> Tree:
     """All fields but the path."""
-    fields = dataclasses.asdict(thing)
-    del fields["path"]
-    return fields
-
-
-def _check(made: Consortium) -> None:
-    check_names(made.name, made.sites, lead=made.lead, host=made.host)
-    check_host(made.host)
-    if not 0 < made.port < 65536:
-        raise KitError("this is not a port", expected="1 to 65535", got=str(made.port))
-    if not made.days > 0:
-        raise KitError(
-            "a certificate must be valid for some time",
-            expected="a number of days above 0",
-            got=f"{made.days:g}",
-        )
-
-
-# --- Revoked sites
-#
-# The server no longer lets them in, whatever certificate they show.
-#
-# A certificate cannot be called back, so the server keeps a list of names: the one that NVIDIA
-# FLARE reads from a server's kit when it starts. Here a running server follows that file too: a
-# site on the list is out at its next heartbeat, and the runs it takes part in are ended.
-
-
-LIST = Path("disabled_clients.json")
-"""The list in the server's kit; its name and form are FLARE's."""
-_KEY = "disabled_clients"
-
-
-def revoked(kit: Kit) -> tuple[str, ...]:
-    """The sites that this server no longer lets in, sorted. Raises KitError: a damaged list."""
-    path = kit.path / LIST
-    try:
-        return tuple(sorted(_read(path)))
-    except (OSError, ValueError) as error:
-        raise KitError(
-            "the list of revoked sites cannot be read, so the server does not start",
-            where=str(path),
-            fix="restore it from your backup, or delete it and revoke the sites again",
-        ) from error
-
-
-def revoke_site(kit: Kit, site: str) -> bool:
-    """Revoke a site, even with a renewed kit. False if it was revoked already.
-
-    A server's kit does not know who takes part, so only the form of the name is checked. Raises
-    KitError.
-    """
-    check_site(site, host=kit.host)
-    before = revoked(kit)
-    if site in before:
-        return False
-    _write(kit, {*before, site})
-    return True
-
-
-def admit_site(kit: Kit, site: str) -> None:
-    """Let a revoked site in again. Raises KitError if it was not revoked."""
-    before = revoked(kit)
-    if site not in before:
-        raise KitError(
-            "this site is not revoked",
-            expected=f"one of: {', '.join(before)}" if before else "none: no site is revoked",
-            got=repr(site),
-            where=str(kit.path),
-        )
-    _write(kit, set(before) - {site})
-
-
-class Door:
-    """Makes a running server follow its list, which lies at `path`.
-
-    If the list cannot be read, nothing changes: sites that were out stay out.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._lock = threading.Lock()
-        self._seen: tuple[int, int] | None = None
-
-    def look(self, engine: ServerEngine) -> bool:
-        """Follow the list if it changed; whether it did. `engine` is FLARE's."""
-        with self._lock:
-            try:
-                stamp = self._stamp()
-                if stamp == self._seen:
-                    return False
-                names = _read(self._path)
-            except (OSError, ValueError):
-                return False
-            self._seen = stamp
-            manager = engine.client_manager
-            manager.set_disabled_clients_file(None)  # only our commands write the list
-            out = set(manager.disabled_clients)
-            engine.enable_clients(sorted(out - names))
-            for site in sorted(names - out):
-                runs = _runs_of(engine, site)
-                engine.disable_clients([site])
-                threading.Thread(target=_end_runs, args=(engine, runs), daemon=True).start()
-            return True
-
-    def _stamp(self) -> tuple[int, int]:
-        """A value that changes whenever the list is written; a missing list is an empty one."""
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            return 0, 0
-        return found.st_mtime_ns, found.st_ino
-
-
-def _runs_of(engine: ServerEngine, site: str) -> list[str]:
-    """The runs under way in which the site takes part, by FLARE's ids."""
-    from nvflare.apis.fl_constant import RunProcessKey
-
-    found = []
-    for run, process in list(engine.run_processes.items()):
-        taking_part = (process.get(RunProcessKey.PARTICIPANTS) or {}).values()
-        if any(one.name == site for one in taking_part):
-            found.append(run)
-    return found
-
-
-def _end_runs(engine: ServerEngine, runs: list[str]) -> None:
-    for run in runs:
-        with engine.new_context() as context:
-            engine.job_runner.stop_run(run, context)
-
-
-def _read(path: Path) -> set[str]:
-    """The names in a list; none if there is no file. Raises OSError, ValueError."""
-    try:
-        held = json_of(bytes_of(path))
-    except FileNotFoundError:
-        return set()
-    names = held.get(_KEY) if isinstance(held, dict) else None
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"expected a list {_KEY!r}")
-    return set(names)
-
-
-def _write(kit: Kit, names: set[str]) -> None:
-    path = kit.path / LIST
-    with os_errors_as(KitError, "the list of revoked sites could not be written", where=path):
-        write_atomically(path, (json.dumps({_KEY: sorted(names)}, indent=2) + "\n").encode())
-        path.chmod(0o600)
+    return {name: value for name, value in dataclasses.asdict(thing).items() if name != "path"}

@@ -24,7 +24,7 @@ from confide.errors import EngineError, GuardError, printable
 from confide.federation.events import Watcher
 from confide.files import Tree, plain_name
 from confide.flare.joining import TOPIC, check_suited, heard_told
-from confide.flare.kit import Kit, ended, open_kit
+from confide.flare.kit import Kit, expiry_message, open_kit
 from confide.flare.lead import GONE, RUNNING, Ending, end_run, follow
 from confide.flare.peers import place_of
 from confide.recipes import settings_file
@@ -180,7 +180,7 @@ def _say_nothing(message: str) -> None:
 
 
 def _unreachable(kit: Kit) -> EngineError:
-    said = ended(kit)
+    said = expiry_message(kit)
     return EngineError(
         said or "the server cannot be reached with this kit",
         where=f"{kit.host}:{kit.port}",

@@ -1,4 +1,4 @@
-"""The processes of a server's or a site's kit: starts them, stops them, reports on them.
+"""The processes of a kit: start, stop and status, and the sites that a server lets in.
 
 A kit has a resident process, which holds the kit's lock, and one more for each run under way. All
 carry the kit's path in their environment; nothing else is ever killed. Who keeps the resident
@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import importlib.util
+import json
 import math
 import os
 import socket
@@ -21,28 +22,18 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 from confide import files
-from confide.errors import KitError, os_errors_as
+from confide.errors import ConfideError, KitError, os_errors_as
 from confide.federation.keys import VARIABLE as PASSPHRASE
-from confide.files import Tree, bytes_of, json_of
-from confide.flare.kit import (
-    HEARTBEAT_TIMEOUT,
-    SERVER,
-    STORE,
-    Kit,
-    ended,
-    expires,
-    no_engine,
-    tidy,
-    trouble_with,
-    write_policies,
-)
-from confide.flare.nvidia.consortium import revoked
-from confide.flare.peers import check_key, place_of
+from confide.federation.keys import unlock
+from confide.files import Tree, bytes_of, for_the_owner, json_of, write_atomically
+from confide.flare import kit as kits
+from confide.flare.kit import HEARTBEAT_TIMEOUT, SERVER, STORE, Kit
+from confide.flare.peers import place_of
 
 try:
     import psutil
 except ImportError as error:
-    raise no_engine() from error
+    raise kits.no_engine() from error
 
 MARK = "CONFIDE_KIT"
 """The environment variable that marks a kit's processes."""
@@ -118,7 +109,25 @@ def start(kit: Kit) -> NoReturn:
     manager then starts it again. Raises KitError if it cannot start, or is running already;
     LockedKeyError.
     """
-    _prepare(kit)
+    _check(kit)
+    held = lock_kit(kit.path)
+    if held is None:
+        raise KitError(
+            f"the {kit.kind} is already running",
+            where=str(kit.path),
+            fix=f"stop it first: `confide {kit.kind} stop KIT`",
+        )
+    held.close()
+    _end(kit, wait=0.0)  # what a killed resident process left
+    if kit.kind == SERVER:
+        revoked(kit)  # a server does not start with a damaged list
+        _check_port(kit)
+    place_of(kit, make=True)
+    kits.tidy_kit(kit.path)
+    with for_the_owner():
+        for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
+            (kit.path / name).mkdir(exist_ok=True)
+        kits.write_policies(kit.path, kit.kind)  # an earlier release named classes that are gone
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", SERVICE, str(kit.path)], _environment(kit))
 
@@ -141,7 +150,7 @@ def lives(kit: Kit) -> bool:
 def status(kit: Kit) -> Status:
     """Return the state of the kit's processes, as far as this machine can tell. Raises KitError."""
     processes = _processes(kit)
-    resident = next((one for one in processes if _is(one, SERVICE)), None)
+    resident = next((one for one in processes if _runs(one, SERVICE)), None)
     state = _state(kit)
     fresh = _just(state.get("at", 0.0))
     if kit.kind == SERVER:
@@ -149,10 +158,10 @@ def status(kit: Kit) -> Status:
     mine = resident is not None and state.get("pid") == resident.pid
     connected = bool(mine and fresh and state.get("connected"))
     refused = bool(state.get("refused"))  # it ends then, and is started again
-    trouble = ended(kit)
+    trouble = kits.expiry_message(kit)
     if not trouble and (resident is not None or refused) and not connected:
-        trouble = trouble_with(kit)
-    left = expires(kit) - datetime.datetime.now(datetime.UTC)
+        trouble = kits.connection_problem(kit)
+    left = kits.expires(kit) - datetime.datetime.now(datetime.UTC)
     since = None if resident is None else resident.create_time()
     heard = state.get("sites", {}) if mine else {}
     return Status(
@@ -161,8 +170,8 @@ def status(kit: Kit) -> Status:
         running=resident is not None,
         pid=None if resident is None else resident.pid,
         since=None if since is None else datetime.datetime.fromtimestamp(since, datetime.UTC),
-        memory=sum(_memory(one) for one in processes),
-        runs=sum(_is(one, *RUN) for one in processes),
+        memory=sum(one.info["memory_info"].rss for one in processes if one.info["memory_info"]),
+        runs=sum(_runs(one, *RUN) for one in processes),
         connected=connected,
         sites=tuple(sorted(site for site, at in heard.items() if _just(at))),
         revoked=revoked(kit) if kit.kind == SERVER else (),
@@ -179,7 +188,7 @@ def _just(at: float) -> bool:
 # --- before ------------------------------------------------------------------------------
 
 
-def lock(kit: Path) -> IO[str] | None:
+def lock_kit(kit: Path) -> IO[str] | None:
     """The kit's lock, held while the file is open; None if its resident process holds it.
 
     Raises KitError if the kit's disk has no locks, or no room.
@@ -189,28 +198,6 @@ def lock(kit: Path) -> IO[str] | None:
     ):
         (kit / LOCK).parent.mkdir(mode=0o700, exist_ok=True)
         return files.lock(kit / LOCK)
-
-
-def _prepare(kit: Kit) -> None:
-    """Make a kit ready to start. Raises KitError if it cannot start or is running."""
-    _check(kit)
-    held = lock(kit.path)
-    if held is None:
-        raise KitError(
-            f"the {kit.kind} is already running",
-            where=str(kit.path),
-            fix=f"stop it first: `confide {kit.kind} stop KIT`",
-        )
-    held.close()
-    _end(kit, wait=0.0)  # what a killed resident process left
-    if kit.kind == SERVER:
-        revoked(kit)  # a server does not start with a damaged list
-        _check_port(kit)
-    place_of(kit, make=True)
-    tidy(kit.path)
-    for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
-        (kit.path / name).mkdir(mode=0o700, exist_ok=True)
-    write_policies(kit.path, kit.kind)  # an earlier release named classes that are gone
 
 
 def _check(kit: Kit) -> None:
@@ -227,15 +214,23 @@ def _check(kit: Kit) -> None:
             fix="move the kit to another folder",
         )
     if importlib.util.find_spec("nvflare") is None:
-        raise no_engine()
-    end = expires(kit)
+        raise kits.no_engine()
+    end = kits.expires(kit)
     if end <= datetime.datetime.now(datetime.UTC):
         raise KitError(
             f"the kit's certificate expired on {end:%Y-%m-%d}",
             where=str(kit.path),
             fix="ask the founder of the consortium for a new kit",
         )
-    check_key(kit)
+    settings = kit.path / "local" / "site.toml"
+    if kit.kind == "site" and settings.exists():  # a site's processes have no terminal to ask at
+        from confide.settings import load_site  # slow to import, and only a site needs it
+
+        try:
+            key = Path(load_site(settings).key)
+        except ConfideError:
+            return  # other faults are left to `setup` and to the run
+        unlock([key], ask=False)
 
 
 def _check_port(kit: Kit) -> None:
@@ -279,33 +274,20 @@ def _environment(kit: Kit) -> dict[str, str]:
 
 def _processes(kit: Kit) -> list[psutil.Process]:
     """The living processes that carry the kit's mark."""
-    return [one for one in psutil.process_iter() if _marked(one, kit)]
+    facts = ["uids", "status", "environ", "cmdline", "memory_info"]
+    return [
+        one
+        for one in psutil.process_iter(facts)
+        if one.pid != os.getpid()
+        and one.info["uids"].real == os.getuid()
+        and one.info["status"] != psutil.STATUS_ZOMBIE
+        and (one.info["environ"] or {}).get(MARK) == str(kit.path)
+    ]
 
 
-def _marked(one: psutil.Process, kit: Kit) -> bool:
-    if one.pid == os.getpid():
-        return False
-    try:
-        if one.uids().real != os.getuid() or one.status() == psutil.STATUS_ZOMBIE:
-            return False
-        return bool(one.environ().get(MARK) == str(kit.path))
-    except psutil.Error:
-        return False
-
-
-def _is(one: psutil.Process, *modules: str) -> bool:
+def _runs(one: psutil.Process, *modules: str) -> bool:
     """Return whether the process runs one of these modules."""
-    try:
-        return not set(modules).isdisjoint(one.cmdline())
-    except psutil.Error:
-        return False
-
-
-def _memory(one: psutil.Process) -> int:
-    try:
-        return int(one.memory_info().rss)
-    except psutil.Error:
-        return 0
+    return not set(modules).isdisjoint(one.info["cmdline"] or ())
 
 
 def _end(kit: Kit, *, wait: float) -> bool:
@@ -313,7 +295,7 @@ def _end(kit: Kit, *, wait: float) -> bool:
     processes = _processes(kit)
     if not processes:
         return False
-    for one in [one for one in processes if _is(one, SERVICE)] or processes:
+    for one in [one for one in processes if _runs(one, SERVICE)] or processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.terminate()
     if _until(lambda: not _processes(kit), wait):
@@ -331,7 +313,7 @@ def _end(kit: Kit, *, wait: float) -> bool:
 
 def _killed(kit: Kit) -> list[psutil.Process]:
     """Kill the kit's processes, the resident one first, so that it starts no new one."""
-    found = sorted(_processes(kit), key=lambda one: not _is(one, SERVICE))
+    found = sorted(_processes(kit), key=lambda one: not _runs(one, SERVICE))
     for one in found:
         with contextlib.suppress(psutil.NoSuchProcess):
             one.kill()
@@ -362,3 +344,77 @@ def _until(true: Callable[[], bool], seconds: float) -> bool:
             return False
         time.sleep(0.1)
     return True
+
+
+# --- Revoked sites
+#
+# The server no longer lets them in, whatever certificate they show.
+#
+# A certificate cannot be called back, so the server keeps a list of names: the one that NVIDIA
+# FLARE reads from a server's kit when it starts. A running server follows that file too (`watch`):
+# a site on the list is out at its next heartbeat, and the runs it takes part in are ended.
+
+
+REVOKED = Path("disabled_clients.json")
+"""The list in the server's kit; its name and form are FLARE's."""
+_KEY = "disabled_clients"
+
+
+def revoked(kit: Kit) -> tuple[str, ...]:
+    """The sites that this server no longer lets in, sorted. Raises KitError: a damaged list."""
+    path = kit.path / REVOKED
+    try:
+        return tuple(sorted(read_revoked(path)))
+    except (OSError, ValueError) as error:
+        raise KitError(
+            "the list of revoked sites cannot be read, so the server does not start",
+            where=str(path),
+            fix="restore it from your backup, or delete it and revoke the sites again",
+        ) from error
+
+
+def read_revoked(path: Path) -> set[str]:
+    """The names in a list; none if there is no file. Raises OSError, ValueError."""
+    try:
+        held = json_of(bytes_of(path))
+    except FileNotFoundError:
+        return set()
+    names = held.get(_KEY) if isinstance(held, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"expected a list {_KEY!r}")
+    return set(names)
+
+
+def revoke_site(kit: Kit, site: str) -> bool:
+    """Revoke a site, even with a renewed kit. False if it was revoked already.
+
+    A server's kit does not know who takes part, so only the form of the name is checked. Raises
+    KitError.
+    """
+    kits.check_site(site, host=kit.host)
+    before = revoked(kit)
+    if site in before:
+        return False
+    _write_revoked(kit, {*before, site})
+    return True
+
+
+def admit_site(kit: Kit, site: str) -> None:
+    """Let a revoked site in again. Raises KitError if it was not revoked."""
+    before = revoked(kit)
+    if site not in before:
+        raise KitError(
+            "this site is not revoked",
+            expected=f"one of: {', '.join(before)}" if before else "none: no site is revoked",
+            got=repr(site),
+            where=str(kit.path),
+        )
+    _write_revoked(kit, set(before) - {site})
+
+
+def _write_revoked(kit: Kit, names: set[str]) -> None:
+    path = kit.path / REVOKED
+    text = json.dumps({_KEY: sorted(names)}, indent=2) + "\n"
+    what = "the list of revoked sites could not be written"
+    with os_errors_as(KitError, what, where=path), for_the_owner():
+        write_atomically(path, text.encode())

@@ -21,7 +21,7 @@ from types import FrameType, ModuleType, TracebackType
 from typing import Any
 
 from confide.flare.kit import HEARTBEAT_EVERY, SERVER, Kit, open_kit, organisation
-from confide.flare.nvidia.processes import lock
+from confide.flare.nvidia.processes import lock_kit
 
 # --- Logs of a resident process
 #
@@ -131,7 +131,7 @@ def main(path: str) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
     kit = open_kit(Path(path))
-    held = lock(kit.path)
+    held = lock_kit(kit.path)
     if held is None:
         sys.exit(f"the {kit.kind} is already running")
     install()
@@ -178,12 +178,12 @@ def _arguments(kit: Kit) -> list[str]:
 
 def _end(number: int, frame: FrameType | None) -> None:
     """Shut down in good order: stop runs, and tell the server that the site is leaving."""
-    from confide.flare.nvidia.watch import Watch
+    from confide.flare.nvidia.watch import StatusWriter
 
     _told.append(number)
-    if Watch.engine is None or not Watch.registered:
+    if StatusWriter.engine is None or not StatusWriter.registered:
         os._exit(0)
-    leave = getattr(Watch.engine, "shutdown_server", None) or Watch.engine.shutdown
+    leave = getattr(StatusWriter.engine, "shutdown_server", None) or StatusWriter.engine.shutdown
     threading.Thread(target=leave, daemon=True).start()
 
 

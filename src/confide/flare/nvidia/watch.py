@@ -13,22 +13,71 @@ from typing import Any
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_component import FLComponent
-from nvflare.apis.fl_constant import FLContextKey, SystemComponents
+from nvflare.apis.fl_constant import FLContextKey, RunProcessKey, SystemComponents
 from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from confide.errors import KitError
 from confide.files import write_atomically
-from confide.flare.kit import MESSAGE_TIMEOUT, ended, open_kit
-from confide.flare.nvidia.consortium import LIST, Door
-from confide.flare.nvidia.processes import STATE
+from confide.flare.kit import MESSAGE_TIMEOUT, expiry_message, open_kit
+from confide.flare.nvidia.processes import REVOKED, STATE, read_revoked
 
 _LOG = logging.getLogger(__name__)
 KNOCKS = (EventType.CLIENT_REGISTER_RECEIVED, EventType.CLIENT_HEARTBEAT_RECEIVED)
 """Events at the server before it decides whether to accept a site."""
 
 
-class Watch(FLComponent):  # type: ignore[misc]
+class RevocationWatch:
+    """Makes a running server follow the list of revoked sites, which lies at `path`.
+
+    If the list cannot be read, nothing changes: sites that were out stay out.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._seen: tuple[int, int] | None = None
+
+    def follow(self, engine: Any) -> bool:
+        """Follow the list if it changed; whether it did. `engine` is FLARE's."""
+        with self._lock:
+            try:
+                found = self._path.stat()
+                stamp = found.st_mtime_ns, found.st_ino
+            except FileNotFoundError:  # an empty list
+                stamp = 0, 0
+            except OSError:
+                return False
+            if stamp == self._seen:
+                return False
+            try:
+                names = read_revoked(self._path)
+            except (OSError, ValueError):
+                return False
+            self._seen = stamp
+            manager = engine.client_manager
+            manager.set_disabled_clients_file(None)  # only our commands write the list
+            out = set(manager.disabled_clients)
+            engine.enable_clients(sorted(out - names))
+            for site in sorted(names - out):
+                runs = [
+                    run
+                    for run, process in list(engine.run_processes.items())
+                    for one in (process.get(RunProcessKey.PARTICIPANTS) or {}).values()
+                    if one.name == site
+                ]
+                engine.disable_clients([site])
+                threading.Thread(target=_end_runs, args=(engine, runs), daemon=True).start()
+            return True
+
+
+def _end_runs(engine: Any, runs: list[str]) -> None:
+    for run in runs:
+        with engine.new_context() as context:
+            engine.job_runner.stop_run(run, context)
+
+
+class StatusWriter(FLComponent):  # type: ignore[misc]
     """Notes every heartbeat: at a site whether the server took it, at the server whose it was.
 
     At the server it also makes sure that a revoked site is shut out at once.
@@ -42,19 +91,19 @@ class Watch(FLComponent):  # type: ignore[misc]
         super().__init__()
         self._asked = self._noted = 0.0
         self._unanswered = False
-        self._door = Door(Path.cwd() / LIST)
+        self._revocations = RevocationWatch(Path.cwd() / REVOKED)
         self._runs_at_end: set[str] | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """Note what happened."""
         if event_type == EventType.SYSTEM_BOOTSTRAP:
-            Watch.engine = fl_ctx.get_engine()
+            StatusWriter.engine = fl_ctx.get_engine()
         elif event_type == EventType.SYSTEM_START:
-            Watch.engine = fl_ctx.get_engine()
-            Watch.registered = True
+            StatusWriter.engine = fl_ctx.get_engine()
+            StatusWriter.registered = True
             self._note(connected=True)
         elif event_type in KNOCKS:
-            if Watch.engine is not None and self._door.look(Watch.engine):
+            if StatusWriter.engine is not None and self._revocations.follow(StatusWriter.engine):
                 self._note(connected=True)
         elif event_type == EventType.AFTER_CLIENT_REGISTER:
             if not fl_ctx.get_prop(FLContextKey.CLIENT_TOKEN):
@@ -79,17 +128,17 @@ class Watch(FLComponent):  # type: ignore[misc]
         said = self._ended()
         if not said:
             return
-        runs = set(Watch.engine.get_all_job_ids())
+        runs = set(StatusWriter.engine.get_all_job_ids())
         if self._runs_at_end is None:
             self._runs_at_end = runs
             _LOG.warning("%s", said)
-        if not runs & self._runs_at_end and Watch.registered:
-            Watch.registered = False
-            threading.Thread(target=Watch.engine.shutdown, daemon=True).start()
+        if not runs & self._runs_at_end and StatusWriter.registered:
+            StatusWriter.registered = False
+            threading.Thread(target=StatusWriter.engine.shutdown, daemon=True).start()
 
     def _ended(self) -> str:
         try:
-            return ended(open_kit(Path.cwd()))
+            return expiry_message(open_kit(Path.cwd()))
         except KitError:
             return ""  # a kit that cannot be read is reported elsewhere
 
@@ -106,8 +155,8 @@ class Watch(FLComponent):  # type: ignore[misc]
 
     def _note(self, *, connected: bool, refused: bool = False) -> None:
         self._noted = time.monotonic()
-        known = Watch.engine.get_clients() if hasattr(Watch.engine, "get_clients") else ()
-        manager = getattr(Watch.engine, "client_manager", None)
+        manager = getattr(StatusWriter.engine, "client_manager", None)  # only a server has one
+        known = StatusWriter.engine.get_clients() if manager else ()
         state = {
             "pid": os.getpid(),
             "at": time.time(),
