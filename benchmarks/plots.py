@@ -181,7 +181,9 @@ def winners() -> None:
 
 
 def noise() -> None:
-    head, *rows = table("docs/noise.md", "**What it costs** among ten sites", "corpus")
+    head, *rows = table(
+        "docs/differential-privacy.md", "**What it costs** among ten sites", "corpus"
+    )
     axes = plt.subplots()[1]
     x = list(range(len(head) - 2))
     for row in rows:
@@ -196,7 +198,8 @@ def noise() -> None:
 
 def liars() -> None:
     rows = {
-        row[0]: row[1:] for row in table("docs/robust.md", "## Measured", "one site of five")[1:]
+        row[0]: row[1:]
+        for row in table("docs/robust-aggregation.md", "## Measured", "one site of five")[1:]
     }
     shown = {
         "all five honest": "all honest",

@@ -29,7 +29,7 @@ BLOCK = re.compile(
 MARKS = ("slow", "data", "file", "demo", "skip", "fails")
 SECONDS = 1200
 DEFINED = (ast.ClassDef, ast.FunctionDef)
-PROTECTION = ("security", "secure-sums", "noise")
+PROTECTION = ("security", "secure-aggregation", "differential-privacy")
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def prepare(chosen: list[Block], folder: Path, request: pytest.FixtureRequest) -
         request.getfixturevalue("demo_run")(folder / "demo-run")
 
 
-LONG = ("docs/cli.md", "docs/audit.md", "docs/deployment.md", "docs/formats/")
+LONG = ("docs/cli.md", "docs/privacy-audit.md", "docs/deployment.md", "docs/formats/")
 """Pages whose examples take long: they use every verb, or read whole corpora."""
 
 

@@ -19,6 +19,11 @@ DOCS = "docs/"
 OUTER = {"README.md": "start.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
 """Pages outside docs/ by their path in the repository, and what they are called on the site."""
 MOVED = {
+    "audit.md": "privacy-audit.md",
+    "nested.md": "nested-entities.md",
+    "noise.md": "differential-privacy.md",
+    "robust.md": "robust-aggregation.md",
+    "secure-sums.md": "secure-aggregation.md",
     "privacy.md": "security.md",
     "security-office.md": "security.md",
     "threats.md": "security.md",

@@ -552,7 +552,7 @@ def planned(plan: PrivacyPlan) -> list[Table]:
         against.add_column(name, justify="right")
     for one in plan.against:
         against.add_row(str(one.colluding), str(one.sites), _short(one.epsilon))
-    elsewhere = titled("F1 on published corpora, at δ = 1e-05 (docs/noise.md)")
+    elsewhere = titled("F1 on published corpora, at δ = 1e-05 (docs/differential-privacy.md)")
     elsewhere.add_column("corpus")
     for name in ("units", "no noise", "ε = 8", "ε = 3", "ε = 1"):
         elsewhere.add_column(name, justify="right")

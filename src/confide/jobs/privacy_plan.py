@@ -399,7 +399,7 @@ def _planned(tree: Tree, *, epsilon: float | None, units: int | None) -> Privacy
         raise together([*faults, SettingsError(
             what if given.has("privacy") else f"{what} [privacy]",
             expected="ε: 1 is a strong promise, 3 one against casual attacks, 8 a bound on paper"
-            " (docs/noise.md)",
+            " (docs/differential-privacy.md)",
             fix="add --epsilon 8: it proposes all the rest, each with its reason",
         )])  # fmt: skip
     found = given

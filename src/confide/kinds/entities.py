@@ -453,7 +453,7 @@ class EntityKind:
 # Every training row belongs to one unit. What a unit adds to a sum is a function of its own rows
 # alone, so that with one unit more or less nothing else of the sum changes; but for the last bits
 # of floating-point numbers that are worked out for several sentences together, states of an
-# encoder among them. The account does not count these (docs/noise.md).
+# encoder among them. The account does not count these (docs/differential-privacy.md).
 
 
 def units_of(

@@ -286,7 +286,8 @@ def _check_private(settings: RunSettings, kind: type[Method]) -> None:
     if private and settings.privacy is None:
         raise SettingsError(
             f"{settings.method} trains under noise, and the settings have no [privacy]",
-            fix="add the table (docs/noise.md); `confide privacy plan` shows what it costs",
+            fix="add the table (docs/differential-privacy.md); `confide privacy plan` shows what it"
+            " costs",
         )
 
 
@@ -300,7 +301,8 @@ def _check_combine(settings: RunSettings, kind: type[Method]) -> None:
             f"{settings.method} takes no mean of what its sites learn",
             expected='federation.combine = "mean"',
             got=repr(how),
-            fix="leave federation.combine out, or use a method that averages (docs/robust.md)",
+            fix="leave federation.combine out, or use a method that averages"
+            " (docs/robust-aggregation.md)",
         )
     sites = len(settings.site) or (settings.split.sites if settings.split else 0)
     if sites:

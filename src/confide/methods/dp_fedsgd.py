@@ -10,7 +10,7 @@ document, a sentence or a patient.
 In a round every site draws each of its units with the probability q, by a key of its own; clips
 each drawn unit's gradient to the norm C; adds them up, and adds its part of the noise. The server
 sees the sum over all sites, divides it by q times the number of units that the settings name, and
-takes a step. docs/noise.md has the account.
+takes a step. docs/differential-privacy.md has the account.
 
 What leaves a site: its part of the noisy sum. With `privacy.held_out = "open"` also counts of
 right, predicted and gold answers on held-out text, which the account does not cover.

@@ -4,7 +4,7 @@ A site draws each of its units with the probability q, by a key of its own; clip
 gradient to the norm C, in whole numbers; adds them up and adds Skellam noise. Nothing that depends
 on the sum goes anywhere before the site's account has been charged, and the same ask gets the same
 sum. A site whose text cannot be used adds noise to zeros: the other sites' accounts count its part,
-and a refusal would tell of the text. docs/noise.md has the account.
+and a refusal would tell of the text. docs/differential-privacy.md has the account.
 """
 
 from __future__ import annotations

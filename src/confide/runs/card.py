@@ -273,7 +273,7 @@ def _noise(spent: Private | None) -> str:
         f" {safe(spent.unit)} of the training text, in {spent.rounds} rounds of noise"
         f" {spent.noise:g} clips, each drawing a {safe(spent.unit)} with probability"
         f" {spent.rate:g}. It covers this run alone, and sites and code that are honest as"
-        f" docs/noise.md says. {held_out.get(spent.held_out, '')}"
+        f" docs/differential-privacy.md says. {held_out.get(spent.held_out, '')}"
     )
 
 

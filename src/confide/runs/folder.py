@@ -499,8 +499,8 @@ def read_sentences(file: Path, matching: Matching = "strict") -> Sentences:
 #
 # Measurements of `confide audit`, and sentences on them. Numbers, no text.
 #
-# docs/audit.md describes it. On one machine the file covers all sites; a real site's own run
-# folder holds the numbers of that site alone.
+# docs/privacy-audit.md describes it. On one machine the file covers all sites; a real site's own
+# run folder holds the numbers of that site alone.
 
 
 AUDIT = "audit.json"

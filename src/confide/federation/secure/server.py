@@ -2,7 +2,7 @@
 
 `Summing` asks through the federation, so that every exchange is checked, noted and timed as any
 other step. It never sees a site's numbers: masked lanes come, and the masks go once the sites that
-are left have given their shares. docs/secure-sums.md says what that promises, and against whom.
+are left have given their shares. docs/secure-aggregation.md says what that promises.
 """
 
 from __future__ import annotations
