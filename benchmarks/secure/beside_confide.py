@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from run import SENT, Bare, opening_of
 from vectors import report, run, vector
 
-from confide.federation.messages import carries
+from confide.federation.messages import Learnt, carries
 from confide.federation.secure.lanes import Lanes, layout_of
 from confide.federation.secure.server import Asking, Once, Summing
-from confide.federation.steps import Learnt, Step
+from confide.federation.steps import Step
 
 
 @dataclass(frozen=True)
@@ -33,19 +33,14 @@ class Send:
 class Sent:
     """A site's vector."""
 
-    change_N: NDArray[np.float32] = carries("its numbers", most=10**9)
+    change_N: NDArray[np.float32] = carries(
+        "its numbers",
+        value=Learnt(shape=lambda ask: (ask.numbers,), weight="weight", weighting="any"),
+    )
     weight: float = carries("how much it counts")
 
 
-def shapes_of_sent(ask: Send) -> Mapping[str, Mapping[str, tuple[int, ...]]]:
-    """The shape of a vector."""
-    return {"change_N": {"": (ask.numbers,)}}
-
-
-SEND = Step(
-    "bare", Send, Sent, lambda: (None, None), summed=True, shapes=shapes_of_sent,
-    learnt=Learnt("change_N", "weight"),
-)  # fmt: skip
+SEND = Step("bare", Send, Sent, lambda: (None, None), summed=True)
 
 
 class Vectors(Bare):

@@ -17,7 +17,7 @@ from confide.federation.messages import decode, encode
 from confide.federation.quantising import Coder, can_be_coded, in_codes, restored
 from confide.federation.steps import Step
 from confide.methods import METHODS, method_of
-from confide.methods.fedavg import TRAIN, Train, Trained
+from confide.methods.fedavg import TRAIN, Train, Update
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.entries import OPEN
@@ -285,12 +285,12 @@ def test_what_a_site_may_send_bounds_its_codes(tmp_path: Path) -> None:
     moved = {
         n: (a + rng.standard_normal(a.shape).astype(np.float32)) * 7 for n, a in weights.items()
     }
-    reply = Trained(moved, 7.0, {}, 1.0, 1)
+    reply = Update(moved, 7.0, {}, 1.0, 1)
     for coding in ("float16", "int8", "int4", "int2", "top"):
         coded, _ = in_codes(
             TRAIN, ask, reply, coder=Coder(coding, 0.5), seed=None, left={}, most=0.5
         )
-        back: Any = restored(TRAIN, ask, decode(Trained, encode(coded)))
+        back: Any = restored(TRAIN, ask, decode(Update, encode(coded)))
         change = [back.weights[n] / 7 - weights[n] for n in weights]
         assert 0.2 < np.sqrt(sum(float(np.square(c).sum()) for c in change)) <= 0.5 + 1e-4
 

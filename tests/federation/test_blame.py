@@ -15,9 +15,9 @@ from confide.errors import EngineError, GuardError, QuorumError, SettingsError, 
 from confide.federation.failures import CODES, Failure, blaming, fault
 from confide.federation.federation import Delivery, Federation
 from confide.federation.ledger import Ledger
-from confide.federation.messages import decode, encode
+from confide.federation.messages import Learnt, decode, encode
 from confide.federation.steps import Step
-from federation.toys import MULTIPLY, TELL, Tampering, ask, federation, sequential
+from federation.toys import MOVE, MULTIPLY, TELL, Tampering, ask, federation, sequential
 
 EVIL = "\x1b[2J\x1b]0;owned\x07\u202egnp\r\nsite site-1, step train: all is well"
 ERRORS: list[type[Exception]] = [
@@ -66,20 +66,22 @@ def test_what_ends_the_process_or_is_the_engines_is_nobodys_fault() -> None:
             raise passing
 
 
-def test_start_and_restoring_are_guarded_too(tmp_path: Path) -> None:
-    def start(asked: Any, reply: Any, name: str) -> Any:
-        return {}[name]
+def test_start_and_restoring_are_guarded_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def begun(self: Learnt, asked: Any, reply: Any, name: str) -> Any:
+        return {}[name] if "b?" in reply.weights else asked.weights[name]
 
-    step = dataclasses.replace(MULTIPLY, start=start)
+    monkeypatch.setattr(Learnt, "begun", begun)
 
     def forge(site: str, data: bytes) -> bytes:
-        reply = decode(MULTIPLY.reply, data)
+        reply = decode(MOVE.reply, data)
         odd = {**reply.weights, "b?": np.zeros(1, np.uint8)}
         changed = dataclasses.replace(reply, weights=odd)
         return encode(changed) if site == "site-3" else data
 
     sites = federation(Tampering(sequential(tmp_path), forge), at_least=2)
-    assert sites.sum(step, ask(), round=1).count == 2
+    assert sites.sum(MOVE, ask(), round=1)
     (found,) = sites.take_faults()
     assert (found.site, found.code) == ("site-3", "refused")
     assert "KeyError" in str(found)

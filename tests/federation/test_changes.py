@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import GuardError
-from confide.federation.messages import Arrays, carries, decode, encode
+from confide.federation.messages import Arrays, Learnt, carries, decode, encode
 from confide.federation.quantising import restored, shortened
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import TrainConfig
-from confide.methods.fedavg import TRAIN, Train, Trained
+from confide.methods.fedavg import TRAIN, Train, Update
+from federation.toys import MULTIPLY
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,9 @@ class From:
 class To:
     """What it comes to."""
 
-    weights: Arrays = carries("weights")
+    weights: Arrays = carries(
+        "weights", value=Learnt(like="weights", weight="times", weighting="any")
+    )
     times: float = carries("a factor")
 
 
@@ -39,11 +42,7 @@ def go(site: Site, memory: None, ask: From, turn: Turn) -> tuple[To, None]:
     return To(ask.weights, 1.0), None
 
 
-def start(ask: From, reply: To, name: str) -> np.ndarray:
-    return ask.weights[name] * np.float32(reply.times)
-
-
-GO = Step.of(go, summed=True, like=(("weights", "weights"),), start=start)
+GO = Step.of(go, summed=True)
 TABLE_64 = np.arange(24, dtype=np.float32).reshape(6, 4)
 ASK = From({"bias": np.ones(3, np.float32), "table": TABLE_64})
 
@@ -94,10 +93,9 @@ def test_zeros_of_another_sign_are_a_change() -> None:
 
 
 def test_a_step_without_a_start_sends_all() -> None:
-    step = replace(GO, start=None)
     reply = moved(1)
-    assert shortened(step, ASK, reply) is reply
-    assert restored(step, ASK, reply) is reply
+    assert shortened(MULTIPLY, ASK, reply) is reply
+    assert restored(MULTIPLY, ASK, reply) is reply
 
 
 @given(
@@ -111,10 +109,9 @@ def test_any_table_comes_back(count: int, width: int, kind: Any, data: st.DataOb
     table = np.random.default_rng(count).normal(size=(count, width)).astype(kind)
     after = table.copy()
     after[sorted(rows)] *= np.asarray(-1, kind)
-    step = replace(GO, start=lambda ask, reply, name: ask.weights[name])
     ask, reply = From({"t": table}), To({"t": after}, 1.0)
-    sent = decode(To, encode(shortened(step, ask, reply)))
-    found = restored(step, ask, sent).weights["t"]
+    sent = decode(To, encode(shortened(GO, ask, reply)))
+    found = restored(GO, ask, sent).weights["t"]
     assert found.dtype == after.dtype
     assert found.tobytes() == after.tobytes()
     assert sum(array.nbytes for array in sent.weights.values()) <= after.nbytes
@@ -149,7 +146,7 @@ def test_rows_that_do_not_fit_are_refused(sent: Arrays, words: str) -> None:
 # --- FedAvg ---------------------------------------------------------------------------------
 
 
-def trained(weight: float, seen_V: np.ndarray | None) -> tuple[Train, Trained]:
+def trained(weight: float, seen_V: np.ndarray | None) -> tuple[Train, Update]:
     """Training that moved rows 1 and 2 of five, of which a site has rows 1, 2 and 3."""
     table = np.random.default_rng(1).normal(size=(5, 8)).astype(np.float32)
     config = TrainConfig(0.1, "adam", 0.9, 0.0, 5.0, 8, 1, 0.0, True, 0.0)
@@ -162,14 +159,14 @@ def trained(weight: float, seen_V: np.ndarray | None) -> tuple[Train, Trained]:
     if seen_V is not None:
         after *= seen_V[:, None]
         seen = {"word.weight": seen_V * np.float32(weight)}
-    return ask, Trained({"word.weight": after}, weight, seen, 1.0, 9)
+    return ask, Update({"word.weight": after}, weight, seen, 1.0, 9)
 
 
 @pytest.mark.parametrize("weight", [1.0, 7.0])
 @pytest.mark.parametrize("seen", [None, [0, 1, 1, 1, 0]])
 def test_what_training_left_alone_stays_at_the_site(weight: float, seen: list[int] | None) -> None:
     ask, reply = trained(weight, None if seen is None else np.array(seen, np.float32))
-    sent = decode(Trained, encode(shortened(TRAIN, ask, reply)))
+    sent = decode(Update, encode(shortened(TRAIN, ask, reply)))
     assert sent.weights["word.weight"].shape == (2, 8)
     found = restored(TRAIN, ask, sent)
     assert found.weights["word.weight"].tobytes() == reply.weights["word.weight"].tobytes()

@@ -33,8 +33,8 @@ from confide.federation.combining import (
 from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.memory import Spool
-from confide.federation.messages import Arrays, carries, decode, encode
-from confide.federation.steps import LARGEST, Learnt, Step, check_learnt, odd_part
+from confide.federation.messages import Arrays, Learnt, carries, decode, encode
+from confide.federation.steps import LARGEST, Step, check_learnt, odd_part
 from federation.toys import MULTIPLY, SEED, Ask, Reply, Tampering, ask, sequential
 
 HOWS: tuple[Combination, ...] = ("mean", "trimmed", "median", "clipped")
@@ -129,10 +129,20 @@ def test_an_update_of_many_times_the_median_is_too_far() -> None:
 # --- behind `Federation.sum` ----------------------------------------------------------------
 
 
+CHANGED = Learnt(field="weights", like="weights", weighting="any")
+PLAIN_CHANGE = Learnt(field="weights", weighting="any")
+
+
 def weighed(learnt: Learnt | None = None) -> Step:
     """The toy step: site-K sends its weights times K."""
-    learnt = learnt or Learnt("weights", "", start="weights")
-    return dataclasses.replace(MULTIPLY, learnt=learnt)
+    return declaring(MULTIPLY, learnt or CHANGED)
+
+
+def declaring(step: Step, learnt: Learnt) -> Step:
+    """The step with another declaration of what its reply holds."""
+    found = dataclasses.replace(step)
+    vars(found)["learnt"] = learnt
+    return found
 
 
 def forged(change: Callable[[Reply], Reply], site: str = "site-2") -> Callable[[str, bytes], bytes]:
@@ -197,7 +207,7 @@ def test_what_was_combined_looks_like_a_sum(tmp_path: Path, how: Combination, we
         seen[site] = decode(Reply, data)
         return data
 
-    step = weighed(Learnt("weights", weight, start="weights"))
+    step = weighed(dataclasses.replace(CHANGED, weight=weight))
     total = of_sites(tmp_path, Combining(how, 0.3), change=look).sum(step, ask(), round=1)
     sites, start = sorted(seen), ask().weights
     by = {site: getattr(seen[site], weight) if weight else 1.0 for site in sites}
@@ -272,7 +282,7 @@ def test_too_few_for_a_median_end_the_round_in_words(tmp_path: Path, how: Combin
     walls = Combining(how, most_norm=5)
     sites = of_sites(tmp_path, walls, change=forged(times(9.5)), sites=3, at_least=1)
     with pytest.raises(QuorumError) as caught:
-        sites.sum(weighed(Learnt("weights")), ask(), round=1)
+        sites.sum(weighed(PLAIN_CHANGE), ask(), round=1)
     words = str(caught.value)
     assert f"at least 3, since combine = '{how}'" in words
     assert "site-2" in words
@@ -283,26 +293,26 @@ def test_too_few_for_a_median_end_the_round_in_words(tmp_path: Path, how: Combin
 def test_rows_of_some_sites_are_combined_among_these(tmp_path: Path) -> None:
     @dataclasses.dataclass(frozen=True)
     class Rows:  # as fedavg's, rows = seen
-        table: np.ndarray = carries("rows, times the weight; 0 where the site has none")
-        seen: np.ndarray = carries("the weight of each row")
+        table: Arrays = carries("rows, times the weight; 0 where the site has none")
+        seen: Arrays = carries("the weight of each row")
 
     @dataclasses.dataclass(frozen=True)
     class From:
-        table: np.ndarray = carries("the common rows")
+        table: Arrays = carries("the common rows")
 
-    learnt = Learnt("table", start="table", has=lambda reply, name, axes: reply.seen[:, None])
-    step = Step("rows", From, Rows, lambda *_: None, summed=True, learnt=learnt)  # type: ignore[arg-type,return-value]
-    start = From(np.full((4, 2), 10, np.float32))
+    learnt = Learnt(field="table", like="table", rows="seen")
+    step = declaring(Step("rows", From, Rows, lambda *_: None, summed=True), learnt)  # type: ignore[arg-type,return-value]
+    start = From({"a": np.full((4, 2), 10, np.float32)})
     seen_K4 = np.float32([[1, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0]])
     said_K4 = np.float32([[11, 11, 12, 0], [12, 13, 0, 0], [13, 0, 0, 0], [99, 0, 0, 0]])
     with contextlib.closing(Pile(step, Combining("median"))) as pile:
         for site, (seen_4, said_4) in enumerate(zip(seen_K4, said_K4, strict=True)):
             table = np.repeat(said_4[:, None], 2, 1) * seen_4[:, None]
-            pile.put(f"site-{site}", start, Rows(table, seen_4))
+            pile.put(f"site-{site}", start, Rows({"a": table}, {"a": seen_4}))
         total = Rows(**pile.total())
-    means = total.table[:3] / total.seen[:3, None]
+    means = total.table["a"][:3] / total.seen["a"][:3, None]
     assert means[:, 0].tolist() == [12.5, 12.0, 12.0]  # of four, of two, of one
-    assert total.table[3].tolist() == [0.0, 0.0]
+    assert total.table["a"][3].tolist() == [0.0, 0.0]
 
 
 def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,7 +321,7 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     pieces = of_sites(tmp_path / "b", Combining("median")).sum(weighed(), ask(), round=1)
     assert same(whole, pieces)
     reply = decode(Reply, encode(pieces))
-    assert norm_of(Learnt("weights"), ask(), reply) == pytest.approx(
+    assert norm_of(PLAIN_CHANGE, ask(), reply) == pytest.approx(
         math.sqrt(sum((a**2).sum() for a in pieces.weights.values()))
     )
 
@@ -319,7 +329,7 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_weight_of_nothing_is_refused() -> None:
     reply = Reply({"a": np.ones(2, np.float32)}, np.zeros(3), 0, 0.0)
     with pytest.raises(GuardError, match="loss is not a weight"):
-        list(changes(Learnt("weights", "loss"), None, reply))
+        list(changes(dataclasses.replace(PLAIN_CHANGE, weight="loss"), None, reply))
 
 
 # --- sizes ------------------------------------------------------------------------------------
@@ -355,7 +365,7 @@ def test_a_state_from_which_no_site_could_train_is_odd(
 
 
 def test_a_size_is_by_single_weight() -> None:
-    step = weighed(Learnt("weights", "count"))
+    step = weighed(dataclasses.replace(PLAIN_CHANGE, weight="count"))
     fits = Reply({"a": np.full(2, 6e3, np.float32)}, np.zeros(3), 100, 0.0)
     check_learnt(step, fits)
     with pytest.raises(GuardError, match="weights/a is absurdly large"):

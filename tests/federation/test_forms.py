@@ -96,7 +96,7 @@ def test_arrays_by_name_in_a_reply_are_declared_or_shaped_by_the_ask(step: Step)
     like = {replied for _, replied in step.like}
     for name, form in forms_of(step.reply).items():
         if form.kind == "arrays" and name not in like:
-            shaped = form.axes is not None or step.shapes is not None
+            shaped = form.axes is not None or form.value.shape is not None
             assert shaped, f"{class_of(step.reply).__name__}.{name}"
             assert form.dtypes, f"{class_of(step.reply).__name__}.{name}"
 
@@ -107,7 +107,7 @@ def test_every_reply_is_bounded_by_its_field_its_ask_or_its_step(step: Step) -> 
     like = {replied for _, replied in step.like}
     for name, form in forms_of(step.reply).items():
         if form.kind in ("array", "arrays") and name not in like and not form.most:
-            assert step.shapes is not None, f"{class_of(step.reply).__name__}.{name}"
+            assert form.value.shape is not None, f"{class_of(step.reply).__name__}.{name}"
 
 
 def test_a_step_whose_message_leaves_an_array_open_is_refused() -> None:

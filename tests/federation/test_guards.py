@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tracemalloc
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,12 +14,13 @@ import pytest
 from cases import each
 from confide.errors import GuardError
 from confide.federation.failures import Failure, Refusal
-from confide.federation.guards import MOST, Guards, bound_of, bounded, check_reply, near
+from confide.federation.guards import MOST, Guards, bounded, check_reply, clipped, near
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import carries, decode, encode
+from confide.federation.quantising import restored
 from confide.federation.site import Site, SiteHost
 from confide.federation.steps import Step
-from federation.toys import MULTIPLY, TELL, Ask, Memory, Reply, Said, ask, multiply
+from federation.toys import MOVE, MULTIPLY, TELL, Ask, Memory, Moved, Reply, Said, ask, multiply
 
 ASK = ask()
 
@@ -85,7 +87,7 @@ def test_a_steps_own_check_comes_last() -> None:
     def refuse(ask: Ask, message: Reply) -> None:
         raise GuardError(f"a count of {message.count}")
 
-    step = Step.of(multiply, summed=True, like=MULTIPLY.like, check=refuse)
+    step = Step.of(multiply, summed=True, check=refuse)
     with pytest.raises(GuardError, match="a count of 1"):
         check_reply(step, ASK, reply())
     with pytest.raises(GuardError, match="not finite"):
@@ -129,32 +131,29 @@ def test_a_change_beyond_all_numbers_is_not_let_through() -> None:
 
 def test_a_sum_of_arrays_must_say_how_it_is_bounded() -> None:
     with pytest.raises(Refusal, match="own guard `max_norm`") as refused:
-        bound_of(MULTIPLY, 1.0)
+        clipped(MULTIPLY, ASK, reply(), most=1.0)
     assert refused.value.code == "no-bound"
-    for step, most in ((MULTIPLY, None), (TELL, None), (TELL, 1.0)):
-        assert bound_of(step, most)("ask", "reply") == "reply"
-    step = Step.of(multiply, summed=True, bound=lambda ask, reply, most: f"{reply} of {ask} {most}")
-    assert bound_of(step, 2.5)("ask", "reply") == "reply of ask 2.5"
-    assert bound_of(step, None)("ask", "reply") == "reply"
+    whole = reply()
+    assert clipped(MULTIPLY, ASK, whole, most=None) is whole
+    said = Said([], 0)
+    assert clipped(TELL, ASK, said, most=1.0) is said
 
 
 def test_a_site_bounds_what_it_sends_and_not_what_it_keeps(tmp_path: Path) -> None:
-    def halves(ask: Ask, reply: Reply, most: float) -> Reply:
-        return replace(reply, loss=reply.loss / 2, count=int(most))
-
     def asked(most: float | None, step: Step) -> tuple[Any, Any]:
-        store = MemoryStore(tmp_path / f"{most} {step.bound is None}", Memory)
+        store = MemoryStore(tmp_path / f"{most} {step.name}", Memory)
         site = Site("site-2", [], guards=Guards(max_norm=most))
-        host = SiteHost(site, {"multiply": step}, memory=store, seed=7)
-        first = host.answer("multiply", 1, encode(ask()))
-        assert host.answer("multiply", 1, encode(ask())) == first
+        host = SiteHost(site, {step.name: step}, memory=store, seed=7)
+        first = host.answer(step.name, 1, encode(ask()))
+        assert host.answer(step.name, 1, encode(ask())) == first
         return first, store.latest()
 
-    bound = replace(MULTIPLY, bound=halves)
-    plain, kept = asked(None, MULTIPLY)
-    assert asked(None, bound) == (plain, kept)
-    less, also_kept = asked(4.0, bound)
-    assert (decode(Reply, less).loss, decode(Reply, less).count) == (0.5, 4)
+    plain, kept = asked(None, MOVE)
+    assert asked(1e6, MOVE) == (plain, kept)
+    less, also_kept = asked(0.5, MOVE)
+    moved = restored(MOVE, ask(), decode(Moved, less)).weights
+    change = [moved[name] - start for name, start in ask().weights.items()]
+    assert math.sqrt(sum((one**2).sum() for one in change)) == pytest.approx(0.5, rel=1e-5)
     assert also_kept == kept
     refused, nothing = asked(4.0, MULTIPLY)
     assert (decode(Failure, refused).code, nothing) == ("no-bound", None)

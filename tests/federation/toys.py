@@ -18,7 +18,7 @@ from confide.errors import DataError
 from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
 from confide.federation.federation import Delivery, Federation
 from confide.federation.ledger import Ledger
-from confide.federation.messages import Arrays, carries
+from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.text.document import Document
@@ -39,10 +39,17 @@ class Ask:
 class Reply:
     """Numbers and arrays only, so that it can be summed."""
 
-    weights: Arrays = carries("the weights, times the site's number")
+    weights: Arrays = carries("the weights, times the site's number", value=Value(like="weights"))
     vector_3: NDArray[np.float64] = carries("draws from the turn's seed")
     count: int = carries("how much there is")
     loss: float = carries("a float")
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What a site learnt."""
+
+    weights: Arrays = carries("the weights and the site's number", value=Learnt(like="weights"))
 
 
 @dataclass(frozen=True)
@@ -75,6 +82,13 @@ def multiply(site: Site, memory: Memory | None, ask: Ask, turn: Turn) -> tuple[R
     weights = {name: array * np.float32(_number(site)) for name, array in ask.weights.items()}
     reply = Reply(_poisoned(weights, mood), draws, _count(mood), 0.5 * _number(site))
     return reply, Memory(memory.turns + 1, [*memory.seeds, turn.seed])
+
+
+def move(site: Site, memory: Memory | None, ask: Ask, turn: Turn) -> tuple[Moved, Memory]:
+    """Every array plus the site's number; the memory grows by one turn."""
+    memory = memory or Memory(0, [])
+    weights = {name: array + np.float32(_number(site)) for name, array in ask.weights.items()}
+    return Moved(weights), Memory(memory.turns + 1, [*memory.seeds, turn.seed])
 
 
 def tell(site: Site, memory: Memory | None, ask: Ask, turn: Turn) -> tuple[Said, Memory | None]:
@@ -124,9 +138,10 @@ def _count(mood: str) -> int:
     return {"absurd": 10**13, "negative-absurd": -(10**13)}.get(mood, 1)
 
 
-MULTIPLY = Step.of(multiply, summed=True, like=(("weights", "weights"),))
+MULTIPLY = Step.of(multiply, summed=True)
+MOVE = Step.of(move, summed=True)
 TELL = Step.of(tell)
-STEPS: dict[str, Step] = {step.name: step for step in (MULTIPLY, TELL)}
+STEPS: dict[str, Step] = {step.name: step for step in (MULTIPLY, MOVE, TELL)}
 SEED = 7
 
 

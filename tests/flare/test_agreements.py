@@ -481,12 +481,12 @@ def test_a_server_cannot_ask_more_rounds_than_it_said(tmp_path: Path) -> None:
     listening = Listens(files, "train")
     conduct(tmp_path / "server", settings, listening)
     home, heard = listening.homes["site-1"], listening.heard[-1]
-    assert said(home, "train", heard, round=2) == ("Trained", "")
+    assert said(home, "train", heard, round=2) == ("Update", "")
     assert said(home, "train", heard, round=3) == ("outside-consent", "rounds")
     other = decode(Train, heard)
     asked = [with_weights(other, (1 + n) / 100) for n in range(4)]
     found = [said(home, "train", one, round=2)[0] for one in asked]
-    assert found == ["Trained", "Trained", "Trained", "outside-consent"]
+    assert found == ["Update", "Update", "Update", "outside-consent"]
 
 
 def test_a_server_cannot_join_with_some_settings_and_train_with_others(tmp_path: Path) -> None:

@@ -13,12 +13,12 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.errors import GuardError, SettingsError
-from confide.federation.guards import check_reply
+from confide.federation.guards import check_reply, clipped
 from confide.federation.messages import Arrays
 from confide.federation.quantising import restored
 from confide.kinds.relations.batches import candidates
 from confide.kinds.relations.site import rules_of, trainer_of
-from confide.methods.fedavg import TRAIN, Train, Trained, bounded_trained
+from confide.methods.fedavg import TRAIN, Train, Update
 from confide.seeds import derive_seed
 from confide.training.encoder import load_encoder
 from confide.training.weights import arrays, load
@@ -125,7 +125,7 @@ ASK = Train(START, config(optimiser="adamw", epochs=2), "equal", [])
     ],
 )
 def test_a_reply_that_would_turn_the_mean_over_is_refused(changes: dict[str, Any]) -> None:
-    good = Trained(START, 1.0, {}, 0.5, 8)
+    good = Update(START, 1.0, {}, 0.5, 8)
     check_reply(TRAIN, ASK, good)
     by_size = replace(ASK, weighting="examples")
     check_reply(TRAIN, by_size, replace(good, weight=4.0))
@@ -137,10 +137,10 @@ def test_a_reply_that_would_turn_the_mean_over_is_refused(changes: dict[str, Any
 def test_a_site_goes_no_further_than_its_guard_lets_it(weight: float) -> None:
     moved = {"a": f32(4, 6), TABLE: f32([1, 1], [2, 14])}  # 3, 4 and 12: its norm is 13
     sent = {name: array * np.float32(weight) for name, array in moved.items()}
-    reply = Trained(sent, weight, {}, 0.5, 8)
+    reply = Update(sent, weight, {}, 0.5, 8)
     ask = replace(ASK, weighting="examples")
-    assert bounded_trained(ask, reply, 13.001) is reply
-    found = bounded_trained(ask, reply, 6.5)
+    assert clipped(TRAIN, ask, reply, most=13.001) is reply
+    found = clipped(TRAIN, ask, reply, most=6.5)
     np.testing.assert_allclose(found.weights["a"] / weight, [2.5, 4], rtol=1e-6)
     np.testing.assert_allclose(found.weights[TABLE] / weight, [[1, 1], [2, 8]], rtol=1e-6)
     check_reply(TRAIN, ask, found)

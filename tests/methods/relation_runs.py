@@ -116,7 +116,7 @@ def reply_of(
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload, average=ask.average)
     return Predicted(
         said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
-        knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
+        knows={"": knows_R[1:].astype(np.float32)} if ask.average == "known" else {},
         sites=1,
         loss=0.5,
         sentences=8,

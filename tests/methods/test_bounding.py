@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.federation.guards import check_reply
+from confide.federation.guards import check_reply, clipped
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
-from confide.methods.fedavg import TRAIN, Train, Trained, bounded_trained
-from confide.methods.fedner import IMPROVE, Improve, Improved, bounded_improved
+from confide.methods.fedavg import TRAIN, Train, Update
+from confide.methods.fedner import IMPROVE, Improve, Improved
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import Asking, same_run, use_engine
@@ -41,25 +41,25 @@ def asked(*, weighting: str = "equal", rows: str = "all") -> Train:
     return Train(BEFORE, config(), weighting, tables)
 
 
-def trained(times: float = 1.0, *, weight: float = 1.0) -> Trained:
+def trained(times: float = 1.0, *, weight: float = 1.0) -> Update:
     """A site that moved by STEP, so many times."""
     weights = {n: (BEFORE[n] + np.float32(times) * STEP[n]) * np.float32(weight) for n in BEFORE}
-    return Trained(weights, weight, {}, 0.5 * weight, 18)
+    return Update(weights, weight, {}, 0.5 * weight, 18)
 
 
 @each("most", [13.0, 13.001, 1e9])
 @each("weight", [1.0, 3.0])
 def test_a_site_that_moved_no_further_sends_what_it_has(most: float, weight: float) -> None:
     reply = trained(weight=weight)
-    assert bounded_trained(asked(), reply, most) is reply
+    assert clipped(TRAIN, asked(), reply, most=most) is reply
     still = trained(0, weight=weight)
-    assert bounded_trained(asked(), still, 1e-6) is still
+    assert clipped(TRAIN, asked(), still, most=1e-6) is still
 
 
 @pytest.mark.parametrize("weight", [1.0, 3.0, 7.0])
 def test_a_site_that_moved_further_goes_a_part_of_the_way(weight: float) -> None:
     ask = asked(weighting="examples")
-    found = bounded_trained(ask, trained(weight=weight), 6.5)
+    found = clipped(TRAIN, ask, trained(weight=weight), most=6.5)
     expected = trained(0.5, weight=weight)
     for name, array in found.weights.items():
         np.testing.assert_allclose(array, expected.weights[name], rtol=1e-6)
@@ -73,8 +73,8 @@ def test_a_number_that_did_not_move_stays_bit_for_bit() -> None:
     numbers = np.random.default_rng(1).normal(size=5000).astype(np.float32)
     ask = replace(asked(), weights={"a": numbers, "b": f32(0)})
     weight = np.float32(7)
-    reply = Trained({"a": numbers * weight, "b": f32(9) * weight}, 7.0, {}, 0.5, 18)
-    found = bounded_trained(ask, reply, 0.3).weights
+    reply = Update({"a": numbers * weight, "b": f32(9) * weight}, 7.0, {}, 0.5, 18)
+    found = clipped(TRAIN, ask, reply, most=0.3).weights
     assert (found["a"] == numbers * weight).all()
     assert found["b"] == pytest.approx(0.3 * 7)
 
@@ -86,8 +86,8 @@ def test_rows_that_do_not_leave_do_not_count() -> None:
     reply = trained(weight=2.0)
     reply.weights["word.weight"][2] = 0
     reply = replace(reply, seen={"word.weight": 2 * seen})
-    assert bounded_trained(ask, reply, 13.0) is reply
-    found = bounded_trained(ask, reply, 6.5)
+    assert clipped(TRAIN, ask, reply, most=13.0) is reply
+    found = clipped(TRAIN, ask, reply, most=6.5)
     half = trained(0.5, weight=2.0).weights
     np.testing.assert_allclose(found.weights["crf"], half["crf"], rtol=1e-6)
     np.testing.assert_allclose(found.weights["word.weight"][:2], half["word.weight"][:2], rtol=1e-6)
@@ -109,8 +109,8 @@ def test_an_update_is_bounded_before_the_share() -> None:
     ask = Improve(WAY, config(), 1)
     for scale in (1.0, 0.5):
         reply = improved(scale)
-        assert bounded_improved(ask, reply, 13.0 * scale) is reply
-    found = bounded_improved(ask, improved(), 6.5)
+        assert clipped(IMPROVE, ask, reply, most=13.0 * scale) is reply
+    found = clipped(IMPROVE, ask, improved(), most=6.5)
     check_reply(IMPROVE, ask, found)
     expected = improved(0.5)
     assert {n: a.tolist() for n, a in found.update.items()} == {
@@ -118,13 +118,13 @@ def test_an_update_is_bounded_before_the_share() -> None:
     }
     assert replace(found, update={}) == replace(expected, update={})
     nothing = improved(0)
-    assert bounded_improved(ask, nothing, 1e-9) is nothing
+    assert clipped(IMPROVE, ask, nothing, most=1e-9) is nothing
 
 
 # --- runs -----------------------------------------------------------------------------------
 
 
-def change_of(ask: Train | Improve, reply: Trained | Improved) -> Arrays:
+def change_of(ask: Train | Improve, reply: Update | Improved) -> Arrays:
     """How far a site moved, from what the server got."""
     if isinstance(reply, Improved):
         return {n: a.astype(np.float64) / reply.share for n, a in reply.update.items()}

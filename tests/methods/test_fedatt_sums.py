@@ -164,10 +164,10 @@ def test_a_change_of_another_round_is_not_attended_to() -> None:
 def test_a_site_with_private_parts_takes_no_part() -> None:
     site = Site("site-1", [], guards=Guards(private=("crf",)))
     ask = Train({"a": np.zeros(2, np.float32)}, config(), "equal", [])
-    for step, asked in ((MEASURE, ask), (ATTEND, asks(5.0))):
-        with pytest.raises(Refusal) as caught:
-            step.answer(site, moved_site([1, 1]), asked, TURN)
-        assert caught.value.code == "private-part"
+    with pytest.raises(Refusal) as caught:
+        MEASURE.answer(site, moved_site([1, 1]), ask, TURN)
+    assert caught.value.code == "private-part"
+    assert ATTEND.parts(asks(5.0)) == ["a"]  # the site's host refuses a step with such parts
 
 
 # --- runs --------------------------------------------------------------------------------------

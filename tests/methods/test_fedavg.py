@@ -14,6 +14,7 @@ from cases import each
 from confide.errors import FederationError, GuardError, KeyFileError, QuorumError, SettingsError
 from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Delivery, Federation
+from confide.federation.guards import check_reply
 from confide.federation.keys import new_key
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, peek
@@ -21,7 +22,7 @@ from confide.federation.quantising import restored
 from confide.kinds.protocol import State
 from confide.kinds.tagger.site import TaggerForm
 from confide.methods import METHODS, wire
-from confide.methods.fedavg import TRAIN, FedAvgSettings, Train, Trained, check_trained
+from confide.methods.fedavg import TRAIN, FedAvgSettings, Train, Update
 from confide.runs.run import run
 from confide.runs.sites import gather
 from confide.settings import Settings
@@ -39,16 +40,16 @@ class Seen(SequentialEngine):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self.asks: list[Train] = []
-        self.replies: dict[str, Trained] = {}
+        self.replies: dict[str, Update] = {}
 
     def deliver(
         self, step: str, round: int, *, asks: Mapping[str, bytes], timeout: float | None
     ) -> Iterator[Delivery]:
         for found in super().deliver(step, round, asks=asks, timeout=timeout):
-            if peek(found.reply)["message"] == "Trained":
+            if peek(found.reply)["message"] == "Update":
                 ask = decode(Train, asks[found.site])
                 self.asks.append(ask)
-                self.replies[found.site] = restored(TRAIN, ask, decode(Trained, found.reply))
+                self.replies[found.site] = restored(TRAIN, ask, decode(Update, found.reply))
             yield found
 
 
@@ -213,13 +214,13 @@ def test_a_reply_that_would_turn_the_mean_over_is_refused(changes: dict[str, Any
     weights = {"word.weight": np.ones((2, 3), np.float32), "crf.weight": np.ones(2, np.float32)}
     asked = Train(weights, config(), "equal", ["word.weight"])
     sent = {**weights, "word.weight": weights["word.weight"] * ROWS[:, None]}
-    good = Trained(sent, 1.0, {"word.weight": ROWS}, loss=0.0, examples=1)
-    check_trained(asked, good)
-    check_trained(replace(asked, tables=[]), replace(good, seen={}))
+    good = Update(sent, 1.0, {"word.weight": ROWS}, loss=0.0, examples=1)
+    check_reply(TRAIN, asked, good)
+    check_reply(TRAIN, replace(asked, tables=[]), replace(good, seen={}))
     by_size = replace(asked, weighting="examples")
-    check_trained(by_size, replace(good, weight=7.0, seen={"word.weight": ROWS * 7}))
+    check_reply(TRAIN, by_size, replace(good, weight=7.0, seen={"word.weight": ROWS * 7}))
     with pytest.raises(GuardError):
-        check_trained(asked, replace(good, **changes))
+        check_reply(TRAIN, asked, replace(good, **changes))
 
 
 # --- what a site needs --------------------------------------------------------------------------

@@ -45,11 +45,11 @@ def total_of(*replies: Predicted) -> Predicted:
     """Their sum, as a federation makes it."""
     whole = replies[0].said_SQ.dtype.kind == "i"
     sums = [reply.said_SQ.astype(np.int64 if whole else np.float64) for reply in replies]
-    knows = [reply.knows["R"].astype(np.float64) for reply in replies if reply.knows]
+    knows = [reply.knows[""].astype(np.float64) for reply in replies if reply.knows]
     return replace(
         replies[0],
         said_SQ=np.sum(sums, 0),
-        knows={"R": np.sum(knows, 0)} if knows else {},
+        knows={"": np.sum(knows, 0)} if knows else {},
         sites=len(replies),
     )
 
@@ -359,7 +359,7 @@ def test_sites_answer_for_the_relations_that_they_know(tmp_path: Path, upload: s
     assert state.form.relations == [NO_RELATION, "causes", "eases"]
     method.round(state, federation, 1)
     one, two = (engine.replies[STEP, name] for name in ("site-1", "site-2"))
-    assert (one.knows["R"].tolist(), two.knows["R"].tolist()) == ([1, 1, 0], [1, 0, 1])
+    assert (one.knows[""].tolist(), two.knows[""].tolist()) == ([1, 0], [0, 1])
     assert one.said_SQ[:, 0].all() and not one.said_SQ[:, 1].any()
     assert two.said_SQ[:, 1].all() and not two.said_SQ[:, 0].any()
 

@@ -220,8 +220,8 @@ def test_sites_answer_for_the_types_that_they_annotate(
     _, facts = method.round(state, federation, 1)
     one, two = (engine.replies[STEP, name] for name in ("site-1", "site-2"))
     each = (CLASSES[pair] - 1) // 2
-    assert one.knows["R"].tolist() == [1] + [1] * each + [0] * each
-    assert two.knows["R"].tolist() == [1] + [0] * each + [1] * each
+    assert one.knows[""].tolist() == [1] * each + [0] * each
+    assert two.knows[""].tolist() == [0] * each + [1] * each
     assert one.said_SQ[:, :each].any() and not one.said_SQ[:, each:].any()
     assert two.said_SQ[:, each:].any() and not two.said_SQ[:, :each].any()
     assert math.isfinite(facts["distil_loss"])
@@ -284,7 +284,7 @@ def test_a_reply_is_about_all_rows_and_the_class_that_all_know() -> None:
     logits = np.random.default_rng(1).normal(size=(6, 5))
     good = reply_of(logits, ask, [True, True, False, False, True])
     check_reply(TRAIN_AND_PREDICT, ask, good)
-    outside = good.knows["R"].copy()
+    outside = good.knows[""].copy()
     outside[0] = 0
     hidden = good.said_SQ.copy()
     hidden[0, 0] = np.nan
@@ -293,7 +293,7 @@ def test_a_reply_is_about_all_rows_and_the_class_that_all_know() -> None:
         {"said_SQ": np.concatenate((good.said_SQ, good.said_SQ))},
         {"said_SQ": good.said_SQ[:, :-1]},
         {"said_SQ": hidden},
-        {"knows": {"R": outside}},
+        {"knows": {"": outside}},
     ):
         with pytest.raises(GuardError):
             check_reply(TRAIN_AND_PREDICT, ask, replace(good, **changes))

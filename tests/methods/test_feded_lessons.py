@@ -18,7 +18,7 @@ from confide.federation.messages import encode
 from confide.kinds.pieces import relation_batch
 from confide.kinds.public import PublicSentences
 from confide.kinds.relations.site import trainer_of
-from confide.methods.feded import held_out, past_of, teacher_of, with_past
+from confide.methods.feded import held_out, teacher_of, with_past
 from confide.runs.run import run
 from confide.training.encoder import load_encoder
 from confide.training.trainer import Lesson
@@ -59,8 +59,7 @@ def test_a_site_counts_less_with_every_round_that_has_passed(
     past: Any = {}
     for sites in ROUNDS:
         total = total_of(*(reply_of(LOGITS[site], ask) for site in sites))
-        total = with_past(total, ask, past, factor=factor)
-        past = past_of(total)
+        total, past = with_past(total, ask, past, factor=factor)
     counts = np.array([factor**2] * 3 + [factor] + [1, 1])
     said = LOGITS.astype(np.float64) if upload == "logits" else softmax(LOGITS.astype(np.float64))
     mean = np.tensordot(counts, said, 1) / counts.sum()
@@ -73,8 +72,8 @@ def test_a_class_is_remembered_from_the_rounds_whose_sites_know_it() -> None:
     ask = asked(S=1, R=3, average="known", wire_dtype="float32")
     one = total_of(reply_of(np.array([[0.0, 4.0, 9.0]]), ask, [True, True, False]))
     two = total_of(reply_of(np.array([[0.0, 9.0, 2.0]]), ask, [True, False, True]))
-    past = past_of(with_past(one, ask, {}, factor=0.5))
-    found = teacher_of(with_past(two, ask, past, factor=0.5), ask, temperature=1.0)
+    _, past = with_past(one, ask, {}, factor=0.5)
+    found = teacher_of(with_past(two, ask, past, factor=0.5)[0], ask, temperature=1.0)
     np.testing.assert_allclose(found, softmax(np.array([[0.0, 4.0, 2.0]])), rtol=1e-5)
     assert teacher_of(two, ask, temperature=1.0)[0, 1] == 0  # nobody says anything of it
 
@@ -261,7 +260,7 @@ def test_the_best_pass_on_held_out_sentences_is_kept(
     held_S = method._held(state, federation.seed)
     for public, own in seen:
         assert public.digest == state.public.part(~held_S).digest
-        assert own["how"].epochs == 1
+        assert own["config"].epochs == 1
         assert len(own["lesson"].teacher_TY) == len(own["lesson"].labels_T) == (~held_S).sum()
         assert own["labels"] == [x for x, kept in zip(state.labels, ~held_S, strict=False) if kept]
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]

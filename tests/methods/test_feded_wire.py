@@ -14,10 +14,10 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.errors import GuardError, SettingsError
-from confide.federation.guards import check_reply
+from confide.federation.guards import check_reply, clipped
 from confide.federation.messages import Arrays, encode, fixed, unfixed
 from confide.kinds.relations.site import RelationStudent
-from confide.methods.feded import TRAIN_AND_PREDICT, Predicted, bounded_predicted
+from confide.methods.feded import TRAIN_AND_PREDICT, Predicted
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import same_run
@@ -80,7 +80,7 @@ def test_a_reply_weighs_what_its_numbers_do(
 
 
 GOOD = Predicted(np.zeros((4, 2), np.float16), {}, 1, 0.5, 8)
-KNOWN = replace(GOOD, knows={"R": np.array([1, 0, 1], np.float32)})
+KNOWN = replace(GOOD, knows={"": np.array([0, 1], np.float32)})
 
 
 @each(
@@ -97,7 +97,7 @@ KNOWN = replace(GOOD, knows={"R": np.array([1, 0, 1], np.float32)})
         {"said_SQ": np.full((4, 2), np.nan, np.float16)},
         {"said_SQ": np.full((4, 2), 16.1, np.float16)},
         {"said_SQ": np.full((4, 2), -np.inf, np.float16)},
-        {"knows": {"R": np.ones(3, np.float32)}},
+        {"knows": {"": np.ones(2, np.float32)}},
     ],
 )
 def test_a_reply_that_is_none_is_refused(changes: dict[str, Any]) -> None:
@@ -111,13 +111,13 @@ def test_a_reply_that_is_none_is_refused(changes: dict[str, Any]) -> None:
     "knows",
     [
         {},
-        {"R": np.ones(2, np.float32)},
+        {"": np.ones(1, np.float32)},
         {"Q": np.ones(3, np.float32)},
-        {"R": np.array([1, 0.5, 1], np.float32)},
-        {"R": np.array([1, -1, 1], np.float32)},
-        {"R": np.array([1, 9, 1], np.float32)},
-        {"R": np.array([1, np.nan, 1], np.float32)},
-        {"R": np.ones(3, np.float32), "odd": np.ones(3, np.float32)},
+        {"": np.array([0.5, 1], np.float32)},
+        {"": np.array([-1, 1], np.float32)},
+        {"": np.array([9, 1], np.float32)},
+        {"": np.array([np.nan, 1], np.float32)},
+        {"": np.ones(2, np.float32), "odd": np.ones(3, np.float32)},
     ],
 )
 def test_what_a_site_knows_is_yes_or_no(knows: Arrays) -> None:
@@ -145,7 +145,7 @@ def test_a_site_says_no_more_than_its_guard_lets_it(wire_dtype: Any, most: float
     ask = asked(wire_dtype=wire_dtype)
     logits = np.random.default_rng(1).normal(scale=4, size=(4, 3))
     whole = reply_of(logits, ask)
-    found = bounded_predicted(ask, whole, most)
+    found = clipped(TRAIN_AND_PREDICT, ask, whole, most=most)
     check_reply(TRAIN_AND_PREDICT, ask, found)
     said = unfixed(found.said_SQ, wire_dtype, most=16.0)
     norm = float(np.linalg.norm(said))

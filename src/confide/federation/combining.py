@@ -36,8 +36,8 @@ from numpy.typing import NDArray
 from confide.errors import GuardError, SiteFault
 from confide.federation.failures import blaming
 from confide.federation.memory import IN_MEMORY, Spool
-from confide.federation.messages import Arrays, by_name, decode, encode, values_of
-from confide.federation.steps import Learnt, Step
+from confide.federation.messages import Arrays, Learnt, by_name, decode, encode, values_of
+from confide.federation.steps import Step
 
 # --- Sums of replies
 #
@@ -289,7 +289,7 @@ class Pile:
             done += size
             if name in self._start:
                 change += self._start[name]
-            has = learnt.has(rest, name, change.ndim) if learnt.has else None
+            has = learnt.has(rest, name, change.ndim)
             change *= weight if has is None else has
             found[name] = change
         return found if isinstance(total[learnt.field], dict) else found[""]
@@ -328,7 +328,7 @@ def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.f
         raise GuardError(f"{learnt.weight} is not a weight", expected="a number above 0")
     start = by_name(getattr(ask, learnt.start)) if learnt.start else {}
     for name, array in sorted(by_name(getattr(reply, learnt.field)).items()):
-        has = learnt.has(reply, name, array.ndim) if learnt.has else None
+        has = learnt.has(reply, name, array.ndim)
         rows = np.atleast_1d(array)
         has = None if has is None else np.broadcast_to(has, rows.shape)
         for part in blocks(rows):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,12 @@ from confide.errors import GuardError
 from confide.federation.combining import blocks
 from confide.federation.failures import Failure, Refusal
 from confide.federation.messages import (
+    LEVELS,
     Arrays,
+    Form,
+    Learnt,
     Limits,
+    by_name,
     class_of,
     forms_of,
     limits_of,
@@ -177,22 +181,45 @@ def _listed(value: Any) -> Any:
     return list(map(_listed, value)) if isinstance(value, list | tuple) else value
 
 
-def bound_of(step: Step, most: float | None) -> Callable[[object, object], object]:
-    """The function (ask, reply) -> reply that applies the site's `max_norm` before a reply leaves.
+FREE = ("counts", "min_token_count", "clipped", "noise")
+"""Rules of fields that no bound on a norm concerns (`carries`)."""
 
-    Raises Refusal if the site has a `max_norm` and the step uploads arrays that are summed, or what
-    the site learnt, without a `bound`.
+
+def unbounded(step: Step) -> list[str]:
+    """The arrays of a summed reply whose size nothing bounds."""
+    own = step.learnt
+    bounds = (own.field, own.rows, own.columns) if own else ()
+    return [
+        name
+        for name, form in forms_of(step.reply).items()
+        if step.summed and form.holds_arrays and name not in bounds and form.rule not in FREE
+    ]
+
+
+def clipped(step: Step, ask: object, reply: Any, *, most: float | None) -> Any:
+    """The reply with what it learnt limited to the site's own `max_norm`, before it leaves.
+
+    The norm is measured without the site's weight, and without rows that are not sent. Raises
+    Refusal if other arrays are summed whose size nothing bounds.
     """
-    bound = step.bound
-    if most is not None and bound is not None:
-        return lambda ask, reply: bound(ask, reply, most)
-    if most is not None and ((step.summed and _has_arrays(step)) or step.learnt is not None):
+    if most is None:
+        return reply
+    if unbounded(step):
         raise Refusal("no-bound")
-    return lambda ask, reply: reply
-
-
-def _has_arrays(step: Step) -> bool:
-    return any(form.holds_arrays for form in forms_of(step.reply).values())
+    learnt = step.learnt
+    if learnt is None:
+        return reply
+    value = getattr(reply, learnt.field)
+    arrays = by_name(value)
+    times = learnt.weight_of(reply) * learnt.scale(ask)
+    if learnt.start:
+        before = {name: learnt.begun(ask, reply, name) for name in arrays}
+        kept = near(arrays, before, most, times=times)
+    else:
+        kept = bounded(arrays, most, times=times)
+    if kept is arrays:
+        return reply
+    return replace(reply, **{learnt.field: kept if isinstance(value, dict) else kept[""]})
 
 
 def bounded(change: Arrays, most: float, *, times: float = 1.0) -> Arrays:
@@ -252,8 +279,7 @@ def reply_limits(step: Step, ask: object) -> Limits:
     numbers (`Step.shapes`), or their field the greatest length.
     """
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
-    shapes = step.shapes(ask) if step.shapes is not None else {}
-    numbers = {field: sum(map(math.prod, own.values())) for field, own in shapes.items()}
+    numbers = {name: sum(map(math.prod, one.values())) for name, one in step.shapes(ask).items()}
     return widest([limits_with(step.reply, like, numbers=numbers), limits_of(Failure)])
 
 
@@ -265,19 +291,88 @@ def check_reply(step: Step, ask: object, reply: object) -> None:
     expected = class_of(step.reply)
     if type(reply) is not expected:
         raise GuardError("the wrong message", expected=expected.__name__, got=type(reply).__name__)
+    shapes = step.shapes(ask)
     for name, form, value in values_of(reply):
         if form.holds_arrays:
+            if name in shapes:
+                _check_shapes(name, form, shapes[name], by_name(value))
             for place, array in form.arrays(name, value).items():
                 _check_array(place, array)
+                _check_within(place, form, ask, array)
         elif form.kind == "number" and value is not None:
             if not math.isfinite(value):
                 raise GuardError(f"{name} is not finite")
             if abs(value) > MOST:
                 raise GuardError(f"{name} is absurdly large")
+            _check_within(name, form, ask, np.asarray(value))
+        elif form.value.text == "digest":
+            check_mark(name, value)
+        elif form.value.text == "names":
+            check_names(name, value)
     for asked, replied in step.like:
         _check_like(asked, getattr(ask, asked), replied, getattr(reply, replied))
+    if step.learnt is not None:
+        _check_learnt(step.learnt, ask, reply)
     if step.check is not None:
         step.check(ask, reply)
+
+
+def _check_shapes(name: str, form: Form, want: Mapping[str, tuple[int, ...]], got: Arrays) -> None:
+    if want.keys() != got.keys():
+        odd = sorted(want.keys() ^ got.keys())[0]
+        raise GuardError(f"{name} does not hold the arrays that were asked for: {odd}")
+    for key, shape in want.items():
+        place = f"{name}/{key}" if key else name
+        if form.dtypes and got[key].dtype.name not in form.dtypes:
+            raise GuardError(
+                f"{place} has the wrong number type",
+                expected=" or ".join(sorted(form.dtypes)),
+                got=got[key].dtype.name,
+            )
+        if got[key].shape != shape:
+            raise GuardError(
+                f"{place} has the wrong shape", expected=str(shape), got=str(got[key].shape)
+            )
+
+
+def _check_within(name: str, form: Form, ask: object, numbers: np.ndarray) -> None:
+    """Raise GuardError if a number is smaller or larger than its field declares."""
+    value = form.value
+    largest = value.largest(ask) if callable(value.largest) else value.largest
+    if not numbers.size:
+        return
+    if value.least is not None and numbers.min() < value.least:
+        raise GuardError(f"{name} must be at least {value.least:g}")
+    if largest is not None and numbers.max() > largest:
+        raise GuardError(f"{name} must be at most {largest:g}")
+
+
+def _check_learnt(learnt: Learnt, ask: Any, reply: Any) -> None:
+    """Raise GuardError if a weight, the rows that have it, or codes are not what they say."""
+    weight, weighted = learnt.weight_of(reply), learnt.weighted(ask)
+    fits = {"equal": weight == 1, "examples": weight >= 1, "share": 0 < weight <= 1}
+    if not fits.get(weighted, weight > 0):
+        words = {"equal": "1", "examples": "at least 1", "share": "above 0 and at most 1"}
+        raise GuardError(f"{learnt.weight} must be {words.get(weighted, 'above 0')}")
+    arrays = by_name(getattr(reply, learnt.field))
+    side = learnt.rows or learnt.columns
+    for name, covered in getattr(reply, side).items() if side else ():
+        axis = "row" if learnt.rows else "column"
+        if not ((covered == 0) | (covered == np.float32(weight))).all():
+            raise GuardError(f"{side} must be 0 or the weight for each {axis}")
+        silent = arrays[name][covered == 0] if learnt.rows else arrays[name][..., covered == 0]
+        if silent.any():
+            raise GuardError(f"{learnt.field} must be 0 in {axis}s that {side} leaves out")
+    if learnt.fixed is not None:
+        kind, most = (getattr(ask, name) for name in learnt.fixed)
+        largest = LEVELS if kind == "int8" else most * 1.001
+        for array in arrays.values():
+            if array.dtype.name != kind:
+                raise GuardError(
+                    f"{learnt.field} has the wrong number type", expected=kind, got=array.dtype.name
+                )
+            if array.size and float(np.abs(array.astype(np.float32)).max()) > largest:
+                raise GuardError(f"{learnt.field} exceeds the largest prediction")
 
 
 def check_names(field: str, names: Iterable[str]) -> None:

@@ -42,7 +42,7 @@ class Given:
 
     _: KW_ONLY
     given: dict[str, str] = carries(
-        "digest of the newest ask of each step that was remembered", start=dict, added=True
+        "digest of the newest ask of each step that was remembered", start=dict, before={}
     )
 
 

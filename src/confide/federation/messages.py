@@ -66,15 +66,134 @@ _LEGEND = re.compile(r"_([A-Z0-9]+)$")
 _AXIS = re.compile(r"[A-Z]|[0-9]+")
 
 
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """The values that a field of a reply may hold, for every kind; both sides check them.
+
+    Attributes:
+        least: the smallest that a number, or any number of an array, may be.
+        largest: the largest; or a function of the ask that gives it.
+        like: the ask's field of arrays by name whose names, shapes and number types these have.
+        shape: `shape(ask)` gives the array's shape or, for arrays by name, the shape of each.
+        text: "digest" if a text is hexadecimal digits or empty, "names" if a list has distinct
+            names.
+    """
+
+    least: float | None = None
+    largest: float | Callable[[Any], float] | None = None
+    like: str = ""
+    shape: Callable[[Any], Any] | None = None
+    text: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Learnt(Value):
+    """Declares a field of a reply that holds what its site learnt.
+
+    Replies are compared, combined, clipped, quantised, masked and summed by this declaration alone.
+
+    Attributes:
+        change: the field holds a change, or a gradient, and not new values of arrays of the ask.
+        weight: the reply's field with the site's weight, by which the arrays are multiplied; empty
+            if it is 1.
+        weighting: what a weight is: "equal" (1), "examples" (how many the site trains on), "share"
+            (of one whole), "any" (above 0), or the ask's field that says which.
+        rows, columns: the reply's field that holds, for each row or column of some arrays, the
+            site's weight, or 0 where the site says nothing; of a row that it says nothing of, the
+            numbers are 0.
+        fixed: the ask's fields that hold the number type and the largest value (`fixed`).
+        lane: bytes of a lane of secure sums, and the largest change that has room there
+            (`confide.federation.secure.lanes`). Lanes of 4 and 2 bytes hold changes times a site's
+            share, of 8 bytes the plain numbers of a reply without a weight; 1 byte stands for
+            codes, whole numbers that are added as they are.
+        combined: False if the method needs the plain sum.
+        slack: how many times `most_norm` the norms of honest replies may differ by.
+        shared: without a `weight`: replies are multiplied by shares that sum to at most 1.
+        field: the field itself; filled in by the step.
+    """
+
+    change: bool = False
+    weight: str = ""
+    weighting: str = "equal"
+    rows: str = ""
+    columns: str = ""
+    fixed: tuple[str, str] | None = None
+    lane: tuple[int, float] = (4, 8.0)
+    combined: bool = True
+    slack: float = 1.0
+    shared: bool = False
+    field: str = ""
+
+    @property
+    def start(self) -> str:
+        """The ask's field that new values started from; empty if the reply holds a change."""
+        return "" if self.change else self.like
+
+    def weight_of(self, reply: object) -> float:
+        """The site's weight or, of a sum of replies, the weight of all."""
+        return float(getattr(reply, self.weight)) if self.weight else 1.0
+
+    def weighted(self, ask: object) -> str:
+        """The meaning of a weight: equal, examples, share, or any."""
+        named = self.weighting in ("equal", "examples", "share", "any")
+        return self.weighting if named else str(getattr(ask, self.weighting))
+
+    def whole(self, ask: object, sites: int, examples: float) -> float:
+        """An upper bound on the sum of the weights of N `sites` that have these `examples`."""
+        return {"examples": examples, "share": 1.0}.get(self.weighted(ask), float(sites))
+
+    def has(self, reply: object, name: str, axes: int) -> np.ndarray | None:
+        """The site's weight for each row or column of an array of N `axes`, to be broadcast.
+
+        None if it says something of all. For a sum of replies it is their total weight.
+        """
+        covered = getattr(reply, self.rows or self.columns) if self.rows or self.columns else {}
+        if name not in covered:
+            return None
+        found: np.ndarray = covered[name]
+        return found.reshape(-1, *[1] * (axes - 1)) if self.rows else found
+
+    def begun(self, ask: object, reply: object, name: str) -> np.ndarray:
+        """The value of an array of `like` if the site had learnt nothing."""
+        value: np.ndarray = getattr(ask, self.like)[name]
+        if self.change:
+            return np.zeros_like(value)
+        weight = self.weight_of(reply)
+        if weight != 1.0:
+            value = value * np.float32(weight)
+        has = self.has(reply, name, value.ndim)
+        if has is None:
+            return value
+        if getattr(reply, self.rows)[name].shape != value.shape[:1]:
+            raise GuardError(f"{self.rows} must be 0 or the weight for each row")
+        return value * (has > 0).astype(np.float32)
+
+    def lanes(self, ask: object) -> tuple[int, float]:
+        """The bytes of a number's lane, and the largest number; as many as it has without lanes."""
+        if self.fixed is None:
+            return self.lane
+        kind, most = (getattr(ask, name) for name in self.fixed)
+        if kind == "int8":
+            return 1, LEVELS
+        # rounding to float16 makes numbers a little larger
+        return (2, most * 1.001) if kind == "float16" else (4, 2.0 ** math.ceil(math.log2(most)))
+
+    def scale(self, ask: object) -> float:
+        """The codes for a number of 1, where numbers travel as codes; else 1."""
+        if self.fixed is None or getattr(ask, self.fixed[0]) != "int8":
+            return 1.0
+        return float(LEVELS / getattr(ask, self.fixed[1]))
+
+
 def carries(
     what: str,
     *,
     legend: str = "",
     most: int = 0,
     start: Callable[[], object] | None = None,
-    before: int = 0,
-    added: bool = False,
+    before: object = None,
     rule: str = "",
+    value: Value | None = None,
 ) -> Any:
     """Declare a message field, with the words that the wire table prints for it.
 
@@ -86,23 +205,24 @@ def carries(
             table, the most bytes of JSON.
         start: makes the value of a field that the caller leaves out. Decoding requires every field,
             with or without a `start`.
-        before: the value of a number that an older file does not have.
-        added: files of this place may be older than the field, a text or a table, which is empty
-            there, or a number.
+        before: the value for files of this place that are older than the field.
         rule: how a site treats the field. The name of its guard that bounds the value
             (`guards.BOUNDED`). Or "open", of a reply: the server may see it of one site even where
             the guard `masked` holds, as names, digests, and what is no count of text. Or "varies",
             of an ask: no site can work it out from the settings, since it depends on what sites
             said before; every other number, text or list of an ask must be what the settings make
-            of it (`Method.expects`).
+            of it (`Method.expects`). Arrays of a reply that is summed need no bound on their norm
+            if they are "counts", were "clipped" where they were made, or are clipped and under
+            "noise": whole numbers that wrap modulo the size of their lane.
+        value: of a reply: what the field may hold, and how it holds what the site learnt.
     """
-    metadata: dict[str, object] = {
+    metadata = {
         "what": what,
         "legend": legend,
         "most": most,
         "before": before,
-        "added": added,
         "rule": rule,
+        "value": value or Value(),
     }
     if start is None:
         return dataclasses.field(metadata=metadata)
@@ -135,9 +255,14 @@ class Form:
     most: int
     what: str
     hint: object
-    before: int
-    added: bool
+    before: object
     rule: str = ""
+    value: Value = Value()
+
+    def shapes(self, ask: object) -> dict[str, tuple[int, ...]]:
+        """The shapes that the field declares for a reply to this ask, by name ("" for an array)."""
+        found = self.value.shape(ask) if self.value.shape is not None else {}
+        return found if isinstance(found, dict) else {"": found}
 
     @property
     def open(self) -> bool:
@@ -273,9 +398,9 @@ def _form(field: dataclasses.Field[object], hint: object) -> Form:
         most=said.get("most", 0),
         what=said.get("what", ""),
         hint=hint,
-        before=said.get("before", 0),
-        added=said.get("added", False),
+        before=said.get("before"),
         rule=said.get("rule", ""),
+        value=said.get("value", Value()),
     )
 
 
@@ -494,8 +619,8 @@ def decode(kind: type[M], data: bytes | memoryview, *, limits: Limits = OWN) -> 
 def decode_file(kind: type[M], data: bytes | memoryview) -> M:
     """Decode a file that this place wrote, perhaps before the class was changed.
 
-    A field that was added later (`carries(added=True)`) is empty, or a number as its
-    `carries(before=...)` says, and one that a class names in `gone` is passed over. Raises
+    A field that was added later has the value that it declares (`carries(before=...)`), and one
+    that a class names in `gone` is passed over. Raises
     MessageError.
     """
     header = _opened(data, OWN)
@@ -508,13 +633,9 @@ def decode_file(kind: type[M], data: bytes | memoryview) -> M:
 
 
 def _late(kind: type) -> dict[str, object]:
-    """The fields that older files of this format lack: empty ones, and numbers as they say."""
-    empty: dict[str, object] = {"text": "", "table": {}}
-    return {
-        name: empty.get(form.kind, form.before)
-        for name, form in forms_of(kind).items()
-        if form.added
-    }
+    """The fields that older files of this format lack."""
+    forms = forms_of(kind).items()
+    return {name: form.before for name, form in forms if form.before is not None}
 
 
 def decode_one_of(
@@ -761,7 +882,9 @@ __all__ = [
     "OWN",
     "Arrays",
     "FieldSize",
+    "Learnt",
     "Limits",
+    "Value",
     "carries",
     "check_size",
     "decode",

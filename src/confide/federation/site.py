@@ -14,11 +14,11 @@ from confide.federation.broadcast import HELD, HeldWeights, Uploading, whole
 from confide.federation.failures import Refusal, failure_from
 from confide.federation.guards import (
     Guards,
-    bound_of,
     check_bounded,
     check_expected,
     check_open,
     check_reply,
+    clipped,
 )
 from confide.federation.keys import read_key
 from confide.federation.memory import MemoryStore
@@ -268,7 +268,6 @@ class SiteHost:
             check_expected(ask, self._expects(step.name, round))
         if not self.site.noised:
             self.site.check_sentences()
-        bound = bound_of(step, guards.max_norm)
         before = self._memory.before(round, step.name)
         self._keep_private(step, ask, before)
         hidden = self.site.noised and not step.noisy
@@ -277,7 +276,7 @@ class SiteHost:
             reply, after = step.answer(site, before, ask, self._turn(step, round))
         self.site.draws = site.draws
         self._check_size(step)
-        reply = bound(ask, reply)
+        reply = clipped(step, ask, reply, most=guards.max_norm)
         check_reply(step, ask, reply)
         check_bounded(reply, guards)
 
@@ -337,12 +336,9 @@ class SiteHost:
         Every part that its guard names must be one that its memory keeps: a name that the model
         does not have would protect nothing.
         """
-        guards = self.site.guards
-        sent = [name for asked, _ in step.like for name in getattr(ask, asked)]
-        if step.wraps and step.shapes is not None:  # noise hides a unit, and not a part
-            sent += [name for names in step.shapes(ask).values() for name in names]
+        guards, sent = self.site.guards, step.parts(ask)
         kept = set(guards.private) <= set(getattr(memory, "private", ()))
-        if ((step.like or step.wraps) and not kept) or any(map(guards.keeps, sent)):
+        if (sent and not kept) or any(map(guards.keeps, sent)):
             raise Refusal("private-part")
 
     def _opened(self, step: Step, data: bytes) -> object:

@@ -10,37 +10,25 @@ import math
 import typing
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from confide.errors import GuardError, MessageError
-from confide.federation.messages import by_name, class_of, forms_of, undeclared, values_of
+from confide.federation.messages import (
+    Form,
+    Learnt,
+    by_name,
+    class_of,
+    forms_of,
+    undeclared,
+    values_of,
+)
 
 Answer = Callable[..., tuple[object, object]]
 Check = Callable[[Any, Any], None]
-Bound = Callable[[Any, Any, float], object]
-Start = Callable[[Any, Any, str], np.ndarray | None]
 Shapes = Mapping[str, Mapping[str, tuple[int, ...]]]
-ShapesOf = Callable[[Any], Shapes]
-LanesOf = Callable[[Any], tuple[int, float]]
-WholeOf = Callable[[Any, int, float], float]
-Has = Callable[[Any, str, int], np.ndarray | None]
-
-
-def plain_lanes(ask: object) -> tuple[int, float]:
-    """Lanes for changes of weights: 4 bytes, and no change is larger than 8."""
-    return 4, 8.0
-
-
-def one_each(ask: object, sites: int, examples: float) -> float:
-    """The sum of the weights if each site's is 1."""
-    return float(sites)
-
-
-def each_row(value_V: np.ndarray, axes: int) -> np.ndarray:
-    """A value for each row of an array of N `axes`, in a shape that broadcasts."""
-    return value_V.reshape(-1, *[1] * (axes - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,43 +39,6 @@ class Turn:
     site: str
     step: str
     seed: int
-
-
-@dataclass(frozen=True, slots=True)
-class Learnt:
-    """Where a reply holds what its site learnt, so that the server can compare sites.
-
-    Attributes:
-        field: the reply's field that holds it, multiplied by `weight`.
-        weight: the reply's field with the site's weight; "" means a weight of 1.
-        start: the ask's field that the site started from; "" means that the reply holds the change
-            itself.
-        has: `has(reply, name, axes)` is 0 for the numbers of an array of N `axes` that the site
-            says nothing about and the site's weight for the others, in a shape that broadcasts;
-            None means that it says something about all. For a sum of replies it gives their total
-            weight.
-        combined: False if the method needs the plain sum.
-        slack: how many times `most_norm` the norms of honest replies may differ by.
-        lanes: `lanes(ask)` gives the bytes that a number is worth when replies are summed as whole
-            numbers, and the largest change that has room there
-            (`confide.federation.secure.lanes`). Lanes of 4 and of 2 bytes hold changes times a
-            site's share, as fine as the sum of all sites has room for, of 8 bytes the plain numbers
-            of a reply without a weight; 1 byte stands for codes, whole numbers that are added as
-            they are.
-        whole: `whole(ask, sites, examples)` is an upper bound on the sum of the weights of N
-            `sites`, with `examples` training examples together.
-        shared: without a `weight`: replies are multiplied by shares that sum to at most 1.
-    """
-
-    field: str
-    weight: str = ""
-    start: str = ""
-    has: Has | None = None
-    combined: bool = True
-    slack: float = 1.0
-    lanes: LanesOf = plain_lanes
-    whole: WholeOf = one_each
-    shared: bool = False
 
 
 class Tables(Protocol):
@@ -117,21 +68,11 @@ class Step:
         answer: the function.
         summed: replies hold only numbers and arrays, and the server adds them up without looking
             at any single one (`Federation.sum`).
-        like: pairs of fields (ask, reply) whose arrays must have the same names, shapes and types.
-        check: `check(ask, reply)` raises GuardError, naming fields only, if a reply is wrong; it
-            runs on both sides of the wall.
-        bound: `bound(ask, reply, most)` is the reply with its change limited to the site's own
-            `max_norm` (`guards.bounded`); every summed step that uploads arrays has one.
-        start: `start(ask, reply, name)` is what an array of the reply's field in `like` would be if
-            nothing had been learnt, from the ask and the reply's other fields, or None. Only the
-            changed rows of such an array travel (`confide.federation.quantising`).
-        shapes: `shapes(ask)` gives, by field of the reply and name ("" for a single array), the
-            shapes of its arrays, where neither `like` nor the field itself (`carries(most=...)`)
-            does. Every array of a summed reply has its shape from `like` or from here.
-        learnt: where a reply holds what a site learnt; the server compares such replies and
-            combines them (`confide.federation.combining`).
+        check: `check(ask, reply)` raises GuardError, naming fields only, if fields do not fit each
+            other; it runs on both sides of the wall. What a single field may hold is declared on it
+            (`carries`, `learnt`).
+        sizes: shapes of the reply's arrays that its fields do not declare.
         drawn: the name that seeds the step's random choices, if it is not `name`.
-        wraps: arrays of whole numbers are summed modulo the size of their lanes: none is too large.
         noisy: the reply is under noise of the site's own, even if its text cannot be used. How long
             that takes may depend on the text, so it leaves in its own time. No other step of such a
             run is answered with the training text (`SiteHost`).
@@ -152,17 +93,12 @@ class Step:
     reply: Any
     answer: Answer
     summed: bool = False
-    like: tuple[tuple[str, str], ...] = ()
     check: Check | None = None
-    bound: Bound | None = None
-    start: Start | None = None
-    shapes: ShapesOf | None = None
-    learnt: Learnt | None = None
+    sizes: Shapes | None = None
     drawn: str = ""
     tables: Tables | None = None
     seen: str = ""
     once: bool = False
-    wraps: bool = False
     noisy: bool = False
     to_each: bool = False
     after: str = ""
@@ -181,29 +117,81 @@ class Step:
         """The name of the server's view of a reply in ledgers and wire tables."""
         return self.seen or ("sum" if self.summed else "one by one")
 
+    @cached_property
+    def learnt(self) -> Learnt | None:
+        """The declaration of what a site learnt; None if it holds nothing of that kind."""
+        for name, form in _forms(self.reply).items():
+            if isinstance(form.value, Learnt):
+                return replace(form.value, field=name)
+        return None
+
+    @cached_property
+    def like(self) -> tuple[tuple[str, str], ...]:
+        """The fields (ask, reply) whose arrays have the same names, shapes and types."""
+        forms = _forms(self.reply).items()
+        return tuple((form.value.like, name) for name, form in forms if form.value.like)
+
+    @property
+    def start(self) -> Callable[[Any, Any, str], np.ndarray] | None:
+        """`start(ask, reply, name)`: an array of `like` if nothing had been learnt; None: unknown.
+
+        Only its changed rows travel, or the change in codes (`confide.federation.quantising`).
+        """
+        return self.learnt.begun if self.learnt and self.learnt.like else None
+
+    @cached_property
+    def wraps(self) -> bool:
+        """True if the reply is whole numbers under noise: none is too large for its lane."""
+        return any(form.rule == "noise" for form in _forms(self.reply).values())
+
+    def shapes(self, ask: object) -> dict[str, Mapping[str, tuple[int, ...]]]:
+        """By field and name ("" for an array): shapes that neither `like` nor `most` bounds."""
+        declared = {name: f.shapes(ask) for name, f in _forms(self.reply).items() if f.value.shape}
+        return {**declared, **(self.sizes or {})}
+
+    def parts(self, ask: object) -> list[str]:
+        """The names of the model's arrays whose values or gradients the reply holds."""
+        like = {field: getattr(ask, asked) for asked, field in self.like}
+        every = {**self.shapes(ask), **like}
+        return [
+            name
+            for field, form in _forms(self.reply).items()
+            if form.kind == "arrays"
+            and (form.value.like or isinstance(form.value, Learnt) or form.rule == "noise")
+            for name in every[field]
+        ]
+
     @staticmethod
     def of(
         answer: Answer,
         *,
         summed: bool = False,
-        like: tuple[tuple[str, str], ...] = (),
         check: Check | None = None,
-        bound: Bound | None = None,
-        start: Start | None = None,
-        shapes: ShapesOf | None = None,
-        learnt: Learnt | None = None,
+        once: bool = False,
+        noisy: bool = False,
+        to_each: bool = False,
+        drawn: str = "",
+        after: str = "",
     ) -> Step:
         """The step that a function declares by its annotations.
 
         Raises MessageError if a message cannot travel or does not declare its arrays.
         """
         hints = typing.get_type_hints(answer)
-        reply = typing.get_args(hints["return"])[0]
-        name = answer.__name__
         step = Step(
-            name, hints["ask"], reply, answer, summed, like, check, bound, start, shapes, learnt
+            answer.__name__,
+            hints["ask"],
+            typing.get_args(hints["return"])[0],
+            answer,
+            summed,
+            check,
+            drawn=drawn,
+            once=once,
+            noisy=noisy,
+            to_each=to_each,
+            after=after,
         )
-        return step if _open(step.ask) or _open(reply) else _declared(step)
+        return step if _open(step.ask) or _open(step.reply) else _declared(step)
 
     def given(self, types: Mapping[TypeVar, type], *, drawn: str = "") -> Step:
         """The step with these types in place of those that its messages leave open.
@@ -212,6 +200,11 @@ class Step:
         """
         ask, reply = _filled(self.ask, types), _filled(self.reply, types)
         return _declared(replace(self, ask=ask, reply=reply, drawn=drawn or self.drawn))
+
+
+def _forms(message: Any) -> Mapping[str, Form]:
+    """The declared fields of a message; none while its types are open."""
+    return {} if _open(message) or message is None else forms_of(message)
 
 
 def _open(message: object) -> tuple[TypeVar, ...]:
@@ -303,7 +296,7 @@ def check_learnt(step: Step, reply: object) -> None:
     learnt = step.learnt
     if learnt is None:
         return
-    weight = float(getattr(reply, learnt.weight)) if learnt.weight else 1.0
+    weight = learnt.weight_of(reply)
     for name, array in by_name(getattr(reply, learnt.field)).items():
         if _size(array) > LARGEST * weight:
             place = f"{learnt.field}/{name}" if name else learnt.field

@@ -41,9 +41,9 @@ from confide.federation.failures import Refusal
 from confide.federation.federation import Federation, Parted, alike
 from confide.federation.guards import check_mark, check_names
 from confide.federation.keys import key_check
-from confide.federation.messages import carries
+from confide.federation.messages import Value, carries
 from confide.federation.site import Site
-from confide.federation.steps import Shapes, Step, Turn
+from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import Agreed, shown
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
@@ -367,28 +367,31 @@ class CountBuckets:
 class BucketsCounted:
     """Counts of the training text by bucket: only their sums over all sites are seen."""
 
-    word_counts_B: Counted = carries("how often words of each bucket occur", rule="min_token_count")
-    word_sites_B: Counted = carries("1 for each bucket with a word of the site")
-    character_counts_C: Counted = carries(
-        "how often characters of each bucket occur", rule="min_token_count"
+    word_counts_B: Counted = carries(
+        "how often words of each bucket occur",
+        rule="min_token_count",
+        value=Value(least=0, shape=lambda ask: (size_of(ask.word_bits),)),
     )
-    character_sites_C: Counted = carries("1 for each bucket with a character of the site")
+    word_sites_B: Counted = carries(
+        "1 for each bucket with a word of the site",
+        rule="counts",
+        value=Value(shape=lambda ask: (size_of(ask.word_bits),)),
+    )
+    character_counts_C: Counted = carries(
+        "how often characters of each bucket occur",
+        rule="min_token_count",
+        value=Value(least=0, shape=lambda ask: (size_of(ask.character_bits),)),
+    )
+    character_sites_C: Counted = carries(
+        "1 for each bucket with a character of the site",
+        rule="counts",
+        value=Value(shape=lambda ask: (size_of(ask.character_bits),)),
+    )
 
 
 def size_of(bits: int) -> int:
     """The number of buckets of `bits` bits; none if there are no bits."""
     return 2**bits if bits else 0
-
-
-def shapes_of_buckets(ask: CountBuckets) -> Shapes:
-    """One number for each bucket."""
-    words, characters = size_of(ask.word_bits), size_of(ask.character_bits)
-    return {
-        "word_counts_B": {"": (words,)},
-        "word_sites_B": {"": (words,)},
-        "character_counts_C": {"": (characters,)},
-        "character_sites_C": {"": (characters,)},
-    }
 
 
 def buckets_counted(site: Site, ask: CountBuckets, tokens: Iterable[str]) -> BucketsCounted:
@@ -424,23 +427,16 @@ def count_buckets(
 
 
 def check_buckets(ask: CountBuckets, reply: BucketsCounted) -> None:
-    """Raise GuardError unless these are counts, and 1 where there is one."""
+    """Raise GuardError unless sites are 1 where there is a count."""
     for counts, sites in (
         (reply.word_counts_B, reply.word_sites_B),
         (reply.character_counts_C, reply.character_sites_C),
     ):
-        if counts.shape != sites.shape or (counts < 0).any() or (sites != (counts > 0)).any():
+        if (sites != (counts > 0)).any():
             raise GuardError("counts and sites of buckets do not fit")
 
 
-def as_counted(ask: CountBuckets, reply: BucketsCounted, most: float) -> BucketsCounted:
-    """The reply itself: counts change no weight, so `max_norm` does not bound them."""
-    return reply
-
-
-COUNT_BUCKETS = Step.of(
-    count_buckets, summed=True, check=check_buckets, bound=as_counted, shapes=shapes_of_buckets
-)
+COUNT_BUCKETS = Step.of(count_buckets, summed=True, check=check_buckets)
 
 
 def common_buckets(

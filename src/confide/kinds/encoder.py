@@ -395,7 +395,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
     digest: str = carries("digest of the encoder's files", rule="varies")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
-    tuning: str = carries(TUNING, added=True)
+    tuning: str = carries(TUNING, before="")
 
     def at(self, site: Site) -> SiteModel:
         """The site model of this form."""

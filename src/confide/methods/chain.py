@@ -24,7 +24,7 @@ from confide.federation.guards import Within
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept, ModelSpec
-from confide.methods.fedavg import UPLOAD, Facts, FedAvg, FedAvgState, Train, Trained, train
+from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Train, Update, train
 from confide.seeds import derive_seed
 from confide.settings import Table
 
@@ -35,12 +35,12 @@ class ChainSettings(Table):
 
 def train_in_turn(
     site: Site, memory: Kept[F] | None, ask: Train, turn: Turn
-) -> tuple[Trained, Kept[F]]:
+) -> tuple[Update, Kept[F]]:
     """Train as under FedAvg, from where the previous site stopped."""
     return train(site, memory, ask, turn)
 
 
-TRAIN_IN_TURN = Step.of(train_in_turn, **UPLOAD)
+TRAIN_IN_TURN = Step.of(train_in_turn)
 
 
 class Chain(FedAvg):
@@ -77,6 +77,6 @@ class Chain(FedAvg):
         return super().expects(step, n) | {"config.vectors": Within(0, n == 1)}
 
 
-def _on_from(ask: Train, reply: Trained) -> Train:
+def _on_from(ask: Train, reply: Update) -> Train:
     """The next site's ask: to train on from this reply, which has word vectors already."""
     return replace(ask, weights=reply.weights, config=ask.config.without_vectors())

@@ -22,7 +22,7 @@ are divided by a constant, the site's even part of `privacy.units`; a site's opt
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -37,7 +37,6 @@ from confide.kinds.protocol import SCORE, F, P, TrainConfig
 from confide.methods.fedavg import Facts
 from confide.methods.feded import (
     TAKE_PUBLIC_SET,
-    TRAIN_AND_PREDICT,
     Central,
     FedED,
     FedEDSettings,
@@ -92,17 +91,7 @@ def predict_noisily(
     return predicted(desk, memory.public, ask=ask, weights=weights), memory
 
 
-PREDICT_NOISILY = replace(
-    Step.of(
-        predict_noisily,
-        summed=True,
-        check=TRAIN_AND_PREDICT.check,
-        bound=TRAIN_AND_PREDICT.bound,
-        shapes=TRAIN_AND_PREDICT.shapes,
-        learnt=TRAIN_AND_PREDICT.learnt,
-    ),
-    noisy=True,
-)
+PREDICT_NOISILY = Step.of(predict_noisily, summed=True, noisy=True)
 
 
 class DpFedED(UnderNoise, FedED):

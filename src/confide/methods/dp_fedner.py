@@ -36,7 +36,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import F, ModelSpec
-from confide.methods.dp_fedsgd import NoisySum, bounded_noisy, shapes_of_noisy
+from confide.methods.dp_fedsgd import NoisySum
 from confide.methods.fedavg import Facts
 from confide.methods.fedner import ENROL, SCORE_OWN, TEST_OWN, Enrolled, FedNER, FedNERState
 from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of, wrapped
@@ -85,11 +85,7 @@ def improve_noisily(
     return reply, replace(memory, own=own, **vars(moments))
 
 
-IMPROVE_NOISILY = replace(
-    Step.of(improve_noisily, summed=True, bound=bounded_noisy, shapes=shapes_of_noisy),
-    wraps=True,
-    noisy=True,
-)
+IMPROVE_NOISILY = Step.of(improve_noisily, summed=True, noisy=True)
 
 
 class DpFedNER(UnderNoise, FedNER):

@@ -29,16 +29,16 @@ Where we differ from the papers or decide what they leave open:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.federation.federation import Federation
 from confide.federation.memory import known
-from confide.federation.messages import Arrays, carries
+from confide.federation.messages import Arrays, Value, carries
 from confide.federation.site import Site
-from confide.federation.steps import Shapes, Step, Turn
+from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept
 from confide.methods.fedavg import Carried, Facts, ServerTable
 from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of, wrapped
@@ -67,7 +67,9 @@ class NoisySum:
     """Clipped gradients and noise."""
 
     noisy: dict[str, NDArray[np.int32]] = carries(
-        "the sum of the drawn units' clipped gradients in whole numbers, with the site's noise"
+        "the sum of the drawn units' clipped gradients in whole numbers, with the site's noise",
+        rule="noise",
+        value=Value(shape=lambda ask: {name: array.shape for name, array in ask.weights.items()}),
     )
 
 
@@ -83,28 +85,7 @@ def add_noisily(
     return NoisySum(wrapped(sums.total(ask.weights, like=ask.weights))), memory
 
 
-class AsksNoisily(Protocol):
-    """An ask for a noisy sum of gradients by these weights."""
-
-    @property
-    def weights(self) -> Arrays: ...  # noqa: D102
-
-
-def shapes_of_noisy(ask: AsksNoisily) -> Shapes:
-    """The shapes of the sum: those of the weights."""
-    return {"noisy": {name: array.shape for name, array in ask.weights.items()}}
-
-
-def bounded_noisy(ask: object, reply: NoisySum, most: float) -> NoisySum:
-    """The reply itself: each unit is clipped, and noise that is shortened hides nothing."""
-    return reply
-
-
-ADD_NOISILY = replace(
-    Step.of(add_noisily, summed=True, bound=bounded_noisy, shapes=shapes_of_noisy),
-    wraps=True,
-    noisy=True,
-)
+ADD_NOISILY = Step.of(add_noisily, summed=True, noisy=True)
 
 
 class DpFedSGD(UnderNoise):

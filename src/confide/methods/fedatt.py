@@ -32,22 +32,13 @@ from pydantic import Field
 from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
-from confide.federation.guards import bounded
+from confide.federation.guards import clipped
 from confide.federation.memory import known
-from confide.federation.messages import Arrays, carries
+from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
-from confide.federation.steps import Learnt, Shapes, Step, Turn
-from confide.kinds.protocol import SCORE, F, K, Kept, ModelSpec, Take, Taken, check_taken, taken
-from confide.methods.fedavg import (
-    UPLOAD,
-    Facts,
-    FedAvg,
-    FedAvgState,
-    Train,
-    Trained,
-    bounded_trained,
-    train,
-)
+from confide.federation.steps import Step, Turn
+from confide.kinds.protocol import SCORE, F, K, Kept, ModelSpec, Take, Taken, taken
+from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Train, Update, train
 from confide.settings import Table
 
 FARTHEST = 150.0
@@ -66,10 +57,14 @@ class FedAttSettings(Table):
 class Measured:
     """A site's distance from the common weights, which only makes sense as a sum over sites."""
 
-    powers_LP: NDArray[np.int64] = carries("exp of the norm of each layer's change, in digits")
+    powers_LP: NDArray[np.int64] = carries(
+        "exp of the norm of each layer's change, in digits",
+        rule="clipped",
+        value=Value(least=0, largest=2**BITS - 1, shape=lambda ask: (len(ask.weights), DIGITS)),
+    )
     loss: float = carries("mean training loss per example")
-    examples: int = carries("examples trained on, over all epochs")
-    sites: int = carries("1: the site itself")
+    examples: int = carries("examples trained on, over all epochs", value=Value(least=1))
+    sites: int = carries("1: the site itself", value=Value(least=1, largest=1))
 
 
 @dataclass(frozen=True)
@@ -87,7 +82,13 @@ class Attended:
     """The site's update, times its attention."""
 
     change: dict[str, NDArray[np.float32]] = carries(
-        "change of the weights, each layer's times the site's attention", legend="X"
+        "change of the weights, each layer's times the site's attention",
+        legend="X",
+        value=Learnt(
+            shape=lambda ask: {name: tuple(one.tolist()) for name, one in ask.shapes.items()},
+            combined=False,
+            shared=True,
+        ),
     )
 
 
@@ -106,7 +107,7 @@ def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, A
     return taken(site, ask.form), Attending(ask.form)
 
 
-def train_alone(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Trained, K]:
+def train_alone(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Update, K]:
     """Train as under FedAvg, for a server that sees each site's weights."""
     return train(site, memory, ask, turn)
 
@@ -118,8 +119,7 @@ def measure(
     if site.guards.private:
         raise Refusal("private-part")
     trained, memory = train(site, known(memory), ask, turn)
-    if site.guards.max_norm is not None:
-        trained = bounded_trained(ask, trained, site.guards.max_norm)
+    trained = clipped(TRAIN_ALONE, ask, trained, most=site.guards.max_norm)
     change = {name: trained.weights[name] - ask.weights[name] for name in sorted(ask.weights)}
     powers = [digits_of(norm_of(one)) for one in change.values()]
     reply = Measured(np.array(powers, np.int64), trained.loss, trained.examples, 1)
@@ -135,8 +135,8 @@ def attend(
     measured nothing in this round: that depends on its text.
     """
     memory = known(memory)
-    if site.guards.private or not (np.isfinite(ask.totals_L) & (ask.totals_L > 0)).all():
-        raise Refusal("private-part" if site.guards.private else "bad-ask")
+    if not (np.isfinite(ask.totals_L) & (ask.totals_L > 0)).all():
+        raise Refusal("bad-ask")
     if memory.moved_round != turn.round or memory.change.keys() != ask.shapes.keys():
         raise GuardError("this round's change was not measured")
     found = {}
@@ -176,59 +176,10 @@ def totals_of(powers_LP: NDArray[np.int64]) -> NDArray[np.float64]:
     return np.array([whole / 2**BITS for whole in wholes])
 
 
-def check_measured(ask: Train, reply: Measured) -> None:
-    """Raise GuardError unless these are digits of one site."""
-    if reply.sites != 1 or reply.examples < 1:
-        raise GuardError("sites must be 1, and examples at least 1")
-    if ((reply.powers_LP < 0) | (reply.powers_LP >= 2**BITS)).any():
-        raise GuardError("powers_LP does not hold digits")
-
-
-def shapes_of_measured(ask: Train) -> Shapes:
-    """One row of digits for each layer."""
-    return {"powers_LP": {"": (len(ask.weights), DIGITS)}}
-
-
-def shapes_of_attended(ask: Attend) -> Shapes:
-    """The shapes of the layers, which the ask names."""
-    return {"change": {name: tuple(one.tolist()) for name, one in ask.shapes.items()}}
-
-
-def bounded_measured(ask: Train, reply: Measured, most: float) -> Measured:
-    """The reply itself: `measure` bounds the change before it takes norms."""
-    return reply
-
-
-def bounded_attended(ask: Attend, reply: Attended, most: float) -> Attended:
-    """The reply with a change whose norm is at most `most`, which attention made no larger."""
-    kept = bounded(reply.change, most)
-    return reply if kept is reply.change else Attended(kept)
-
-
-TRAIN_ALONE = Step.of(train_alone, **UPLOAD)
-MEASURE = replace(
-    Step.of(
-        measure,
-        summed=True,
-        check=check_measured,
-        bound=bounded_measured,
-        shapes=shapes_of_measured,
-    ),
-    drawn="train_alone",
-    once=True,
-)
-ATTEND = replace(
-    Step.of(
-        attend,
-        summed=True,
-        bound=bounded_attended,
-        shapes=shapes_of_attended,
-        learnt=Learnt("change", combined=False, shared=True),
-    ),
-    once=True,
-    after=MEASURE.name,
-)
-TAKE_TO_ATTEND = Step.of(take, check=check_taken)
+TRAIN_ALONE = Step.of(train_alone)
+MEASURE = Step.of(measure, summed=True, drawn="train_alone", once=True)
+ATTEND = Step.of(attend, summed=True, once=True, after=MEASURE.name)
+TAKE_TO_ATTEND = Step.of(take)
 
 
 class FedAtt(FedAvg):

@@ -41,13 +41,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from confide.errors import GuardError
 from confide.federation.federation import Federation
-from confide.federation.guards import near
 from confide.federation.memory import known
-from confide.federation.messages import Arrays, carries
+from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
-from confide.federation.steps import Learnt, Shapes, Step, Turn, each_row
+from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import (
     SCORE,
     TAKE,
@@ -137,22 +135,28 @@ class Train:
 
 
 @dataclass(frozen=True)
-class Trained:
-    """The result of training, multiplied by the site's weight."""
+class Update:
+    """The result of a site's training, multiplied by the site's weight."""
 
     weights: Arrays = carries(
-        "trained weights, times the site's weight in the mean; of tables only changed rows"
+        "trained weights, times the site's weight in the mean; of tables only changed rows",
+        value=Learnt(like="weights", weight="weight", weighting="weighting", rows="seen"),
     )
     weight: float = carries("the site's weight in the mean")
     seen: dict[str, NDArray[np.float32]] = carries(
         "the same weight for each row whose word or relation the site has; only if rows = seen",
         legend="V",
+        value=Value(
+            shape=lambda ask: {
+                name: ask.weights[name].shape[:1] for name in ask.tables if name in ask.weights
+            }
+        ),
     )
     loss: float = carries("mean training loss per example, times the weight")
-    examples: int = carries("examples trained on, over all epochs")
+    examples: int = carries("examples trained on, over all epochs", value=Value(least=1))
 
 
-def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Trained, K]:
+def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Update, K]:
     """Train the common model on the site's own text for some epochs."""
     memory = known(memory)
     desk = memory.form.at(site)
@@ -162,84 +166,25 @@ def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Trained
     return trained_reply(desk, ask, fitted), memory
 
 
-def trained_reply(desk: SiteModel, ask: Train, fitted: Fitted) -> Trained:
+def trained_reply(desk: SiteModel, ask: Train, fitted: Fitted) -> Update:
     """The result of training at a site model, weighted as the ask says."""
     rows = desk.rows_seen(ask.config) if ask.tables else {}
     weight = float(desk.size) if ask.weighting == "examples" else 1.0
     return reply_of(fitted, weight, seen={name: rows[name] for name in ask.tables})
 
 
-def reply_of(fitted: Fitted, weight: float, *, seen: Arrays | None = None) -> Trained:
+def reply_of(fitted: Fitted, weight: float, *, seen: Arrays | None = None) -> Update:
     """The result of training, times the site's weight; `seen` is 1 for each row that counts."""
     weights, own = fitted.weights, seen or {}
     if weight != 1.0:
         weights = {name: array * np.float32(weight) for name, array in weights.items()}
     for name, seen_V in own.items():
-        weights[name] *= each_row(seen_V, weights[name].ndim)
+        weights[name] *= seen_V.reshape(-1, *[1] * (weights[name].ndim - 1))
         seen_V *= np.float32(weight)
-    return Trained(weights, weight, own, fitted.loss * weight, fitted.examples)
+    return Update(weights, weight, own, fitted.loss * weight, fitted.examples)
 
 
-def check_trained(ask: Train, reply: Trained) -> None:
-    """Raise GuardError if the reply's weight, count or rows are not what was asked for."""
-    if reply.weight < 1 or (ask.weighting == "equal" and reply.weight != 1):
-        raise GuardError("weight must be at least 1, and 1 where sites count equally")
-    if reply.examples < 1:
-        raise GuardError("examples must be at least 1")
-    if reply.seen.keys() != set(ask.tables):
-        raise GuardError("seen must name the tables that the ask names")
-    for name, seen_V in reply.seen.items():
-        fits = seen_V.shape == ask.weights[name].shape[:1] and seen_V.dtype == np.float32
-        if not fits or not ((seen_V == 0) | (seen_V == np.float32(reply.weight))).all():
-            raise GuardError("seen must be 0 or the weight for each row")
-        if reply.weights[name][seen_V == 0].any():
-            raise GuardError("weights must be 0 in rows that the site has not seen")
-
-
-def shapes_of_trained(ask: Train) -> Shapes:
-    """The shapes of `seen`: one number for each row of the tables."""
-    return {
-        "seen": {name: ask.weights[name].shape[:1] for name in ask.tables if name in ask.weights}
-    }
-
-
-def whole_of_trained(ask: Train, sites: int, examples: float) -> float:
-    """An upper bound on the sum of the sites' weights: all examples, or the number of sites."""
-    return examples if ask.weighting == "examples" else float(sites)
-
-
-def start_of_trained(ask: Train, reply: Trained, name: str) -> np.ndarray:
-    """The value of an array of the reply if the site had learnt nothing."""
-    start: np.ndarray = ask.weights[name]
-    if reply.weight != 1.0:
-        start = start * np.float32(reply.weight)
-    if name in reply.seen:
-        start = start * _mask(reply.seen[name], start)
-    return start
-
-
-def rows_had(reply: Trained, name: str, axes: int) -> np.ndarray | None:
-    """The weight of each row of an array of N `axes` if rows = seen, else None."""
-    return each_row(reply.seen[name], axes) if name in reply.seen else None
-
-
-def _mask(seen_V: np.ndarray, table: np.ndarray) -> np.ndarray:
-    if seen_V.shape != table.shape[:1]:
-        raise GuardError("seen must be 0 or the weight for each row")
-    return each_row((seen_V > 0).astype(np.float32), table.ndim)
-
-
-def bounded_trained(ask: Train, reply: Trained, most: float) -> Trained:
-    """The reply with weights at most `most` away from the ask's.
-
-    The distance is measured without the site's weight, and without rows that are not sent.
-    """
-    before = {name: start_of_trained(ask, reply, name) for name in reply.weights}
-    kept = near(reply.weights, before, most, times=reply.weight)
-    return reply if kept is reply.weights else replace(reply, weights=kept)
-
-
-def mean_of(total: Trained, before: Arrays) -> Arrays:
+def mean_of(total: Update, before: Arrays) -> Arrays:
     """The weighted mean of the sites' weights; a row that no site has seen stays as it was.
 
     It takes the total's weights apart: of a large model, sums and means are not held together.
@@ -248,7 +193,7 @@ def mean_of(total: Trained, before: Arrays) -> Arrays:
     for name in list(total.weights):
         sums = total.weights.pop(name)
         if name in total.seen:
-            seen_V = each_row(total.seen[name], sums.ndim)
+            seen_V = total.seen[name].reshape(-1, *[1] * (sums.ndim - 1))
             sums = np.where(seen_V > 0, sums / np.maximum(seen_V, 1e-9), before[name])
         else:
             sums = sums / total.weight
@@ -256,16 +201,7 @@ def mean_of(total: Trained, before: Arrays) -> Arrays:
     return mean
 
 
-UPLOAD: dict[str, Any] = {
-    "like": (("weights", "weights"),),
-    "check": check_trained,
-    "bound": bounded_trained,
-    "start": start_of_trained,
-    "shapes": shapes_of_trained,
-    "learnt": Learnt("weights", "weight", start="weights", has=rows_had, whole=whole_of_trained),
-}
-"""The checks of a step that uploads trained weights."""
-TRAIN = Step.of(train, summed=True, **UPLOAD)
+TRAIN = Step.of(train, summed=True)
 
 
 class FedAvg:

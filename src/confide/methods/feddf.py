@@ -32,7 +32,7 @@ from confide.kinds.protocol import SCORE, TAKE, ModelSpec, PublicSet
 from confide.kinds.public import PublicKind
 from confide.kinds.steps import settle
 from confide.methods.fedatt import TRAIN_ALONE
-from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Trained, Weighting
+from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Update, Weighting
 from confide.methods.feded import softened_mean
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
@@ -123,12 +123,12 @@ class FedDF(FedAvg):
         return replace(state, weights=weights), facts
 
 
-def alone(reply: Trained) -> Arrays:
+def alone(reply: Update) -> Arrays:
     """A site's trained weights."""
     return {name: array / np.float32(reply.weight) for name, array in reply.weights.items()}
 
 
-def mean_of(replies: Sequence[Trained]) -> Arrays:
+def mean_of(replies: Sequence[Update]) -> Arrays:
     """The weighted mean of the sites' weights."""
     whole = sum(reply.weight for reply in replies)
     sums: dict[str, Any] = {

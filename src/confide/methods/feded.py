@@ -39,7 +39,6 @@ Where we differ from the paper or decide what it leaves open:
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal
@@ -49,14 +48,13 @@ import torch
 from numpy.typing import NDArray
 from pydantic import Field
 
-from confide.errors import GuardError, SettingsError
+from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
-from confide.federation.guards import bounded
 from confide.federation.memory import known
-from confide.federation.messages import LEVELS, Arrays, carries, fixed, unfixed
+from confide.federation.messages import Arrays, Learnt, Value, carries, fixed, unfixed
 from confide.federation.site import Site
-from confide.federation.steps import Learnt, Shapes, Step, Turn
+from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import (
     SCORE,
     F,
@@ -68,7 +66,6 @@ from confide.kinds.protocol import (
     State,
     Taken,
     TrainConfig,
-    check_taken,
     fitted_on,
     taken,
     train_config,
@@ -124,14 +121,22 @@ class Predicted:
     """A trained model's predictions of the public set, and of nothing else."""
 
     said_SQ: NDArray[np.int8 | np.float16 | np.float32] = carries(
-        "for each public row, logits relative to the first class, or probabilities"
+        "for each public row, logits relative to the first class, or probabilities",
+        value=Learnt(
+            shape=lambda ask: (ask.examples, ask.classes - 1),
+            weight="sites",
+            columns="knows",
+            fixed=("wire_dtype", "most"),
+        ),
     )
     knows: dict[str, NDArray[np.float32]] = carries(
-        "for each class, whether the site annotates it; only if average = known", legend="R"
+        "for each class but the first, whether the site annotates it; only if average = known",
+        legend="Q",
+        value=Value(shape=lambda ask: {"": (ask.classes - 1,)} if ask.average == "known" else {}),
     )
     sites: int = carries("1, so that the sum counts the sites")
     loss: float = carries("mean training loss per example")
-    sentences: int = carries("examples trained on, over all epochs")
+    sentences: int = carries("examples trained on, over all epochs", value=Value(least=1))
 
 
 # --- the public set ----------------------------------------------------------------------------
@@ -176,7 +181,7 @@ def predicted(desk: SiteModel, public: P, *, ask: TrainAndPredict, weights: Arra
     found_SQ = columns(logits_SR, knows_R, upload=ask.upload, average=ask.average)
     return Predicted(
         said_SQ=fixed(found_SQ, ask.wire_dtype, most=ask.most),  # type: ignore[arg-type]
-        knows={"R": knows_R.astype(np.float32)} if ask.average == "known" else {},
+        knows={"": knows_R[1:].astype(np.float32)} if ask.average == "known" else {},
         sites=1,
         loss=0.0,
         sentences=1,
@@ -201,69 +206,8 @@ def columns(
     return np.where(knows_R[1:], found_SQ, 0.0)
 
 
-def check_predicted(ask: TrainAndPredict, reply: Predicted) -> None:
-    """Raise GuardError if the reply is not a prediction of the public set that was asked about."""
-    found = reply.said_SQ
-    if found.shape != (ask.examples, ask.classes - 1) or found.dtype.name != ask.wire_dtype:
-        raise GuardError(
-            "said_SQ has the wrong type or shape",
-            expected=f"{ask.wire_dtype} ({ask.examples}, {ask.classes - 1})",
-            got=f"{found.dtype.name} {found.shape}",
-        )
-    most = LEVELS if ask.wire_dtype == "int8" else ask.most * 1.001
-    if found.size and float(np.abs(found.astype(np.float32)).max()) > most:
-        raise GuardError("said_SQ exceeds the largest prediction")
-    if reply.sites != 1 or reply.sentences < 1:
-        raise GuardError("sites must be 1, and sentences at least 1")
-    expected = {"R": (ask.classes,)} if ask.average == "known" else {}
-    if {name: array.shape for name, array in reply.knows.items()} != expected:
-        raise GuardError("knows must hold one number for each class")
-    if any(not np.isin(array, (0.0, 1.0)).all() for array in reply.knows.values()):
-        raise GuardError("knows must hold only 0 and 1")
-    if any(array[0] != 1.0 for array in reply.knows.values()):
-        raise GuardError("knows must name the first class, which all sites know")
-
-
-def shapes_of_predicted(ask: TrainAndPredict) -> Shapes:
-    """The shapes of a reply: a number for each row and class but the first, one for each class."""
-    knows = {"R": (ask.classes,)} if ask.average == "known" else {}
-    return {"said_SQ": {"": (ask.examples, ask.classes - 1)}, "knows": knows}
-
-
-def lanes_of_predicted(ask: TrainAndPredict) -> tuple[int, float]:
-    """The width of a lane, as many bytes as a number has without lanes, and the largest prediction.
-
-    Rounding to float16 makes that a little larger.
-    """
-    if ask.wire_dtype == "int8":
-        return 1, LEVELS
-    if ask.wire_dtype == "float16":
-        return 2, ask.most * 1.001
-    return 4, 2.0 ** math.ceil(math.log2(ask.most))
-
-
-def bounded_predicted(ask: TrainAndPredict, reply: Predicted, most: float) -> Predicted:
-    """The reply with predictions whose common norm is at most `most`."""
-    codes_per_number = LEVELS / ask.most if ask.wire_dtype == "int8" else 1.0
-    kept = bounded({"": reply.said_SQ}, most, times=codes_per_number)
-    return replace(reply, said_SQ=kept[""])
-
-
-def columns_known(reply: Predicted, name: str, axes: int) -> NDArray[np.float32] | None:
-    """For each class, how many of the summed sites annotate it; None if that does not matter."""
-    known_R: NDArray[np.float32] | None = reply.knows.get("R")
-    return None if known_R is None else known_R[None, 1:]
-
-
-TAKE_PUBLIC_SET = Step.of(take_public_set, check=check_taken)
-TRAIN_AND_PREDICT = Step.of(
-    train_and_predict,
-    summed=True,
-    check=check_predicted,
-    bound=bounded_predicted,
-    shapes=shapes_of_predicted,
-    learnt=Learnt("said_SQ", "sites", has=columns_known, lanes=lanes_of_predicted),
-)
+TAKE_PUBLIC_SET = Step.of(take_public_set)
+TRAIN_AND_PREDICT = Step.of(train_and_predict, summed=True)
 
 
 # --- The server's part of FedED
@@ -288,8 +232,8 @@ def teacher_of(
     A class that none of the asked sites knows has probability 0.
     """
     sums_SQ = unfixed(total.said_SQ, ask.wire_dtype, most=ask.most)  # type: ignore[arg-type]
-    sites_R = total.knows.get("R", np.full(ask.classes, float(total.sites)))
-    mean_SQ = sums_SQ / np.where(sites_R > 0, sites_R, 1.0)[1:]
+    sites_Q = total.knows.get("", np.full(ask.classes - 1, float(total.sites)))
+    mean_SQ = sums_SQ / np.where(sites_Q > 0, sites_Q, 1.0)
     if ask.upload == "probabilities" and ask.average == "known":  # of each class or the first
         mean_SQ = mean_SQ.clip(1e-6, 1 - 1e-6)
         mean_SQ = np.log(mean_SQ) - np.log1p(-mean_SQ)
@@ -298,7 +242,7 @@ def teacher_of(
     else:
         first_S1 = 1.0 - mean_SQ.sum(1, keepdims=True)
         logits_SR = np.log(np.maximum(np.concatenate((first_S1, mean_SQ), 1), 1e-6))
-    logits_SR[:, sites_R == 0] = -np.inf
+    logits_SR[:, 1:][:, sites_Q == 0] = -np.inf
     found: NDArray[np.float32] = softened(torch.from_numpy(logits_SR), temperature).float().numpy()
     return found
 
@@ -316,23 +260,22 @@ def softened_mean(said: Sequence[NDArray[np.float32]], temperature: float) -> ND
     return found
 
 
-def with_past(total: Predicted, ask: TrainAndPredict, past: Arrays, *, factor: float) -> Predicted:
-    """The sum over the sites of this round and of those before.
+def with_past(
+    total: Predicted, ask: TrainAndPredict, past: Arrays, *, factor: float
+) -> tuple[Predicted, Arrays]:
+    """The sum over the sites of this round and of those before, and what the next round must know.
 
     A round counts `factor` times what the one after it counts, so 1 gives the plain mean over all
-    sites of all rounds. `past` is what `past_of` made of the round before; empty: there was none.
+    sites of all rounds. `past` is what the round before gave; empty: there was none.
     """
-    sites_R = total.knows.get("R", np.full(ask.classes, float(total.sites)))
+    knows_Q = total.knows.get("", np.full(ask.classes - 1, float(total.sites)))
+    sites_R = np.append(float(total.sites), knows_Q)
     said_SQ = total.said_SQ.astype(np.float64)
     if past:
         said_SQ = said_SQ + factor * past["said_SQ"]
         sites_R = sites_R + factor * past["sites_R"]
-    return replace(total, said_SQ=said_SQ, knows={"R": sites_R})  # type: ignore[arg-type]
-
-
-def past_of(total: Predicted) -> Arrays:
-    """The part of a sum by `with_past` that the next round must know."""
-    return {"said_SQ": total.said_SQ, "sites_R": total.knows["R"]}
+    together = replace(total, said_SQ=said_SQ, knows={"": sites_R[1:]})  # type: ignore[arg-type]
+    return together, {"said_SQ": said_SQ, "sites_R": sites_R}
 
 
 def held_out(public: PublicSet, share: float, *, seed: int) -> Chosen:
@@ -457,8 +400,8 @@ class FedED(FedAvg):
         if total is None:
             return state, facts
         if own.past:
-            total = with_past(total, ask, state.past, factor=own.past)
-            state = replace(state, past=past_of(total))
+            total, past = with_past(total, ask, state.past, factor=own.past)
+            state = replace(state, past=past)
         teacher_SR = teacher_of(total, ask, temperature=own.temperature)
         weights, distilled = self._distilled(state, teacher_SR, config, seed=federation.seed)
         return replace(state, weights=weights), facts | distilled

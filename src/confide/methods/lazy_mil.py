@@ -65,26 +65,15 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.agreement import check_digests, one_each
 from confide.kinds.bags.site import BagForm, BagSiteModel
-from confide.kinds.protocol import (
-    SCORE,
-    F,
-    Kept,
-    ModelSpec,
-    Take,
-    Taken,
-    check_taken,
-    fitted_on,
-    taken,
-)
+from confide.kinds.protocol import SCORE, F, Kept, ModelSpec, Take, Taken, fitted_on, taken
 from confide.methods.fedavg import (
     TRAIN,
-    UPLOAD,
     Carried,
     Facts,
     FedAvg,
     FedAvgState,
     Train,
-    Trained,
+    Update,
     mean_of,
     reply_of,
 )
@@ -499,7 +488,7 @@ def check_heard(ask: HearWinners, reply: WinnersHeard) -> None:
 
 def train_on_winners(
     site: Site, memory: LazyMemory[F] | None, ask: Train, turn: Turn
-) -> tuple[Trained, LazyMemory[F]]:
+) -> tuple[Update, LazyMemory[F]]:
     """Train the common model on the site's own winning sentences."""
     memory = known(memory)
     if memory.bid_round != turn.round or not len(memory.won_W):
@@ -515,10 +504,10 @@ def train_on_winners(
     return reply_of(fitted, weight), memory
 
 
-TAKE_AND_BID = Step.of(take, check=check_taken)
+TAKE_AND_BID = Step.of(take)
 BID = Step.of(bid, check=check_bids)
-HEAR_WINNERS = replace(Step.of(hear_winners, check=check_heard), to_each=True)
-TRAIN_ON_WINNERS = Step.of(train_on_winners, summed=True, **UPLOAD)
+HEAR_WINNERS = Step.of(hear_winners, check=check_heard, to_each=True)
+TRAIN_ON_WINNERS = Step.of(train_on_winners, summed=True)
 
 
 class LazyMilSettings(Table):

@@ -43,15 +43,14 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from confide.errors import GuardError
 from confide.federation.broadcast import digest_of
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import MOST, bounded
 from confide.federation.memory import known
-from confide.federation.messages import Arrays, carries
+from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
-from confide.federation.steps import Learnt, Shapes, Step, Turn
+from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import (
     HELD_OUT,
     CompleteText,
@@ -65,21 +64,10 @@ from confide.kinds.protocol import (
     Take,
     Taken,
     TrainConfig,
-    check_taken,
     fitted_on,
     taken,
 )
-from confide.methods.fedavg import (
-    UPLOAD,
-    Facts,
-    FedAvg,
-    Latest,
-    Train,
-    Trained,
-    check_trained,
-    mean_of,
-    trained_reply,
-)
+from confide.methods.fedavg import Facts, FedAvg, Latest, Train, Update, mean_of, trained_reply
 from confide.settings import Table
 from confide.training.batches import covered
 from confide.training.examples import RowSlopes
@@ -121,7 +109,17 @@ class Weigh:
 class Weighed:
     """The target gradient of Eq. 11, of all training rows together."""
 
-    slope_G: NDArray[np.float32] = carries("gradient of the target loss by the shared parameter")
+    slope_G: NDArray[np.float32] = carries(
+        "gradient of the target loss by the shared parameter",
+        value=Learnt(
+            least=-MOST,
+            largest=MOST,
+            shape=lambda ask: (ask.weights[ask.shared].size,),
+            combined=False,  # each site subtracts its own part from the sum
+            slack=4.0,
+            lane=(8, 2.0**30),
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -138,45 +136,14 @@ class Complete(Train):
 
 
 @dataclass(frozen=True)
-class Completed(Trained):
+class Completed(Update):
     """The result of training, multiplied by the site's weight."""
 
-    own: int = carries("entities or relations that the site annotated")
-    pseudo: int = carries("entities or relations that the common model annotated")
-
-
-def check_weighed(ask: Weigh, reply: Weighed) -> None:
-    """Raise GuardError if the gradient does not fit the shared parameter, or is absurdly large."""
-    want = ask.weights[ask.shared].size if ask.shared in ask.weights else -1
-    if reply.slope_G.shape != (want,) or reply.slope_G.dtype != np.float32:
-        got = str(reply.slope_G.shape)
-        raise GuardError("slope_G has the wrong shape", expected=f"({want},)", got=got)
-    if want and np.abs(reply.slope_G).max() > MOST:
-        raise GuardError("slope_G is absurdly large")
-
-
-def shapes_of_weighed(ask: Weigh) -> Shapes:
-    """The shape of the gradient: the numbers of the shared parameter."""
-    return {"slope_G": {"": (ask.weights[ask.shared].size,)}}
-
-
-def lanes_of_weighed(ask: Weigh) -> tuple[int, float]:
-    """Lanes of 8 bytes: a gradient over all rows has no natural size."""
-    return 8, 2.0**30
-
-
-def bounded_weighed(ask: Weigh, reply: Weighed, most: float) -> Weighed:
-    """The reply with a gradient whose norm is at most `most`."""
-    return Weighed(bounded({"slope": reply.slope_G}, most)["slope"])
-
-
-def check_completed(ask: Complete, reply: Completed) -> None:
-    """Raise GuardError if the reply's weight, a count or rows are not what was asked for."""
-    check_trained(ask, reply)
-    if reply.own < 0 or reply.pseudo < 0:
-        raise GuardError("own and pseudo must be at least 0")
-    if reply.pseudo and not ask.distil:
-        raise GuardError("pseudo must be 0 if distil is off")
+    own: int = carries("entities or relations that the site annotated", value=Value(least=0))
+    pseudo: int = carries(
+        "entities or relations that the common model annotated",
+        value=Value(least=0, largest=lambda ask: MOST if ask.distil else 0),
+    )
 
 
 # --- a site's text --------------------------------------------------------------------------------
@@ -331,18 +298,10 @@ def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.flo
     return np.maximum(weights_S, np.float32(0))
 
 
-TAKE_AND_COUNT = Step.of(take, check=check_taken)
+TAKE_AND_COUNT = Step.of(take)
 SCORE_APART = Step.of(score)
-WEIGH = Step.of(
-    weigh,
-    summed=True,
-    check=check_weighed,
-    bound=bounded_weighed,
-    shapes=shapes_of_weighed,
-    # each site subtracts its own part from the sum, so it must be a plain sum
-    learnt=Learnt("slope_G", combined=False, slack=4.0, lanes=lanes_of_weighed),
-)
-COMPLETE = Step.of(complete, summed=True, **UPLOAD | {"check": check_completed})
+WEIGH = Step.of(weigh, summed=True)
+COMPLETE = Step.of(complete, summed=True)
 
 
 class PseudoCompleteSettings(Table):

@@ -763,7 +763,7 @@ class KeptAtHome:
     weights: Arrays = carries("the weights that are best on the site's development text")
     temperature: float = carries("of its confidences, from the site's development text")
     offset: float = carries("of their log odds, from the same")
-    finds: int = carries("how many finds made both", added=True, before=-1)
+    finds: int = carries("how many finds made both", before=-1)
 
     @property
     def calibrator(self) -> Calibrator:

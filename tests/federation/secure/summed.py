@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ from confide.federation.failures import Failure
 from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.memory import Given
-from confide.federation.messages import Arrays, by_name, carries, encode
+from confide.federation.messages import Arrays, Learnt, Value, by_name, carries, encode
 from confide.federation.secure import server
 from confide.federation.secure import site as members
 from confide.federation.secure.server import Summing
 from confide.federation.secure.site import Member
 from confide.federation.site import Site
-from confide.federation.steps import Delivery, Learnt, Step, Turn, each_row
+from confide.federation.steps import Delivery, Step, Turn
 from confide.text.document import Document
 from federation.secure.plays import BINDING, Forgetful, member, named
 
@@ -46,9 +46,19 @@ class Ask:
 class Moved:
     """Changes with weights and rows seen, like those of FedAvg."""
 
-    weights: Arrays = carries("what the site learnt, times its weight")
+    weights: Arrays = carries(
+        "what the site learnt, times its weight",
+        value=Learnt(like="weights", weight="weight", weighting="examples", rows="seen"),
+    )
     weight: float = carries("the weight")
-    seen: Arrays = carries("the weight for each row that the site has")
+    seen: Arrays = carries(
+        "the weight for each row that the site has",
+        value=Value(
+            shape=lambda ask: {
+                n: a.shape[:1] for n, a in ask.weights.items() if n.startswith("table")
+            }
+        ),
+    )
     loss: float = carries("a float")
     examples: int = carries("how much there is")
 
@@ -57,15 +67,17 @@ class Moved:
 class Counted:
     """Counts in wide and in narrow lanes."""
 
-    wide_N: NDArray[np.int64] = carries("counts")
-    narrow_N: NDArray[np.int32] = carries("counts")
+    wide_N: NDArray[np.int64] = carries("counts", value=Value(shape=lambda ask: (ask.many,)))
+    narrow_N: NDArray[np.int32] = carries("counts", value=Value(shape=lambda ask: (ask.many,)))
 
 
 @dataclass(frozen=True)
 class Coded:
     """Codes of one byte, several in a lane."""
 
-    said_N: NDArray[np.int8] = carries("codes")
+    said_N: NDArray[np.int8] = carries(
+        "codes", value=Learnt(shape=lambda ask: (ask.many,), weight="sites", lane=(1, 127.0))
+    )
     sites: int = carries("1")
 
 
@@ -73,7 +85,15 @@ class Coded:
 class Halved:
     """Numbers of two bytes, in lanes of two, times a weight."""
 
-    said_N: NDArray[np.float16] = carries("numbers")
+    said_N: NDArray[np.float16] = carries(
+        "numbers",
+        value=Learnt(
+            shape=lambda ask: (ask.many,),
+            weight="weight",
+            weighting="examples",
+            lane=(2, MOST * 1.001),
+        ),
+    )
     weight: float = carries("the weight")
 
 
@@ -81,7 +101,9 @@ class Halved:
 class Sloped:
     """A gradient without a natural size, in lanes of eight bytes."""
 
-    slope_N: NDArray[np.float64] = carries("a gradient")
+    slope_N: NDArray[np.float64] = carries(
+        "a gradient", value=Learnt(shape=lambda ask: (ask.many,), combined=False, lane=(8, 2.0**30))
+    )
 
 
 @dataclass(frozen=True)
@@ -127,7 +149,7 @@ def move(site: Site, memory: Kept | None, ask: Ask, turn: Turn) -> tuple[Moved, 
         if name.startswith("table"):
             has = (draw.random(len(start)) < 0.6).astype(np.float32)
             seen[name] = has * np.float32(weight)
-            weights[name] *= each_row(has, start.ndim)
+            weights[name] *= has.reshape(-1, *[1] * (start.ndim - 1))
     first = sorted(weights)[0]
     weights[first] = _spoilt(weights[first], mood)
     loss = {"loss-nan": np.nan, "loss-inf": np.inf, "loss-large": 1e12}.get(mood, draw.random())
@@ -208,52 +230,12 @@ class ByLabel:
         return Scored([*labels, "(other)"], tables["count"])
 
 
-def _seen(reply: Moved, name: str, axes: int) -> np.ndarray | None:
-    return each_row(reply.seen[name], axes) if name in reply.seen else None
-
-
-def _shapes_of_moved(ask: Ask) -> Mapping[str, Mapping[str, tuple[int, ...]]]:
-    return {"seen": {n: a.shape[:1] for n, a in ask.weights.items() if n.startswith("table")}}
-
-
-MOVE = Step.of(
-    move,
-    summed=True,
-    like=(("weights", "weights"),),
-    shapes=_shapes_of_moved,
-    learnt=Learnt(
-        "weights", "weight", start="weights", has=_seen, whole=lambda ask, sites, examples: examples
-    ),
-)
-COUNT = Step.of(
-    count,
-    summed=True,
-    shapes=lambda ask: {"wide_N": {"": (ask.many,)}, "narrow_N": {"": (ask.many,)}},
-)
-CODE = Step.of(
-    code,
-    summed=True,
-    shapes=lambda ask: {"said_N": {"": (ask.many,)}},
-    learnt=Learnt("said_N", "sites", lanes=lambda ask: (1, 127.0)),
-)
-HALVE = Step.of(
-    halve,
-    summed=True,
-    shapes=lambda ask: {"said_N": {"": (ask.many,)}},
-    learnt=Learnt(
-        "said_N",
-        "weight",
-        lanes=lambda ask: (2, MOST * 1.001),
-        whole=lambda ask, sites, examples: examples,
-    ),
-)
-SLOPE = Step.of(
-    slope,
-    summed=True,
-    shapes=lambda ask: {"slope_N": {"": (ask.many,)}},
-    learnt=Learnt("slope_N", combined=False, lanes=lambda ask: (8, 2.0**30)),
-)
-SCORE = Step(**{**vars(Step.of(score)), "tables": ByLabel()})
+MOVE = Step.of(move, summed=True)
+COUNT = Step.of(count, summed=True)
+CODE = Step.of(code, summed=True)
+HALVE = Step.of(halve, summed=True)
+SLOPE = Step.of(slope, summed=True)
+SCORE = replace(Step.of(score), tables=ByLabel())
 STEPS = {step.name: step for step in (MOVE, COUNT, CODE, HALVE, SLOPE, SCORE)}
 
 

@@ -16,7 +16,7 @@ from confide.federation.quantising import can_be_coded
 from confide.federation.secure.lanes import Layout, Narrow, largest_of, layout_of
 from confide.federation.secure.steps import narrow_of
 from confide.methods import METHODS
-from confide.methods.fedavg import TRAIN, Train, Trained
+from confide.methods.fedavg import TRAIN, Train, Update
 from confide.methods.fedner import IMPROVE
 from federation.secure.summed import COUNT, MOVE
 
@@ -24,15 +24,15 @@ START = {"a": np.zeros((4, 5), np.float32), "b": np.zeros(3, np.float32)}
 ASK: Any = Train(START, None, "equal", [])  # type: ignore[arg-type]
 
 
-def reply(change: Arrays) -> Trained:
-    return Trained({n: START[n] + change[n] for n in START}, 1.0, {}, 0.0, 1)
+def reply(change: Arrays) -> Update:
+    return Update({n: START[n] + change[n] for n in START}, 1.0, {}, 0.0, 1)
 
 
 def laid(sites: int, width: int, **rooms: float) -> Layout:
     return layout_of(TRAIN, ASK, sites=sites, examples=0.0, narrow=Narrow(width, rooms))
 
 
-def summed(layout: Layout, changes: list[Arrays]) -> Trained:
+def summed(layout: Layout, changes: list[Arrays]) -> Update:
     """What the server makes of the lanes of all sites, added modulo their sizes."""
     total = np.zeros(layout.length, np.uint8)
     for seed, change in enumerate(changes):
@@ -43,7 +43,7 @@ def summed(layout: Layout, changes: list[Arrays]) -> Trained:
             own.view(f"<u{width}")[:] += more.view(f"<u{width}")
     found, odd = layout.total_of(TRAIN, ASK, total)
     assert odd == 0
-    return Trained(**found)
+    return Update(**found)
 
 
 @pytest.mark.parametrize("width", [1, 2])

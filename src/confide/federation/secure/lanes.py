@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 
 from confide.errors import GuardError
 from confide.federation.combining import Total, blocks, changes
-from confide.federation.messages import by_name, forms_of, made_of, values_of
+from confide.federation.messages import Learnt, by_name, forms_of, made_of, values_of
 from confide.federation.quantising import Rounding, cut_off
 from confide.federation.seals import digest
-from confide.federation.steps import Learnt, Step
+from confide.federation.steps import Step
 
 # --- Narrow lanes
 #
@@ -136,7 +136,7 @@ def finishing(layout: Layout, step: Step, *, ask: object, total: Total) -> Finis
     def finish(part: Part, array: np.ndarray) -> np.ndarray:
         array *= (layout.whole if part.is_shared and learnt.weight else 1.0) / part.scale
         if part.name in start:
-            has = learnt.has(rest, part.name, array.ndim) if learnt.has else None
+            has = learnt.has(rest, part.name, array.ndim)
             add_times(array, start[part.name], weight if has is None else has)
         return array
 
@@ -331,7 +331,7 @@ def layout_of(
 ) -> Layout:
     """Return the layout of a summed step's reply to this ask; `sites` are asked."""
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
-    shapes = step.shapes(ask) if step.shapes is not None else {}
+    shapes = step.shapes(ask)
     parts = [Part(ODD, "", (), 8, 1.0)]
     for field, form in forms_of(step.reply).items():
         if not form.holds_arrays:

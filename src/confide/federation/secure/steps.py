@@ -118,10 +118,8 @@ def summed(step: Step, labels: list[str]) -> Step:
         return step
     tables = step.tables
     assert tables is not None, "only a step that can be summed is"
-    shapes: Shapes = {"tables": tables.shapes(labels)}
-    return replace(
-        step, reply=Tabled, summed=True, check=None, shapes=lambda ask: shapes, tables=None
-    )
+    sizes: Shapes = {"tables": tables.shapes(labels)}
+    return replace(step, reply=Tabled, summed=True, check=None, sizes=sizes, tables=None)
 
 
 def opened(step: Step, opening: Opening, ask: Any) -> tuple[Step, Layout]:
@@ -157,28 +155,18 @@ def offered(step: Step, *, sites: int) -> Step:
 
 def masking(layout: Layout) -> Step:
     """The exchange in which lanes of this layout come."""
-    return replace(MASK, shapes=lambda ask: {"lanes_B": {"": (layout.length,)}})
+    return replace(MASK, sizes={"lanes_B": {"": (layout.length,)}})
 
 
 def unmasking(sites: int) -> Step:
     """The exchange in which shares for N `sites` come."""
     shapes: Shapes = {"given_M": {"": (sites,)}, "shares_M66": {"": (sites, SHARE)}}
-    return replace(UNMASK, shapes=lambda ask: shapes)
+    return replace(UNMASK, sizes=shapes)
 
 
 def _asked(step: Step, shapes: Shapes, *, check: Any = None) -> Step:
     return replace(
-        step,
-        ask=Opening,
-        reply=Offered,
-        summed=False,
-        like=(),
-        check=check,
-        bound=None,
-        start=None,
-        shapes=lambda ask: shapes,
-        learnt=None,
-        tables=None,
+        step, ask=Opening, reply=Offered, summed=False, check=check, sizes=shapes, tables=None
     )
 
 

@@ -27,7 +27,6 @@ from confide.kinds.agreement import (
     WORD_BITS,
     BucketsCounted,
     CountBuckets,
-    as_counted,
     buckets_counted,
     check_buckets,
     check_digests,
@@ -41,7 +40,6 @@ from confide.kinds.agreement import (
     find_encoder,
     keeping_features,
     number,
-    shapes_of_buckets,
     vectors_of,
     with_encoder,
 )
@@ -250,9 +248,7 @@ def count_bag_buckets(
 
 
 COUNT_BAGS = Step.of(count_bags, check=check_bags_counted)
-COUNT_BAG_BUCKETS = Step.of(
-    count_bag_buckets, summed=True, check=check_buckets, bound=as_counted, shapes=shapes_of_buckets
-)
+COUNT_BAG_BUCKETS = Step.of(count_bag_buckets, summed=True, check=check_buckets)
 
 
 def agree_on_bags(

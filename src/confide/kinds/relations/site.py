@@ -146,7 +146,7 @@ class PairForm:
     pool: str = carries("what stands for an entity: sum, start or max; or cls for both")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest example, in word pieces")
-    tuning: str = carries(TUNING, added=True)
+    tuning: str = carries(TUNING, before="")
 
 
 @dataclass(frozen=True)
