@@ -45,8 +45,8 @@ if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
     from confide.jobs.privacy_plan import privacy_plan as privacy_plan
     from confide.methods import wire as wire
     from confide.recipes import recipes as recipes
-    from confide.report import report as report
-    from confide.report import watch_report as watch_report
+    from confide.report.page import report as report
+    from confide.report.page import watch_report as watch_report
     from confide.report.review import review as review
     from confide.runs.loading import release as release
     from confide.runs.run import run as run

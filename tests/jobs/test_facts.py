@@ -14,7 +14,6 @@ from confide.federation.keys import new_key
 from confide.jobs.comparison import compare
 from confide.jobs.predict import COLUMNS, evaluate, facts, predict
 from confide.report.folder import errors_of
-from confide.report.sections import errors_view
 from confide.runs.loading import release
 from confide.runs.run import RunResult, run
 from confide.text.document import NO_RELATION
@@ -127,7 +126,7 @@ def test_a_site_keeps_its_worst_bags_and_what_each_counted(done: RunResult) -> N
         own = done.folder / "sites" / site
         errors = json.loads((own / "errors.json").read_text())
         assert (errors["site"], errors["task"]) == (site, "bags")
-        for bag in errors_view(errors_of(errors)).bags:
+        for bag in errors_of(errors).worst:
             assert bag.predicted not in bag.gold
             assert bag.gold or bag.predicted != NO_RELATION
             scores = [sentence.score for sentence in bag.sentences]

@@ -16,7 +16,7 @@ from confide.jobs import home as jobs_home
 from confide.jobs.home import home
 from confide.jobs.predict import evaluate, predict
 from confide.methods import METHODS
-from confide.report import report
+from confide.report.page import report
 from confide.runs.folder import HOME, KEPT, RunFolder, compared_at_home
 from confide.runs.loading import release
 from confide.runs.run import run

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from confide.errors import RunError
-from confide.report import report
-from confide.report.sections import picture
+from confide.report.page import report
+from confide.report.sections import audit_svg
 from confide.runs.folder import AUDIT, Audit, RunFolder
 from report.folders import SITES, result, write_run
 from report.test_page import Page
@@ -73,7 +73,8 @@ def test_without_one_there_is_no_section(folder: Path) -> None:
         report([folder])
 
 
+@pytest.mark.usefixtures("drawn")
 def test_the_picture_is_a_file_of_its_own() -> None:
-    drawn = picture(found_of())
+    drawn = audit_svg(found_of())
     assert drawn.startswith("<?xml")
     assert "found of 100" in drawn

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from confide.errors import RunError
-from confide.report import report
 from confide.report.folder import load_run
+from confide.report.page import report
 from confide.report.sections import ALL_SITES, intervals, type_intervals
 from confide.scoring.intervals import bootstrap_interval
 from report.folders import (

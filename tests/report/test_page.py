@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from confide.errors import RunError
-from confide.report import report
+from confide.report.page import report
 from report.folders import (
     RELATIONS,
     SITES,
@@ -332,9 +332,9 @@ def test_a_page_that_cannot_be_written_is_named(runs: list[Path]) -> None:
 
 def test_the_report_needs_no_torch(runs: list[Path]) -> None:
     code = (
-        "import sys; from confide.report import report; from confide.report import folder;"
+        "import sys; from confide import api; from confide.report import folder;"
         "assert 'matplotlib' not in sys.modules and 'jinja2' not in sys.modules;"
-        f"report([{str(runs[0])!r}]); assert 'torch' not in sys.modules"
+        f"api.report([{str(runs[0])!r}]); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from confide.errors import RunError
 from confide.report.folder import errors_of, load_runs, results
-from confide.report.page import write_page
+from confide.report.page import render_report, report
 from confide.report.sections import (
     by_site,
     by_type,
-    errors_view,
     learning_curves,
-    precision_recall,
+    precision_recall_plot,
     view_of,
 )
+from confide.report.words import count, points
 from report.folders import bag_errors, bag_result, ledger, relation_result, result, write_run
 
 
@@ -33,22 +34,28 @@ def runs(folder: Path) -> list[Path]:
 @pytest.mark.usefixtures("drawn")
 def test_every_run_has_its_curve_in_one_drawing(tmp_path: Path) -> None:
     views = [view_of(n, run) for n, run in enumerate(load_runs(runs(tmp_path)))]
-    found = precision_recall(views)
+    found = precision_recall_plot(views)
     assert found is not None
-    assert found.plot.count("<svg") == 1 and found.plot.count("stroke-dasharray") >= 1
-    assert "lazy-mil: precision" in found.plot and "fedavg: precision" in found.plot
-    one, other = found.rows
-    assert one.auc == views[0].run.overall["auc"] > other.auc
-    assert one.firsts == tuple(
-        views[0].run.overall["precision_at"][n] for n in ("100", "200", "300")
-    )
-    assert (one.bags, one.facts) == (900, views[0].run.overall["facts"])
+    assert found.count("<svg") == 1 and found.count("stroke-dasharray") >= 1
+    assert "lazy-mil: precision" in found and "fedavg: precision" in found
+    html = " ".join(render_report([view.run for view in views]).split())
+    rows = re.findall(r'<td data-label="AUC">(.*?)</tr>', html)
+    for row, view in zip(rows, views, strict=True):
+        own = view.run.overall
+        shown = [
+            own["auc"],
+            own["auc_2000"],
+            *(own["precision_at"][n] for n in ("100", "200", "300")),
+        ]
+        cells = [cell.strip() for cell in re.sub(r"<[^>]+>", "|", row).split("|") if cell.strip()]
+        assert cells[:5] == [points(one) for one in shown]
+        assert cells[6:] == ["900", count(own["facts"])]
 
 
 def test_other_tasks_have_no_curve(tmp_path: Path) -> None:
     for made in (result("fedavg", 0.8), relation_result("feded", 40)):
         (run,) = load_runs([write_run(tmp_path / made["method"], made)])
-        assert precision_recall([view_of(0, run)]) is None
+        assert precision_recall_plot([view_of(0, run)]) is None
 
 
 @pytest.mark.usefixtures("drawn")
@@ -70,15 +77,15 @@ def test_sites_have_areas_and_relations_f1(tmp_path: Path) -> None:
 
 def test_the_page_shows_bags_and_keeps_their_text_out_when_asked(tmp_path: Path) -> None:
     paths = runs(tmp_path)
-    page = write_page(paths, out=tmp_path / "all.html").read_text()
+    page = report(paths, out=tmp_path / "all.html").read_text()
     for said in ("P@300", "RX:35296", "dry cough", "and 12 more", "321 training documents", "AUC"):
         assert said in page
     assert "F1, auc" not in page and "None" not in page
-    assert "dry cough" not in write_page(paths, out=tmp_path / "no.html", text=False).read_text()
+    assert "dry cough" not in report(paths, out=tmp_path / "no.html", text=False).read_text()
 
 
 def test_a_wrong_bag_has_its_sentences_marked() -> None:
-    wrong, spurious, silent = errors_view(errors_of(bag_errors("practice"))).bags
+    wrong, spurious, silent = errors_of(bag_errors("practice")).worst
     assert (wrong.predicted, wrong.gold, wrong.more) == ("treats", ["causes"], 12)
     assert [s.score for s in wrong.sentences] == [0.91, 0.42]
     assert {p.type: p.text for p in wrong.sentences[0].pieces if p.type} == {

@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import pytest
 
 from confide.errors import DataError
-from confide.report.review import MOST_CHARACTERS, render, review
+from confide.report.review import MOST_CHARACTERS, render_review, review
 from confide.text.checking import check
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import write
@@ -87,7 +87,7 @@ def test_what_is_lost_comes_first(tmp_path):
         {"id": "lossy", "text": TEXT, "entities": lossy},
     ]
     path = put(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    page = render(check(path))
+    page = render_review(check(path))
     assert page.index("lossy") < page.index("first-one")
     assert "1 lost" in page and "beyond-text" in page
     assert page.index("beyond-text") < page.index("points nowhere")
@@ -99,7 +99,7 @@ def test_nested_entities_and_relations(tmp_path):
         Entity("T3", "Pieces", ((5, 10), (11, 18))),
     ), (Relation("R", "causes", "T1", "T2"),))  # fmt: skip
     write([document], tmp_path / "a.jsonl", "jsonl")
-    page = render(check(tmp_path / "a.jsonl"))
+    page = render_review(check(tmp_path / "a.jsonl"))
     assert TEXT in parsed(re.sub("<small>(Inner|Outer|Pieces)</small>", "", page)).text
     assert "Rash after aspirin – causes → Rash" in page
     assert page.count("<small>Pieces</small>") == 1
@@ -108,7 +108,7 @@ def test_nested_entities_and_relations(tmp_path):
 def test_long_documents_and_many_of_them_are_cut_and_that_is_said(tmp_path):
     rows = [{"id": f"d{n}", "text": "x" * (MOST_CHARACTERS + 7)} for n in range(3)]
     path = put(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
-    page = render(check(path), most=2)
+    page = render_review(check(path), most=2)
     assert "shows 2; 1 more" in page
     assert "7 more characters" in page
     assert page.count("x" * 1000) < 2 * MOST_CHARACTERS
@@ -116,7 +116,7 @@ def test_long_documents_and_many_of_them_are_cut_and_that_is_said(tmp_path):
 
 def test_problems_of_lines_go_to_the_sentence_before(tmp_path):
     path = put(tmp_path, "a.conll", "a\tB-X\nb\tO\n\nc\tO\nd\tI-X\n")
-    page = render(check(path, scheme="iob2"))
+    page = render_review(check(path, scheme="iob2"))
     first = page.index("<summary>")
     assert page.index("malformed-tag</strong>") > first
     assert page.index("a:4") < page.index("a:1</span>")

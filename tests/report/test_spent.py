@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cases import each
-from confide.report import report
+from confide.report.page import report
 from confide.report.sections import won
 from report.folders import result, write_run
 from report.test_page import Page

@@ -10,9 +10,8 @@ import pytest
 
 from confide.errors import RunError
 from confide.federation.memory import Checkpoint, CheckpointStore
-from confide.report import report
 from confide.report.folder import load_run
-from confide.report.page import watch
+from confide.report.page import report, watch_report
 from confide.runs.standing import checkpoint_marks, standing
 from report.folders import result, write_run
 
@@ -91,7 +90,7 @@ def test_the_page_is_renewed_with_every_scored_round_until_the_end(tmp_path: Pat
         lambda: begun(folder), lambda: None, lambda: scored(folder, 3), lambda: scored(folder, 4),
         lambda: None, lambda: write_run(folder, result("fedavg", 0.8)),
     ]  # fmt: skip
-    page = watch(folder, on_page=on_page, wait=lambda _: steps.pop(0)() and None)
+    page = watch_report(folder, on_page=on_page, wait=lambda _: steps.pop(0)() and None)
     assert page == folder / "report.html"
     assert told == [
         ("round 0 of 12", True, True), ("round 3 of 12", True, True),
@@ -116,7 +115,7 @@ def test_the_page_of_a_run_that_goes_on_shows_its_curves_and_no_test_scores(tmp_
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        watch(folder, on_page=on_page, wait=wait)
+        watch_report(folder, on_page=on_page, wait=wait)
     (html,) = pages
     assert "Learning curves" in html and "on development text" in html
     assert "Nothing crossed the wall" not in html and "2.7 MB" in html  # three rounds of 0.9 MB

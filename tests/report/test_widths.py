@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from confide.report import report
+from confide.report.page import report
 from report.folders import (
     SITES,
     bag_errors,

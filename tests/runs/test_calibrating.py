@@ -12,7 +12,7 @@ from confide.cli.verbs import app
 from confide.errors import RunError
 from confide.federation.messages import decode_file, encode
 from confide.jobs.predict import evaluate, predict
-from confide.report import report
+from confide.report.page import report
 from confide.runs.folder import KeptAtHome, RunFolder
 from confide.runs.loading import CALIBRATION, release
 from confide.scoring.calibration import AS_IS, Calibrator

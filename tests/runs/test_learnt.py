@@ -9,7 +9,7 @@ from typing import Any
 
 from cases import each
 from confide.report.folder import load_runs
-from confide.report.page import verdict
+from confide.report.page import headline
 from confide.runs.result import FASTER, Advice, Result, advice
 from confide.runs.run import run
 from confide.settings import Settings, parse
@@ -156,7 +156,7 @@ def test_real_runs_that_learn_nothing_that_still_learn_and_that_have_learnt(tmp_
     folder = tmp_path / "short"
     some = advice(run(short, out=folder).result, short)
     assert some is not None and some.resumes and some.changes == {"rounds": 8}
-    shown = verdict(load_runs([folder]))
+    shown = headline(load_runs([folder]))
     assert shown is not None and shown.facts[-1].startswith("This model was still learning")
 
     longer = tiny(tmp_path, "rounds=8", "training.learning_rate=0.04")

@@ -20,7 +20,6 @@ from confide.kinds.protocol import WORST, Report
 from confide.kinds.relations.batches import Rules
 from confide.kinds.relations.site import RelationExtractor, relation_report
 from confide.report.folder import errors_of
-from confide.report.sections import errors_view
 from confide.runs.folder import read_sentences
 from confide.runs.run import Home, keep, site_reports
 from confide.scoring import Count, EntityCounts, RelationCounts, relation_scores
@@ -101,7 +100,7 @@ def test_the_surest_wrong_relation_comes_first_and_what_was_not_found_last(tmp_p
         ("n1:T3:T4", "causes", "treats", 0.6),
         ("n2:T3:T4", "causes", NO_RELATION, None),
     ]
-    wrong = errors_view(errors_of(errors)).pairs[1]
+    wrong = errors_of(errors).worst[1]
     assert "".join(piece.text for piece in wrong.pieces) == "Lasix caused a rash."
     assert [(piece.text, piece.type) for piece in wrong.pieces if piece.type] == [
         ("Lasix", "head Drug"), ("rash", "tail Sign"),

@@ -35,7 +35,7 @@ from confide.jobs.home import alone_configs
 from confide.kinds.protocol import ModelSpec, SiteModel, TrainConfig
 from confide.methods import Method, method_of
 from confide.methods.noised import budget_of
-from confide.report.sections import picture
+from confide.report.sections import audit_svg
 from confide.runs.folder import (
     AUDIT,
     Audit,
@@ -375,7 +375,7 @@ def audit(
         promised=promised(settings),
     )
     done.write(found.folder)
-    found.folder.write(PICTURE, picture(done))
+    found.folder.write(PICTURE, audit_svg(done))
     return done
 
 

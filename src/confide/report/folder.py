@@ -6,12 +6,13 @@ Parts that a run need not have (a ledger, development scores, the sites' errors)
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
 from rich import box
@@ -222,13 +223,11 @@ _WHAT = "a site's errors.json is damaged"
 _FIX = "leave the sites' text out of the page, or repeat the run"
 
 
-Key = TypeVar("Key")
-
 _NUMBER = re.compile(r"[0-9][0-9.]*(?:e[-+]?[0-9]+)?|inf|nan")
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RefusedReplies:
     """Why the server refused a site's replies to a step: in words, by round."""
 
     step: str
@@ -357,18 +356,18 @@ class FinishedRun:
         return failures
 
     @property
-    def refused(self) -> dict[str, list[Refused]]:
+    def refused(self) -> dict[str, list[RefusedReplies]]:
         """By site, why the server refused its replies, and in which rounds.
 
         Reasons that differ only in their numbers count as one.
         """
-        found: dict[str, dict[str, Refused]] = {}
+        found: dict[str, dict[str, RefusedReplies]] = {}
         for turn in self.history:
             for fault in turn.faults:
                 if fault.code in ("refused", "too-far"):
                     whys = found.setdefault(fault.site, {})
                     alike = _NUMBER.sub("#", f"{fault.step} {fault.why}")
-                    one = whys.setdefault(alike, Refused(fault.step, {}))
+                    one = whys.setdefault(alike, RefusedReplies(fault.step, {}))
                     one.whys.setdefault(turn.round, fault.why)
         return {site: list(whys.values()) for site, whys in found.items()}
 
@@ -451,11 +450,13 @@ def _labelled(run: FinishedRun) -> FinishedRun:
     return replace(run, label=label)
 
 
-def totals(lines: Iterable[Entry], key: Callable[[Entry], Key]) -> dict[Key, int]:
+def totals(
+    lines: Iterable[Entry], key: Callable[[Entry], tuple[str, ...]]
+) -> Counter[tuple[str, ...]]:
     """Sums of the lines' bytes by a key, in the order in which the keys first appear."""
-    sums: dict[Key, int] = {}
+    sums = Counter[tuple[str, ...]]()
     for line in lines:
-        sums[key(line)] = sums.get(key(line), 0) + line.bytes
+        sums[key(line)] += line.bytes
     return sums
 
 

@@ -5,55 +5,174 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from confide.errors import RunError, os_errors_as
 from confide.files import for_the_owner, write_whole
-from confide.report import words
-from confide.report.folder import FinishedRun, Refused, load_run, load_runs, task_of
+from confide.report import sections, words
+from confide.report.folder import FinishedRun, RefusedReplies, load_run, load_runs, task_of
 from confide.report.plots import MOST_ROWS, Range
-from confide.report.sections import (
-    ALL_SITES,
-    LEVEL,
-    REFERENCES,
-    ConfusionView,
-    ErrorsView,
-    RunView,
-    SureView,
-    TypeMap,
-    audits,
-    by_site,
-    by_type,
-    entity_confusion,
-    errors_view,
-    intervals,
-    learning_curves,
-    precision_recall,
-    reached,
-    relation_confusion,
-    reliability,
-    site_curves,
-    spent,
-    type_map,
-    view_of,
-)
-from confide.runs.folder import CANDIDATES, RunFolder
+from confide.report.sections import LEVEL, REFERENCES
+from confide.runs.folder import CANDIDATES, RunFolder, told_epsilon, told_of, told_smallest
 from confide.runs.result import RESULT, advice
 from confide.runs.standing import checkpoint_marks
+from confide.scoring.relations import FIRSTS
 from confide.tasks import TASKS
 from confide.version import __version__
 
-# --- The summary
-#
-# The results in few words and numbers, for those who read no further.
+RENEW = 5
+"""Seconds after which a browser loads the page of a run that goes on again."""
+MOST_SHOWN = 3
+"""Sentences, pairs or bags of one site that are shown before the reader asks for more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+def report(
+    runs: Sequence[Path | str],
+    *,
+    out: Path | str | None = None,
+    text: bool = True,
+    renewed: bool = False,
+) -> Path:
+    """Write one HTML page that shows one run or compares several, and return its path.
+
+    The page loads nothing from elsewhere and has no scripts. It goes to `out`, or into the first
+    run's folder: report.html for one run, comparison.html for several. It is written whole or not
+    at all, and is its owner's alone if it may hold text of sites.
+
+    `text=False` leaves out what the model gets right and wrong at each site, with its text. That
+    comes from the errors.json that each site writes for itself; a run folder holds them only if all
+    sites ran in one process. `renewed`: the page will be written again and again, and browsers load
+    it again.
+
+    The page of a single run that was stopped shows what its last checkpoint says.
+
+    Raises RunError if a folder holds no run, a damaged one, or one of a newer schema, or if one of
+    several is not finished.
+    """
+    alone = len(runs) == 1
+    folders = load_runs([Path(run) for run in runs], text=text, unfinished=renewed or alone)
+    if not renewed and folders[0].running and not folders[0].history:
+        raise RunError(
+            "the run was stopped before its first checkpoint, so there is nothing to show",
+            where=str(folders[0].path),
+            fix="continue it with `confide run … --resume`, or watch it with --watch",
+        )
+    page = Path(out or folders[0].path / ("report.html" if alone else "comparison.html"))
+    html = render_report(folders, renewed=renewed)
+    with (
+        os_errors_as(
+            RunError, "the page cannot be written", where=page, fix="name another file with --out"
+        ),
+        for_the_owner() if text else nullcontext(),
+    ):
+        write_whole(page, html.encode())
+    return page
+
+
+def watch_report(
+    run: Path | str,
+    *,
+    out: Path | str | None = None,
+    text: bool = True,
+    on_page: Callable[[Path, str], None] | None = None,
+    wait: Callable[[float], None] = time.sleep,
+) -> Path:
+    """Write the page of a run that goes on, again after each scored round, until it is finished.
+
+    Until then the page shows the rounds so far, and browsers load it again every few seconds. The
+    folder may still be empty or missing. `on_page` is told the page and where the run stands, each
+    time. Gives the page of the finished run. Raises RunError as `report` does.
+    """
+    folder, before = Path(run), None
+    while True:
+        now = checkpoint_marks(folder) if RunFolder(folder).is_taken() else None
+        if now is not None and now != before:
+            before = now
+            finished = (folder / RESULT).exists()
+            page = report([folder], out=out, text=text, renewed=True)
+            if on_page is not None:
+                on_page(page, "finished" if finished else _progress(folder))
+            if finished:
+                return page
+        wait(1.0)
+
+
+def _progress(folder: Path) -> str:
+    try:
+        run = load_run(folder, text=False, unfinished=True)
+    except RunError:  # it moved on in between
+        return "running"
+    rounds = f" of {run.result.rounds}" if run.result.rounds else ""
+    return f"round {len(run.history)}{rounds}"
+
+
+def render_report(runs: Sequence[FinishedRun], *, renewed: bool = False) -> str:
+    """The page as HTML. If it is `renewed`, browsers load it again while a run goes on."""
+    views = [sections.view_of(number, run) for number, run in enumerate(runs)]
+    task = TASKS[task_of(runs)]
+
+    page = words.templates("confide.report").get_template("page.html.j2")
+    return page.render(
+        version=__version__,
+        title=", ".join(dict.fromkeys(run.name for run in runs)),
+        lede=lede(runs),
+        headline=headline(runs),
+        told_range=told_range,
+        running=[run for run in runs if run.running],
+        renew=RENEW if renewed else 0,
+        notices=_notices(runs),
+        views=views,
+        task=task.name,
+        kinds=task.kinds,
+        drawn=task.drawn,
+        called=task.words,
+        curves=sections.learning_curves(views),
+        site_curves=sections.site_curves(views),
+        reached=sections.reached(views),
+        by_site=sections.by_site(views),
+        by_type=sections.by_type(views),
+        ranked=sections.precision_recall_plot(views),
+        firsts=FIRSTS,
+        candidates=CANDIDATES,
+        confusions=[(v, found) for v in views if (found := sections.run_confusion(v.run))],
+        site_confusion=sections.site_confusion,
+        shown_rows=MOST_ROWS,
+        errors=sorted((v for v in views if v.run.errors), key=lambda view: view.note != ""),
+        most_shown=MOST_SHOWN,
+        maps=[(v, map) for v in views if (map := sections.type_map(v.run))],
+        reliable=[
+            (view, one)
+            for n, view in enumerate(views)
+            if (one := sections.reliability_view(view.run, id=f"sure{n}"))
+        ],
+        audits=[
+            (view, sections.audit_plot(view.run.audit, id=f"audit{n}"))
+            for n, view in enumerate(views)
+            if view.run.audit is not None
+        ],
+        told_audit={"site": told_of, "epsilon": told_epsilon, "smallest": told_smallest},
+        spent=[
+            (view, budget)
+            for n, view in enumerate(views)
+            if (budget := sections.privacy_view(view.run, id=f"spent{n}"))
+        ],
+        traffics=[
+            (view, sections.traffic_view(view.run, id=f"traffic{n}"))
+            for n, view in enumerate(views)
+        ],
+        same_data=_same_data(runs),
+    )
+
+
+def _same_data(runs: Sequence[FinishedRun]) -> bool:
+    return len({run.result.data.fingerprint for run in runs}) == 1
+
+
+# --- The summary: the results in few words and numbers, for those who read no further
+
+
+class Headline(NamedTuple):
     """The one federated run of a page: its score, the interval, and what stands out.
 
     `score` is None while it goes on and no development text was scored. `of` says on which text.
@@ -89,19 +208,29 @@ def lede(runs: Sequence[FinishedRun]) -> str:
     return told + "."
 
 
-def verdict(runs: Sequence[FinishedRun]) -> Verdict | None:
-    """The verdict on the one federated run; None if there are several, or other data."""
+def headline(runs: Sequence[FinishedRun]) -> Headline | None:
+    """The headline of the one federated run; None if there are several, or other data."""
     run = _federated(runs) if len(runs) > 1 else next(iter(runs), None)
     if run is None:
         return None
-    kind, called = run.scoring.kinds[0], run.scoring.words
+    kind, called = run.scoring.kinds[0], run.scoring.words.full(run.scoring.kinds[0])
     if run.running:
-        return Verdict(_newest(run), called.full(kind), "development text", None, ())
+        scored = [
+            score for turn in run.history if (score := (turn.dev or {}).get(kind)) is not None
+        ]
+        return Headline(scored[-1] if scored else None, called, "development text", None, ())
     if run.score(kind) is None:
         return None
-    facts = (*_gains(run, runs), *_weakest(run), *_kept(run), *_learnt(run))
-    found = intervals(run).get(ALL_SITES)
-    return Verdict(run.score(kind), called.full(kind), "test text", found, facts)
+    facts = [*_gains(run, runs), *_weakest(run)]
+    best, rounds = run.result.best_round, run.result.rounds
+    if best is not None and rounds is not None:
+        facts.append(f"The model of round {best} of {rounds} was kept.")
+    if (
+        found := advice(run.result)
+    ) is not None:  # it learnt next to nothing, or was still learning
+        facts.append(f"{found.said[0].upper()}{found.said[1:]}.")
+    range = sections.intervals(run).get(sections.ALL_SITES)
+    return Headline(run.score(kind), called, "test text", range, tuple(facts))
 
 
 def told_range(range: Range | None) -> str:
@@ -125,13 +254,6 @@ def _federated(runs: Sequence[FinishedRun]) -> FinishedRun | None:
     kind = TASKS[task_of(runs)].kinds[0]
     scored = [run for run in own if run.running or run.score(kind) is not None]
     return scored[0] if len(scored) == 1 else None
-
-
-def _newest(run: FinishedRun) -> float | None:
-    """The newest development score of a run that goes on."""
-    kind = run.scoring.kinds[0]
-    scores = [score for turn in run.history if (score := (turn.dev or {}).get(kind)) is not None]
-    return scores[-1] if scores else None
 
 
 def _gains(run: FinishedRun, runs: Sequence[FinishedRun]) -> Iterator[str]:
@@ -179,105 +301,13 @@ def _weakest(run: FinishedRun) -> Iterator[str]:
         yield f"The weakest {', the weakest '.join(parts)}."
 
 
-def _kept(run: FinishedRun) -> Iterator[str]:
-    best, rounds = run.result.best_round, run.result.rounds
-    if best is not None and rounds is not None:
-        yield f"The model of round {best} of {rounds} was kept."
+# --- Notices that a reader needs before comparing
 
 
-def _learnt(run: FinishedRun) -> Iterator[str]:
-    """Sentences on a model that has learnt next to nothing, or was still learning."""
-    if (found := advice(run.result)) is not None:
-        yield f"{found.said[0].upper()}{found.said[1:]}."
-
-
-RENEW = 5
-"""Seconds after which a browser loads the page of a run that goes on again."""
-MOST_SHOWN = 3
-"""Sentences, pairs or bags of one site that are shown before the reader asks for more."""
-
-
-def write_page(
-    runs: Sequence[Path | str],
-    *,
-    out: Path | str | None = None,
-    text: bool = True,
-    renewed: bool = False,
-) -> Path:
-    """See `confide.report.report`. The file is written whole or not at all.
-
-    A page that may hold text of sites is its owner's alone, unless it is there already.
-
-    `renewed`: the page will be written again and again, and browsers load it again.
-    """
-    alone = len(runs) == 1
-    folders = load_runs([Path(run) for run in runs], text=text, unfinished=renewed or alone)
-    if not renewed and folders[0].running and not folders[0].history:
-        raise RunError(
-            "the run was stopped before its first checkpoint, so there is nothing to show",
-            where=str(folders[0].path),
-            fix="continue it with `confide run … --resume`, or watch it with --watch",
-        )
-    name = "report.html" if len(folders) == 1 else "comparison.html"
-    page = Path(out) if out is not None else folders[0].path / name
-    html = render(folders, renewed=renewed)
-    with (
-        os_errors_as(
-            RunError, "the page cannot be written", where=page, fix="name another file with --out"
-        ),
-        for_the_owner() if text else nullcontext(),
-    ):
-        write_whole(page, html.encode())
-    return page
-
-
-def render(runs: Sequence[FinishedRun], *, renewed: bool = False) -> str:
-    """The page as HTML. If it is `renewed`, browsers load it again while a run goes on."""
-    views = [view_of(number, run) for number, run in enumerate(runs)]
-    task = task_of(runs)
-    environment = Environment(
-        loader=PackageLoader("confide.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    for function in (words.points, words.size, words.duration, words.count):
-        environment.filters[function.__name__] = function
-    return environment.get_template("page.html.j2").render(
-        version=__version__,
-        title=", ".join(dict.fromkeys(r.result.name or r.path.name for r in runs)),
-        lede=lede(runs),
-        verdict=verdict(runs),
-        told_range=told_range,
-        running=[run for run in runs if run.running],
-        renew=RENEW if renewed else 0,
-        notices=_notices(runs),
-        views=views,
-        task=task,
-        kinds=TASKS[task].kinds,
-        drawn=TASKS[task].drawn,
-        called=TASKS[task].words,
-        curves=learning_curves(views),
-        site_curves=site_curves(views),
-        reached=reached(views),
-        by_site=by_site(views),
-        by_type=by_type(views),
-        ranked=precision_recall(views),
-        candidates=CANDIDATES,
-        confusions=_confusions(views),
-        shown_rows=MOST_ROWS,
-        errors=_errors(views),
-        most_shown=MOST_SHOWN,
-        maps=_maps(views),
-        reliable=_reliable(views),
-        audits=audits(views),
-        spent=spent(views),
-        same_data=_same_data(runs),
-    )
-
-
-# --- all runs -----------------------------------------------------------------------------
+MOST_REASONS = 3
+"""Reasons shown for one refused site; result.json has them all."""
+MOST_STRETCHES = 5
+"""Stretches of rounds shown for one reason."""
 
 
 class Notice(NamedTuple):
@@ -288,11 +318,10 @@ class Notice(NamedTuple):
 
 
 def _notices(runs: Sequence[FinishedRun]) -> list[Notice]:
-    """Notices that a reader needs before comparing."""
     found = []
     if not _same_data(runs):
-        what = "The runs used different data: their scores cannot be compared."
-        found.append(Notice(what))
+        found.append(Notice("The runs used different data: their scores cannot be compared."))
+    overlooked: dict[int, list[str]] = {}
     for run in runs:
         if run.score(run.scoring.kinds[0]) is None and not run.running:
             what = "nothing was held out for testing, so there are no scores"
@@ -305,16 +334,15 @@ def _notices(runs: Sequence[FinishedRun]) -> list[Notice]:
         if wrong := run.overall.get("malformed"):
             what = f"{wrong} predicted tag sequences were malformed and repaired"
             found.append(Notice(f"{run.label}: {what}."))
-    return found + [Notice(text) for text in _overlooked(runs)]
+        overlooked.setdefault(sum(run.overall.get("missed", {}).values()), []).append(run.label)
+    for missed, alike in overlooked.items():
+        if missed:
+            what = f"{words.count(missed)} marked relations join pairs that were not looked at"
+            found.append(Notice(f"{', '.join(alike)}: {what}; they count as not found."))
+    return found
 
 
-MOST_REASONS = 3
-"""Reasons shown for one refused site; result.json has them all."""
-MOST_STRETCHES = 5
-"""Stretches of rounds shown for one reason."""
-
-
-def _reasons(refused: Sequence[Refused]) -> Iterator[tuple[str, str]]:
+def _reasons(refused: Sequence[RefusedReplies]) -> Iterator[tuple[str, str]]:
     """When and why one site's replies were refused."""
     for one in refused[:MOST_REASONS]:
         first, *others = one.whys.values()
@@ -336,93 +364,3 @@ def _rounds(rounds: Sequence[int]) -> str:
     shown = ", ".join(" to ".join(map(str, ends)) for ends in stretches[:MOST_STRETCHES])
     more = " and more" if len(stretches) > MOST_STRETCHES else ""
     return f"round{'s' if len(rounds) > 1 else ''} {shown}{more}"
-
-
-def _overlooked(runs: Sequence[FinishedRun]) -> list[str]:
-    """Sentences on relations that no run could find; runs with the same number share one notice."""
-    labels: dict[int, list[str]] = {}
-    for run in runs:
-        labels.setdefault(sum(run.overall.get("missed", {}).values()), []).append(run.label)
-    return [
-        f"{', '.join(alike)}: {words.count(missed)} marked relations join pairs that were not"
-        " looked at; they count as not found."
-        for missed, alike in labels.items()
-        if missed
-    ]
-
-
-def _same_data(runs: Sequence[FinishedRun]) -> bool:
-    return len({run.result.data.fingerprint for run in runs}) == 1
-
-
-def _confusions(views: Sequence[RunView]) -> list[tuple[RunView, ConfusionView]]:
-    """Confusions, for each run that records them; of entities, the sites know."""
-    found = []
-    for view in views:
-        if view.run.overall.get("confusion"):
-            found.append((view, relation_confusion(view.run.overall)))
-        elif (table := entity_confusion(view.run.errors)) is not None:
-            found.append((view, table))
-    return found
-
-
-def _errors(views: Sequence[RunView]) -> list[tuple[RunView, list[ErrorsView]]]:
-    """By run, the federated ones first, what each site sees of its own text."""
-    own = [(v, [errors_view(found) for found in v.run.errors]) for v in views if v.run.errors]
-    return sorted(own, key=lambda pair: pair[0].note != "")
-
-
-def _maps(views: Sequence[RunView]) -> list[tuple[RunView, TypeMap]]:
-    found = [(view, type_map(view.run)) for view in views]
-    return [(view, one) for view, one in found if one is not None]
-
-
-def _reliable(views: Sequence[RunView]) -> list[tuple[RunView, SureView]]:
-    found = [(view, reliability(view.run, id=f"sure{n}")) for n, view in enumerate(views)]
-    return [(view, one) for view, one in found if one is not None]
-
-
-# --- A page that is renewed while its run goes on
-
-
-LOOK = 1.0
-"""Seconds between two looks at the run's folder."""
-
-
-def watch(
-    run: Path | str,
-    *,
-    out: Path | str | None = None,
-    text: bool = True,
-    on_page: Callable[[Path, str], None] | None = None,
-    wait: Callable[[float], None] = time.sleep,
-) -> Path:
-    """Write the page of a run anew whenever a round was scored, until the run is finished.
-
-    Until then the page shows the rounds so far, and asks the browser to load it again every few
-    seconds. The folder may still be empty or missing. `on_page` is told the page and where the run
-    stands, each time. Gives the page of the finished run.
-
-    Raises RunError as `report` does.
-    """
-    folder, before = Path(run), None
-    while True:
-        now = checkpoint_marks(folder) if RunFolder(folder).is_taken() else None
-        if now is not None and now != before:
-            before = now
-            finished = (folder / RESULT).exists()
-            page = write_page([folder], out=out, text=text, renewed=True)
-            if on_page is not None:
-                on_page(page, "finished" if finished else _where(folder))
-            if finished:
-                return page
-        wait(LOOK)
-
-
-def _where(folder: Path) -> str:
-    try:
-        run = load_run(folder, text=False, unfinished=True)
-    except RunError:  # it moved on in between
-        return "running"
-    rounds = f" of {run.result.rounds}" if run.result.rounds else ""
-    return f"round {len(run.history)}{rounds}"

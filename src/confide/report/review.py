@@ -12,10 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from confide.errors import DataError, os_errors_as
 from confide.files import for_the_owner, write_whole
+from confide.report.words import templates
 from confide.text.checking import CheckReport, check
 from confide.text.document import Document, Entity, Problem
 from confide.text.formats import Options
@@ -35,7 +34,7 @@ _MOST_PROBLEMS = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class EntityMark:
     """An entity over a stretch of text; `ends`: its type is written behind this stretch."""
 
     type: str
@@ -46,19 +45,19 @@ class Layer:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TextPiece:
     """A piece of text with the entities over it, the outermost first."""
 
     text: str
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[EntityMark, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class AnnotatorVersion:
     """One annotator's version of a document."""
 
     annotator: str
-    stretches: list[Stretch]
+    stretches: list[TextPiece]
     relations: list[str]
 
 
@@ -74,14 +73,14 @@ class Difference:
 
 
 @dataclass(slots=True)
-class Shown:
+class ReviewedDocument:
     """A document on the page."""
 
     number: int
     document: Document
     problems: list[Problem] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
-    sides: list[Side] = field(default_factory=list)
+    sides: list[AnnotatorVersion] = field(default_factory=list)
     differences: list[Difference] = field(default_factory=list)
     cut: int = 0
 
@@ -119,14 +118,14 @@ def review(
     """
     report = check(paths, format=format, options=options)
     page = Path(out)
-    html = render(report, most=most)
+    html = render_review(report, most=most)
     what = "the page cannot be written"
     with os_errors_as(DataError, what, where=page, fix="name another file"), for_the_owner():
         write_whole(page, html.encode())
     return page
 
 
-def render(report: CheckReport, *, most: int = 500) -> str:
+def render_review(report: CheckReport, *, most: int = 500) -> str:
     """The page as HTML."""
     shown, elsewhere = _shown(report)
     hues = {kind: number % HUES for number, kind in enumerate(_types(report))}
@@ -138,27 +137,24 @@ def render(report: CheckReport, *, most: int = 500) -> str:
         alone = {(d.type, d.start, d.surface) for d in one.differences}
         versions = one.versions or [Version("", one.document)]
         one.sides = [_side(version, hues, alone) for version in versions]
-    environment = Environment(
-        loader=PackageLoader("confide.report", "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     kinds = Counter((problem.kind, problem.lost) for problem in report.problems)
-    return environment.get_template("review.html.j2").render(
-        version=__version__,
-        report=report,
-        shown=shown[:most],
-        left=len(shown) - len(shown[:most]),
-        elsewhere=elsewhere[:_MOST_PROBLEMS],
-        elsewhere_left=max(0, len(elsewhere) - _MOST_PROBLEMS),
-        kinds=sorted(kinds.items(), key=lambda item: (not item[0][1], -item[1])),
-        hues=hues,
-        annotators=Counter(version.annotator for version in report.versions),
-        most_open=MOST_OPEN,
-        most_characters=MOST_CHARACTERS,
-        most_problems=_MOST_PROBLEMS,
+    return (
+        templates("confide.report")
+        .get_template("review.html.j2")
+        .render(
+            version=__version__,
+            report=report,
+            shown=shown[:most],
+            left=len(shown) - len(shown[:most]),
+            elsewhere=elsewhere[:_MOST_PROBLEMS],
+            elsewhere_left=max(0, len(elsewhere) - _MOST_PROBLEMS),
+            kinds=sorted(kinds.items(), key=lambda item: (not item[0][1], -item[1])),
+            hues=hues,
+            annotators=Counter(version.annotator for version in report.versions),
+            most_open=MOST_OPEN,
+            most_characters=MOST_CHARACTERS,
+            most_problems=_MOST_PROBLEMS,
+        )
     )
 
 
@@ -171,11 +167,11 @@ def _types(report: CheckReport) -> list[str]:
 # --- which problem is whose ---------------------------------------------------------------
 
 
-def _shown(report: CheckReport) -> tuple[list[Shown], list[Problem]]:
+def _shown(report: CheckReport) -> tuple[list[ReviewedDocument], list[Problem]]:
     """The documents with their problems and versions, and the problems of no document."""
-    shown = [Shown(number, document) for number, document in enumerate(report.documents)]
+    shown = [ReviewedDocument(number, document) for number, document in enumerate(report.documents)]
     exact = {one.document.source: one for one in reversed(shown)}
-    lines: dict[str, list[tuple[int, Shown]]] = {}
+    lines: dict[str, list[tuple[int, ReviewedDocument]]] = {}
     for one in shown:
         match = _LINE.fullmatch(one.document.source)
         if match is not None:
@@ -198,8 +194,10 @@ def _shown(report: CheckReport) -> tuple[list[Shown], list[Problem]]:
 
 
 def _owner(
-    problem: Problem, exact: Mapping[str, Shown], lines: Mapping[str, Sequence[tuple[int, Shown]]]
-) -> Shown | None:
+    problem: Problem,
+    exact: Mapping[str, ReviewedDocument],
+    lines: Mapping[str, Sequence[tuple[int, ReviewedDocument]]],
+) -> ReviewedDocument | None:
     """The document that a problem is in: by its place, or the last that begins before its line."""
     place = _PLACE.fullmatch(problem.where)
     where = place[1] if place is not None else problem.where
@@ -218,7 +216,7 @@ def _owner(
 # --- annotators side by side --------------------------------------------------------------
 
 
-def _differences(one: Shown) -> list[Difference]:
+def _differences(one: ReviewedDocument) -> list[Difference]:
     """The entities that not every annotator of a document has, in the order of the text."""
     if len(one.versions) < 2:
         return []
@@ -237,7 +235,9 @@ def _differences(one: Shown) -> list[Difference]:
     return sorted(found, key=lambda one: (one.start, one.surface, one.type))
 
 
-def _side(version: Version, hues: Mapping[str, int], alone: set[tuple[str, int, str]]) -> Side:
+def _side(
+    version: Version, hues: Mapping[str, int], alone: set[tuple[str, int, str]]
+) -> AnnotatorVersion:
     document = version.document
     surfaces = {one.id: document.surface(one) for one in document.entities}
     relations = [
@@ -245,7 +245,7 @@ def _side(version: Version, hues: Mapping[str, int], alone: set[tuple[str, int, 
         f"{_short(surfaces.get(one.tail, one.tail))}"
         for one in document.relations
     ]
-    return Side(version.annotator, list(_stretches(document, hues, alone)), relations)
+    return AnnotatorVersion(version.annotator, list(_stretches(document, hues, alone)), relations)
 
 
 def _short(text: str) -> str:
@@ -255,7 +255,7 @@ def _short(text: str) -> str:
 
 def _stretches(
     document: Document, hues: Mapping[str, int], alone: set[tuple[str, int, str]]
-) -> Iterator[Stretch]:
+) -> Iterator[TextPiece]:
     """The text cut where an entity begins or ends."""
     text = document.text[:MOST_CHARACTERS]
     parts = [
@@ -277,7 +277,7 @@ def _stretches(
         over += opening.get(start, ())
         over.sort(key=lambda number: parts[number][0] - parts[number][1])
         layers = tuple(
-            Layer(
+            EntityMark(
                 parts[n][2].type,
                 hues.get(parts[n][2].type, 0),
                 ends=parts[n][3] and min(parts[n][1], len(text)) == end,
@@ -285,4 +285,4 @@ def _stretches(
             )
             for n in over[:_MOST_LAYERS]
         )
-        yield Stretch(_CONTROL.sub("\ufffd", text[start:end]), layers)
+        yield TextPiece(_CONTROL.sub("\ufffd", text[start:end]), layers)

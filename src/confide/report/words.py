@@ -1,6 +1,11 @@
-"""Numbers as people read them: F1 in points of 100, bytes, durations, counts."""
+"""Numbers as people read them, in points of 100, bytes, durations, counts; and pages with them."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 NOTHING = "–"
 
@@ -55,3 +60,19 @@ def count(number: float | None) -> str:
     '1,234,567'
     """
     return NOTHING if number is None else f"{round(number):,}"
+
+
+def templates(package: str) -> Environment:
+    """The templates of a package; values are escaped, and these functions are filters."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader(package, "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    for function in (points, size, duration, count):
+        environment.filters[function.__name__] = function
+    return environment

@@ -39,8 +39,9 @@ from confide.federation.events import Event, Watcher, unwatched
 from confide.jobs.initialise import usable_cores
 from confide.jobs.predict import predict
 from confide.methods import wire
-from confide.report import report, words
+from confide.report import words
 from confide.report.folder import FinishedRun, load_run
+from confide.report.page import report
 from confide.report.words import points, size
 from confide.runs.result import AllScores, Traffic
 from confide.runs.run import run
