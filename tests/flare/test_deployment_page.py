@@ -27,6 +27,11 @@ A site that refuses, or fails, sends a code of this list and never a word of its
 sees the sentence; `result.json` and the ledger hold the code. This page is written from the code
 (`confide.federation.failures`).
 
+The server has four of its own: `refused` (a reply is too large, not finite, misshapen, absurd or
+impossible), `too-far` (what the site learnt is many times as large as what the others learnt),
+`differs` (its key, vectors or encoder differ from most) and `other-common` (under masks: the site
+was given something else than most sites, and shares no masks with them).
+
 | code | why, and what to do |
 |---|---|
 """

@@ -78,13 +78,6 @@ def test_every_key_of_the_result_is_documented(done: tuple[RunResult, Any], root
     assert not [key for key in [*errors, *errors["worst"][0]] if f"`{key}" not in page]
 
 
-def test_every_code_of_a_failure_is_documented(root: Path) -> None:
-    from confide.federation.failures import CODES
-
-    page = (root / "docs" / "result.md").read_text(encoding="utf-8")
-    assert not [code for code in [*CODES, "refused"] if f"`{code}`" not in page]
-
-
 def test_scores_of_all_are_the_sum_of_the_sites(done: tuple[RunResult, Any]) -> None:
     body = done[0].result.scores
     for kind in ("strict", "relaxed"):
