@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from confide.cli import main  # noqa: F401  the command line is complete
-from confide.cli.files import ReadingOptions, columns_named
+from confide.cli.options import Reading, parse_columns
 from confide.cli.verbs import app
 from confide.errors import SettingsError
 from text.generated import put
@@ -21,18 +21,18 @@ def run(*words, code=0):
 
 
 def test_columns_by_name_and_number():
-    assert columns_named("0,3") == (0, 3)
-    assert columns_named("words, none") == ("words", None)
-    assert columns_named(None) is None
+    assert parse_columns("0,3") == (0, 3)
+    assert parse_columns("words, none") == ("words", None)
+    assert parse_columns(None) is None
     for wrong in ("0", "0,", "0,1,2", ""):
         with pytest.raises(SettingsError, match="TOKEN,TAG"):
-            columns_named(wrong)
+            parse_columns(wrong)
 
 
 def test_what_is_not_said_is_the_default():
     from confide.text.formats import Options
 
-    assert ReadingOptions().options() == Options()
+    assert Reading().options() == Options()
 
 
 def test_strict_ends_with_1_on_a_loss(tmp_path):

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 from cases import each
 from confide import api
 from confide.cli import screen
-from confide.cli.screen import Exit, Progress, closed_in, safe
+from confide.cli.screen import ProgressDisplay, SafeStream, guarded_streams, sanitise
 from confide.cli.verbs import app
 from confide.errors import Note, RunError
 from confide.federation.events import Event
@@ -187,10 +187,10 @@ def test_runs_that_are_compared(in_tmp: Path) -> None:
 
 
 def test_a_markup_in_a_name_is_no_markup() -> None:
-    from confide.cli.tables import rows
+    from confide.cli.tables import record_table
 
     buffer = io.StringIO()
-    table = rows([FieldSize("[red]a[/red]", ":bomb: [/x]", 1, 1)], title="[bold]t[/bold]")
+    table = record_table([FieldSize("[red]a[/red]", ":bomb: [/x]", 1, 1)], title="[bold]t[/bold]")
     screen.console(buffer).print(table)
     shown = buffer.getvalue()
     assert all(part in shown for part in ("[red]a[/red]", ":bomb: [/x]", "[bold]t[/bold]"))
@@ -202,23 +202,23 @@ def test_a_markup_in_a_name_is_no_markup() -> None:
 def test_one_character_at_a_time() -> None:
     odd = [*BIDI, *map(chr, range(0x20)), *map(chr, range(0x7F, 0xA0)), *"\ud800\udfff\u2028\u200b"]
     for one in odd:
-        assert raw(safe(f"a{one}b")) == []
+        assert raw(sanitise(f"a{one}b")) == []
         assert json.loads(screen.json_text(f"a{one}b")) == f"a{one}b"
         assert raw(screen.json_text(f"a{one}b")) == []
 
 
 def test_what_runs_from_right_to_left_stays_apart() -> None:
-    told = f"a {screen.isolated('שלום')} b"
-    assert safe(told) == told
-    assert raw(safe(screen.isolated("שלום" + HOSTILE))) == []
-    assert raw(safe("\u2068" + told)) == []
+    told = f"a {screen.isolate('שלום')} b"
+    assert sanitise(told) == told
+    assert raw(sanitise(screen.isolate("שלום" + HOSTILE))) == []
+    assert raw(sanitise("\u2068" + told)) == []
 
 
 @each("encoding", ["ascii", "latin-1", "cp1252"])
 def test_a_stream_that_is_not_utf_8(encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     found = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(found, encoding=encoding))
-    with closed_in():
+    with guarded_streams():
         typer.echo("\u202eσ – naïve")
         screen.put_json({"a": "σ – naïve\x1b"})
         screen.show("σ – naïve", screen_table())
@@ -229,12 +229,9 @@ def test_a_stream_that_is_not_utf_8(encoding: str, monkeypatch: pytest.MonkeyPat
 
 
 def screen_table() -> Any:
-    from confide.cli.tables import titled
+    from confide.cli.tables import table_of
 
-    table = titled("…")
-    table.add_column("σ")
-    table.add_row("–")
-    return table
+    return table_of(["σ"], [["–"]], title="…")
 
 
 def test_what_others_print_while_a_command_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,8 +239,8 @@ def test_what_others_print_while_a_command_runs(monkeypatch: pytest.MonkeyPatch)
 
     found = io.StringIO()
     monkeypatch.setattr(sys, "stderr", found)
-    with closed_in():
-        assert isinstance(sys.stdout, Exit) and not sys.stderr.isatty()
+    with guarded_streams():
+        assert isinstance(sys.stdout, SafeStream) and not sys.stderr.isatty()
         for handler in (logging.lastResort, logging.StreamHandler()):
             handler.emit(logging.makeLogRecord({"msg": HOSTILE}))
         sys.stderr.writelines([HOSTILE])
@@ -268,8 +265,9 @@ def test_a_file_goes_into_a_pipe_as_it_is(notes: Path, monkeypatch: pytest.Monke
 def at_a_terminal(code: str, *, folder: Path) -> str:
     """What a program shows at a terminal of its own."""
     leader, follower = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "NO_COLOR": ""}
-    environment.pop("NO_COLOR")
+    path = os.pathsep.join(str(Path(one).resolve()) for one in sys.path)
+    own = {"TERM": "xterm-256color", "COLUMNS": "100", "PYTHONPATH": path}
+    environment = {name: one for name, one in os.environ.items() if name != "NO_COLOR"} | own
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdin=follower, stdout=follower, stderr=follower, cwd=folder, env=environment,
@@ -291,20 +289,20 @@ def at_a_terminal(code: str, *, folder: Path) -> str:
 
 OURS = re.compile(r"\x1b\[(\d+(;\d+)*m|\?25[lh]|2K|\d*A|1G)|\r(?=\n|\x1b)")
 """What rich itself says to a terminal: colours, and where the bar goes."""
-BEGIN = "import sys, warnings\nfrom confide.cli.verbs import app, main\nH = {!r}\n"
+BEGIN = "import sys, warnings\nfrom confide.cli.verbs import app, run_program\nH = {!r}\n"
 
 
 AT_A_TERMINAL = [
-    ("sys.argv = ['confide', 'data', 'check', H[:40] + H[-3:]]; main()", True),
-    ("sys.argv = ['confide', 'data', H]; main()", False),
-    ("sys.argv = ['confide', 'data', 'check', '--help']; main()", True),
-    ("sys.argv = ['confide']; main()", True),
+    ("sys.argv = ['confide', 'data', 'check', H[:40] + H[-3:]]; run_program()", True),
+    ("sys.argv = ['confide', 'data', H]; run_program()", False),
+    ("sys.argv = ['confide', 'data', 'check', '--help']; run_program()", True),
+    ("sys.argv = ['confide']; run_program()", True),
     ("from confide import api\ndef odd(*a, **k): raise ValueError(H)\n"
-     "vars(api)['ledger'] = odd\nsys.argv = ['confide', 'ledger', 'x']; main()", False),
-    ("from confide.cli import screen\nscreen.close_in(); screen.put_file(H)", False),
-    ("from confide.cli import screen\nfrom confide.cli.screen import Progress\n"
-     "from confide.federation.events import Event\nscreen.close_in()\n"
-     "with Progress() as told:\n"
+     "vars(api)['ledger'] = odd\nsys.argv = ['confide', 'ledger', 'x']; run_program()", False),
+    ("from confide.cli import screen\nscreen.guard_streams(); screen.put_file(H)", False),
+    ("from confide.cli import screen\nfrom confide.cli.screen import ProgressDisplay\n"
+     "from confide.federation.events import Event\nscreen.guard_streams()\n"
+     "with ProgressDisplay() as told:\n"
      "    told(Event(kind='step', round=1, rounds=2, site=H, step=H, message=H))\n"
      "    print(H, file=sys.stderr); print(H); screen.say(H); warnings.warn(H)\n", True),
 ]  # fmt: skip
@@ -353,7 +351,7 @@ def test_nothing_else_writes_to_the_terminal() -> None:
 def test_events_of_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     found = io.StringIO()
     monkeypatch.setattr(sys, "stderr", found)
-    with closed_in(), Progress() as told:
+    with guarded_streams(), ProgressDisplay() as told:
         told(Event(kind="failed", site=HOSTILE, step=HOSTILE, message=HOSTILE))
         told(Event(kind="round", round=1, rounds=2, site=HOSTILE))
     assert "?[2J" in found.getvalue() and raw(found.getvalue()) == []

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from confide.cli.tables import compared, scores, sites
+from confide.cli.tables import comparison_table, score_table, site_table
 from confide.jobs.comparison import Difference, RunComparison, SideScore
 from confide.runs.result import Result
 from confide.scoring import count_entities, count_relations, relation_scores
@@ -40,16 +40,16 @@ def entities() -> dict[str, Any]:
 
 
 def test_relations_one_by_one_then_micro_and_macro(relations: dict[str, Any]) -> None:
-    shown = lines(scores(relations))
+    shown = lines(score_table(relations))
     assert "relation P R F1 relations" in shown
     assert "a 50.0 50.0 50.0 2" in shown and "b 0.0 0.0 0.0 4" in shown
     assert "micro 33.3 16.7 22.2 6" in shown and "macro 25.0 25.0 25.0" in shown
     assert "their pair was not looked at: 3" in " ".join(shown)
-    assert "looked at" not in " ".join(lines(scores({**relations, "missed": {}})))
+    assert "looked at" not in " ".join(lines(score_table({**relations, "missed": {}})))
 
 
 def test_entities_strict_and_relaxed(entities: dict[str, Any]) -> None:
-    shown = lines(scores(entities))
+    shown = lines(score_table(entities))
     assert "type strict P R F1 relaxed P R F1 entities" in shown
     assert "Sign 0.0 0.0 0.0 100.0 100.0 100.0 1" in shown
     assert "all 0.0 0.0 0.0 100.0 100.0 100.0 1" in shown
@@ -59,7 +59,7 @@ def test_the_sites_of_a_relation_run(relations: dict[str, Any]) -> None:
     bytes = {"up": {"north": 323}, "down": {"north": 90_000_000}}
     found = {"overall": relations, "sites": {"north": relations}}
     run = {"task": "re", "method": "feded", "scores": found, "bytes": bytes}
-    shown = lines(sites(Result.model_validate({"schema": 1, **run})))
+    shown = lines(site_table(Result.model_validate({"schema": 1, **run})))
     assert "site micro macro examples sent received" in shown
     assert "north 22.2 25.0 4 323 B 90.0 MB" in shown
     assert "all 22.2 25.0 4 323 B 90.0 MB" in shown
@@ -67,7 +67,7 @@ def test_the_sites_of_a_relation_run(relations: dict[str, Any]) -> None:
 
 def test_the_sites_of_a_run_that_says_no_task(entities: dict[str, Any]) -> None:
     scores = {"overall": entities, "sites": {"a": entities}}
-    shown = lines(sites(Result.model_validate({"method": "fedavg", "scores": scores})))
+    shown = lines(site_table(Result.model_validate({"method": "fedavg", "scores": scores})))
     assert "site strict relaxed sentences sent received" in shown
     assert "a 0.0 100.0 0 – –" in shown
 
@@ -78,7 +78,7 @@ def test_a_run_without_test_text_has_no_scores() -> None:
     found = Result.model_validate(
         {"method": "fedavg", "scores": {"overall": nothing, "sites": {"a": nothing}}}
     )
-    shown = lines(sites(found))
+    shown = lines(site_table(found))
     assert "a – – 0 – –" in shown
     assert "no test text, so there are no scores" in " ".join(shown)
 
@@ -87,8 +87,8 @@ def test_a_comparison_says_what_was_drawn() -> None:
     row = Difference(*[SideScore(0.5, 0.5, None)] * 2, 0, -0.1, 0.1, 1, 7, "no clear difference")
     sides = ("fedavg", "feded")
     found = RunComparison(*sides, (sides,), True, "micro", 0.95, 500, 0, row, {"north": row})
-    assert "500 resamples of sentences" in " ".join(lines(compared(found)))
-    shown = lines(compared(replace(found, unit="documents")))
+    assert "500 resamples of sentences" in " ".join(lines(comparison_table(found)))
+    shown = lines(comparison_table(replace(found, unit="documents")))
     assert "micro F1 on test text, in percent" in shown
     assert "500 resamples of documents" in " ".join(shown)
     assert any(line.startswith("site documents fedavg feded") for line in shown)

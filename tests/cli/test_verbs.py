@@ -101,9 +101,9 @@ def call(*words: str, input: str | None = None) -> Result:
 def test_help_imports_nothing_heavy() -> None:
     program = (
         "import sys\n"
-        "from confide.cli.verbs import main\n"
+        "from confide.cli.verbs import run_program\n"
         "sys.argv = ['confide', '--help']\n"
-        "try:\n    main()\n"
+        "try:\n    run_program()\n"
         "except SystemExit as end:\n    assert end.code == 0\n"
         "heavy = {'torch', 'numpy', 'pydantic', 'matplotlib', 'jinja2', 'safetensors',\n"
         " 'transformers', 'tokenizers', 'cryptography', 'markdown_it', 'pygments',\n"
@@ -127,7 +127,7 @@ def test_every_verb_stands_in_one_of_five_panels() -> None:
     assert sorted(named) == sorted(program.commands) and len(PANELS) == 5
     lines = call("--help").output.splitlines()
     places = [next(n for n, line in enumerate(lines) if f" {panel} " in line) for panel in PANELS]
-    assert places == sorted(places) and next(iter(PANELS)) == "Start here"
+    assert places == sorted(places) and next(iter(PANELS)) == "Train"
     verbs = [match[1] for line in lines if (match := re.match(r"│ ([a-z]+)  +[A-Z]", line))]
     assert verbs == named
 
@@ -255,6 +255,12 @@ def test_run_hands_everything_on(put: Any, tmp_path: Path) -> None:
     assert str(tmp_path / "run") in done.stderr
 
 
+def test_canaries_are_a_setting_like_others(put: Any, tmp_path: Path) -> None:
+    verb = put("run", ran(tmp_path / "run", RESULT))
+    call("run", "a.toml", "--set", "seed=2", "--canaries", "9")
+    assert verb.options["overrides"] == ["seed=2", "data.canaries=9"]
+
+
 def said_next(shown: str) -> list[list[str]]:
     """The words of the commands that come next, as a shell takes them apart."""
     lines = shown[shown.index("\nnext:\n") :].splitlines()[2:]
@@ -348,7 +354,7 @@ def test_progress_degrades_to_plain_lines(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert call("run", "a.toml").stderr.splitlines()[:3] == [
         "round 1/2 · loss 3.25 · dev F1 50.0 (best 50.0) · up 2.0 kB, down 10 B",
         "site south: not-finite",
-        "round 2/2 · loss 2.5 · dev F1 25.0 (best 50.0) · up 2.0 kB, down 10 B · 1:01 left",
+        "round 2/2 · loss 2.5 · dev F1 25.0 (best 50.0) · up 2.0 kB, down 10 B · 1 min 1 s left",
     ]
     quiet = call("run", "a.toml", "--quiet").stderr.splitlines()
     assert quiet[0] == "site south: not-finite" and quiet[1].startswith("run folder: ")
@@ -357,14 +363,14 @@ def test_progress_degrades_to_plain_lines(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_progress_on_a_terminal_names_site_and_time() -> None:
     from rich.console import Console
 
-    from confide.cli.screen import Progress
+    from confide.cli.screen import ProgressDisplay
 
     screen = Console(force_terminal=True, width=160, record=True, file=io.StringIO())
-    with Progress(screen=screen) as progress:
+    with ProgressDisplay(screen=screen) as progress:
         progress(Event("ask", round=2, rounds=4, site="north", step="train", seconds_left=30))
         progress._bar.refresh()  # type: ignore[union-attr]
     shown = screen.export_text()
-    assert "round 2/4" in shown and "north · train" in shown and "0:30 left" in shown
+    assert "round 2/4" in shown and "north · train" in shown and "30.0 s left" in shown
 
 
 def test_recipes_as_table_and_as_json(put: Any) -> None:
@@ -752,10 +758,3 @@ def test_the_demo_ends_with_scores_examples_and_what_left(
     assert "50.0" in row and "75.0" in row and "4.0 kB" in row
     call("demo", "--all")
     assert verb.options["every"] is True
-
-
-def test_canaries_are_a_setting_like_others() -> None:
-    from confide.cli.screen import with_canaries
-
-    assert with_canaries(None, 0) == []
-    assert with_canaries(["rounds=2"], 30) == ["rounds=2", "data.canaries=30"]

@@ -230,7 +230,7 @@ def test_without_the_engine_it_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.delitem(sys.modules, "confide.flare.nvidia.consortium")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(EngineError, match=r"pip install 'confide\[flare\]'"):
-        sites.init("trial", sites=["north"], host="localhost")
+        sites.consortium_init("trial", sites=["north"], host="localhost")
     assert not list(tmp_path.iterdir())
 
 

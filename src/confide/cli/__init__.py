@@ -8,4 +8,4 @@ def main() -> None:
     with screen.heeding_sigterm():
         from confide.cli import verbs
 
-        verbs.main()
+        verbs.run_program()

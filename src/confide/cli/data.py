@@ -5,112 +5,79 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
-from rich.table import Table
 
-from confide.cli import screen
-from confide.cli.files import (
-    ReadingOptions,
-    crossing_lines,
-    cut_lines,
-    problem_lines,
-    reads,
-    say_problems,
-)
-from confide.cli.screen import Format, Json, Language, Scheme
+from confide import api
+from confide.cli import screen, tables
+from confide.cli.options import Reading, command
 from confide.errors import DataError, FormatError, SettingsError
 
 if TYPE_CHECKING:
-    from confide.corpora.distant import Labelled
-    from confide.text.document import Document, Problem
-
+    from confide.text.document import Problem
 
 data = typer.Typer(no_args_is_help=True, help="Check, review, convert, split, count and label.")
 
-By = Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"]
-Files = Annotated[list[Path], typer.Argument(metavar="FILE...", help="Annotated files.")]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="End with exit code 1 if anything is lost or doubtful.")
-]
+_ANNOTATED = "format scheme encoding columns annotators language skip_broken types bare_type"
+"""The options of verbs that read annotated files."""
 
 
-@data.command("check")
-@reads
-def check(
-    files: Files,
+@command(data, "check", reading=_ANNOTATED)
+def data_check(
+    files: list[Path],
     *,
-    how: ReadingOptions,
-    every: Annotated[
-        bool, typer.Option("--all", help="List every problem, not just a few.")
-    ] = False,
-    strict: Strict = False,
-    as_json: Json = False,
+    reading: Reading,
+    every: bool = False,
+    strict: bool = False,
+    as_json: bool = False,
 ) -> None:
-    """Report every annotation lost or changed in reading: file, line or offset, and why."""
-    from confide import api
-    from confide.cli import tables
+    """Report every annotation lost or changed in reading: file, line or offset, and why.
 
-    with _unreadable_is_lost(strict=strict):
-        found = api.check(files, format=how.format, options=how.options())
+    Options:
+        every (--all): List every problem, not just a few.
+    """
+    with _strictly(strict):
+        found = api.check(files, format=reading.format, options=reading.options())
     if as_json:
         names = ("format", "details", "counts", "types", "relations", "held_out", "crossings",
                  "words_cut", "problems")  # fmt: skip
         screen.put_json({name: getattr(found, name) for name in names})
     else:
-        lines = problem_lines(found.problems, most=None if every else 3)
-        lines += cut_lines(found.words_cut)
-        held = f"held out where no dev or test files are named: {found.held_out}"
-        screen.show(*tables.checked(found), held, *lines, *crossing_lines(found.crossings))
+        screen.show(
+            *tables.check_tables(found),
+            f"held out where no dev or test files are named: {found.held_out}",
+            *tables.problem_lines(found.problems, most=None if every else 3),
+            *tables.cut_lines(found.words_cut),
+            *tables.crossing_lines(found.crossings),
+        )
     _end_if_lost(found.problems, strict=strict)
 
 
-@data.command("convert")
-@reads
-def convert(
-    files: Files,
+@command(data, "convert", reading=_ANNOTATED)
+def data_convert(
+    files: list[Path],
     *,
-    how: ReadingOptions,
-    to: Annotated[str, typer.Option(metavar="FORMAT", help="Output format.")],
-    out: Annotated[
-        Path, typer.Option(metavar="PATH", help="Output file, or a folder for several.")
-    ],
-    to_scheme: Annotated[
-        str, typer.Option(metavar="SCHEME", help="The tag scheme to write, for CoNLL.")
-    ] = "iob2",
-    strict: Strict = False,
+    reading: Reading,
+    to: str,
+    out: Path,
+    to_scheme: str = "iob2",
+    strict: bool = False,
 ) -> None:
-    """Convert files to another format and report what it cannot hold."""
-    from confide import api
+    """Convert files to another format and report what it cannot hold.
 
-    with _unreadable_is_lost(strict=strict):
-        done = api.convert(
-            files, to, out, format=how.format, to_scheme=to_scheme, options=how.options()
-        )
-    say_problems(done.problems)
+    Options:
+        to (FORMAT): Output format.
+        out (PATH): Output file, or a folder for several.
+        to_scheme (SCHEME): The tag scheme to write, for CoNLL.
+    """
+    how, options = reading.format, reading.options()
+    with _strictly(strict):
+        done = api.convert(files, to, out, format=how, to_scheme=to_scheme, options=options)
+    screen.say(*tables.problem_lines(done.problems))
     for path in done.paths:
         typer.echo(str(path))
     _end_if_lost(done.problems, strict=strict)
-
-
-@data.command("review")
-@reads
-def review(
-    out: Annotated[Path, typer.Argument(metavar="OUT.html", help="The page to write.")],
-    files: Files,
-    *,
-    how: ReadingOptions,
-    most: Annotated[int, typer.Option(metavar="N", min=1, help="Show at most N documents.")] = 500,
-) -> None:
-    """Write a page of documents with their annotation in colour, problems first.
-
-    Where several people annotated a document, their versions stand side by side.
-    """
-    from confide import api
-
-    page = api.review(out, files, format=how.format, options=how.options(), most=most)
-    screen.say(f"written to {page}")
 
 
 def _end_if_lost(problems: Sequence[Problem], *, strict: bool) -> None:
@@ -122,7 +89,7 @@ def _end_if_lost(problems: Sequence[Problem], *, strict: bool) -> None:
 
 
 @contextmanager
-def _unreadable_is_lost(*, strict: bool) -> Iterator[None]:
+def _strictly(strict: bool) -> Iterator[None]:
     """Under `strict`, an error in a file ends with the message and exit code 1, as a loss does."""
     try:
         yield
@@ -133,114 +100,71 @@ def _unreadable_is_lost(*, strict: bool) -> Iterator[None]:
         raise typer.Exit(1) from error
 
 
-@data.command("split")
-def split(
-    files: Files,
-    *,
-    sites: Annotated[int, typer.Option(metavar="N", help="Number of sites.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="The folder for the sites' files.")],
-    by: Annotated[By, typer.Option(help="How to deal the documents.")] = "iid",
-    alpha: Annotated[
-        float | None, typer.Option(help="For dirichlet and quantity: the smaller, the more uneven.")
-    ] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same split.")] = 1,
-    format: Format = None,
-    to: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="Output format; the input's by default.")
-    ] = None,
-) -> None:
-    """Deal a corpus to sites, reproducibly: one file or folder each."""
-    from confide import api
-    from confide.cli import tables
+@command(data, "review", reading=_ANNOTATED)
+def data_review(out: Path, files: list[Path], *, reading: Reading, most: int = 500) -> None:
+    """Write a page of documents with their annotation in colour, problems first.
 
+    Where several people annotated a document, their versions stand side by side.
+
+    Options:
+        out (OUT.html): The page to write.
+        most (N >= 1): Show at most N documents.
+    """
+    page = api.review(out, files, format=reading.format, options=reading.options(), most=most)
+    screen.say(f"written to {page}")
+
+
+@command(data, "split")
+def data_split(
+    files: list[Path],
+    *,
+    sites: int,
+    out: Path,
+    by: Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"] = "iid",
+    alpha: float | None = None,
+    seed: int = 1,
+    format: str | None = None,
+    to: str | None = None,
+) -> None:
+    """Deal a corpus to sites, reproducibly: one file or folder each.
+
+    Options:
+        sites (N): Number of sites.
+        out (DIR): The folder for the sites' files.
+        by: How to deal the documents.
+        alpha: For dirichlet and quantity: the smaller, the more uneven.
+        seed: The same seed gives the same split.
+        to (FORMAT): Output format; the input's by default.
+    """
     dealt = api.split(files, sites, by=by, alpha=alpha, seed=seed, out=out, format=format, to=to)
-    screen.show(tables.shares(dealt))
+    screen.show(tables.share_table(dealt))
     screen.say(f"written to {out}, described in {out / 'split.json'}")
 
 
-@data.command("stats")
-def stats(
-    files: Files,
+@command(data, "stats")
+def data_stats(
+    files: list[Path],
     *,
-    format: Format = None,
-    scheme: Scheme = None,
-    language: Language = "auto",
-    as_json: Json = False,
+    format: str | None = None,
+    scheme: str | None = None,
+    language: str = "auto",
+    as_json: bool = False,
 ) -> None:
     """Count documents, tokens, entities, relations, pairs and repeated sentences."""
-    from confide import api
-    from confide.cli import tables
-
     found = api.stats(files, format=format, scheme=scheme, language=language)
-    screen.answer(found.to_json(), *tables.statistics(found), as_json=as_json)
+    screen.answer(found.to_json(), *tables.statistics_tables(found), as_json=as_json)
 
 
-@data.command("formats")
-def formats(*, as_json: Json = False) -> None:
+@command(data, "formats")
+def data_formats(*, as_json: bool = False) -> None:
     """List the formats that confide reads and writes."""
-    from confide.cli import tables
     from confide.text.formats import FORMATS
 
-    found = tuple(FORMATS.values())
-    if as_json:
-        screen.put_json([{"name": one.name, "title": one.title} for one in found])
-    else:
-        screen.show(tables.formats(found))
+    names = [{"name": one.name, "title": one.title} for one in FORMATS.values()]
+    screen.answer(names, tables.format_table(FORMATS.values()), as_json=as_json)
 
 
-@data.command("label")
-def label(
-    files: Files,
-    *,
-    kb: Annotated[
-        Path, typer.Option(metavar="TSV", help="Triples: head, relation, tail, separated by tabs.")
-    ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="File for the bags: OpenNRE's JSON Lines.")
-    ],
-    by: Annotated[
-        Literal["concept", "letters"],
-        typer.Option(help="Match triples by the identifiers of mentions or by their words."),
-    ] = "concept",
-    types: Annotated[
-        tuple[str, str] | None,
-        typer.Option(
-            metavar="HEAD TAIL", help="Entity types; by default, those of matched triples."
-        ),
-    ] = None,
-    na: Annotated[
-        str,
-        typer.Option(metavar="SHARE[:SEED]", help="Share to keep of the pairs without a triple."),
-    ] = "1",
-    max_sentences: Annotated[
-        int, typer.Option(metavar="N", help="At most N sentence ends between head and tail.")
-    ] = 0,
-    recogniser: Annotated[
-        Path | None, typer.Option(metavar="RUN", help="A run that marks the entities first.")
-    ] = None,
-) -> None:
-    """Label text from a knowledge base: sentences that name both ends of a triple form bags."""
-    from confide import api
-
-    share, seed = share_and_seed(na)
-    if recogniser is None:
-        documents = documents_of(files)
-    else:
-        documents = api.predict(recogniser, files)
-    done = api.label(
-        documents, kb, by=by, types=types, na=share, max_sentences=max_sentences, seed=seed
-    )
-    say_problems([*done.problems, *api.write(done.documents, out, "jsonl")])
-    screen.show(*labelled(done))
-    if not done.counts["triples"]:
-        screen.say("no triple was found; check that --by says how the triples name entities")
-    screen.say(f"written to {out}")
-
-
-# --- Reading and tables of `confide data label`
-
-
-_WORDS = {
+_MATCHED = {
     "documents": "documents",
     "mentions": "mentions of entities",
     "unidentified": "of them skipped, having no identifier",
@@ -257,44 +181,69 @@ _WORDS = {
     "na_left": "further ones not drawn",
     "na_types": "further ones whose types match no triple",
 }
+"""The counts of `confide data label`, in words."""
 
 
-def documents_of(files: Sequence[Path]) -> list[Document]:
-    """Read the documents of files, and report on stderr what was lost or changed."""
-    from confide import api
+@command(data, "label")
+def data_label(
+    files: list[Path],
+    *,
+    kb: Path,
+    out: Path,
+    by: Literal["concept", "letters"] = "concept",
+    types: tuple[str, str] | None = None,
+    na: str = "1",
+    max_sentences: int = 0,
+    recogniser: Path | None = None,
+) -> None:
+    """Label text from a knowledge base: sentences that name both ends of a triple form bags.
 
-    readings = [api.read(file) for file in files]
-    say_problems([problem for reading in readings for problem in reading.problems])
-    return [document for reading in readings for document in reading.documents]
+    Options:
+        kb (TSV): Triples: head, relation, tail, separated by tabs.
+        out (FILE): File for the bags, in confide's JSON Lines.
+        by: Match triples by the identifiers of mentions or by their words.
+        types (--types HEAD TAIL): Entity types; by default, those of matched triples.
+        na (SHARE[:SEED]): Share to keep of the pairs without a triple.
+        max_sentences (N): At most N sentence ends between head and tail.
+        recogniser (RUN): A run that marks the entities first.
+    """
+    share, seed = parse_share(na)
+    if recogniser is None:
+        readings = [api.read(file) for file in files]
+        problems = [problem for reading in readings for problem in reading.problems]
+        screen.say(*tables.problem_lines(problems))
+        documents = [document for reading in readings for document in reading.documents]
+    else:
+        documents = api.predict(recogniser, files)
+    done = api.label(
+        documents, kb, by=by, types=types, na=share, max_sentences=max_sentences, seed=seed
+    )
+    problems = [*done.problems, *api.write(done.documents, out, "jsonl")]
+    screen.say(*tables.problem_lines(problems))
+    sentences = {name: f"{number:,}" for name, number in done.relations.items()}
+    sentences["all"] = f"{len(done.documents):,}"
+    counts = {words: f"{done.counts[name]:,}" for name, words in _MATCHED.items()}
+    screen.show(
+        tables.mapping(sentences, columns=("relation", "sentences"), title="Sentences"),
+        tables.mapping(counts, columns=("", "count"), title="What matched"),
+    )
+    if not done.counts["triples"]:
+        screen.say("no triple was found; check that --by says how the triples name entities")
+    screen.say(f"written to {out}")
 
 
-def share_and_seed(given: str) -> tuple[float, int]:
+def parse_share(text: str) -> tuple[float, int]:
     """Read SHARE or SHARE:SEED; the seed is 1 by default. Raises SettingsError.
 
-    >>> share_and_seed("0.25"), share_and_seed("0.25:7")
+    >>> parse_share("0.25"), parse_share("0.25:7")
     ((0.25, 1), (0.25, 7))
     """
-    share, _, seed = given.partition(":")
+    share, _, seed = text.partition(":")
     try:
         return float(share), int(seed or 1)
     except ValueError as error:
         raise SettingsError(
             "--na takes a share of pairs, and optionally a colon and a seed",
             expected="a value such as 0.25 or 0.25:7",
-            got=repr(given),
+            got=repr(text),
         ) from error
-
-
-def labelled(done: Labelled) -> Iterator[Table]:
-    """Two tables: sentences by relation, and what matched."""
-    relations = Table("relation", title="Sentences")
-    relations.add_column("sentences", justify="right")
-    for name, number in done.relations.items():
-        relations.add_row(name, f"{number:,}")
-    relations.add_row("all", f"{len(done.documents):,}")
-    yield relations
-    counts = Table("", title="What matched")
-    counts.add_column("count", justify="right")
-    for name, words in _WORDS.items():
-        counts.add_row(words, f"{done.counts[name]:,}")
-    yield counts

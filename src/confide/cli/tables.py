@@ -1,8 +1,9 @@
-"""Tables for people: each takes what a public function returned and gives a table to print."""
+"""Tables and lines for people, each of what a public function returned."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from os.path import commonpath
 from pathlib import Path
@@ -13,6 +14,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from confide.cli.screen import isolate
 from confide.report.words import count, duration, points, size
 
 if TYPE_CHECKING:
@@ -24,42 +26,73 @@ if TYPE_CHECKING:
     from confide.federation.ledger import LedgerRow
     from confide.federation.steps import WireRow
     from confide.jobs.comparison import Difference, RunComparison, SideScore
-    from confide.jobs.demo import DemoResult, Example, Mark, Part
+    from confide.jobs.demo import DemoResult, Example, Part
     from confide.jobs.initialise_files import Match
     from confide.runs.folder import AtHome
     from confide.runs.result import Result
     from confide.scoring.counts import Scored
     from confide.text.checking import CheckReport
+    from confide.text.document import Problem
     from confide.text.reading import Format
+    from confide.text.segment import Crossing, WordsCut
 
+
+def table_of(
+    columns: Sequence[str],
+    rows: Iterable[Iterable[str | Text]],
+    *,
+    title: str = "",
+    right: Collection[str] = (),
+    totals: Iterable[Iterable[str]] = (),
+    caption: str = "",
+) -> Table:
+    """A table in the style of all tables.
+
+    The columns named in `right` are aligned on the right; `totals` are bold rows below the others.
+    """
+    table = Table(
+        title=title or None,
+        caption=caption or None,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        box=SIMPLE_HEAD,
+    )
+    for name in columns:
+        table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    table.add_section()
+    for row in totals:
+        table.add_row(*row, style="bold")
+    return table
+
+
+# --- Records: recipes, wire tables, ledgers
 
 _RIGHT = {"bytes", "again", "count", "sites", "rounds", "sentences", "support"}
 
 
-def rows(
-    records: Sequence[DataclassInstance], *, title: str = "", without: Sequence[str] = ()
+def record_table(
+    records: Sequence[DataclassInstance], *, title: str = "", without: Collection[str] = ()
 ) -> Table:
     """One column per field of the dataclass, one row per record."""
-    table = titled(title)
-    known = [field.name for field in fields(records[0])] if records else []
-    names = [name for name in known if name not in without]
-    for name in names:
-        table.add_column(name, justify="right" if name in _RIGHT else "left", overflow="fold")
-    for record in records:
-        table.add_row(*(_cell(name, getattr(record, name)) for name in names))
-    return table
+    names = [one.name for one in fields(records[0])] if records else []
+    names = [name for name in names if name not in without]
+    cells = [[_cell(name, getattr(record, name)) for name in names] for record in records]
+    return table_of(names, cells, title=title, right=_RIGHT)
 
 
-def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) -> Table:
+def wire_table(rows: Sequence[WireRow | LedgerRow], *, title: str, both: bool) -> Table:
     """The fields of a wire table or a ledger: what left the sites, or both directions."""
-    shown = [field for field in fields if both or field.direction == "up"]
-    again = any(getattr(field, "again", 0) for field in shown)
+    shown = [row for row in rows if both or row.direction == "up"]
+    again = any(getattr(row, "again", 0) for row in shown)
     without = [*([] if both else ["direction"]), *([] if again else ["again"])]
-    table = rows(shown, title=title, without=without)
+    table = record_table(shown, title=title, without=without)
     table.caption = "one by one: the server sees each site's value; sum: its code sees the sum only"
     sizes = dict.fromkeys(("up", "down"), 0)
-    for field in fields:
-        sizes[field.direction] += getattr(field, "bytes", 0)
+    for row in rows:
+        sizes[row.direction] += getattr(row, "bytes", 0)
     if any(sizes.values()):
         table.caption += f"\ntotal: {size(sizes['up'])} up, {size(sizes['down'])} down"
     if again:
@@ -67,220 +100,111 @@ def crossed(fields: Sequence[WireRow | LedgerRow], *, title: str, both: bool) ->
     return table
 
 
-def named_alike(maps: Sequence[Match], *, most: int = 3) -> Table:
-    """Types that sites name differently, each with its common name and what says so."""
-    table = titled(
-        "One thing under two names",
-        caption="alike: of the words of both texts that either site marks so, the share that both"
-        " mark; next: that of the best other pair\nwritten as `tags` of the site: change or delete"
-        " them there; --no-map writes none",
-    )
-    for name in ("site", "its name", "common name", "marked by both", "alike", "next"):
-        right = name in ("alike", "next")
-        table.add_column(name, justify="right" if right else "left", overflow="fold")
-    for match in maps:
-        shown = ", ".join(match.shared[:most])
-        further = len(match.shared) - most
-        told = f"{shown} and {further} more" if further > 0 else shown or "(the same name)"
-        shares = [f"{share:.0%}" for share in (match.agreement, match.next_best) if match.shared]
-        table.add_row(match.site, match.name, match.common, told, *shares)
-    return table
-
-
-def scores(values: Scored, *, title: str = "", of: str = "") -> Table:
-    """Precision, recall and F1 in percent, for each type of entity or each relation and in all.
-
-    Entities are counted strict and relaxed; relations have a micro- and a macro-average. With `of`
-    "end to end", relations between entities that a model found are counted as entities are.
-    """
-    kinds = _kinds(values)
-    if "curve" in values:
-        return _ranked(values, title)
-    typed = [kind for kind in kinds if "types" in values[kind]]
-    one, many, told = _SCORED.get(of or kinds[0], _SCORED["strict"])
-    table = titled(title, caption=f"in percent; {told}{_overlooked(values)}")
-    table.add_column(one)
-    for kind in typed:
-        for name in ("P", "R", "F1"):
-            first = f"{kind} P" if name == "P" and len(typed) > 1 else name
-            table.add_column(first, justify="right")
-    table.add_column(many, justify="right")
-    support = values[kinds[0]].get("support", 0)
-    for name, rates in values[kinds[0]].get("types", {}).items():
-        parts = [values[kind].get("types", {}).get(name, {}) for kind in typed]
-        table.add_row(name, *_precision_recall_f1(parts), str(rates.get("support", 0)))
-    table.add_section()
-    if typed == list(kinds):
-        whole = _precision_recall_f1(values[kind] for kind in kinds)
-        table.add_row("all", *whole, str(support), style="bold")
+def two_ledgers(found: LedgerDifference) -> str:
+    """Text that says whether two ledgers of one run agree."""
+    lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them resent"]
+    if found.verified:
+        lines.append(f"{found.verified} signatures verified")
     else:
-        for kind in kinds:
-            shown = str(support) if kind in typed else ""
-            table.add_row(kind, *_precision_recall_f1([values[kind]]), shown, style="bold")
-    return table
+        lines.append("no signatures: only the numbers were compared")
+    if found.unheard:
+        lines.append(f"asks that were sent but that a site never received: {found.unheard}")
+    if found.faults:
+        lines += [f"first difference: {found.faults[0]}", *found.faults[1:]]
+    lines += [f"only in the run's ledger: {one}" for one in found.only_here]
+    lines += [f"only in the site's ledger: {one}" for one in found.only_there]
+    lines.append("the two agree" if found.agree else "the two do NOT agree")
+    return "\n".join(lines)
 
 
-def _ranked(values: Scored, title: str) -> Table:
-    """The scores of bags: each relation by the bags' best labels, then areas and P@N."""
-    told = (
-        f"in percent; the likeliest relation of each of {count(values['bags'])} bags\n"
-        "AUC: area under the whole precision-recall curve; first 2,000: under its first part\n"
-        "P@N: share of facts among the first N predictions"
-    )
-    table = titled(title, caption=told)
-    table.add_column("relation")
-    for name in ("P", "R", "F1", "facts"):
-        table.add_column(name, justify="right")
-    micro = values["micro"]
-    for name, rates in micro["types"].items():
-        table.add_row(name, *_precision_recall_f1([rates]), str(rates["support"]))
-    table.add_section()
-    table.add_row("all", *_precision_recall_f1([micro]), str(micro["support"]), style="bold")
-    table.add_section()
-    table.add_row("AUC", "", "", points(values["auc"]), "", style="bold")
-    table.add_row("first 2,000", "", "", points(values["auc_2000"]), "")
-    for name, share in values["precision_at"].items():
-        called = "mean P@N" if name == "mean" else f"P@{name}"
-        table.add_row(called, "", "", points(share), "")
-    return table
+def _cell(name: str, value: object) -> str:
+    if name in ("bytes", "again") and isinstance(value, int):
+        return size(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, (list, tuple, set, frozenset)):
+        return ", ".join(map(str, value))
+    return "" if value is None else str(value)
 
 
-def sites(result: Result) -> Table:
-    """A run's scores on test text, per site and in all, with what each site sent and received."""
-    from confide.tasks import TASKS
-
-    overall = result.scores.overall
-    kinds, unit = _kinds(overall), _unit(overall)
-    called = TASKS[result.task].words
-    none = "no test text, so there are no scores" if TASKS[result.task].empty(overall) else ""
-    title = f"{result.method}: {called.score or 'scores'} on test text, in percent"
-    table = titled(title, caption="\n".join(filter(None, (none, _spent(result)))))
-    table.add_column("site")
-    for name in (*map(called.kind, kinds), unit, "sent", "received"):
-        table.add_column(name, justify="right")
-    ways = (result.bytes.up, result.bytes.down) if result.bytes else ({}, {})
-    for site, values in result.scores.sites.items():
-        moved = [sums.get(site) for sums in ways]
-        table.add_row(site, *_each_f1(values), *("–" if n is None else size(n) for n in moved))
-    table.add_section()
-    total = (size(sum(sums.values())) for sums in ways)
-    table.add_row("all", *_each_f1(overall), *total, style="bold")
-    return table
-
-
-def _spent(result: Result) -> str:
-    """Text with the ε that a run under noise spent; empty without noise."""
-    own = result.privacy
-    if own is None:
-        return ""
-    said = f"under noise: ε = {own.epsilon:.3g} at δ = {own.delta:g} for one {own.unit}"
-    return f"{said}, with keys from the seed: nothing is promised" if own.simulated else said
-
-
-def compared(found: RunComparison) -> Table:
-    """By site: the F1 of two sides in percent, their difference, its interval and a verdict."""
-    first, second = shortened([found.first, found.second])
-    repeats = len(found.pairs)
-    caption = (
-        f"difference: {second} minus {first}; {count(found.samples)} resamples of {found.unit}"
-    )
-    if repeats > 1:
-        caption += f" over all {repeats} runs\n±: mean and standard deviation of {repeats} runs"
-        caption += "" if found.same_text else ", each with its own held-out text"
-    kind = "F1 of the likeliest labels" if found.matching == "best" else f"{found.matching} F1"
-    table = titled(f"{kind} on test text, in percent", caption=caption)
-    table.add_column("site")
-    interval = f"{100 * found.level:g}% interval"
-    for name in (found.unit, first, second, "difference", interval, "p"):
-        table.add_column(name, justify="right", overflow="fold")
-    table.add_column("", overflow="fold")
-    for site, row in found.sites.items():
-        table.add_row(site, *_compared(row, second))
-    table.add_section()
-    table.add_row("all", *_compared(found.overall, second), style="bold")
-    return table
+# --- Files and corpora
 
 
 def mapping(values: Mapping[str, object], *, columns: tuple[str, str], title: str = "") -> Table:
     """A table of two columns: a name and its value."""
-    table = titled(title)
-    table.add_column(columns[0])
-    table.add_column(columns[1], justify="right")
-    for name, value in values.items():
-        table.add_row(str(name), _cell(columns[1], value))
-    return table
+    cells = [(str(name), _cell(columns[1], value)) for name, value in values.items()]
+    return table_of(columns, cells, title=title, right=columns[1:])
 
 
-def checked(found: CheckReport) -> list[Table]:
+def check_tables(found: CheckReport) -> Iterator[Table]:
     """Tables of how files were read, of their contents, and of entities and relations by type."""
-    how = mapping(found.details, columns=("file", "read as"))
-    how.columns[1].justify = "left"
-    tables = [
-        how,
-        mapping(found.counts, columns=("total", "")),
-        mapping(found.types, columns=("type", "entities")),
-    ]
+    yield table_of(("file", "read as"), found.details.items())
+    yield mapping(found.counts, columns=("total", ""))
+    yield mapping(found.types, columns=("type", "entities"))
     if found.relations:
-        tables.append(mapping(found.relations, columns=("relation", "relations")))
-    return tables
+        yield mapping(found.relations, columns=("relation", "relations"))
 
 
-def formats(known: Sequence[Format]) -> Table:
+def format_table(known: Iterable[Format]) -> Table:
     """The file formats: the name that --format takes, what it is, and whether it is written."""
-    table = titled("file formats, found from a file's content unless --format names one")
-    for name in ("format", "what", "written"):
-        table.add_column(name)
-    for one in known:
-        table.add_row(one.name, one.title, "yes" if one.write else "")
-    return table
+    return table_of(
+        ("format", "what", "written"),
+        ((one.name, one.title, "yes" if one.write else "") for one in known),
+        title="file formats, found from a file's content unless --format names one",
+    )
 
 
-def shares(dealt: SplitReport) -> Table:
+def share_table(dealt: SplitReport) -> Table:
     """A table of each site's share of a corpus."""
-    table = titled(f"dealt by {dealt.by}, seed {dealt.seed}")
     kinds = sorted({kind for share in dealt.sites.values() for kind in share.entities})
     links = sorted({kind for share in dealt.sites.values() for kind in share.relations})
-    table.add_column("site")
-    for name in ("documents", "sentences", *kinds, *links):
-        table.add_column(name, justify="right")
+    columns = ["site", "documents", "sentences", *kinds, *links]
+    rows = []
     for site, share in dealt.sites.items():
         entities = (share.entities.get(kind, 0) for kind in kinds)
         relations = (share.relations.get(kind, 0) for kind in links)
         counts = (share.documents, share.sentences, *entities, *relations)
-        table.add_row(site, *map(count, counts))
-    return table
+        rows.append([site, *map(count, counts)])
+    title = f"dealt by {dealt.by}, seed {dealt.seed}"
+    return table_of(columns, rows, title=title, right=columns[1:])
 
 
-def statistics(found: Stats) -> list[Table]:
+_SIZES = (
+    "documents", "sentences", "sentences_with_entities", "tokens", "distinct_tokens",
+    "nested", "overlapping", "discontinuous", "repeated",
+)  # fmt: skip
+
+
+def statistics_tables(found: Stats) -> Iterator[Table]:
     """Counts per file and in all: sizes, entities and relations, then repeated sentences."""
     files = {**found.files, "all": found.total} if len(found.files) > 1 else found.files
-    sizes, types, links = (titled(title) for title in ("sizes", "entities", "relations"))
-    for table in (sizes, types, links):
-        table.add_column("", overflow="fold")
-        for path in shortened(files):
-            table.add_column(path, justify="right", overflow="fold")
-    for name in _SIZES:
-        sizes.add_row(name.replace("_", " "), *(count(getattr(f, name)) for f in files.values()))
-    for kind in found.total.entities:
-        types.add_row(kind, *(count(f.entities.get(kind, 0)) for f in files.values()))
-    for kind in found.total.relations:
-        links.add_row(kind, *(count(f.relations.get(kind, 0)) for f in files.values()))
-    links.add_row("pairs looked at", *(count(f.pairs) for f in files.values()))
-    tables = [sizes, types, *([links] if found.total.relations or found.total.pairs else [])]
+    names = dict(zip(files, short_paths(files), strict=True))
+
+    def per_file(title: str, rows: Mapping[str, Iterable[int]]) -> Table:
+        cells = ([name, *map(count, counts)] for name, counts in rows.items())
+        return table_of(["", *names.values()], cells, title=title, right=[*names.values()])
+
+    each, total = files.values(), found.total
+    sizes = {name: [getattr(file, name) for file in each] for name in _SIZES}
+    yield per_file("sizes", {name.replace("_", " "): row for name, row in sizes.items()})
+    types = {type: [file.entities.get(type, 0) for file in each] for type in total.entities}
+    yield per_file("entities", types)
+    if total.relations or total.pairs:
+        links = {type: [file.relations.get(type, 0) for file in each] for type in total.relations}
+        yield per_file("relations", links | {"pairs looked at": [file.pairs for file in each]})
     if found.shared:
-        tables.append(titled("sentences in both files"))
-        for name in ("file", "and file", "sentences"):
-            tables[-1].add_column(name, justify="right" if name == "sentences" else "left")
-        short = dict(zip(files, shortened(files), strict=True))
-        for (one, other), number in found.shared.items():
-            tables[-1].add_row(short[one], short[other], count(number))
-    return tables
+        yield table_of(
+            ("file", "and file", "sentences"),
+            ((names[one], names[two], count(n)) for (one, two), n in found.shared.items()),
+            title="sentences in both files",
+            right=_RIGHT,
+        )
 
 
-def shortened(paths: Iterable[str]) -> list[str]:
+def short_paths(paths: Iterable[str]) -> list[str]:
     """Paths without the folders that all of them share.
 
-    >>> shortened(["data/a/train.tsv", "data/b/train.tsv", "all"])
+    >>> short_paths(["data/a/train.tsv", "data/b/train.tsv", "all"])
     ['a/train.tsv', 'b/train.tsv', 'all']
     """
     given = list(paths)
@@ -294,11 +218,72 @@ def shortened(paths: Iterable[str]) -> list[str]:
     ]
 
 
-_SIZES = (
-    "documents", "sentences", "sentences_with_entities", "tokens", "distinct_tokens",
-    "nested", "overlapping", "discontinuous", "repeated",
-)  # fmt: skip
+def match_table(maps: Sequence[Match], *, most: int = 3) -> Table:
+    """Types that sites name differently, each with its common name and what says so."""
+    rows = []
+    for match in maps:
+        shown = ", ".join(match.shared[:most])
+        further = len(match.shared) - most
+        words = f"{shown} and {further} more" if further > 0 else shown or "(the same name)"
+        shares = [f"{share:.0%}" for share in (match.agreement, match.next_best) if match.shared]
+        rows.append((match.site, match.name, match.common, words, *shares))
+    return table_of(
+        ("site", "its name", "common name", "marked by both", "alike", "next"),
+        rows,
+        title="One thing under two names",
+        right=("alike", "next"),
+        caption="alike: of the words of both texts that either site marks so, the share that both"
+        " mark; next: that of the best other pair\nwritten as `tags` of the site: change or delete"
+        " them there; --no-map writes none",
+    )
 
+
+def problem_lines(problems: Sequence[Problem], *, most: int | None = 3) -> Iterator[Text]:
+    """Lines with the number of problems of each kind, and the first `most` of each (None: all)."""
+    for kind, number in Counter(problem.kind for problem in problems).most_common():
+        same = [problem for problem in problems if problem.kind == kind]
+        if number == 1:
+            what = f": {same[0].where}: {isolate(same[0].what)}"
+            yield Text.assemble((kind, "bold yellow"), what)
+            continue
+        lost = sum(problem.lost for problem in same)
+        yield Text(f"{kind}: {number}" + (f", {lost} lost" if lost else ""), style="bold yellow")
+        for problem in same[:most]:
+            yield Text(f"  {problem.where}: {isolate(problem.what)}")
+        if most is not None and number > most:
+            yield Text(f"  … and {number - most} more", style="dim")
+
+
+def crossing_lines(crossings: Mapping[str, Crossing]) -> Iterator[Text]:
+    """A warning for each type whose entities often cross the end of a sentence, and what to do."""
+    for type, one in crossings.items():
+        share = 100 * one.crossing / one.entities
+        words = ", ".join(f"{isolate(word)} ({count})" for word, count in one.before.items())
+        what = (
+            f": {one.crossing} of {one.entities} ({share:.1f} %) cross the end of a sentence, after"
+            f" {words}"
+        )
+        yield Text.assemble((type, "bold yellow"), what)
+    if crossings:
+        yield Text(
+            "Such entities are neither learnt nor found. State the language, name abbreviations"
+            " that end no sentence (data.abbreviations), or take each line as a sentence"
+            ' (data.sentences = "lines").'
+        )
+
+
+def cut_lines(found: WordsCut) -> Iterator[Text]:
+    """Lines on words that raw text cuts differently inside entities, and what that means."""
+    if found.cut:
+        what = (
+            f": raw text has {found.cut} of {found.words} ({100 * found.share:.1f} %) words in"
+            ' entities otherwise than these files; data.train_on = "own tokens" learns what raw'
+            " text has"
+        )
+        yield Text.assemble(("tokens", "bold yellow"), what)
+
+
+# --- Scores
 
 _SCORED = {
     "strict": ("type", "entities", "strict: same type, same characters; relaxed: overlap"),
@@ -317,57 +302,143 @@ _SCORED = {
 """By first kind of score or "end to end": what a row is, what is counted, what the kinds mean."""
 
 
-def two_ledgers(found: LedgerDifference) -> str:
-    """Text that says whether two ledgers of one run agree."""
-    lines = [f"{found.site}: {found.messages} entries of its own, {found.again} of them resent"]
-    lines.append(
-        f"{found.verified} signatures verified"
-        if found.verified
-        else "no signatures: only the numbers were compared"
-    )
-    if found.unheard:
-        lines.append(f"asks that were sent but that a site never received: {found.unheard}")
-    if found.faults:
-        lines += [f"first difference: {found.faults[0]}", *found.faults[1:]]
-    lines += [f"only in the run's ledger: {one}" for one in found.only_here]
-    lines += [f"only in the site's ledger: {one}" for one in found.only_there]
-    lines.append("the two agree" if found.agree else "the two do NOT agree")
-    return "\n".join(lines)
+def score_table(values: Scored, *, title: str = "", of: str = "") -> Table:
+    """Precision, recall and F1 in percent, for each type of entity or each relation and in all.
 
+    Entities are counted strict and relaxed; relations have a micro- and a macro-average. With `of`
+    "end to end", relations between entities that a model found are counted as entities are.
+    """
+    from confide.tasks import task_of_scores
 
-def titled(title: str, *, caption: str = "") -> Table:
-    """An empty table in the style of all tables, with its title and caption on the left."""
-    return Table(
-        title=title or None,
-        caption=caption or None,
-        title_justify="left",
-        caption_justify="left",
-        title_style="bold",
-        box=SIMPLE_HEAD,
-    )
-
-
-def _cell(name: str, value: object) -> str:
-    if name in ("bytes", "again") and isinstance(value, int):
-        return size(value)
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, (list, tuple, set, frozenset)):
-        return ", ".join(map(str, value))
-    return "" if value is None else str(value)
-
-
-def _compared(row: Difference, second: str) -> list[str]:
-    clear = row.verdict != "no clear difference"
-    return [
-        count(row.sentences),
-        _side(row.first),
-        _side(row.second),
-        _signed(row.difference),
-        f"{_signed(row.low)} to {_signed(row.high)}",
-        f"{row.p:.2g}",
-        f"{second} is {row.verdict}" if clear else row.verdict,
+    if "curve" in values:
+        return _ranked(values, title)
+    kinds = task_of_scores(values).kinds
+    typed = [kind for kind in kinds if "types" in values[kind]]
+    one, many, meaning = _SCORED.get(of or kinds[0], _SCORED["strict"])
+    if missed := sum(values.get("missed", {}).values()):
+        meaning += f"\nmissed because their pair was not looked at: {count(missed)}"
+    rates = [
+        f"{kind} P" if name == "P" and len(typed) > 1 else name
+        for kind in typed
+        for name in ("P", "R", "F1")
     ]
+    rows = []
+    for name, found in values[kinds[0]].get("types", {}).items():
+        parts = [values[kind].get("types", {}).get(name, {}) for kind in typed]
+        rows.append([name, *_precision_recall_f1(parts), str(found.get("support", 0))])
+    support = str(values[kinds[0]].get("support", 0))
+    if typed == list(kinds):
+        totals = [["all", *_precision_recall_f1(values[kind] for kind in kinds), support]]
+    else:
+        totals = [
+            [kind, *_precision_recall_f1([values[kind]]), support if kind in typed else ""]
+            for kind in kinds
+        ]
+    return table_of(
+        [one, *rates, many],
+        rows,
+        title=title,
+        right=[*rates, many],
+        totals=totals,
+        caption=f"in percent; {meaning}",
+    )
+
+
+def _ranked(values: Scored, title: str) -> Table:
+    """The scores of bags: each relation by the bags' best labels, then areas and P@N."""
+    micro = values["micro"]
+    table = table_of(
+        ("relation", "P", "R", "F1", "facts"),
+        (
+            (name, *_precision_recall_f1([rates]), str(rates["support"]))
+            for name, rates in micro["types"].items()
+        ),
+        title=title,
+        right=("P", "R", "F1", "facts"),
+        totals=[("all", *_precision_recall_f1([micro]), str(micro["support"]))],
+        caption=f"in percent; the likeliest relation of each of {count(values['bags'])} bags\n"
+        "AUC: area under the whole precision-recall curve; first 2,000: under its first part\n"
+        "P@N: share of facts among the first N predictions",
+    )
+    table.add_section()
+    table.add_row("AUC", "", "", points(values["auc"]), "", style="bold")
+    table.add_row("first 2,000", "", "", points(values["auc_2000"]), "")
+    for name, share in values["precision_at"].items():
+        table.add_row("mean P@N" if name == "mean" else f"P@{name}", "", "", points(share), "")
+    return table
+
+
+def _precision_recall_f1(parts: Iterable[Scored]) -> list[str]:
+    return [points(part.get(name)) for part in parts for name in ("precision", "recall", "f1")]
+
+
+def site_table(result: Result) -> Table:
+    """A run's scores on test text, per site and in all, with what each site sent and received."""
+    from confide.tasks import TASKS, task_of_scores
+
+    overall, task = result.scores.overall, TASKS[result.task]
+    scored = task_of_scores(overall)
+    columns = ["site", *map(task.words.kind, scored.kinds), scored.unit, "sent", "received"]
+    ways = (result.bytes.up, result.bytes.down) if result.bytes else ({}, {})
+
+    def row(name: str, values: Scored, moved: Iterable[int | None]) -> list[str]:
+        of = task_of_scores(values)
+        each = [None if of.empty(values) else of.value(values, kind) for kind in of.kinds]
+        return [name, *map(points, each), str(values.get(of.unit, "")), *map(size, moved)]
+
+    captions = ["no test text, so there are no scores"] if task.empty(overall) else []
+    if own := result.privacy:
+        spent = f"under noise: ε = {own.epsilon:.3g} at δ = {own.delta:g} for one {own.unit}"
+        unsafe = ", with keys from the seed: nothing is promised" if own.simulated else ""
+        captions.append(spent + unsafe)
+    return table_of(
+        columns,
+        (
+            row(site, values, [sums.get(site) for sums in ways])
+            for site, values in result.scores.sites.items()
+        ),
+        title=f"{result.method}: {task.words.score or 'scores'} on test text, in percent",
+        right=columns[1:],
+        totals=[row("all", overall, [sum(sums.values()) for sums in ways])],
+        caption="\n".join(captions),
+    )
+
+
+def comparison_table(found: RunComparison) -> Table:
+    """By site: the F1 of two sides in percent, their difference, its interval and a verdict."""
+    first, second = short_paths([found.first, found.second])
+    repeats = len(found.pairs)
+    caption = (
+        f"difference: {second} minus {first}; {count(found.samples)} resamples of {found.unit}"
+    )
+    if repeats > 1:
+        caption += f" over all {repeats} runs\n±: mean and standard deviation of {repeats} runs"
+        caption += "" if found.same_text else ", each with its own held-out text"
+    kind = "F1 of the likeliest labels" if found.matching == "best" else f"{found.matching} F1"
+    interval = f"{100 * found.level:g}% interval"
+    columns = ["site", found.unit, first, second, "difference", interval, "p", ""]
+
+    def row(name: str, one: Difference) -> list[str]:
+        clear = one.verdict != "no clear difference"
+        return [
+            name,
+            count(one.sentences),
+            _side(one.first),
+            _side(one.second),
+            _signed(one.difference),
+            f"{_signed(one.low)} to {_signed(one.high)}",
+            f"{one.p:.2g}",
+            f"{second} is {one.verdict}" if clear else one.verdict,
+        ]
+
+    return table_of(
+        columns,
+        (row(site, one) for site, one in found.sites.items()),
+        title=f"{kind} on test text, in percent",
+        right=columns[1:-1],
+        totals=[row("all", found.overall)],
+        caption=caption,
+    )
 
 
 def _side(score: SideScore) -> str:
@@ -380,61 +451,21 @@ def _signed(difference: float) -> str:
     return "0.0" if float(shown) == 0 else shown
 
 
-def _precision_recall_f1(parts: Iterable[Scored]) -> list[str]:
-    return [points(part.get(name)) for part in parts for name in ("precision", "recall", "f1")]
-
-
-def _kinds(values: Scored) -> tuple[str, ...]:
-    """The kinds of score among these."""
-    from confide.tasks import task_of_scores
-
-    return task_of_scores(values).kinds
-
-
-def _unit(values: Scored) -> str:
-    from confide.tasks import task_of_scores
-
-    return task_of_scores(values).unit
-
-
-def _overlooked(values: Scored) -> str:
-    """Text with the number of relations that no pair covers."""
-    missed = sum(values.get("missed", {}).values())
-    return f"\nmissed because their pair was not looked at: {count(missed)}" if missed else ""
-
-
-def _each_f1(values: Scored) -> list[str]:
-    """The number of each kind, and how much was scored."""
-    from confide.tasks import task_of_scores
-
-    task, many = task_of_scores(values), values.get(_unit(values), "")
-    each = [points(None if task.empty(values) else task.value(values, kind)) for kind in task.kinds]
-    return [*each, str(many)]
-
-
 def home_table(found: Mapping[str, AtHome], *, first: str = "site") -> Table:
     """A table of the models that each site compared, or one site after each run, in percent."""
     from confide.runs.folder import CANDIDATES
 
-    table = titled("Score on development text / test text, in percent")
-    table.add_column(first)
-    for name in CANDIDATES:
-        table.add_column(name, justify="right")
-    table.add_column("keeps")
+    def percent(value: float | None) -> str:
+        return "-" if value is None else points(value)
+
+    rows = []
     for title, one in found.items():
-        cells = [
-            f"{_in_percent(model.dev)} / {_in_percent(model.test)}"
-            if (model := one.candidates.get(name))
-            else "-"
-            for name in CANDIDATES
-        ]
-        told = " (too little to tell)" if one.undecided else ""
-        table.add_row(title, *cells, one.kept + told)
-    return table
-
-
-def _in_percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
+        models = [one.candidates.get(name) for name in CANDIDATES]
+        cells = [f"{percent(m.dev)} / {percent(m.test)}" if m else "-" for m in models]
+        undecided = " (too little to tell)" if one.undecided else ""
+        rows.append([title, *cells, one.kept + undecided])
+    title = "Score on development text / test text, in percent"
+    return table_of([first, *CANDIDATES, "keeps"], rows, title=title, right=CANDIDATES)
 
 
 # --- The end of `confide demo`
@@ -447,10 +478,10 @@ def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
     runs = {name: load_run(path) for name, path in shown.runs.items()}
     yield Text("\nSYNTHETIC text from three made-up sites: scores say nothing about real notes.\n")
     yield results(runs, title="Does training together help?")
-    yield found(shown.examples)
+    yield _example_table(shown.examples)
     yield left(runs["federated"], title="What left the sites in the federated run")
     if len(shown.parts) > 1:
-        yield methods(shown.parts)
+        yield _method_table(shown.parts)
     yield Text.assemble(
         f"\nDone in {duration(shown.seconds)}. Open ",
         (str(shown.page), "bold"),
@@ -462,33 +493,30 @@ def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
     )
 
 
-def methods(parts: tuple[Part, ...]) -> Table:
+def _method_table(parts: Iterable[Part]) -> Table:
     """The five parts: the method, its score on test text beside those to compare, what left."""
-    table = titled("Five methods, and what left the sites under each")
-    for name in ("method", "shows", "score", "alone", "together", "left the sites"):
-        table.add_column(name, justify="left" if name in ("method", "shows", "score") else "right")
+    rows = []
     for part in parts:
-        alone, together = part.scores.get("alone"), part.scores[part.federated]
-        bytes = size(sum(part.bytes.values()))
-        table.add_row(part.method, part.title, part.score, points(alone), points(together), bytes)
-    return table
+        scores = [part.scores.get("alone"), part.scores[part.federated]]
+        sent = size(sum(part.bytes.values()))
+        rows.append((part.method, part.title, part.score, *map(points, scores), sent))
+    columns = ("method", "shows", "score", "alone", "together", "left the sites")
+    title = "Five methods, and what left the sites under each"
+    return table_of(columns, rows, title=title, right=columns[3:])
 
 
-def found(examples: tuple[Example, ...]) -> Table:
+def _example_table(examples: Iterable[Example]) -> Table:
     """One held-out sentence per site: each marked mention, what the model says, how sure it is."""
-    table = titled("What the federated model finds in held-out sentences")
-    for name in ("site", "words", "marked as", "found as", "confidence"):
-        table.add_column(name, justify="right" if name == "confidence" else "left")
+    columns = ("site", "words", "marked as", "found as", "confidence")
+    title = "What the federated model finds in held-out sentences"
+    table = table_of(columns, (), title=title, right=columns[4:])
     for example in examples:
-        table.add_row(example.site, Text(example.text, style="italic"), "", "", "")
+        table.add_row(example.site, Text(example.text, style="italic"))
         for mark in example.marks:
-            table.add_row("", Text(f"  {mark.words}"), mark.marked, *_said(mark))
+            answer = (Text("not found", style="dim"), "")
+            if mark.found:
+                colour = "green" if mark.found == mark.marked else "red"
+                answer = (Text(mark.found, style=colour), points(mark.confidence))
+            table.add_row("", Text(f"  {mark.words}"), mark.marked, *answer)
         table.add_section()
     return table
-
-
-def _said(mark: Mark) -> tuple[Text, str]:
-    if not mark.found:
-        return Text("not found", style="dim"), ""
-    right = mark.found == mark.marked
-    return Text(mark.found, style="green" if right else "red"), points(mark.confidence)
