@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from confide.cli import main  # noqa: F401  the command line is complete
-from confide.cli.options import Reading, parse_columns
+from confide.cli.options import ReadingOptions, parse_columns
 from confide.cli.verbs import app
 from confide.errors import SettingsError
 from text.generated import put
@@ -32,7 +32,7 @@ def test_columns_by_name_and_number():
 def test_what_is_not_said_is_the_default():
     from confide.text.formats import Options
 
-    assert Reading().options() == Options()
+    assert ReadingOptions().options() == Options()
 
 
 def test_strict_ends_with_1_on_a_loss(tmp_path):

@@ -11,7 +11,7 @@ import typer
 
 from confide import api
 from confide.cli import screen, tables
-from confide.cli.options import Reading, command
+from confide.cli.options import ReadingOptions, command
 from confide.errors import DataError, FormatError, SettingsError
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _ANNOTATED = "format scheme encoding columns annotators language skip_broken typ
 def data_check(
     files: list[Path],
     *,
-    reading: Reading,
+    reading: ReadingOptions,
     every: bool = False,
     strict: bool = False,
     as_json: bool = False,
@@ -58,7 +58,7 @@ def data_check(
 def data_convert(
     files: list[Path],
     *,
-    reading: Reading,
+    reading: ReadingOptions,
     to: str,
     out: Path,
     to_scheme: str = "iob2",
@@ -101,7 +101,7 @@ def _strictly(strict: bool) -> Iterator[None]:
 
 
 @command(data, "review", reading=_ANNOTATED)
-def data_review(out: Path, files: list[Path], *, reading: Reading, most: int = 500) -> None:
+def data_review(out: Path, files: list[Path], *, reading: ReadingOptions, most: int = 500) -> None:
     """Write a page of documents with their annotation in colour, problems first.
 
     Where several people annotated a document, their versions stand side by side.

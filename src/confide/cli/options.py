@@ -65,21 +65,23 @@ def command(
 ) -> Callable[[Function], Function]:
     """Decorate a function that becomes the command `name` of a group.
 
-    `reading` names the fields of `Reading` that are options of this command too: the function's
-    parameter of that name gets them.
+    `reading` names the fields of `ReadingOptions` that are options of this command too; they reach
+    the function in its parameter of that name.
     """
 
     def add(function: Function) -> Function:
         text, _, section = (inspect.getdoc(function) or "").partition("\n\nOptions:\n")
         entries = _entries(SHARED) | _entries(section)
         own = inspect.signature(function, eval_str=True).parameters
-        shared = inspect.signature(Reading, eval_str=True).parameters
+        shared = inspect.signature(ReadingOptions, eval_str=True).parameters
         parameters = [one for one in own.values() if one.name != "reading"]
         parameters += [one for one in shared.values() if one.name in reading.split()]
 
         def called(**given: Any) -> None:
             if "reading" in own:
-                given["reading"] = Reading(**{one: given.pop(one) for one in reading.split()})
+                given["reading"] = ReadingOptions(
+                    **{one: given.pop(one) for one in reading.split()}
+                )
             function(**given)
 
         explained = [_explained(one, entries) for one in parameters]
@@ -120,7 +122,7 @@ def _explained(one: inspect.Parameter, entries: dict[str, tuple[str, ...]]) -> i
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class ReadingOptions:
     """How to read files, as options of a command say it; each command has some of these."""
 
     format: str | None = None

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from confide.cli import screen
 from confide.cli.options import command
-from confide.cli.tables import home_table, mapping, table_of, wire_table
+from confide.cli.tables import field_table, home_table, mapping, table_of
 from confide.errors import ConfideError, SettingsError
 
 if TYPE_CHECKING:
@@ -459,7 +459,7 @@ def site_consent(
         screen.put_json({**asdict(found), "guards": guards})
         return
     title = f"What leaves {opened.name} under {named} (table {found.wire})"
-    screen.show(wire_table(found.rows, title=title, both=both))
+    screen.show(field_table(found.rows, title=title, both=both))
     screen.show(_bound_table(found), _guard_table(guards))
     only = f", steps {', '.join(found.steps)} only" if found.steps else ""
     until = f" until {found.until}" if found.until else ""

@@ -83,7 +83,7 @@ def record_table(
     return table_of(names, cells, title=title, right=_RIGHT)
 
 
-def wire_table(rows: Sequence[WireRow | LedgerRow], *, title: str, both: bool) -> Table:
+def field_table(rows: Sequence[WireRow | LedgerRow], *, title: str, both: bool) -> Table:
     """The fields of a wire table or a ledger: what left the sites, or both directions."""
     shown = [row for row in rows if both or row.direction == "up"]
     again = any(getattr(row, "again", 0) for row in shown)

@@ -22,7 +22,7 @@ from typer.core import TyperCommand, TyperGroup
 from confide import api
 from confide.cli import screen, tables
 from confide.cli.data import data
-from confide.cli.options import Reading, command, parse_names, parse_run_and_files
+from confide.cli.options import ReadingOptions, command, parse_names, parse_run_and_files
 from confide.cli.sites import consortium, peers_command, server, site
 from confide.errors import ConfideError, DataError, SettingsError, os_errors_as, printable
 from confide.federation.events import to_all
@@ -235,7 +235,7 @@ def demo_command(
 def init_command(
     files: list[Path],
     *,
-    reading: Reading,
+    reading: ReadingOptions,
     out: Path = Path("confide.toml"),
     force: bool = False,
     names: bool = True,
@@ -429,7 +429,7 @@ def _from_here(path: Path) -> str:
 def predict_command(
     run_and_files: list[str],
     *,
-    reading: Reading,
+    reading: ReadingOptions,
     to: str = "jsonl",
     out: Path | None = None,
     site: str | None = None,
@@ -497,7 +497,7 @@ def _write_facts(found: Sequence[StatedFact], out: Path | None, *, format: str) 
 def evaluate_command(
     run_and_files: list[str],
     *,
-    reading: Reading,
+    reading: ReadingOptions,
     site: str | None = None,
     key: Path | None = None,
     mode: Literal["default", "n2c2"] = "default",
@@ -697,7 +697,7 @@ def wire_command(method: str, *, both: bool = False, as_json: bool = False) -> N
         method: A method's name, such as fedavg.
     """
     found = api.wire(method)
-    table = tables.wire_table(found, title=f"What leaves a site under {method}", both=both)
+    table = tables.field_table(found, title=f"What leaves a site under {method}", both=both)
     screen.answer(found, table, as_json=as_json)
 
 
@@ -718,7 +718,7 @@ def ledger_command(
             screen.say(tables.two_ledgers(found))
         raise typer.Exit(0 if found.agree else 1)
     entries = api.ledger(run)
-    table = tables.wire_table(entries, title="What left the sites", both=both)
+    table = tables.field_table(entries, title="What left the sites", both=both)
     screen.answer(entries, table, as_json=as_json)
 
 
