@@ -123,7 +123,7 @@ def _explained(one: inspect.Parameter, entries: dict[str, tuple[str, ...]]) -> i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
-    """How to read files, as options of a command say it; each command has some of these."""
+    """Options for reading files; each command has some of them."""
 
     format: str | None = None
     scheme: str | None = None
