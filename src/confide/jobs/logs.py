@@ -131,7 +131,7 @@ def open_jsonl(folder: Path, where: str) -> Iterator[Watcher]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = path.open("a", encoding="utf-8", buffering=1)
     with file:
-        yield lambda event: print(json_line(event, time.time()), file=file)
+        yield lambda event: file.writelines([json_line(event, time.time()), "\n"])
 
 
 def json_line(event: Event, now: float) -> str:
