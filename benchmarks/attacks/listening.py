@@ -15,7 +15,7 @@ from confide.federation.engines import SequentialEngine
 from confide.federation.federation import Delivery, Federation
 from confide.federation.messages import decode
 from confide.federation.quantising import restored
-from confide.federation.secure.lanes import Layout
+from confide.federation.secure.lanes import LaneLayout
 from confide.federation.secure.messages import Masked, Opening
 from confide.federation.secure.steps import opened
 from confide.methods import METHODS
@@ -36,7 +36,7 @@ class Heard:
     replies: dict[tuple[str, int], list[bytes]] = field(default_factory=dict)
     sums: dict[tuple[str, int], Any] = field(default_factory=dict)
 
-    def lanes(self, layout: Layout, round: int) -> np.ndarray:
+    def lanes(self, layout: LaneLayout, round: int) -> np.ndarray:
         """The masked lanes of this layout that the site sent in a round."""
         every = (decode(Masked, one).lanes_B for one in self.replies["mask", round])
         return np.array(next(one for one in every if len(one) == layout.length))
@@ -62,7 +62,7 @@ def step_of(name: str, method: str) -> Any:
     return next(step for step in METHODS[method].steps if step.name == name)
 
 
-def masked(heard: Heard, step: Any, round: int) -> tuple[Any, Layout, np.ndarray]:
+def masked(heard: Heard, step: Any, round: int) -> tuple[Any, LaneLayout, np.ndarray]:
     """The ask of a summed step, the layout of its reply, and the lanes that the site sent."""
     opening = decode(Opening, heard.asks[step.name, round])
     ask = decode(step.ask, opening.ask_B.tobytes())

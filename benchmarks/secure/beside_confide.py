@@ -18,7 +18,7 @@ from vectors import report, run, vector
 
 from confide.federation.messages import Learnt, carries
 from confide.federation.secure.lanes import Lanes, layout_of
-from confide.federation.secure.server import Asking, Once, Summing
+from confide.federation.secure.server import Exchange, SumAttempt, Summing
 from confide.federation.steps import Step
 
 
@@ -89,8 +89,8 @@ class Vectors(Bare):
 def measure(sites: int, numbers: int, lost: int) -> None:
     """One mean: seconds of a site and of the server, bytes, error."""
     ring = Vectors(sites, numbers, lost)
-    asking = Asking(1, ring.exchange, lambda fault: print(fault, file=sys.stderr))
-    roster = Summing("masked", run="bare", sites=list(ring.members))._greeted(asking)
+    exchange = Exchange(1, ring.exchange, lambda fault: print(fault, file=sys.stderr))
+    roster = Summing(run="bare", sites=list(ring.members))._greeted(exchange)
     ring.seconds = 0.0
     opening = opening_of(roster, sites)
     traced = sys.argv[4:5] == ["memory"]
@@ -98,7 +98,9 @@ def measure(sites: int, numbers: int, lost: int) -> None:
         ring.counts = False
         tracemalloc.start()
     start = time.process_time()
-    found = Once(asking, SEND, opening, roster, SENT).sum(list(ring.members), ring.layout)
+    found = SumAttempt(exchange, SEND, opening, SENT, roster=roster, layout=ring.layout).sum(
+        list(ring.members)
+    )
     assert found is not None, "too many were lost"
     lanes, summed = found
     total, odd = ring.layout.total_of(SEND, ring.ask, lanes)

@@ -24,19 +24,20 @@ import tempfile
 import time
 import tracemalloc
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from confide.federation.broadcast import Later
 from confide.federation.messages import encode
 from confide.federation.seals import digest
-from confide.federation.secure.crypto import fresh_signer
-from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
-from confide.federation.secure.messages import Opening, Pinned, Roster
-from confide.federation.secure.server import Asking, Once, Sent, Summing
-from confide.federation.secure.site import Member, Turns
+from confide.federation.secure.lanes import ODD, LaneLayout, LanePart, Lanes
+from confide.federation.secure.messages import Opening, Roster
+from confide.federation.secure.server import EncodedAsk, Exchange, SumAttempt, Summing
+from confide.federation.secure.site import Member, Sets, SumRequest, SumTurn
 from confide.federation.secure.steps import GREET, MEET
 from confide.federation.steps import Step
 
@@ -45,10 +46,10 @@ ASK = b"ask"
 STEP = Step("bare", None, None, lambda: (None, None))
 
 
-class Forgetful:
+class Forgetful(Sets):
     """A record that writes nothing: a file for each sum is not what is measured here."""
 
-    def claim(self, turn: Turns, names: list[str]) -> None:
+    def claim(self, turn: SumTurn, names: list[str]) -> None:
         """Allow every set."""
 
 
@@ -58,12 +59,13 @@ class Bare:
     def __init__(self, sites: int, numbers: int, lost: int) -> None:
         names = [f"site-{number:03d}" for number in range(1, sites + 1)]
         self.lost = set(names[1 :: max(1, sites // lost)][:lost]) if lost else set()
-        self.layout = Layout(
-            (Part(ODD, "", (), 8, 1.0), Part("weights", "", (numbers,), 4, 2.0**27)), float(sites)
+        self.layout = LaneLayout(
+            (LanePart(ODD, "", (), 8, 1.0), LanePart("weights", "", (numbers,), 4, 2.0**27)),
+            float(sites),
         )
         self.members = {
             name: Member(
-                name, fresh_signer(), pinned=Pinned(), binding=bytes(32), record=Forgetful()
+                name, Ed25519PrivateKey.generate(), binding=bytes(32), record=Forgetful(Path())
             )
             for name in names
         }
@@ -103,10 +105,12 @@ class Bare:
                 own.lanes = self.numbers_of(name)  # not before, or all sites' would fill memory
             start = time.process_time()
             if step.name == STEP.name:
-                reply: Any = member.offer(
-                    ask, round=round, step=STEP.name, layout=self.layout, lanes=None,  # type: ignore[arg-type]
-                    settle=lambda: None,
-                )  # fmt: skip
+                opening = replace(ask, ask_B=ask.ask_B[:0])
+                request = SumRequest(
+                    opening, digest(ASK), digest(), round=round, step=STEP.name, layout=self.layout
+                )
+                none = np.empty(0, np.uint8)
+                reply: Any = member.offer(request, lanes=none, settle=lambda: None)
             else:
                 reply = getattr(member, step.name)(ask)
             self.seconds += time.process_time() - start
@@ -118,7 +122,7 @@ class Bare:
             yield name, reply
 
 
-SENT = Sent(digest(ASK), lambda: ASK)
+SENT = EncodedAsk(digest(ASK), lambda: ASK)
 """The same as it is sent."""
 
 
@@ -138,12 +142,14 @@ def opening_of(roster: Roster, sites: int) -> Opening:
 def bare(sites: int, numbers: int, lost: int) -> dict[str, Any]:
     """One sum: seconds at a site and at the server, bytes up, and whether it is exact."""
     ring = Bare(sites, numbers, lost)
-    asking = Asking(1, ring.exchange, lambda fault: print(fault, file=sys.stderr))
-    roster = Summing("masked", run="bare", sites=list(ring.members))._greeted(asking)
+    exchange = Exchange(1, ring.exchange, lambda fault: print(fault, file=sys.stderr))
+    roster = Summing(run="bare", sites=list(ring.members))._greeted(exchange)
     ring.seconds = 0.0
     opening = opening_of(roster, sites)
     start = time.process_time()
-    found = Once(asking, STEP, opening, roster, SENT).sum(list(ring.members), ring.layout)
+    found = SumAttempt(exchange, STEP, opening, SENT, roster=roster, layout=ring.layout).sum(
+        list(ring.members)
+    )
     spent = time.process_time() - start
     assert found is not None, "too many were lost"
     lanes, summed = found
@@ -161,12 +167,14 @@ def bare(sites: int, numbers: int, lost: int) -> dict[str, Any]:
 def memory(sites: int, numbers: int, lost: int) -> float:
     """The most that is held at once, one site's message among it, in models of float32."""
     ring = Bare(sites, numbers, lost)
-    asking = Asking(1, ring.exchange, lambda fault: None)
-    roster = Summing("masked", run="bare", sites=list(ring.members))._greeted(asking)
+    exchange = Exchange(1, ring.exchange, lambda fault: None)
+    roster = Summing(run="bare", sites=list(ring.members))._greeted(exchange)
     opening = opening_of(roster, sites)
     ring.counts = False
     tracemalloc.start()
-    found = Once(asking, STEP, opening, roster, SENT).sum(list(ring.members), ring.layout)
+    found = SumAttempt(exchange, STEP, opening, SENT, roster=roster, layout=ring.layout).sum(
+        list(ring.members)
+    )
     assert found is not None
     views = ring.layout.views(found[0])
     total = views["weights", ""].view("<i4").astype(np.float64)

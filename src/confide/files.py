@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -354,6 +355,26 @@ def write_atomically(path: Path, *parts: bytes) -> None:
         file.writelines(parts)
         file.flush()
         os.fsync(file.fileno())
+
+
+def write_once(path: Path, data: bytes) -> None:
+    """Write a new file whole, flushed to disk and its owner's alone; one that is there stays.
+
+    Of two processes that write one path at once, one wins. Raises OSError.
+    """
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    fresh = path.with_name(f".{secrets.token_hex(8)}")
+    try:
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        with suppress(FileExistsError):
+            os.link(fresh, path)
+    finally:
+        fresh.unlink(missing_ok=True)
 
 
 def lock(path: Path, *, needed: bool = True) -> IO[str] | None:

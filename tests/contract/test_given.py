@@ -18,7 +18,7 @@ from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery
 from confide.federation.messages import class_of, decode, encode, peek
 from confide.federation.secure.messages import Meet, Opening
-from confide.federation.secure.server import Once
+from confide.federation.secure.server import SumAttempt
 from confide.federation.secure.steps import EXCHANGES, is_summed
 from confide.federation.site import SiteHost
 from confide.federation.steps import Step
@@ -167,11 +167,11 @@ def unsettled(monkeypatch: pytest.MonkeyPatch) -> None:
 def unjust(monkeypatch: pytest.MonkeyPatch) -> None:
     """The server takes every offer, whatever its site holds and signs: only sites can refuse."""
 
-    def part(once: Once, offers: dict[str, Any]) -> None:
-        once.common = offers[min(offers)].common if offers else ""
+    def part(attempt: SumAttempt, offers: dict[str, Any]) -> None:
+        attempt.common = offers[min(offers)].common if offers else ""
 
-    monkeypatch.setattr(Once, "_part", part)
-    monkeypatch.setattr(Once, "_check_signed", lambda once, offers, context: None)
+    monkeypatch.setattr(SumAttempt, "_drop_differing", part)
+    monkeypatch.setattr(SumAttempt, "_check_signed", lambda attempt, offers, context: None)
 
 
 def has(step: Step, field: str) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from cases import each
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode
-from confide.federation.secure.lanes import Narrow, Part, layout_of
+from confide.federation.secure.lanes import LanePart, Ranges, layout_of
 from confide.federation.steps import Step
 from confide.kinds.protocol import TrainConfig
 from confide.methods import METHODS
@@ -25,9 +25,9 @@ CONFIG = TrainConfig(0.001, "adam", 0.0, 0.0, 5.0, 8, 1, 0.0, False, 1)
 FEDNER = ("method=fedner-tagger", "options.local_steps=3", "rounds=3", "federation.sums=masked")
 
 
-def part_of(step: Step, ask: Any, field: str, *, sites: int = 10, lane: int = 0) -> Part:
-    narrow = Narrow(lane, {"w": 0.1}) if lane else None
-    layout = layout_of(step, ask, sites=sites, examples=0.0, narrow=narrow)
+def part_of(step: Step, ask: Any, field: str, *, sites: int = 10, lane: int = 0) -> LanePart:
+    ranges = Ranges(lane, {"w": 0.1}) if lane else None
+    layout = layout_of(step, ask, sites=sites, examples=0.0, ranges=ranges)
     return next(part for part in layout.parts if part.field == field)
 
 

@@ -22,14 +22,14 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
 from confide.errors import FederationError
 from confide.federation.broadcast import Left, Up, Uploading
 from confide.federation.failures import Failure
 from confide.federation.guards import Guards
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import encode
-from confide.federation.secure.crypto import fresh_signer
-from confide.federation.secure.messages import Pinned
 from confide.federation.secure.site import Member, Sets
 from confide.federation.secure.steps import SumHost, Sums
 from confide.federation.site import Expects, Scratch, Site, SiteHost
@@ -129,8 +129,7 @@ class Hosting:
         if self.sums.sums != "plain":
             site.member = member or Member(
                 spec.name,
-                fresh_signer(),
-                pinned=Pinned(),
+                Ed25519PrivateKey.generate(),
                 least=spec.guards.min_sites,
                 binding=self.sums.binding,
                 record=Sets(spec.folder / "sums"),
@@ -149,7 +148,7 @@ class Hosting:
                 memory=MemoryStore(spec.folder / "left", Left, every=self.every, last=self.last),
                 most=spec.guards.max_norm,
             ),
-            sums=SumHost(site) if site.member else None,
+            sums=SumHost(site, site.member) if site.member else None,
             expects=self.expects,
         )
 

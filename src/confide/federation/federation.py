@@ -29,7 +29,7 @@ from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode_one_of, sizes
 from confide.federation.quantising import restored
-from confide.federation.secure.server import Asking, Summing, summed_unseen
+from confide.federation.secure.server import Exchange, Summing
 from confide.federation.secure.steps import is_summed
 from confide.federation.steps import Delivery, Engine, Step, check_learnt
 from confide.seeds import derive_seed
@@ -238,12 +238,12 @@ class Federation:
         """The sum of the replies as whole numbers; sites that are lost are asked nothing more."""
         if (summing := self.summing) is None or not is_summed(step) or isinstance(ask, Mapping):
             raise FederationError(f"step {step.name} cannot be summed unseen")
-        asking = Asking(round, self._replies, self._failed, packed=self.giving.packed)
-        found = summed_unseen(
-            summing, step, ask, names=names, asking=asking, how=self._combining, labels=labels
+        exchange = Exchange(round, self._replies, self._failed, pack=self.giving.packed)
+        found = summing.sum(
+            step, ask, names, exchange=exchange, combining=self._combining, labels=labels
         )
         self.took_part.update(found.counted if step.learnt else ())
-        self._too_far = len(found.far)
+        self._too_far = len(found.outliers)
         self._settle(step, names, found.answered, round=round, at_least=at_least, odd=found.odd)
         # a set that grew again would tell of the sites that came back
         self.go_on_without(sorted(set(names) - set(found.sites)))

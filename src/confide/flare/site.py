@@ -212,7 +212,7 @@ def member_of(
     return Member(
         file.name,
         place.identity.key,
-        pinned=peering,
+        vet=peering.check,
         colluding=file.colluding or colluders(len(sites)),
         least=max(file.guards.min_sites, agreement.at_least),
         binding=digest(b"received", ask.settings.encode(), ask.wire.encode()),

@@ -162,7 +162,7 @@ class Rounds:
         self._federation.go_on_without([*differ, *progress.gone])
         if self._federation.summing is not None:
             self._federation.summing.examples = progress.examples
-            self._federation.summing.rooms = progress.rooms
+            self._federation.summing.ranges = progress.rooms
         self._tell(progress, progress.history[-1])  # listeners may have missed its end
         return progress
 
@@ -328,7 +328,7 @@ class Rounds:
         progress.compute_seconds = self._before.compute_seconds + self._federation.compute_seconds
         summing = self._federation.summing
         if summing is not None:
-            progress.examples, progress.rooms = summing.examples, summing.rooms
+            progress.examples, progress.rooms = summing.examples, summing.ranges
             progress.gone = sorted(set(summing.sites) - set(self._federation.sites))
         kept = self._mean.of(state)
         checkpoint = Checkpoint(

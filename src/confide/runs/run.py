@@ -28,7 +28,7 @@ from confide.federation.keys import read_key, unlock
 from confide.federation.ledger import Ledger
 from confide.federation.memory import MemoryStore
 from confide.federation.secure.messages import threshold
-from confide.federation.secure.server import Losses, Summing
+from confide.federation.secure.server import LostSites, Summing
 from confide.federation.secure.steps import Sums
 from confide.federation.steps import Engine
 from confide.files import Tree, for_the_owner, write_of_run
@@ -141,7 +141,7 @@ def outcome_of(
             settings,
             run=plan.called or plan.binding,
             sites=sites,
-            losses=Losses(plan.folder.part(name) / LOST),
+            lost=LostSites(plan.folder.part(name) / LOST),
         ),
     )
     rounds = Rounds(
@@ -208,7 +208,7 @@ def giving_of(settings: Settings) -> Giving:
 
 
 def summing_of(
-    settings: Settings, *, run: str, sites: Sequence[str], losses: Losses | None = None
+    settings: Settings, *, run: str, sites: Sequence[str], lost: LostSites | None = None
 ) -> Summing | None:
     """Make the secure sum of replies; None if they are summed plainly.
 
@@ -222,16 +222,16 @@ def summing_of(
         sites=sites,
         colluding=own.colluding,
         group=own.groups,
-        losses=losses,
-        lane=LANES[own.up],
+        lost=lost,
+        lane_width=LANES[own.up],
     )
-    for members in (sites, *summing.dealt):
+    for members in (sites, *summing.groups):
         threshold(len(members), summing.colluding)
-    if own.groups and len(summing.dealt) < NEEDED:
+    if own.groups and len(summing.groups) < NEEDED:
         raise SettingsError(
             f"federation.groups = {own.groups} makes too few groups to compare",
             expected=f"at least {NEEDED} groups",
-            got=f"{len(summing.dealt)} of {len(sites)} sites",
+            got=f"{len(summing.groups)} of {len(sites)} sites",
             fix="make smaller groups, bring more sites together, or leave groups out",
         )
     return summing

@@ -6,9 +6,11 @@ import secrets
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from confide.federation.seals import digest
 from confide.federation.secure.crypto import (
@@ -17,14 +19,13 @@ from confide.federation.secure.crypto import (
     add_streams,
     box_info,
     derived,
-    fresh_signer,
     own_info,
     pair_info,
-    public_of,
+    public_key,
     shared,
     unsealed,
 )
-from confide.federation.secure.lanes import ODD, Lanes, Layout, Part
+from confide.federation.secure.lanes import ODD, LaneLayout, LanePart, Lanes
 from confide.federation.secure.messages import (
     Agree,
     Greet,
@@ -32,38 +33,41 @@ from confide.federation.secure.messages import (
     Meet,
     Offered,
     Opening,
-    Pinned,
     Roster,
     Shares,
     Unmask,
-    agreement,
-    named_by,
     roster_of,
     seed_commitment,
+    set_statement,
+    sum_context,
 )
-from confide.federation.secure.site import Member, Turns
+from confide.federation.secure.site import Member, Sets, SumRequest, SumTurn
 
 RUN, BINDING, STEP = "run", b"b" * 32, "multiply"
-LAYOUT = Layout(
+COMMON = b"c" * 32
+LAYOUT = LaneLayout(
     (
-        Part(ODD, "", (), 8, 1.0),
-        Part("weights", "a", (5,), 4, 2.0**27),
-        Part("x", "", (3,), 2, 1.0),
+        LanePart(ODD, "", (), 8, 1.0),
+        LanePart("weights", "a", (5,), 4, 2.0**27),
+        LanePart("x", "", (3,), 2, 1.0),
     ),
     8.0,
 )
 
 
-class Forgetful:
+class Forgetful(Sets):
     """A record that allows everything, so that nothing but the protocol is in the way."""
 
-    def claim(self, turn: Turns, names: list[str]) -> None:
+    def __init__(self) -> None:
+        super().__init__(Path("/nowhere"))
+
+    def claim(self, turn: SumTurn, names: list[str]) -> None:
         """Write nothing down."""
 
-    def fix(self, turn: Turns) -> None:
+    def fix(self, turn: SumTurn) -> None:
         """Write nothing down."""
 
-    def fixed(self, turn: Turns) -> str:
+    def fixed(self, turn: SumTurn) -> str:
         """Nothing was fixed."""
         return ""
 
@@ -72,9 +76,10 @@ class Noted(Forgetful):
     """A record that keeps what it was told."""
 
     def __init__(self) -> None:
-        self.claims: list[tuple[Turns, list[str]]] = []
+        super().__init__()
+        self.claims: list[tuple[SumTurn, list[str]]] = []
 
-    def claim(self, turn: Turns, names: list[str]) -> None:
+    def claim(self, turn: SumTurn, names: list[str]) -> None:
         self.claims.append((turn, names))
 
 
@@ -84,8 +89,8 @@ def named(count: int) -> list[str]:
 
 def member(name: str, **parts: Any) -> Member:
     """A site that believes everyone, unless `parts` say otherwise."""
-    own = {"pinned": Pinned(), "binding": BINDING, "record": Forgetful()}
-    return Member(name, parts.pop("identity", None) or fresh_signer(), **own | parts)
+    own = {"binding": BINDING, "record": Forgetful()}
+    return Member(name, parts.pop("identity", None) or Ed25519PrivateKey.generate(), **own | parts)
 
 
 def meeting(members: Sequence[Member], *, colluding: int, run: str = RUN) -> Meet:
@@ -104,12 +109,12 @@ def meeting(members: Sequence[Member], *, colluding: int, run: str = RUN) -> Mee
     )
 
 
-def random_lanes(layout: Layout = LAYOUT) -> Lanes:
+def random_lanes(layout: LaneLayout = LAYOUT) -> Lanes:
     """Numbers that nobody can guess."""
     return np.frombuffer(secrets.token_bytes(layout.length), np.uint8).copy()
 
 
-def plus(layout: Layout, vectors: Sequence[Lanes]) -> Lanes:
+def plus(layout: LaneLayout, vectors: Sequence[Lanes]) -> Lanes:
     """The sum, each lane modulo its size."""
     total = np.zeros(layout.length, np.uint8)
     for vector in vectors:
@@ -130,9 +135,10 @@ class Ring:
     numbers: dict[str, Lanes]
     offers: dict[str, Offered]
     context: bytes
-    layout: Layout = LAYOUT
+    layout: LaneLayout = LAYOUT
     settled: list[str] = field(default_factory=list)
     round: int = 1
+    asked: bytes = b"ask"
     fresh: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -176,7 +182,7 @@ class Ring:
     def signed_by(self, name: str, first: Sequence[str], second: Sequence[str]) -> str:
         """A colluder's signature, over whatever the server wants."""
         keys = {one: self.offers[one].key for one in sorted(first)}
-        said = agreement(self.context, keys, sorted(second))
+        said = set_statement(self.context, keys, sorted(second))
         session = self.members[name]._session
         assert session is not None
         return session.signer.sign(said).hex()
@@ -187,9 +193,8 @@ class Ring:
         for name, one in self.members.items():
             twin = copy(one)
             now = self.fresh[name]
-            said = {"offer": now.said["offer"]}
             twin._sum = replace(
-                now, lanes=now.lanes.copy(), offered={}, held={}, signed=None, said=said
+                now, lanes=now.lanes.copy(), offered={}, held={}, signed=None, said={}
             )
             ring.members[name] = twin
         return ring
@@ -207,7 +212,7 @@ def ring(
     count: int,
     colluding: int = 1,
     *,
-    layout: Layout = LAYOUT,
+    layout: LaneLayout = LAYOUT,
     round: int = 1,
     members: Sequence[Member] | None = None,
     ask: bytes = b"ask",
@@ -222,7 +227,7 @@ def ring(
         one.meet(meet)
     roster = roster_of(meet, run=run, binding=BINDING)
     opening = Opening(
-        ask_B=np.frombuffer(ask, np.uint8),
+        ask_B=np.empty(0, np.uint8),
         roster=roster.id.hex(),
         group=False,
         attempt=secrets.randbits(62) if attempt is None else attempt,
@@ -233,15 +238,15 @@ def ring(
     made = Ring(
         {one.name: one for one in members}, roster, opening, dict(numbers or {}), {}, b"", layout
     )
-    made.round = round
-    made.context = named_by(
+    made.round, made.asked = round, ask
+    made.context = sum_context(
         digest(ask),
         roster.id,
         round=round,
         step=STEP,
         attempt=opening.attempt,
         layout=layout.digest,
-        common=members[0].common,
+        common=COMMON,
     )
     for name in made.members:
         made.numbers.setdefault(name, random_lanes(layout))
@@ -249,15 +254,16 @@ def ring(
     return made.keep()
 
 
+def request_of(made: Ring, **parts: Any) -> SumRequest:
+    """What each site is asked first, unless `parts` say otherwise."""
+    own = {"opening": made.opening, "layout": made.layout, **parts}
+    return SumRequest(asked=digest(made.asked), common=COMMON, round=made.round, step=STEP, **own)
+
+
 def offer(made: Ring, name: str) -> Offered:
     """Let a site offer (again)."""
     made.offers[name] = made.members[name].offer(
-        made.opening,
-        round=made.round,
-        step=STEP,
-        layout=made.layout,
-        lanes=made.numbers[name].copy(),
-        settle=lambda: made.settled.append(name),
+        request_of(made), lanes=made.numbers[name].copy(), settle=lambda: made.settled.append(name)
     )
     return made.offers[name]
 
@@ -295,7 +301,9 @@ class Curious:
         self.honest = [name for name in made.names if name not in self._colluders]
         given = self._given()
         self.keys = {n: s for n in made.names if (s := self._joined(given[0][n])) is not None}
-        self.keys = {n: s for n, s in self.keys.items() if public_of(s).hex() == made.offers[n].key}
+        self.keys = {
+            n: s for n, s in self.keys.items() if public_key(s).hex() == made.offers[n].key
+        }
         self.seeds = {n: s for n in made.names if (s := self._joined(given[1][n])) is not None}
         self.seeds = {n: s for n, s in self.seeds.items() if self._is_seed(n, s)}
         for name in self._colluders:

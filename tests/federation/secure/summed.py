@@ -18,8 +18,7 @@ from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
 from confide.federation.memory import Given
 from confide.federation.messages import Arrays, Learnt, Value, by_name, carries, encode
-from confide.federation.secure import server
-from confide.federation.secure import site as members
+from confide.federation.secure import crypto
 from confide.federation.secure.server import Summing
 from confide.federation.secure.site import Member
 from confide.federation.site import Site
@@ -333,8 +332,7 @@ def federation_of(engine: Sites, summing: Summing, *, at_least: int = 1) -> Fede
 
 def without_masks(patch: pytest.MonkeyPatch) -> None:
     """Let sites send whole numbers in the clear: the same exchanges, and no mask on any lane."""
-    patch.setattr(members, "add_streams", lambda lanes, masks: None)
-    patch.setattr(server, "add_streams", lambda lanes, masks: None)
+    patch.setattr(crypto, "add_streams", lambda lanes, masks: None)
 
 
 # --- the sum by hand ---------------------------------------------------------------------

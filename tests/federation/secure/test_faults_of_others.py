@@ -22,7 +22,7 @@ from cases import each
 from confide.federation import secure
 from confide.federation.failures import Refusal
 from confide.federation.secure import crypto
-from confide.federation.secure.lanes import Layout
+from confide.federation.secure.lanes import LaneLayout
 from federation.secure.plays import LAYOUT, honest_play, member, named, plus, ring
 from federation.secure.summed import COUNT, Lost, ask, federation_of, sites_of, summing_of
 
@@ -33,7 +33,7 @@ MODULES = sorted(Path(inspect.getfile(secure)).parent.glob("*.py"))
 def test_no_two_vectors_of_a_reply_are_under_one_mask() -> None:
     """Known numbers in one part say nothing of the mask of any other part."""
     parts = (*LAYOUT.parts, *(replace(LAYOUT.parts[1], name=name) for name in "bcd"))
-    layout = Layout(tuple(sorted(parts, key=lambda part: -part.width)), 8.0)
+    layout = LaneLayout(tuple(sorted(parts, key=lambda part: -part.width)), 8.0)
     zeros = {name: np.zeros(layout.length, np.uint8) for name in FIVE}
     made = ring(5, layout=layout, numbers=zeros)
     views = layout.views(made.members[FIVE[0]].mask(made.mask_for(FIVE[0], FIVE)).lanes_B)
@@ -115,7 +115,7 @@ def test_one_lost_site_does_not_end_a_run(tmp_path: Path) -> None:
 def test_keys_that_nobody_signed_are_not_used() -> None:
     """A server that gives sites keys of its own would sit between all of them."""
     made = ring(5)
-    own = crypto.public_of(bytes(range(32))).hex()
+    own = crypto.public_key(bytes(range(32))).hex()
     ask_ = made.mask_for(FIVE[0], FIVE)
     with pytest.raises(Refusal) as raised:
         made.members[FIVE[0]].mask(replace(ask_, keys=[ask_.keys[0], *[own] * 4]))

@@ -13,11 +13,11 @@ import pytest
 from cases import each
 from confide.errors import QuorumError
 from confide.federation.failures import Failure, Refusal
-from confide.federation.messages import decode, decode_one_of, encode
+from confide.federation.messages import decode, decode_one_of, encode, undeclared
 from confide.federation.seals import digest
 from confide.federation.secure import steps
 from confide.federation.secure.lanes import ODD
-from confide.federation.secure.messages import Asked, Masked, Offered, Opening
+from confide.federation.secure.messages import Masked, Offered, Opening
 from confide.federation.secure.site import Sets
 from federation.secure.summed import (
     COUNT,
@@ -254,20 +254,21 @@ def test_an_ask_in_another_spelling_is_refused(tmp_path: Path) -> None:
     assert isinstance(refused, Failure) and refused.code == "bad-ask"
 
 
-def test_an_opening_without_its_ask_has_the_digest_that_was_noted_and_no_other(
-    tmp_path: Path,
-) -> None:
+def test_the_digest_of_an_ask_names_its_sum(tmp_path: Path) -> None:
+    """Of the ask as it came, and not of one that another site of the process has heard."""
     engine = sites_of(4, tmp_path)
-    opening, asked = opening_of(engine, b"an ask"), Asked()
-    assert asked.of(opening) == digest(b"an ask")
-    without = replace(opening, ask_B=np.empty(0, np.uint8))
-    with pytest.raises(Refusal):
-        asked.of(without)
-    asked.note(without, asked.of(opening))
-    assert asked.of(without) == digest(b"an ask")
-    assert asked.of(opening_of(engine, b"another")) == digest(b"another")
-    with pytest.raises(Refusal):
-        asked.of(without)
+    opening = opening_of(engine, encode(ask()))
+    for many in (7, 8):
+        data = encode(ask(many=many))
+        answered(engine, replace(opening, ask_B=np.frombuffer(data, np.uint8), attempt=many))
+        now = engine.members["site-01"]._sum
+        assert now is not None and now.request.asked == digest(data)
+        assert not now.request.opening.ask_B.size
+
+
+def test_the_messages_of_exchanges_declare_their_arrays() -> None:
+    for step in (steps.OFFER, *steps.EXCHANGES.values()):
+        assert not undeclared(step.ask) and not undeclared(step.reply)
 
 
 @each("data", [b"", b"x", b"\0" * 64, json.dumps({}).encode()])

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from cases import each
 from confide.errors import GuardError
 from confide.federation.secure import lanes
-from confide.federation.secure import lanes as restoring
-from confide.federation.secure.lanes import ODD, Layout, Summed, layout_of, no_lanes
+from confide.federation.secure.lanes import ODD, LaneLayout, LazyArrays, layout_of, no_lanes
 from confide.federation.steps import Step
 from federation.secure.plays import named, plus
 from federation.secure.summed import (
@@ -94,7 +93,7 @@ def test_codes_of_any_number_of_sites_do_not_overflow(sites: int, code: int) -> 
     assert (total["sites"], odd) == (sites, 0)
 
 
-def _times(layout: Layout, one: np.ndarray, sites: int) -> np.ndarray:
+def _times(layout: LaneLayout, one: np.ndarray, sites: int) -> np.ndarray:
     total = one.copy()
     for part, width in layout.by_width(total):
         part.view(f"<u{width}")[:] *= np.uint64(sites).astype(f"<u{width}")
@@ -228,7 +227,7 @@ def test_every_part_of_a_layout_is_in_its_digest() -> None:
         layout_of(COUNT, ask(), sites=4, examples=9.0),
         layout_of(MOVE, ONE, sites=4, examples=9.0),
         *(
-            Layout((*layout.parts[:-1], replace(layout.parts[-1], **change)), layout.whole, 4)
+            LaneLayout((*layout.parts[:-1], replace(layout.parts[-1], **change)), layout.whole, 4)
             for change in (
                 {"name": "x"},
                 {"shape": (1,)},
@@ -237,7 +236,7 @@ def test_every_part_of_a_layout_is_in_its_digest() -> None:
                 {"codes": True},
             )
         ),
-        Layout(layout.parts[::-1], layout.whole, 4),
+        LaneLayout(layout.parts[::-1], layout.whole, 4),
     ]
     assert len({one.digest for one in (layout, *others)}) == len(others) + 1
 
@@ -285,7 +284,7 @@ def test_what_is_restored_does_not_depend_on_blocks(monkeypatch: pytest.MonkeyPa
     draw = np.random.default_rng(2)
     total = draw.integers(0, 3, layout.length, np.uint8)
     whole = dict(layout.total_of(MOVE, asked, total)[0]["weights"])
-    monkeypatch.setattr(restoring, "_BLOCK", 2)
+    monkeypatch.setattr(lanes, "_BLOCK", 2)
     monkeypatch.setattr("confide.federation.combining.BLOCK", 2)
     blocks, _ = layout.total_of(MOVE, asked, total)
     assert whole.keys() == blocks["weights"].keys()
@@ -326,7 +325,7 @@ def test_arrays_that_are_made_later_are_those_of_a_dict_however_they_are_read() 
     def one(name: str) -> Any:
         return lambda: made.append(name) or np.full(2, len(name))
 
-    there = Summed({name: one(name) for name in ("a", "bb")})
+    there = LazyArrays({name: one(name) for name in ("a", "bb")})
     assert made == []
     assert (len(there), "bb" in there, list(there), set(there.keys())) == (
         2, True, ["a", "bb"], {"a", "bb"},

@@ -15,18 +15,17 @@ from confide.errors import FederationError
 from confide.federation.failures import Failure
 from confide.federation.messages import decode, encode
 from confide.federation.seals import digest
-from confide.federation.secure import server
-from confide.federation.secure import site as members
+from confide.federation.secure import crypto, server
 from confide.federation.secure.crypto import (
     SHARE,
     box_info,
     derived,
-    public_of,
+    public_key,
     sealed,
     shared,
-    split,
+    split_secret,
 )
-from confide.federation.secure.lanes import Layout
+from confide.federation.secure.lanes import LaneLayout
 from confide.federation.secure.messages import (
     Greeted,
     Masked,
@@ -194,7 +193,7 @@ def boxed(liar: Any, now: Any, shares: list[bytes], *, size: int = 2 * SHARE) ->
         if peer.name != liar.name:
             key = derived(
                 shared(session.box_secret, peer.box_key),
-                box_info(now.context, liar.name, peer.name, offered=public_of(now.secret)),
+                box_info(now.context, liar.name, peer.name, offered=public_key(now.secret)),
             )
             found.append(sealed(key, shares[place].ljust(size, b"\0")[:size]))
     return np.frombuffer(b"".join(found), np.uint8).reshape(len(found), -1)
@@ -212,7 +211,9 @@ def other_secrets(liar: Any, now: Any, made: Offered) -> dict[str, Any]:
     """Well-formed shares of secrets that are not those behind the key and the commitment."""
     many, least = len(liar._roster.names), liar._roster.least
     both = zip(
-        split(bytes(32), many, least=least), split(bytes(32), many, least=least), strict=True
+        split_secret(bytes(32), many, least=least),
+        split_secret(bytes(32), many, least=least),
+        strict=True,
     )
     shares = [one + other for one, other in both]
     now.own_shares = shares[liar._roster.place(liar.name) - 1]
@@ -251,8 +252,8 @@ def test_without_the_check_a_wrong_sum_would_pass(
     engine = sites_of(5, tmp_path)
     craft(monkeypatch, engine, other_secrets)
     monkeypatch.setattr(server, "seed_commitment", lambda context, seed: Anything())
-    real = Layout.total_of
-    monkeypatch.setattr(Layout, "total_of", lambda *parts: (real(*parts)[0], 0))
+    real = LaneLayout.total_of
+    monkeypatch.setattr(LaneLayout, "total_of", lambda *parts: (real(*parts)[0], 0))
     total = federation_of(engine, summing_of(engine)).sum(COUNT, ask(), round=1)
     replies = [SENT[1, "count", site] for site in engine.sites]
     assert not same(total, by_hand(COUNT, ask(), replies, whole=1.0))
@@ -299,14 +300,14 @@ def test_one_bad_box_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_box_of_one_byte_is_no_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A box that opens, but holds something else than two shares, is not read on."""
     seen: list[int] = []
-    real = members.unsealed
+    real = crypto.unsealed
 
     def short(key: bytes, box: bytes) -> bytes | None:
         inside = real(key, box)
         seen.append(len(inside or b""))
         return inside[:1] if inside else None
 
-    monkeypatch.setattr(members, "unsealed", short)
+    monkeypatch.setattr(crypto, "unsealed", short)
     engine = sites_of(3, tmp_path)
     federation = federation_of(engine, summing_of(engine))
     with pytest.raises(FederationError, match="stays closed"):
@@ -320,7 +321,7 @@ def test_a_key_of_another_site_opens_nothing_and_is_named(
     """A site that offers a neighbour's key cannot mask; its numbers spoil the sum or are noise."""
 
     def stolen(liar: Any, now: Any, made: Offered) -> dict[str, Any]:
-        return {"key": engine.members["site-01"]._sum.said["offer"][1].key}  # type: ignore[union-attr]
+        return {"key": engine.members["site-01"]._sum.offer.key}  # type: ignore[union-attr]
 
     engine = sites_of(5, tmp_path)
     craft(monkeypatch, engine, stolen)

@@ -13,14 +13,13 @@ import pytest
 from cases import each
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
-from confide.federation.secure import site as members
+from confide.federation.secure import crypto, messages
 from confide.federation.secure.crypto import box_info, derived, unsealed
-from confide.federation.secure.lanes import Layout
+from confide.federation.secure.lanes import LaneLayout
 from confide.federation.secure.messages import Agree, Mask, Unmask
-from confide.federation.secure.site import Ongoing
+from confide.federation.secure.site import SumState
 from federation.secure.plays import (
     LAYOUT,
-    STEP,
     Curious,
     Forgetful,
     Heard,
@@ -31,6 +30,7 @@ from federation.secure.plays import (
     named,
     offer,
     plus,
+    request_of,
     ring,
 )
 from federation.secure.test_primitives import LOW_ORDER
@@ -82,16 +82,16 @@ def test_a_late_mask_stays_shut() -> None:
 def test_without_its_own_mask_a_late_one_would_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """So the second mask of Bonawitz et al. is what keeps it shut."""
     made = ring(5)
-    real = members.add_streams
+    real = crypto.add_streams
     first: list[bytes] = []
 
     def skip_own(parts: Any, keys: list[tuple[bytes, int]]) -> None:
         real(parts, [(key, sign) for key, sign in keys if key not in first])
 
     first += [
-        members.derived(made.inside(name).seed, members.own_info(made.context)) for name in FIVE
+        crypto.derived(made.inside(name).seed, crypto.own_info(made.context)) for name in FIVE
     ]
-    monkeypatch.setattr(members, "add_streams", skip_own)
+    monkeypatch.setattr(crypto, "add_streams", skip_own)
     heard = honest_play(made, FIVE, FIVE[:4])
     monkeypatch.undo()
     curious = Curious(made, heard, colluders=[])
@@ -99,8 +99,8 @@ def test_without_its_own_mask_a_late_one_would_open(monkeypatch: pytest.MonkeyPa
     curious.seeds["site-05"] = bytes(32)
     bare = curious._bare("site-05", set())
     parts = LAYOUT.by_width(bare)
-    own = members.derived(bytes(32), members.own_info(made.context))
-    members.add_streams(parts, [(own, 1)])  # `_bare` took off a mask that was never there
+    own = crypto.derived(bytes(32), crypto.own_info(made.context))
+    crypto.add_streams(parts, [(own, 1)])  # `_bare` took off a mask that was never there
     assert np.array_equal(bare, made.numbers["site-05"])
     assert not np.array_equal(late, made.numbers["site-05"])
 
@@ -117,7 +117,7 @@ def test_masked_zeros_look_like_noise() -> None:
     from scipy.stats import chi2
 
     parts = (*LAYOUT.parts[:1], replace(LAYOUT.parts[1], shape=(40_000,)))
-    layout = Layout(parts, 8.0)
+    layout = LaneLayout(parts, 8.0)
     zeros = {name: np.zeros(layout.length, np.uint8) for name in FIVE}
     made = ring(5, layout=layout, numbers=zeros)
     found = [made.members[name].mask(made.mask_for(name, FIVE)).lanes_B for name in FIVE]
@@ -175,20 +175,19 @@ def test_the_same_message_gets_the_same_bytes_from_memory() -> None:
 def test_an_opening_that_was_answered_gets_the_same_offer() -> None:
     made = ring(5)
     own = made.members[OWN]
-    again = own.opened(made.opening, round=1, step=STEP, layout=LAYOUT)
+    again = own.offered(request_of(made))
     assert again is not None and encode(again) == encode(made.offers[OWN])
     masked(made)
-    again = own.opened(made.opening, round=1, step=STEP, layout=LAYOUT)
+    again = own.offered(request_of(made))
     assert again is not None and encode(again) == encode(made.offers[OWN])
 
 
 def test_a_second_offer_of_other_content_is_refused() -> None:
     """The same turn and attempt with another layout: for it the site has keys already."""
     made = ring(5)
-    other = Layout(LAYOUT.parts[:2], LAYOUT.whole)
+    other = LaneLayout(LAYOUT.parts[:2], LAYOUT.whole)
     own = made.members[OWN]
-    opening = made.opening
-    assert code_of(lambda: own.opened(opening, round=1, step=STEP, layout=other)) == "second-ask"
+    assert code_of(lambda: own.offered(request_of(made, layout=other))) == "second-ask"
     masked(made)  # and the sum goes on
 
 
@@ -196,14 +195,13 @@ def test_a_sum_is_offered_to_once_in_the_life_of_a_process() -> None:
     """Sum A, sum B, sum A: two offers to one sum would seal two boxes for each other site."""
     made = ring(5)
     own, first = made.members[OWN], made.opening
-    asked = {"round": 1, "step": STEP, "layout": LAYOUT}
     for attempt in (1, 2):
         made.opening = replace(first, attempt=first.attempt + attempt)
-        assert own.opened(made.opening, **asked) is None
+        assert own.offered(request_of(made)) is None
         offer(made, OWN)
-        again = own.opened(made.opening, **asked)
+        again = own.offered(request_of(made))
         assert again is not None and encode(again) == encode(made.offers[OWN])
-        assert code_of(lambda: own.opened(first, **asked)) == "second-ask"
+        assert code_of(lambda: own.offered(request_of(made, opening=first))) == "second-ask"
         made.opening = first
         assert code_of(lambda: offer(made, OWN)) == "second-ask"
 
@@ -260,7 +258,7 @@ def test_without_the_refusal_of_second_sets_both_secrets_would_come(
     heard = honest_play(made, FIVE, FIVE)
     again = made.again()
     masked(again)
-    monkeypatch.setattr(Ongoing, "again", lambda now, exchange, ask: None)
+    monkeypatch.setattr(SumState, "again", lambda now, exchange, ask: None)
     second = FIVE[:4]
     signed = {name: again.members[name].agree(again.agree_on(second)).signature for name in second}
     more = Heard(dict.fromkeys(FIVE, (FIVE, second)), masked=heard.masked)
@@ -354,7 +352,7 @@ def test_a_key_of_low_order_that_a_colluder_signs(point: str) -> None:
     colluder = made.members["site-05"]
     assert colluder._session is not None
     ask = made.mask_for(OWN, FIVE)
-    said = members.offer_statement(
+    said = messages.offer_statement(
         made.context, point, commitment=ask.commitments[4], boxes=ask.boxes[4], marks=ask.marks[4]
     )
     signed = colluder._session.signer.sign(said).hex()
@@ -510,13 +508,13 @@ def test_an_attempt_is_a_natural_number(attempt: int) -> None:
     made = ring(5)
     odd = replace(made.opening, attempt=attempt)
     own = made.members[OWN]
-    assert code_of(lambda: own.opened(odd, round=1, step=STEP, layout=LAYOUT)) == "bad-ask"
+    assert code_of(lambda: own.offered(request_of(made, opening=odd))) == "bad-ask"
 
 
 def test_an_opening_for_another_roster_is_refused() -> None:
     made = ring(5)
     odd = replace(made.opening, roster="00" * 32)
     own = made.members[OWN]
-    assert code_of(lambda: own.opened(odd, round=1, step=STEP, layout=LAYOUT)) == "not-met"
+    assert code_of(lambda: own.offered(request_of(made, opening=odd))) == "not-met"
     stranger = member(OWN)
-    assert code_of(lambda: stranger.opened(odd, round=1, step=STEP, layout=LAYOUT)) == "not-met"
+    assert code_of(lambda: stranger.offered(request_of(made, opening=odd))) == "not-met"

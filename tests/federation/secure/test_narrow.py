@@ -13,12 +13,13 @@ from cases import each
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.quantising import can_be_coded
-from confide.federation.secure.lanes import Layout, Narrow, largest_of, layout_of
-from confide.federation.secure.steps import narrow_of
+from confide.federation.secure.lanes import LaneLayout, Ranges, largest_of, layout_of
+from confide.federation.secure.messages import Opening
+from confide.federation.secure.steps import layout_for
 from confide.methods import METHODS
 from confide.methods.fedavg import TRAIN, Train, Update
 from confide.methods.fedner import IMPROVE
-from federation.secure.summed import COUNT, MOVE
+from federation.secure.summed import COUNT, MOVE, ask
 
 START = {"a": np.zeros((4, 5), np.float32), "b": np.zeros(3, np.float32)}
 ASK: Any = Train(START, None, "equal", [])  # type: ignore[arg-type]
@@ -28,11 +29,15 @@ def reply(change: Arrays) -> Update:
     return Update({n: START[n] + change[n] for n in START}, 1.0, {}, 0.0, 1)
 
 
-def laid(sites: int, width: int, **rooms: float) -> Layout:
-    return layout_of(TRAIN, ASK, sites=sites, examples=0.0, narrow=Narrow(width, rooms))
+def opening(width: int, ranges: dict[str, float]) -> Opening:
+    return Opening(np.empty(0, np.uint8), "", 0, False, 4, 0.0, [], width, ranges)
 
 
-def summed(layout: Layout, changes: list[Arrays]) -> Update:
+def laid(sites: int, width: int, **rooms: float) -> LaneLayout:
+    return layout_of(TRAIN, ASK, sites=sites, examples=0.0, ranges=Ranges(width, rooms))
+
+
+def summed(layout: LaneLayout, changes: list[Arrays]) -> Update:
     """What the server makes of the lanes of all sites, added modulo their sizes."""
     total = np.zeros(layout.length, np.uint8)
     for seed, change in enumerate(changes):
@@ -85,6 +90,16 @@ def test_arrays_without_a_room_keep_their_lanes() -> None:
     assert laid(100, 2, a=0.5).length < wide.length
 
 
+@each("name", list(START))
+def test_narrow_and_wide_lanes_of_one_reply_hold_each_their_own_array(name: str) -> None:
+    change = {
+        n: np.full(one.shape, 0.25 * (n == "a") - 0.5, np.float32) for n, one in START.items()
+    }
+    total = summed(laid(4, 2, **{name: 1.0}), [change] * 4)
+    for one, array in total.weights.items():
+        np.testing.assert_allclose(array / total.weight, change[one], atol=1e-3)
+
+
 def test_how_large_changes_are_is_read_off_a_sum() -> None:
     for layout in (laid(4, 2, a=3.0, b=3.0), layout_of(TRAIN, ASK, sites=4, examples=0.0)):
         change = {n: np.zeros_like(one) for n, one in START.items()}
@@ -118,7 +133,7 @@ def test_only_changes_of_weights_are_narrow() -> None:
 )
 def test_nonsense_is_refused(lane: int, rooms: dict[str, float]) -> None:
     with pytest.raises(Refusal) as refused:
-        narrow_of(TRAIN, ASK, lane=lane, rooms=rooms)
+        layout_for(TRAIN, ASK, opening(lane, rooms))
     assert refused.value.code == "bad-ask"
 
 
@@ -126,5 +141,5 @@ def test_steps_that_cannot_have_narrow_lanes_refuse_them() -> None:
     for step in (MOVE, COUNT):
         if not can_be_coded(step):
             with pytest.raises(Refusal):
-                narrow_of(step, ASK, lane=2, rooms={"a": 1.0})
-    assert narrow_of(COUNT, ASK, lane=0, rooms={}) is None
+                layout_for(step, ASK, opening(2, {"a": 1.0}))
+    assert layout_for(COUNT, ask(), opening(0, {})).parts

@@ -19,14 +19,13 @@ from confide.federation.secure import crypto
 from confide.federation.secure.crypto import (
     SECRET,
     TAG,
-    add_keystream,
     add_streams,
     box_info,
     derived,
     is_low_order,
     own_info,
     pair_info,
-    public_of,
+    public_key,
     sealed,
     shared,
     unsealed,
@@ -49,7 +48,7 @@ LOW_ORDER = [
 
 def keystream(key: bytes, count: int, width: int = 4) -> np.ndarray:
     lanes = np.zeros(count * width, np.uint8)
-    add_keystream(lanes, key, width=width)
+    add_streams([(lanes, width)], [(key, 1)])
     return lanes.view(f"<u{width}")
 
 
@@ -62,21 +61,21 @@ def test_a_digest_of_parts() -> None:
 
 
 def test_a_pair_of_keys_and_their_mask() -> None:
-    assert public_of(ONE).hex() == (
+    assert public_key(ONE).hex() == (
         "8f40c5adb68f25624ae5b214ea767a6ec94d829d3d7b5e1ad1ba6f3e2138285f"
     )
-    assert public_of(TWO).hex() == (
+    assert public_key(TWO).hex() == (
         "358072d6365880d1aeea329adf9121383851ed21a28e3b75e965d0d2cd166254"
     )
-    both = shared(ONE, public_of(TWO))
-    assert both == shared(TWO, public_of(ONE))
+    both = shared(ONE, public_key(TWO))
+    assert both == shared(TWO, public_key(ONE))
     assert both.hex() == "9663aa1da97e848a914a436d04163dfbb89178f107f1b5b77ed3854203382854"
     assert keystream(PAIR_KEY, 4).tolist() == [1418046945, 3876031614, 3445161604, 902844259]
 
 
 def test_the_key_of_a_pair_follows_from_the_secret_and_both_names() -> None:
     """HKDF by hand (RFC 5869, sections 2.2 and 2.3), with the names in order."""
-    both = shared(ONE, public_of(TWO))
+    both = shared(ONE, public_key(TWO))
     said = b"".join(
         len(part).to_bytes(8, "little") + part for part in (CONTEXT, b"pair", b"site-1", b"site-2")
     )
@@ -262,13 +261,13 @@ def test_adding_and_subtracting_a_keystream_wraps_around(width: int) -> None:
     start = np.array([0, 1, most - 1, most // 2], f"<u{width}")
     stream = keystream(TWO, 4, width)
     up, down = start.view(np.uint8).copy(), start.view(np.uint8).copy()
-    add_keystream(up, TWO, width=width)
-    add_keystream(down, TWO, width=width, sign=-1)
+    add_streams([(up, width)], [(TWO, 1)])
+    add_streams([(down, width)], [(TWO, -1)])
     exact = [(int(one) + int(two)) % most for one, two in zip(start, stream, strict=True)]
     assert up.view(f"<u{width}").tolist() == exact
     exact = [(int(one) - int(two)) % most for one, two in zip(start, stream, strict=True)]
     assert down.view(f"<u{width}").tolist() == exact
-    add_keystream(up, TWO, width=width, sign=-1)
+    add_streams([(up, width)], [(TWO, -1)])
     assert (up == start.view(np.uint8)).all()
 
 
@@ -280,8 +279,8 @@ def test_keys_of_low_order_are_seen(point: str) -> None:
 
 
 def test_other_keys_are_not_of_low_order_and_half_keys_are_none() -> None:
-    assert not is_low_order(public_of(ONE))
-    assert is_low_order(b"") and is_low_order(bytes(31)) and is_low_order(public_of(ONE) + b"0")
+    assert not is_low_order(public_key(ONE))
+    assert is_low_order(b"") and is_low_order(bytes(31)) and is_low_order(public_key(ONE) + b"0")
 
 
 @each("box", [b"", b"x", bytes(16), bytes(148)])

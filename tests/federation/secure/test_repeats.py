@@ -14,15 +14,14 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.federation.failures import Refusal
-from confide.federation.secure import site
-from confide.federation.secure.site import Sets, Turns
+from confide.federation.secure.site import Sets, SumTurn
 from federation.secure.plays import named
 
 FIVE = named(5)
-TURN = Turns("run", 3, "train", b"ask")
+TURN = SumTurn("run", 3, "train", b"ask")
 
 
-def allowed(folder: Path, turn: Turns, names: list[str]) -> bool:
+def allowed(folder: Path, turn: SumTurn, names: list[str]) -> bool:
     """Whether a process that starts now may help to sum this set."""
     try:
         Sets(folder).claim(turn, names)
@@ -35,7 +34,7 @@ def allowed(folder: Path, turn: Turns, names: list[str]) -> bool:
 def test_the_same_set_of_the_same_turn_may_be_claimed_again(tmp_path: Path) -> None:
     for _ in range(3):
         assert allowed(tmp_path / "sums", TURN, FIVE)
-        assert allowed(tmp_path / "sums", TURN._replace(attempt=7), FIVE)
+        assert allowed(tmp_path / "sums", TURN, FIVE)
 
 
 def test_a_run_whose_set_has_shrunk_gets_the_sums_again_that_it_had_before_and_no_others(
@@ -45,7 +44,7 @@ def test_a_run_whose_set_has_shrunk_gets_the_sums_again_that_it_had_before_and_n
     assert allowed(tmp_path, earlier, FIVE)
     assert allowed(tmp_path, earlier._replace(round=1), FIVE)
     assert allowed(tmp_path, later, FIVE[1:])
-    assert allowed(tmp_path, earlier._replace(attempt=9), FIVE)
+    assert allowed(tmp_path, earlier, FIVE)
     assert not allowed(tmp_path, earlier, FIVE[1:])
     for other in ({"step": "score"}, {"ask": b"new"}, {"round": 4}, {"run": "other", "ask": b"x"}):
         known = other.get("run") is not None
@@ -58,19 +57,11 @@ def test_another_set_of_the_same_turn_is_refused(second: list[str], tmp_path: Pa
     assert allowed(tmp_path, TURN, FIVE)
     assert not allowed(tmp_path, TURN, second)
     assert not allowed(tmp_path, TURN._replace(ask=b"other"), second)
-    assert not allowed(tmp_path, TURN._replace(attempt=1), second)
 
 
-@each(
-    "elsewhere",
-    [
-        TURN._replace(run="other"),
-        TURN._replace(run="other", round=1),
-        TURN._replace(run="other", attempt=3),
-    ],
-)
+@each("elsewhere", [TURN._replace(run="other"), TURN._replace(run="other", round=1)])
 def test_the_same_ask_for_another_set_is_refused_in_every_run(
-    elsewhere: Turns, tmp_path: Path
+    elsewhere: SumTurn, tmp_path: Path
 ) -> None:
     """The difference of the two sums would be one site's reply."""
     assert allowed(tmp_path, TURN, FIVE)
@@ -90,7 +81,7 @@ def test_in_a_run_sets_only_shrink(tmp_path: Path) -> None:
     assert not allowed(tmp_path, TURN._replace(round=5, ask=b"6"), [*FIVE[:2], "site-05"])
     assert allowed(tmp_path, TURN._replace(round=5, ask=b"7"), FIVE[:3])
     assert allowed(tmp_path, TURN._replace(round=5, ask=b"8", step="score"), FIVE[1:3])
-    assert allowed(tmp_path, Turns("other", 1, "train", b"9"), FIVE)
+    assert allowed(tmp_path, SumTurn("other", 1, "train", b"9"), FIVE)
 
 
 @settings(max_examples=60)
@@ -107,9 +98,9 @@ def test_whatever_is_claimed_no_two_sums_differ_exactly(claims: list[Any]) -> No
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        kept: list[tuple[Turns, set[int]]] = []
+        kept: list[tuple[SumTurn, set[int]]] = []
         for run, round, step, ask, chosen in claims:
-            turn = Turns(f"run-{run}", round, f"step-{step}", bytes([ask]))
+            turn = SumTurn(f"run-{run}", round, f"step-{step}", bytes([ask]))
             if allowed(Path(folder), turn, [FIVE[k] for k in sorted(chosen)]):
                 for before, names in kept:
                     if before[:3] == turn[:3] or before[2:4] == turn[2:4]:
@@ -168,7 +159,7 @@ def test_of_two_that_come_between_each_others_steps_one_wins(
             Path(target).write_text("\n".join(FIVE[:4]) + "\n")
         real(source, target)
 
-    monkeypatch.setattr(site.os, "link", late)
+    monkeypatch.setattr(os, "link", late)
     assert not allowed(tmp_path, TURN, FIVE)
     monkeypatch.undo()
     assert not allowed(tmp_path, TURN, FIVE)
@@ -200,7 +191,7 @@ def test_a_disk_that_fails_opens_nothing(tmp_path: Path, monkeypatch: pytest.Mon
     def full(*parts: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(site.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
         Sets(tmp_path).claim(TURN, FIVE)
 
@@ -208,7 +199,7 @@ def test_a_disk_that_fails_opens_nothing(tmp_path: Path, monkeypatch: pytest.Mon
 def test_a_turn_has_one_ask_where_it_is_fixed(tmp_path: Path) -> None:
     """In every process; another round, step or run has an ask of its own."""
     Sets(tmp_path).fix(TURN)
-    Sets(tmp_path).fix(TURN._replace(attempt=9))
+    Sets(tmp_path).fix(TURN)
     with pytest.raises(Refusal) as caught:
         Sets(tmp_path).fix(TURN._replace(ask=b"other"))
     assert caught.value.code == "second-ask"

@@ -6,21 +6,14 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from cases import each
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
-from confide.federation.secure import messages as rosters
-from confide.federation.secure.crypto import fresh_signer, public_of
-from confide.federation.secure.messages import (
-    Greet,
-    Meet,
-    Pinned,
-    Session,
-    colluders,
-    roster_of,
-    threshold,
-)
+from confide.federation.secure import crypto
+from confide.federation.secure.crypto import public_key
+from confide.federation.secure.messages import Greet, Meet, colluders, roster_of, threshold
 from federation.secure.plays import BINDING, RUN, meeting, member, named
 from federation.secure.test_primitives import LOW_ORDER
 
@@ -49,22 +42,23 @@ def put(meet: Meet, column: str, value: str, place: int = 1) -> Meet:
 def refusal(meet: Meet, **parts: object) -> str:
     """The code with which the first site refuses a meeting."""
     own = MEMBERS[0]
-    for name, value in {"colluding": None, "least": 1, "pinned": Pinned(), **parts}.items():
+    for name, value in {"colluding": None, "least": 1, "vet": None, **parts}.items():
         setattr(own, name, value)
     with pytest.raises(Refusal) as raised:
         own.meet(meet)
     return raised.value.code
 
 
-KEYS = [fresh_signer() for _ in named(5)]
+KEYS = [Ed25519PrivateKey.generate() for _ in named(5)]
 MEMBERS = [member(name, identity=key) for name, key in zip(named(5), KEYS, strict=True)]
 MEET = meeting(MEMBERS, colluding=1)
-PINS = Pinned(
-    {
-        name: key.public_key().public_bytes_raw().hex()
-        for name, key in zip(named(5), KEYS, strict=True)
-    }
-)
+PINS = dict(zip(MEET.names, MEET.identities, strict=True))
+
+
+def pinned(ask: Meet) -> None:
+    """Refuse all but these very sites and keys."""
+    if dict(zip(ask.names, ask.identities, strict=True)) != PINS:
+        raise Refusal("other-roster")
 
 
 # --- the threshold -----------------------------------------------------------------------
@@ -104,7 +98,7 @@ def test_too_few_sites_to_hide_one(sites: int, colluding: int) -> None:
 
 def test_a_sound_meeting_is_met() -> None:
     for one in MEMBERS:
-        one.pinned, one.colluding, one.least = PINS, 1, 5
+        one.vet, one.colluding, one.least = pinned, 1, 5
         met = one.meet(MEET)
         assert met.roster == roster_of(MEET, run=RUN, binding=BINDING).id.hex()
 
@@ -124,13 +118,13 @@ def test_a_sound_meeting_is_met() -> None:
     ],
 )
 def test_a_roster_other_than_the_pinned_one(change: Callable[[], Meet], code: str) -> None:
-    assert refusal(change(), pinned=PINS) == code
+    assert refusal(change(), vet=pinned) == code
 
 
 def test_without_pins_a_smaller_roster_would_pass() -> None:
     """So the pins are what stops it: four of five sites, or a stranger, are met."""
     own = MEMBERS[0]
-    own.pinned, own.colluding, own.least = Pinned(), None, 1
+    own.vet, own.colluding, own.least = None, None, 1
     own.meet(chosen(MEET, [0, 1, 2, 3]))
     stranger = meeting([*MEMBERS[:4], member("site-09")], colluding=1)
     own.meet(stranger)
@@ -151,7 +145,7 @@ def test_without_pins_a_smaller_roster_would_pass() -> None:
         (lambda: swapped(MEET, "sign_keys", 2, 3), "bad-greeting"),
         (lambda: swapped(MEET, "signatures", 2, 3), "bad-greeting"),
         (lambda: swapped(MEET, "identities", 2, 3), "bad-greeting"),
-        (lambda: put(MEET, "box_keys", public_of(bytes(range(32))).hex()), "bad-greeting"),
+        (lambda: put(MEET, "box_keys", public_key(bytes(range(32))).hex()), "bad-greeting"),
         (lambda: put(MEET, "bindings", "11" * 32), "bad-greeting"),
         (lambda: put(MEET, "accounts", "1 " + "ab" * 32), "bad-greeting"),
         (lambda: replace(MEET, accounts=MEET.accounts[:-1]), "bad-ask"),
@@ -167,8 +161,7 @@ def test_greetings_that_do_not_hold(change: Callable[[], Meet], code: str) -> No
 def signed_by(name: str, key: object, *, run: str = RUN, **parts: object) -> dict[str, str]:
     """A greeting that a colluder signs: whatever it likes, by its own identity key."""
     own = {"binding": BINDING, **parts}
-    session = Session(name, key, run, own.pop("binding"))  # type: ignore[arg-type]
-    return vars(session.greeting())
+    return vars(member(name, identity=key, **own).greet(Greet(run)))
 
 
 def replaced(greeting: dict[str, str], place: int) -> Meet:
@@ -202,7 +195,7 @@ def test_a_greeting_of_another_run_or_other_settings() -> None:
 
 @each("point", LOW_ORDER)
 def test_a_box_key_of_low_order(point: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rosters, "public_of", lambda secret: bytes.fromhex(point))
+    monkeypatch.setattr(crypto, "public_key", lambda secret: bytes.fromhex(point))
     shown = signed_by("site-05", KEYS[4])
     monkeypatch.undo()
     assert shown["box_key"] == point
@@ -220,7 +213,7 @@ def test_fewer_colluders_than_the_site_supposes() -> None:
     assert refusal(replace(MEET, colluding=0), colluding=1) == "other-roster"
     assert refusal(MEET, colluding=2) == "other-roster"
     MEMBERS[0].colluding = 1
-    MEMBERS[0].pinned, MEMBERS[0].least = Pinned(), 1
+    MEMBERS[0].vet, MEMBERS[0].least = None, 1
     MEMBERS[0].meet(MEET)
 
 

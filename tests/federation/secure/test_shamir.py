@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confide.federation.secure import crypto
-from confide.federation.secure.crypto import PRIME, SHARE, Joiner, shares_of, split
+from confide.federation.secure.crypto import PRIME, SHARE, Joiner, shares_of, split_secret
 
 SECRET = bytes([7]) * 32
 SEVENS = "07" * 32
@@ -27,7 +27,7 @@ def test_known_answers() -> None:
 @settings(max_examples=40)
 @given(st.integers(2, 9), st.integers(0, 8), st.binary(min_size=32, max_size=32))
 def test_any_enough_shares_give_the_secret_back(least: int, more: int, secret: bytes) -> None:
-    shares = split(secret, least + more, least=least)
+    shares = split_secret(secret, least + more, least=least)
     assert {len(share) for share in shares} == {SHARE}
     for places in list(combinations(range(1, least + more + 1), least))[:20]:
         assert Joiner(places).join({x: shares[x - 1] for x in places}) == secret
@@ -37,7 +37,7 @@ def test_any_enough_shares_give_the_secret_back(least: int, more: int, secret: b
 @given(st.integers(2, 6), st.binary(min_size=32, max_size=32))
 def test_fewer_shares_fit_every_secret(least: int, other: bytes) -> None:
     """For whatever other secret there is a polynomial through the same shares, and only one."""
-    shares = split(SECRET, least, least=least)[: least - 1]
+    shares = split_secret(SECRET, least, least=least)[: least - 1]
     points = {0: int.from_bytes(other, "big")}
     points |= {x: int.from_bytes(share, "big") for x, share in enumerate(shares, start=1)}
     last = _through(points, least)
@@ -60,7 +60,7 @@ def _through(points: dict[int, int], at: int) -> int:
 
 
 def test_shares_are_fresh_and_coefficients_cover_the_field(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert split(SECRET, 3, least=2) != split(SECRET, 3, least=2)
+    assert split_secret(SECRET, 3, least=2) != split_secret(SECRET, 3, least=2)
     drawn: list[int] = []
 
     def below(most: int) -> int:
@@ -68,12 +68,12 @@ def test_shares_are_fresh_and_coefficients_cover_the_field(monkeypatch: pytest.M
         return most - 1
 
     monkeypatch.setattr(crypto.secrets, "randbelow", below)
-    split(SECRET, 5, least=4)
+    split_secret(SECRET, 5, least=4)
     assert drawn == [PRIME] * 3
 
 
 def test_shares_that_do_not_belong_together_give_no_secret() -> None:
-    shares = split(SECRET, 3, least=3)
+    shares = split_secret(SECRET, 3, least=3)
     odd = dict(enumerate([shares[0], shares[1], bytes([1, 255]) + bytes(64)], start=1))
     assert Joiner((1, 2, 3)).join(odd) != SECRET
     largest = shares_of(2**256, [], 2)
@@ -83,6 +83,6 @@ def test_shares_that_do_not_belong_together_give_no_secret() -> None:
 
 
 def test_three_hundred_sites_can_share() -> None:
-    shares = split(SECRET, 300, least=201)
+    shares = split_secret(SECRET, 300, least=201)
     places = range(100, 301)
     assert Joiner(places).join({x: shares[x - 1] for x in places}) == SECRET

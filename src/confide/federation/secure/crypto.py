@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
@@ -44,20 +43,20 @@ def fresh_secret() -> bytes:
     return secrets.token_bytes(SECRET)
 
 
-def public_of(secret: bytes) -> bytes:
+def public_key(secret: bytes) -> bytes:
     """The public X25519 key of a secret one, raw."""
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
 def shared(secret: bytes, public: bytes) -> bytes:
     """Derive two X25519 keys' common secret. Raises ValueError for a key of low order."""
-    return sharing(secret)(public)
+    return exchanger(secret)(public)
 
 
-def sharing(secret: bytes) -> Callable[[bytes], bytes]:
+def exchanger(secret: bytes) -> Callable[[bytes], bytes]:
     """`shared` for one secret and many public keys: reading a secret key costs as much as using it.
 
-    What is given raises ValueError for a key of low order.
+    The function raises ValueError for a key of low order.
     """
     own = X25519PrivateKey.from_private_bytes(secret)
     return lambda public: own.exchange(X25519PublicKey.from_public_bytes(public))
@@ -93,15 +92,6 @@ def box_info(context: bytes, sender: str, receiver: str, *, offered: bytes) -> b
     return digest(context, b"box", offered, sender.encode(), receiver.encode())
 
 
-def add_keystream(lanes: NDArray[np.uint8], key: bytes, *, width: int, sign: int = 1) -> None:
-    """Add a keystream to little-endian lanes of `width` bytes, in place and modulo their size.
-
-    `lanes` are bytes, whole lanes of them; `sign = -1` subtracts. `add_streams` goes on where
-    another width begins, so no byte of a keystream is used twice.
-    """
-    add_streams([(lanes, width)], [(key, sign)])
-
-
 def add_streams(
     parts: Sequence[tuple[NDArray[np.uint8], int]], keys: Iterable[tuple[bytes, int]]
 ) -> None:
@@ -111,48 +101,33 @@ def add_streams(
     next one, so that it is fetched from memory once. Many blocks are shared among threads: a
     counter mode can begin anywhere.
     """
-    streams, blocks = list(keys), _blocks(parts)
-    many = min(_THREADS, len(blocks) * len(streams) // _WORTH) or 1
-    if many == 1:
-        _add(blocks, streams)
-        return
-    size = -(-len(blocks) // many)
-    runs = [blocks[start : start + size] for start in range(0, len(blocks), size)]
-    with ThreadPoolExecutor(len(runs)) as pool:
-        for done in [pool.submit(_add, run, streams) for run in runs]:
-            done.result()
-
-
-def _blocks(parts: Sequence[tuple[NDArray[np.uint8], int]]) -> list[tuple[int, NDArray[Any]]]:
-    """The lanes, block by block, and where in a keystream each begins."""
-    found, offset = [], 0
+    streams, blocks, offset = list(keys), [], 0
     for part, width in parts:
         for start in range(0, len(part), _BLOCK):
             own = part[start : start + _BLOCK]
-            found.append((offset + start, own.view(f"<u{width}")))
+            blocks.append((offset + start, own.view(f"<u{width}")))
         offset += len(part)
-    return found
+    threads = min(_THREADS, len(blocks) * len(streams) // _WORTH) or 1
+    size = max(1, -(-len(blocks) // threads))
+    runs = [blocks[start : start + size] for start in range(0, len(blocks), size)]
+    with ThreadPoolExecutor(threads) as pool:
+        for _ in pool.map(lambda run: _add(run, streams), runs):
+            pass
 
 
 def _add(blocks: Sequence[tuple[int, NDArray[Any]]], keys: Sequence[tuple[bytes, int]]) -> None:
-    """Add all streams to these blocks, which follow each other."""
-    if not blocks:
-        return
-    streams = [(_keystream(key, blocks[0][0]), sign) for key, sign in keys]
+    """Add all streams to blocks that follow each other, each given with where it begins."""
+    counter, skipped = divmod(blocks[0][0], 16)
+    mode = modes.CTR(counter.to_bytes(16, "big"))
+    streams = [(Cipher(algorithms.AES(key), mode).encryptor(), sign) for key, sign in keys]
+    for stream, _ in streams:
+        stream.update(bytes(skipped))
     zeros, buffer = memoryview(bytes(_BLOCK)), bytearray(_BLOCK + 16)
     for _, own in blocks:
         mask = np.frombuffer(buffer, own.dtype, count=len(own))
         for stream, sign in streams:
             stream.update_into(zeros[: own.nbytes], buffer)
             (np.add if sign > 0 else np.subtract)(own, mask, out=own)
-
-
-def _keystream(key: bytes, offset: int) -> CipherContext:
-    """A cipher that turns zeros into the keystream of a key, from this byte on."""
-    counter, rest = divmod(offset, 16)
-    stream = Cipher(algorithms.AES(key), modes.CTR(counter.to_bytes(16, "big"))).encryptor()
-    stream.update(bytes(rest))
-    return stream
 
 
 def sealed(key: bytes, inside: bytes) -> bytes:
@@ -166,11 +141,6 @@ def unsealed(key: bytes, box: bytes) -> bytes | None:
         return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)
     except (InvalidTag, ValueError):
         return None
-
-
-def fresh_signer() -> Ed25519PrivateKey:
-    """A new key for signatures."""
-    return Ed25519PrivateKey.generate()
 
 
 # --- Secret sharing
@@ -187,16 +157,10 @@ SHARE = 66
 """The bytes of a share."""
 
 
-def split(secret: bytes, places: int, *, least: int) -> list[bytes]:
+def split_secret(secret: bytes, places: int, *, least: int) -> list[bytes]:
     """A share for each of the places 1 … `places`."""
     chosen = [secrets.randbelow(PRIME) for _ in range(least - 1)]
     return shares_of(int.from_bytes(secret, "big"), chosen, places)
-
-
-def split_both(one: bytes, other: bytes, places: int, *, least: int) -> list[bytes]:
-    """For each place its shares of two secrets, end to end."""
-    shares = split(one, places, least=least), split(other, places, least=least)
-    return [first + second for first, second in zip(*shares, strict=True)]
 
 
 def shares_of(secret: int, coefficients: Sequence[int], places: int) -> list[bytes]:

@@ -42,24 +42,14 @@ from confide.federation.steps import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
-    """Lanes of `width` bytes, 1 or 2, for changes of at most `rooms`, by array."""
+class Ranges:
+    """Lanes of `width` bytes, 1 or 2, for changes of at most `largest`, by array."""
 
     width: int
-    rooms: Mapping[str, float]
+    largest: Mapping[str, float]
 
 
-def narrowed(part: Part, narrow: Narrow, *, step: Step, sites: int) -> Part:
-    """The part with narrow lanes, if its sum fits them with a step to spare for each site."""
-    learnt = step.learnt.field if step.learnt is not None else ""
-    most = narrow.rooms.get(part.name, 0.0) if part.field == learnt else 0.0
-    largest = 2.0 ** (8 * narrow.width - 1) - 1
-    if not most or sites > largest / 2:
-        return part
-    return replace(part, width=narrow.width, scale=(largest - sites) / most, most=most)
-
-
-def largest_of(layout: Layout, step: Step, lanes: Lanes) -> dict[str, float]:
+def largest_of(layout: LaneLayout, step: Step, lanes: Lanes) -> dict[str, float]:
     """The largest change that summed lanes come to, by array, times all sites' shares."""
     views, learnt = layout.views(lanes), step.learnt
     return {
@@ -81,10 +71,8 @@ def largest_of(layout: Layout, step: Step, lanes: Lanes) -> dict[str, float]:
 _BLOCK = 2**18
 """Numbers that are restored at a time."""
 
-Finish = Callable[["Part", np.ndarray], np.ndarray]
 
-
-class Summed(dict[str, np.ndarray]):
+class LazyArrays(dict[str, np.ndarray]):
     """Arrays by name, each made anew whenever it is asked for; what is put in stays."""
 
     def __init__(self, made: Mapping[str, Callable[[], np.ndarray]]) -> None:
@@ -122,35 +110,6 @@ class Summed(dict[str, np.ndarray]):
         return ValuesView(self)
 
 
-def finishing(layout: Layout, step: Step, *, ask: object, total: Total) -> Finish:
-    """Make the function from a part of the sum of changes to the sum of replies, in place.
-
-    `total` has the other fields of the sum.
-    """
-    learnt = step.learnt
-    assert learnt is not None, "nothing else is restored"
-    start = by_name(getattr(ask, learnt.start)) if learnt.start else {}
-    rest = made_of(step.reply, total)
-    weight = getattr(rest, learnt.weight) if learnt.weight else 1.0
-
-    def finish(part: Part, array: np.ndarray) -> np.ndarray:
-        array *= (layout.whole if part.is_shared and learnt.weight else 1.0) / part.scale
-        if part.name in start:
-            has = learnt.has(rest, part.name, array.ndim)
-            add_times(array, start[part.name], weight if has is None else has)
-        return array
-
-    return finish
-
-
-def add_times(array: np.ndarray, start: np.ndarray, times: Any) -> None:
-    """Add `start` times weights to float64, in place, a block of rows at a time."""
-    rows, begun = np.atleast_1d(array), np.atleast_1d(start)
-    times = np.broadcast_to(times, rows.shape)
-    for part in blocks(rows, most=_BLOCK):
-        rows[part] += begun[part].astype(np.float64) * times[part]
-
-
 NUMBERS = 2.0**24
 """The scale of numbers such as a loss."""
 _SLACK = 1 + 1e-6
@@ -166,7 +125,7 @@ Lanes = NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class LanePart:
     """Where one array or number lies: `width` bytes a lane, whole numbers of 1 / `scale`.
 
     `codes` are whole numbers, added as they are. With `wraps`, every number has room: what counts
@@ -199,13 +158,13 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Layout:
+class LaneLayout:
     """All parts of a reply, end to end.
 
     `whole` bounds the sum of all sites' weights; every lane has room for `sites` sites.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[LanePart, ...]
     whole: float
     sites: int = 1
 
@@ -213,10 +172,6 @@ class Layout:
     def length(self) -> int:
         """The bytes of all lanes."""
         return sum(part.length for part in self.parts)
-
-    def room(self, width: int) -> float:
-        """The largest number that every site can add to a lane of `width` bytes."""
-        return _room(width, self.sites)
 
     @property
     def digest(self) -> bytes:
@@ -234,6 +189,12 @@ class Layout:
             found.append((lanes[start : start + size], width))
             start += size
         return found
+
+    def add(self, lanes: Lanes, more: Lanes) -> None:
+        """Add lanes to others, in place, each modulo its size."""
+        pairs = zip(self.by_width(lanes), self.by_width(np.ascontiguousarray(more)), strict=True)
+        for (own, width), (other, _) in pairs:
+            own.view(f"<u{width}")[:] += other.view(f"<u{width}")
 
     def views(self, lanes: Lanes) -> dict[tuple[str, str], NDArray[Any]]:
         """The lanes of every part, flat and unsigned, by field and name."""
@@ -259,46 +220,47 @@ class Layout:
                     _put_counts(self, views, field, name, array)
             elif not form.holds_arrays:
                 scale = 1.0 if form.hint is int else NUMBERS
-                most = self.room(8)
-                views[field, ""].view("<i8")[:] = _whole(np.asarray(value) * scale, most, field)
+                largest = _largest(8, self.sites)
+                views[field, ""].view("<i8")[:] = _whole(np.asarray(value) * scale, largest, field)
         if learnt is not None:
             _put_changes(self, views, learnt, ask, reply, seed=seed)
-        expected = {(part.field, part.name) for part in self.parts} - {(ODD, "")}
-        if expected != _places(reply):
-            raise GuardError("the reply does not hold the arrays of its self")
+        held = {
+            (field, name)
+            for field, form, value in values_of(reply)
+            for name in (by_name(value) if form.holds_arrays else ("",))
+        }
+        if held != {(part.field, part.name) for part in self.parts} - {(ODD, "")}:
+            raise GuardError("the reply's arrays are not those of its layout")
         return lanes
 
     def total_of(self, step: Step, ask: object, lanes: Lanes) -> tuple[Total, int]:
         """Decode summed lanes field by field, as in `Federation.sum`; also gives the empty sites.
 
-        Arrays of what was learnt are worked out when they are asked for (`Summed`).
+        Arrays of what was learnt are worked out when they are asked for (`LazyArrays`).
         """
-        views = self.views(lanes)
-        total: Total = {}
+        views = {
+            place: view.view(f"<i{view.itemsize}") for place, view in self.views(lanes).items()
+        }
         forms, learnt = forms_of(step.reply), step.learnt
-        later: dict[str, Callable[[], np.ndarray]] = {}
+        total: Total = {field: {} for field, form in forms.items() if form.kind == "arrays"}
         for part in self.parts:
-            if part.field == ODD:
+            if part.field == ODD or (learnt is not None and part.field == learnt.field):
                 continue
-            view = views[part.field, part.name].view(f"<i{part.width}")
-            form = forms[part.field]
+            view, form = views[part.field, part.name], forms[part.field]
             if not form.holds_arrays:
                 whole = int(view[0])
                 total[part.field] = whole if form.hint is int else whole / part.scale
-            elif learnt is not None and part.field == learnt.field:
-                later[part.name] = partial(_array, part, view, np.dtype(np.float64))
+                continue
+            floats = not form.dtypes or any(np.dtype(name).kind == "f" for name in form.dtypes)
+            summed = view.reshape(part.shape).astype(np.float64 if floats else np.int64)
+            if form.kind == "array":
+                total[part.field] = summed
             else:
-                floats = not form.dtypes or any(np.dtype(name).kind == "f" for name in form.dtypes)
-                summed = _array(part, view, np.dtype(np.float64 if floats else np.int64))
-                if form.kind == "array":
-                    total[part.field] = summed
-                else:
-                    total.setdefault(part.field, {})[part.name] = summed
-        for field, form in forms.items():
-            if form.kind == "arrays":
-                total.setdefault(field, {})
+                total[part.field][part.name] = summed
         if learnt is not None:
-            self._learnt(step, learnt, ask, later, total)
+            made = self._learnt(step, learnt, ask, views, total)
+            single = forms[learnt.field].kind == "array"
+            total[learnt.field] = made[""]() if single else LazyArrays(made)
         return total, int(views[ODD, ""][0])
 
     def _learnt(
@@ -306,87 +268,89 @@ class Layout:
         step: Step,
         learnt: Learnt,
         ask: object,
-        later: Mapping[str, Callable[[], np.ndarray]],
+        views: Mapping[tuple[str, str], NDArray[Any]],
         total: Total,
-    ) -> None:
-        """Put the sum of what was learnt beside the other fields."""
-        parts = {part.name: part for part in self.parts if part.field == learnt.field}
-        single = forms_of(step.reply)[learnt.field].kind == "array"
-        finish = finishing(self, step, ask=ask, total={learnt.field: {}, **total})
-        made = {name: partial(_finished, finish, parts[name], made) for name, made in later.items()}
-        total[learnt.field] = made[""]() if single else Summed(made)
+    ) -> dict[str, Callable[[], np.ndarray]]:
+        """How to make each array of the sum of what was learnt; `total` has the other fields."""
+        start = by_name(getattr(ask, learnt.start)) if learnt.start else {}
+        rest = made_of(step.reply, {learnt.field: {}, **total})
+        weight = getattr(rest, learnt.weight) if learnt.weight else 1.0
 
+        def make(part: LanePart) -> np.ndarray:
+            array = views[part.field, part.name].reshape(part.shape).astype(np.float64)
+            array *= (self.whole if part.is_shared and learnt.weight else 1.0) / part.scale
+            if part.name in start:
+                has = learnt.has(rest, part.name, array.ndim)
+                rows, begun = np.atleast_1d(array), np.atleast_1d(start[part.name])
+                times = np.broadcast_to(weight if has is None else has, rows.shape)
+                for block in blocks(rows, most=_BLOCK):
+                    rows[block] += begun[block].astype(np.float64) * times[block]
+            return array
 
-def _array(part: Part, view: NDArray[Any], kind: np.dtype[Any]) -> np.ndarray:
-    """The numbers of a part's summed lanes."""
-    return view.reshape(part.shape).astype(kind)
-
-
-def _finished(finish: Finish, part: Part, made: Callable[[], np.ndarray]) -> np.ndarray:
-    return finish(part, made())
+        return {part.name: partial(make, part) for part in self.parts if part.field == learnt.field}
 
 
 def layout_of(
-    step: Step, ask: object, *, sites: int, examples: float, narrow: Narrow | None = None
-) -> Layout:
-    """Return the layout of a summed step's reply to this ask; `sites` are asked."""
+    step: Step, ask: object, *, sites: int, examples: float, ranges: Ranges | None = None
+) -> LaneLayout:
+    """Return the layout of a summed step's reply to this ask; `sites` are asked.
+
+    Arrays in `ranges` get its narrow lanes if a sum fits them with a step to spare for each site.
+    """
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
     shapes = step.shapes(ask)
-    parts = [Part(ODD, "", (), 8, 1.0)]
+    learnt = step.learnt
+    parts = [LanePart(ODD, "", (), 8, 1.0)]
     for field, form in forms_of(step.reply).items():
         if not form.holds_arrays:
-            parts.append(Part(field, "", (), 8, 1.0 if form.hint is int else NUMBERS))
+            parts.append(LanePart(field, "", (), 8, 1.0 if form.hint is int else NUMBERS))
             continue
         given = by_name(like[field]) if field in like else {}
         wanted = {name: array.shape for name, array in given.items()} or shapes.get(field, {})
-        width, scale, codes = _lane(step, field, ask, form.dtypes, sites=sites)
-        parts += [
-            Part(field, name, shape, width, scale, codes, step.wraps)
-            for name, shape in sorted(wanted.items())
-        ]
-    whole = float(step.learnt.whole(ask, sites, examples)) if step.learnt else float(sites)
-    if narrow is not None:
-        parts = [narrowed(part, narrow, step=step, sites=sites) for part in parts]
-    return Layout(tuple(sorted(parts, key=lambda part: -part.width)), whole, sites)
+        is_learnt = learnt is not None and field == learnt.field
+        width, scale, codes = _lane(step, ask, form.dtypes, sites=sites, is_learnt=is_learnt)
+        narrow = ranges if is_learnt else None
+        steps = 2.0 ** (8 * narrow.width - 1) - 1 if narrow is not None else 0.0
+        for name, shape in sorted(wanted.items()):
+            part = LanePart(field, name, shape, width, scale, codes, step.wraps)
+            most = narrow.largest.get(name, 0.0) if narrow is not None else 0.0
+            if narrow is not None and most and sites <= steps / 2:
+                part = replace(part, width=narrow.width, scale=(steps - sites) / most, most=most)
+            parts.append(part)
+    whole = float(learnt.whole(ask, sites, examples)) if learnt else float(sites)
+    return LaneLayout(tuple(sorted(parts, key=lambda part: -part.width)), whole, sites)
 
 
-def _room(width: int, sites: int) -> float:
+def _largest(width: int, sites: int) -> float:
+    """The largest number that every site can add to a lane of `width` bytes."""
     largest = math.nextafter(2.0**63, 0) if width == 8 else 2.0 ** (8 * width - 1) - 1
     return largest / max(1, sites)
 
 
 def _lane(
-    step: Step, field: str, ask: object, dtypes: frozenset[str], *, sites: int
+    step: Step, ask: object, dtypes: frozenset[str], *, sites: int, is_learnt: bool
 ) -> tuple[int, float, bool]:
     """The width and the scale of an array's lanes, and whether it holds codes (`Learnt.lanes`)."""
-    if step.learnt is None or field != step.learnt.field:
+    if step.learnt is None or not is_learnt:
         wide = any(np.dtype(name).itemsize > 4 for name in dtypes)
         return 8 if wide else 4, 1.0, False
     width, most = step.learnt.lanes(ask)
     if width == 1:
-        return next(width for width in (2, 4, 8) if most <= _room(width, sites)), 1.0, True
+        return next(width for width in (2, 4, 8) if most <= _largest(width, sites)), 1.0, True
     if width == 2 and sites <= _NARROW:
         return 2, (2.0**15 - 1 - sites) / (most * _SLACK), False
     return (8, NUMBERS, False) if width == 8 else (4, 2.0**30 / most, False)
 
 
-def no_lanes(layout: Layout, *, odd: bool) -> Lanes:
+def no_lanes(layout: LaneLayout, *, odd: bool) -> Lanes:
     """Lanes that add nothing; `odd` says that the site had nothing that could be summed."""
     lanes = np.zeros(layout.length, np.uint8)
     layout.views(lanes)[ODD, ""][:] = int(odd)
     return lanes
 
 
-def _places(reply: object) -> set[tuple[str, str]]:
-    found = set()
-    for field, form, value in values_of(reply):
-        names = by_name(value) if form.holds_arrays else {"": value}
-        found |= {(field, name) for name in names}
-    return found
-
-
 def _put_counts(
-    layout: Layout,
+    layout: LaneLayout,
     views: Mapping[tuple[str, str], NDArray[Any]],
     field: str,
     name: str,
@@ -395,15 +359,13 @@ def _put_counts(
     view = views.get((field, name))
     if view is None or view.size != array.size:
         raise GuardError(f"{field} does not have the form of its layout")
-    width = view.dtype.itemsize
     wraps = any(part.wraps for part in layout.parts if (part.field, part.name) == (field, name))
-    room = math.inf if wraps else layout.room(width)
-    found = _whole(array.ravel(), room, field, exact=True)
-    view.view(f"<i{width}")[:] = found
+    most = math.inf if wraps else _largest(view.itemsize, layout.sites)
+    view.view(f"<i{view.itemsize}")[:] = _whole(array.ravel(), most, field, exact=True)
 
 
 def _put_changes(
-    layout: Layout,
+    layout: LaneLayout,
     views: Mapping[tuple[str, str], NDArray[Any]],
     learnt: Learnt,
     ask: object,
@@ -422,19 +384,19 @@ def _put_changes(
         raise GuardError(f"{learnt.weight} is not a share of all weights")
     share = min(share, 1.0)
     _, most = learnt.lanes(ask)
-    parts = [part for part in layout.parts if part.field == learnt.field]
+    parts = sorted((p for p in layout.parts if p.field == learnt.field), key=lambda p: p.name)
     arrays = by_name(getattr(reply, learnt.field))
     if {part.name: part.shape for part in parts} != {n: a.shape for n, a in arrays.items()}:
         raise GuardError(f"{learnt.field} does not have the form of its layout")
-    blocks = changes(learnt, ask, reply)
-    rounding = Rounding(seed)
-    for part in parts:  # both in the order of their names
+    changed, rounding = changes(learnt, ask, reply), Rounding(seed)
+    for part in parts:  # in the order of their names, as the blocks are
         view, done = views[part.field, part.name].view(f"<i{part.width}"), 0
         shared = part.is_shared and (learnt.weight or learnt.shared)
         factor = part.scale * (share if shared else 1.0)
-        room = {2: math.inf, 4: 2.0**30}.get(part.width, 0) if shared else layout.room(part.width)
+        largest_sum = _largest(part.width, layout.sites)
+        room = {2: math.inf, 4: 2.0**30}.get(part.width, 0) if shared else largest_sum
         while done < part.size:
-            block = next(blocks)
+            block = next(changed)
             if part.most:
                 cut_off(block, part.most)
                 block *= factor

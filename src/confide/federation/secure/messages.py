@@ -15,27 +15,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Protocol
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from numpy.typing import NDArray
 
 from confide.errors import GuardError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import carries
 from confide.federation.seals import digest, is_signed_by, number, statement
-from confide.federation.secure.crypto import (
-    SHARE,
-    TAG,
-    fresh_secret,
-    fresh_signer,
-    is_low_order,
-    public_of,
-    shared,
-)
+from confide.federation.secure.crypto import SHARE, TAG, is_low_order
 
 INSIDE = 2 * SHARE
 BOX = INSIDE + TAG
@@ -99,11 +89,11 @@ class Opening:
     sites: int = carries("how many sites are asked")
     examples: float = carries("training examples of all sites together; 0 before they are known")
     labels: list[str] = carries("the rows of tables of counts: names of types or relations")
-    lane: int = carries(
+    lane_width: int = carries(
         "bytes of a lane for what sites learn; 0: as many as the step says", start=int
     )
-    rooms: dict[str, float] = carries(
-        "the largest change that such lanes have room for, by array", start=dict
+    ranges: dict[str, float] = carries(
+        "the largest change that such lanes hold, by array", start=dict
     )
 
 
@@ -179,71 +169,33 @@ class Shares:
     shares_M66: NDArray[np.uint8] = carries("the shares", most=MOST_SITES)
 
 
-def check_greeted(ask: object, reply: Greeted) -> None:
-    """Raise GuardError unless these are keys and a signature."""
-    for name in ("identity", "box_key", "sign_key", "signature", "binding"):
-        check_hex(name, getattr(reply, name), 64 if name == "signature" else 32)
-    if is_low_order(bytes.fromhex(reply.box_key)):
-        raise GuardError("box_key is of low order")
-    if len(reply.account) > 200 or not (reply.account.isascii() and reply.account.isprintable()):
-        raise GuardError("account is no number and digest")
+_SIZES = {
+    "identity": 32, "box_key": 32, "sign_key": 32, "binding": 32, "roster": 32, "key": 32,
+    "commitment": 32, "common": 32, "signature": 64,
+}  # fmt: skip
+"""The bytes of every key, digest and signature in a reply, by field."""
 
 
-def check_met(ask: object, reply: Met) -> None:
-    """Raise GuardError unless this is a digest."""
-    check_hex("roster", reply.roster, 32)
-
-
-def check_offered(ask: object, reply: Offered) -> None:
-    """Raise GuardError unless keys and digests are well formed, and the key is a good one."""
-    check_hex("key", reply.key, 32)
-    check_hex("commitment", reply.commitment, 32)
-    check_hex("common", reply.common, 32)
-    check_hex("signature", reply.signature, 64)
-    if is_low_order(bytes.fromhex(reply.key)):
-        raise GuardError("key is of low order")
-
-
-def check_signed(ask: object, reply: Signed) -> None:
-    """Raise GuardError unless this is a signature."""
-    check_hex("signature", reply.signature, 64)
-
-
-def check_shares(ask: object, reply: Shares) -> None:
-    """Raise GuardError unless there is a flag for each share."""
-    if len(reply.given_M) != len(reply.shares_M66):
+def check_exchange(ask: object, reply: object) -> None:
+    """Raise GuardError unless all keys, digests and signatures of a reply are well formed."""
+    for field, value in vars(reply).items():
+        size = 2 * _SIZES.get(field, 0)
+        if size and (len(value) != size or not set(value) <= set("0123456789abcdef")):
+            raise GuardError(f"{field} is malformed", expected=f"{size} hexadecimal digits")
+        if field in ("box_key", "key") and is_low_order(bytes.fromhex(value)):
+            raise GuardError(f"{field} is of low order")
+    if isinstance(reply, Greeted):
+        account = reply.account
+        if len(account) > 200 or not (account.isascii() and account.isprintable()):
+            raise GuardError("account is no number and digest")
+    if isinstance(reply, Shares) and len(reply.given_M) != len(reply.shares_M66):
         raise GuardError("given_M and shares_M66 differ in length")
-
-
-def check_hex(field: str, text: str, size: int) -> None:
-    """Raise GuardError unless this is `size` bytes as hexadecimal digits."""
-    if len(text) != 2 * size or not set(text) <= set("0123456789abcdef"):
-        raise GuardError(f"{field} is malformed", expected=f"{2 * size} hexadecimal digits")
 
 
 # --- Names of sums, and the sites' statements in them
 
 
-class Asked:
-    """The digest of an opening's ask: a large one is gone through once, and not held for it."""
-
-    def __init__(self) -> None:
-        self._known: tuple[Opening, bytes] | None = None
-
-    def note(self, opening: Opening, asked: bytes) -> None:
-        """Take the digest of this opening's ask, which it may be without."""
-        self._known = opening, asked
-
-    def of(self, opening: Opening) -> bytes:
-        """The digest. Raises Refusal if the opening has no ask, and had none."""
-        if self._known is None or self._known[0] is not opening:
-            if not opening.ask_B.size:
-                raise Refusal("bad-ask")
-            self._known = opening, digest(opening.ask_B.data)
-        return self._known[1]
-
-
-def named_by(
+def sum_context(
     asked: bytes,
     roster: bytes,
     *,
@@ -262,7 +214,7 @@ def named_by(
     return digest(b"sum", roster, *turn, asked, layout, common)
 
 
-def agreement(context: bytes, offered: dict[str, str], names: list[str]) -> bytes:
+def set_statement(context: bytes, offered: Mapping[str, str], names: Sequence[str]) -> bytes:
     """The statement that a site signs: the sum, whose offers (and keys) and masked numbers came."""
     one = digest(*(part for name, key in offered.items() for part in (name.encode(), raw(key))))
     return statement("agree", context, one, digest(*(name.encode() for name in names)))
@@ -288,12 +240,18 @@ def share_marks(context: bytes, both: bytes) -> bytes:
     return share_mark(context, both[:SHARE]) + share_mark(context, both[SHARE:])
 
 
-def raw(text: str) -> bytes:
-    """The bytes of hexadecimal digits. Raises Refusal."""
+def raw(text: str, size: int = 0) -> bytes:
+    """The bytes of hexadecimal digits; with `size`, so many, in their one spelling.
+
+    Raises Refusal.
+    """
     try:
-        return bytes.fromhex(text)
+        found = bytes.fromhex(text)
     except ValueError as error:
         raise Refusal("bad-ask") from error
+    if size and (len(found) != size or found.hex() != text):
+        raise Refusal("bad-ask")
+    return found
 
 
 # --- The roster and the threshold
@@ -333,38 +291,6 @@ def threshold(sites: int, colluding: int) -> int:
     return least
 
 
-class Vetting(Protocol):
-    """Facts that a site has about the others before a run."""
-
-    def check(self, ask: Meet) -> None:
-        """Raise Refusal unless the site sums with these sites, and these identity keys."""
-        ...
-
-
-@dataclass(frozen=True)
-class Pinned:
-    """A fixed list of sites and identity keys.
-
-    `peers` holds each name's key (64 hexadecimal digits), this site among them; None: every key
-    that is shown is believed, as on one machine.
-    """
-
-    peers: Mapping[str, str] | None = None
-
-    def check(self, ask: Meet) -> None:
-        """Raise Refusal unless the run's sites are exactly those pinned, with the same keys."""
-        if self.peers is None:
-            return
-        shown = dict(zip(ask.names, ask.identities, strict=True))
-        odd = sorted(
-            name
-            for name in {*shown, *self.peers}
-            if shown.get(name) is None or shown[name] != self.peers.get(name)
-        )
-        if odd:
-            raise Refusal("other-roster", odd[0])
-
-
 def groups_of(names: Sequence[str], size: int) -> list[list[str]]:
     """Fixed groups of at least `size` of these sites, dealt in the order of their names.
 
@@ -373,45 +299,6 @@ def groups_of(names: Sequence[str], size: int) -> list[list[str]]:
     """
     count = max(1, len(names) // size)
     return [sorted(names)[first::count] for first in range(count)]
-
-
-@dataclass(frozen=True)
-class Session:
-    """A site's keys for one process. They are never stored.
-
-    `binding` is the digest of the settings and the wire table as this site received them, `account`
-    how its account of noise stood when the process first greeted.
-    """
-
-    name: str
-    identity: Ed25519PrivateKey
-    run: str
-    binding: bytes
-    card: str = ""
-    account: str = ""
-    box_secret: bytes = field(default_factory=fresh_secret, repr=False)
-    signer: Ed25519PrivateKey = field(default_factory=fresh_signer, repr=False)
-    _boxes: dict[bytes, bytes] = field(default_factory=dict, init=False, repr=False)
-
-    def box_secret_with(self, public: bytes) -> bytes:
-        """Return the secret shared with the owner of a public key for boxes; worked out once."""
-        if public not in self._boxes:
-            self._boxes[public] = shared(self.box_secret, public)
-        return self._boxes[public]
-
-    def greeting(self) -> Greeted:
-        """The reply that introduces this site to the others."""
-        box_key, sign_key = public_of(self.box_secret), self.signer.public_key().public_bytes_raw()
-        said = _greeting(self.run, self.name, self.binding, box_key, sign_key, account=self.account)
-        return Greeted(
-            identity=self.identity.public_key().public_bytes_raw().hex(),
-            box_key=box_key.hex(),
-            sign_key=sign_key.hex(),
-            signature=self.identity.sign(said).hex(),
-            binding=self.binding.hex(),
-            card=self.card,
-            account=self.account,
-        )
 
 
 @dataclass(frozen=True)
@@ -434,7 +321,7 @@ class Roster:
 
     @property
     def least(self) -> int:
-        """T."""
+        """The threshold t: the fewest sites in a sum."""
         return threshold(len(self.peers), self.colluding)
 
     @property
@@ -476,47 +363,37 @@ def check_columns(ask: Meet) -> None:
 def roster_of(ask: Meet, *, run: str, binding: bytes | None) -> Roster:
     """The roster that a server hands out, with every signature checked.
 
-    With `binding`, every site must have received the same settings and wire table. Raises Refusal.
+    With `binding`, every site must have received the same settings and wire table. The columns of
+    `ask` are equally long. Raises Refusal.
     """
-    check_columns(ask)
     columns = (
         ask.identities, ask.box_keys, ask.sign_keys, ask.signatures, ask.bindings, ask.accounts,
     )  # fmt: skip
     try:
-        threshold(len(ask.names), ask.colluding)
+        least = threshold(len(ask.names), ask.colluding)
     except SettingsError as error:
         raise Refusal("few-sites") from error
     peers, parts = [], []
     for name, *shown in zip(ask.names, *columns, strict=True):
-        identity, box_key, sign_key, bound = (_raw(one) for one in (*shown[:3], shown[4]))
-        said = _greeting(run, name, bound, box_key, sign_key, account=shown[5])
+        identity, box_key, sign_key, bound = (raw(one, 32) for one in (*shown[:3], shown[4]))
+        said = greeting(run, name, bound, box_key, sign_key, account=shown[5])
         if not is_signed_by(identity, shown[3], said) or is_low_order(box_key):
             raise Refusal("bad-greeting", name)
         if binding is not None and bound != binding:
             raise Refusal("other-binding", name)
         peers.append(Peer(name, box_key, sign_key))
         parts += [name.encode(), identity, box_key, sign_key]
-    least = threshold(len(peers), ask.colluding)
     if len(set(ask.identities)) != len(ask.identities):
         raise Refusal("bad-greeting", "one key twice")
     named = digest(b"run", run.encode(), number(least), number(ask.colluding), *parts)
     return Roster(run, ask.colluding, tuple(peers), named)
 
 
-def _greeting(
+def greeting(
     run: str, name: str, binding: bytes, box_key: bytes, sign_key: bytes, *, account: str
 ) -> bytes:
+    """The statement that introduces a site's process, which its identity key signs."""
     said = [run.encode(), name.encode(), binding, box_key, sign_key]
-    return statement(
-        "greet", *said, *([account.encode("utf-8", "surrogatepass")] if account else [])
-    )
-
-
-def _raw(text: str) -> bytes:
-    try:
-        raw = bytes.fromhex(text)
-    except ValueError as error:
-        raise Refusal("bad-ask") from error
-    if len(raw) != 32 or raw.hex() != text:  # no key has two spellings
-        raise Refusal("bad-ask")
-    return raw
+    if account:
+        said.append(account.encode("utf-8", "surrogatepass"))
+    return statement("greet", *said)

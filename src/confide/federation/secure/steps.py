@@ -21,31 +21,11 @@ from confide.federation.guards import check_reply
 from confide.federation.messages import carries, encode
 from confide.federation.quantising import can_be_coded
 from confide.federation.seals import digest
-from confide.federation.secure.crypto import SHARE
-from confide.federation.secure.lanes import Lanes, Layout, Narrow, layout_of, no_lanes
-from confide.federation.secure.messages import (
-    BOX,
-    Agree,
-    Greet,
-    Greeted,
-    Mask,
-    Masked,
-    Meet,
-    Met,
-    Offered,
-    Opening,
-    Shares,
-    Signed,
-    Unmask,
-    check_greeted,
-    check_met,
-    check_offered,
-    check_shares,
-    check_signed,
-)
-from confide.federation.secure.site import Member
+from confide.federation.secure import lanes, messages
+from confide.federation.secure.messages import Offered, Opening
+from confide.federation.secure.site import Member, SumRequest
 from confide.federation.site import Common, Site, Work, ask_in, note_traceback
-from confide.federation.steps import Shapes, Step, Turn
+from confide.federation.steps import Shapes, Step
 from confide.seeds import derive_seed
 
 Sums = Literal["plain", "masked"]
@@ -59,50 +39,22 @@ class Tabled:
     tables: dict[str, NDArray[np.int64]] = carries("counts by label", legend="")
 
 
-def _member(site: Site) -> Member:
-    if site.member is None:
+def _exchange(name: str, ask: type, reply: type, *, seen: str = "") -> Step:
+    """A step that `SumHost` answers, and nobody else."""
+
+    def answer(site: Site, memory: object, ask: Any, turn: object) -> tuple[object, object]:
         raise Refusal("unknown-step")
-    found: Member = site.member
-    return found
+
+    return Step(name, ask, reply, answer, check=messages.check_exchange, seen=seen)
 
 
-def greet(site: Site, memory: object, ask: Greet, turn: Turn) -> tuple[Greeted, object]:
-    """Show the keys of this process, and how the account of noise stands."""
-    return _member(site).greet(ask, account=site.account), memory
-
-
-def meet(site: Site, memory: object, ask: Meet, turn: Turn) -> tuple[Met, object]:
-    """Check the greetings of all sites."""
-    return _member(site).meet(ask), memory
-
-
-def mask(site: Site, memory: object, ask: Mask, turn: Turn) -> tuple[Masked, object]:
-    """Send the numbers of the reply under masks."""
-    return _member(site).mask(ask), memory
-
-
-def agree(site: Site, memory: object, ask: Agree, turn: Turn) -> tuple[Signed, object]:
-    """Sign the set of sites that is summed."""
-    return _member(site).agree(ask), memory
-
-
-def unmask(site: Site, memory: object, ask: Unmask, turn: Turn) -> tuple[Shares, object]:
-    """Give the shares that open the sum."""
-    return _member(site).unmask(ask), memory
-
-
-def offer(site: Site, memory: object, ask: Opening, turn: Turn) -> tuple[Offered, object]:
-    """Answer the first part of every summed step; `SumHost` answers under the step's own name."""
-    raise Refusal("unknown-step")
-
-
-OFFER = Step.of(offer, check=check_offered)
+OFFER = _exchange("offer", Opening, Offered)
 """Stands for all summed steps as they are asked under masks, in wire tables."""
-GREET = Step.of(greet, check=check_greeted)
-MEET = Step.of(meet, check=check_met)
-MASK = replace(Step.of(mask), seen="masked")
-AGREE = Step.of(agree, check=check_signed)
-UNMASK = Step.of(unmask, check=check_shares)
+GREET = _exchange("greet", messages.Greet, messages.Greeted)
+MEET = _exchange("meet", messages.Meet, messages.Met)
+MASK = _exchange("mask", messages.Mask, messages.Masked, seen="masked")
+AGREE = _exchange("agree", messages.Agree, messages.Signed)
+UNMASK = _exchange("unmask", messages.Unmask, messages.Shares)
 EXCHANGES = {step.name: step for step in (GREET, MEET, MASK, AGREE, UNMASK)}
 """The steps that every run with secure sums has, by name."""
 
@@ -112,7 +64,7 @@ def is_summed(step: Step) -> bool:
     return step.summed or step.tables is not None
 
 
-def summed(step: Step, labels: list[str]) -> Step:
+def as_summed(step: Step, labels: list[str]) -> Step:
     """The step as one whose replies are summed: as it is, or by its tables."""
     if step.summed:
         return step
@@ -122,52 +74,31 @@ def summed(step: Step, labels: list[str]) -> Step:
     return replace(step, reply=Tabled, summed=True, check=None, sizes=sizes, tables=None)
 
 
-def opened(step: Step, opening: Opening, ask: Any) -> tuple[Step, Layout]:
-    """The step with its reply as it is summed, and that reply's layout."""
-    own = summed(step, opening.labels)
-    narrow = narrow_of(own, ask, lane=opening.lane, rooms=opening.rooms)
-    return own, layout_of(own, ask, sites=opening.sites, examples=opening.examples, narrow=narrow)
-
-
-def narrow_of(step: Step, ask: Any, *, lane: int, rooms: Mapping[str, float]) -> Narrow | None:
-    """The narrow lanes that an opening asks for. Raises Refusal if the step cannot have them."""
-    if not lane:
-        return None
-    fits = lane in (1, 2) and can_be_coded(step)
-    known = getattr(ask, step.like[0][0]) if fits else {}
-    if not known or not all(n in known and 0 < most < math.inf for n, most in rooms.items()):
-        raise Refusal("bad-ask")
-    return Narrow(lane, rooms)
+def layout_for(step: Step, ask: Any, opening: Opening) -> lanes.LaneLayout:
+    """The layout of a summed step's replies. Raises Refusal if it cannot have such narrow lanes."""
+    ranges = None
+    if opening.lane_width:
+        fits = opening.lane_width in (1, 2) and can_be_coded(step)
+        known = getattr(ask, step.like[0][0]) if fits else {}
+        sound = all(n in known and 0 < most < math.inf for n, most in opening.ranges.items())
+        if not known or not sound:
+            raise Refusal("bad-ask")
+        ranges = lanes.Ranges(opening.lane_width, opening.ranges)
+    return lanes.layout_of(step, ask, sites=opening.sites, examples=opening.examples, ranges=ranges)
 
 
 def as_asked(step: Step, sums: Sums) -> Step:
     """The step with the messages with which it really travels, whatever the ask."""
     if sums == "plain" or not is_summed(step):
         return step
-    return _asked(step, {})
+    return Step(step.name, Opening, Offered, step.answer, seen=step.seen)
 
 
-def offered(step: Step, *, sites: int) -> Step:
+def offer_step(step: Step, *, sites: int) -> Step:
     """The step as it is asked for a masked sum among N `sites`: an opening, then an offer."""
-    shapes: Shapes = {"boxes_O148": {"": (sites - 1, BOX)}, "marks_N64": {"": (sites, 64)}}
-    return _asked(step, shapes, check=check_offered)
-
-
-def masking(layout: Layout) -> Step:
-    """The exchange in which lanes of this layout come."""
-    return replace(MASK, sizes={"lanes_B": {"": (layout.length,)}})
-
-
-def unmasking(sites: int) -> Step:
-    """The exchange in which shares for N `sites` come."""
-    shapes: Shapes = {"given_M": {"": (sites,)}, "shares_M66": {"": (sites, SHARE)}}
-    return replace(UNMASK, sizes=shapes)
-
-
-def _asked(step: Step, shapes: Shapes, *, check: Any = None) -> Step:
-    return replace(
-        step, ask=Opening, reply=Offered, summed=False, check=check, sizes=shapes, tables=None
-    )
+    sizes: Shapes = {"boxes_O148": {"": (sites - 1, messages.BOX)}, "marks_N64": {"": (sites, 64)}}
+    check = messages.check_exchange
+    return replace(as_asked(step, "masked"), sizes=sizes, check=check)
 
 
 # --- Secure answers of a site
@@ -213,46 +144,45 @@ never on its text. Were they zeros, a server could ask for what all sites but on
 
 
 class SumHost:
-    """Answers for a site whose replies are summed unseen. `site.member` is its part in that."""
+    """Answers for a site whose replies are summed unseen, by `member`, its part in that."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, member: Member) -> None:
         self._site = site
-
-    @property
-    def _member(self) -> Member:
-        found: Member = self._site.member
-        return found
+        self._member = member
 
     def answer(
         self, name: str, step: Step | None, data: bytes, *, round: int, work: Work, common: Common
     ) -> bytes | None:
         """The encoded reply; None if the step is neither an exchange nor summed."""
         if name in EXCHANGES:
-            return self._exchanged(EXCHANGES[name], round, data)
+            return self._exchanged(EXCHANGES[name], data)
         if step is None or not is_summed(step):
             return None
-        opening, ask = self._opened(step, data)
+        opening, ask, asked = self._opened(step, data)
         if step.noisy and opening.group:
             raise Refusal("bad-set")  # the account counts the noise of the sum over all sites
-        self._member.common = self._common(step, opening, common(round, name), round=round)
-        own, layout = opened(step, opening, ask)
-        member = self._member
-        before = member.opened(opening, round=round, step=name, layout=layout)
+        own = as_summed(step, opening.labels)
+        layout = layout_for(own, ask, opening)
+        held = self._common(step, opening, common(round, name), round=round)
+        request = SumRequest(opening, asked, held, round, name, layout)
+        before = self._member.offered(request)
         if before is not None:
             return encode(before)
         if step.once:
-            member.fix(opening, round=round, step=name)
-
-        def worked() -> tuple[Any, Callable[[], None]]:
+            self._member.fix(request)
+        try:
             reply, settle = work(step, ask, round)
-            counts = None if step.summed else step.tables
-            return (Tabled(dict(counts.of(reply, opening.labels))) if counts else reply), settle
-
-        lanes, settle = self._summand(own, ask, layout, worked, round=round)
-        offer = member.offer(
-            opening, round=round, step=name, layout=layout, lanes=lanes, settle=settle
-        )
-        return encode(offer)
+            if not step.summed and step.tables is not None:
+                reply = Tabled(dict(step.tables.of(reply, opening.labels)))
+            seed = derive_seed(self._site.name, round, step.name)
+            numbers = layout.lanes_of(own, ask, reply, seed=seed)
+        except Exception as error:
+            if step.noisy or (isinstance(error, Refusal) and error.code in OPEN):
+                raise
+            if self._site.log is not None:
+                note_traceback(self._site.log, step.name, round)
+            numbers, settle = lanes.no_lanes(layout, odd=True), lambda: None
+        return encode(self._member.offer(request, lanes=numbers, settle=settle))
 
     def _common(self, step: Step, opening: Opening, given: bytes, *, round: int) -> bytes:
         """Digest what must be the same at all sites besides the ask: what they hold and hear.
@@ -261,33 +191,36 @@ class SumHost:
         """
         parts = [given, encode(replace(opening, roster="", attempt=0))]
         if step.after:
-            parts.append(self._member.opened_before(opening, round=round, step=step.after))
+            parts.append(self._member.asked_before(opening, round=round, step=step.after))
         return digest(*parts)
 
-    def _exchanged(self, step: Step, round: int, data: bytes) -> bytes:
-        ask = ask_in(step.ask, data)
-        reply, _ = step.answer(self._site, None, ask, Turn(round, self._site.name, step.name, 0))
+    def _exchanged(self, step: Step, data: bytes) -> bytes:
+        ask: Any = ask_in(step.ask, data)
+        member = self._member
+        if step.name == GREET.name:
+            reply: object = member.greet(ask, account=self._site.account)
+        else:
+            answers: Mapping[str, Callable[[Any], object]] = {
+                MEET.name: member.meet,
+                MASK.name: member.mask,
+                AGREE.name: member.agree,
+                UNMASK.name: member.unmask,
+            }
+            reply = answers[step.name](ask)
         check_reply(step, ask, reply)
         return encode(reply)
 
-    def _opened(self, step: Step, data: bytes) -> tuple[Opening, Any]:
-        """The opening and the ask in it; sites of one process decode the same bytes once.
+    def _opened(self, step: Step, data: bytes) -> tuple[Opening, Any, bytes]:
+        """The opening without its ask, the ask, and the digest of the ask's bytes.
 
-        The ask must be spelled as this code spells it, and becomes one with whole weights however
-        they were given: sites know an ask that was summed before by the digest of its bytes. Raises
-        Refusal.
+        Sites of one process decode the same bytes once. The ask must be spelled as this code spells
+        it, and becomes one with whole weights however they were given: sites know an ask that was
+        summed before by the digest of its bytes. Raises Refusal.
         """
         heard = self._site.scratch.get("heard")
-        if heard is None or heard[0] is not data or heard[1] != step.ask:
-            heard = (data, step.ask, self._heard(step, data))
-            if not self._site.remote:
-                self._site.scratch["heard"] = heard
-        opening, ask, asked = heard[2]
-        self._member.asked.note(opening, asked)
-        return opening, ask
-
-    def _heard(self, step: Step, data: bytes) -> tuple[Opening, Any, bytes]:
-        """The opening without its ask, the ask, and the digest of its bytes. Raises Refusal."""
+        if heard is not None and heard[0] is data and heard[1] == step.ask:
+            found: tuple[Opening, Any, bytes] = heard[2]
+            return found
         opening = ask_in(Opening, data)
         inner = opening.ask_B.data  # a large one is not held twice, nor are its arrays
         opening = replace(opening, ask_B=np.empty(0, np.uint8))
@@ -295,29 +228,7 @@ class SumHost:
         if not hmac.compare_digest(encode(said), inner):
             raise Refusal("bad-ask")
         ask = self._site.whole(said)
-        return opening, ask, digest(inner if ask is said else encode(ask))
-
-    def _summand(
-        self,
-        step: Step,
-        ask: object,
-        layout: Layout,
-        worked: Callable[[], tuple[Any, Callable[[], None]]],
-        *,
-        round: int,
-    ) -> tuple[Lanes, Callable[[], None]]:
-        """The reply in lanes, and what settles it; zeros and nothing if it cannot be summed."""
-        try:
-            reply, settle = worked()
-            seed = derive_seed(self._site.name, round, step.name)
-            return layout.lanes_of(step, ask, reply, seed=seed), settle
-        except Exception as error:
-            if step.noisy or (isinstance(error, Refusal) and error.code in OPEN):
-                raise
-            if self._site.log is not None:
-                note_traceback(self._site.log, step.name, round)
-            return no_lanes(layout, odd=True), _nothing
-
-
-def _nothing() -> None:
-    """Settle nothing: the site had nothing to add."""
+        found = opening, ask, digest(inner if ask is said else encode(ask))
+        if not self._site.remote:
+            self._site.scratch["heard"] = (data, step.ask, found)
+        return found
