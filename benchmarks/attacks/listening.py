@@ -17,7 +17,7 @@ from confide.federation.messages import decode
 from confide.federation.quantising import restored
 from confide.federation.secure.lanes import LaneLayout
 from confide.federation.secure.messages import Masked, Opening
-from confide.federation.secure.steps import opened
+from confide.federation.secure.steps import as_summed, layout_for
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.settings import parse
@@ -66,7 +66,7 @@ def masked(heard: Heard, step: Any, round: int) -> tuple[Any, LaneLayout, np.nda
     """The ask of a summed step, the layout of its reply, and the lanes that the site sent."""
     opening = decode(Opening, heard.asks[step.name, round])
     ask = decode(step.ask, opening.ask_B.tobytes())
-    _, layout = opened(step, opening, ask)
+    layout = layout_for(as_summed(step, opening.labels), ask, opening)
     return ask, layout, heard.lanes(layout, round)
 
 

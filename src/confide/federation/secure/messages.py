@@ -376,7 +376,7 @@ def roster_of(ask: Meet, *, run: str, binding: bytes | None) -> Roster:
     peers, parts = [], []
     for name, *shown in zip(ask.names, *columns, strict=True):
         identity, box_key, sign_key, bound = (raw(one, 32) for one in (*shown[:3], shown[4]))
-        said = greeting(run, name, bound, box_key, sign_key, account=shown[5])
+        said = greeting(run, name, bound, box_key=box_key, sign_key=sign_key, account=shown[5])
         if not is_signed_by(identity, shown[3], said) or is_low_order(box_key):
             raise Refusal("bad-greeting", name)
         if binding is not None and bound != binding:
@@ -390,7 +390,7 @@ def roster_of(ask: Meet, *, run: str, binding: bytes | None) -> Roster:
 
 
 def greeting(
-    run: str, name: str, binding: bytes, box_key: bytes, sign_key: bytes, *, account: str
+    run: str, name: str, binding: bytes, *, box_key: bytes, sign_key: bytes, account: str
 ) -> bytes:
     """The statement that introduces a site's process, which its identity key signs."""
     said = [run.encode(), name.encode(), binding, box_key, sign_key]

@@ -258,12 +258,22 @@ class Member:
             raise Refusal("bad-ask")
         if self._session is None or self._session.run != ask.run:
             box_secret, signer = crypto.fresh_secret(), Ed25519PrivateKey.generate()
-            keys = crypto.public_key(box_secret), signer.public_key().public_bytes_raw()
-            said = messages.greeting(ask.run, self.name, self.binding, *keys, account=account)
+            box_key, sign_key = (
+                crypto.public_key(box_secret),
+                signer.public_key().public_bytes_raw(),
+            )
+            said = messages.greeting(
+                ask.run,
+                self.name,
+                self.binding,
+                box_key=box_key,
+                sign_key=sign_key,
+                account=account,
+            )
             greeted = messages.Greeted(
                 identity=self.identity.public_key().public_bytes_raw().hex(),
-                box_key=keys[0].hex(),
-                sign_key=keys[1].hex(),
+                box_key=box_key.hex(),
+                sign_key=sign_key.hex(),
                 signature=self.identity.sign(said).hex(),
                 binding=self.binding.hex(),
                 card=self.card,
