@@ -271,7 +271,7 @@ class LaneLayout:
         views: Mapping[tuple[str, str], NDArray[Any]],
         total: Total,
     ) -> dict[str, Callable[[], np.ndarray]]:
-        """How to make each array of the sum of what was learnt; `total` has the other fields."""
+        """Makers of the arrays of the sum of what was learnt; `total` has the other fields."""
         start = by_name(getattr(ask, learnt.start)) if learnt.start else {}
         rest = made_of(step.reply, {learnt.field: {}, **total})
         weight = getattr(rest, learnt.weight) if learnt.weight else 1.0

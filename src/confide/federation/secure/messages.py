@@ -241,7 +241,7 @@ def share_marks(context: bytes, both: bytes) -> bytes:
 
 
 def raw(text: str, size: int = 0) -> bytes:
-    """The bytes of hexadecimal digits; with `size`, so many, in their one spelling.
+    """The bytes of hexadecimal digits; with `size`, this many, in their one spelling.
 
     Raises Refusal.
     """
