@@ -37,7 +37,7 @@ from confide.federation.seals import digest
 from confide.federation.secure.lanes import ODD, LaneLayout, LanePart, Lanes
 from confide.federation.secure.messages import Opening, Roster
 from confide.federation.secure.server import EncodedAsk, Exchange, SumAttempt, Summing
-from confide.federation.secure.site import Member, Sets, SumRequest, SumTurn
+from confide.federation.secure.site import Member, Sets, SumAsk, SumTurn
 from confide.federation.secure.steps import GREET, MEET
 from confide.federation.steps import Step
 
@@ -106,11 +106,11 @@ class Bare:
             start = time.process_time()
             if step.name == STEP.name:
                 opening = replace(ask, ask_B=ask.ask_B[:0])
-                request = SumRequest(
+                sum_ask = SumAsk(
                     opening, digest(ASK), digest(), round=round, step=STEP.name, layout=self.layout
                 )
                 none = np.empty(0, np.uint8)
-                reply: Any = member.offer(request, lanes=none, settle=lambda: None)
+                reply: Any = member.offer(sum_ask, lanes=none, settle=lambda: None)
             else:
                 reply = getattr(member, step.name)(ask)
             self.seconds += time.process_time() - start

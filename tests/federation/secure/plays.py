@@ -41,7 +41,7 @@ from confide.federation.secure.messages import (
     set_statement,
     sum_context,
 )
-from confide.federation.secure.site import Member, Sets, SumRequest, SumTurn
+from confide.federation.secure.site import Member, Sets, SumAsk, SumTurn
 
 RUN, BINDING, STEP = "run", b"b" * 32, "multiply"
 COMMON = b"c" * 32
@@ -254,16 +254,16 @@ def ring(
     return made.keep()
 
 
-def request_of(made: Ring, **parts: Any) -> SumRequest:
+def ask_of(made: Ring, **parts: Any) -> SumAsk:
     """What each site is asked first, unless `parts` say otherwise."""
     own = {"opening": made.opening, "layout": made.layout, **parts}
-    return SumRequest(asked=digest(made.asked), common=COMMON, round=made.round, step=STEP, **own)
+    return SumAsk(asked=digest(made.asked), common=COMMON, round=made.round, step=STEP, **own)
 
 
 def offer(made: Ring, name: str) -> Offered:
     """Let a site offer (again)."""
     made.offers[name] = made.members[name].offer(
-        request_of(made), lanes=made.numbers[name].copy(), settle=lambda: made.settled.append(name)
+        ask_of(made), lanes=made.numbers[name].copy(), settle=lambda: made.settled.append(name)
     )
     return made.offers[name]
 

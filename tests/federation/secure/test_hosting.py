@@ -262,8 +262,8 @@ def test_the_digest_of_an_ask_names_its_sum(tmp_path: Path) -> None:
         data = encode(ask(many=many))
         answered(engine, replace(opening, ask_B=np.frombuffer(data, np.uint8), attempt=many))
         now = engine.members["site-01"]._sum
-        assert now is not None and now.request.asked == digest(data)
-        assert not now.request.opening.ask_B.size
+        assert now is not None and now.ask.asked == digest(data)
+        assert not now.ask.opening.ask_B.size
 
 
 def test_the_messages_of_exchanges_declare_their_arrays() -> None:

@@ -30,7 +30,7 @@ from federation.secure.plays import (
     named,
     offer,
     plus,
-    request_of,
+    ask_of,
     ring,
 )
 from federation.secure.test_primitives import LOW_ORDER
@@ -175,10 +175,10 @@ def test_the_same_message_gets_the_same_bytes_from_memory() -> None:
 def test_an_opening_that_was_answered_gets_the_same_offer() -> None:
     made = ring(5)
     own = made.members[OWN]
-    again = own.offered(request_of(made))
+    again = own.offered(ask_of(made))
     assert again is not None and encode(again) == encode(made.offers[OWN])
     masked(made)
-    again = own.offered(request_of(made))
+    again = own.offered(ask_of(made))
     assert again is not None and encode(again) == encode(made.offers[OWN])
 
 
@@ -187,7 +187,7 @@ def test_a_second_offer_of_other_content_is_refused() -> None:
     made = ring(5)
     other = LaneLayout(LAYOUT.parts[:2], LAYOUT.whole)
     own = made.members[OWN]
-    assert code_of(lambda: own.offered(request_of(made, layout=other))) == "second-ask"
+    assert code_of(lambda: own.offered(ask_of(made, layout=other))) == "second-ask"
     masked(made)  # and the sum goes on
 
 
@@ -197,11 +197,11 @@ def test_a_sum_is_offered_to_once_in_the_life_of_a_process() -> None:
     own, first = made.members[OWN], made.opening
     for attempt in (1, 2):
         made.opening = replace(first, attempt=first.attempt + attempt)
-        assert own.offered(request_of(made)) is None
+        assert own.offered(ask_of(made)) is None
         offer(made, OWN)
-        again = own.offered(request_of(made))
+        again = own.offered(ask_of(made))
         assert again is not None and encode(again) == encode(made.offers[OWN])
-        assert code_of(lambda: own.offered(request_of(made, opening=first))) == "second-ask"
+        assert code_of(lambda: own.offered(ask_of(made, opening=first))) == "second-ask"
         made.opening = first
         assert code_of(lambda: offer(made, OWN)) == "second-ask"
 
@@ -508,13 +508,13 @@ def test_an_attempt_is_a_natural_number(attempt: int) -> None:
     made = ring(5)
     odd = replace(made.opening, attempt=attempt)
     own = made.members[OWN]
-    assert code_of(lambda: own.offered(request_of(made, opening=odd))) == "bad-ask"
+    assert code_of(lambda: own.offered(ask_of(made, opening=odd))) == "bad-ask"
 
 
 def test_an_opening_for_another_roster_is_refused() -> None:
     made = ring(5)
     odd = replace(made.opening, roster="00" * 32)
     own = made.members[OWN]
-    assert code_of(lambda: own.offered(request_of(made, opening=odd))) == "not-met"
+    assert code_of(lambda: own.offered(ask_of(made, opening=odd))) == "not-met"
     stranger = member(OWN)
-    assert code_of(lambda: stranger.offered(request_of(made, opening=odd))) == "not-met"
+    assert code_of(lambda: stranger.offered(ask_of(made, opening=odd))) == "not-met"

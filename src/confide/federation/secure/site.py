@@ -143,7 +143,7 @@ class Sets:
 
 
 @dataclass(frozen=True)
-class SumRequest:
+class SumAsk:
     """The first ask of a sum.
 
     Attributes:
@@ -166,7 +166,7 @@ class SumState:
 
     context: bytes
     roster: Roster
-    request: SumRequest
+    ask: SumAsk
     lanes: Lanes | None
     settle: Callable[[], None]
     secret: bytes = field(repr=False)
@@ -305,35 +305,35 @@ class Member:
 
     # --- the four exchanges -------------------------------------------------------------------
 
-    def offered(self, request: SumRequest) -> Offered | None:
-        """The reply that this request got already; None if it is new. Raises Refusal."""
-        context, before = self.context(request), self._sum
+    def offered(self, ask: SumAsk) -> Offered | None:
+        """The reply that this ask got already; None if it is new. Raises Refusal."""
+        context, before = self.context(ask), self._sum
         if before is not None and before.context == context:
             return before.offer
-        if before is not None and _attempt_of(before.request) == _attempt_of(request):
+        if before is not None and _attempt_of(before.ask) == _attempt_of(ask):
             raise Refusal("second-ask")
         self._check_new(context)
         self._sum = None
         return None
 
-    def context(self, request: SumRequest) -> bytes:
+    def context(self, ask: SumAsk) -> bytes:
         """The digest of everything that names a sum. Raises Refusal."""
-        attempt = request.opening.attempt
+        attempt = ask.opening.attempt
         if not 0 <= attempt < 2**63:
             raise Refusal("bad-ask")
         return messages.sum_context(
-            request.asked,
-            self._summed_with(request.opening).id,
-            round=request.round,
-            step=request.step,
+            ask.asked,
+            self._summed_with(ask.opening).id,
+            round=ask.round,
+            step=ask.step,
             attempt=attempt,
-            layout=request.layout.digest,
-            common=request.common,
+            layout=ask.layout.digest,
+            common=ask.common,
         )
 
-    def fix(self, request: SumRequest) -> None:
+    def fix(self, ask: SumAsk) -> None:
         """Answer this ask in this turn, and no other. Raises Refusal."""
-        self.record.fix(_turn_of(self._summed_with(request.opening).run, request))
+        self.record.fix(_turn_of(self._summed_with(ask.opening).run, ask))
 
     def asked_before(self, opening: Opening, *, round: int, step: str) -> bytes:
         """The digest of what was asked by this step in this round. Raises Refusal.
@@ -353,13 +353,13 @@ class Member:
             raise Refusal("not-met")
         return self._roster.honest
 
-    def offer(self, request: SumRequest, *, lanes: Lanes, settle: Callable[[], None]) -> Offered:
+    def offer(self, ask: SumAsk, *, lanes: Lanes, settle: Callable[[], None]) -> Offered:
         """Fresh keys for the masks of this sum, and sealed shares of them; once for every context.
 
         `settle` is called once the site has given its shares, so that the sum can be opened.
         Raises Refusal.
         """
-        roster, context = self._summed_with(request.opening), self.context(request)
+        roster, context = self._summed_with(ask.opening), self.context(ask)
         self._check_new(context)
         self._offered.add(context)
         secret, seed = crypto.fresh_secret(), crypto.fresh_secret()
@@ -388,11 +388,11 @@ class Member:
             commitment=commitment,
             boxes_O148=np.frombuffer(boxes, np.uint8).reshape(-1, messages.BOX),
             marks_N64=np.frombuffer(marks, np.uint8).reshape(-1, 64),
-            common=request.common.hex(),
+            common=ask.common.hex(),
             signature=self._keys.signer.sign(text).hex(),
         )
         own = both[roster.place(self.name) - 1]
-        self._sum = SumState(context, roster, request, lanes, settle, secret, seed, own, reply)
+        self._sum = SumState(context, roster, ask, lanes, settle, secret, seed, own, reply)
         return reply
 
     def mask(self, ask: messages.Mask) -> Masked:
@@ -417,7 +417,7 @@ class Member:
         for name in others:
             pair = crypto.derived(known[name], crypto.pair_info(now.context, self.name, name))
             masks.append((pair, 1 if self.name < name else -1))
-        crypto.add_streams(now.request.layout.by_width(lanes), masks)
+        crypto.add_streams(now.ask.layout.by_width(lanes), masks)
         now.lanes = None  # the numbers themselves are gone
         reply = Masked(lanes)
         now.say("mask", ask, reply)
@@ -454,7 +454,7 @@ class Member:
         for name, signature in zip(ask.names, ask.signatures, strict=True):
             if not is_signed_by(now.roster.peer(name).sign_key, signature, said):
                 raise Refusal("few-signatures", name)
-        self.record.claim(_turn_of(now.roster.run, now.request), now.signed)
+        self.record.claim(_turn_of(now.roster.run, now.ask), now.signed)
         given = np.array([now.held[name] is not None for name in now.offered], np.bool_)
         shares = np.zeros((len(now.offered), crypto.SHARE), np.uint8)
         for row, name in enumerate(now.offered):
@@ -546,9 +546,9 @@ class Member:
         return crypto.derived(self._keys.box_secret_with(key), info)
 
 
-def _turn_of(run: str, request: SumRequest) -> SumTurn:
-    return SumTurn(run, request.round, request.step, request.asked, request.opening.group)
+def _turn_of(run: str, ask: SumAsk) -> SumTurn:
+    return SumTurn(run, ask.round, ask.step, ask.asked, ask.opening.group)
 
 
-def _attempt_of(request: SumRequest) -> tuple[int, str, int]:
-    return request.round, request.step, request.opening.attempt
+def _attempt_of(ask: SumAsk) -> tuple[int, str, int]:
+    return ask.round, ask.step, ask.opening.attempt

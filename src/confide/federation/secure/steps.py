@@ -23,7 +23,7 @@ from confide.federation.quantising import can_be_coded
 from confide.federation.seals import digest
 from confide.federation.secure import lanes, messages
 from confide.federation.secure.messages import Offered, Opening
-from confide.federation.secure.site import Member, SumRequest
+from confide.federation.secure.site import Member, SumAsk
 from confide.federation.site import Common, Site, Work, ask_in, note_traceback
 from confide.federation.steps import Shapes, Step
 from confide.seeds import derive_seed
@@ -164,12 +164,12 @@ class SumHost:
         own = as_summed(step, opening.labels)
         layout = layout_for(own, ask, opening)
         held = self._common(step, opening, common(round, name), round=round)
-        request = SumRequest(opening, asked, held, round, name, layout)
-        before = self._member.offered(request)
+        sum_ask = SumAsk(opening, asked, held, round, name, layout)
+        before = self._member.offered(sum_ask)
         if before is not None:
             return encode(before)
         if step.once:
-            self._member.fix(request)
+            self._member.fix(sum_ask)
         try:
             reply, settle = work(step, ask, round)
             if not step.summed and step.tables is not None:
@@ -182,7 +182,7 @@ class SumHost:
             if self._site.log is not None:
                 note_traceback(self._site.log, step.name, round)
             numbers, settle = lanes.no_lanes(layout, odd=True), lambda: None
-        return encode(self._member.offer(request, lanes=numbers, settle=settle))
+        return encode(self._member.offer(sum_ask, lanes=numbers, settle=settle))
 
     def _common(self, step: Step, opening: Opening, given: bytes, *, round: int) -> bytes:
         """Digest what must be the same at all sites besides the ask: what they hold and hear.
