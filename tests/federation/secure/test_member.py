@@ -25,12 +25,12 @@ from federation.secure.plays import (
     Heard,
     Noted,
     Ring,
+    ask_of,
     honest_play,
     member,
     named,
     offer,
     plus,
-    ask_of,
     ring,
 )
 from federation.secure.test_primitives import LOW_ORDER
