@@ -22,7 +22,7 @@ from confide.corpora.dealing import partition
 from confide.federation.keys import new_key
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.consortium import create_consortium
-from confide.flare.nvidia.lead import coordinate
+from confide.flare.nvidia.lead import coordinate_run
 from confide.flare.sitekit import agree, setup
 from confide.text.document import Document
 from confide.text.formats import write
@@ -131,7 +131,7 @@ def measured(
             memory, start = Memory(kits), time.perf_counter()
             memory.start()
             try:
-                result = coordinate(file, kit=kits[-1].path, out=out).result
+                result = coordinate_run(file, kit=kits[-1].path, out=out).result
             finally:
                 seen = memory.stop()
             line = json.dumps(

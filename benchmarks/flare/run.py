@@ -27,7 +27,7 @@ from typing import Any
 from kits import founded, started
 
 from confide.flare.nvidia import processes
-from confide.flare.nvidia.lead import coordinate
+from confide.flare.nvidia.lead import coordinate_run
 from confide.runs.result import Result
 from confide.text.formats import read
 
@@ -120,7 +120,7 @@ def conduct(out: Path, settings: str, lead: Path) -> Result:
     file = out.with_suffix(".toml")
     file.write_text(settings)
     start = time.perf_counter()
-    result = coordinate(file, kit=lead, out=out).result
+    result = coordinate_run(file, kit=lead, out=out).result
     print(f"{out.name}: {time.perf_counter() - start:.1f} s with everything", flush=True)
     return result
 

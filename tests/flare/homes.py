@@ -12,7 +12,7 @@ from typing import Any
 from confide import __version__
 from confide.federation.federation import Delivery
 from confide.flare.agreements import CONSENT_FILE, write_agreements
-from confide.flare.joining import Order, settings_for_sites, signed_order, wire_digest, wire_of
+from confide.flare.joining import Order, wire_digest, wire_of
 from confide.flare.peers import Card, Pins, Place, make_identity, read_identity
 from confide.flare.site import SignedHome, SiteHome
 from confide.settings import Settings, dump, dump_site, parse
@@ -108,8 +108,7 @@ def place_in(folder: Path, name: str, kind: str = "site") -> Place:
 def ordered(settings: str, sites: Sequence[str], lead: Place, *, run: str = "trial") -> Order:
     """The order of a run, signed by this lead."""
     chosen = parse(tomllib.loads(settings))
-    signed = signed_order(lead, run=run, settings=chosen, sites=sites, version=__version__)
-    return Order(run, settings_for_sites(chosen), tuple(sorted(sites)), __version__, **signed)
+    return Order.signed_by(lead, run, chosen, sites=sites, version=__version__)
 
 
 class HomesEngine:

@@ -18,10 +18,9 @@ import pytest
 
 from confide.federation.events import Event
 from confide.flare.kit import Consortium, Kit
-from confide.flare.lead import read
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.consortium import create_consortium
-from confide.flare.nvidia.lead import Coordinated, coordinate
+from confide.flare.nvidia.lead import Coordinated, LeadRecord, coordinate_run
 from confide.flare.sitekit import agree, setup
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
@@ -119,7 +118,7 @@ class Real:
             shutil.copy(public, self.kit("server").path / "public")
         if not {"sites", "resume"} & given.keys():
             self.wait_for_sites()
-        return coordinate(
+        return coordinate_run(
             file,
             kit=self.kit("lead").path,
             overrides=overrides,
@@ -191,7 +190,7 @@ class Real:
 
     def run_of(self, site: str, run: str) -> Path:
         """The folder in which a site keeps the run of that name."""
-        return self.memory(site) / "runs" / read(RunFolder(self.folder / run)).run
+        return self.memory(site) / "runs" / LeadRecord.read(RunFolder(self.folder / run)).run
 
 
 @contextmanager

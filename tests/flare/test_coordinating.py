@@ -9,11 +9,13 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
 from confide.errors import ConfideError, EngineError, RunError
 from confide.federation.events import Event
 from confide.flare.agreements import CONSENT_FILE
-from confide.flare.joining import Bulletin
-from confide.flare.lead import ATTEMPTS, ENDED, LOST, NOTES, bring_home, carried, end_run, follow
+from confide.flare.joining import Bulletin, bring_home, carried
+from confide.flare.nvidia.lead import ATTEMPTS, LOST, RECORD, STOPPED, follow_run, stop_submissions
 from confide.flare.server import Conductor
 from confide.jobs.logs import Logs
 from confide.runs.folder import RunFolder
@@ -76,7 +78,7 @@ class Server:
     def status(self, job: str) -> str:
         return self.jobs[job][1]
 
-    def told(self, job: str, since: int) -> dict[str, Any] | None:
+    def events(self, job: str, since: int) -> dict[str, Any] | None:
         said = self.jobs[job][0].since(since)
         return said if said["events"] else None
 
@@ -89,7 +91,7 @@ class Server:
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("confide.flare.lead.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("confide.flare.nvidia.lead.time.sleep", lambda seconds: None)
 
 
 def setting(tmp_path: Path, *overrides: str) -> tuple[Settings, dict[str, Path]]:
@@ -98,7 +100,7 @@ def setting(tmp_path: Path, *overrides: str) -> tuple[Settings, dict[str, Path]]
 
 
 def lead(server: Server, settings: Settings, out: Path, **given: Any) -> Any:
-    return follow(settings, "trial", lambda: server, out=out, **given)
+    return follow_run(settings, "trial", lambda: server, out=out, **given)
 
 
 def engines(files: dict[str, Path], *dies: int) -> Iterator[HomesEngine]:
@@ -163,7 +165,7 @@ def test_rounds_that_nobody_heard_of_are_told_at_the_end(tmp_path: Path, quick: 
     server = Server(tmp_path / "server", engines(files))
     lead(server, settings, tmp_path / "lead")
     told: list[Event] = []
-    server.told = lambda submission, since: None  # type: ignore[method-assign]
+    server.events = lambda submission, since: None  # type: ignore[method-assign]
     result = lead(server, settings, tmp_path / "lead", resume=True, on_event=told.append)
     assert [event.kind for event in told] == ["start", "round", "round", "end"]
     history = [(turn.round, turn.dev, turn.loss) for turn in result.history]
@@ -205,7 +207,7 @@ def test_a_lead_that_dies_goes_on_with_the_same_run(
     with pytest.raises(KeyboardInterrupt):
         lead(server, settings, tmp_path / "lead")
     monkeypatch.undo()
-    monkeypatch.setattr("confide.flare.lead.time.sleep", lambda seconds: None)
+    monkeypatch.setattr("confide.flare.nvidia.lead.time.sleep", lambda seconds: None)
     result = lead(server, settings, tmp_path / "lead", resume=True)
     assert len(server.jobs) == 1
     assert result.rounds == 2
@@ -228,7 +230,7 @@ def test_a_lead_that_dies_while_it_submits_submits_once(
 
             dying.setattr(server, "submit", dies)
         else:
-            dying.setattr("confide.flare.lead.dump", raises(KeyboardInterrupt))
+            dying.setattr("confide.flare.nvidia.lead.dump", raises(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             lead(server, settings, tmp_path / "lead")
     resume = where == "submission"
@@ -246,7 +248,7 @@ def test_a_lead_that_dies_while_it_brings_the_run_home_is_resumed(
     server = Server(tmp_path / "server-2", engines(files))
     for copied in (0, 1, files_of_a_run // 2, files_of_a_run - 1):
         with monkeypatch.context() as dying:
-            dying.setattr("confide.flare.lead.shutil.copyfile", Torn(copied))
+            dying.setattr("confide.flare.joining.shutil.copyfile", Torn(copied))
             with pytest.raises(KeyboardInterrupt):
                 lead(server, settings, tmp_path / "lead", resume=copied > 0)
         assert not (tmp_path / "lead" / "result.json").exists()
@@ -280,7 +282,7 @@ def test_the_result_comes_home_last(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "home" / "coordinate.json").write_text("the lead's own")
     (tmp_path / "home" / "checkpoints" / "round-000002.ckpt").write_text("of a failed submission")
     with monkeypatch.context() as dying:
-        dying.setattr("confide.flare.lead.shutil.copyfile", Torn(3))
+        dying.setattr("confide.flare.joining.shutil.copyfile", Torn(3))
         with pytest.raises(KeyboardInterrupt):
             bring_home(tmp_path / "there", tmp_path / "home")
     assert not (tmp_path / "home" / "result.json").exists()
@@ -305,7 +307,7 @@ def test_a_run_that_is_ended_is_not_submitted_again_and_goes_on_later(
 
     def ended_meanwhile(job: str) -> str:
         monkeypatch.setattr(server, "status", first)
-        end_run(folder, lambda: server)
+        stop_submissions(folder, lambda: server)
         return first(job)
 
     monkeypatch.setattr(server, "status", ended_meanwhile)
@@ -315,13 +317,13 @@ def test_a_run_that_is_ended_is_not_submitted_again_and_goes_on_later(
     assert len(server.jobs) == 1
     assert LOST not in [event.message for event in told]
     for _ in range(2):  # there is nothing to end, and it says so as often as it is asked
-        ending = end_run(folder, lambda: server)
+        ending = stop_submissions(folder, lambda: server)
         assert not ending.stopped and not ending.finished
     lead(server, settings, tmp_path / "lead", resume=True)
     assert len(server.jobs) == 2
-    assert not (tmp_path / "lead" / ENDED).exists()
+    assert not (tmp_path / "lead" / STOPPED).exists()
     assert not list(differences(numbers(tmp_path / "whole"), numbers(tmp_path / "lead")))
-    assert end_run(folder, raises(AssertionError)).finished  # and the server is not even asked
+    assert stop_submissions(folder, raises(AssertionError)).finished  # and nobody asks
 
 
 def test_a_lead_that_submits_while_the_run_is_ended_takes_it_back(
@@ -332,7 +334,7 @@ def test_a_lead_that_submits_while_the_run_is_ended_takes_it_back(
     taken = server.submit
 
     def ended_meanwhile(folder: Path) -> str:
-        end_run(RunFolder(tmp_path / "lead"), lambda: server)
+        stop_submissions(RunFolder(tmp_path / "lead"), lambda: server)
         return taken(folder)
 
     monkeypatch.setattr(server, "submit", ended_meanwhile)
@@ -374,10 +376,10 @@ def test_a_run_that_failed_is_resumed_while_the_server_still_clears_up(
         looks.append(job)
         return "RUNNING" if len(looks) < 4 else Server.status(server, job)
 
-    def told(job: str, since: int) -> dict[str, Any] | None:
-        return None if len(looks) < 4 else Server.told(server, job, since)
+    def events(job: str, since: int) -> dict[str, Any] | None:
+        return None if len(looks) < 4 else Server.events(server, job, since)
 
-    server.status, server.told = status, told  # type: ignore[method-assign]
+    server.status, server.events = status, events  # type: ignore[method-assign]
     assert lead(server, settings, tmp_path / "lead", resume=True).rounds == 2
     assert len(server.jobs) == 2
 
@@ -399,6 +401,6 @@ def test_a_folder_is_never_taken_twice_and_another_is_not_resumed(
     lead(server, settings, tmp_path / "lead")
     with pytest.raises(RunError, match="already a run in this folder"):
         lead(server, settings, tmp_path / "lead")
-    (tmp_path / "lead" / NOTES).write_text("{}")
+    (tmp_path / "lead" / RECORD).write_text("{}")
     with pytest.raises(RunError, match="not the folder of a run over real sites"):
         lead(server, settings, tmp_path / "lead", resume=True)

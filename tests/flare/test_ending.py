@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
 from typer.testing import CliRunner
 
 from confide.cli.verbs import app
 from confide.errors import EngineError, RunError
-from confide.flare import lead as ending
-from confide.flare.lead import ENDED, GONE, NOTES, end_run
+from confide.flare.nvidia import lead as ending
+from confide.flare.nvidia.lead import GONE, RECORD, STOPPED, stop_submissions
 from confide.runs.folder import RunFolder
 
 
@@ -43,7 +46,7 @@ class Server:
 @pytest.fixture
 def folder(tmp_path: Path) -> RunFolder:
     notes = {"run": "trial-1", "sites": ["a"], "submissions": [], "version": "0"}
-    (tmp_path / NOTES).write_text(json.dumps(notes))
+    (tmp_path / RECORD).write_text(json.dumps(notes))
     return RunFolder(tmp_path)
 
 
@@ -61,10 +64,10 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[float]]:
 
 
 def ended(folder: RunFolder, server: Any) -> bool:
-    found = end_run(folder, lambda: server)
+    found = stop_submissions(folder, lambda: server)
     assert server.closed == 1
     assert (found.run, found.folder) == ("trial-1", folder.path)
-    assert (folder.path / ENDED).exists()
+    assert (folder.path / STOPPED).exists()
     return found.stopped
 
 
@@ -101,7 +104,7 @@ def test_what_a_server_lost_is_ended_too(folder: RunFolder) -> None:
 def test_it_does_not_wait_for_ever(folder: RunFolder, clock: list[float]) -> None:
     server = Server(a=["RUNNING"])
     with pytest.raises(EngineError, match="has not done so yet; got RUNNING"):
-        end_run(folder, lambda: server)
+        stop_submissions(folder, lambda: server)
     assert server.closed == 1
     assert clock[0] <= ending.WITHIN + 2 * ending.AGAIN
     assert len(server.asked) > 10
@@ -114,27 +117,26 @@ def test_a_server_that_is_away_is_no_way_around(folder: RunFolder) -> None:
         raise EngineError("the server cannot be reached with this kit")
 
     with pytest.raises(EngineError, match="cannot be reached"):
-        end_run(folder, away)
-    assert (folder.path / ENDED).exists()
+        stop_submissions(folder, away)
+    assert (folder.path / STOPPED).exists()
     assert ended(folder, Server(a=["RUNNING", "FINISHED:ABORTED"])) is True
 
 
 def test_there_must_be_a_run(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no run over real sites in this folder.*--out"):
-        end_run(RunFolder(tmp_path), Server)
+        stop_submissions(RunFolder(tmp_path), Server)
     assert not list(tmp_path.iterdir())
-    (tmp_path / NOTES).write_text("{}")
+    (tmp_path / RECORD).write_text("{}")
     with pytest.raises(RunError, match="not the folder of a run over real sites"):
-        end_run(RunFolder(tmp_path), Server)
+        stop_submissions(RunFolder(tmp_path), Server)
 
 
 def test_the_verb_says_what_came_of_it(
     folder: RunFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lead = pytest.importorskip("confide.flare.nvidia.lead", reason="needs NVIDIA FLARE")
     servers = iter([Server(a=["RUNNING", "FINISHED:ABORTED"]), Server(a=["FINISHED:ABORTED"])])
-    monkeypatch.setattr(lead, "LeadSession", lambda kit: next(servers))
-    monkeypatch.setattr(lead, "open_kit", lambda path, kind: None)
+    monkeypatch.setattr(ending, "LeadSession", lambda kit: next(servers))
+    monkeypatch.setattr(ending, "open_kit", lambda path, kind: None)
     settings = tmp_path / "settings.toml"
     settings.write_text('method = "fedavg"\n')
     words = ["coordinate", str(settings), "--kit", "kit", "--out", str(folder.path), "--end"]
@@ -156,6 +158,6 @@ def test_the_verb_says_what_came_of_it(
     assert code == 0 and text.startswith("nothing to end: trial-1 is finished")
     code, text = said("--resume")
     assert code == 2 and "--end and --resume exclude each other" in text
-    (folder.path / NOTES).unlink()
+    (folder.path / RECORD).unlink()
     code, text = said()
     assert code == 2 and "folder to end" in text

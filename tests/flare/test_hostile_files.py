@@ -22,10 +22,10 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from cases import each
 from confide.errors import ConfideError, KitError, RunError
 from confide.files import MOST_JSON
-from confide.flare import agreements, lead
+from confide.flare import agreements
 from confide.flare.agreements import COUNT_FILE
 from confide.flare.kit import Kit, expires
-from confide.flare.nvidia import cleanup, consortium, processes
+from confide.flare.nvidia import cleanup, consortium, lead, processes
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.nvidia.processes import REVOKED, revoked
 from confide.flare.peers import Pins, archive, place_of, renew
@@ -50,7 +50,11 @@ def _vouched(kit: Kit) -> bool:
 
 DOORS: dict[str, tuple[str, Callable[[Path, Kit], Any], Any]] = {
     "peers": ("peers.json", lambda path, kit: Pins(path).read(), KitError),
-    "notes": (lead.NOTES, lambda path, kit: lead.read(RunFolder(path.parent)), RunError),
+    "notes": (
+        lead.RECORD,
+        lambda path, kit: lead.LeadRecord.read(RunFolder(path.parent)),
+        RunError,
+    ),
     "card": ("kit/identity/card.json", lambda path, kit: place_of(kit), KitError),
     "certificate": ("kit/startup/client.crt", lambda path, kit: expires(kit), KitError),
     "place": ("kit/startup/client.crt", lambda path, kit: place_of(kit), KitError),

@@ -27,7 +27,7 @@ from confide.errors import EngineError, GuardError, SettingsError
 from confide.federation.failures import Failure
 from confide.federation.messages import decode, encode
 from confide.files import LONGEST_NAME, inside, plain_name
-from confide.flare import lead
+from confide.flare import joining
 from confide.flare.joining import (
     JOIN,
     Join,
@@ -42,7 +42,7 @@ from confide.flare.kit import MOST_SITES, Kit, check_order
 from confide.flare.nvidia import cleanup
 from confide.flare.nvidia.components import COLLECTED, ConfideController
 from confide.flare.nvidia.consortium import create_consortium
-from confide.flare.nvidia.lead import _named, coordinate
+from confide.flare.nvidia.lead import _names, coordinate_run
 from confide.flare.server import Conductor
 from confide.flare.site import SiteHome
 from confide.settings import Settings, dump, parse
@@ -221,8 +221,7 @@ def _submission_that_the_server_holds(place: Place, name: Any) -> None:
 
 
 def _name_in_what_the_server_lists(place: Place, name: Any) -> None:
-    assert _named({"job_id": name}, "job_id") is None
-    assert _named(name, "job_id") is None
+    assert _names([{"job_id": name}, name], "job_id") == []
 
 
 def _event(place: Place, name: Any) -> None:
@@ -256,7 +255,7 @@ def _downloaded_file(place: Place, name: Any) -> None:
         (source / "checkpoints" / name).write_text(SECRET)
         (source / "alone" / name).mkdir(parents=True, exist_ok=True)
         (source / "alone" / name / "result.json").write_text(SECRET)
-    lead.bring_home(source, home)
+    joining.bring_home(source, home)
     assert not home.exists() or not list(home.rglob("*"))
 
 
@@ -340,7 +339,7 @@ def test_the_lead_downloads_a_fixed_list_of_files(tmp_path: Path) -> None:
     (folder / "outcome.json").symlink_to(place.outside / "outcome.json")
     (folder / "alone").symlink_to(place.outside)
     os.mkfifo(folder / "environment.pipe")
-    lead.collect(folder, tmp_path / "collected")
+    joining.collect(folder, tmp_path / "collected")
     files = {
         str(p.relative_to(tmp_path / "collected")) for p in (tmp_path / "collected").rglob("*")
     }
@@ -365,7 +364,7 @@ def test_run_folders_are_closed_to_others(tmp_path: Path) -> None:
     Conductor(
         "run-1", as_toml(place.settings), version=__version__, engine=engine, folder=server
     ).conduct(lambda event: None)
-    lead.bring_home(server, tmp_path / "lead")
+    joining.bring_home(server, tmp_path / "lead")
     folders = [server, tmp_path / "lead", tmp_path / "homes/site-1/memory/runs/run-1"]
     for folder in folders:
         for path in (folder, *folder.rglob("*")):
@@ -420,15 +419,15 @@ def test_a_lead_names_the_servers_public_files(
         seen.append(settings)
         return {}
 
-    monkeypatch.setattr("confide.flare.nvidia.lead.follow", follow)
+    monkeypatch.setattr("confide.flare.nvidia.lead.follow_run", follow)
     for name in ("set.jsonl", "more/set.jsonl"):
         (tmp_path / "s.toml").write_text('task = "re"\nmethod = "feded"\n' + text.format(name))
-        coordinate(tmp_path / "s.toml", kit=kit.path, out=tmp_path / "out")
+        coordinate_run(tmp_path / "s.toml", kit=kit.path, out=tmp_path / "out")
         assert seen[-1].public.files == (name,)
     for name in ("/srv/set.jsonl", "../set.jsonl", "$CONFIDE_DATA/set.jsonl"):
         (tmp_path / "s.toml").write_text('task = "re"\nmethod = "feded"\n' + text.format(name))
         with pytest.raises(SettingsError, match="the server's folder"):
-            coordinate(tmp_path / "s.toml", kit=kit.path, out=tmp_path / "out")
+            coordinate_run(tmp_path / "s.toml", kit=kit.path, out=tmp_path / "out")
 
 
 def test_a_server_cannot_make_a_site_open_a_folder(tmp_path: Path) -> None:

@@ -20,9 +20,9 @@ from confide.federation.events import Event
 from confide.flare import kit as service
 from confide.flare import kit as startup
 from confide.flare.kit import Kit, expires
-from confide.flare.lead import LOST
 from confide.flare.nvidia import consortium as members
 from confide.flare.nvidia.consortium import renew_kit
+from confide.flare.nvidia.lead import LOST
 from confide.flare.nvidia.processes import status
 from confide.runs.run import run
 from contract.corpus import tiny

@@ -44,9 +44,9 @@ import shutil
 shutil.move = lambda *given: kill()  # FLARE has the run in the kit, and moves it
 """,
     "copied": """
-from confide.flare import lead
-copy, left = lead.shutil.copyfile, [None] * 3
-lead.shutil.copyfile = lambda *given: (copy(*given), left.pop() if left else kill())
+from confide.flare import joining
+copy, left = joining.shutil.copyfile, [None] * 3
+joining.shutil.copyfile = lambda *given: (copy(*given), left.pop() if left else kill())
 """,
 }
 """How the lead's process is made to kill itself, and where."""

@@ -13,7 +13,7 @@ import pytest
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
 
-from confide.flare.lead import ANSWERED_WITHIN, LOST
+from confide.flare.nvidia.lead import ANSWERED_WITHIN, LOST
 from confide.runs.run import run
 from contract.corpus import tiny
 from flare.ports import free_port

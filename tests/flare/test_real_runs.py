@@ -16,7 +16,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.federation.comparing import compare_ledgers
 from confide.federation.events import Event
-from confide.flare.lead import LOST
+from confide.flare.nvidia.lead import LOST
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import differences, states

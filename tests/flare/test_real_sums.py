@@ -17,8 +17,7 @@ from confide.federation.failures import Failure
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
 from confide.federation.secure.site import SUMS, Sets
-from confide.flare.lead import LOST
-from confide.flare.nvidia.lead import Coordinated
+from confide.flare.nvidia.lead import LOST, Coordinated
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
+
 from confide import __version__
 from confide.errors import FederationError, QuorumError, RunError
 from confide.federation.comparing import compare_ledgers
@@ -22,17 +24,10 @@ from confide.federation.federation import Delivery
 from confide.federation.ledger import START, read_lines
 from confide.federation.messages import decode, encode
 from confide.federation.seals import AskSeal, decode_seal, encode_seal, signed
-from confide.flare.joining import (
-    Join,
-    Order,
-    card_and_signature,
-    packed,
-    submitted,
-    wire_digest,
-    wire_of,
-)
-from confide.flare.peers import Pins, make_identity, read_identity
-from confide.flare.server import Conductor, Evidence, SignedEngine
+from confide.flare.joining import Join, Order, wire_digest, wire_of
+from confide.flare.nvidia.consortium import create_consortium
+from confide.flare.peers import Pins, make_identity, place_of, read_identity
+from confide.flare.server import Conductor, Evidence, SignedEngine, evidence_of
 from confide.flare.site import SiteHome
 from confide.methods.fedavg import Train
 from confide.runs.run import run
@@ -508,7 +503,7 @@ def joining_with(order: Order, settings: Settings) -> Any:
     def joining(self: Conductor, chosen: Settings, sites: Any) -> Join:
         wire = wire_digest(wire_of(settings.trained_by))
         return Join(
-            order.version, order.run, order.settings, list(sites), wire, "lead", packed(order)
+            order.version, order.run, order.settings, list(sites), wire, "lead", order.pack()
         )
 
     return joining
@@ -549,15 +544,23 @@ def test_a_large_ask_is_hashed_once_for_all_sites(
     assert hashed.count(max(hashed)) <= 2
 
 
-def test_a_signed_order_travels_as_one_plain_word(tmp_path: Path) -> None:
+def test_a_signed_order_travels_as_one_plain_word_and_no_other_is_taken(tmp_path: Path) -> None:
     settings = tiny(tmp_path)
     order = ordered(as_toml(settings), ["site-1"], place_in(tmp_path / "lead", "lead", "lead"))
-    word = submitted({"card": order.card, "signature": order.signature})
-    assert word.isalnum()  # FLARE resolves names in braces, and builds classes from tables
-    assert card_and_signature(word) == (order.card, order.signature)
-    for odd in ("", "zz", "7b7d", b"[]".hex(), b'{"card": 1, "signature": "x"}'.hex(), 5, None):
+    given = {"run": order.run, "settings": order.settings, "version": order.version}
+    assert Order.unpack(order.pack(), **given) == order
+    for odd in ("", "zz", "{}", "[]", '{"card": 1, "signature": "x", "sites": []}', 5, None):
         with pytest.raises(Refusal):
-            card_and_signature(odd)  # type: ignore[arg-type]
+            Order.unpack(odd, **given)  # type: ignore[arg-type]
+    made = create_consortium("trial", sites=["a"], host="localhost", out=tmp_path / "c")
+    kit = made.kit("server")
+    place_of(kit, make=True)
+    word = order.pack().encode().hex()
+    assert word.isalnum()  # FLARE resolves names in braces, and builds classes from tables
+    assert evidence_of(kit, word, sites=["site-1"], **given).order == order
+    for odd, sites in (("", ["site-1"]), ("zz", ["site-1"]), ("7b7d", ["site-1"]), (word, ["b"])):
+        with pytest.raises(FederationError, match="lead has not signed"):
+            evidence_of(kit, odd, sites=sites, **given)
 
 
 @pytest.mark.parametrize("step", ["join", "train"])

@@ -8,13 +8,17 @@ method sees these steps.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
+import re
+import shutil
 import threading
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +34,10 @@ from confide.federation.messages import Arrays, carries, decode, encode
 from confide.federation.seals import digest, is_signed_by, statement
 from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.federation.steps import Check, Step, WireRow, wire_table
-from confide.files import Tree, plain_name, write_of_run
+from confide.files import Tree, for_the_owner, inside, is_regular, plain_name, write_of_run
 from confide.flare.peers import Card, Place
 from confide.methods import Expecting, answered_in, method_named
+from confide.runs.folder import ALONE, CHECKPOINTS
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, dump
 from confide.training.encoder import is_encoder_name
@@ -135,6 +140,14 @@ LEAVE = _step("leave", Leave, Left)
 CLOSE = _step("close", Close, Closed)
 
 
+_ONLY_A_SITE = (
+    "site", "split", "key", "model.vectors", "pcnn.vectors", "data.format", "data.scheme",
+    "data.columns", "data.annotators", "data.skip_broken", "data.encoding", "data.mask_common",
+    "data.train_share", "data.canaries", "guards",
+)  # fmt: skip
+_TABLES = {"site": "[[site]]", "split": "[split]"}
+
+
 def check_suited(settings: Settings, *, where: str | None = None) -> None:
     """Raise SettingsError if settings hold what only a site may say, or would move text.
 
@@ -147,52 +160,17 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
             fix="use `confide run` for it, on text that may be in one place",
         )
     plain = Settings()
-    named = {
-        "[[site]]": bool(settings.site),
-        "[split]": settings.split is not None,
-        "key": settings.key is not None,
-        "model.vectors": settings.model.vectors is not None,
-        "pcnn.vectors": settings.pcnn.vectors is not None,
-        "data.format": settings.data.format is not None,
-        "data.scheme": settings.data.scheme is not None,
-        "data.columns": settings.data.columns is not None,
-        "data.annotators": settings.data.annotators is not None,
-        "data.skip_broken": settings.data.skip_broken,
-        "data.encoding": settings.data.encoding is not None,
-        "data.mask_common": settings.data.mask_common > 0,
-        "data.train_share": settings.data.train_share < 1,
-        "data.canaries": settings.data.canaries > 0,
-        "guards": settings.guards != plain.guards,
-    }
-    wrong = [key for key, is_there in named.items() if is_there]
+    wrong = [
+        _TABLES.get(at, at)
+        for at in _ONLY_A_SITE
+        if attrgetter(at)(settings) != attrgetter(at)(plain)
+    ]
     if wrong:
         raise SettingsError(
             f"{', '.join(wrong)}: only a site may say this, in its own file",
             where=where,
             fix="remove it from the settings of the run",
         )
-    _check_names(settings, where=where)
-
-
-def check_guards(settings: Settings, guards: Guards) -> None:
-    """Raise Refusal if a guard of a site refuses what these settings will ask of it."""
-    settled = Expecting(settings)
-    for step in answered_in(settings).values():
-        check_settled(step.ask, settled(step.name, 1), guards)
-
-
-def encoders_of(settings: Settings) -> dict[str, str]:
-    """The encoders that the settings name, by the settings' keys."""
-    named = {
-        "model.context": settings.model.context,
-        "classifier.encoder": settings.classifier.encoder,
-        "lightner.bart": settings.lightner.bart,
-    }
-    return {key: name for key, name in named.items() if name}
-
-
-def _check_names(settings: Settings, *, where: str | None) -> None:
-    """Raise SettingsError if settings name a path: no place opens a path that another one names."""
     for key, name in encoders_of(settings).items():
         if not is_encoder_name(name):
             raise SettingsError(
@@ -219,14 +197,31 @@ def _check_names(settings: Settings, *, where: str | None) -> None:
             ) from error
 
 
-def steps_of(method: str) -> tuple[Step, ...]:
+def check_guards(settings: Settings, guards: Guards) -> None:
+    """Raise Refusal if a guard of a site refuses what these settings will ask of it."""
+    settled = Expecting(settings)
+    for step in answered_in(settings).values():
+        check_settled(step.ask, settled(step.name, 1), guards)
+
+
+def encoders_of(settings: Settings) -> dict[str, str]:
+    """The encoders that the settings name, by the settings' keys."""
+    named = {
+        "model.context": settings.model.context,
+        "classifier.encoder": settings.classifier.encoder,
+        "lightner.bart": settings.lightner.bart,
+    }
+    return {key: name for key, name in named.items() if name}
+
+
+def run_steps(method: str) -> tuple[Step, ...]:
     """Every step of a run of this method over real sites. Raises SettingsError."""
     return (JOIN, *method_named(method).steps, OFFER, *EXCHANGES.values(), LEAVE, CLOSE)
 
 
 def wire_of(method: str) -> list[WireRow]:
     """The wire table of a method over real sites. Raises SettingsError."""
-    return wire_table(steps_of(method))
+    return wire_table(run_steps(method))
 
 
 def wire_digest(rows: Iterable[WireRow]) -> str:
@@ -254,6 +249,15 @@ class Order:
     card: str = ""
     signature: str = ""
 
+    @staticmethod
+    def signed_by(
+        lead: Place, run: str, settings: Settings, *, sites: Sequence[str], version: str
+    ) -> Order:
+        """An order of this lead."""
+        plain = Order(run, settings_for_sites(settings), tuple(sorted(sites)), version)
+        signature = lead.identity.sign(plain.said())
+        return replace(plain, card=lead.card.encode(), signature=signature)
+
     def said(self) -> bytes:
         """The statement that is signed."""
         return statement(
@@ -276,6 +280,25 @@ class Order:
             raise Refusal("bad-signature", "order")
         return card
 
+    def pack(self) -> str:
+        """The part of an order that travels beside its run, settings and version."""
+        said = {"sites": list(self.sites), "card": self.card, "signature": self.signature}
+        return json.dumps(said)
+
+    @staticmethod
+    def unpack(text: str, *, run: str, settings: str, version: str) -> Order:
+        """The order of which `text` is the packed part. Raises Refusal."""
+        try:
+            tree = json.loads(text)
+            sites, card, signature = tree["sites"], tree["card"], tree["signature"]
+            if not all(isinstance(one, str) for one in [*sites, card, signature]):
+                raise TypeError("text is expected")
+            order = Order(run, settings, tuple(sites), version, card, signature)
+            order.said()
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Refusal("bad-signature", "order") from error
+        return order
+
 
 def settings_for_sites(settings: Settings) -> str:
     """The settings as sites get them, without the place of the public set at the server."""
@@ -283,51 +306,62 @@ def settings_for_sites(settings: Settings) -> str:
     return dump(settings.model_copy(update={"public": public}))
 
 
-def signed_order(
-    place: Place, *, run: str, settings: Settings, sites: Sequence[str], version: str
-) -> dict[str, str]:
-    """The lead's signature of an order, as it travels with a submission: `card`, `signature`."""
-    order = Order(run, settings_for_sites(settings), tuple(sorted(sites)), version)
-    return {"card": place.card.encode(), "signature": place.identity.sign(order.said())}
+# --- Files of a run that travel
+#
+# Those that a run writes, by name, and nothing else.
+#
+# The server copies them to where FLARE collects what the lead may download; the lead takes the
+# same files, and no others, from the download.
 
 
-def submitted(signed: Mapping[str, str]) -> str:
-    """A signed order as one argument of a submission, in hex: FLARE would interpret braces."""
-    return json.dumps(dict(signed)).encode().hex()
+OUTCOME = "outcome.json"
+FILES = ("environment.json", "ledger.jsonl", OUTCOME, "result.json")
+"""The files of a run, or of one site's part of it. The result comes last, since it marks the run as
+finished. The settings do not travel: they are the lead's own."""
+_CHECKPOINT = re.compile(r"round-\d{6}\.ckpt")
 
 
-def card_and_signature(text: str) -> tuple[str, str]:
-    """The lead's card and signature in a submission. Raises Refusal if they are not there."""
-    try:
-        tree = json.loads(bytes.fromhex(text))
-        card, signature = tree["card"], tree["signature"]
-        if not (isinstance(card, str) and isinstance(signature, str) and signature):
-            raise TypeError("text is expected")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Refusal("bad-signature", "order") from error
-    return card, signature
+def carried(folder: Path) -> Iterator[tuple[str, ...]]:
+    """The files of this run that travel, as names below the folder, the result last."""
+    for part in (*((ALONE, site) for site in _plain_names(folder / ALONE)), ()):
+        own = folder.joinpath(*part)
+        for name in _plain_names(own / CHECKPOINTS):
+            if _CHECKPOINT.fullmatch(name) and is_regular(own / CHECKPOINTS / name):
+                yield (*part, CHECKPOINTS, name)
+        yield from ((*part, name) for name in FILES if is_regular(own / name))
 
 
-def packed(order: Order) -> str:
-    """The part of an order that a `Join` has no other field for; "" if it is not signed."""
-    if not order.signature:
-        return ""
-    said = {"sites": list(order.sites), "card": order.card, "signature": order.signature}
-    return json.dumps(said)
+def collect(folder: Path, into: Path) -> None:
+    """Copy the files of a run that travel, readable by their owner only."""
+    with for_the_owner():
+        for names in carried(folder):
+            place = inside(into, *names)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            fresh = place.with_name(f"{place.name}.new")
+            shutil.copyfile(inside(folder, *names), fresh)
+            fresh.replace(place)
 
 
-def unpacked(text: str, *, run: str, settings: str, version: str) -> Order:
-    """The order that a `Join` with these fields passes on. Raises Refusal."""
-    try:
-        tree = json.loads(text)
-        sites, card, signature = tree["sites"], tree["card"], tree["signature"]
-        if not all(isinstance(one, str) for one in [*sites, card, signature]):
-            raise TypeError("text is expected")
-        order = Order(run, settings, tuple(sites), version, card, signature)
-        order.said()
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise Refusal("bad-signature", "order") from error
-    return order
+def bring_home(source: Path, target: Path) -> None:
+    """Copy a downloaded run into its folder, each file whole or not at all.
+
+    Earlier checkpoints that the download lacks are deleted: the run keeps its last and its best.
+    """
+    new = set(carried(source))
+    for names in carried(target):
+        if CHECKPOINTS in names and names not in new and (source / Path(*names).parent).is_dir():
+            inside(target, *names).unlink()
+    collect(source, target)
+
+
+def _plain_names(folder: Path) -> list[str]:
+    """The plain names in a folder; none if it is a link."""
+    found = []
+    if folder.is_dir() and not folder.is_symlink():
+        for path in sorted(folder.iterdir()):
+            with contextlib.suppress(GuardError):
+                found.append(inside(folder, path.name).name)
+    return found
 
 
 # --- Events for the lead
@@ -339,7 +373,6 @@ def unpacked(text: str, *, run: str, settings: str, version: str) -> Order:
 
 
 TOPIC = "confide"
-OUTCOME = "outcome.json"
 MOST_HEARD = 100_000
 """The most bytes of an outcome that are read."""
 _KEPT = 2000

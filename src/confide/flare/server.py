@@ -47,10 +47,8 @@ from confide.flare.joining import (
     Join,
     Joined,
     Order,
-    card_and_signature,
     check_suited,
     leaving,
-    packed,
     settings_for_sites,
     wire_digest,
     wire_of,
@@ -142,18 +140,20 @@ def evidence_of(
     KeyFileError, KitError, FederationError.
     """
     try:
-        card, signature = card_and_signature(lead)
-    except Refusal as error:
-        raise FederationError(
-            "the lead has not signed its order",
-            fix="install the same version of confide everywhere, and submit the run again",
-        ) from error
-    try:
         tree = parse_toml(settings)
     except SettingsError as error:
         raise FederationError(f"the settings of the run cannot be read: {error.what}") from error
     plain = settings_for_sites(parse(tree))
-    order = Order(run, plain, tuple(sorted(sites)), version, card, signature)
+    try:
+        packed = bytes.fromhex(lead).decode()
+        order = Order.unpack(packed, run=run, settings=plain, version=version)
+    except (Refusal, ValueError) as error:
+        raise FederationError(
+            "the lead has not signed its order",
+            fix="install the same version of confide everywhere, and submit the run again",
+        ) from error
+    if order.sites != tuple(sorted(sites)):
+        raise FederationError("the lead has not signed an order of these sites")
     return Evidence(place_of(kit), order)
 
 
@@ -457,7 +457,7 @@ class Conductor:
             sites=list(sites),
             wire=wire_digest(wire_of(settings.trained_by)),
             lead=self._evidence.order.lead().name if self._evidence else self._lead,
-            order=packed(self._evidence.order) if self._evidence else "",
+            order=self._evidence.order.pack() if self._evidence else "",
         )
 
     def _leave(self, federation: Federation, outcome: Outcome, *, sites: list[str]) -> None:

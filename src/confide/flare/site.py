@@ -78,7 +78,6 @@ from confide.flare.joining import (
     check_guards,
     check_suited,
     state_in,
-    unpacked,
 )
 from confide.flare.kit import SERVER
 from confide.flare.peers import Card, Place
@@ -663,7 +662,7 @@ class SignedHome:
             ask = decode(Join, data)
         except MessageError as error:
             raise Refusal("bad-ask") from error
-        order = unpacked(ask.order, run=ask.run, settings=ask.settings, version=ask.version)
+        order = Order.unpack(ask.order, run=ask.run, settings=ask.settings, version=ask.version)
         lead = order.lead()
         fits = {
             "run": ask.run == asked.run,

@@ -25,7 +25,7 @@ from confide.flare.agreements import (
     with_bounds,
     write_agreements,
 )
-from confide.flare.joining import check_guards, check_suited, steps_of, wire_digest, wire_of
+from confide.flare.joining import check_guards, check_suited, run_steps, wire_digest, wire_of
 from confide.flare.kit import Kit
 from confide.flare.peers import place_of
 from confide.flare.site import check_home
@@ -124,7 +124,7 @@ def agree(
     The count of runs starts again. Raises SettingsError, KitError, RunError.
     """
     method = method_named(method).name
-    known = [step.name for step in steps_of(method)]
+    known = [step.name for step in run_steps(method)]
     for step in steps:
         if step not in known:
             raise SettingsError(f"{method} has no step {step!r}", fix=nearest(step, known))

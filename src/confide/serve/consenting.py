@@ -22,7 +22,7 @@ from starlette.routing import Route
 from confide.errors import ConfideError, SettingsError, printable
 from confide.flare import sitekit, standing
 from confide.flare.agreements import Line
-from confide.flare.joining import steps_of
+from confide.flare.joining import run_steps
 from confide.flare.kit import Kit, open_kit
 from confide.flare.sitekit import Consent
 from confide.methods import METHODS
@@ -139,7 +139,7 @@ def steps_in(form: Mapping[str, str], method: str) -> list[str]:
 
     Raises SettingsError if none is.
     """
-    known = [step.name for step in steps_of(method)]
+    known = [step.name for step in run_steps(method)]
     ticked = [name for name in known if STEP + name in form]
     if not ticked:
         raise SettingsError("no step is ticked", fix="tick the steps to agree to, or withdraw")
@@ -154,7 +154,7 @@ def offered(found: Consent, sent: Mapping[str, str]) -> Offer:
         Field(line, _kind(line.asked), sent.get(BOUND + line.name, _value(line.asked)))
         for line in found.lines
     ]
-    known = [step.name for step in steps_of(found.method)]
+    known = [step.name for step in run_steps(found.method)]
     ticked = [name for name in known if STEP + name in sent] if sent else found.steps or known
     return Offer(found, tuple(fields), tuple((name, name in ticked) for name in known))
 

@@ -27,9 +27,8 @@ from confide.federation.failures import failure_from
 from confide.federation.messages import encode
 from confide.files import Tree, inside, private_folder
 from confide.flare.agreements import SITE_FILE
-from confide.flare.joining import OUTCOME, TOPIC, Bulletin
+from confide.flare.joining import OUTCOME, TOPIC, Bulletin, collect
 from confide.flare.kit import SERVER, check_order, open_kit
-from confide.flare.lead import collect
 from confide.flare.nvidia import service
 from confide.flare.nvidia.engine import (
     FlareEngine,

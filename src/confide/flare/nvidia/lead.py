@@ -1,15 +1,21 @@
-"""The lead's public functions and its session: start a run over real sites, or end one."""
+"""The lead's side: submit a run to real sites, follow it, resubmit it, or stop it.
+
+The run's folder at the lead is like that of `confide run`, without what belongs to the sites, and
+with the lead's record of it, `coordinate.json`, from which it can continue after a crash.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import secrets
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
 from nvflare.fuel.flare_api.api_spec import (
     InternalError,
@@ -20,175 +26,65 @@ from nvflare.fuel.flare_api.api_spec import (
 )
 from nvflare.fuel.flare_api.flare_api import Session
 
-from confide.errors import EngineError, GuardError, printable
-from confide.federation.events import Watcher
-from confide.files import Tree, plain_name
-from confide.flare.joining import TOPIC, check_suited, heard_told
-from confide.flare.kit import Kit, expiry_message, open_kit
-from confide.flare.lead import GONE, RUNNING, Ending, end_run, follow
-from confide.flare.peers import place_of
+from confide.errors import EngineError, GuardError, RunError, SettingsError, printable
+from confide.federation.combining import NEEDED
+from confide.federation.events import Event, Watcher, unwatched
+from confide.files import Tree, for_the_owner, is_regular, json_of, opened, plain_name, text_of
+from confide.flare import joining
+from confide.flare.kit import CLASSES, Kit, expiry_message, open_kit
+from confide.flare.peers import Place, place_of
+from confide.methods import method_of
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
-from confide.settings import Settings, load
+from confide.runs.run import LANES
+from confide.runs.standing import ended, rounds_after, started
+from confide.settings import REFERENCES, Settings, dump, load
+from confide.version import __version__
 
-# --- The lead's session with the server
-#
-# It uses NVIDIA FLARE's Python API.
+RECORD = "coordinate.json"
+"""The lead's record of a run: its name, its sites, its submissions."""
+STOPPED = "ended.txt"
+"""Beside the record if the run was stopped; the next `--resume` deletes it. It is a file of its own
+so that the process that follows the run and the one that stops it never write the same file."""
+RUNNING, FINISHED, OF_ITSELF, GONE = "RUNNING", "FINISHED", "COMPLETED", "FINISHED:LOST"
+"""The status of a submission, in FLARE's words. An ended one begins with `FINISHED`, and ends with
+`COMPLETED` if nobody stopped it. `GONE`: the server calls it running but does not run it."""
+ATTEMPTS = 5
+"""Submissions without a new checkpoint before we give up."""
+ANSWERED_WITHIN = 30.0
+"""Seconds without any part of an ask before a site asks again for what a broken network lost.
+However long an ask is, its parts are small (`processes.LINK`)."""
+SENT_WITHIN = 60.0
+"""Seconds before a site resends a reply that got lost: enough for the 1 MiB still under way when
+the last part was handed over, and for the server to take it."""
+LOST = "the engine lost the run; submitted again"
 
 
-T = TypeVar("T")
+@dataclass
+class LeadRecord:
+    """A run over real sites as its lead knows it."""
 
-logging.getLogger("nvflare").addHandler(logging.NullHandler())  # or Python prints its warnings
-_PATIENCE = 120.0
-"""Seconds that the lead waits for a server that went away."""
-_CLEARING = 30.0
-"""Seconds that the server takes to clean up after a run, while it still calls it running."""
+    run: str
+    sites: list[str]
+    submissions: list[str]
+    version: str = __version__
 
-
-class LeadSession:
-    """The lead's session with the server; reconnects if the connection is lost."""
-
-    def __init__(self, kit: Kit, *, timeout: float = 20.0) -> None:
-        self._kit = kit
-        self._session = _connected(kit, timeout)
-        self._missed: float | None = None
-
-    def connected(self) -> list[str]:
-        """The sites that the server sees, sorted."""
-        meta = self._do(lambda session: session.check_status("server"))
-        named = [_named(row, "client_name") for row in meta.get("clients", ())]
-        return sorted(name for name in named if name)
-
-    def submit(self, folder: Path) -> str:
-        """Hand in a submission; its id. Raises EngineError if the server refuses it."""
-        token = secrets.token_hex(16)  # over a bad connection it is still submitted only once
-        said = self._do(lambda session: session.submit_job(str(folder), token))
-        return plain_name(said, "a submission")
-
-    def submissions(self, run: str) -> list[str]:
-        """The run's submissions that the server knows, the oldest first."""
-        rows = self._do(lambda session: session.list_jobs(name_prefix=run))
-        found = [_named(row, "job_id") for row in rows if row.get("job_name") == run]
-        return [name for name in found if name]
-
-    def stop(self, submission: str) -> None:
-        """Ask the server to end one, there and at the sites; `status` says when it has."""
+    @staticmethod
+    def read(folder: RunFolder) -> LeadRecord:
+        """The record in a run's folder. Raises RunError if there is none."""
         try:
-            self._do(lambda session: session.abort_job(submission))
-        except EngineError as error:
-            if not isinstance(error.__cause__, InternalError | JobNotFound | JobNotRunning):
-                raise  # the others mean that it is not running yet, or no longer
+            return LeadRecord(**json_of(text_of(folder.path / RECORD)))
+        except (OSError, ValueError, TypeError) as error:
+            raise RunError(
+                "this is not the folder of a run over real sites",
+                where=str(folder.path),
+                expected=f"a readable {RECORD}, written by `confide coordinate`",
+            ) from error
 
-    def status(self, submission: str) -> str:
-        """Its status; `GONE` if the server calls it running but does not run it.
-
-        A restarted server never looks at what was running before.
-        """
-        meta = self._do(lambda session: session.get_job_meta(submission))
-        status = printable(meta.get("status", ""))
-        if status != RUNNING or submission in self._running():
-            self._missed = None
-            return status
-        self._missed = self._missed or time.monotonic()
-        return GONE if time.monotonic() - self._missed > _CLEARING else status
-
-    def _running(self) -> list[str]:
-        meta = self._do(lambda session: session.check_status("server"))
-        return [name for row in meta.get("jobs", ()) if (name := _named(row, "job_id"))]
-
-    def told(self, submission: str, since: int) -> Tree | None:
-        """The run's events after `since`, and its state; None while it is not running."""
-        try:
-            said = self._session.do_app_command(submission, TOPIC, {"since": since})
-        except Exception:
-            return None  # the status tells more
-        return heard_told(said, since)
-
-    def download(self, submission: str, to: Path) -> Path | None:
-        """The folder that an ended one left; None if there is none."""
-        try:
-            found = self._do(lambda session: session.download_job_result(submission, str(to)))
-        except EngineError:
-            return None
-        return Path(found) if found else None
-
-    def close(self) -> None:
-        """End the session; ignores failures."""
-        try:
-            self._session.close()
-        except Exception:
-            return
-
-    def _do(self, what: Callable[[Session], T]) -> T:
-        """Ask the server; if the connection is lost, reconnect for a while. Raises EngineError."""
-        give_up = time.monotonic() + _PATIENCE
-        while True:
-            try:
-                return what(self._session)
-            except (NoConnection, SessionClosed) as error:
-                if time.monotonic() > give_up:
-                    raise _unreachable(self._kit) from error
-                self._again()
-            except (JobNotFound, JobNotRunning) as error:
-                raise EngineError(
-                    "the server does not know this submission",
-                    got=printable(error),
-                    fix="start the run again, without --resume",
-                ) from error
-            except Exception as error:
-                raise EngineError(
-                    f"the server refused: {type(error).__name__}: {printable(error)}",
-                    where=f"{self._kit.host}:{self._kit.port}",
-                ) from error
-
-    def _again(self) -> None:
-        self.close()
-        time.sleep(2.0)
-        try:
-            self._session = _connected(self._kit, 10.0)
-        except EngineError:
-            return
-
-
-def _named(row: Tree, key: str) -> str | None:
-    """A name in a row of the server's lists; None if it is not a proper name."""
-    try:
-        return plain_name(row[key], key)
-    except (GuardError, LookupError, TypeError):
-        return None
-
-
-def _connected(kit: Kit, timeout: float) -> Session:
-    """A FLARE session that prints nothing. Raises EngineError if it cannot connect."""
-    try:
-        session = Session(str(kit.user), str(kit.path))
-        session.api._print_hci = _say_nothing
-    except Exception as error:
-        raise _unreachable(kit) from error
-    try:
-        session.try_connect(timeout)
-    except Exception as error:
-        with contextlib.suppress(Exception):
-            session.close()
-        raise _unreachable(kit) from error
-    return session
-
-
-def _say_nothing(message: str) -> None:
-    """Replace FLARE's `print`."""
-
-
-def _unreachable(kit: Kit) -> EngineError:
-    said = expiry_message(kit)
-    return EngineError(
-        said or "the server cannot be reached with this kit",
-        where=f"{kit.host}:{kit.port}",
-        fix=None
-        if said
-        else "start it with `confide server start`, open its port, and check that the kit is from"
-        " the same consortium",
-    )
+    def write(self, folder: RunFolder) -> None:
+        """Write the record, whole or not at all."""
+        folder.write(RECORD, vars(self))
 
 
 @dataclass(frozen=True)
@@ -199,7 +95,7 @@ class Coordinated:
     result: Result
 
 
-def coordinate(
+def coordinate_run(
     settings: str | Path,
     *,
     kit: Path,
@@ -224,7 +120,7 @@ def coordinate(
     """
     chosen, name, folder = _chosen(settings, overrides, out=out)
     held = open_kit(kit, "lead")
-    result = follow(
+    result = follow_run(
         chosen,
         name,
         lambda: LeadSession(held),
@@ -237,38 +133,521 @@ def coordinate(
     return Coordinated(folder, result)
 
 
-def end(
+@dataclass(frozen=True)
+class StoppedRun:
+    """The outcome of a stop: `stopped` if something was running, `finished` if it is complete.
+
+    `folder` is the lead's, and `run` the name of the run at the server and at every site.
+    """
+
+    folder: Path
+    run: str
+    stopped: bool
+    finished: bool
+
+
+def stop_run(
     settings: str | Path, *, kit: Path, overrides: Sequence[str] = (), out: Path | None = None
-) -> Ending:
+) -> StoppedRun:
     """Stop a run over real sites early, at the server and at the sites.
 
     Takes the arguments that the run was started with. Checkpoints and the sites' memory are kept,
-    and `coordinate(…, resume=True)` continues from there. Ending a run twice is not an error.
+    and `coordinate_run(…, resume=True)` continues from there. Stopping a run twice is not an error.
 
     Raises SettingsError, KitError, RunError (no run in the folder), EngineError (the server cannot
     be reached, or does not end the run).
     """
     _, _, folder = _chosen(settings, overrides, out=out)
     held = open_kit(kit, "lead")
-    return end_run(RunFolder(folder), lambda: LeadSession(held))
-
-
-def _from_the_servers(settings: Settings, folder: Path) -> Settings:
-    """The settings with their public files as written in the file, relative to the server's folder.
-
-    Loading made them paths below `folder`, where the settings file lies.
-    """
-    files = tuple(path.removeprefix(f"{folder}/") for path in settings.public.files)
-    public = settings.public.model_copy(update={"files": files})
-    return settings.model_copy(update={"public": public})
+    return stop_submissions(RunFolder(folder), lambda: LeadSession(held))
 
 
 def _chosen(
     settings: str | Path, overrides: Sequence[str], *, out: Path | None
 ) -> tuple[Settings, str, Path]:
-    """The settings of a run, its name, and its folder at the lead."""
+    """The settings of a run, its name, and its folder at the lead.
+
+    Public files are named relative to the server's folder: loading made them paths below the folder
+    of the settings file.
+    """
     path = settings_file(settings)
-    chosen = _from_the_servers(load(path, overrides), path.parent.resolve())
-    check_suited(chosen, where=str(path))
+    chosen, here = load(path, overrides), path.parent.resolve()
+    files = tuple(one.removeprefix(f"{here}/") for one in chosen.public.files)
+    public = chosen.public.model_copy(update={"files": files})
+    chosen = chosen.model_copy(update={"public": public})
+    joining.check_suited(chosen, where=str(path))
     name = chosen.name or path.stem
     return chosen, name, out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"
+
+
+# --- The lead's session with the server
+#
+# It uses NVIDIA FLARE's Python API.
+
+
+logging.getLogger("nvflare").addHandler(logging.NullHandler())  # or Python prints its warnings
+_PATIENCE = 120.0
+"""Seconds that the lead waits for a server that went away."""
+_CLEANUP = 30.0
+"""Seconds that the server takes to clean up after a run, while it still calls it running."""
+
+
+class LeadSession:
+    """The lead's session with the server; reconnects if the connection is lost."""
+
+    def __init__(self, kit: Kit, *, timeout: float = 20.0) -> None:
+        self._kit = kit
+        self._session = _connected(kit, timeout)
+        self._missed: float | None = None
+
+    def connected(self) -> list[str]:
+        """The sites that the server sees, sorted."""
+        meta = self._do(lambda session: session.check_status("server"))
+        return sorted(_names(meta.get("clients", ()), "client_name"))
+
+    def submit(self, folder: Path) -> str:
+        """Hand in a submission; its id. Raises EngineError if the server refuses it."""
+        token = secrets.token_hex(16)  # over a bad connection it is still submitted only once
+        said = self._do(lambda session: session.submit_job(str(folder), token))
+        return plain_name(said, "a submission")
+
+    def submissions(self, run: str) -> list[str]:
+        """The run's submissions that the server knows, the oldest first."""
+        rows = self._do(lambda session: session.list_jobs(name_prefix=run))
+        return _names([row for row in rows if row.get("job_name") == run], "job_id")
+
+    def stop(self, submission: str) -> None:
+        """Ask the server to end one, there and at the sites; `status` says when it has."""
+        try:
+            self._do(lambda session: session.abort_job(submission))
+        except EngineError as error:
+            if not isinstance(error.__cause__, InternalError | JobNotFound | JobNotRunning):
+                raise  # the others mean that it is not running yet, or no longer
+
+    def status(self, submission: str) -> str:
+        """Its status; `GONE` if the server calls it running but does not run it.
+
+        A restarted server never looks at what was running before.
+        """
+        meta = self._do(lambda session: session.get_job_meta(submission))
+        status = printable(meta.get("status", ""))
+        if status == RUNNING:
+            now = self._do(lambda session: session.check_status("server"))
+            if submission not in _names(now.get("jobs", ()), "job_id"):
+                self._missed = self._missed or time.monotonic()
+                return GONE if time.monotonic() - self._missed > _CLEANUP else status
+        self._missed = None
+        return status
+
+    def events(self, submission: str, since: int) -> Tree | None:
+        """The run's events after `since`, and its state; None while it is not running."""
+        try:
+            said = self._session.do_app_command(submission, joining.TOPIC, {"since": since})
+        except Exception:
+            return None  # the status tells more
+        return joining.heard_told(said, since)
+
+    def download(self, submission: str, to: Path) -> Path | None:
+        """The folder that an ended one left; None if there is none."""
+        try:
+            found = self._do(lambda session: session.download_job_result(submission, str(to)))
+        except EngineError:
+            return None
+        return Path(found) if found else None
+
+    def close(self) -> None:
+        """End the session; ignores failures."""
+        with contextlib.suppress(Exception):
+            self._session.close()
+
+    def _do(self, what: Callable[[Session], Any]) -> Any:
+        """Ask the server; if the connection is lost, reconnect for a while. Raises EngineError."""
+        give_up = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                return what(self._session)
+            except (NoConnection, SessionClosed) as error:
+                if time.monotonic() > give_up:
+                    raise _unreachable(self._kit) from error
+                self.close()
+                time.sleep(2.0)
+                with contextlib.suppress(EngineError):
+                    self._session = _connected(self._kit, 10.0)
+            except (JobNotFound, JobNotRunning) as error:
+                raise EngineError(
+                    "the server does not know this submission",
+                    got=printable(error),
+                    fix="start the run again, without --resume",
+                ) from error
+            except Exception as error:
+                raise EngineError(
+                    f"the server refused: {type(error).__name__}: {printable(error)}",
+                    where=f"{self._kit.host}:{self._kit.port}",
+                ) from error
+
+
+def _names(rows: Sequence[Tree], key: str) -> list[str]:
+    """The proper names in rows of the server's lists."""
+    found = []
+    for row in rows:
+        with contextlib.suppress(GuardError, LookupError, TypeError):
+            found.append(plain_name(row[key], key))
+    return found
+
+
+def _connected(kit: Kit, timeout: float) -> Session:
+    """A FLARE session that prints nothing. Raises EngineError if it cannot connect."""
+    session: Any = None
+    try:
+        session = Session(str(kit.user), str(kit.path))
+        session.api._print_hci = lambda message: None
+        session.try_connect(timeout)
+    except Exception as error:
+        with contextlib.suppress(Exception):
+            session.close()
+        raise _unreachable(kit) from error
+    return session
+
+
+def _unreachable(kit: Kit) -> EngineError:
+    expired = expiry_message(kit)
+    fix = (
+        "start it with `confide server start`, open its port, and check that the kit is from"
+        " the same consortium"
+    )
+    return EngineError(
+        expired or "the server cannot be reached with this kit",
+        where=f"{kit.host}:{kit.port}",
+        fix=None if expired else fix,
+    )
+
+
+# --- A run over as many submissions as it takes
+
+
+@for_the_owner()
+def follow_run(
+    settings: Settings,
+    name: str,
+    connect: Callable[[], LeadSession],
+    *,
+    out: Path,
+    sites: Sequence[str] = (),
+    resume: bool = False,
+    on_event: Watcher | None = None,
+    place: Place | None = None,
+) -> Result:
+    """Run `settings` over real sites; the content of result.json.
+
+    Args:
+        settings: those of the run, suited to real sites (`joining.check_suited`).
+        name: the name of the run.
+        connect: opens a session with the server.
+        out: the run's folder at the lead.
+        sites: the sites that take part; all that are connected, if none is named.
+        resume: continue the run in that folder.
+        on_event: is told what happens.
+        place: signs the order; over real sites the server takes only signed ones.
+
+    Raises SettingsError, RunError, and EngineError with the reason if the run cannot continue.
+    """
+    method_of(settings)(settings)
+    folder = RunFolder(out)
+    if settings.federation.sums is not None:
+        folder.check(settings, resume=resume)
+    session = connect()
+    try:
+        connected = session.connected()
+        settings = with_sums(settings, len(sites or connected))
+        folder.check(settings, resume=resume)
+        missing = sorted(set(sites) - set(connected))
+        if not resume and (missing or not connected):
+            raise EngineError(
+                f"not connected: {', '.join(missing)}" if missing else "no site is connected",
+                expected=", ".join(sites) or "at least one site",
+                got=", ".join(connected) or "none",
+                fix="at the site, `confide site status` says why; `confide site start` starts it",
+            )
+        with folder.writing(settings, resume=resume):
+            if resume:
+                record = LeadRecord.read(folder)
+                (folder.path / STOPPED).unlink(missing_ok=True)
+            else:
+                record = LeadRecord(_run_name(settings, name), sorted(sites) or connected, [])
+                record.write(folder)  # the settings come last: with them the folder is taken
+                folder.write("settings.toml", dump(settings))
+            watch = on_event or unwatched
+            return _Following(settings, folder, record, session, watch, place).to_its_end()
+    finally:
+        session.close()
+
+
+def with_sums(settings: Settings, sites: int) -> Settings:
+    """The settings, with how replies are summed: masked, unless they say or ask for otherwise.
+
+    Fewer than three sites cannot mask, and neither can rules that look at single replies or draw
+    the sites of a round. Raises SettingsError if masks and `federation.up` do not go together.
+    """
+    own = settings.federation
+    looks = own.combine != "mean" or own.most_norm is not None or own.fraction < 1
+    if own.sums is not None or settings.method in REFERENCES or sites < NEEDED or looks:
+        return settings
+    if own.up not in LANES:
+        raise SettingsError(
+            f"federation.up = {own.up!r} lets the server see what each site learnt, and real sites"
+            " mask that unless the settings say otherwise",
+            expected=" or ".join(map(repr, LANES)),
+            got=repr(own.up),
+            fix='change federation.up, or set federation.sums = "plain"',
+        )
+    masked = own.model_copy(update={"sums": "masked"})
+    return settings.model_copy(update={"federation": masked})
+
+
+def _run_name(settings: Settings, name: str) -> str:
+    """A new name, unique at the server and the sites, that begins like the run's."""
+    plain = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
+    plain = plain.lstrip("-_.")[:40] or "run"
+    return f"{plain}-{settings.method}-{settings.seed}-{secrets.token_hex(3)}"
+
+
+def write_submission(
+    folder: Path, settings: Settings, record: LeadRecord, *, place: Place | None = None
+) -> Path:
+    """The submission that FLARE expects: the names of our two classes, and the settings. No code.
+
+    Gives the folder that holds it.
+    """
+    controller, executor = CLASSES
+    args = {
+        "run": record.run,
+        "settings": dump(settings),
+        "sites": record.sites,
+        "version": record.version,
+        "lead": "",
+    }
+    if place is not None:
+        order = joining.Order.signed_by(
+            place, record.run, settings, sites=record.sites, version=record.version
+        )
+        args["lead"] = order.pack().encode().hex()  # in hex: FLARE would interpret braces
+    files: dict[str, Tree] = {
+        "meta.json": {
+            "name": record.run,
+            "resource_spec": {},
+            "min_clients": len(record.sites),
+            "mandatory_clients": record.sites,
+            "deploy_map": {"app": ["server", *record.sites]},
+        },
+        "app/config/config_fed_server.json": {
+            "format_version": 2,
+            "server": {"task_request_interval": 0.05},
+            "workflows": [{"id": "confide", "path": controller, "args": args}],
+            "components": [],
+        },
+        "app/config/config_fed_client.json": {
+            "format_version": 2,
+            "get_task_timeout": ANSWERED_WITHIN,
+            "submit_task_result_timeout": SENT_WITHIN,
+            "executors": [{"tasks": ["*"], "executor": {"path": executor, "args": {}}}],
+            "components": [],
+        },
+    }
+    target = folder / record.run
+    for name, content in files.items():
+        path = target / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    return target
+
+
+@dataclass
+class _Following:
+    """One run, over as many submissions as it takes."""
+
+    settings: Settings
+    folder: RunFolder
+    record: LeadRecord
+    session: LeadSession
+    watch: Watcher
+    place: Place | None
+    round: int = 0
+
+    def to_its_end(self) -> Result:
+        """Follow the last submission, or a new one, until the run finishes or fails."""
+        self.watch(started(self.settings, self.record.run, self.folder.path))
+        vain = 0
+        submission = self._submission_to_follow()
+        while True:
+            before = self.round
+            outcome = self._follow(submission)
+            if outcome.get("state") == "finished":
+                result = self.folder.result()
+                for event in (*rounds_after(result, self.round), ended(result, self.folder.path)):
+                    self.watch(event)  # the server forgets a run that has ended, so ask the result
+                return result
+            if outcome.get("state") == "failed":
+                raise EngineError(
+                    f"the run cannot continue: {outcome.get('why')}",
+                    fix="repair that, then continue with --resume",
+                )
+            self._check_not_stopped()
+            vain = 0 if self.round > before else vain + 1
+            if vain == ATTEMPTS:
+                raise EngineError(
+                    f"the engine ended the run {ATTEMPTS} times without completing a round",
+                    got=printable(outcome.get("status")),
+                    fix="look at the server's and the sites' logs, then continue with --resume",
+                )
+            self.watch(Event("failed", self.round or None, message=LOST))
+            time.sleep(min(2.0 * (vain + 1), 10.0))
+            submission = self._submit()
+
+    def _submission_to_follow(self) -> str:
+        """The last submission if it is still running or succeeded, else a new one.
+
+        The server may know a submission that a killed lead had no time to record.
+        """
+        known = self.session.submissions(self.record.run)
+        self._add([one for one in known if one not in self.record.submissions])
+        if not self.record.submissions:
+            return self._submit()
+        last = self.record.submissions[-1]
+        while True:
+            status = self.session.status(last)
+            if status.startswith(FINISHED):
+                return last if self._collect(last).get("state") == "finished" else self._submit()
+            said = self.session.events(last, 0)
+            if said is not None:
+                return self._submit() if said.get("state") == "failed" else last
+            if status != RUNNING:
+                return last  # it waits for a site
+            time.sleep(0.3)  # it is just starting, or has failed and is being cleaned up
+
+    def _add(self, submissions: list[str]) -> None:
+        self.record.submissions += submissions
+        self.record.write(self.folder)
+
+    def _submit(self) -> str:
+        self._check_not_stopped()
+        with tempfile.TemporaryDirectory() as folder:
+            submission = self.session.submit(
+                write_submission(Path(folder), self.settings, self.record, place=self.place)
+            )
+        self._add([submission])
+        try:
+            self._check_not_stopped()  # someone may have stopped the run in the meantime
+        except RunError:
+            self.session.stop(submission)
+            raise
+        return submission
+
+    def _check_not_stopped(self) -> None:
+        if (self.folder.path / STOPPED).exists():
+            raise RunError(
+                "the run was ended by `confide coordinate --end`",
+                where=str(self.folder.path),
+                fix="run the same command with --resume to continue from the last checkpoint",
+            )
+
+    def _follow(self, submission: str) -> Tree:
+        """Pass on the run's events until the submission has ended; the state of the run then."""
+        since, looked, start, waiting = 0, 0.0, time.monotonic(), False
+        while True:
+            said = self.session.events(submission, since)
+            if said is not None:
+                since = said["last"]
+                for event in map(joining.heard_event, said["events"]):
+                    if event is None or event.kind in ("start", "end"):
+                        continue  # however many submissions it takes, a run starts and ends once
+                    if event.kind == "round":
+                        self.round = max(self.round, event.round or 0)
+                    self.watch(event)
+                if said.get("state") == "failed":
+                    return said  # the reason is known; FLARE may take its time to clean up
+            if time.monotonic() - looked > 2.0 or said is None:
+                looked, status = time.monotonic(), self.session.status(submission)
+                waits = status in ("SUBMITTED", "APPROVED") and time.monotonic() - start > 10.0
+                if waits and not waiting:
+                    waiting = True
+                    missing = sorted(set(self.record.sites) - set(self.session.connected()))
+                    who = ", ".join(missing) or "the engine"
+                    self.watch(Event("failed", self.round or None, message=f"waiting for {who}"))
+                if status.startswith(FINISHED):
+                    return self._collect(submission) | {"status": status}
+            time.sleep(0.3)
+
+    def _collect(self, submission: str) -> Tree:
+        """Bring back what a submission left; the state of the run, if the server left it."""
+        with tempfile.TemporaryDirectory() as folder:
+            left = self.session.download(submission, Path(folder))
+            found = sorted(left.rglob(joining.OUTCOME)) if left else []
+            if not found or not is_regular(found[0]):
+                return {}
+            with opened(found[0]) as file:
+                outcome = joining.heard_outcome(file.read(joining.MOST_HEARD))
+            if outcome.get("state") in ("finished", "failed"):
+                joining.bring_home(found[0].parent, self.folder.path)
+        return outcome
+
+
+# --- Stop a run
+#
+# It can be resumed: its checkpoints at the server and its memory at the sites are kept.
+
+
+WITHIN = 90.0
+"""Seconds to wait for a submission to end, once the server was asked to end it. A server that was
+restarted reports submissions that it lost as running for a while."""
+AGAIN = 2.0
+"""Seconds between two checks, after which the server is asked again."""
+SETTLED = 6.0
+"""Seconds that a submission that had not begun must stay ended: a server that is just about to
+begin it ignores the request."""
+
+
+def stop_submissions(folder: RunFolder, connect: Callable[[], LeadSession]) -> StoppedRun:
+    """Stop every submission of the run in this folder, and wait until it has ended.
+
+    A process that follows the run is told, and does not submit it again. Stopping a run twice is
+    not an error. Raises RunError if there is no run, EngineError if the server cannot be reached or
+    does not end it in time.
+    """
+    if not (folder.path / RECORD).exists():
+        raise RunError(
+            "there is no run over real sites in this folder to end",
+            where=str(folder.path),
+            fix="name the run's folder with --out",
+        )
+    run = LeadRecord.read(folder).run
+    if (folder.path / "result.json").exists():
+        return StoppedRun(folder.path, run, stopped=False, finished=True)
+    folder.write(STOPPED, "ended with `confide coordinate --end`; --resume continues it\n")
+    session = connect()
+    try:
+        stopped = [_stop(session, one) for one in session.submissions(run)]
+    finally:
+        session.close()
+    return StoppedRun(folder.path, run, any(stopped), finished=False)
+
+
+def _stop(session: LeadSession, submission: str) -> bool:
+    """True if it was running and was ended. Raises EngineError if it does not end in time."""
+    first = status = session.status(submission)
+    if first.startswith(FINISHED):
+        return False
+    settle = 0.0 if first == RUNNING else SETTLED
+    start = finished = time.monotonic()
+    while time.monotonic() - finished < settle or not status.startswith(FINISHED):
+        if time.monotonic() - start > WITHIN:
+            raise EngineError(
+                "the server was asked to end the run, and has not done so yet",
+                got=status,
+                fix="run the same command again, or ask whoever runs the server to restart it",
+            )
+        if not status.startswith(FINISHED):
+            finished = time.monotonic()
+            session.stop(submission)
+        time.sleep(AGAIN)
+        status = session.status(submission)
+    return not status.endswith(OF_ITSELF)
