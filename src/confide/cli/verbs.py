@@ -953,7 +953,7 @@ def coordinate_command(
         raise no_engine() from error
     changes = overrides or ()
     if resume is False:
-        ending = lead.end(settings, kit=kit, overrides=changes, out=out)
+        ending = lead.stop_run(settings, kit=kit, overrides=changes, out=out)
         if ending.finished:
             where = f"run folder: {ending.folder}"
             screen.say(f"nothing to end: {ending.run} is finished; {where}")
@@ -968,7 +968,7 @@ def coordinate_command(
             screen.ProgressDisplay(quiet=quiet) as progress,
             api.Logs(log or (), say=screen.say) as logs,
         ):
-            done = lead.coordinate(
+            done = lead.coordinate_run(
                 settings,
                 kit=kit,
                 overrides=changes,
