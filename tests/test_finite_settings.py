@@ -13,7 +13,7 @@ from confide.errors import SettingsError
 from confide.settings import Settings, SiteFile, parse
 from confide.settings.tables import TABLES, Most, Norm
 
-ANY_SIZE = {"timeout", "clip", "most_norm", "max_sentences", "max_tokens", "max_norm"}
+ANY_SIZE = {"timeout", "clip", "max_norm_ratio", "max_sentences", "max_tokens", "max_norm"}
 """Limits that may be inf: none."""
 BOUNDED = {("PrivacyTable", "clip")}
 """Keys of these names that must be finite all the same: without a clip there is no account."""

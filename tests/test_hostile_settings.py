@@ -16,8 +16,9 @@ from confide.federation.failures import Refusal
 from confide.flare import site
 from confide.flare.kit import open_consortium, open_kit
 from confide.settings import load, load_site, parse
-from confide.settings.reading import MOST_BYTES, parse_assignment, parse_toml
+from confide.settings.reading import parse_assignment
 from confide.settings.sitefile import load_consent
+from confide.settings.toml import MOST_BYTES, parse_toml
 
 READERS = {"settings": load, "site": load_site, "consent": load_consent}
 ATTACKS = {

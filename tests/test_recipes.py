@@ -86,7 +86,7 @@ def test_a_recipe_of_relations_loads_with_every_method(name, method):
 @each("method", ["lazy-mil", "fedavg", "chain", "pooled"])
 def test_a_recipe_of_bags_loads_with_every_method(name, method):
     settings = load(recipe_path(name), [f"method={method}", "bags.denoise=att-ra"])
-    assert (settings.task, settings.select.by, settings.split.hold_out) == (
+    assert (settings.task, settings.select.by, settings.split.holdout_from) == (
         "bags", "auc", "site" if "nyt10" in name else "corpus",
     )  # fmt: skip
     method_of(settings)(settings)
@@ -199,7 +199,7 @@ def test_an_unknown_recipe():
 AVERAGED = {  # Luboshnikov & Makarov 2020, and Ma & Hovy 2016, whose model it is
     "training.optimiser": "sgd", "training.learning_rate": 0.015, "training.momentum": 0.9,
     "training.decay": 0.95, "training.local_epochs": 10, "training.batch_size": 10,
-    "training.clip": 5.0, "training.word_dropout": 0.0, "training.moments": "fresh",
+    "training.clip": 5.0, "training.word_dropout": 0.0, "training.optimiser_state": "reset",
     "split.sites": 10, "split.by": "iid", "federation.fraction": 1.0,
     "options.rows": "all", "model.kind": "tagger", "model.character": "none",
     "model.word_dim": 100, "model.bilstm_hidden": 200, "model.bilstm_layers": 1,
@@ -211,7 +211,7 @@ DISTILLED = {  # Sui et al. 2020, 4.2
     "classifier.dropout": 0.1, "encoder.tune": "all", "classifier.blind": True,
     "classifier.pool": "sum", "federation.fraction": 0.1, "public.share": 0.2,
     "public.labelled": True, "options.upload": "logits", "options.average": "all",
-    "options.temper_student": False, "options.past": 0.0, "options.hold_out": 0.0,
+    "options.temper_student": False, "options.past_weight": 0.0, "options.holdout_share": 0.0,
 }  # fmt: skip
 BIDDING = {  # Sui et al. 2021, 4.2; what it searched is the first of its grid that is here
     "split.sites": 100, "federation.fraction": 0.1, "training.optimiser": "sgd",
@@ -219,7 +219,7 @@ BIDDING = {  # Sui et al. 2021, 4.2; what it searched is the first of its grid t
     "training.weight_decay": 1e-5, "training.batch_size": 32, "training.local_epochs": 3,
     "pcnn.position_dim": 5, "pcnn.filters": 230, "pcnn.width": 3, "pcnn.dropout": 0.5,
     "pcnn.activation": "tanh", "options.weighting": "examples", "options.factor": 1.0,
-    "options.warm_rounds": 0, "options.temperature": 0.0, "options.levels": 0,
+    "options.warmup_rounds": 0, "options.temperature": 0.0, "options.levels": 0,
 }  # fmt: skip
 PAPERS = {
     "conll2003-iid10": AVERAGED,
@@ -236,9 +236,9 @@ PAPERS = {
     },
     "tags-ontonotes-paper": {  # Wang et al. 2023, 5.2 and App. C
         "rounds": 25, "training.learning_rate": 3e-5, "training.decay": 1.0,
-        "training.batch_size": 8, "training.local_epochs": 1, "training.outside": 0.0,
+        "training.batch_size": 8, "training.local_epochs": 1, "training.unannotated_types": 0.0,
         "model.kind": "lightner", "lightner.bart": "facebook/bart-base", "lightner.prompts": 10,
-        "lightner.hidden": 400, "lightner.where": "both", "lightner.tune": "prompts",
+        "lightner.hidden": 400, "lightner.prompts_in": "both", "lightner.tune": "prompts",
         "lightner.constrained": False, "lightner.adversary": "none", "options.warmup_rounds": 0,
         "options.distil": True, "options.confidence": 0.0, "options.instance_weights": True,
         "options.momentum": 0.9, "options.centred": False, "options.weighting": "equal",

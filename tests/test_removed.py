@@ -12,8 +12,9 @@ from confide import api
 from confide.cli.verbs import app
 from confide.errors import SettingsError
 from confide.methods import METHODS
-from confide.removed import FUNCTIONS, SETTINGS, VERBS
+from confide.removed import FUNCTIONS, VERBS
 from confide.settings import Settings, load, parse
+from confide.settings.upgrade import REMOVED
 
 SITES: dict[str, Any] = {"site": [{"name": "north", "train": "n.conll"}]}
 FEDED = {"task": "re", "method": "feded"}
@@ -47,7 +48,7 @@ def test_a_removed_setting_says_what_to_do_instead(
     named: str, tree: dict[str, Any], override: str
 ) -> None:
     said = refused(tree, override)
-    assert SETTINGS[named] in said
+    assert REMOVED[named] in said
     assert "is no longer a setting" in said
 
 
@@ -64,7 +65,7 @@ def test_the_file_is_named(tmp_path: Path) -> None:
 
 
 def test_nothing_that_there_is_counts_as_removed() -> None:
-    assert not {*SETTINGS} & {*Settings.model_fields}
+    assert not {*REMOVED} & {*Settings.model_fields}
     assert not {*FUNCTIONS} & {*dir(api)}
     assert not {*VERBS} & {one.name for one in app.registered_groups}
 

@@ -88,7 +88,7 @@ def test_a_site_that_names_no_bound_or_an_endless_one_has_none(given: str, most:
             r"either \[\[site\]\] tables or one \[split\] table",
         ),
         ({"split": {"sites": 2, "train": "x"}}, "table, not both"),
-        ({"schema": 2}, "schema 2 is newer than this confide, which reads schema 1"),
+        ({"schema": 3}, "schema 3 is newer than this confide, which reads schema 2"),
     ],
 )
 def test_what_is_wrong_is_said_in_words(tree: dict[str, Any], words: str) -> None:
@@ -322,11 +322,16 @@ def test_widths_of_a_word_cnn_are_odd(widths: str) -> None:
 
 
 def test_the_two_ends_of_outside_have_names() -> None:
-    for said, read in (("closed", 0.0), ("open", 1.0), (0.3, 0.3)):
-        assert parse({"method": "fedavg", "training": {"outside": said}}).training.outside == read
+    for said, read in (("negative", 0.0), ("ignore", 1.0), (0.3, 0.3)):
+        assert (
+            parse(
+                {"method": "fedavg", "training": {"unannotated_types": said}}
+            ).training.unannotated_types
+            == read
+        )
     for wrong in ("ajar", 1.5, -0.1, ["open"]):
-        with pytest.raises(SettingsError, match=r"training\.outside"):
-            parse({"method": "fedavg", "training": {"outside": wrong}})
+        with pytest.raises(SettingsError, match=r"training\.unannotated_types"):
+            parse({"method": "fedavg", "training": {"unannotated_types": wrong}})
 
 
 def test_everything_that_is_wrong_is_said_at_once() -> None:

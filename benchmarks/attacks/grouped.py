@@ -46,7 +46,7 @@ ATTACKS = ("honest", "change-times-minus-10", "change-times-minus-4", "random-we
 COLUMNS: dict[str, dict[str, Any]] = {
     "mean": {},
     "mean-roll-back": {"roll_back": 0.05},
-    "groups": {"groups": 3, "combine": "median", "colluding": 1, "most_norm": math.inf},
+    "groups": {"groups": 3, "combine": "median", "colluding": 1, "max_norm_ratio": math.inf},
     "groups-norm": {"groups": 3, "combine": "median", "colluding": 1},
     "groups-norm-clipped": {"groups": 3, "combine": "clipped", "colluding": 1},
 }

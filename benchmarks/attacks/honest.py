@@ -2,8 +2,8 @@
 
     python benchmarks/attacks/honest.py --out runs/attacks [--only NAME]... [--seed N]
 
-`federation.most_norm` must be above the largest of these, or honest sites are refused. Nothing is
-refused here; every step's norms are noted as the server sees them.
+`federation.max_norm_ratio` must be above the largest of these, or honest sites are refused. Nothing
+is refused here; every step's norms are noted as the server sees them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ CASES: dict[str, tuple[str, ...]] = {
     ),
     "pgr, 10 sites, lazy-mil": (
         "lazymil-pgr", "rounds=2", "federation.fraction=1",
-        "options.warm_rounds=0", "options.factor=1.0",
+        "options.warmup_rounds=0", "options.factor=1.0",
     ),
     "pgr, 10 sites, fedavg of bags": (
         "lazymil-pgr", "method=fedavg", "rounds=2", "federation.fraction=1",

@@ -101,7 +101,7 @@ def settings_of(given: argparse.Namespace, sums: str) -> dict[str, Any]:
             "privacy": {"unit": "document", "epsilon": 8, "rate": 1.0, "rounds": 1, "clip": 1.0,
                         "units": 100},
         }  # fmt: skip
-    most = {"most_norm": float("inf")} if sums == "plain" else {}
+    most = {"max_norm_ratio": float("inf")} if sums == "plain" else {}
     return {
         "name": "bytes", "method": "fedavg", "key": "simulated", "seed": given.seed, "rounds": 1,
         "select": {"by": "last"}, "federation": {"sums": sums, **most},

@@ -30,14 +30,14 @@ from confide.settings import parse
 SITES, EACH, LIAR = 5, 300, "site-5"
 ATTACKS = ("honest", "without-the-fifth", *LIES, *TEXTS)
 COMBINES: dict[str, dict[str, Any]] = {
-    "before": {"most_norm": math.inf},
+    "before": {"max_norm_ratio": math.inf},
     "mean": {},
     "trimmed": {"combine": "trimmed"},
     "median": {"combine": "median"},
     "clipped": {"combine": "clipped"},
-    "trimmed-alone": {"combine": "trimmed", "most_norm": math.inf},
-    "median-alone": {"combine": "median", "most_norm": math.inf},
-    "clipped-alone": {"combine": "clipped", "most_norm": math.inf},
+    "trimmed-alone": {"combine": "trimmed", "max_norm_ratio": math.inf},
+    "median-alone": {"combine": "median", "max_norm_ratio": math.inf},
+    "clipped-alone": {"combine": "clipped", "max_norm_ratio": math.inf},
 }
 FIRST = ("honest", "change-times-minus-10", "random-weights", "1e30", "without-the-fifth")
 

@@ -159,7 +159,7 @@ def settings_of(folder: Path, model: str, epsilon: float, seed: int) -> Any:
         tree
         | {"method": "dp-fedsgd", "rounds": private["rounds"], "federation": {"sums": "masked"},
            "guards": {"max_epsilon": 1000.0}, "options": {"server_rate": step},
-           "privacy": {**of_all, **private, "held_out": "open"}}
+           "privacy": {**of_all, **private, "holdout_scores": "sent"}}
     )  # fmt: skip
 
 

@@ -31,7 +31,7 @@ test_share = 0.01
 
 [split]
 sites = {sites}
-hold_out = "corpus"
+holdout_from = "corpus"
 train = "{file}"
 
 [federation]
@@ -42,7 +42,7 @@ min_count = 2
 
 [options]
 factor = 1.0
-warm_rounds = 0
+warmup_rounds = 0
 """
 
 

@@ -173,7 +173,7 @@ def plain(folder: Path) -> str:
         for site in range(1, cells.SITES + 1)
     )
     return (
-        f'schema = 1\nname = "{folder.name}"\n\n[data]\nformat = "conll"\nscheme = "iob2"\n{sites}'
+        f'schema = 2\nname = "{folder.name}"\n\n[data]\nformat = "conll"\nscheme = "iob2"\n{sites}'
     )
 
 

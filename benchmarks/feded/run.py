@@ -35,12 +35,12 @@ MORE = ("public.share=0.15", "data.train_share=0.28")
 REMEDIES: dict[str, dict[str, tuple[str, ...]]] = {
     "labelled": {
         "both": (),
-        "both-past": ("options.past=0.5",),
-        "held-out": ("options.hold_out=0.1", "options.distil_epochs=3"),
+        "both-past": ("options.past_weight=0.5",),
+        "held-out": ("options.holdout_share=0.1", "options.distil_epochs=3"),
     },
     "unlabelled": {
         "both": (),
-        "both-e3-past": ("options.distil_epochs=3", "options.past=0.5"),
+        "both-e3-past": ("options.distil_epochs=3", "options.past_weight=0.5"),
         "more": (*MORE, 'options.wire_dtype="int8"'),
     },
 }

@@ -207,7 +207,7 @@ def _prepared(documents: Sequence[Document], vocabulary: dict[str, object]) -> P
 
 def _read(settings: Settings, key: bytes) -> tuple[list[Place], Tagger]:
     """Every site's text as numbers, and a model. The words' order is the run's, for equal bits."""
-    split, how = settings.split, settings.vocabulary.how
+    split, how = settings.split, settings.vocabulary.normalise
     assert split is not None
     dealt = {
         part: partition(

@@ -34,7 +34,7 @@ rounds = 2
 kind = "encoder"
 [classifier]
 encoder = "large"
-longest = 64
+max_length = 64
 [encoder]
 tune = "all"
 [training]

@@ -55,7 +55,7 @@ class Text:
 
 def prepared(settings: Settings, gathered: Gathered) -> Text:
     """The text as MiniLM's pieces."""
-    trainer = trainer_of(settings.classifier.longest)
+    trainer = trainer_of(settings.classifier.max_length)
     parts = {
         part: [
             trainer.prepared(candidates(getattr(spec, part)).examples) for spec in gathered.specs
@@ -64,7 +64,7 @@ def prepared(settings: Settings, gathered: Gathered) -> Text:
     }
     own = settings.training
     return Text(
-        settings.classifier.longest, **parts,
+        settings.classifier.max_length, **parts,
         public=trainer.prepared(candidates(gathered.public).examples), rate=own.learning_rate,
         clip=own.clip, batch_size=own.batch_size, epochs=own.local_epochs,
         temperature=float(settings.options.get("temperature", 2.0)),

@@ -51,7 +51,7 @@ def prepared(settings: Settings, gathered: Gathered) -> Text:
         part: [examples_from(getattr(spec, part))[0] for spec in gathered.specs]
         for part in ("train", "dev", "test")
     }
-    how = settings.vocabulary.how
+    how = settings.vocabulary.normalise
     tokens = [token for site in parts["train"] for one in site for token in one.tokens]
     words, characters = numbered(count_words(tokens, how)), numbered(count_characters(tokens))
     types = sorted({span[2] for site in parts["train"] for one in site for span in one.spans})

@@ -57,7 +57,7 @@ with uncollected():
 print(seconds, len(documents), sum(len(one.entities) for one in documents))
 """
 SETTINGS = """
-schema = 1
+schema = 2
 method = "fedavg"
 rounds = 1
 

@@ -55,7 +55,7 @@ _FEDED = (
     "",
     "options.wire_dtype=int8",
     "options.upload=probabilities options.wire_dtype=float32",
-    "options.average=known options.temper_student=true classifier.typed=true",
+    "options.average=known options.temper_student=true classifier.typed_markers=true",
     "public.labelled=false classifier.pool=start",
     "federation.fraction=0.5",
 )
@@ -67,15 +67,15 @@ _COMPLETE = (
 )
 _BAGS = ("", "bags.denoise=none options.weighting=equal", "bags.denoise=one", "bags.denoise=ave",
          "bags.denoise=att-ra", "federation.fraction=0.5")  # fmt: skip
-_LAZY = ("", "options.weighting=equal federation.fraction=0.5", "bags.same=letters",
-         "options.warm_rounds=1")  # fmt: skip
-_RELATIONS = ("", "options.weighting=equal classifier.typed=true",
+_LAZY = ("", "options.weighting=equal federation.fraction=0.5", "bags.same_entity=letters",
+         "options.warmup_rounds=1")  # fmt: skip
+_RELATIONS = ("", "options.weighting=equal classifier.typed_markers=true",
               "classifier.pool=start classifier.blind=false training.optimiser=sgd")  # fmt: skip
 
 
 PAPER = {
     "feded": ("options.temper_student=false",),
-    "lazy-mil": ("options.factor=1.0", "options.warm_rounds=0"),
+    "lazy-mil": ("options.factor=1.0", "options.warmup_rounds=0"),
 }
 """What was a method's default when it was recorded."""
 
@@ -85,7 +85,7 @@ def _made_up() -> Iterator[Case]:
     yield from _several("ner", "tagger", "fedner", _FEDNER)
     for kind in ("tagger", "encoder", "lightner"):
         yield from _several("ner", kind, "pseudo-complete", _COMPLETE, knows=True)
-    lightner = ("lightner.tune=prompts lightner.where=decoder", "lightner.tune=lora")
+    lightner = ("lightner.tune=prompts lightner.prompts_in=decoder", "lightner.tune=lora")
     yield from _several("ner", "lightner", "pseudo-complete", lightner, knows=True)
     yield from _several("re", "", "feded", _FEDED)
     yield from _several("re", "", "fedavg", _RELATIONS)

@@ -23,11 +23,11 @@ from confide.runs.run import run
 
 HERE = Path(__file__).parent
 DENOISERS = ("none", "one", "att", "ave", "att-ra")
-ONE_WINNER = ("options.factor=1.0", "options.warm_rounds=0")
+ONE_WINNER = ("options.factor=1.0", "options.warmup_rounds=0")
 FEDERATED = {
     "lazy-mil": ONE_WINNER,
-    "lazy-mil-warm": ("options.factor=1.0", "options.warm_rounds=6"),
-    "lazy-mil-adaptive": ("options.factor=adaptive", "options.warm_rounds=4"),
+    "lazy-mil-warm": ("options.factor=1.0", "options.warmup_rounds=6"),
+    "lazy-mil-adaptive": ("options.factor=adaptive", "options.warmup_rounds=4"),
 } | {f"fedavg-{one}": ("method=fedavg", f"bags.denoise={one}") for one in DENOISERS}
 OTHERS = {
     f"{method}-{one}": (f"method={method}", *base, f"bags.denoise={one}")

@@ -45,7 +45,7 @@ format = "biobert"
 dev_share = 0.2
 [split]
 sites = 3
-hold_out = "corpus"
+holdout_from = "corpus"
 train = "$CONFIDE_DATA/euadr_re/4/train.tsv"
 test = "$CONFIDE_DATA/euadr_re/4/test.tsv"
 """,
@@ -55,7 +55,7 @@ format = "nyt10"
 dev_share = 0.2
 [split]
 sites = 3
-hold_out = "corpus"
+holdout_from = "corpus"
 train = "$CONFIDE_DATA/gids/test.tsv"
 test = "$CONFIDE_DATA/gids/dev.tsv"
 """,

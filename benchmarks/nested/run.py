@@ -106,7 +106,7 @@ def measured(
             "seed": seed,
             "rounds": rounds,
             "model": {"kind": kind},
-            "classifier": {"encoder": "minilm", "longest": 96, "width": 12},
+            "classifier": {"encoder": "minilm", "max_length": 96, "max_span_width": 12},
             "training": {"learning_rate": 2e-4, "batch_size": 16, "local_epochs": 1},
             "select": {"every": rounds, "by": "last"},
             "split": {"sites": 3, "train": str(files["train"]), "test": str(files["test"])},

@@ -96,7 +96,7 @@ def measured(
         chosen += [f"method={method}", *PLAIN[method]]
     else:
         chosen += [
-            f"method=dp-{method}", "federation.sums=masked", "privacy.held_out=open",
+            f"method=dp-{method}", "federation.sums=masked", "privacy.holdout_scores=sent",
             "guards.max_epsilon=1000", *UNITS[corpus], *PRIVATE[method],
             f"privacy.epsilon={epsilon}",
         ]  # fmt: skip

@@ -61,7 +61,7 @@ CELLS |= {
 DROPPED = {("bc5cdr", "ncbi"): 'split.tags={Chemical=""}'}
 """The types of that corpus that this one does not have."""
 PRIVATE = (
-    "method=dp-fedsgd", "federation.sums=masked", "select.by=last", "privacy.held_out=open",
+    "method=dp-fedsgd", "federation.sums=masked", "select.by=last", "privacy.holdout_scores=sent",
     "guards.max_epsilon=1000", "privacy.rate=0.5", "privacy.rounds=100", "rounds=100",
     "select.every=100", "options.server_rate=0.1", "privacy.clip=0.3",
 )  # fmt: skip

@@ -24,7 +24,7 @@ def main() -> None:
         f'federation.sums="{sums}"',
         f"split.sites={sites}",
         f"rounds={rounds}",
-        *(["federation.most_norm=inf"] if sums == "plain" else []),
+        *(["federation.max_norm_ratio=inf"] if sums == "plain" else []),
     ]
     marks: list[tuple[float, float]] = []
 

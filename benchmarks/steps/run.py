@@ -37,7 +37,7 @@ ADAM = (
     "training.decay=1", "training.local_steps=1", "options.server=adam",
     "options.server_floor=1e-8",
 )  # fmt: skip
-KEPT = ("training.moments=kept",)
+KEPT = ("training.optimiser_state=keep",)
 
 
 def steps(batches: int, rounds: int, rate: float, decay: float, *more: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ SITES = ("site-1", "site-2", "site-3")
 PLAIN = ("options.distil=false", "options.instance_weights=false")
 VARIANTS: dict[str, tuple[str, ...]] = {
     "fedavg": PLAIN,
-    "open": (*PLAIN, "training.outside=1"),
+    "open": (*PLAIN, "training.unannotated_types=1"),
     "whole": (),
     "complete": PLAIN,
 }
@@ -83,8 +83,8 @@ def written(folder: Path, *, draw: int, whole: bool) -> tuple[dict, list[dict]]:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("\n\n".join("\n".join(one) for one in found) + "\n", encoding="utf-8")
             table[part] = str(path.resolve())
-        table["knows"] = [name for name in relations if name.partition("(")[0] in knows[site]]
-        table["test_knows"] = relations
+        table["annotates"] = [name for name in relations if name.partition("(")[0] in knows[site]]
+        table["test_annotates"] = relations
         tables.append(table)
     return knows, tables
 
@@ -109,7 +109,7 @@ def measured(variant: str, draw: int, out: Path, encoder: Path, more: list[str])
     result = run(parse(tree, [*VARIANTS[variant], *more]), out=folder / "run").result
     lacked, own = [0, 0, 0], [0, 0, 0]
     truth = drawn(sorted({name.partition("(")[0] for table in tables
-                          for name in table["test_knows"]}), draw)  # fmt: skip
+                          for name in table["test_annotates"]}), draw)  # fmt: skip
     for site, scores in result.scores.sites.items():
         for name, one in scores["micro"]["types"].items():
             into = own if name.partition("(")[0] in truth[site] else lacked
@@ -118,7 +118,7 @@ def measured(variant: str, draw: int, out: Path, encoder: Path, more: list[str])
     return {
         "variant": variant,
         "draw": draw,
-        "knows": knows,
+        "annotates": knows,
         "more": more,
         "micro": round(100 * result.scores.overall["micro"]["f1"], 2),
         "own": f1(own),

@@ -37,15 +37,16 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "distil": (OFF,),  # without weighting
     "whole": (),
 }
-OPEN = "training.outside=1"
+OPEN = "training.unannotated_types=1"
 SURE = (OPEN, OFF, "options.confidence=0.95", "options.warmup_rounds=6")
 OPENED: dict[str, tuple[str, ...]] = {
     "open": (OPEN, *PLAIN),  # other types are possible outside the own
-    **{f"prior-{w}": (f"training.outside={w}", *PLAIN) for w in (0.1, 0.3, 0.9)},
+    **{f"prior-{w}": (f"training.unannotated_types={w}", *PLAIN) for w in (0.1, 0.3, 0.9)},
     "open-seen": (OPEN, *PLAIN, "options.rows=seen"),
     "open-weights": (OPEN, "options.distil=false"),  # and sentences are weighed
     "open-often": (
-        OPEN, *PLAIN, "training.moments=kept", "training.local_epochs=1", "training.local_steps=12",
+        OPEN, *PLAIN, "training.optimiser_state=keep", "training.local_epochs=1",
+        "training.local_steps=12",
         "select.average=12",
     ),  # the same, in shorter rounds
     "open-distil": SURE,  # and what the model is sure of is taken

@@ -147,7 +147,7 @@ def record(path: Path) -> Record:
     result = json.loads(path.read_text())
     variant, _, draw = path.parent.name.rpartition("-")
     corpora = path.parents[2].name
-    knows = {site.name: list(site.knows) for site in RunFolder(path.parent).settings().site}
+    knows = {site.name: list(site.annotates) for site in RunFolder(path.parent).settings().site}
     if variant == COMPLETE:  # the types that the draw would have left to each site
         knows = drawn(annotated(read_tree(recipe_path(f"tags-{corpora}"))), int(draw))
     counts: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)

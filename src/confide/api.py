@@ -50,6 +50,7 @@ if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
     from confide.report.review import review as review
     from confide.runs.loading import release as release
     from confide.runs.run import run as run
+    from confide.settings.upgrade import upgrade_settings as upgrade_settings
     from confide.text.checking import check as check
     from confide.text.checking import convert as convert
     from confide.text.formats import read as read

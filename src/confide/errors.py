@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Self
 
 
 def printable(text: object, most: int = 200) -> str:
@@ -51,6 +52,15 @@ class ConfideError(Exception):
         if fix is not None:
             parts.append(f"to fix it, {fix}")
         super().__init__((f"{where}: " if where else "") + "; ".join(parts))
+
+    def at(self, where: str) -> Self:
+        """Copy the complaint for another place."""
+        found = type(self).__new__(type(self))
+        found.__dict__ |= self.__dict__
+        ConfideError.__init__(
+            found, self.what, expected=self.expected, got=self.got, where=where, fix=self.fix
+        )
+        return found
 
 
 @contextmanager

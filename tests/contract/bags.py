@@ -110,13 +110,13 @@ def tiny_bags(reader: str = "pcnn") -> dict[str, Any]:
         "data": {"format": "jsonl"},
         "bags": {"reader": reader},
         "pcnn": {
-            "word_dim": 8, "position_dim": 2, "filters": 12, "dropout": 0.1, "longest": 32,
-            "farthest": 10,
+            "word_dim": 8, "position_dim": 2, "filters": 12, "dropout": 0.1, "max_length": 32,
+            "max_distance": 10,
         },
         "training": {
             "learning_rate": 0.2, "batch_size": 6, "local_epochs": 1,
         },
     }  # fmt: skip
     if reader == "encoder":
-        tree["classifier"] = {"encoder": encoder(), "longest": 32}
+        tree["classifier"] = {"encoder": encoder(), "max_length": 32}
     return tree

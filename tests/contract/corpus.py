@@ -100,8 +100,8 @@ def lacking(task: str, number: int) -> dict[str, Any]:
     both = sorted({kind for knows in KNOWS[task] for kind in knows})
     knows = KNOWS[task][number % len(KNOWS[task])]
     if task == "ner":
-        return {"knows": knows, "test_knows": both}
-    return {"knows": knows, "relations": dict.fromkeys({*both} - {*knows}, "")}
+        return {"annotates": knows, "test_annotates": both}
+    return {"annotates": knows, "relations": dict.fromkeys({*both} - {*knows}, "")}
 
 
 def _usual(folder: Path, task: str, overrides: Sequence[str]) -> dict[str, Any]:
@@ -131,9 +131,12 @@ def tiny_kind(kind: str) -> dict[str, Any]:
     slow = {**TINY["training"], "optimiser": "adamw", "learning_rate": 0.005}
     own: dict[str, Any] = {}
     if kind in ("encoder", "spans"):
-        own = {"classifier": {"encoder": reader(kind), "longest": 32}, "training": slow}
+        own = {"classifier": {"encoder": reader(kind), "max_length": 32}, "training": slow}
     elif kind == "lightner":
-        own = {"lightner": {"bart": reader(kind), "tune": "all", "longest": 32}, "training": slow}
+        own = {
+            "lightner": {"bart": reader(kind), "tune": "all", "max_length": 32},
+            "training": slow,
+        }
     return own | {"model": {**TINY["model"], "kind": kind}}
 
 
@@ -159,7 +162,7 @@ def tiny_private(task: str, kind: str, usual: dict[str, Any]) -> dict[str, Any]:
         "guards": {"max_epsilon": 1000.0},
         "privacy": {
             "unit": "document" if task == "re" else "sentence",
-            "noise": 2.0, "rate": 0.8, "rounds": 60, "units": 54, "held_out": "open",
+            "noise": 2.0, "rate": 0.8, "rounds": 60, "units": 54, "holdout_scores": "sent",
         },
     }  # fmt: skip
 
@@ -191,7 +194,7 @@ def tiny(folder: Path, *overrides: str, sites: int = 3, **tree: Any) -> Settings
     if completes:
         usual["options"] = {"warmup_rounds": 0}
     if pair.method == "lazy-mil":  # the paper's, so that sites bid from the first round on
-        usual["options"] = {"warm_rounds": 0, "factor": 1.0}
+        usual["options"] = {"warmup_rounds": 0, "factor": 1.0}
     if pair.private:
         usual |= tiny_private(task, pair.kind.name, usual)
     if pair.method == "fedner":  # which takes its steps with no other

@@ -125,10 +125,14 @@ ENTRIES: dict[str, Entry] = {
         variants=(
             ("federation.down=int8", "options.wire_dtype=int8"),
             ("options.upload=probabilities", "options.wire_dtype=float32", "rounds=3"),
-            ("options.average=known", "options.temper_student=true", "classifier.typed=true"),
+            (
+                "options.average=known",
+                "options.temper_student=true",
+                "classifier.typed_markers=true",
+            ),
             ("public.labelled=false", "classifier.pool=start", "select.every=2", "rounds=5"),
-            ("options.past=0.5", "options.hold_out=0.2", "options.distil_epochs=2"),
-            ("federation.down=once", "federation.fraction=0.5", "select.every=2", "rounds=5"),
+            ("options.past_weight=0.5", "options.holdout_share=0.2", "options.distil_epochs=2"),
+            ("federation.down=cached", "federation.fraction=0.5", "select.every=2", "rounds=5"),
         ),
     ),
     "feded-tagger": Entry(
@@ -168,7 +172,7 @@ ENTRIES: dict[str, Entry] = {
     "fedavg-relations": entry(
         "relations",
         variants=(
-            ("options.weighting=equal", "classifier.typed=true"),
+            ("options.weighting=equal", "classifier.typed_markers=true"),
             ("classifier.pool=start", "classifier.blind=false", "training.optimiser=sgd"),
         ),
     ),
@@ -178,7 +182,7 @@ ENTRIES: dict[str, Entry] = {
     "pseudo-complete-lightner": entry(
         "lightner",
         variants=(
-            ("lightner.tune=prompts", "lightner.where=decoder"),
+            ("lightner.tune=prompts", "lightner.prompts_in=decoder"),
             ("lightner.tune=lora", "lightner.constrained=false", "options.momentum=0.5"),
         ),
     ),
@@ -209,12 +213,12 @@ ENTRIES: dict[str, Entry] = {
         "bags",
         variants=(
             ("options.weighting=equal", "federation.fraction=0.5", "select.every=2", "rounds=5"),
-            ("bags.same=letters", "pcnn.activation=relu", "vocabulary.min_sites=2"),
+            ("bags.same_entity=letters", "pcnn.activation=relu", "vocabulary.min_sites=2"),
             ("bags.reader=encoder", "training.optimiser=adamw", "training.learning_rate=0.005"),
-            ("options.warm_rounds=1", "options.factor=adaptive"),
+            ("options.warmup_rounds=1", "options.factor=adaptive"),
             ("options.factor=0.5", "options.temperature=1.0", "rounds=3"),
         ),
-        asked={"train": ("options.warm_rounds=1",)},
+        asked={"train": ("options.warmup_rounds=1",)},
     ),
     "fedavg-bags": entry(
         "bags",
@@ -246,7 +250,7 @@ _CROSSED: dict[str, dict[str, Any]] = {
         "learning": (*LEARNS["spans"][0], "options.distil_epochs=4"),
         "variants": (
             ("federation.down=int8", "options.wire_dtype=int8", "public.labelled=false"),
-            ("options.average=known", "options.upload=probabilities", "options.hold_out=0.2"),
+            ("options.average=known", "options.upload=probabilities", "options.holdout_share=0.2"),
         ),
     },
     "fedner-relations": {"learning": ("rounds=90", "select.every=30", "training.batch_size=18")},

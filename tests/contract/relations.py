@@ -82,7 +82,7 @@ def tiny_relations(folder: Path) -> dict[str, Any]:
         "select": {"every": 1, "by": "micro"},
         "data": {"format": "jsonl"},
         "public": {"files": str(public), "format": "jsonl"},
-        "classifier": {"encoder": encoder(), "longest": 32},
+        "classifier": {"encoder": encoder(), "max_length": 32},
         "training": {
             "optimiser": "adamw", "learning_rate": 0.005, "batch_size": 6, "local_epochs": 1,
         },

@@ -184,7 +184,7 @@ def test_without_a_refusal_a_lie_is_outvoted(
     method: str, how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The state is nearly as near the honest one as single sites are."""
-    most = ["federation.most_norm=inf", f"federation.combine={how}", "rounds=1"]
+    most = ["federation.max_norm_ratio=inf", f"federation.combine={how}", "rounds=1"]
     if METHODS[method].method == "feded":
         most.append("options.wire_dtype=float32")
     settings = tiny(tmp_path, f"method={method}", *most, sites=5)

@@ -41,7 +41,7 @@ def test_a_site_reads_its_own_copy_and_no_other(
             here.setenv(MODELS, str(tmp_path / "nothing"))  # where the server has its models
             return answer(self, step, round, data)
 
-    settings = tiny(tmp_path, f"method={method}", "rounds=1", "federation.down=once")
+    settings = tiny(tmp_path, f"method={method}", "rounds=1", "federation.down=cached")
     monkeypatch.setattr(Hosting, "host", remote)
     monkeypatch.setattr(SiteHost, "answer", answered)
     found = run(settings, out=tmp_path / "run").result

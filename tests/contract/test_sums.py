@@ -206,7 +206,7 @@ def test_a_reply_that_cannot_be_summed_is_zeros_and_nobody_is_named(
 
 
 @pytest.mark.parametrize(
-    ("key", "value"), [("combine", "median"), ("most_norm", "3"), ("fraction", "0.5")]
+    ("key", "value"), [("combine", "median"), ("max_norm_ratio", "3"), ("fraction", "0.5")]
 )
 def test_rules_that_look_at_single_replies_are_refused_with_masks(
     tmp_path: Path, key: str, value: str
@@ -271,7 +271,7 @@ def test_a_group_with_a_liar_does_not_count(
     asked = [one for one in read_ledger(tmp_path / "grouped" / "ledger.jsonl")
              if (one.step, one.direction, one.round) == last]  # fmt: skip
     assert len({one.site for one in asked}) == 9, "who lied once is asked again"
-    all_count = reached("median", *groups, "federation.most_norm=inf", "rounds=1")[1]
+    all_count = reached("median", *groups, "federation.max_norm_ratio=inf", "rounds=1")[1]
     assert not any(too_far(all_count))
 
 

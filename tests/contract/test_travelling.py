@@ -92,7 +92,7 @@ def test_first_weights_are_drawn_by_the_sites(
             first.setdefault(site, set(held))
 
     use_engine(monkeypatch, Asking, look=staticmethod(look))
-    settings = tiny(tmp_path, f"method={method}", "rounds=1", "federation.down=once")
+    settings = tiny(tmp_path, f"method={method}", "rounds=1", "federation.down=cached")
     assert not run(settings, out=tmp_path / "run").result.history[-1].failed
     assert {GIVES, FIRST} in first.values()
     assert all(held == {GIVES, FIRST} or GIVES not in held for held in first.values())

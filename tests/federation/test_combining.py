@@ -114,7 +114,7 @@ def test_no_change_is_clipped_to_more_than_the_median(norms: list[float]) -> Non
 
 
 def test_an_update_of_many_times_the_median_is_too_far() -> None:
-    walls = Combining(most_norm=5)
+    walls = Combining(max_norm_ratio=5)
     assert walls.too_far({"a": 1.0, "b": 1.2, "c": 4.9}) == {}
     assert set(walls.too_far({"a": 1.0, "b": 1.0, "c": 5.1})) == {"c"}
     assert set(walls.too_far({"a": 1.0, "b": 1.0, "c": 1e300, "d": math.inf, "e": 2.0})) == {
@@ -189,7 +189,7 @@ def same(one: Reply, other: Reply) -> bool:
 
 def test_with_nobody_refused_the_mean_is_the_plain_sum_bit_for_bit(tmp_path: Path) -> None:
     plain = of_sites(tmp_path / "a", Combining()).sum(MULTIPLY, ask(), round=1)
-    walls = Combining(most_norm=100)
+    walls = Combining(max_norm_ratio=100)
     for order in (lambda sites: sites, lambda sites: sites[::-1]):
         seen = of_sites(tmp_path / "b", walls, order=order).sum(weighed(), ask(), round=1)
         assert same(plain, seen)
@@ -234,7 +234,7 @@ def test_what_was_combined_looks_like_a_sum(tmp_path: Path, how: Combination, we
 def test_a_site_too_far_off_is_out_of_the_round_by_name(
     tmp_path: Path, how: Combination, factor: float
 ) -> None:
-    walls = Combining(how, most_norm=5)
+    walls = Combining(how, max_norm_ratio=5)
     sites = of_sites(tmp_path / "a", walls, change=forged(times(factor)), at_least=3)
     total = sites.sum(weighed(), ask(), round=4)
     (fault,) = sites.take_faults()
@@ -251,7 +251,7 @@ def test_a_site_too_far_off_is_out_of_the_round_by_name(
 @each("at_least", [0, 4, 5])
 def test_a_site_too_far_off_has_answered_where_all_have_to(tmp_path: Path, at_least: int) -> None:
     """One site must not end the run of the others by a lie that is found out."""
-    walls = Combining(most_norm=5)
+    walls = Combining(max_norm_ratio=5)
     sites = of_sites(tmp_path, walls, change=forged(times(-9.0)), at_least=at_least)
     if at_least == 5:
         with pytest.raises(QuorumError, match="at least 5 of 5"):
@@ -279,7 +279,7 @@ def test_what_no_honest_number_is_is_refused_of_two_sites_and_of_one(tmp_path: P
 
 @pytest.mark.parametrize("how", ROBUST)
 def test_too_few_for_a_median_end_the_round_in_words(tmp_path: Path, how: Combination) -> None:
-    walls = Combining(how, most_norm=5)
+    walls = Combining(how, max_norm_ratio=5)
     sites = of_sites(tmp_path, walls, change=forged(times(9.5)), sites=3, at_least=1)
     with pytest.raises(QuorumError) as caught:
         sites.sum(weighed(PLAIN_CHANGE), ask(), round=1)
@@ -415,7 +415,7 @@ def test_memory_does_not_grow_with_the_number_of_sites(
     def peak(sites: int) -> float:
         draws = np.random.default_rng(0)
         tracemalloc.start()
-        with contextlib.closing(Pile(step, Combining(how, most_norm=5))) as pile:
+        with contextlib.closing(Pile(step, Combining(how, max_norm_ratio=5))) as pile:
             for number in range(sites):
                 array = draws.normal(size=size).astype(np.float32)
                 pile.put(f"site-{number:03d}", asked, Reply({"a": array}, np.zeros(3), 1, 0.0))

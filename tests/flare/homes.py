@@ -20,7 +20,7 @@ from confide.settings.sitefile import parse_consent, parse_site
 
 WIDE: dict[str, Any] = {
     "rounds": 10**6, "local_epochs": 10**6, "local_steps": 10**6, "batch_size": 1, "fraction": 1e-9,
-    "at_least": 1, "combine": ["mean", "trimmed", "median", "clipped"], "most_norm": 10**6,
+    "at_least": 1, "combine": ["mean", "trimmed", "median", "clipped"], "max_norm_ratio": 10**6,
     "rows": ["all", "seen"], "lead": "*", "sites": [], "others": True, "runs": 10**6,
     "until": date(9999, 12, 31), "agreed": datetime(2026, 1, 1, tzinfo=UTC),
 }  # fmt: skip

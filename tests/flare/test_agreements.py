@@ -305,7 +305,7 @@ def test_how_many_sites_may_collude_is_the_site_s_to_say(tmp_path: Path) -> None
         ({"fraction": 1.0}, "federation.fraction"),
         ({"at_least": 4}, "federation.at_least"),
         ({"combine": ["median"]}, "federation.combine"),
-        ({"most_norm": 4.9}, "federation.most_norm"),
+        ({"max_norm_ratio": 4.9}, "federation.max_norm_ratio"),
         ({"word_sites": 2}, "vocabulary.min_sites"),
         ({"lead": "bob"}, "lead"),
         ({"sites": ["site-1", "site-2"], "others": False}, "sites"),

@@ -69,7 +69,7 @@ def agreements(draw: st.DrawFn) -> Agreement:
             "at_least": draw(st.integers(1, 5)),
             "combine": draw(ways),
             "local_steps": draw(st.integers(1, 5)),
-            "most_norm": draw(st.sampled_from([1.5, 5.0, float("inf")])),
+            "max_norm_ratio": draw(st.sampled_from([1.5, 5.0, float("inf")])),
             "rows": draw(st.lists(st.sampled_from(["all", "seen"]), min_size=1, unique=True)),
             "word_sites": draw(st.integers(1, 3)),
             "lead": draw(leads),
@@ -104,8 +104,8 @@ def runs(draw: st.DrawFn) -> tuple[Settings, dict[str, Any]]:
         st.sampled_from(
             [
                 {},
-                {"most_norm": 9.0},
-                {"most_norm": float("inf")},
+                {"max_norm_ratio": 9.0},
+                {"max_norm_ratio": float("inf")},
                 hidden,
                 {**hidden, "groups": 2, "combine": "clipped"},
             ]
@@ -147,8 +147,8 @@ def holds(agreement: Agreement, settings: Settings, about: dict[str, Any]) -> se
     if settings.vocabulary.min_sites < agreement.word_sites:
         wrong.add("vocabulary.min_sites")
     compares = settings.federation.sums != "masked" or settings.federation.groups > 0
-    if compares and settings.federation.limit > agreement.most_norm:
-        wrong.add("federation.most_norm")
+    if compares and settings.federation.limit > agreement.max_norm_ratio:
+        wrong.add("federation.max_norm_ratio")
     if not {"*", about["lead"]} & set(agreement.lead):
         wrong.add("lead")
     for site in "abcdef":
@@ -228,8 +228,8 @@ def test_one_step_outside_is_outside(
         ),
         ({"options": {"local_steps": 200}}, "options.local_steps"),
         ({"options": {"rows": "seen"}}, "options.rows"),
-        ({"federation": {"most_norm": float("inf")}}, "federation.most_norm"),
-        ({"federation": {"most_norm": 5.1}}, "federation.most_norm"),
+        ({"federation": {"max_norm_ratio": float("inf")}}, "federation.max_norm_ratio"),
+        ({"federation": {"max_norm_ratio": 5.1}}, "federation.max_norm_ratio"),
         ({"vocabulary": {"min_sites": 1}}, "vocabulary.min_sites"),
     ],
 )
@@ -239,14 +239,19 @@ def test_no_setting_changes_what_a_bound_means(changes: dict[str, Any], field: s
     run = RUN | {"vocabulary": {"min_sites": 2}}
     assert outside(agreement, parse(run), **AS) == []
     assert outside(agreement, parse(run | changes), **AS) == [field]
-    allowed = {"local_steps": 200, "rows": ["seen"], "most_norm": float("inf"), "word_sites": 1}
+    allowed = {
+        "local_steps": 200,
+        "rows": ["seen"],
+        "max_norm_ratio": float("inf"),
+        "word_sites": 1,
+    }
     wide = Agreement.model_validate(AGREED | allowed | {"at_least": 2})
     assert set(outside(wide, parse(run | changes), **AS)) <= {"options.rows"}
 
 
 def test_an_older_agreement_allows_the_least_of_what_it_does_not_say() -> None:
     agreed = Agreement.model_validate(AGREED)
-    assert (agreed.local_steps, agreed.rows, agreed.most_norm) == (1, ("all",), 5.0)
+    assert (agreed.local_steps, agreed.rows, agreed.max_norm_ratio) == (1, ("all",), 5.0)
 
 
 def test_a_name_that_is_said_twice_is_one_site() -> None:
@@ -303,7 +308,7 @@ def test_a_run_is_within_what_its_settings_propose(
         "training.batch_size",
         "federation.fraction",
         "federation.combine",
-        "federation.most_norm",
+        "federation.max_norm_ratio",
         "options.local_steps",
         "options.rows",
         "vocabulary.min_sites",

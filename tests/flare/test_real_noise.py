@@ -31,7 +31,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
     """Three sites, of which each keeps an account."""
     overrides = (
         "method=dp-fedsgd-encoder", 'encoder.tune="frozen"', "rounds=3", "guards.masked=true",
-        "federation.sums=masked", "privacy.held_out=closed", "privacy.noise=4",
+        "federation.sums=masked", "privacy.holdout_scores=withheld", "privacy.noise=4",
         "guards.max_epsilon=20",
     )  # fmt: skip
     folder = tmp_path_factory.mktemp("noise")

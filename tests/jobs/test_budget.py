@@ -51,7 +51,7 @@ def test_no_budget_buys_more_than_one_upload_for_each_batch(done: Path) -> None:
     found = budget(done, megabytes=1e6, passes=2)
     assert found.local_steps == 1
     assert found.passes == 2
-    assert found.moments == "kept"
+    assert found.optimiser_state == "keep"
     assert found.every == found.average == max(1, found.rounds // 20)
 
 

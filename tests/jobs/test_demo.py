@@ -31,8 +31,8 @@ def small() -> Callable[[Path], DemoResult]:
     def make(out: Path, *, every: bool = True) -> DemoResult:
         quick = {
             "demo-own": ("options.local_steps=1", "model.bilstm_hidden=8", "model.word_dim=8"),
-            "demo-relations": (f"classifier.encoder={encoder()}", "classifier.longest=32"),
-            "demo-distant": ("pcnn.filters=8", "options.warm_rounds=1", "select.every=1"),
+            "demo-relations": (f"classifier.encoder={encoder()}", "classifier.max_length=32"),
+            "demo-distant": ("pcnn.filters=8", "options.warmup_rounds=1", "select.every=1"),
         }
 
         def run(settings: Path, *, overrides: list[str], **rest: object) -> object:

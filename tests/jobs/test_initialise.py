@@ -118,7 +118,10 @@ def test_sites_that_annotate_different_types_get_one_model_of_all(in_tmp):
     put("south.conll", conll({"Drug": "drugs"}))
     report = init(["north.conll", "south.conll"])
     found = plain(report.path)
-    assert (found["method"], found["training"]["outside"]) == ("pseudo-complete", 1)
+    assert (found["method"], found["training"]["unannotated_types"]) == (
+        "pseudo-complete",
+        "ignore",
+    )
     assert load(report.path).options == {
         "rows": "seen", "distil": False, "instance_weights": False,
     }  # fmt: skip
@@ -208,7 +211,7 @@ def test_files_of_relations_give_settings_of_a_relation_extractor(in_tmp):
     assert (settings["task"], settings["method"]) == ("re", "fedavg")
     assert settings["split"] == {
         "sites": 1, "by": "iid", "train": "gad/train.tsv", "test": "gad/test.tsv",
-        "hold_out": "corpus",
+        "holdout_from": "corpus",
     }  # fmt: skip
     assert settings["training"] == {"learning_rate": 0.0001, "local_epochs": 1}
     assert settings["rounds"] == 20
@@ -232,7 +235,7 @@ def test_sites_of_different_relations_get_one_model_of_all(in_tmp):
     put("south/train.tsv", pairs(label="worsens"))
     settings = load(init(["north", "south"]).path)
     assert (settings.task, settings.method) == ("re", "pseudo-complete")
-    assert settings.training.outside == 1
+    assert settings.training.unannotated_types == 1
     assert settings.options == {"distil": False, "instance_weights": False}
 
 
@@ -315,7 +318,7 @@ def test_files_of_bags_give_settings_of_bags(tmp_path: Path) -> None:
     init([tmp_path / "train.txt", tmp_path / "test.txt"], out=out)
     settings = load(out)
     assert (settings.task, settings.method) == ("bags", "lazy-mil")
-    assert settings.split is not None and settings.split.hold_out == "corpus"
+    assert settings.split is not None and settings.split.holdout_from == "corpus"
     assert not settings.public.share
 
 
@@ -374,7 +377,7 @@ def test_sites_may_keep_their_own_types(in_tmp):
 def test_a_budget_is_kept_to(in_tmp):
     one, two = put("a.conll", conll()), put("b.conll", conll())
     found = init([one, two], wishes=Wishes(megabytes=40))
-    assert load(found.path).federation.megabytes == 40
+    assert load(found.path).federation.max_upload_mb == 40
     assert "confide budget RUN --megabytes N" in found.why
 
 

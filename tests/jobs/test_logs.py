@@ -37,7 +37,7 @@ def run_folder(tmp_path: Path) -> Path:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "settings.toml").write_text(
-        'schema = 1\nname = "ours"\nmethod = "fedavg"\nrounds = 2\nkey = "/srv/secret/key"\n'
+        'schema = 2\nname = "ours"\nmethod = "fedavg"\nrounds = 2\nkey = "/srv/secret/key"\n'
         '[training]\nlearning_rate = 0.25\n[model]\ncontext = "/srv/secret/bert"\n'
         '[[site]]\nname = "north"\ntrain = "/srv/secret/train.conll"\n'
     )

@@ -63,7 +63,7 @@ def related(folder: Path, *overrides: str) -> Path:
     training = {"learning_rate": 0.003, "local_epochs": 4, "batch_size": 8}
     tree = {
         "task": "re", "method": "fedavg", "rounds": 4, "training": training, "site": sites,
-        "classifier": {"encoder": str(encoder), "longest": 28},
+        "classifier": {"encoder": str(encoder), "max_length": 28},
     }  # fmt: skip
     return run(parse(tree, overrides), out=folder / "re").folder
 

@@ -169,11 +169,11 @@ BARE: dict[str, dict[str, Any]] = {
     "relations": {"task": "re", "method": "feded", "public": {"share": 0.2}},
     "what breaks the promise": {
         "federation": {"sums": "plain", "combine": "median", "groups": 3},
-        "training": {"outside": 1}, "data": {"mask_common": 0.5},
+        "training": {"unannotated_types": 1}, "data": {"mask_common": 0.5},
     },
     "some sites know some": {
         "split": None,
-        "site": [{"name": f"s{n}", "train": "a", "knows": ["Drug"]} for n in range(5)],
+        "site": [{"name": f"s{n}", "train": "a", "annotates": ["Drug"]} for n in range(5)],
     },
 }  # fmt: skip
 

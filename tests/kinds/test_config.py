@@ -48,7 +48,7 @@ def test_the_kinds_that_leave_outside_open_are_those_that_the_page_names(
     name = next(one for one in (f"pseudo-complete-{kind}", f"fedavg-{kind}") if one in METHODS)
     found = []
     for outside in (0, 1):
-        settings = tiny(tmp_path, f"method={name}", f"training.outside={outside}")
+        settings = tiny(tmp_path, f"method={name}", f"training.unannotated_types={outside}")
         method, federation, _ = started(tmp_path / f"{outside}", settings)
         found.append(method.round(method.start(federation), federation, 1)[0].weights)
     moved = any(not np.array_equal(found[0][name], one) for name, one in found[1].items())

@@ -109,7 +109,7 @@ def test_what_a_site_does_not_look_for_is_not_counted_there(tmp_path: Path) -> N
     name = "fedavg-tagger"
     usual = tiny(tmp_path, f"method={name}", *ENTRIES[name].learning)
     tables = [table.model_dump(exclude_none=True) for table in usual.site]
-    tables[2]["knows"] = ["Drug"]
+    tables[2]["annotates"] = ["Drug"]
     settings = tiny(tmp_path, f"method={name}", *ENTRIES[name].learning, site=tables)
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)

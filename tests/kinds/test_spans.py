@@ -36,7 +36,7 @@ def test_types_that_occur_only_inside_others_are_learnt(tmp_path: Path) -> None:
     tree = {
         "rounds": 10,
         "model": {"kind": "spans"},
-        "classifier": {"encoder": encoder, "longest": 32, "dropout": 0},
+        "classifier": {"encoder": encoder, "max_length": 32, "dropout": 0},
         "training": {"learning_rate": 0.005, "batch_size": 4, "local_epochs": 4},
         "split": {"sites": 2, "train": str(file), "test": str(file)},
     }

@@ -105,7 +105,7 @@ def test_a_run_in_parts_is_nearly_the_whole_one(at_once: int, tmp_path: Path) ->
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     name = named("tiny-still", lambda folder: tiny_bert(folder, **still))
     for parts in (0, at_once):
-        how = [f"at_once={parts}", "classifier.dropout=0", f"classifier.encoder={name}"]
+        how = [f"micro_batch_size={parts}", "classifier.dropout=0", f"classifier.encoder={name}"]
         own = settings_of(tmp_path, "fedavg-encoder", *how)
         run(own, out=tmp_path / str(parts))
         model = opened(tmp_path / str(parts)).entities
@@ -129,7 +129,7 @@ def test_every_method_trains_a_part(pair: str, way: str, tmp_path: Path) -> None
 @pytest.mark.parametrize("pair", WITH_ENCODER)
 def test_every_method_trains_every_family(pair: str, family: str, tmp_path: Path) -> None:
     name = named(f"tiny-{family}", lambda folder: of_family(family, folder))
-    own = ["rounds=1", f"classifier.encoder={name}", "classifier.longest=32"]
+    own = ["rounds=1", f"classifier.encoder={name}", "classifier.max_length=32"]
     run(settings_of(tmp_path, pair, *own), out=tmp_path / "run")
     models = opened(tmp_path / "run", site="site-1" if METHODS[pair].personal else None)
     assert models.entities or models.relations

@@ -165,7 +165,10 @@ def test_out_of_memory_is_one_error(error: Exception) -> None:
         with enough_memory(Place(at_once=8)):
             raise error
 
-    with pytest.raises(DeviceError, match=r"cpu ran out of memory; got at_once = 8.*set `at_once`"):
+    with pytest.raises(
+        DeviceError,
+        match=r"cpu ran out of memory; got micro_batch_size = 8.*set `micro_batch_size`",
+    ):
         run()
     try:
         run()

@@ -258,7 +258,7 @@ def test_where_held_out_text_is_closed_no_ask_for_a_score_or_a_size_is_answered(
 ) -> None:
     """The attack: a server that lies asks for them all the same."""
     every = {step.name for step in METHODS[name].steps}
-    closed = answered_in(tiny(tmp_path, f"method={name}", "privacy.held_out=closed"))
+    closed = answered_in(tiny(tmp_path, f"method={name}", "privacy.holdout_scores=withheld"))
     assert every - closed.keys() >= {"score", "count_examples"}
     assert not {"score", "test", "count_examples"} & closed.keys()
     assert closed.keys() & {"add_noisily", "improve_noisily", STEP}

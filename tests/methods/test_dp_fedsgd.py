@@ -334,7 +334,7 @@ def private(folder: Path, *overrides: str, sites: int = 3) -> Settings:
     return tiny(folder, ENCODER, FROZEN, *overrides, sites=sites)
 
 
-CLOSED = ("privacy.held_out=closed", "federation.sums=masked", "rounds=3", "key=simulated")
+CLOSED = ("privacy.holdout_scores=withheld", "federation.sums=masked", "rounds=3", "key=simulated")
 
 
 @pytest.fixture(scope="module")
@@ -441,7 +441,7 @@ def test_a_run_ends_when_a_site_has_spent_all_it_allows(tmp_path: Path) -> None:
     [
         ("rounds=61", "more rounds than"),
         ("data.types=[]", "data.types is empty"),
-        ("training.outside=0.5", "depends on its text"),
+        ("training.unannotated_types=0.5", "depends on its text"),
         ("data.mask_common=0.5", "depends on all others"),
         ("privacy.units=", "privacy.units is missing"),
         ("privacy.epsilon=0.5", "out of reach"),
@@ -512,6 +512,6 @@ def test_no_method_takes_privacy_for_granted(tmp_path: Path) -> None:
     ],
 )
 def test_every_private_pair_runs_closed(name: str, tmp_path: Path) -> None:
-    settings = tiny(tmp_path, f"method={name}", "privacy.held_out=closed")
+    settings = tiny(tmp_path, f"method={name}", "privacy.holdout_scores=withheld")
     done = run(settings, out=tmp_path / "run")
     assert done.result.privacy is not None and not done.result.privacy.simulated

@@ -351,8 +351,12 @@ def kept_moments(folder: Path) -> list[dict[str, np.ndarray]]:
 
 def test_a_site_that_keeps_its_moments_goes_on_from_them(tmp_path: Path) -> None:
     own = ("training.optimiser=adam", "training.local_epochs=1")
-    one = run(tiny(tmp_path, *own, "training.moments=kept", "rounds=1"), out=tmp_path / "1").folder
-    two = run(tiny(tmp_path, *own, "training.moments=kept", "rounds=3"), out=tmp_path / "3").folder
+    one = run(
+        tiny(tmp_path, *own, "training.optimiser_state=keep", "rounds=1"), out=tmp_path / "1"
+    ).folder
+    two = run(
+        tiny(tmp_path, *own, "training.optimiser_state=keep", "rounds=3"), out=tmp_path / "3"
+    ).folder
     fresh = run(tiny(tmp_path, *own, "rounds=3"), out=tmp_path / "fresh").folder
     first = {float(moments["0/step"][0]) for moments in kept_moments(one) if moments}
     last = max(float(moments["0/step"][0]) for moments in kept_moments(two) if moments)
@@ -363,7 +367,7 @@ def test_a_site_that_keeps_its_moments_goes_on_from_them(tmp_path: Path) -> None
 
 
 def test_a_run_that_keeps_moments_resumes_with_the_same_numbers(tmp_path: Path) -> None:
-    own = ("training.optimiser=adam", "training.moments=kept", "select.every=2")
+    own = ("training.optimiser=adam", "training.optimiser_state=keep", "select.every=2")
     straight = run(tiny(tmp_path, *own, "rounds=4"), out=tmp_path / "straight").folder
     again = run(tiny(tmp_path, *own, "rounds=2"), out=tmp_path / "again").folder
     (again / "result.json").unlink()
@@ -373,4 +377,4 @@ def test_a_run_that_keeps_moments_resumes_with_the_same_numbers(tmp_path: Path) 
 
 def test_fedner_keeps_its_own_moments(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="always goes on from Adam's running means"):
-        run(tiny(tmp_path, "method=fedner", "training.moments=kept"), out=tmp_path / "run")
+        run(tiny(tmp_path, "method=fedner", "training.optimiser_state=keep"), out=tmp_path / "run")

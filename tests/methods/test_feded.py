@@ -237,7 +237,11 @@ def test_a_public_set_without_labels_is_not_looked_at(tmp_path: Path) -> None:
 
 def test_int8_saturates_and_the_share_of_what_did_is_told(tmp_path: Path) -> None:
     settings = tiny(
-        tmp_path, "method=feded-relations", "options.wire_dtype=int8", "options.most=0.01", sites=2
+        tmp_path,
+        "method=feded-relations",
+        "options.wire_dtype=int8",
+        "options.max_logit=0.01",
+        sites=2,
     )
     method, federation, engine = started(tmp_path, settings)
     _, facts = method.round(method.start(federation), federation, 1)
@@ -347,7 +351,7 @@ def knowing(*relations: str, site: str, part: str = "train", count: int = 24) ->
 
 
 SPLIT = [knowing("causes", site="site-1"), knowing("eases", site="site-2")]
-KNOWS: Any = {"knows": {"site-1": ["causes"], "site-2": ["eases"]}}
+KNOWS: Any = {"annotates": {"site-1": ["causes"], "site-2": ["eases"]}}
 
 
 @pytest.mark.parametrize("upload", ["logits", "probabilities"])
@@ -367,7 +371,7 @@ def test_sites_answer_for_the_relations_that_they_know(tmp_path: Path, upload: s
 def test_a_relation_that_no_site_knows_is_learnt_from_the_public_labels(tmp_path: Path) -> None:
     """Without the public set's labels, the model unlearns it altogether."""
     sites = [knowing("causes", site=f"site-{n}") for n in (1, 2)]
-    knows: Any = {"knows": {"site-1": ["causes"], "site-2": ["causes"]}}
+    knows: Any = {"annotates": {"site-1": ["causes"], "site-2": ["causes"]}}
     overrides = ("options.average=known", "options.distil_epochs=15", "training.batch_size=4")
     overrides += ("options.temper_student=false",)  # τ² = 4 lets the teacher's 0 weigh more
     settings = with_train(
@@ -402,7 +406,7 @@ def test_a_relation_that_the_public_set_alone_has_is_a_class(tmp_path: Path) -> 
 
 def test_a_site_that_has_a_relation_it_does_not_know_is_told(tmp_path: Path) -> None:
     sites = [documents("site-1", "train", 18), documents("site-2", "train", 18)]
-    knows: Any = {"knows": {"site-2": ["causes"]}}
+    knows: Any = {"annotates": {"site-2": ["causes"]}}
     method, federation, _ = started(
         tmp_path, with_train(tmp_path, "feded-relations", sites, **knows)
     )

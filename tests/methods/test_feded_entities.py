@@ -58,7 +58,7 @@ def without(path: Path, *types: str) -> Path:
 def test_sites_send_what_their_models_say_of_each_public_token(pair: str, tmp_path: Path) -> None:
     """The oracle trains a model of each site's own, and asks it without the wire."""
     settings = tiny(tmp_path, f"method={pair}", "options.wire_dtype=float32", sites=2)
-    settings = settings.model_copy(update={"options": {**settings.options, "most": 1000.0}})
+    settings = settings.model_copy(update={"options": {**settings.options, "max_logit": 1000.0}})
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     after, facts = method.round(state, federation, 1)
@@ -211,7 +211,7 @@ def test_sites_answer_for_the_types_that_they_annotate(
     for table, other in zip(usual.site, ("Effect", "Drug"), strict=True):
         without(Path(table.train[0]), other)
     tables = [
-        {**table.model_dump(exclude_none=True), "knows": [own]}
+        {**table.model_dump(exclude_none=True), "annotates": [own]}
         for table, own in zip(usual.site, ("Drug", "Effect"), strict=True)
     ]
     method, federation, engine = started(tmp_path, tiny(tmp_path, *overrides, site=tables))

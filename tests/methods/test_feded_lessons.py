@@ -36,8 +36,8 @@ every_pair = pytest.mark.parametrize(
 
 REMEDIES = (
     "options.temper_student=true",
-    "options.past=0.5",
-    "options.hold_out=0.2",
+    "options.past_weight=0.5",
+    "options.holdout_share=0.2",
     "options.distil_epochs=3",
 )
 
@@ -80,7 +80,7 @@ def test_a_class_is_remembered_from_the_rounds_whose_sites_know_it() -> None:
 
 @every_pair
 def test_the_server_remembers_what_the_sites_said(pair: str, tmp_path: Path) -> None:
-    settings = tiny(tmp_path, f"method={pair}", "options.past=0.5", sites=2)
+    settings = tiny(tmp_path, f"method={pair}", "options.past_weight=0.5", sites=2)
     method, federation, engine = started(tmp_path, settings)
     state, totals = method.start(federation), []
     assert state.past == {}
@@ -179,7 +179,7 @@ def test_labels_and_predictions_are_learnt_of_all_that_is_public(tmp_path: Path)
 
 @every_pair
 def test_every_kind_is_given_the_same_lesson(pair: str, tmp_path: Path) -> None:
-    settings = tiny(tmp_path, f"method={pair}", "options.past=0.5", sites=2)
+    settings = tiny(tmp_path, f"method={pair}", "options.past_weight=0.5", sites=2)
     method, federation, _ = started(tmp_path, settings)
     state = method.start(federation)
     given: list[Any] = []
@@ -238,7 +238,7 @@ def test_the_best_pass_on_held_out_sentences_is_kept(
         tmp_path,
         f"method={pair}",
         f"public.labelled={labelled}",
-        "options.hold_out=0.25",
+        "options.holdout_share=0.25",
         "options.distil_epochs=8",
         "options.distil_learning_rate=0.03",
         sites=2,
@@ -311,13 +311,13 @@ def test_a_run_with_all_remedies_is_resumed(pair: str, tmp_path: Path) -> None:
 
 
 def test_bad_values_are_told(tmp_path: Path) -> None:
-    for odd in ("past=1.1", "hold_out=0.6"):
+    for odd in ("past_weight=1.1", "holdout_share=0.6"):
         with pytest.raises(SettingsError, match=f"{odd.partition('=')[0]} is wrong"):
             started(tmp_path, tiny(tmp_path, "method=feded-relations", f"options.{odd}"))
 
 
 def test_a_public_set_that_is_too_small_for_its_parts_is_told(tmp_path: Path) -> None:
-    settings = tiny(tmp_path, "method=feded-relations", "options.hold_out=0.01")
+    settings = tiny(tmp_path, "method=feded-relations", "options.holdout_share=0.01")
     method, federation, engine = started(tmp_path, settings)
     with pytest.raises(SettingsError, match=r"too few sentences.*24 sentences"):
         method.start(federation)

@@ -329,7 +329,7 @@ def test_values_tell_very_likely_and_very_unlikely_sentences_apart() -> None:
 
 
 def test_the_temperature_falls_from_the_first_bids_on(tmp_path: Path) -> None:
-    how = ("options.temperature=2.0", "options.cooling=0.5", "options.warm_rounds=1")
+    how = ("options.temperature=2.0", "options.cooling=0.5", "options.warmup_rounds=1")
     method, federation, engine = own_sites(tmp_path, TWO, *how, "options.factor=0.3")
     state = method.start(federation)
     asked = []
@@ -533,7 +533,7 @@ def test_the_same_sites_win_by_levels_that_tell_their_bids_apart(tmp_path: Path)
     wins = {}
     for levels in (0, 64):
         method, federation, engine = own_sites(
-            tmp_path / f"{levels}", TWO, "options.warm_rounds=1", "options.factor=0.2",
+            tmp_path / f"{levels}", TWO, "options.warmup_rounds=1", "options.factor=0.2",
             f"options.levels={levels}", "training.local_epochs=8",
         )  # fmt: skip
         state = method.start(federation)
@@ -555,7 +555,7 @@ def test_bids_have_levels_wherever_sums_are_secure_unless_told_otherwise(
         return reply
 
     use_engine(monkeypatch, Forging, change=staticmethod(change))
-    overrides = ("options.warm_rounds=0", "rounds=1", f"federation.sums={sums}")
+    overrides = ("options.warmup_rounds=0", "rounds=1", f"federation.sums={sums}")
     levels = [f"options.levels={one}" for one in more]
     run(tiny(tmp_path, "method=lazy-mil-bags", *overrides, *levels), out=tmp_path / "run")
     assert len(said) == 3
@@ -934,7 +934,7 @@ def test_a_key_that_changes_during_a_run_is_refused(tmp_path: Path) -> None:
 
 def test_warm_rounds_are_those_of_plain_averaging_and_then_sites_bid(tmp_path: Path) -> None:
     warm, federation, engine = started(
-        tmp_path / "warm", tiny(tmp_path, "method=lazy-mil-bags", "options.warm_rounds=2")
+        tmp_path / "warm", tiny(tmp_path, "method=lazy-mil-bags", "options.warmup_rounds=2")
     )
     plain, other, _ = started(
         tmp_path / "plain", tiny(tmp_path, "method=fedavg-bags", "bags.denoise=none")

@@ -332,7 +332,12 @@ def test_nothing_that_leaves_without_noise_depends_on_the_text(
 
     plain = {step.name for step in METHODS[pair].steps if not step.noisy}
     use_engine(monkeypatch, Forging, change=staticmethod(keep))
-    overrides = (f"method={pair}", "privacy.held_out=closed", "federation.sums=masked", "rounds=1")
+    overrides = (
+        f"method={pair}",
+        "privacy.holdout_scores=withheld",
+        "federation.sums=masked",
+        "rounds=1",
+    )
     given = tiny(tmp_path, *overrides, "guards.min_sentences=6", "key=simulated")
     heard = []
     for name in ("usual", "odd"):
@@ -376,7 +381,7 @@ def test_a_run_whose_sites_fail_at_every_exchange_has_the_noise_that_is_charged(
     monkeypatch.setattr(Federation, "sum", sum)
     few = {"site-1", "site-2", "site-4"}
     settings = tiny(
-        tmp_path, f"method={pair}", "privacy.held_out=closed", "federation.sums=masked",
+        tmp_path, f"method={pair}", "privacy.holdout_scores=withheld", "federation.sums=masked",
         "federation.at_least=1", "guards.min_sentences=6", "privacy.rate=1e-6",
         "privacy.units=50000000", "rounds=5",
         sites=6,

@@ -47,7 +47,7 @@ def _apart(settings: Settings, folder: Path) -> Settings:
     """The same with sites of which the second alone annotates effects, and no drugs."""
     knows = {"site-2": ["Effect"]}
     sites = [
-        {**site.model_dump(), "knows": knows.get(site.name, ["Drug"])} for site in settings.site
+        {**site.model_dump(), "annotates": knows.get(site.name, ["Drug"])} for site in settings.site
     ]
     plain = settings.model_dump(by_alias=True, exclude={"site"})
     return parse({**plain, "site": sites})
@@ -214,7 +214,7 @@ def test_only_missing_types_are_pseudo_annotated_and_not_before_the_model_has_le
     assert [one["pseudo"] for one in rounds[:2]] == [0, 0]
     assert len({one["own"] for one in rounds}) == 1
     assert any(one["pseudo"] for one in rounds[2:])
-    everybody = [{**site.model_dump(), "knows": ["Drug", "Effect"]} for site in settings.site]
+    everybody = [{**site.model_dump(), "annotates": ["Drug", "Effect"]} for site in settings.site]
     complete = tiny(tmp_path, f"method={method}", site=everybody)
     assert [one["pseudo"] for one in history(run(complete, out=tmp_path / "all").folder)] == [0, 0]
 
@@ -284,7 +284,7 @@ def test_what_is_found_of_a_type_that_nobody_annotated_there_is_not_counted(
     method: str, tmp_path: Path
 ) -> None:
     settings = tiny(tmp_path, f"method={method}", "rounds=1")
-    sites = [{**site.model_dump(), "test_knows": []} for site in settings.site]
+    sites = [{**site.model_dump(), "test_annotates": []} for site in settings.site]
     scores = run(tiny(tmp_path, f"method={method}", "rounds=1", site=sites), out=tmp_path / "r")
     result = json.loads((scores.folder / "result.json").read_text())["scores"]["sites"]
     assert set(result["site-3"]["strict"]["types"]) <= {"Drug"}
@@ -348,7 +348,9 @@ def _each_lacks_one(folder: Path, *overrides: str) -> Settings:
         ]
         path = write_documents(folder / "own" / f"{table.name}.jsonl", train)
         plain = table.model_dump(exclude={"relations"}, exclude_none=True)
-        sites.append({**plain, "train": path, "knows": knows, "test_knows": ["causes", "eases"]})
+        sites.append(
+            {**plain, "train": path, "annotates": knows, "test_annotates": ["causes", "eases"]}
+        )
     return tiny(folder, f"method={RELATIONS}", *overrides, site=sites)
 
 

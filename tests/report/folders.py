@@ -267,7 +267,7 @@ def write_run(
     (folder / "result.json").write_text(json.dumps(result))
     if ledger is not None:
         (folder / "ledger.jsonl").write_text("".join(json.dumps(line) + "\n" for line in ledger))
-    (folder / "settings.toml").write_text('schema = 1\nmethod = "fedavg"\nrounds = 12\n')
+    (folder / "settings.toml").write_text('schema = 2\nmethod = "fedavg"\nrounds = 12\n')
     (folder / "environment.json").write_text(
         json.dumps({"python": "3.11.2", "packages": {"torch": "2.13.0"}, "cores": 2})
     )

@@ -13,7 +13,7 @@ from confide.report.sections import won
 from report.folders import result, write_run
 from report.test_page import Page
 
-SETTINGS = 'schema = 1\nmethod = "dp-fedsgd"\n[privacy]\nunit = "document"\nepsilon = 8\n'
+SETTINGS = 'schema = 2\nmethod = "dp-fedsgd"\n[privacy]\nunit = "document"\nepsilon = 8\n'
 
 
 def spent(**more: Any) -> dict[str, Any]:

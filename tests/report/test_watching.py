@@ -16,7 +16,7 @@ from confide.runs.standing import checkpoint_marks, standing
 from report.folders import result, write_run
 
 SETTINGS = """
-schema = 1
+schema = 2
 method = "fedavg"
 rounds = 12
 [[site]]

@@ -26,7 +26,7 @@ hub = pytest.importorskip("huggingface_hub", reason="comes with the extra encode
 def settings(**own: Any) -> Settings:
     return parse(
         {
-            "schema": 1, "method": "fedavg", "key": "/srv/secret/shared.key",
+            "schema": 2, "method": "fedavg", "key": "/srv/secret/shared.key",
             "site": [{"name": "st-anna", "train": "/srv/secret/train.conll"}], **own,
         }
     )  # fmt: skip

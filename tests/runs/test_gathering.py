@@ -330,7 +330,7 @@ def test_a_share_of_the_corpus_is_public_and_nothing_is_twice(tmp_path: Path) ->
 def test_what_is_held_out_of_the_corpus_does_not_hang_on_sites_or_the_public_set(
     tmp_path: Path,
 ) -> None:
-    corpus = {"hold_out": "corpus"}
+    corpus = {"holdout_from": "corpus"}
     plain, shared, many = (
         related(tmp_path, corpus),
         related(tmp_path, corpus, public={"share": 0.3}),
@@ -352,7 +352,7 @@ def test_what_is_held_out_of_the_corpus_does_not_hang_on_sites_or_the_public_set
 
 
 def test_a_test_file_of_fewer_documents_than_sites(tmp_path: Path) -> None:
-    found = related(tmp_path, {"test": table(tmp_path, "test", 3), "hold_out": "corpus"})
+    found = related(tmp_path, {"test": table(tmp_path, "test", 3), "holdout_from": "corpus"})
     assert [texts(spec.test) for spec in found.specs] == [
         *([f"test {n} : @GENE$ and @DISEASE$ ."] for n in range(3)), [],
     ]  # fmt: skip
@@ -398,7 +398,7 @@ def test_the_public_set_as_a_reference(tmp_path: Path) -> None:
 
 
 def test_facts_of_relations(tmp_path: Path) -> None:
-    found = related(tmp_path, {"sites": 1, "hold_out": "corpus"}, public={"share": 0.2})
+    found = related(tmp_path, {"sites": 1, "holdout_from": "corpus"}, public={"share": 0.2})
     facts = found.facts()
     train = found.specs[0].train
     assert facts["sites"]["site-01"]["relations"] == count_relations(train)
@@ -431,14 +431,14 @@ def test_the_fingerprint_covers_relations_and_the_public_set(tmp_path: Path) -> 
 
 
 def test_sites_say_how_their_relations_are_called_and_which_they_know(tmp_path: Path) -> None:
-    north = {"name": "north", "train": table(tmp_path, "n", 20), "knows": ["linked"]}
+    north = {"name": "north", "train": table(tmp_path, "n", 20), "annotates": ["linked"]}
     south = {"name": "south", "train": table(tmp_path, "s", 20), "relations": {"related": ""}}
     maps = {"relations": {"related": "linked"}}
     found = gathered(tmp_path, parse({"task": "re", "site": [{**north, **maps}, south]}))
     facts = found.facts()["sites"]
-    assert [spec.knows for spec in found.specs] == [("linked",), ()]
+    assert [spec.annotates for spec in found.specs] == [("linked",), ()]
     hosting = Hosting({}, object, seed=1)
-    assert [hosting.host(spec, {}).site.knows for spec in found.specs] == [("linked",), ()]
+    assert [hosting.host(spec, {}).site.annotates for spec in found.specs] == [("linked",), ()]
     assert list(facts["north"]["relations"]) == ["linked"]
     assert facts["south"]["relations"] == {}
     assert facts["south"]["problems"] == {"relation-dropped": 13}
@@ -447,7 +447,7 @@ def test_sites_say_how_their_relations_are_called_and_which_they_know(tmp_path: 
 def test_relations_are_dealt_by_relation(tmp_path: Path) -> None:
     def spread(by: str) -> float:
         """Between the sites with the largest and the smallest share of related pairs."""
-        facts = related(tmp_path, {"by": by, "hold_out": "corpus"}).facts()["sites"].values()
+        facts = related(tmp_path, {"by": by, "holdout_from": "corpus"}).facts()["sites"].values()
         shares = [site["relations"].get("related", 0) / site["train"] for site in facts]
         return max(shares) - min(shares)
 
@@ -458,7 +458,7 @@ def test_whole_domains_are_not_torn_between_parts(tmp_path: Path) -> None:
     files = [table(tmp_path, name, size) for name, size in (("a", 40), ("b", 1))]
     split = {"sites": 2, "by": "file", "train": files}
     with pytest.raises(DataError, match=r"no document of the file '.*b\.tsv' is left for"):
-        related(tmp_path, {**split, "hold_out": "corpus"})
+        related(tmp_path, {**split, "holdout_from": "corpus"})
     assert related(tmp_path, split).specs
 
 

@@ -48,7 +48,7 @@ def pairs(found: Gathered, part: str) -> list[set[Any]]:
 
 
 def test_held_out_pairs_are_in_no_training_text_and_at_one_site(tmp_path: Path) -> None:
-    split = {"sites": 5, "train": corpus(), "hold_out": "corpus"}
+    split = {"sites": 5, "train": corpus(), "holdout_from": "corpus"}
     found = gathered(tmp_path, split=split)
     train, dev, test = (pairs(found, part) for part in ("train", "dev", "test"))
     assert (len(set.union(*dev)), len(set.union(*test))) == (3, 6)
@@ -66,7 +66,7 @@ def test_held_out_pairs_are_in_no_training_text_and_at_one_site(tmp_path: Path) 
 
 
 def test_training_bags_can_be_dealt_whole_too(tmp_path: Path) -> None:
-    split = {"sites": 5, "train": corpus(), "hold_out": "corpus", "by": "pair"}
+    split = {"sites": 5, "train": corpus(), "holdout_from": "corpus", "by": "pair"}
     train = pairs(gathered(tmp_path, split=split), "train")
     assert sum(map(len, train)) == len(set.union(*train)) == 21
 
@@ -81,30 +81,35 @@ def test_what_is_held_out_does_not_hang_on_the_number_of_sites(tmp_path: Path) -
     held = [
         set.union(*pairs(gathered(tmp_path, split=split), "test"))
         for sites in (2, 6)
-        for split in [{"sites": sites, "train": corpus(), "hold_out": "corpus"}]
+        for split in [{"sites": sites, "train": corpus(), "holdout_from": "corpus"}]
     ]
     assert held[0] == held[1]
 
 
 def test_named_test_files_keep_their_pairs_unless_apart(tmp_path: Path) -> None:
     test = corpus(5, 2, first=200)
-    split = {"sites": 2, "train": corpus(), "test": test, "hold_out": "corpus"}
+    split = {"sites": 2, "train": corpus(), "test": test, "holdout_from": "corpus"}
     shared = gathered(tmp_path, split=dict(split))
     assert set.union(*pairs(shared, "test")) & set.union(*pairs(shared, "train"))
-    found = gathered(tmp_path, split=split | {"apart": "pair"})
+    found = gathered(tmp_path, split=split | {"disjoint_by": "pair"})
     assert not set.union(*pairs(found, "test")) & set.union(*pairs(found, "train"))
     assert found.facts()["apart"] == {"by": "pair", "left_out": 4 * 5}
 
 
 def test_named_development_files_are_kept_apart_too(tmp_path: Path) -> None:
     dev, test = corpus(5, 2, first=200), corpus(9, 1, first=300)
-    split = {"sites": 2, "train": corpus(), "dev": dev, "test": test, "apart": "pair"}
+    split = {"sites": 2, "train": corpus(), "dev": dev, "test": test, "disjoint_by": "pair"}
     assert gathered(tmp_path, split=split).facts()["apart"]["left_out"] == 4 * 9
 
 
 @pytest.mark.parametrize("hold_out", ["corpus", "site"])
 def test_no_file_is_in_training_and_in_test_text(tmp_path: Path, hold_out: str) -> None:
-    split = {"sites": 2, "train": corpus(40, 3, files=90), "hold_out": hold_out, "apart": "file"}
+    split = {
+        "sites": 2,
+        "train": corpus(40, 3, files=90),
+        "holdout_from": hold_out,
+        "disjoint_by": "file",
+    }
     found = gathered(tmp_path, split=split)
 
     def files(*parts: str) -> set[str]:
@@ -123,7 +128,7 @@ def test_bags_without_any_relation_are_refused(tmp_path: Path) -> None:
 
 
 def test_vectors_are_those_of_the_reader(tmp_path: Path) -> None:
-    split = {"sites": 2, "train": corpus(), "hold_out": "corpus"}
+    split = {"sites": 2, "train": corpus(), "holdout_from": "corpus"}
     vectors = tmp_path / "v.txt"
     vectors.write_text("a 1 2\n")
     found = gathered(

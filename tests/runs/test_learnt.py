@@ -93,9 +93,9 @@ def test_a_falling_loss_says_nothing_where_development_text_falls_too() -> None:
 
 
 def test_a_bound_on_bytes_that_ended_the_run_is_raised_too() -> None:
-    bounded = settings(federation={"megabytes": 3.0})
+    bounded = settings(federation={"max_upload_mb": 3.0})
     found = advice(made([0.2, 0.4, 0.6]), bounded)
-    assert found is not None and found.changes == {"rounds": 6, "federation.megabytes": 6.0}
+    assert found is not None and found.changes == {"rounds": 6, "federation.max_upload_mb": 6.0}
 
 
 def nothing(losses: Sequence[float], own: Settings | None, **more: Any) -> Advice:

@@ -1,73 +1,97 @@
-"""Runs that an older confide wrote are read: for `predict`, `evaluate` and `report`."""
+"""Runs that release 0.2 wrote are read: for `predict`, `evaluate`, `report` and `compare`."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from dataclasses import replace
+import shutil
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
+from confide import api
 from confide.errors import RunError
-from confide.federation.messages import encode
-from confide.methods import METHODS
-from confide.removed import SETTINGS, without_removed
 from confide.runs.folder import RunFolder
-from confide.runs.loading import opened
 from confide.runs.run import run
-from contract.corpus import tiny
+from confide.settings.upgrade import REMOVED, upgraded_run
+from contract.relations import encoder
 
-OLD = """
+OLD = Path(__file__).parent / "old"
+"""Folders of runs made by release 0.2, each with its text and what it predicted then."""
+GONE = """
 [options]
 download = "whole"
 label_share = 1.0
 wire_dtype = "float16"
-
-[federation]
-sums = "integers"
 """
 
 
-def with_fields(data: bytes, **fields: Any) -> bytes:
-    """An encoded message with more plain fields."""
-    size = int.from_bytes(data[:8], "little")
-    header = json.loads(data[8 : 8 + size])
-    format, name, plain = json.loads(header["__metadata__"]["confide"])
-    header["__metadata__"]["confide"] = json.dumps([format, name, {**plain, **fields}])
-    said = json.dumps(header).encode()
-    return len(said).to_bytes(8, "little") + said + data[8 + size :]
+@pytest.fixture
+def old(tmp_path: Path) -> Path:
+    shutil.copytree(OLD, tmp_path / "old")
+    return tmp_path / "old"
 
 
-def test_a_run_with_settings_and_fields_that_went_is_read(tmp_path: Path) -> None:
-    settings = tiny(tmp_path, "method=feded-relations", "rounds=1", sites=2)
-    folder = run(settings, out=tmp_path / "run").folder
-    now = RunFolder(folder).trained(METHODS["feded-relations"], None)[0]
-    file = folder / "settings.toml"
-    text = file.read_text()
-    file.write_text(text.replace("[federation]", f"{OLD.strip()}", 1))
-    store = RunFolder(folder).store()
-    for round in store.rounds():
-        kept = store.load(round)
-        state = with_fields(kept.state.tobytes(), version=2, behind=["site-1"])
-        raw = encode(replace(kept, state=np.frombuffer(state, np.uint8)))
-        digest = hashlib.sha256(raw).hexdigest().encode()
-        store.path(round).write_bytes(b"confide checkpoint 1\n" + digest + b"\n" + raw)
-    assert encode(RunFolder(folder).trained(METHODS["feded-relations"], None)[0]) == encode(now)
-    assert opened(folder).relations is not None
-    assert RunFolder(folder).settings().options == {"wire_dtype": "float16"}
-    with pytest.raises(RunError, match="no longer a setting"):
-        run(settings, out=folder, resume=True)
+def predicted(run: Path, file: Path) -> list[Any]:
+    """Entities by type and offsets, and relations, of each document."""
+    return [
+        [
+            [[one.type, *map(list, one.fragments)] for one in document.entities],
+            [[one.type, one.head, one.tail] for one in document.relations],
+        ]
+        for document in api.predict(run, [file])
+    ]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "feded", "lazy-mil"])
+def test_an_old_run_is_used(old: Path, name: str) -> None:
+    if name == "feded":
+        encoder()
+    here = old / name
+    (test,) = (here / "data/data/site-1").glob("test.*")
+    assert predicted(here / "run", test) == json.loads((here / "expected.json").read_text())
+    scored = api.evaluate(here / "run", [test], site="site-1")
+    kind = "strict" if name == "fedavg" else "micro"
+    assert scored[kind] == RunFolder(here / "run").result().scores.sites["site-1"][kind]
+    page = api.report([here / "run"], out=here / "report.html")
+    assert page.stat().st_size > 10_000
+    assert api.compare([here / "run"], [here / "run"])
+    released = api.release(here / "run", out=here / "released")
+    assert predicted(released, test) == predicted(here / "run", test)
+
+
+def test_old_settings_are_upgraded_in_memory(old: Path) -> None:
+    found = RunFolder(old / "fedavg/run").settings()
+    assert found.training.unannotated_types == 1.0
+    assert found.training.optimiser_state == "keep"
+    assert found.federation.down == "cached" and found.federation.max_upload_mb == 9
+    assert [site.annotates for site in found.site] == [("Drug", "Effect"), ("Drug",)]
+    options = RunFolder(old / "feded/run").settings().options
+    assert options == {"past_weight": 0.5, "holdout_share": 0.25, "max_logit": 12.0}
+
+
+def test_settings_that_went_are_left_out(old: Path) -> None:
+    folder = old / "feded/run"
+    text = (folder / "settings.toml").read_text().replace("[options]\n", GONE)
+    (folder / "settings.toml").write_text(
+        text.replace("[federation]", '[federation]\nsums = "integers"')
+    )
+    found = RunFolder(folder).settings()
+    assert found.options["wire_dtype"] == "float16" and "download" not in found.options
+    assert found.federation.sums == "masked"
+
+
+def test_an_old_run_is_not_resumed(old: Path) -> None:
+    settings = RunFolder(old / "fedavg/run").settings()
+    with pytest.raises(RunError, match=r"an older confide started this run.*environment\.json"):
+        run(settings, out=old / "fedavg/run", resume=True)
 
 
 def test_what_another_method_still_has_stays() -> None:
     own = {"wire_dtype": "float16", "local_steps": 2}
     for method, left in (("fedner", {"local_steps": 2}), ("feded", own)):
-        assert without_removed({"method": method, "options": own})["options"] == left
+        assert upgraded_run({"method": method, "options": own})["options"] == left
     assert own == {"wire_dtype": "float16", "local_steps": 2}
-    assert without_removed({"options": 3, "federation": {"sums": "integers"}}) == {
-        "options": 3, "federation": {"sums": "masked"},
-    }  # fmt: skip
-    assert all(text and text[0].islower() for text in SETTINGS.values())
+    found = upgraded_run({"options": 3, "federation": {"sums": "integers"}})
+    assert found == {"schema": 2, "options": 3, "federation": {"sums": "masked"}}
+    assert all(text and text[0].islower() for text in REMOVED.values())

@@ -200,8 +200,8 @@ def test_a_folder_of_a_newer_schema_is_refused_in_words(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=r"newer confide.*schema 1 or older; got schema 2"):
             action()
     text = (out / "settings.toml").read_text()
-    (out / "settings.toml").write_text(text.replace("schema = 1", "schema = 2"))
-    with pytest.raises(RunError, match="schema 2 is newer than this confide"):
+    (out / "settings.toml").write_text(text.replace("schema = 2", "schema = 3"))
+    with pytest.raises(RunError, match="schema 3 is newer than this confide"):
         run(settings, out=out, resume=True)
 
 
@@ -403,7 +403,7 @@ def test_a_run_ends_before_a_site_uploads_more_than_it_may(tmp_path: Path) -> No
     whole = run(tiny(tmp_path, "rounds=6"), out=tmp_path / "whole").folder
     each = megabytes_up(whole) / 6
     for every, rounds in ((1, 3), (2, 2)):
-        own = (f"select.every={every}", f"federation.megabytes={3.5 * each}", "rounds=6")
+        own = (f"select.every={every}", f"federation.max_upload_mb={3.5 * each}", "rounds=6")
         folder = run(tiny(tmp_path, *own), out=tmp_path / f"every-{every}").folder
         found = RunFolder(folder).result()
         assert len(found.history) == rounds
@@ -413,7 +413,7 @@ def test_a_run_ends_before_a_site_uploads_more_than_it_may(tmp_path: Path) -> No
     run(tiny(tmp_path, *own), out=folder, resume=True)
     assert len(RunFolder(folder).result().history) == 2
     (folder / "result.json").unlink()
-    more = (own[0], f"federation.megabytes={4.5 * each}", "rounds=6")
+    more = (own[0], f"federation.max_upload_mb={4.5 * each}", "rounds=6")
     run(tiny(tmp_path, *more), out=folder, resume=True)
     assert len(RunFolder(folder).result().history) == 4
 
@@ -421,7 +421,7 @@ def test_a_run_ends_before_a_site_uploads_more_than_it_may(tmp_path: Path) -> No
 def test_a_bound_below_the_first_scoring_ends_in_an_error_that_says_how_much_it_takes(
     tmp_path: Path,
 ) -> None:
-    own = ("select.every=3", "rounds=6", "federation.megabytes=0.001")
+    own = ("select.every=3", "rounds=6", "federation.max_upload_mb=0.001")
     with pytest.raises(FederationError, match=r"first scored after round 3; expected at least"):
         run(tiny(tmp_path, *own), out=tmp_path / "run")
     pooled = run(tiny(tmp_path, *own, "method=pooled"), out=tmp_path / "pooled").folder

@@ -247,8 +247,8 @@ def test_of_types_that_nobody_looked_for_at_a_site_nothing_is_an_error(
     ]
     sites = {
         "a": SiteSpec("a", drugs, tmp_path / "a", test=drugs),
-        "b": SiteSpec("b", drugs, tmp_path / "b", test=drugs, knows=("Drug",)),
-        "c": SiteSpec("c", drugs, tmp_path / "c", test=drugs, test_knows=("Sign",)),
+        "b": SiteSpec("b", drugs, tmp_path / "b", test=drugs, annotates=("Drug",)),
+        "c": SiteSpec("c", drugs, tmp_path / "c", test=drugs, test_annotates=("Sign",)),
         "d": SiteSpec("d", drugs, tmp_path / "d", test=GOLD),
     }
     site_reports(method, [Home(spec, object()) for spec in sites.values()])
@@ -275,8 +275,8 @@ def test_of_relations_that_nobody_looked_for_at_a_site_nothing_is_an_error(
     ]
     sites = {
         "a": SiteSpec("a", causes, tmp_path / "a", test=causes),
-        "b": SiteSpec("b", causes, tmp_path / "b", test=causes, knows=("causes",)),
-        "c": SiteSpec("c", causes, tmp_path / "c", test=causes, test_knows=("treats",)),
+        "b": SiteSpec("b", causes, tmp_path / "b", test=causes, annotates=("causes",)),
+        "c": SiteSpec("c", causes, tmp_path / "c", test=causes, test_annotates=("treats",)),
         "d": SiteSpec("d", causes, tmp_path / "d", test=GOLD),
     }
     counts = site_reports(method, [Home(spec, object()) for spec in sites.values()])

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # --- The program
 
 PANELS = {
-    "Train": ("demo", "init", "run", "recipes"),
+    "Train": ("demo", "init", "run", "recipes", "settings"),
     "Use a model": ("predict", "evaluate", "serve", "home", "release", "export"),
     "Inspect and plan": (
         "report", "compare", "wire", "ledger", "audit", "capacity", "budget", "privacy",
@@ -170,12 +170,14 @@ app = typer.Typer(
     help="Train information extraction across organisations whose text may not leave them.",
 )
 privacy = typer.Typer(no_args_is_help=True, help="Work out noise and ε before a run.")
+settings_files = typer.Typer(no_args_is_help=True, help="Rewrite settings of older releases.")
 keys = typer.Typer(
     no_args_is_help=True, help="Make the sites' shared key; encrypt keys with a passphrase."
 )
 app.add_typer(data, name="data")
 app.add_typer(keys, name="key")
 app.add_typer(privacy, name="privacy")
+app.add_typer(settings_files, name="settings")
 app.add_typer(consortium, name="consortium")
 app.add_typer(site, name="site")
 app.add_typer(server, name="server")
@@ -207,6 +209,7 @@ def _options(
     pass
 
 
+@settings_files.callback()
 @privacy.callback()
 def _privacy_options() -> None:
     pass
@@ -990,6 +993,20 @@ def coordinate_command(
 
 
 # --- Keys: the one that the sites share, and keys at rest
+
+
+@command(settings_files, "upgrade")
+def settings_upgrade(file: Path, *, in_place: bool = False) -> None:
+    """Rewrite a settings file with today's keys, and say what changed. Comments stay.
+
+    Options:
+        file (FILE): A settings file.
+        in_place: Replace the file; by default the new one lies beside it.
+    """
+    new, changes = api.upgrade_settings(file, in_place=in_place)
+    for line in changes or ["no key or value has another name: only the schema is stated"]:
+        screen.say(line)
+    screen.say(f"settings: {new}", style="bold")
 
 
 @command(keys, "new")

@@ -58,7 +58,7 @@ from confide.federation.seals import digest
 from confide.federation.steps import Step
 from confide.seeds import derive_seed
 
-Down = Literal["whole", "once"] | Coding
+Down = Literal["whole", "cached"] | Coding
 """Whole in every ask; whole, but no site is given the same twice; or differences in codes."""
 COMMON = "weights"
 """The field of an ask that holds the common weights."""
@@ -119,7 +119,7 @@ class Giving:
     @property
     def _codes(self) -> bool:
         """True if differences travel in codes."""
-        return self._down not in ("whole", "once")
+        return self._down not in ("whole", "cached")
 
     @property
     def saves(self) -> bool:

@@ -3,7 +3,7 @@
 It combines the *change* of each site: what the site learnt, divided by its weight in the mean,
 minus what it started from (`Step.learnt`). There are two defences, one behind the other:
 
-- **too far**: an update whose L2 norm is more than `most_norm` times the median of the round's
+- **too far**: an update whose L2 norm is more than `max_norm_ratio` times the median of the round's
   norms is left out of the round, by name. Among fewer than three updates nobody can tell which one
   is odd.
 - **how** the others become one: their weighted `mean`; for each number the `median`, or the mean
@@ -127,13 +127,14 @@ NEEDED = 3
 class Combining:
     """The rule that combines replies, and the threshold for outliers.
 
-    `trim` is the share of sites that `trimmed` leaves out at each end, at least one. `most_norm` is
-    the largest norm of an update, as a multiple of the median of the round's norms.
+    `trim` is the share of sites that `trimmed` leaves out at each end, at least one.
+    `max_norm_ratio` is the largest norm of an update, as a multiple of the median of the round's
+    norms.
     """
 
     how: Combination = "mean"
     trim: float = 0.2
-    most_norm: float = math.inf
+    max_norm_ratio: float = math.inf
 
     @property
     def needed(self) -> int:
@@ -144,7 +145,7 @@ class Combining:
         """Return whether the replies of `sites` sites must all be there before they are added."""
         if step.learnt is None:
             return False
-        by_others = self.most_norm < math.inf and sites >= NEEDED
+        by_others = self.max_norm_ratio < math.inf and sites >= NEEDED
         return by_others or self.combines(step)
 
     def combines(self, step: Step) -> bool:
@@ -157,7 +158,7 @@ class Combining:
         Empty updates (norm 0) do not count towards the median. `slack` is that of the step
         (`Learnt`).
         """
-        most = self.most_norm * slack
+        most = self.max_norm_ratio * slack
         said = {site: norm for site, norm in norms.items() if norm > 0}
         if len(said) < NEEDED or most == math.inf:
             return {}

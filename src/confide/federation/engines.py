@@ -52,8 +52,8 @@ class SiteSpec:
     vectors: Path | None = None
     context: str | None = None
     tag_scheme: str | None = None
-    knows: tuple[str, ...] = ()
-    test_knows: tuple[str, ...] = ()
+    annotates: tuple[str, ...] = ()
+    test_annotates: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     guards: Guards = Guards()
     remote: bool = False

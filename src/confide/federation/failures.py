@@ -92,15 +92,15 @@ CODES = {
     "other-encoder": "the site's encoder is not the one that the run began with; restore its files,"
     " or start the run again",
     "relation-outside-set": "the site's training text has a relation that it did not have when the"
-    " run began, or that its own `knows` does not name; correct its `relations` or `knows`, and"
-    " start the run again",
+    " run began, or that its own `annotates` does not name; correct its `relations` or `annotates`,"
+    " and start the run again",
     "other-public-set": "the site was asked about a public set other than the one it was given;"
     " start the run again",
     "not-bid": "the site was told of winning sentences that it did not bid for in this round",
     "features": "the site could not compute or keep the encoder's features of its text; its own"
     " log says why",
-    "device-memory": "the site's device ran out of memory; at the site, set `at_once` in its own"
-    " file to fewer examples than training.batch_size, or name another `device`",
+    "device-memory": "the site's device ran out of memory; at the site, set `micro_batch_size` in"
+    " its own file to fewer examples than training.batch_size, or name another `device`",
     "device-missing": "the site has no such device as its own file names; at the site, set `device`"
     " to auto or cpu",
     "not-met": "the site has not met the others of this sum: its process was restarted, or the"

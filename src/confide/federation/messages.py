@@ -107,7 +107,7 @@ class Learnt(Value):
             share, of 8 bytes the plain numbers of a reply without a weight; 1 byte stands for
             codes, whole numbers that are added as they are.
         combined: False if the method needs the plain sum.
-        slack: how many times `most_norm` the norms of honest replies may differ by.
+        slack: how many times `max_norm_ratio` the norms of honest replies may differ by.
         shared: without a `weight`: replies are multiplied by shares that sum to at most 1.
         field: the field itself; filled in by the step.
     """

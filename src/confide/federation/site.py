@@ -50,8 +50,8 @@ class Site:
         vectors: the site's file of word vectors.
         context: its frozen encoder.
         tag_scheme: its own tag scheme, if it has chosen one.
-        knows: the relations or entity types that it annotates; empty means all.
-        test_knows: those that are annotated only in its test text.
+        annotates: the relations or entity types that it annotates; empty means all.
+        test_annotates: those that are annotated only in its test text.
         types: the entity types that it wants in its text; empty means all.
         guards: its own limits.
         member: the site's side of sums that the server cannot open; None where it sums otherwise.
@@ -76,8 +76,8 @@ class Site:
     vectors: Path | None = None
     context: str | None = None
     tag_scheme: str | None = None
-    knows: tuple[str, ...] = ()
-    test_knows: tuple[str, ...] = ()
+    annotates: tuple[str, ...] = ()
+    test_annotates: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     guards: Guards = Guards()
     remote: bool = False

@@ -78,8 +78,8 @@ class Line:
 def fewest(settings: Settings, sites: Sequence[str]) -> int:
     """The fewest sites that a sum of this run may cover; under `alone` it is one.
 
-    Fewer than half of the drawn sites can be too far off to be in a sum (`most_norm`). Of fixed
-    groups the server sees the sum of each.
+    Fewer than half of the drawn sites can be too far off to be in a sum (`max_norm_ratio`). Of
+    fixed groups the server sees the sum of each.
     """
     from confide.federation.combining import fewest_left
     from confide.federation.federation import round_half_up  # torch, which takes its time
@@ -144,7 +144,7 @@ def outside(
         "federation.fraction": settings.federation.fraction < agreement.fraction,
         "federation.at_least": fewest(settings, sites) < agreement.at_least,
         "federation.combine": combine_of(settings) not in agreement.combine,
-        "federation.most_norm": limit_of(settings) > agreement.most_norm,
+        "federation.max_norm_ratio": limit_of(settings) > agreement.max_norm_ratio,
         "options.rows": rows_of(settings) not in agreement.rows,
         "vocabulary.min_sites": settings.vocabulary.min_sites < agreement.word_sites,
         "lead": ANYONE not in agreement.lead and lead not in agreement.lead,
@@ -167,7 +167,7 @@ def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
         "fraction": asked.fraction < agreed.fraction,
         "at_least": asked.at_least < agreed.at_least,
         "combine": bool(set(asked.combine) - set(agreed.combine)),
-        "most_norm": asked.most_norm > agreed.most_norm,
+        "max_norm_ratio": asked.max_norm_ratio > agreed.max_norm_ratio,
         "rows": bool(set(asked.rows) - set(agreed.rows)),
         "word_sites": asked.word_sites < agreed.word_sites,
         "lead": bool(leads),
@@ -207,7 +207,7 @@ def usual(
         fraction=0.1,
         at_least=at_least,
         combine=("mean", "clipped"),
-        most_norm=OF_SITES,
+        max_norm_ratio=OF_SITES,
         rows=("all", "seen"),
         word_sites=1,
         lead=(ANYONE,),
@@ -236,7 +236,7 @@ def proposed(settings: Settings, base: Agreement) -> Agreement:
             "fraction": settings.federation.fraction,
             "at_least": fewest(settings, base.sites) if known else at_least,
             "combine": (combine_of(settings),),
-            "most_norm": limit_of(settings) or base.most_norm,
+            "max_norm_ratio": limit_of(settings) or base.max_norm_ratio,
             "rows": (rows_of(settings),),
             "word_sites": settings.vocabulary.min_sites,
         }

@@ -40,7 +40,7 @@ from confide.errors import (
 )
 from confide.federation.messages import MOST_BYTES
 from confide.files import Tree, bytes_of, json_of, plain_name, text_of, write_atomically
-from confide.settings.reading import read_toml
+from confide.settings.toml import read_toml
 
 _TYPES: dict[str, type | tuple[type, ...]] = {"port": int, "days": (int, float), "sites": tuple}
 _LONGEST = 1000

@@ -73,7 +73,7 @@ from confide.runs.run import (
 )
 from confide.runs.sites import public_set
 from confide.settings import Settings, dump, parse
-from confide.settings.reading import parse_toml
+from confide.settings.toml import parse_toml
 from confide.text.document import Document
 from confide.version import __version__
 

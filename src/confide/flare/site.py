@@ -88,8 +88,8 @@ from confide.runs.run import Home, own_result, site_reports, sums_of, up_of
 from confide.runs.sites import Gathered, gather
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
-from confide.settings.reading import parse_toml
 from confide.settings.sitefile import Agreement
+from confide.settings.toml import parse_toml
 from confide.training.devices import compute_at, place_of
 from confide.version import __version__
 
@@ -229,14 +229,14 @@ def member_of(
 
 def own_computing(file: SiteFile) -> Tree:
     """Read the devices that a site's own file names in place of the run's settings."""
-    return {name: getattr(file, name) for name in ("device", "precision", "at_once")}
+    return {name: getattr(file, name) for name in ("device", "precision", "micro_batch_size")}
 
 
 def compute_as(settings: Settings) -> None:
     """Let this process compute so. Raises Refusal if this machine has no such device."""
     torch.set_num_threads(settings.threads)
     try:
-        compute_at(place_of(settings.device, settings.precision, at_once=settings.at_once))
+        compute_at(place_of(settings.device, settings.precision, at_once=settings.micro_batch_size))
     except SettingsError as error:
         raise Refusal("device-missing") from error
 

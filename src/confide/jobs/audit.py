@@ -232,7 +232,7 @@ class Bench:
     def _references(self, pool: _Pool, count: int, say: Callable[[str], None]) -> list[_Reference]:
         """Models trained on halves of the pool; the halves of two make up the whole."""
         learns, found = TASKS[self.settings.task].learns, list[_Reference]()
-        known = {*(self.spec.knows or self.target.labels)}
+        known = {*(self.spec.annotates or self.target.labels)}
         texts = [_only(one, learns, known) for one in pool.documents]
         order = np.arange(len(texts))
         for number in range(count):
@@ -357,7 +357,7 @@ def audit(
         raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
     speak, scratch = say or (lambda _: None), Scratch()
     sites: dict[str, SiteAudit] = {}
-    place = place_of(settings.device, settings.precision, at_once=settings.at_once)
+    place = place_of(settings.device, settings.precision, at_once=settings.micro_batch_size)
     with computing_at(place, threads=settings.threads):
         for spec in specs:
             speak(f"{spec.name}: measuring")

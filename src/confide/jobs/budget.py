@@ -25,7 +25,7 @@ class Budget:
     """Settings that keep every site's uploads within a budget.
 
     Attributes:
-        rounds, local_steps, moments, decay, every, average: the settings of these names.
+        rounds, local_steps, optimiser_state, decay, every, average: the settings of these names.
         passes: over the text, the same as `asked`, or as near as whole batches allow.
         megabytes: what the site that uploads most will upload, about.
         each: the megabytes of its upload in one round, as measured.
@@ -33,7 +33,7 @@ class Budget:
 
     rounds: int
     local_steps: int
-    moments: str
+    optimiser_state: str
     decay: float
     every: int
     average: int
@@ -46,7 +46,7 @@ class Budget:
         return [
             f"rounds={self.rounds}",
             f"training.local_steps={self.local_steps}",
-            f"training.moments={self.moments}",
+            f"training.optimiser_state={self.optimiser_state}",
             f"training.decay={self.decay:.6g}",
             f"select.every={self.every}",
             f"select.average={self.average}",
@@ -99,7 +99,7 @@ def budget(run: Path, *, megabytes: float, passes: float | None = None) -> Budge
     return Budget(
         rounds=rounds,
         local_steps=steps,
-        moments="kept",
+        optimiser_state="keep",
         decay=fallen ** (1 / rounds),
         every=max(1, rounds // SCORINGS),
         average=max(1, rounds // SCORINGS),

@@ -181,7 +181,7 @@ def _tagger(
     settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int
 ) -> TaggerTrainer:
     """The trainer of a tagger that knows the words of these examples."""
-    own, how = settings.vocabulary, settings.vocabulary.how
+    own, how = settings.vocabulary, settings.vocabulary.normalise
     tokens = [token for example in examples for token in example.tokens]
     words = numbered(count_words(tokens, how), min_count=own.min_count)
     letters = numbered(count_characters(tokens), kind="character")
@@ -461,7 +461,7 @@ def capacity(
         raise DataError("the held-out text has no entity", fix="name `dev` files that have some")
     name = site or settings.name or "capacity"
     watch(Event("start", rounds=parts * seeds, message=f"{name}: capacity"))
-    place = place_of(settings.device, settings.precision, at_once=settings.at_once)
+    place = place_of(settings.device, settings.precision, at_once=settings.micro_batch_size)
     with computing_at(place, threads=settings.threads):
         measured = score_parts(
             train,

@@ -118,7 +118,7 @@ def home(
     if not specs:
         known = ", ".join(spec.name for spec in gathered.specs)
         raise RunError(f"the run has no site {site!r}", where=str(folder.path), expected=known)
-    place = place_of(settings.device, settings.precision, at_once=settings.at_once)
+    place = place_of(settings.device, settings.precision, at_once=settings.micro_batch_size)
     with computing_at(place, threads=settings.threads):
         scratch: Scratch = {}
         return {
@@ -246,7 +246,7 @@ class _Bench:
         They score one after another with the one model of the process.
         """
         dev, bags = self._spec.dev, TASKS[self._settings.task].bags
-        units = grouped(dev, self._settings.bags.same) if bags else blocks(dev)
+        units = grouped(dev, self._settings.bags.same_entity) if bags else blocks(dev)
         together = math.ceil(len(units) / MOST_UNITS)
         parts = [
             list(chain.from_iterable(units[first : first + together]))

@@ -103,8 +103,9 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
         return Proposal(
             (*task,
              f'method = "pseudo-complete"  # one model of all {what}; "fedner": each its own'),
-            (f"pseudo-complete with training.outside = 1, because sites annotate different {what}"
-             " and one model should find them all; --own-types: each site its own",),
+            (f'pseudo-complete with training.unannotated_types = "ignore", because sites annotate'
+             f" different {what} and one model should find them all; --own-types: each site its"
+             " own",),
             outside=what,
             finds=finds,
             options={"distil": False, "instance_weights": False},
@@ -382,7 +383,11 @@ def draft(
     data = [*(["", "[data]", *data] if data else []), *_pairs_table(sites)]
     tail: list[str] = []
     if wishes.megabytes is not None:
-        tail += ["", "[federation]", f"megabytes = {wishes.megabytes:g}     # that a site uploads"]
+        tail += [
+            "",
+            "[federation]",
+            f"max_upload_mb = {wishes.megabytes:g}     # that a site uploads",
+        ]
     if wishes.public:
         tail += ["", "[public]", f"files = {_paths(wishes.public, out)}"]
     if len(sites) == 1:
@@ -402,7 +407,10 @@ def draft(
 
 def _training(rule: Rule | None, proposal: Proposal) -> list[str]:
     """The line of [training], if there is one."""
-    table = {**(rule.training if rule else {}), **({"outside": 1} if proposal.outside else {})}
+    table = {
+        **(rule.training if rule else {}),
+        **({"unannotated_types": "ignore"} if proposal.outside else {}),
+    }
     note = f"    # a site's text may have {proposal.outside} that it does not annotate"
     return [f"training = {_inline(table)}{note if proposal.outside else ''}"] if table else []
 
@@ -467,7 +475,7 @@ def _split(site: SiteFiles, out: Path) -> list[str]:
     missing = [part for part in ("dev", "test") if not site.parts[part]]
     if missing and site.about_relations:
         what = f"no {' and no '.join(missing)} file: a share of train is held out"
-        lines.append(f'hold_out = "corpus"  # {what}')
+        lines.append(f'holdout_from = "corpus"  # {what}')
     elif missing:
         lines.append(f"# no {' and no '.join(missing)} file: each site holds out a share of train")
     return lines

@@ -22,7 +22,6 @@ from confide.methods.noised import NEUTRAL, budget_of
 from confide.privacy.account import Budget
 from confide.recipes import settings_file
 from confide.settings import overlaid, parse, put, read_tree
-from confide.settings.reading import located
 from confide.settings.tables import Settings, kind_of
 from confide.tasks import TASKS, USUAL
 
@@ -231,7 +230,7 @@ def _names(found: Proposal) -> None:
     tables = (
         [one for one in sites if isinstance(one, Mapping)] if isinstance(sites, Sequence) else []
     )
-    known = [one.get("knows") for one in tables]
+    known = [one.get("annotates") for one in tables]
     task = TASKS.get(str(found.has("task") or USUAL), TASKS[USUAL])
     silent = "no site may tell which occur in its text"
     if task.learns == "relations":
@@ -385,7 +384,7 @@ def privacy_plan(
     try:
         return _planned(overlaid(tree, overrides), epsilon=epsilon, units=units)
     except SettingsError as error:
-        raise located(error, str(file)) from error.__cause__
+        raise error.at(str(file)) from error.__cause__
 
 
 def _planned(tree: Tree, *, epsilon: float | None, units: int | None) -> PrivacyPlan:

@@ -666,9 +666,9 @@ def own_types(site: Site) -> frozenset[str]:
     """
     if "own types" not in site.cache:
         seen = {span[2] for example in training_examples(site) for span in example.spans}
-        if site.knows and not seen <= set(site.knows):
+        if site.annotates and not seen <= set(site.annotates):
             raise Refusal("tag-outside-set")
-        site.cache["own types"] = frozenset(site.knows or seen)
+        site.cache["own types"] = frozenset(site.annotates or seen)
     found: frozenset[str] = site.cache["own types"]
     return found
 

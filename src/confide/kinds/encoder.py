@@ -483,7 +483,7 @@ class EncoderKind(EntityKind):
             "tag_scheme": run.model.tag_scheme,
             "encoder": own.encoder,
             "dropout": own.dropout,
-            "longest": own.longest,
+            "longest": own.max_length,
             "tuning": str(tuning_of(run)),
         }
 

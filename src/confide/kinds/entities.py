@@ -297,8 +297,8 @@ class EntitySiteModel(SiteModel):
             self._held_out[part] = replace(found, text=text)
         model = self.model(weights, lent=True)
         predicted = annotate_with(self.trainer, model, self._held_out[part], wanted=wanted)
-        if self.site.knows or apart:
-            test = self.site.test_knows if part == "test" else ()
+        if self.site.annotates or apart:
+            test = self.site.test_annotates if part == "test" else ()
             predicted = among(predicted, gold, {*own_types(self.site), *test})
         return score_documents(gold, predicted)
 

@@ -186,8 +186,8 @@ def train_config(run: RunSettings, round: int) -> TrainConfig:
         word_dropout=own.word_dropout,
         vectors=round == 1,
         round=round,
-        outside=own.outside,
-        keep=own.moments == "kept",
+        outside=own.unannotated_types,
+        keep=own.optimiser_state == "keep",
     )
 
 

@@ -333,7 +333,7 @@ def public_spans(
             expected=f"at most {MOST_SPANS} spans",
             got=f"{public.rows} of at most {width} words",
             fix="name fewer files in [public], take a smaller `share`, or a smaller"
-            " `classifier.width`",
+            " `classifier.max_span_width`",
         )
     labels: list[str] = []
     for words, spans in zip(sentences, nested_spans(documents), strict=True):
@@ -637,9 +637,9 @@ def know_own_types(site: Site) -> None:
     """Let the site know its types as `own_types` does, from all of its entities. Raises Refusal."""
     if "all types" not in site.cache:
         seen = _seen(site)
-        if site.knows and not seen <= set(site.knows):
+        if site.annotates and not seen <= set(site.annotates):
             raise Refusal("tag-outside-set")
-        site.cache["all types"] = site.cache["own types"] = frozenset(site.knows or seen)
+        site.cache["all types"] = site.cache["own types"] = frozenset(site.annotates or seen)
 
 
 def describe_nested_types(
@@ -714,7 +714,12 @@ class SpanKind(EntityKind):
     def settled(self, run: RunSettings) -> dict[str, Any]:
         """The values of the form that the settings alone decide."""
         own = run.classifier
-        return {name: getattr(own, name) for name in ("encoder", "width", "dropout", "longest")}
+        return {
+            "encoder": own.encoder,
+            "width": own.max_span_width,
+            "dropout": own.dropout,
+            "longest": own.max_length,
+        }
 
     def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""

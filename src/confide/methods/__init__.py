@@ -249,7 +249,7 @@ def answered_in(settings: RunSettings) -> dict[str, Step]:
     """
     pair = method_named(settings.trained_by)
     own = settings.privacy if pair.private else None
-    closed = own is not None and own.held_out == "closed"
+    closed = own is not None and own.holdout_scores == "withheld"
     tell = (pair.kind.Scored, COUNT_EXAMPLES.reply)
     return {one.name: one for one in pair.steps if not (closed and one.reply in tell)}
 

@@ -9,10 +9,9 @@ In a round a site takes `privacy.steps` steps from the central model. For each i
 clips and adds up their gradients, adds **all** of the noise by itself, as it alone sees the sum,
 and takes a step of Adam, with fresh moments in each round. Then it predicts the public set.
 
-What leaves a site: its predictions of the public set. With `privacy.held_out = "open"` also counts
-on held-out text, which the account does not cover.
-What never leaves: text, words, names of types, a number of sentences, a loss, weights, gradients,
-who was drawn.
+What leaves a site: its predictions of the public set. With `privacy.holdout_scores = "sent"` also
+counts on held-out text, which the account does not cover. What never leaves: text, words, names of
+types, a number of sentences, a loss, weights, gradients, who was drawn.
 
 Where this differs from `feded`: no vocabulary, type, loss or number of examples is told; the sums
 are divided by a constant, the site's even part of `privacy.units`; a site's optimiser is Adam at

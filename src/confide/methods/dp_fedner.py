@@ -9,7 +9,7 @@ Without that noise the promise would not hold: the next gradients of the shared 
 private parts, and through them on every unit. So what is charged is one noisy sum of both.
 
 What leaves a site: its part of the noisy sum of the shared parts. With
-`privacy.held_out = "open"` also counts on held-out text, which the account does not cover.
+`privacy.holdout_scores = "sent"` also counts on held-out text, which the account does not cover.
 What never leaves: text, words, names of types, numbers of sentences, a loss, private parts, a
 gradient without noise, who was drawn.
 

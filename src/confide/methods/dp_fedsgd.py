@@ -12,7 +12,7 @@ each drawn unit's gradient to the norm C; adds them up, and adds its part of the
 sees the sum over all sites, divides it by q times the number of units that the settings name, and
 takes a step. docs/differential-privacy.md has the account.
 
-What leaves a site: its part of the noisy sum. With `privacy.held_out = "open"` also counts of
+What leaves a site: its part of the noisy sum. With `privacy.holdout_scores = "sent"` also counts of
 right, predicted and gold answers on held-out text, which the account does not cover.
 What never leaves: text, words, names of types, a number of sentences, a loss, a gradient without
 noise, who was drawn.

@@ -25,7 +25,7 @@ Where we differ from the paper or decide what it leaves open:
   softens only the teacher, which halves them every round at τ = 2 (`temper_student = false`);
 - what the server learns of the public set can be changed, and no site is asked anything else
   (`confide.methods.feded`): it may average the predictions over rounds (`past`), and stop
-  by a part that it holds out (`hold_out`). With neither, it is the paper;
+  by a part that it holds out (`holdout_share`). With neither, it is the paper;
 - the public set is sent once, without its labels, and named by the digest of its content;
 - the optimiser of the distillation starts afresh each round, as the sites' do;
 - for an unlabelled public set (`public.labelled = false`) the first part of Eq. 6 is left out;
@@ -290,8 +290,8 @@ def held_out(public: PublicSet, share: float, *, seed: int) -> Chosen:
     if not held_S.any() or held_S.all():
         raise SettingsError(
             "the public set has too few sentences to hold some out",
-            got=f"{count} sentences, hold_out = {share}",
-            fix="use a larger public set, or another value of `hold_out`",
+            got=f"{count} sentences, holdout_share = {share}",
+            fix="use a larger public set, or another value of `holdout_share`",
         )
     return held_S
 
@@ -319,12 +319,12 @@ class FedEDSettings(Table):
 
     upload: Literal["logits", "probabilities"] = "logits"
     wire_dtype: Literal["float32", "float16", "int8"] = "float16"
-    most: Annotated[float, Field(gt=0, le=1000)] = 16.0
+    max_logit: Annotated[float, Field(gt=0, le=1000)] = 16.0
     average: Literal["all", "known"] = "all"
     temperature: Annotated[float, Field(gt=0)] = 2.0
     temper_student: bool = True
-    past: Annotated[float, Field(ge=0, le=1)] = 0.0
-    hold_out: Annotated[float, Field(ge=0, le=0.5)] = 0.0
+    past_weight: Annotated[float, Field(ge=0, le=1)] = 0.0
+    holdout_share: Annotated[float, Field(ge=0, le=0.5)] = 0.0
     distil_epochs: Annotated[int, Field(ge=1)] = 1
     distil_batch_size: Annotated[int, Field(ge=1)] | None = None
     distil_learning_rate: Annotated[float, Field(gt=0)] | None = None
@@ -389,7 +389,7 @@ class FedED(FedAvg):
             public=taken.public,
             labels=labels,
         )
-        if self._own.hold_out:
+        if self._own.holdout_share:
             self._held(state, federation.seed)
         return state
 
@@ -399,8 +399,8 @@ class FedED(FedAvg):
         total, ask, facts = self._said(state, federation, config)
         if total is None:
             return state, facts
-        if own.past:
-            total, past = with_past(total, ask, state.past, factor=own.past)
+        if own.past_weight:
+            total, past = with_past(total, ask, state.past, factor=own.past_weight)
             state = replace(state, past=past)
         teacher_SR = teacher_of(total, ask, temperature=own.temperature)
         weights, distilled = self._distilled(state, teacher_SR, config, seed=federation.seed)
@@ -431,7 +431,7 @@ class FedED(FedAvg):
             "upload": own.upload,
             "average": own.average,
             "wire_dtype": own.wire_dtype,
-            "most": own.most if own.upload == "logits" else 1.0,
+            "most": own.max_logit if own.upload == "logits" else 1.0,
         }
 
     def expects(self, step: str, n: int) -> dict[str, object]:
@@ -466,7 +466,7 @@ class FedED(FedAvg):
             learning_rate=own.distil_learning_rate or config.learning_rate,
         )
         named = derive_seed(seed, "distil", config.round)
-        if own.hold_out:
+        if own.holdout_share:
             held_S = self._held(state, seed)
             return self._best(state, teacher_SR, lesson, held_S, config=config, seed=named)
         weights, loss = self._student.learn(
@@ -482,7 +482,9 @@ class FedED(FedAvg):
 
     def _held(self, state: Central, seed: int) -> Chosen:
         """The rows of the public set that are held out; the same in every round."""
-        return held_out(state.public, self._own.hold_out, seed=derive_seed(seed, "public parts"))
+        return held_out(
+            state.public, self._own.holdout_share, seed=derive_seed(seed, "public parts")
+        )
 
     def _best(
         self,

@@ -369,12 +369,12 @@ class FedNER(FedAvg):
                 expected='training.optimiser = "adam"',
                 got=repr(settings.training.optimiser),
             )
-        if settings.training.moments != "fresh":
+        if settings.training.optimiser_state != "reset":
             raise SettingsError(
                 "FedNER always goes on from Adam's running means, those of private parts at the"
                 " site and all others at the server",
-                expected="no training.moments",
-                got=repr(settings.training.moments),
+                expected="no training.optimiser_state",
+                got=repr(settings.training.optimiser_state),
             )
 
     def start(self, federation: Federation) -> FedNERState[ModelSpec]:

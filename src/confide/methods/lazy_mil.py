@@ -37,7 +37,7 @@ Where we differ from the paper or decide what it leaves open:
 - `weighting = "sentences"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
 - a site with no winners, or fewer than its own guards allow, says so: it is not asked to
   train, and weighs nothing;
-- the first `warm_rounds` (default 4; the paper has none) train on every sentence, before anyone
+- the first `warmup_rounds` (default 4; the paper has none) train on every sentence, before anyone
   bids: an untrained model picks at random, and would then be trained to prefer its picks;
 - the learning rate is multiplied by `decay` each round (the paper's 1 - decay);
 - a pair's prediction is the maximum over its sentences.
@@ -513,17 +513,17 @@ TRAIN_ON_WINNERS = Step.of(train_on_winners, summed=True)
 class LazyMilSettings(Table):
     """The table `[options]` of Lazy MIL.
 
-    `weighting`: how much a site's weights count in the mean. `warm_rounds`: rounds before the first
-    bids, which train on every sentence. `factor`: sentences win whose probability is at least this
-    share of the best of their bag; 1: only the best. "adaptive": the surer the model is of the best
-    sentences of all bags when sites first bid, the smaller the share. `temperature`: above 0, the
-    best sentence is drawn, p with a chance of p^(1/T); T falls by `cooling` each round. `levels`:
-    how many values a bid may have; 0: any; by default 32 where sums are secure, else any. The paper
-    has `factor = 1`, `warm_rounds = 0`, `temperature = 0` and `levels = 0`.
+    `weighting`: how much a site's weights count in the mean. `warmup_rounds`: rounds before the
+    first bids, which train on every sentence. `factor`: sentences win whose probability is at least
+    this share of the best of their bag; 1: only the best. "adaptive": the surer the model is of the
+    best sentences of all bags when sites first bid, the smaller the share. `temperature`: above 0,
+    the best sentence is drawn, p with a chance of p^(1/T); T falls by `cooling` each round.
+    `levels`: how many values a bid may have; 0: any; by default 32 where sums are secure, else any.
+    The paper has `factor = 1`, `warmup_rounds = 0`, `temperature = 0` and `levels = 0`.
     """
 
     weighting: Literal["sentences", "examples", "equal"] = "examples"
-    warm_rounds: Annotated[int, Field(ge=0)] = 4
+    warmup_rounds: Annotated[int, Field(ge=0)] = 4
     factor: Literal["adaptive"] | Annotated[float, Field(gt=0, le=1)] = "adaptive"
     temperature: Annotated[float, Field(ge=0, le=100)] = 0.0
     cooling: Annotated[float, Field(gt=0, le=1)] = 0.8
@@ -561,7 +561,7 @@ class LazyMil(FedAvg):
 
     def temperature(self, n: int) -> float:
         """The temperature of round `n`: it falls from the first round with bids on."""
-        first, later = self._own.temperature, n - 1 - self._own.warm_rounds
+        first, later = self._own.temperature, n - 1 - self._own.warmup_rounds
         return max(first * self._own.cooling**later, COLDEST) if first else 0.0
 
     @property
@@ -592,7 +592,7 @@ class LazyMil(FedAvg):
         self, state: LazyState[ModelSpec], federation: Federation, n: int
     ) -> tuple[Carried, Facts]:
         """Sites bid, the server picks the winners, their sites train, and the server averages."""
-        if n <= self._own.warm_rounds:
+        if n <= self._own.warmup_rounds:
             return super().round(state, federation, n)
         drawn = federation.draw(self._run.federation.fraction, n)
         ask = self._ask(state, n)

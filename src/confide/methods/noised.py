@@ -260,7 +260,7 @@ class UnderNoise(FedAvg):
         self, state: Any, federation: Federation, *, part: str, round: int
     ) -> dict[str, Counts]:
         """Every site's counts, if held-out text is open; nothing otherwise."""
-        if self._run.privacy is not None and self._run.privacy.held_out == "closed":
+        if self._run.privacy is not None and self._run.privacy.holdout_scores == "withheld":
             return {}
         return super().score(state, federation, part=part, round=round)
 
@@ -292,9 +292,9 @@ NEUTRAL: Mapping[str, tuple[object, str]] = {
         "mean",
         "the noise is that of the sum over all sites, so no part of it may be looked at",
     ),
-    "training.outside": (0.0, "what a site lacks depends on its text"),
+    "training.unannotated_types": (0.0, "what a site lacks depends on its text"),
     "data.mask_common": (0.0, "what is hidden of one document depends on all others"),
-    "split.apart": ("", "one held-out document would take others out of training"),
+    "split.disjoint_by": ("", "one held-out document would take others out of training"),
 }
 """Settings that would break the promise, the only value that keeps it, and why."""
 

@@ -42,11 +42,11 @@ from confide.files import (
     text_of,
     write_of_run,
 )
-from confide.removed import without_removed
 from confide.runs.result import RESULT, Result, Whole, must_not_be_newer, read_record
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.intervals import Table
 from confide.settings import SIMULATED, Settings, dump, leaves, parse, read_tree
+from confide.settings.upgrade import is_old, upgraded_run
 from confide.tasks import TASKS, USUAL, Counted
 from confide.version import __version__
 
@@ -176,7 +176,14 @@ class RunFolder:
                 file.truncate(0)
 
     def _same(self, settings: Settings) -> None:
-        """Raise RunError if the run has other settings, or was written by a newer confide."""
+        """Raise RunError if the run has other settings, or was written by another confide."""
+        if is_old(self._settings_tree()):
+            raise RunError(
+                "an older confide started this run",
+                where=str(self.path),
+                fix="resume it with the version that environment.json names, or start in another"
+                " folder",
+            )
         before, now = decisive(self.settings(as_written=True)), decisive(settings)
         if self.is_finished():
             self.result()
@@ -200,9 +207,17 @@ class RunFolder:
     def settings(self, *, as_written: bool = False) -> Settings:
         """The settings of the run; relative paths start at its folder, unless taken `as_written`.
 
-        Settings that confide no longer has are passed over, unless taken `as_written`.
-        Raises RunError if there is no run.
+        Those of an older confide are upgraded. Raises RunError if there is no run.
         """
+        tree = self._settings_tree()
+        tree = upgraded_run(tree) if is_old(tree) else tree
+        try:
+            return parse(tree, folder=None if as_written else self.path.resolve())
+        except SettingsError as error:
+            raise self._unreadable(error) from error
+
+    def _settings_tree(self) -> Tree:
+        """The settings as plain values of the schema that they were written in."""
         path = self.path / "settings.toml"
         if not path.is_file():
             raise RunError(
@@ -212,14 +227,12 @@ class RunFolder:
                 fix="check the path",
             )
         try:
-            tree = read_tree(path)
-            if as_written:
-                return parse(tree)
-            return parse(without_removed(tree), folder=path.parent.resolve())
+            return read_tree(path, old=True)
         except SettingsError as error:
-            raise RunError(
-                f"the run's settings cannot be read: {error}", where=str(self.path)
-            ) from error
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: SettingsError) -> RunError:
+        return RunError(f"the run's settings cannot be read: {error}", where=str(self.path))
 
     def settings_text(self) -> str:
         """The text of settings.toml; empty if there is none. Raises RunError."""
@@ -358,7 +371,7 @@ def decisive(settings: Settings) -> dict[str, object]:
     for key in ("rounds", "workers", "name", "when"):
         tree.pop(key)
     tree["select"].pop("patience")
-    for key in ("timeout", "megabytes"):
+    for key in ("timeout", "max_upload_mb"):
         tree["federation"].pop(key, None)
     return {".".join(key): value for key, value in leaves(tree)}
 
@@ -402,7 +415,7 @@ def _processor() -> str:
 # They may be shown outside: none says where text is, or names it.
 
 
-_OWN = {"site", "split", "public", "key", "data", "types", "relations", "name", "tags", "knows"}
+_OWN = {"site", "split", "public", "key", "data", "types", "relations", "name", "tags", "annotates"}
 """Tables and keys that hold paths, or names that come from a site's text or annotation."""
 
 

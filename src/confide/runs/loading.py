@@ -119,7 +119,7 @@ def _apart(settings: Settings) -> int:
 
     At least 1 if the method is for such sites.
     """
-    known = sum(bool(table.knows) for table in settings.site)
+    known = sum(bool(table.annotates) for table in settings.site)
     return max(known, int(method_of(settings).apart))
 
 
@@ -437,11 +437,11 @@ def _annotated(
 
     None if all sites annotate the same types.
     """
-    if not method_of(settings).apart and not any(table.knows for table in settings.site):
+    if not method_of(settings).apart and not any(table.annotates for table in settings.site):
         return None
     there = folder.result().data.sites
     seen = there[site].entities if site in there else {}
-    return frozenset({*(own.knows or seen), *own.test_knows} if own else seen)
+    return frozenset({*(own.annotates or seen), *own.test_annotates} if own else seen)
 
 
 def _only_there(site: str, folder: RunFolder, other: RunFolder) -> bool:

@@ -516,9 +516,9 @@ def _more(result: Result, settings: Settings | None) -> dict[str, object]:
     if settings is None:
         return {}
     changes: dict[str, object] = {"rounds": 2 * done}
-    bound = settings.federation.megabytes
+    bound = settings.federation.max_upload_mb
     if bound and settings.method not in REFERENCES:
-        changes["federation.megabytes"] = 2 * bound
+        changes["federation.max_upload_mb"] = 2 * bound
     return changes
 
 

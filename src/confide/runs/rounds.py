@@ -190,14 +190,14 @@ class Rounds:
         up = max(self._ledger.totals["up"].values(), default=0) / 1e6
         scored = number // own.select.every * own.select.every == number
         ahead = own.select.every if scored else 1
-        over = 0 < own.federation.megabytes < up * (number + ahead) / number
+        over = 0 < own.federation.max_upload_mb < up * (number + ahead) / number
         if over and number < min(own.select.every, own.rounds):
             raise FederationError(
-                "no round can be kept within federation.megabytes: development text is first scored"
-                f" after round {min(own.select.every, own.rounds)}",
+                "no round can be kept within federation.max_upload_mb: development text is first"
+                f" scored after round {min(own.select.every, own.rounds)}",
                 expected=f"at least {up / number * min(own.select.every, own.rounds):.3g} MB",
-                got=f"{own.federation.megabytes:g} MB",
-                fix="raise federation.megabytes, or lower select.every",
+                got=f"{own.federation.max_upload_mb:g} MB",
+                fix="raise federation.max_upload_mb, or lower select.every",
             )
         return over and scored
 

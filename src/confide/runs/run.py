@@ -243,7 +243,7 @@ def combining_of(settings: Settings) -> Combining:
     return Combining(
         how="mean" if settings.method in REFERENCES else own.combine,
         trim=own.trim,
-        most_norm=own.limit,
+        max_norm_ratio=own.limit,
     )
 
 
@@ -317,7 +317,7 @@ def _private(settings: Settings, *, rounds: int) -> dict[str, Private]:
         rate=budget.rate,
         rounds=rounds,
         units=own.units or 0,
-        held_out=own.held_out,
+        held_out="open" if own.holdout_scores == "sent" else "closed",
         simulated=settings.key == SIMULATED,
     )
     return {"privacy": private}
@@ -480,7 +480,7 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
         ):
             extract = method.extractor(home.state, home.memory, key=key, encoder=spec.context)
             made = (home.state, home.memory, key)
-        some = spec.knows or method.apart
+        some = spec.annotates or method.apart
         looked_for = annotated_at(spec, TASKS[method.task].learns) if some else None
         own = cast(Extractor, extract).only(spec.types) if spec.types else extract
         report = own.report(spec.test, looked_for)
@@ -493,7 +493,7 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
 def annotated_at(spec: SiteSpec, learns: str) -> set[str]:
     """The types of what is learnt that a site annotates in training or test text."""
     seen = {found.type for one in spec.train for found in getattr(one, learns, ())}
-    return {*(spec.knows or seen), *spec.test_knows}
+    return {*(spec.annotates or seen), *spec.test_annotates}
 
 
 def keep(spec: SiteSpec, report: Report, *, task: str) -> None:
@@ -579,7 +579,7 @@ def run(
     chosen = _chosen(settings, overrides)
     kind = method_of(chosen)
     kind(chosen)  # reports wrong options before any text is read
-    place = place_of(chosen.device, chosen.precision, at_once=chosen.at_once)
+    place = place_of(chosen.device, chosen.precision, at_once=chosen.micro_batch_size)
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(Path(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"))
     folder.check(chosen, resume=resume)

@@ -96,7 +96,7 @@ def held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str
         return {**parts, **dict(zip((*names, "train"), found, strict=True))}
     bags = TASKS[settings.task].bags
     smallest = min((share for _, share in wanted if share), default=0.0)
-    units = grouped(train, settings.bags.same) if bags else blocks(train, share=smallest)
+    units = grouped(train, settings.bags.same_entity) if bags else blocks(train, share=smallest)
     order = np.random.default_rng(derive_seed(settings.seed, "hold out", name))
     shuffled = [units[place] for place in order.permutation(len(units))]
     found_parts = dict(parts)
@@ -387,8 +387,8 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
         public=tuple(public),
         labelled=settings.public.labelled,
         public_problems=public_problems,
-        same=settings.bags.same,
-        apart=settings.split.apart if settings.split else "",
+        same=settings.bags.same_entity,
+        apart=settings.split.disjoint_by if settings.split else "",
         left_out=left_out,
     )
 
@@ -435,8 +435,8 @@ def _spec(
         vectors=locate(vectors) if vectors else None,
         context=own.context if own else None,
         tag_scheme=own.tag_scheme if own else None,
-        knows=own.knows if own else (),
-        test_knows=own.test_knows if own else (),
+        annotates=own.annotates if own else (),
+        test_annotates=own.test_annotates if own else (),
         types=own.types if own else (),
         guards=Guards(**settings.guards.model_dump()),
     )
@@ -463,10 +463,10 @@ def _read_sites(settings: Settings, problems: dict[str, list[Problem]]) -> dict[
 
 def _annotated(parts: Parts, site: SiteTable, settings: Settings) -> Parts:
     """The documents, with only the entity types that the site annotates if it names them."""
-    if not site.knows or TASKS[settings.task].learns != "entities":
+    if not site.annotates or TASKS[settings.task].learns != "entities":
         return parts
-    types = dict.fromkeys(parts, frozenset(site.knows))
-    types["test"] |= frozenset(site.test_knows)
+    types = dict.fromkeys(parts, frozenset(site.annotates))
+    types["test"] |= frozenset(site.test_annotates)
     return {part: only(documents, types[part]) for part, documents in parts.items()}
 
 
@@ -480,10 +480,10 @@ def _dealt(
     split = settings.split
     assert split is not None
     found: list[Problem] = []
-    same = settings.bags.same
-    (whole,), left_out = apart([_read(split, settings, found)], split.apart, same=same)
-    corpus = held_out(whole, settings, "") if split.hold_out == "corpus" else dict(whole)
-    (corpus,), more = apart([corpus], split.apart, same=same, held=("test",))
+    same = settings.bags.same_entity
+    (whole,), left_out = apart([_read(split, settings, found)], split.disjoint_by, same=same)
+    corpus = held_out(whole, settings, "") if split.holdout_from == "corpus" else dict(whole)
+    (corpus,), more = apart([corpus], split.disjoint_by, same=same, held=("test",))
     corpus["train"], drawn = public_share(corpus["train"], settings)
     _check_groups(whole, corpus, settings)
     sites: dict[str, Parts] = {}
@@ -497,7 +497,7 @@ def _dealt(
         sites[name] = held_out(sites[name], settings, name, given=given)
         problems[name] = found
         found = []
-    kept, last = apart(list(sites.values()), split.apart, same=same, held=("test",))
+    kept, last = apart(list(sites.values()), split.disjoint_by, same=same, held=("test",))
     return dict(zip(sites, kept, strict=True)), drawn, left_out + more + last
 
 
@@ -505,7 +505,7 @@ def _dealt_part(
     documents: list[Document], part: str, settings: Settings
 ) -> dict[str, list[Document]]:
     """A part of a corpus, dealt as the settings say; held-out bags always stay whole."""
-    split, same = settings.split, settings.bags.same
+    split, same = settings.split, settings.bags.same_entity
     assert split is not None
     everybody = part == "train"
     task = TASKS[settings.task]

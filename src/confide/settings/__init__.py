@@ -15,7 +15,6 @@ from confide.settings.reading import (
 from confide.settings.sitefile import ConsentTable, SiteFile, SiteGuards, dump_site, load_site
 from confide.settings.tables import (
     REFERENCES,
-    SCHEMA,
     SIMULATED,
     PublicTable,
     Settings,
@@ -25,6 +24,7 @@ from confide.settings.tables import (
     common_splitting,
     splitting_of,
 )
+from confide.settings.upgrade import SCHEMA
 
 __all__ = [
     "REFERENCES",

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
-import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from math import inf
@@ -21,10 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, get_args
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
-from confide.errors import ConfideError, MissingDataError, SettingsError, printable, together
-from confide.files import NotAFileError, TooLargeError, Tree, bytes_of, size_in_words
-from confide.removed import advice_on
+from confide.errors import MissingDataError, SettingsError, printable, together
+from confide.files import Tree
 from confide.settings.tables import REFERENCES, SIMULATED, TABLES, Settings, Table, kind_of
+from confide.settings.toml import DEEPEST, LONGEST_KEY, parse_toml, read_toml
+from confide.settings.upgrade import advice_on, must_be_of_today
 from confide.tasks import TASKS
 
 if TYPE_CHECKING:
@@ -65,7 +64,9 @@ OF_PAIRS: dict[str, Tree] = {
     "fedner-spans": {"training": {"learning_rate": 5e-5}},
     "fedner-lightner": {"training": {"learning_rate": 3e-5}},
     "fedner-relations": {"training": {"learning_rate": 5e-5}},
-    "fedner-linear": {"training": {"learning_rate": 0.01, "weight_decay": 0.0, "moments": "fresh"}},
+    "fedner-linear": {
+        "training": {"learning_rate": 0.01, "weight_decay": 0.0, "optimiser_state": "reset"}
+    },
 }
 OF_METHODS: dict[str, Tree] = {
     "fedner": {  # Ge et al. 2020, 4.1, but for words: theirs have 300 numbers; a round is one batch
@@ -124,7 +125,7 @@ OF_KINDS: dict[str, Tree] = {
             "local_epochs": 1,
             "clip": inf,
             "weight_decay": 3e-4,
-            "moments": "kept",
+            "optimiser_state": "keep",
         },
     },
     "relations": {"training": _ENCODER},
@@ -152,139 +153,6 @@ def defaults(task: str, method: str, kind: str) -> list[Tree]:
     """Trees of defaults; the first one that has a key wins."""
     named = (OF_PAIRS.get(f"{method}-{kind}"), OF_METHODS.get(method), OF_KINDS.get(kind))
     return [one for one in (*named, OF_TASKS.get(task)) if one]
-
-
-# --- TOML within bounds
-#
-# From a user or a peer to plain values; whatever is wrong is a SettingsError.
-#
-# The standard library's parser recurses with every bracket, takes time quadratic in the parts of a
-# dotted key, and passes on numbers of any length and control characters.
-
-
-E = TypeVar("E", bound=ConfideError)
-
-MOST_BYTES = 1 << 19
-"""The largest file of settings, in bytes."""
-DEEPEST = 32
-"""The deepest nesting of tables and lists."""
-LONGEST_KEY = 200
-"""The most characters in one part of a key."""
-LONGEST_NUMBER = 1 << 63
-"""Whole numbers are below this, as TOML demands."""
-_PART = r"""(?:[A-Za-z0-9_-]++|"(?:[^"\\\n]|\\.)*+"|'[^'\n]*+')"""
-_LONG = re.compile(rf"(?<![A-Za-z0-9_-]){_PART}(?:[ \t]*+\.[ \t]*+{_PART}){{{2 * DEEPEST}}}")
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
-
-
-def located(error: E, where: str) -> E:
-    """Copy the complaint for another place."""
-    found = type(error)(
-        error.what, expected=error.expected, got=error.got, where=where, fix=error.fix
-    )
-    if isinstance(error, SettingsError) and isinstance(found, SettingsError):
-        found.parts = error.parts
-    return found
-
-
-def read_toml(path: Path) -> Tree:
-    """The plain values of a TOML file.
-
-    Raises:
-        MissingDataError: there is no such file.
-        SettingsError: it is not a regular file, larger than `MOST_BYTES`, not UTF-8, or not TOML
-            within the bounds of `parse_toml`. The error names the file, and the line if known.
-    """
-    try:
-        text = bytes_of(path, MOST_BYTES).decode("utf-8")
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise MissingDataError(
-            "there is no such file", where=printable(path, 1000), fix="check the path"
-        ) from error
-    except NotAFileError as error:
-        raise _refused(path, f"this is {error.strerror}", "name a TOML file") from error
-    except TooLargeError as error:
-        raise _refused(path, f"the file is {error.strerror}", "shorten it") from error
-    except UnicodeDecodeError as error:
-        what = f"this is not TOML: byte {error.start} is not UTF-8"
-        raise _refused(path, what, "save the file as UTF-8") from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise _refused(path, f"the file cannot be read ({reason})", "check the path") from error
-    try:
-        return parse_toml(text)
-    except SettingsError as error:
-        raise _refused(path, error.what, error.fix) from error
-
-
-def _refused(path: Path, what: str, fix: str | None) -> SettingsError:
-    return SettingsError(printable(what), where=printable(path, 1000), fix=fix)
-
-
-def parse_toml(text: str) -> Tree:
-    """The plain values of a TOML text.
-
-    Raises SettingsError if the text is longer than `MOST_BYTES`, not TOML, nested deeper than
-    `DEEPEST`, or has part of a key longer than `LONGEST_KEY`, a whole number of more than 64 bits,
-    or a control character.
-    """
-    if len(text) > MOST_BYTES:
-        raise SettingsError(
-            f"the TOML is longer than {size_in_words(MOST_BYTES)}", fix="shorten it"
-        )
-    if _LONG.search(text):
-        raise _too_deep()
-    try:
-        tree = tomllib.loads(text)
-    except RecursionError as error:
-        raise _too_deep() from error
-    except ValueError as error:  # TOMLDecodeError, and numbers that are too long for Python
-        what = f"this is not TOML: {printable(error)}"
-        raise SettingsError(what, fix="correct that place") from error
-    _check(tree)
-    return tree
-
-
-def _check(tree: Tree) -> None:
-    """Raise SettingsError for what no setting can be; walks level by level, without recursion."""
-    level: list[object] = [tree]
-    for _ in range(DEEPEST):
-        inner: list[object] = []
-        for value in level:
-            if isinstance(value, dict):
-                for key in value:
-                    _check_text(key)
-                    if len(key) > LONGEST_KEY:
-                        raise SettingsError(
-                            f"a key has {len(key):,} characters",
-                            fix=f"use keys of at most {LONGEST_KEY}",
-                        )
-                inner += value.values()
-            elif isinstance(value, list):
-                inner += value
-            elif isinstance(value, str):
-                _check_text(value)
-            elif isinstance(value, int) and not -LONGEST_NUMBER <= value < LONGEST_NUMBER:
-                raise SettingsError("a whole number has more than 64 bits", fix="correct it")
-        if not inner:
-            return
-        level = inner
-    raise _too_deep()
-
-
-def _check_text(text: str) -> None:
-    found = _CONTROL.search(text)
-    if found:
-        raise SettingsError(
-            f"a key or a value holds the control character U+{ord(found[0]):04X}",
-            fix="remove it; line breaks and tabs are allowed",
-        )
-
-
-def _too_deep() -> SettingsError:
-    return SettingsError(
-        f"tables or lists are nested more than {DEEPEST} deep", fix="remove brackets or dots"
-    )
 
 
 # --- Messages for wrong values
@@ -394,13 +262,14 @@ def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
     try:
         return parse(tree, overrides, folder=path.parent.resolve())
     except SettingsError as error:
-        raise located(error, str(path)) from error.__cause__
+        raise error.at(str(path)) from error.__cause__
 
 
-def read_tree(path: Path, *, above: Sequence[str] = ()) -> Tree:
+def read_tree(path: Path, *, above: Sequence[str] = (), old: bool = False) -> Tree:
     """The plain values of a settings file, laid over those of the file that it `extends`.
 
-    `above` are the files that led to this one. Raises MissingDataError, SettingsError.
+    `above` are the files that led to this one. With `old`, its schema is not looked at. Raises
+    MissingDataError, SettingsError.
     """
     try:
         tree = read_toml(path)
@@ -410,6 +279,8 @@ def read_tree(path: Path, *, above: Sequence[str] = ()) -> Tree:
             where=error.where,
             fix="check the path, or list the built-in ones with `confide recipes`",
         ) from error
+    if not old:
+        must_be_of_today(tree, file=path)
     below = tree.pop("extends", None)
     if below is None:
         return tree
@@ -421,9 +292,9 @@ def read_tree(path: Path, *, above: Sequence[str] = ()) -> Tree:
     if len(above) > _MOST_EXTENDED:
         raise _extends(f"more than {_MOST_EXTENDED} files extend each other", path, below)
     try:
-        merged = read_tree(path.parent / below, above=above)
+        merged = read_tree(path.parent / below, above=above, old=old)
     except (SettingsError, MissingDataError) as error:
-        raise located(error, f"{error.where}, which {path} extends") from error
+        raise error.at(f"{error.where}, which {path} extends") from error
     try:
         for key, value in leaves(tree):
             put(merged, key, value)
@@ -453,6 +324,7 @@ def parse(
 
     Raises SettingsError.
     """
+    must_be_of_today(tree)
     plain = overlaid(tree, overrides)
     for tree in defaults(*_chosen(plain)):
         for key, value in leaves(tree):

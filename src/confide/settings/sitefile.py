@@ -26,14 +26,7 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, model_validator
 
 from confide.errors import SettingsError
-from confide.settings.reading import (
-    anchored_table,
-    check_schema,
-    explained,
-    located,
-    read_toml,
-    read_tree,
-)
+from confide.settings.reading import anchored_table, check_schema, explained, read_tree
 from confide.settings.tables import (
     Device,
     GuardsTable,
@@ -44,10 +37,12 @@ from confide.settings.tables import (
     SiteTable,
     Table,
 )
+from confide.settings.toml import read_toml
 
-SCHEMA = 2
+SCHEMA = 3
 """The schema of a site's file. In schema 1, guards at the defaults of that time count as unset,
-because `confide site setup` then wrote all of them down."""
+because `confide site setup` then wrote all of them down. In schemas 1 and 2 `micro_batch_size` was
+called `at_once`."""
 
 
 class SiteGuards(GuardsTable):
@@ -81,7 +76,8 @@ class SiteFile(SiteTable):
     `compared`: take part only if the fingerprints of server and lead have been compared.
     `colluding`: how many sites of a secure sum may be in league with the server, whatever the lead
     says; unless it is named, a third of them, rounded up, less one, and at least one. `device`,
-    `precision` and `at_once` say where and how this site computes, whatever the run's settings say.
+    `precision` and `micro_batch_size` say where and how this site computes, whatever the run's
+    settings say.
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
@@ -91,7 +87,7 @@ class SiteFile(SiteTable):
     colluding: Positive | None = None
     device: Device = "cpu"
     precision: Precision = "auto"
-    at_once: NotNegative = 0
+    micro_batch_size: NotNegative = 0
     guards: SiteGuards = SiteGuards()
     consent: Annotated[dict[str, ConsentTable], Field(default_factory=dict)]
 
@@ -101,19 +97,21 @@ def load_site(path: Path) -> SiteFile:
 
     Raises MissingDataError, SettingsError.
     """
-    tree = read_tree(path)
+    tree = read_tree(path, old=True)
     try:
         return anchored_table(parse_site(tree), path.parent.resolve())
     except SettingsError as error:
-        raise located(error, str(path)) from error.__cause__
+        raise error.at(str(path)) from error.__cause__
 
 
 def parse_site(tree: Mapping[str, object]) -> SiteFile:
     """A site's file from plain values. Raises SettingsError."""
     plain = dict(tree)
-    guards = plain.get("guards")
-    if plain.get("schema") == 1 and isinstance(guards, Mapping):
-        plain |= {"schema": SCHEMA, "guards": _without_old_defaults(guards)}
+    schema, guards = plain.get("schema"), plain.get("guards")
+    if schema == 1 and isinstance(guards, Mapping):
+        plain["guards"] = _without_old_defaults(guards)
+    if schema in (1, 2):
+        plain = _renamed(plain, "at_once", "micro_batch_size") | {"schema": SCHEMA}
     try:
         site = SiteFile.model_validate(plain)
     except ValidationError as error:
@@ -133,6 +131,10 @@ def dump_site(site: SiteFile) -> str:
         for name, value in said.items()
     }
     return tomli_w.dumps({key: value for key, value in tree.items() if value not in ({}, [])})
+
+
+def _renamed(table: Mapping[str, object], old: str, new: str) -> dict[str, object]:
+    return {new if name == old else name: value for name, value in table.items()}
 
 
 def _without_old_defaults(guards: Mapping[str, object]) -> dict[str, object]:
@@ -155,7 +157,8 @@ def _without_old_defaults(guards: Mapping[str, object]) -> dict[str, object]:
 # ...
 
 
-CONSENT_SCHEMA = 1
+CONSENT_SCHEMA = 2
+"""The schema of agreements. In schema 1 `max_norm_ratio` was called `most_norm`."""
 ANYONE = "*"
 """Any lead, as the lead of an agreement."""
 
@@ -176,13 +179,13 @@ def _several(value: object) -> object:
 class Agreement(Table):
     """A site's agreement to one method, and how far its settings may go.
 
-    `wire` is the digest of the method's wire table; `steps` are the steps agreed to, or all of
-    them if empty. A run may have up to `rounds` rounds of up to `local_epochs` passes over the
-    text, or `local_steps` steps where the method counts these, in batches of at least `batch_size`
+    `wire` is the digest of the method's wire table; `steps` are the steps agreed to, or all of them
+    if empty. A run may have up to `rounds` rounds of up to `local_epochs` passes over the text, or
+    `local_steps` steps where the method counts these, in batches of at least `batch_size`
     sentences. Each round takes at least a `fraction` of the sites, and a sum covers at least
     `at_least`. A word counts if at least `word_sites` sites have it; `rows` says whether a site may
-    be asked which words it has, and `most_norm` how far off an update may be and still count. All
-    of `sites` must take part; further sites may only if `others`. Up to `runs` runs are allowed
+    be asked which words it has, and `max_norm_ratio` how far off an update may be and still count.
+    All of `sites` must take part; further sites may only if `others`. Up to `runs` runs are allowed
     from `agreed` until the end of the day `until`.
     """
 
@@ -195,7 +198,7 @@ class Agreement(Table):
     fraction: Annotated[float, Field(gt=0, le=1)]
     at_least: Positive
     combine: Annotated[tuple[Combine, ...], BeforeValidator(_several), Field(min_length=1)]
-    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 5.0
+    max_norm_ratio: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 5.0
     rows: Annotated[tuple[RowsAgreed, ...], BeforeValidator(_several), Field(min_length=1)] = (
         "all",
     )
@@ -237,7 +240,7 @@ BOUNDS = {
     "fraction": "share of the sites that take part in a round, at least",
     "at_least": "sites in the sum of a round, at least",
     "combine": "how the server may combine what sites send",
-    "most_norm": "times the usual size that an update may have and still count, at most",
+    "max_norm_ratio": "times the usual size that an update may have and still count, at most",
     "rows": 'whose rows are averaged; "seen" tells which words the site has',
     "word_sites": "sites that must have a word for it to count, at least",
     "lead": f'who may lead; "{ANYONE}" is anyone with a kit of the lead',
@@ -280,13 +283,21 @@ def load_consent(path: Path) -> ConsentFile:
     try:
         return parse_consent(tree)
     except SettingsError as error:
-        raise located(error, str(path)) from error.__cause__
+        raise error.at(str(path)) from error.__cause__
 
 
 def parse_consent(tree: Mapping[str, object]) -> ConsentFile:
     """Agreements from plain values. Raises SettingsError."""
+    plain, methods = dict(tree), tree.get("method")
+    if plain.get("schema") == 1 and isinstance(methods, Mapping):
+        plain["method"] = {
+            name: _renamed(one, "most_norm", "max_norm_ratio") if isinstance(one, Mapping) else one
+            for name, one in methods.items()
+        }
+    if plain.get("schema") == 1:
+        plain["schema"] = CONSENT_SCHEMA
     try:
-        held = ConsentFile.model_validate(dict(tree))
+        held = ConsentFile.model_validate(plain)
     except ValidationError as error:
         raise explained(error, ConsentFile, tables={"method": Agreement}) from error
     check_schema(held.schema_, CONSENT_SCHEMA, what="a newer confide wrote these agreements")

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from confide.errors import printable
 from confide.files import Tree, known_encoding
+from confide.settings.upgrade import SCHEMA
 from confide.tasks import TASKS, TaskName
 from confide.text.segment import AUTO, CODES, Sentences, Splitting, TrainOn
 
@@ -85,7 +86,7 @@ class Table(BaseModel):
 
 
 OF_SITES, OF_GROUPS = 5.0, 2.0
-"""`most_norm` where the settings leave it open: of single updates, and of the means of groups."""
+"""The default `max_norm_ratio`: of single updates, and of the means of groups."""
 
 
 class FederationTable(Table):
@@ -94,31 +95,31 @@ class FederationTable(Table):
     `at_least = 0` means every site that was asked. `timeout` is how many seconds a site may take
     for one answer before it is left out (inf: no limit). `combine` is how the sites' updates become
     one; `trimmed` drops the share `trim` at each end. An update is refused if its norm is more than
-    `most_norm` times the round's median (inf: never). The run ends before a round that would take
-    what a site has uploaded beyond `megabytes` (0: no bound).
+    `max_norm_ratio` times the round's median (inf: never). The run ends before a round that would
+    take what a site has uploaded beyond `max_upload_mb` megabytes (0: no bound).
 
     `up` and `down`: how what sites learn travels, and how the common weights do: changed rows, and
-    weights whole in every ask; "once": no site is given the same weights twice; or changes in codes
-    (`confide.federation.quantising`). `top` is the share of numbers that "top" sends.
+    weights whole in every ask; "cached": no site is given the same weights twice; or changes in
+    codes (`confide.federation.quantising`). `top` is the share of numbers that "top" sends.
 
     `sums`: whether the server promises not to look at what it sums ("plain"), or gets whole numbers
     under masks that only the sum is without ("masked"). Without it, real sites mask if there are
     three of them. `colluding` is how many sites may be in league with the server, unless a third of
     them, rounded up, less one. Masks leave no room to look at single replies: then there is no
-    `fraction`, and no `most_norm` and no `combine` but the mean, unless both are of the sums of
-    fixed groups of `groups` sites (0: no groups). A round after which the development score falls
-    by more than `roll_back` (0: never) is undone.
+    `fraction`, and no `max_norm_ratio` and no `combine` but the mean, unless both are of the sums
+    of fixed groups of `groups` sites (0: no groups). A round after which the development score
+    falls by more than `roll_back` (0: never) is undone.
     """
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
-    megabytes: Annotated[float, Field(ge=0)] = 0.0
+    max_upload_mb: Annotated[float, Field(ge=0)] = 0.0
     at_least: Annotated[int, Field(ge=0)] = 0
     timeout: Limit = 7200.0
     combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
-    most_norm: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
+    max_norm_ratio: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
     up: Literal["rows", "float16", "int8", "int4", "int2", "top"] = "rows"
-    down: Literal["whole", "once", "float16", "int8", "int4", "int2", "top"] = "whole"
+    down: Literal["whole", "cached", "float16", "int8", "int4", "int2", "top"] = "whole"
     top: Annotated[float, Field(gt=0, le=1)] = 0.01
     sums: Literal["plain", "masked"] | None = None
     colluding: Annotated[int, Field(ge=1)] | None = None
@@ -127,9 +128,9 @@ class FederationTable(Table):
 
     @property
     def limit(self) -> float:
-        """`most_norm`, or what it is where the settings leave it open."""
-        if self.most_norm is not None:
-            return self.most_norm
+        """`max_norm_ratio`, or what it is where the settings leave it open."""
+        if self.max_norm_ratio is not None:
+            return self.max_norm_ratio
         if self.sums == "masked":
             return OF_GROUPS if self.groups else math.inf
         return OF_SITES
@@ -151,7 +152,7 @@ class FederationTable(Table):
                 )
             for name, fits in {
                 "combine": self.combine == "mean" or self.groups > 0,
-                "most_norm": self.limit == math.inf or self.groups > 0,
+                "max_norm_ratio": self.limit == math.inf or self.groups > 0,
                 "fraction": self.fraction == 1.0,
             }.items():
                 if not fits:
@@ -212,40 +213,40 @@ class EncoderTable(Table):
 class ClassifierTable(Table):
     """The relation classifier: an encoder, given by folder or name, and a linear layer.
 
-    `blind` replaces entities by their types; `typed` gives each type marks of its own; `pool` says
-    what represents an entity, the sum of its pieces or its opening mark, or that the first piece of
-    the text represents both (`cls`); `longest` is the length limit in pieces; `width` is
-    the most words of a span, where spans are classified.
+    `blind` replaces entities by their types; `typed_markers` gives each type marks of its own;
+    `pool` says what represents an entity, the sum of its pieces or its opening mark, or that the
+    first piece of the text represents both (`cls`); `max_length` is in pieces, and
+    `max_span_width`, where spans are classified, in words.
     """
 
     encoder: Annotated[str, Field(min_length=1)] = "minilm"
     blind: bool = True
-    typed: bool = False
+    typed_markers: bool = False
     pool: Literal["sum", "start", "cls"] = "sum"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
-    longest: Annotated[int, Field(ge=24)] = 128
-    width: Annotated[int, Field(ge=1, le=64)] = 12
+    max_length: Annotated[int, Field(ge=24)] = 128
+    max_span_width: Annotated[int, Field(ge=1, le=64)] = 12
 
 
 class LightnerTable(Table):
     """LightNER (Chen et al. 2022): prompts on a frozen BART that writes entities one by one.
 
-    `bart` is a folder or name; `prompts` and `hidden` are N_q and h; `where` says which
+    `bart` is a folder or name; `prompts` and `hidden` are N_q and h; `prompts_in` says which
     self-attention has prompts; `tune` what is trained: prompts, everything, or updates of low
-    `rank`; `longest` is in pieces; without `constrained` any symbol may follow any other. With an
-    `adversary` it learns besides not to tell sites apart (Wang et al. 2023, App. A); `reversal` is
-    how much of the adversary's gradient reaches the model at the end.
+    `rank`; `max_length` is in pieces; without `constrained` any symbol may follow any other. With
+    an `adversary` it learns besides not to tell sites apart (Wang et al. 2023, App. A); `reversal`
+    is how much of the adversary's gradient reaches the model at the end.
     """
 
     bart: str = ""
     prompts: Positive = 10
     hidden: Positive = 400
-    where: Literal["both", "decoder"] = "both"
+    prompts_in: Literal["both", "decoder"] = "both"
     tune: Literal["prompts", "all", "lora"] = "prompts"
     rank: Positive = 8
     constrained: bool = True
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    longest: Annotated[int, Field(ge=16)] = 256
+    max_length: Annotated[int, Field(ge=16)] = 256
     adversary: Literal["none", "dann", "fada", "fade"] = "none"
     reversal: Annotated[float, Field(ge=0)] = 1.0
 
@@ -260,20 +261,21 @@ class BagsTable(Table):
     """Settings of bags: all sentences that name one pair of entities.
 
     `reader` reads each sentence: a `pcnn` (`[pcnn]`) or an `encoder` (`[classifier]`). `denoise` is
-    how FedAvg and `chain` combine the sentences of a bag. `same` decides when two mentions are one
-    entity: if they share their first concept (or their letters, if they have none), or always by
-    their letters.
+    how FedAvg and `chain` combine the sentences of a bag. `same_entity` decides when two mentions
+    are one entity: if they share their first concept (or their letters, if they have none), or
+    always by their letters.
     """
 
     reader: Literal["pcnn", "encoder"] = "pcnn"
     denoise: Literal["none", "one", "att", "ave", "att-ra"] = "att"
-    same: Literal["concept", "letters"] = "concept"
+    same_entity: Literal["concept", "letters"] = "concept"
 
 
 class PcnnTable(Table):
     """The piecewise CNN (Zeng et al. 2015): its sizes, and how many words of a sentence it reads.
 
-    `farthest`: words farther than this from an entity get the position of this distance.
+    `max_length` is in words; words farther than `max_distance` from an entity get the position of
+    this distance.
     """
 
     word_dim: Positive = 50
@@ -282,8 +284,8 @@ class PcnnTable(Table):
     width: Odd = 3
     activation: Literal["tanh", "relu"] = "tanh"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
-    longest: Annotated[int, Field(ge=8)] = 120
-    farthest: Positive = 60
+    max_length: Annotated[int, Field(ge=8)] = 120
+    max_distance: Positive = 60
     vectors: str | None = None
 
 
@@ -304,9 +306,9 @@ class PrivacyTable(Table):
 
     `units` says how many units all sites have together, about: the sum is divided by `rate` times
     that, so that nothing has to be counted. `patients`: a document's name up to the first of these
-    characters is its patient; a document whose name has none is a patient of its own. What is said
-    of `held_out` text is not covered: with "closed", no score of it leaves a site. `steps` is how
-    often a site draws and steps by itself in a round, where the method lets it (dp-feded).
+    characters is its patient; a document whose name has none is a patient of its own. Scores of
+    held-out text are not covered: with `holdout_scores` "withheld", none leaves a site. `steps` is
+    how often a site draws and steps by itself in a round, where the method lets it (dp-feded).
     """
 
     unit: Unit
@@ -319,10 +321,9 @@ class PrivacyTable(Table):
     units: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
     patients: Annotated[str, Field(max_length=10)] = ""
     steps: Annotated[int, Field(ge=1, le=10_000)] = 1
-    held_out: Literal["closed", "open"] = "closed"
+    holdout_scores: Literal["withheld", "sent"] = "withheld"
 
 
-SCHEMA = 1
 SIMULATED = "simulated"
 REFERENCES = ("pooled", "alone", "public-only")
 """Baselines, as federations of one site: all text in one place, each site by itself, and the public
@@ -369,12 +370,12 @@ class SiteTable(Table):
     """One site: its files and how to read them.
 
     `tags` maps the site's entity types to the common ones ("" drops a type), `relations` does the
-    same for relations. `knows` lists the common types or relations that the site annotates, if not
-    all; entities of other types are dropped from its text. `test_knows` lists further types that
-    its test text annotates. `types` lists the common types that the site wants, if not all: in its
-    held-out text and with its name in `predict` the model decides among these alone. `context` is
-    where this site has the encoder, and `tag_scheme` is the scheme of its own tagger, if the method
-    gives each site one. `canaries` as in `[data]`.
+    same for relations. `annotates` lists the common types or relations that the site annotates, if
+    not all; entities of other types are dropped from its text. `test_annotates` lists further types
+    that its test text annotates. `types` lists the common types that the site wants, if not all: in
+    its held-out text and with its name in `predict` the model decides among these alone. `context`
+    is where this site has the encoder, and `tag_scheme` is the scheme of its own tagger, if the
+    method gives each site one. `canaries` as in `[data]`.
     """
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
@@ -392,8 +393,8 @@ class SiteTable(Table):
     skip_broken: bool = False
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
-    knows: tuple[str, ...] = ()
-    test_knows: tuple[str, ...] = ()
+    annotates: tuple[str, ...] = ()
+    test_annotates: tuple[str, ...] = ()
     types: tuple[str, ...] = ()
     train_on: TrainOn | None = None
     tag_scheme: TagScheme | None = None
@@ -407,8 +408,8 @@ class SplitTable(Table):
     """One corpus, dealt to `sites` simulated sites.
 
     If no file is named for it, held-out text is taken from each "site", or from the "corpus" before
-    it is dealt (`hold_out`). `apart` names an attribute of documents (such as "file") or "pair":
-    training documents that share theirs with a held-out one are left out.
+    it is dealt (`holdout_from`). `disjoint_by` names an attribute of documents (such as "file") or
+    "pair": training documents that share theirs with a held-out one are left out.
     """
 
     sites: Positive
@@ -417,8 +418,8 @@ class SplitTable(Table):
     test: Paths = ()
     by: Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"] = "iid"
     alpha: Annotated[float, Field(gt=0)] | None = None
-    hold_out: Literal["site", "corpus"] = "site"
-    apart: str = ""
+    holdout_from: Literal["site", "corpus"] = "site"
+    disjoint_by: str = ""
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
     seed: int = 1
@@ -461,21 +462,22 @@ class PublicTable(Table):
     relations: dict[str, str] = {}
 
 
-def _in_words(value: object) -> object:
-    """The two ends of `outside` by their names."""
-    return {"closed": 0.0, "open": 1.0}.get(value, value) if isinstance(value, str) else value
+def _share_of_unannotated(value: object) -> object:
+    """The two ends of `unannotated_types` by their names."""
+    named = {"negative": 0.0, "ignore": 1.0}
+    return named.get(value, value) if isinstance(value, str) else value
 
 
 class TrainingTable(Table):
     """One site's training within a round. The learning rate is multiplied by `decay` per round.
 
     A round ends after `local_epochs` passes or `local_steps` batches (0: no bound), whichever comes
-    first. `moments`: whether a site's optimiser starts `fresh` in each round or goes on with the
-    running means that it `kept`, in the site's own memory. `outside`: what a model learns about a
-    token outside a site's own entities if the site annotates only some types: 0 (or "closed"), that
-    it has no type; 1 ("open"), that it may as well have one that the site lacks; between, a
-    factor on the probability of such a type. The same holds of a pair without a relation
-    at a site that annotates only some relations, except that 0 compares only those.
+    first. `optimiser_state`: "reset" starts an optimiser anew in each round, "keep" goes on with
+    its running means, which stay in the site's own memory. `unannotated_types`: what a site that
+    annotates only some types says about a token outside its entities. "negative" (0): it has no
+    type. "ignore" (1): it may have a type that the site lacks. Between: a factor on the probability
+    of such a type. For relations, the same of a pair without one at such a site, but 0 compares
+    only the relations that the site annotates.
     """
 
     optimiser: Literal["sgd", "adam", "adamw", "adagrad"] = "sgd"
@@ -488,14 +490,16 @@ class TrainingTable(Table):
     batch_size: Positive = 10
     local_epochs: Positive = 10
     local_steps: NotNegative = 0
-    moments: Literal["fresh", "kept"] = "fresh"
-    outside: Annotated[float, BeforeValidator(_in_words), Field(ge=0, le=1)] = 0.0
+    optimiser_state: Literal["reset", "keep"] = "reset"
+    unannotated_types: Annotated[
+        float, BeforeValidator(_share_of_unannotated), Field(ge=0, le=1)
+    ] = 0.0
 
 
 class VocabularyTable(Table):
     """The rule for words and characters of the shared vocabulary."""
 
-    how: Literal["none", "lower", "lower-digits"] = "lower-digits"
+    normalise: Literal["none", "lower", "lower-digits"] = "lower-digits"
     min_count: Positive = 1
     min_sites: Positive = 1
 
@@ -551,9 +555,9 @@ class Settings(Table):
 
     `key` names the key file of sites that share one machine; "simulated" makes the key from the
     seed, which repeats the same numbers and protects nothing. `device` and `precision` say where
-    and in what numbers simulated sites compute, at most `at_once` examples of a batch at a time (0:
-    all); a real site has its own. `start_from` is the folder of a run whose model the first round
-    trains on.
+    and in what numbers simulated sites compute, at most `micro_batch_size` examples of a batch at a
+    time (0: all); a real site has its own. `start_from` is the folder of a run whose model the
+    first round trains on.
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
@@ -567,7 +571,7 @@ class Settings(Table):
     threads: Positive = 1
     device: Device = "cpu"
     precision: Precision = "auto"
-    at_once: NotNegative = 0
+    micro_batch_size: NotNegative = 0
     key: str | None = None
     start_from: str = ""
     data: DataTable = DataTable()

@@ -271,9 +271,9 @@ def enough_memory(place: Place) -> Iterator[None]:
             torch.cuda.empty_cache()
         raise DeviceError(
             f"{place.device} ran out of memory",
-            got=f"at_once = {place.at_once}" if place.at_once else "whole batches",
-            fix="set `at_once` to fewer examples than training.batch_size: the numbers stay the"
-            " same up to rounding; or choose another device",
+            got=f"micro_batch_size = {place.at_once}" if place.at_once else "whole batches",
+            fix="set `micro_batch_size` to fewer examples than training.batch_size: the numbers"
+            " stay the same up to rounding; or choose another device",
         ) from error
 
 

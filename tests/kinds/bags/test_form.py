@@ -32,7 +32,7 @@ def begun(folder: Path, *overrides: str, sites: Any = None, **tree: Any) -> tupl
 
 
 def test_words_are_those_of_all_sites_most_frequent_first(tmp_path: Path) -> None:
-    method, federation, engine = begun(tmp_path, "vocabulary.how=lower-digits")
+    method, federation, engine = begun(tmp_path, "vocabulary.normalise=lower-digits")
     state = method.start(federation)
     counts: Counter[str] = Counter()
     for documents in SITES.values():

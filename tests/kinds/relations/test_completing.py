@@ -152,7 +152,7 @@ ONE = [doc for doc in TRAIN if not any(r.type == "eases" for r in doc.relations)
 def desks(folder: Path, **knows: list[str]) -> tuple[Any, dict[str, Any], Any]:
     """The first state, the desk of each site, and the engine; a site need not say what it knows."""
     said = {"site-1": [], "site-2": [], **knows}
-    settings = with_train(folder, "pseudo-complete-relations", [ONE, TRAIN], knows=said)
+    settings = with_train(folder, "pseudo-complete-relations", [ONE, TRAIN], annotates=said)
     method, federation, engine = started(folder, settings)
     state = method.start(federation)
     return state, {name: state.form.at(engine.site(name)) for name in federation.sites}, engine
@@ -198,7 +198,9 @@ def test_a_site_without_a_relation_takes_part(tmp_path: Path) -> None:
     bare = [replace(doc, relations=()) for doc in TRAIN]
     knows: Any = {"site-1": [], "site-2": []}
     warm = "options.warmup_rounds=1"
-    settings = with_train(tmp_path, "pseudo-complete-relations", [bare, TRAIN], warm, knows=knows)
+    settings = with_train(
+        tmp_path, "pseudo-complete-relations", [bare, TRAIN], warm, annotates=knows
+    )
     method, federation, _ = started(tmp_path, settings)
     state = method.start(federation)
     for number in (1, 2, 3):
@@ -219,7 +221,7 @@ def test_a_relation_that_nobody_looked_for_is_not_counted(
 ) -> None:
     state, found, engine = desks(tmp_path, **{"site-1": ["causes"]})
     site = engine.site("site-1")
-    site.test_knows = test_knows
+    site.test_annotates = test_knows
     site.test = ONE
     desk = found["site-1"]
     biased = {**state.weights, "relation.bias": np.array([0, -50, 50], np.float32)}

@@ -46,7 +46,11 @@ def test_the_form_is_the_union_of_what_the_sites_have(tmp_path: Path, method: st
         replace(doc, entities=tuple(replace(e, type=f"{e.type}-2") for e in doc.entities))
         for doc in TRAIN
     ]
-    overrides = ("pairs.max_tokens=7", "classifier.typed=true", "pairs.direction=undirected")
+    overrides = (
+        "pairs.max_tokens=7",
+        "classifier.typed_markers=true",
+        "pairs.direction=undirected",
+    )
     made, federation, engine = started(
         tmp_path, with_train(tmp_path, method, [one, two], *overrides)
     )
@@ -221,7 +225,7 @@ def test_a_site_whose_memory_is_gone_says_so(tmp_path: Path, method: str) -> Non
 @pytest.mark.parametrize("method", EVERY)
 def test_a_site_does_not_find_what_it_does_not_annotate(tmp_path: Path, method: str) -> None:
     one = [doc for doc in TRAIN if not any(r.type == "eases" for r in doc.relations)]
-    settings = with_train(tmp_path, method, [one, TRAIN], knows={"site-1": ["causes"]})
+    settings = with_train(tmp_path, method, [one, TRAIN], annotates={"site-1": ["causes"]})
     made, federation, _ = started(tmp_path, settings)
     state = made.start(federation)
     biased = {**state.weights, "relation.bias": np.array([-50, 0, 50], np.float32)}
@@ -266,7 +270,7 @@ def test_a_description_that_cannot_be_is_refused(changes: dict[str, Any]) -> Non
 
 
 def test_what_is_agreed_on_is_what_settings_say(tmp_path: Path) -> None:
-    overrides = ("classifier.blind=false", "classifier.pool=start", "classifier.longest=24")
+    overrides = ("classifier.blind=false", "classifier.pool=start", "classifier.max_length=24")
     made, federation, engine = started(
         tmp_path,
         with_train(tmp_path, "fedatt-relations", [TRAIN], *overrides, "classifier.dropout=0.3"),

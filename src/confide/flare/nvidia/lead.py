@@ -389,7 +389,7 @@ def with_sums(settings: Settings, sites: int) -> Settings:
     the sites of a round. Raises SettingsError if masks and `federation.up` do not go together.
     """
     own = settings.federation
-    looks = own.combine != "mean" or own.most_norm is not None or own.fraction < 1
+    looks = own.combine != "mean" or own.max_norm_ratio is not None or own.fraction < 1
     if own.sums is not None or settings.method in REFERENCES or sites < NEEDED or looks:
         return settings
     if own.up not in LANES:

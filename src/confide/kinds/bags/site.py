@@ -125,7 +125,6 @@ from confide.training.weights import load, trained
 PCNN = "pcnn"
 WORD_ROWS = "reader.word.weight"
 """The name of a PCNN's word table."""
-_SIZES = ("word_dim", "position_dim", "filters", "width", "farthest")
 
 
 @dataclass(frozen=True)
@@ -289,12 +288,14 @@ def agree_on_bags(
 def asked_of_bags(run: RunSettings) -> CountBags:
     """The ask to describe a site's text."""
     reader = run.bags.reader
-    return CountBags(reader, run.vocabulary.how, "" if reader == PCNN else run.classifier.encoder)
+    return CountBags(
+        reader, run.vocabulary.normalise, "" if reader == PCNN else run.classifier.encoder
+    )
 
 
 def asked_of_buckets(run: RunSettings) -> CountBuckets:
     """The ask to count words by bucket."""
-    return CountBuckets(run.vocabulary.how, WORD_BITS, 0)
+    return CountBuckets(run.vocabulary.normalise, WORD_BITS, 0)
 
 
 def settled_bags(run: RunSettings, *, denoise: str) -> dict[str, Any]:
@@ -303,9 +304,17 @@ def settled_bags(run: RunSettings, *, denoise: str) -> dict[str, Any]:
     return settled_pairs(run, encoder=not reads_words, pool="max") | {
         "reader": run.bags.reader,
         "denoise": denoise,
-        "same": run.bags.same,
-        "how": run.vocabulary.how,
-        "sizes": {name: getattr(run.pcnn, name) for name in _SIZES} if reads_words else {},
+        "same": run.bags.same_entity,
+        "how": run.vocabulary.normalise,
+        "sizes": {
+            "word_dim": run.pcnn.word_dim,
+            "position_dim": run.pcnn.position_dim,
+            "filters": run.pcnn.filters,
+            "width": run.pcnn.width,
+            "farthest": run.pcnn.max_distance,
+        }
+        if reads_words
+        else {},
         "activation": run.pcnn.activation if reads_words else "",
     }
 

@@ -193,8 +193,9 @@ class LightnerKind(EntityKind):
 
     def settled(self, run: RunSettings) -> dict[str, Any]:
         """The values of the form that the settings alone decide."""
-        rises = 0 if run.lightner.adversary == NONE else run.rounds
-        return {**run.lightner.model_dump(), "rises": rises}
+        own = run.lightner.model_dump()
+        own |= {"where": own.pop("prompts_in"), "longest": own.pop("max_length")}
+        return own | {"rises": 0 if run.lightner.adversary == NONE else run.rounds}
 
     def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""

@@ -307,7 +307,7 @@ def pair_form(
         )
     form = PairForm(
         relations=[NO_RELATION, *relations],
-        types=types if digest and run.classifier.typed else [],
+        types=types if digest and run.classifier.typed_markers else [],
         known_types=types,
         pairs=sorted(run.pairs.types or {(head, tail) for head, tail in said["pairs"]}),
         digest=digest,
@@ -327,7 +327,7 @@ def settled_pairs(run: RunSettings, *, encoder: bool, pool: str) -> dict[str, An
         "blind": encoder and run.classifier.blind,
         "pool": pool,
         "dropout": own.dropout,
-        "longest": own.longest,
+        "longest": own.max_length,
         "tuning": str(tuning_of(run)) if encoder else "",
     }
 
@@ -653,13 +653,13 @@ class RelationSiteModel(SiteModel):
     @property
     def known(self) -> list[bool]:
         """For each class, whether the site annotates it; every site annotates `NO_RELATION`."""
-        own = {NO_RELATION, *self.site.knows}
-        return [not self.site.knows or name in own for name in self.form.relations]
+        own = {NO_RELATION, *self.site.annotates}
+        return [not self.site.annotates or name in own for name in self.form.relations]
 
     @cached_property
     def annotated(self) -> frozenset[str]:
         """The relations that the site says it annotates; by default, those of its training text."""
-        return frozenset(self.site.knows or relations_in(self.site.train))
+        return frozenset(self.site.annotates or relations_in(self.site.train))
 
     def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
         """The training pairs with the site's own relations and, given weights, a model's as well.
@@ -741,7 +741,7 @@ class RelationSiteModel(SiteModel):
         best_S = logits_SR.argmax(1)
         predicted = [self.form.relations[place] for place in best_S]
         if apart:
-            test = self.site.test_knows if part == "test" else ()
+            test = self.site.test_annotates if part == "test" else ()
             sought = {*self.annotated, *test, *relations_in(self.site.documents(part))}
             predicted = [name if name in sought else NO_RELATION for name in predicted]
         gold = [example.relation for example in looked.found.examples]

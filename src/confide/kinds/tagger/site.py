@@ -217,7 +217,7 @@ def settled_shape(run: RunSettings) -> dict[str, Any]:
     model = run.model
     return {
         "tag_scheme": model.tag_scheme,
-        "how": run.vocabulary.how,
+        "how": run.vocabulary.normalise,
         "sizes": {name: getattr(model, name) for name in _SIZES},
         "character": model.character,
         "context": model.context,
@@ -454,7 +454,7 @@ def agree_unseen(
 
 def asked_of_buckets(run: RunSettings) -> CountBuckets:
     """The ask to count words and characters by bucket."""
-    return CountBuckets(run.vocabulary.how, WORD_BITS, CHARACTER_BITS)
+    return CountBuckets(run.vocabulary.normalise, WORD_BITS, CHARACTER_BITS)
 
 
 def without_words(
@@ -510,7 +510,7 @@ class TaggerKind(EntityKind):
         """Fields of the asks of the kind's own steps, from the settings."""
         return {
             DESCRIBE_TYPES.name: asked_of_types(run),
-            COUNT_VOCABULARY.name: {"how": run.vocabulary.how},
+            COUNT_VOCABULARY.name: {"how": run.vocabulary.normalise},
             COUNT_BUCKETS.name: vars(asked_of_buckets(run)),
             DESCRIBE_ENCODER.name: {"encoder": run.model.context},
         }
@@ -525,7 +525,7 @@ class TaggerKind(EntityKind):
         elif federation.summing is None:
             agreed = agree(
                 federation,
-                how=run.vocabulary.how,
+                how=run.vocabulary.normalise,
                 types=types,
                 min_count=run.vocabulary.min_count,
                 min_sites=run.vocabulary.min_sites,
@@ -698,7 +698,7 @@ class PublicTaggerKind(EntityKind):
             called="encoder",
         )
         own = run.vocabulary
-        words = numbered(count_words(tokens, own.how), min_count=own.min_count).texts
+        words = numbered(count_words(tokens, own.normalise), min_count=own.min_count).texts
         characters = numbered(count_characters(tokens)).texts
         shape = shape_for(
             run, types, words=len(words) + SPECIALS, characters=len(characters) + SPECIALS, dim=dim
