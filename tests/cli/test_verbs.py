@@ -27,7 +27,7 @@ from confide.errors import DataError, RunError
 from confide.federation.events import Event
 from confide.federation.ledger import LedgerRow
 from confide.jobs.comparison import Difference, RunComparison, SideScore
-from confide.jobs.demo import DemoResult, Example, Mark, Part
+from confide.jobs.demo import DemoExample, DemoMark, DemoPart, DemoResult
 from confide.runs import result as results
 from confide.settings import dump, parse
 from confide.text.document import Document, Entity
@@ -704,15 +704,16 @@ def test_documents_go_to_stdout_or_to_a_folder(put: Any, in_tmp: Path) -> None:
 
 def part(
     *, method: str, scores: dict[str, float] | None = None, bytes: dict[str, int] | None = None
-) -> Part:
-    return Part(
+) -> DemoPart:
+    return DemoPart(
         name=method,
         title="Relations",
         paper="",
         told="",
-        method=method,
-        runs={},
+        pair="",
+        runs={method: method},
         federated=method,
+        folders={},
         scores=scores or {},
         score="micro F1",
         left=(),
@@ -732,10 +733,13 @@ def test_the_demo_ends_with_scores_examples_and_what_left(
         f1={},
         left={},
         examples=(
-            Example(
+            DemoExample(
                 "practice",
                 "rash [after] sprofen",
-                (Mark("rash", "ADE", "REASON", 0.5, 0), Mark("sprofen", "DRUG", "", None, 13)),
+                (
+                    DemoMark("rash", "ADE", "REASON", 0.5, 0),
+                    DemoMark("sprofen", "DRUG", "", None, 13),
+                ),
             ),
         ),
         report=tmp_path / "report.html",

@@ -11,11 +11,11 @@ from xml.etree import ElementTree
 
 import pytest
 
+from confide.corpora import synthetic
 from confide.corpora.synthetic import HABITS, write_corpus
 from confide.errors import DataError
 from confide.jobs import demo as demo_module
-from confide.jobs import demo as parts
-from confide.jobs.demo import PARTS, RUNS, WIDEST, DemoResult, Example, Mark, demo, lines
+from confide.jobs.demo import PLANS, WIDEST, DemoExample, DemoMark, DemoResult, demo, example_lines
 from confide.methods import wire
 from confide.report.folder import load_run
 from confide.settings import load
@@ -41,12 +41,12 @@ def small() -> Callable[[Path], DemoResult]:
             rounds = "rounds=2" if name == "demo-distant" else "rounds=1"
             return slow(settings, overrides=[*overrides, rounds, "workers=1", *small], **rest)
 
-        slow = parts.run
+        slow = demo_module.run
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(parts, "run", run)
-            patch.setattr(parts, "_RELATION_SENTENCES", 16)
-            patch.setattr(parts, "_BAG_SENTENCES", 40)
-            patch.setattr(demo_module, "write_corpus", partial(write_corpus, sentences=16))
+            patch.setattr(demo_module, "run", run)
+            patch.setattr(demo_module, "_RELATION_SENTENCES", 16)
+            patch.setattr(demo_module, "_BAG_SENTENCES", 40)
+            patch.setattr(synthetic, "write_corpus", partial(write_corpus, sentences=16))
             return demo(out=out, every=every)
 
     return make
@@ -62,7 +62,7 @@ def shown(
 def test_everything_is_there(shown: DemoResult) -> None:
     assert shown.report.read_text(encoding="utf-8").startswith("<!doctype html>")
     assert shown.settings.exists()
-    assert {name: load_run(path).method for name, path in shown.runs.items()} == RUNS
+    assert {name: load_run(path).method for name, path in shown.runs.items()} == PLANS[0].runs
     for scores in shown.f1.values():
         assert set(scores) == SITES | {"all"}
     assert set(shown.left) == SITES
@@ -98,7 +98,7 @@ def test_every_part_has_its_runs_its_report_and_what_left(shown: DemoResult) -> 
     ]
     for part in shown.parts:
         assert part.report.exists()
-        trained = load_run(part.runs[part.federated])
+        trained = load_run(part.folders[part.federated])
         assert trained.method == part.method
         assert part.bytes == trained.traffic.up and set(part.bytes) == SITES
         assert sum(field.bytes for field in part.left) == sum(part.bytes.values())
@@ -108,8 +108,8 @@ def test_every_part_has_its_runs_its_report_and_what_left(shown: DemoResult) -> 
 
 def test_what_the_plans_call_a_method_is_what_runs(shown: DemoResult) -> None:
     """The words of the wire table must be those of the pair that ran."""
-    for plan, part in zip((parts.FIRST, *PARTS), shown.parts, strict=True):
-        up = {(row.step, row.field) for row in wire(plan.named) if row.direction == "up"}
+    for plan, part in zip(PLANS, shown.parts, strict=True):
+        up = {(row.step, row.field) for row in wire(plan.pair) if row.direction == "up"}
         left = {(field.step, field.field) for field in part.left if field.field != "(header)"}
         assert left <= up
 
@@ -138,7 +138,7 @@ def test_the_page_shows_every_part_and_loads_nothing(shown: DemoResult) -> None:
 
 
 def test_settings_of_a_part_can_be_run_again(shown: DemoResult) -> None:
-    for plan in PARTS:
+    for plan in PLANS[1:]:
         settings = load(shown.folder / plan.name / "settings.toml")
         assert (settings.method, settings.seed) == (plan.method, 1)
 
@@ -159,7 +159,7 @@ def test_the_picture_shows_scores_examples_and_what_left(shown: DemoResult) -> N
         assert f"{100 * score:.1f}" in words
     for example in shown.examples:
         assert example.site in words
-        said = " ".join(line.text for line in lines(example))
+        said = " ".join(line for line, _ in example_lines(example))
         assert said.split() == example.text.split() and set(said.split()) <= set(
             " ".join(words).split()
         )
@@ -168,30 +168,30 @@ def test_the_picture_shows_scores_examples_and_what_left(shown: DemoResult) -> N
 def test_marks_are_where_their_words_are() -> None:
     text = "a " * WIDEST + "rash since sprofen 5mg"
     at = text.index("rash")
-    example = Example("north", text, (
-        Mark("rash", "ADE", "ADE", 0.5, at),
-        Mark("sprofen", "DRUG", "", None, at + 11),
-        Mark("sprofen 5mg", "", "DOSE", 0.63, at + 11),
+    example = DemoExample("north", text, (
+        DemoMark("rash", "ADE", "ADE", 0.5, at),
+        DemoMark("sprofen", "DRUG", "", None, at + 11),
+        DemoMark("sprofen 5mg", "", "DOSE", 0.63, at + 11),
     ))  # fmt: skip
-    found = [(line.text[m.at : m.at + m.length], m.said, m.right)
-             for line in lines(example) for m in line.marks]  # fmt: skip
+    found = [(line[m.at : m.at + m.length], m.said, m.right)
+             for line, marks in example_lines(example) for m in marks]  # fmt: skip
     assert found == [("rash", "ADE 50", True), ("sprofen 5mg", "DOSE 63", False)]
-    assert all(len(line.text) <= WIDEST for line in lines(example))
+    assert all(len(line) <= WIDEST for line, _ in example_lines(example))
 
 
 def test_a_mark_may_go_over_the_end_of_a_line() -> None:
     text = "b" * (WIDEST - 6) + " chest pain"
-    example = Example("north", text, (Mark("chest pain", "ADE", "", None, WIDEST - 5),))
-    first, second = lines(example)
-    assert [(first.text[m.at :], m.said) for m in first.marks] == [("chest", "not found")]
-    assert [(second.text[: m.length], m.said) for m in second.marks] == [("pain", "")]
+    example = DemoExample("north", text, (DemoMark("chest pain", "ADE", "", None, WIDEST - 5),))
+    (first, chest), (second, pain) = example_lines(example)
+    assert [(first[m.at :], m.said) for m in chest] == [("chest", "not found")]
+    assert [(second[: m.length], m.said) for m in pain] == [("pain", "")]
 
 
 def test_words_below_two_marks_that_stand_close_together_do_not_overlap() -> None:
     words = [(0, "5mg", "DOSE"), (4, "rash", "ADE"), (30, "10 mg", "DOSE")]
-    marks = tuple(Mark(word, kind, kind, 0.99, at) for at, word, kind in words)
-    (line,) = lines(Example("here", "5mg rash " + "x" * 20 + " 10 mg", marks))
-    assert [mark.said for mark in line.marks] == ["DOSE", "ADE 99", "DOSE 99"]
+    marks = tuple(DemoMark(word, kind, kind, 0.99, at) for at, word, kind in words)
+    ((_, found),) = example_lines(DemoExample("here", "5mg rash " + "x" * 20 + " 10 mg", marks))
+    assert [mark.said for mark in found] == ["DOSE", "ADE 99", "DOSE 99"]
 
 
 def test_one_federation_is_shown_unless_all_are_asked_for(

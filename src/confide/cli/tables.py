@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from confide.federation.ledger import LedgerRow
     from confide.federation.steps import WireRow
     from confide.jobs.comparison import Difference, RunComparison, SideScore
-    from confide.jobs.demo import DemoResult, Example, Part
-    from confide.jobs.initialise_files import Match
+    from confide.jobs.demo import DemoExample, DemoPart, DemoResult
+    from confide.jobs.initialise_files import TypeMatch
     from confide.runs.folder import AtHome
     from confide.runs.result import Result
     from confide.scoring.counts import Scored
@@ -218,7 +218,7 @@ def short_paths(paths: Iterable[str]) -> list[str]:
     ]
 
 
-def match_table(maps: Sequence[Match], *, most: int = 3) -> Table:
+def match_table(maps: Sequence[TypeMatch], *, most: int = 3) -> Table:
     """Types that sites name differently, each with its common name and what says so."""
     rows = []
     for match in maps:
@@ -493,7 +493,7 @@ def demonstration(shown: DemoResult) -> Iterator[RenderableType]:
     )
 
 
-def _method_table(parts: Iterable[Part]) -> Table:
+def _method_table(parts: Iterable[DemoPart]) -> Table:
     """The five parts: the method, its score on test text beside those to compare, what left."""
     rows = []
     for part in parts:
@@ -505,7 +505,7 @@ def _method_table(parts: Iterable[Part]) -> Table:
     return table_of(columns, rows, title=title, right=columns[3:])
 
 
-def _example_table(examples: Iterable[Example]) -> Table:
+def _example_table(examples: Iterable[DemoExample]) -> Table:
     """One held-out sentence per site: each marked mention, what the model says, how sure it is."""
     columns = ("site", "words", "marked as", "found as", "confidence")
     title = "What the federated model finds in held-out sentences"

@@ -30,7 +30,7 @@ from confide.removed import VERBS
 from confide.version import __version__
 
 if TYPE_CHECKING:
-    from confide.jobs.initialise_files import Match
+    from confide.jobs.initialise_files import TypeMatch
     from confide.jobs.predict import StatedFact
     from confide.jobs.privacy_plan import PrivacyPlan
     from confide.runs.result import Result
@@ -260,7 +260,7 @@ def init_command(
         megabytes: What a site may upload in the whole run.
     """
 
-    def accept(found: str, maps: Sequence[Match]) -> bool:
+    def accept(found: str, maps: Sequence[TypeMatch]) -> bool:
         typer.echo(found)
         if not names or not maps:
             return False

@@ -13,15 +13,24 @@ import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import tomli_w
 
 from confide.errors import DataError, SettingsError
-from confide.jobs.initialise_files import Match, SiteFiles, lacking, look, matches, shares, verdict
-from confide.settings import Settings, SiteGuards, load
+from confide.jobs.initialise_files import (
+    SiteFiles,
+    TypeMatch,
+    differences,
+    lacking,
+    look,
+    matches,
+    simulated_sites,
+)
+from confide.settings import SiteGuards, load
 from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
 from confide.text.files import write_text
@@ -89,16 +98,37 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
     task = ['task = "re"'] if relations else []
     if linked and not relations:
         task = ['task = "ner"         # entities; "re": the relations between them']
+
+    def refuse(option: str, with_: str) -> SettingsError:
+        fix = f"leave out {option}, or see docs/methods/choosing.md"
+        return SettingsError(f"{option} does not go with {with_}", fix=fix)
+
     if of_bags(sites):
-        _must_not(wishes, "files of bags", public=True, own_types=True)
+        if wishes.public or wishes.own_types:
+            raise refuse("--public" if wishes.public else "--own-types", "files of bags")
         return Proposal(
             ('task = "bags"',
              'method = "lazy-mil"  # or "fedavg", "chain"; references: "pooled", "alone"'),
             ("lazy-mil, because the labels of these files come from a knowledge base; if bags are"
              " small, compare it with fedavg",),
         )  # fmt: skip
-    if (wished := _wished(wishes, task, what, apart=apart)) is not None:
-        return wished
+    if wishes.public:
+        if wishes.own_types:
+            raise refuse("--own-types", "a public set")
+        why = ["feded, because there is a public set: sites send predictions on it, and no weights"]
+        if apart:
+            why.append(
+                f"sites annotate different {what}, which feded takes for mistakes: without"
+                " --public, weights leave, but one model finds them all"
+            )
+        method = f'method = "feded"     # references: {REFERENCES}, "public-only"'
+        return Proposal((*task, method), tuple(why))
+    if wishes.own_types:
+        return Proposal(
+            (*task, 'method = "fedner"    # each its own; "pseudo-complete": one model of all'),
+            ("fedner, because each site shall keep its own types: the parts that tag never leave",),
+            rounds=f"{OF_METHODS['fedner']['rounds']}        # of one mini-batch each",
+        )
     if apart:
         return Proposal(
             (*task,
@@ -119,55 +149,9 @@ def propose(sites: Sequence[SiteFiles], wishes: Wishes, *, apart: bool) -> Propo
     )  # fmt: skip
 
 
-def _wished(wishes: Wishes, task: Sequence[str], what: str, *, apart: bool) -> Proposal | None:
-    """The method that a wish alone decides."""
-    if wishes.public:
-        _must_not(wishes, "a public set", own_types=True)
-        return Proposal(
-            (*task, f'method = "feded"     # references: {REFERENCES}, "public-only"'),
-            ("feded, because there is a public set: sites send predictions on it, and no weights",
-             *_if(apart, f"sites annotate different {what}, which feded takes for mistakes: without"
-                  " --public, weights leave, but one model finds them all")),
-        )  # fmt: skip
-    if wishes.own_types:
-        return Proposal(
-            (*task, 'method = "fedner"    # each its own; "pseudo-complete": one model of all'),
-            ("fedner, because each site shall keep its own types: the parts that tag never leave",),
-            rounds=f"{OF_METHODS['fedner']['rounds']}        # of one mini-batch each",
-        )  # fmt: skip
-    return None
-
-
-def advice(sites: Sequence[SiteFiles], wishes: Wishes) -> list[str]:
-    """Advice for files like these from the page on choosing."""
-    small = [site.name for site in sites if 0 < site.sentences < FEW]
-    return [
-        *_if(bool(wishes.megabytes), "stops before a site uploads more; after a first run,"
-             " `confide budget RUN --megabytes N` says how often to talk for that"),
-        *_if(bool(small) and len(sites) > 1, f"{', '.join(small)}: fewer than {FEW} training"
-             " sentences; `confide capacity` tells whether more text, or taking part, would help"),
-        *_if(len(sites) > 1, "after the run, `confide home RUN` keeps for each site whichever model"
-             " is best on its own development text"),
-    ]  # fmt: skip
-
-
 def of_bags(sites: Sequence[SiteFiles]) -> bool:
     """Return whether the files are of corpora whose relations hold of bags."""
     return all(site.about_bags for site in sites)
-
-
-def _must_not(wishes: Wishes, what: str, *, public: bool = False, own_types: bool = False) -> None:
-    for given, name in ((public and wishes.public, "--public"),
-                        (own_types and wishes.own_types, "--own-types")):  # fmt: skip
-        if given:
-            raise SettingsError(
-                f"{name} does not go with {what}",
-                fix=f"leave out {name}, or see docs/methods/choosing.md",
-            )
-
-
-def _if(holds: bool, line: str) -> tuple[str, ...]:
-    return (line,) if holds else ()
 
 
 # --- The choice of a model and of rounds
@@ -224,10 +208,10 @@ class Rule:
 
     rounds: int
     workers: int
-    model: dict[str, object]
-    training: dict[str, object]
-    options: dict[str, object]
     why: tuple[str, ...]
+    model: dict[str, object] = field(default_factory=dict)
+    training: dict[str, object] = field(default_factory=dict)
+    options: dict[str, object] = field(default_factory=dict)
 
 
 def rule(amount: Amount, *, encoder: bool | None = None, cores: int | None = None) -> Rule:
@@ -258,7 +242,7 @@ def encoder_at_hand() -> bool:
 
 def _states(amount: Amount, workers: int) -> Rule:
     """A tagger on the states of a frozen encoder."""
-    rounds = round(_bounded(_PASSES / math.sqrt(max(1, amount.examples)), 10, 40) / 2)
+    rounds = round(min(40, max(10, _PASSES / math.sqrt(max(1, amount.examples)))) / 2)
     small = amount.examples > _FEW
     each = _SMALL_TRAINED if small else _TRAINED
     seconds = amount.examples * (_ENCODED + 2 * rounds * each)
@@ -288,8 +272,6 @@ def _features(amount: Amount, workers: int, *, at_hand: bool) -> Rule:
         rounds=rounds,
         workers=workers,
         model={"kind": "linear"},
-        training={},
-        options={},
         why=(
             "a linear model on features of words, because "
             + (f"{language}, and the encoder at hand reads English" if at_hand
@@ -305,12 +287,11 @@ def _features(amount: Amount, workers: int, *, at_hand: bool) -> Rule:
 
 def _pairs_rule(amount: Amount, workers: int) -> Rule:
     """Relations, which train the whole encoder: about `_PAIRS` pairs, each pass counted."""
-    rounds = round(_bounded(_PAIRS / max(1, amount.examples), 2, 20))
+    rounds = round(min(20, max(2, _PAIRS / max(1, amount.examples))))
     seconds = rounds * (amount.examples * _PAIR_TRAINED + amount.held_out * _PAIR_READ)
     return Rule(
         rounds=rounds,
         workers=workers,
-        model={},
         training={"learning_rate": 1e-4, "local_epochs": 1},
         options={},
         why=(
@@ -318,10 +299,6 @@ def _pairs_rule(amount: Amount, workers: int) -> Rule:
             _costs(f"{rounds} rounds of one pass", seconds, workers),
         ),
     )
-
-
-def _bounded(value: float, least: float, most: float) -> float:
-    return max(least, min(most, value))
 
 
 def _costs(what: str, seconds: float, workers: int) -> str:
@@ -354,11 +331,14 @@ def _reached(model: str, examples: int) -> str:
 _LINES = 32
 
 
-def _quoted(value: str | Sequence[str]) -> str:
-    """A string, or a list of them, in TOML."""
-    if isinstance(value, str):
-        return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
-    return _quoted(value[0]) if len(value) == 1 else f"[{', '.join(map(_quoted, value))}]"
+def _toml(value: object) -> str:
+    """A value in TOML on one line; a list of one text is the text."""
+    if isinstance(value, Mapping):
+        pairs = (tomli_w.dumps({key: one}).strip() for key, one in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return _toml(value[0]) if len(value) == 1 else f"[{', '.join(map(_toml, value))}]"
+    return tomli_w.dumps({"x": value}).removeprefix("x = ").strip()
 
 
 def draft(
@@ -368,74 +348,59 @@ def draft(
     options = {**(rule.options if rule else {}), **proposal.options}
     head = [
         f"# What confide found; train with: confide run {out.name}",
-        f"name = {_quoted(re.sub(r'[^A-Za-z0-9_.-]+', '-', out.stem))}",
+        f"name = {_toml(re.sub(r'[^A-Za-z0-9_.-]+', '-', out.stem))}",
         *proposal.lines,
-        *([f"options = {_inline(options)}"] if options else []),
+        *([f"options = {_toml(options)}"] if options else []),
         "seed = 1",
         f"rounds = {rule.rounds if rule else proposal.rounds}",
         *([f"workers = {rule.workers}          # processes, at most the cores"] if rule else []),
-        *([f"model = {_inline(rule.model)}"] if rule and rule.model else []),
-        *_training(rule, proposal),
+        *([f"model = {_toml(rule.model)}"] if rule and rule.model else []),
     ]
-    common = {key: _common(sites, key) for key in ("format", "scheme", "encoding")}
-    data = [f"{key} = {_quoted(value)}" for key, value in common.items() if value]
-    data += _stated(sites[0].options)
-    data = [*(["", "[data]", *data] if data else []), *_pairs_table(sites)]
+    training = {**(rule.training if rule else {})}
+    if proposal.outside:
+        training["unannotated_types"] = "ignore"
+    if training:
+        note = f"    # a site's text may have {proposal.outside} that it does not annotate"
+        head.append(f"training = {_toml(training)}{note if proposal.outside else ''}")
+    common: dict[str, str | None] = {}
+    for key in ("format", "scheme", "encoding"):
+        found = {_own(site, key) for site in sites}
+        common[key] = found.pop() if len(found) == 1 else None
+    data = [f"{key} = {_toml(value)}" for key, value in common.items() if value]
+    stated = sites[0].options
+    if stated.columns is not None:
+        columns = ", ".join(map(_toml, stated.columns))
+        data.append(f"columns = [{columns}]")
+    if stated.annotators is not None:
+        data.append(f"annotators = {_toml(stated.annotators)}")
+    if stated.language != AUTO:
+        data.append(f"language = {_toml(stated.language)}")
+    if stated.skip_broken:
+        data.append("skip_broken = true")
+    data = ["", "[data]", *data] if data else []
+    if any("ddi" in site.formats for site in sites):  # the order of a pair means nothing there
+        note = "     # a before b is the same as b before a"
+        data += ["", "[pairs]", f'direction = "undirected"{note}']
     tail: list[str] = []
     if wishes.megabytes is not None:
-        tail += [
-            "",
-            "[federation]",
-            f"max_upload_mb = {wishes.megabytes:g}     # that a site uploads",
-        ]
+        limit = f"max_upload_mb = {wishes.megabytes:g}     # that a site uploads"
+        tail += ["", "[federation]", limit]
     if wishes.public:
         tail += ["", "[public]", f"files = {_paths(wishes.public, out)}"]
     if len(sites) == 1:
-        return _joined([*head, *data, "", *_split(sites[0], out), *tail])
-    tables = [
-        ([*_table(site, common, out), *(_wanted(site) if proposal.outside else [])],
-         _only_here(site, sites))
-        for site in sites
-    ]  # fmt: skip
+        return "\n".join([*head, *data, "", *_split(sites[0], out), *tail, ""])
+    tables = []
+    for site in sites:
+        pairs = _table(site, common, out)
+        if proposal.outside:  # of the types of all sites, it wants those that it annotates
+            pairs.append(f"types = [{', '.join(map(_toml, sorted(site.common)))}]")
+        tables.append((pairs, _only_here(site, sites)))
     written = [["", "[[site]]", *pairs, *note] for pairs, note in tables]
     whole = [*head, *data, *(line for lines in written for line in lines), *tail]
     if len(whole) > _LINES:
         rows = [f"  {{ {', '.join(pairs)} }}," for pairs, _ in tables]
         whole = [*head, "", "site = [", *rows, "]", *data, *tail]
-    return _joined(whole)
-
-
-def _training(rule: Rule | None, proposal: Proposal) -> list[str]:
-    """The line of [training], if there is one."""
-    table = {
-        **(rule.training if rule else {}),
-        **({"unannotated_types": "ignore"} if proposal.outside else {}),
-    }
-    note = f"    # a site's text may have {proposal.outside} that it does not annotate"
-    return [f"training = {_inline(table)}{note if proposal.outside else ''}"] if table else []
-
-
-def _inline(table: Mapping[str, object]) -> str:
-    """A table in one line."""
-    pairs = (tomli_w.dumps({key: value}).strip() for key, value in table.items())
-    return f"{{ {', '.join(pairs)} }}"
-
-
-def _pairs_table(sites: Sequence[SiteFiles]) -> list[str]:
-    """The table [pairs], if the order of a pair means nothing in this format."""
-    if not any("ddi" in site.formats for site in sites):
-        return []
-    return ["", "[pairs]", 'direction = "undirected"     # a before b is the same as b before a']
-
-
-def _joined(lines: Iterable[str]) -> str:
-    return "\n".join(lines) + "\n"
-
-
-def _common(sites: Sequence[SiteFiles], key: str) -> str | None:
-    """The format, scheme or encoding that every site's files have."""
-    found = {_own(site, key) for site in sites}
-    return found.pop() if len(found) == 1 else None
+    return "\n".join([*whole, ""])
 
 
 def _own(site: SiteFiles, key: str) -> str | None:
@@ -448,27 +413,24 @@ def _own(site: SiteFiles, key: str) -> str | None:
 
 
 def _paths(paths: Sequence[Path], out: Path) -> str:
-    """Paths as seen from the settings file."""
-    return _quoted([_seen_from(path, out) for path in paths])
-
-
-def _seen_from(path: Path, out: Path) -> str:
-    try:
-        seen = os.path.relpath(path.resolve(), out.parent.resolve())
-    except ValueError:  # another drive
-        seen = str(path.resolve())
-    if Path(seen).parts[:3] == ("..", "..", ".."):
-        seen = str(path.resolve())
-    if seen.startswith(("$", "~")):  # would be taken for a variable or a home
-        seen = str(path.resolve())
-    return Path(seen).as_posix()
+    """Paths as seen from the settings file, unless that is far away or on another drive."""
+    found = []
+    for path in paths:
+        seen = absolute = path.resolve()
+        with suppress(ValueError):
+            seen = Path(os.path.relpath(absolute, out.parent.resolve()))
+        # the last two would be taken for a variable or a home
+        if seen.parts[:3] == ("..", "..", "..") or str(seen).startswith(("$", "~")):
+            seen = absolute
+        found.append(seen.as_posix())
+    return _toml(found)
 
 
 def _split(site: SiteFiles, out: Path) -> list[str]:
     """The table that deals one corpus to simulated sites."""
     lines = [
         "[split]              # one corpus; for real sites, write a [[site]] table for each",
-        f"sites = {shares(site)}",
+        f"sites = {simulated_sites(site)}",
         'by = "iid"           # or "file", "domain", "dirichlet", "quantity"',
     ]
     lines += [f"{part} = {_paths(paths, out)}" for part, paths in site.parts.items() if paths]
@@ -483,21 +445,15 @@ def _split(site: SiteFiles, out: Path) -> list[str]:
 
 def _table(site: SiteFiles, common: dict[str, str | None], out: Path) -> list[str]:
     """The lines of one site's table."""
-    lines = [f"name = {_quoted(site.name)}"]
+    lines = [f"name = {_toml(site.name)}"]
     lines += [f"{part} = {_paths(paths, out)}" for part, paths in site.parts.items() if paths]
     for key in ("format", "scheme", "encoding"):
         own = _own(site, key)
         if own and not common[key]:
-            lines.append(f"{key} = {_quoted(own)}")
+            lines.append(f"{key} = {_toml(own)}")
     if site.names:
-        named = ", ".join(f"{_key(kind)} = {_quoted(name)}" for kind, name in site.names.items())
-        lines.append(f"{'relations' if site.about_relations else 'tags'} = {{ {named} }}")
+        lines.append(f"{'relations' if site.about_relations else 'tags'} = {_toml(site.names)}")
     return lines
-
-
-def _wanted(site: SiteFiles) -> list[str]:
-    """The line with the types that a site wants among those of all sites: what it annotates."""
-    return [f"types = [{', '.join(_quoted(kind) for kind in sorted(site.common))}]"]
 
 
 def _only_here(site: SiteFiles, sites: Sequence[SiteFiles]) -> list[str]:
@@ -509,31 +465,13 @@ def _only_here(site: SiteFiles, sites: Sequence[SiteFiles]) -> list[str]:
     return [f'# only here: {few}; {table} = {{ theirs = "ours" }} renames, "" drops'] if own else []
 
 
-def _stated(options: Options) -> list[str]:
-    """The lines of [data] on what was stated of reading, apart from format, scheme, encoding."""
-    lines = []
-    if options.columns is not None:
-        columns = ", ".join(_quoted(c) if isinstance(c, str) else str(c) for c in options.columns)
-        lines.append(f"columns = [{columns}]")
-    if options.annotators is not None:
-        lines.append(f"annotators = {_quoted(options.annotators)}")
-    if options.language != AUTO:
-        lines.append(f"language = {_quoted(options.language)}")
-    return [*lines, *(["skip_broken = true"] if options.skip_broken else [])]
-
-
-def _key(name: str) -> str:
-    """A key in TOML."""
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _quoted(name)
-
-
 NO_WISHES = Wishes()
 DETECTED = Options()
 
-Accept = Callable[[str, Sequence[Match]], bool]
+Accept = Callable[[str, Sequence[TypeMatch]], bool]
 
 
-def _always(found: str, maps: Sequence[Match]) -> bool:
+def _always(found: str, maps: Sequence[TypeMatch]) -> bool:
     return True
 
 
@@ -551,7 +489,7 @@ class InitReport:
     """
 
     found: str
-    maps: list[Match]
+    maps: list[TypeMatch]
     why: str
     problems: list[Problem]
     settings: str
@@ -602,23 +540,54 @@ def init(
     sites = [SiteFiles(name, own, format, options) for name, own in parts.items()]
     problems: list[Problem] = []
     found = "\n".join(line for site in sites for line in look(site, problems))
-    _must_teach(sites)
+    if not any(site.types for site in sites):  # before settings are written
+        named = [path for site in sites for path in site.parts["train"]]
+        raise DataError(
+            "nothing is annotated in these files, so nothing can be learnt from them",
+            expected="at least one entity or relation in training text",
+            where=str(named[0]) if len(named) == 1 else None,
+            fix="look at how they were read: confide data check FILE",
+        )
     maps = [] if of_bags(sites) or wishes.own_types else matches(sites)
     if not accept(found, maps):
         maps = []
+    lines = []
     for site in sites:
         site.names = {one.name: one.common for one in maps if one.site == site.name}
-    lines = [_told(site) for site in sites if site.names] + verdict(sites, problems)
+        if site.names:
+            names = ", ".join(f"{kind} as {name}" for kind, name in site.names.items())
+            lines.append(f"site {site.name} is read with common names: {names}")
+    lines += differences(sites, problems)
     apart = not of_bags(sites) and any(any(lacking(site, sites).values()) for site in sites)
     proposal = propose(sites, wishes, apart=apart)
     amounts = amount_of(sites, proposal.finds) if proposal.finds else None
     chosen = rule(amounts) if amounts else None
     lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
     lines += chosen.why if chosen else ()
-    lines += advice(sites, wishes)
+    if wishes.megabytes:
+        lines.append(
+            "stops before a site uploads more; after a first run, `confide budget RUN --megabytes"
+            " N` says how often to talk for that"
+        )
+    small = [site.name for site in sites if 0 < site.sentences < FEW]
+    if small and len(sites) > 1:
+        lines.append(
+            f"{', '.join(small)}: fewer than {FEW} training sentences; `confide capacity` tells"
+            " whether more text, or taking part, would help"
+        )
+    if len(sites) > 1:
+        lines.append(
+            "after the run, `confide home RUN` keeps for each site whichever model is best on its"
+            " own development text"
+        )
     text = draft(sites, out, proposal=proposal, rule=chosen, wishes=wishes)
     write_text(out, text)
-    lines += _real_sites(load(out), sites)
+    least, settings = SiteGuards().min_batch, load(out)  # raises if they do not work
+    if len(sites) > 1 and settings.training.batch_size < least:
+        lines.append(
+            f"for a run over real sites, set training.batch_size = {least}: by default they refuse"
+            " smaller batches (their guard `min_batch`)"
+        )
     return InitReport(found, maps, "\n".join(lines), problems, text, out)
 
 
@@ -627,7 +596,7 @@ def amount_of(sites: Sequence[SiteFiles], finds: str) -> Amount:
     languages = Counter({site.language: site.sentences for site in sites})
     return Amount(
         finds=finds,
-        sites=len(sites) if len(sites) > 1 else shares(sites[0]),
+        sites=len(sites) if len(sites) > 1 else simulated_sites(sites[0]),
         examples=sum(site.sentences for site in sites),
         held_out=sum(
             one.report.counts["sentences"]
@@ -637,34 +606,3 @@ def amount_of(sites: Sequence[SiteFiles], finds: str) -> Amount:
         ),
         language=max(languages, key=lambda one: languages[one]),
     )
-
-
-def _real_sites(settings: Settings, sites: Sequence[SiteFiles]) -> list[str]:
-    """Lines on what to change for a run over real sites, whose guards' defaults refuse."""
-    least = SiteGuards().min_batch
-    if len(sites) == 1 or settings.training.batch_size >= least:
-        return []
-    return [
-        f"for a run over real sites, set training.batch_size = {least}: by default they refuse"
-        " smaller batches (their guard `min_batch`)"
-    ]
-
-
-def _told(site: SiteFiles) -> str:
-    names = ", ".join(f"{kind} as {name}" for kind, name in site.names.items())
-    return f"site {site.name} is read with common names: {names}"
-
-
-def _must_teach(sites: Sequence[SiteFiles]) -> None:
-    """Raise DataError if there is nothing to learn, before settings are written."""
-    if not any(site.types for site in sites):
-        named = [path for site in sites for path in site.parts["train"]]
-        raise DataError(
-            "nothing is annotated in these files, so nothing can be learnt from them",
-            expected="at least one entity or relation in training text",
-            where=str(named[0]) if len(named) == 1 else None,
-            fix="look at how they were read: confide data check FILE",
-        )
-
-
-__all__ = ["InitReport", "Match", "Wishes", "init"]

@@ -41,7 +41,7 @@ _OF_TAGGERS = frozenset((
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class ReadFile:
     """A file or folder: the part it is, what `check` says of it, and the encoding it needs."""
 
     part: str
@@ -74,7 +74,7 @@ class SiteFiles:
     parts: dict[str, list[Path]] = field(default_factory=lambda: {part: [] for part in PARTS})
     format: str | None = None
     options: Options = field(default_factory=Options)
-    read: list[Read] = field(default_factory=list)
+    read: list[ReadFile] = field(default_factory=list)
     names: dict[str, str] = field(default_factory=dict)
 
     @cached_property
@@ -180,7 +180,7 @@ def look(site: SiteFiles, problems: list[Problem]) -> list[str]:
         report = check(path, format=site.format, options=how)
         if report.format in _OF_RELATIONS:
             report.problems[:] = [one for one in report.problems if one.kind not in _OF_TAGGERS]
-        site.read.append(Read(part, path, report, encoding or ""))
+        site.read.append(ReadFile(part, path, report, encoding or ""))
         if encoding:
             what = f"not UTF-8; read as {encoding}: look at its accents"
             report.problems.insert(0, Problem("encoding-guessed", str(path), what))
@@ -262,7 +262,7 @@ def lacking(site: SiteFiles, sites: Sequence[SiteFiles]) -> dict[str, bool]:
     return found
 
 
-def verdict(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
+def differences(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
     """Lines on what follows for the settings; types that differ become problems."""
     lines = []
     lack = {site.name: lacking(site, sites) for site in sites}
@@ -287,14 +287,14 @@ def verdict(sites: Sequence[SiteFiles], problems: list[Problem]) -> list[str]:
             problems.append(Problem("types-untrained", path, line))
             lines.append(line)
     if len(sites) == 1:
-        share = shares(sites[0])
+        share = simulated_sites(sites[0])
         lines.append(f"one corpus: dealt to {share} simulated site{'s' * (share > 1)} at random")
     else:
         lines.append(f"{len(sites)} sites: {', '.join(site.name for site in sites)}")
     return lines
 
 
-def shares(site: SiteFiles) -> int:
+def simulated_sites(site: SiteFiles) -> int:
     """The number of sites that one corpus can be dealt to."""
     counts = Counter[str]()
     for one in site.read:
@@ -343,7 +343,7 @@ Weights = defaultdict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Match:
+class TypeMatch:
     """A type or relation of a site whose common name, that of a site before it, is another.
 
     `agreement` is the share of words that either marks which both mark; `next_best` is that of the
@@ -359,9 +359,9 @@ class Match:
     shared: tuple[str, ...] = ()
 
 
-def matches(sites: Sequence[SiteFiles]) -> list[Match]:
+def matches(sites: Sequence[SiteFiles]) -> list[TypeMatch]:
     """Match types that a site names otherwise than one before it, the surest first at each site."""
-    found: list[Match] = []
+    found: list[TypeMatch] = []
     texts: dict[int, _Text] = {}
     names = [{kind: kind for kind in site.types} for site in sites]
     for here, site in enumerate(sites):
@@ -382,7 +382,7 @@ def matches(sites: Sequence[SiteFiles]) -> list[Match]:
     return found
 
 
-def _by_name(site: str, mine: Collection[str], theirs: Mapping[str, str]) -> list[Match]:
+def _by_name(site: str, mine: Collection[str], theirs: Mapping[str, str]) -> list[TypeMatch]:
     """The types whose names differ in case, blanks or a plural's s only, if just one does."""
 
     def plain(name: str) -> str:
@@ -390,7 +390,7 @@ def _by_name(site: str, mine: Collection[str], theirs: Mapping[str, str]) -> lis
 
     here, there = Counter(map(plain, mine)), Counter(map(plain, theirs))
     return [
-        Match(site, kind, name)
+        TypeMatch(site, kind, name)
         for kind in sorted(mine)
         for other, name in theirs.items()
         if plain(kind) == plain(other) and here[plain(kind)] == there[plain(kind)] == 1
@@ -399,22 +399,22 @@ def _by_name(site: str, mine: Collection[str], theirs: Mapping[str, str]) -> lis
 
 def _by_text(
     site: str, mine: Collection[str], theirs: Mapping[str, str], texts: tuple[_Text, _Text]
-) -> list[Match]:
+) -> list[TypeMatch]:
     """The types that two texts mark alike; of those that share one, the pair that agrees most."""
     here, there = texts
     shared, left_alone = _surfaces(here, there)
     both, either = _words(here, there)
     pairs = [pair for pair in both if both[pair] > 0]
     agreement = {pair: both[pair] / (either[pair] or 1) for pair in pairs}
-    found: list[Match] = []
+    found: list[TypeMatch] = []
     for pair in sorted(pairs, key=lambda one: (-agreement[one], one)):
         kind, other = pair
         rivals = [one for one in pairs if (one[0] == kind) != (one[1] == other)]
         if (
             kind in mine
             and other in theirs
-            and len(shared[pair]) >= SURFACES
-            and max(left_alone[0][kind], left_alone[1][other]) <= 0.5
+            and len(shared.get(pair, ())) >= SURFACES
+            and max(left_alone[0].get(kind, 0.0), left_alone[1].get(other, 0.0)) <= 0.5
             and agreement[pair] >= LEAST
             and all(
                 both[pair] > sum(both[one] for one in rivals if one[side] == pair[side])
@@ -422,13 +422,13 @@ def _by_text(
             )
         ):
             best = max((agreement[one] for one in rivals), default=0.0)
-            found.append(Match(site, kind, theirs[other], agreement[pair], best, shared[pair]))
+            found.append(TypeMatch(site, kind, theirs[other], agreement[pair], best, shared[pair]))
     return found
 
 
 def _surfaces(
     here: _Text, there: _Text
-) -> tuple[dict[Pair, tuple[str, ...]], tuple[dict[str, float], dict[str, float]]]:
+) -> tuple[dict[Pair, tuple[str, ...]], list[dict[str, float]]]:
     """The surfaces that both sites mark, by the two types, the commonest first.
 
     And for each site by type: of the mentions whose surface the other text has, the share that is
@@ -437,20 +437,13 @@ def _surfaces(
     surfaces = {*here.surfaces, *there.surfaces}
     counts = here.occurrences(surfaces), there.occurrences(surfaces)
     shared: defaultdict[Pair, list[tuple[int, str]]] = defaultdict(list)
-    alone: tuple[defaultdict[str, float], defaultdict[str, float]] = (
-        defaultdict(float),
-        defaultdict(float),
-    )
-    total: tuple[defaultdict[str, float], defaultdict[str, float]] = (
-        defaultdict(float),
-        defaultdict(float),
-    )
+    alone, total = (Weights(float), Weights(float)), (Weights(float), Weights(float))
     for surface in counts[0].keys() & counts[1].keys():
         own = counts[0][surface], counts[1][surface]
         for side in (0, 1):
+            other = own[1 - side]
             for kind, count in own[side].items():
                 weight = math.log2(1 + count)
-                other = own[1 - side]
                 alone[side][kind] += weight * other[_UNMARKED] / other.total()
                 total[side][kind] += weight
         for kind, count in own[0].items():
@@ -458,25 +451,21 @@ def _surfaces(
                 if kind and other_kind:
                     seen = min(count, other_count), here.surfaces[surface]
                     shared[kind, other_kind].append(seen)
-    named = defaultdict(
-        tuple,
-        {
-            pair: tuple(words for _, words in sorted(found, key=lambda one: (-one[0], one[1])))
-            for pair, found in shared.items()
-        },
-    )
-    left = tuple(
-        defaultdict(float, {kind: alone[side][kind] / total[side][kind] for kind in total[side]})
+    surfaces_of = {
+        pair: tuple(words for _, words in sorted(found, key=lambda one: (-one[0], one[1])))
+        for pair, found in shared.items()
+    }
+    left = [
+        {kind: alone[side][kind] / weight for kind, weight in total[side].items()}
         for side in (0, 1)
-    )
-    return named, (left[0], left[1])
+    ]
+    return surfaces_of, left
 
 
 def _words(here: _Text, there: _Text) -> tuple[dict[Pair, float], dict[Pair, float]]:
     """Weigh the words that both sites mark with two types, and those that either marks."""
     both: defaultdict[Pair, float] = defaultdict(float)
-    one: defaultdict[str, float] = defaultdict(float)
-    other: defaultdict[str, float] = defaultdict(float)
+    one, other = Weights(float), Weights(float)
     for text, judge, swapped in ((here, there, False), (there, here, True)):
         for place, kind in text.occurring(judge):
             word = text.words[place]

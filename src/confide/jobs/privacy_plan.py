@@ -65,7 +65,7 @@ class Unsaid:
 
 
 @dataclass
-class Proposal:
+class SettingsDraft:
     """The settings with all that is proposed, what that is, and what is left to say."""
 
     tree: Tree
@@ -94,37 +94,21 @@ class Proposal:
         if not self.has(key):
             self.unsaid.append(Unsaid(key, example, why))
 
-    def whole(self) -> Tree:
-        """The tree with an example for everything that is unsaid."""
-        tree = deepcopy(self.tree)
-        for one in (one for one in self.unsaid if one.needed):
-            put(tree, one.key.split("."), one.example)
-        return tree
-
-
-@dataclass(frozen=True)
-class _Usual:
-    """The settings that measured best for a method among those tried (benchmarks/privacy)."""
-
-    rate: float
-    rounds: int
-    steps: int
-    why: str
-
 
 _USUAL = {
-    "dp-fedsgd": _Usual(0.5, 100, 1, "few rounds that draw much text did best at ε = 3 and 1"),
-    "dp-fedner": _Usual(0.2, 100, 1, "as measured: 100 rounds that draw a fifth"),
-    "dp-feded": _Usual(0.2, 8, 25, "as measured: 8 rounds of 25 steps that draw a fifth"),
+    "dp-fedsgd": (0.5, 100, 1, "few rounds that draw much text did best at ε = 3 and 1"),
+    "dp-fedner": (0.2, 100, 1, "as measured: 100 rounds that draw a fifth"),
+    "dp-feded": (0.2, 8, 25, "as measured: 8 rounds of 25 steps that draw a fifth"),
 }
+"""Rate, rounds and steps that measured best for a method among those tried (benchmarks/privacy)."""
 
 
-def proposal(tree: Tree, *, epsilon: float | None, units: int | None) -> Proposal:
+def propose_noise(tree: Tree, *, epsilon: float | None, units: int | None) -> SettingsDraft:
     """Fill in what `tree`, plain settings, leaves open for a run under noise.
 
     `epsilon` and `units` go before those of the settings, if given.
     """
-    found = Proposal(deepcopy(tree))
+    found = SettingsDraft(deepcopy(tree))
     whole = int(epsilon) if epsilon is not None and epsilon == round(epsilon) else epsilon
     asked = {"privacy.epsilon": whole, "privacy.units": units}
     for key, value in asked.items():
@@ -140,7 +124,7 @@ def proposal(tree: Tree, *, epsilon: float | None, units: int | None) -> Proposa
     return found
 
 
-def _method(found: Proposal) -> str:
+def _method(found: SettingsDraft) -> str:
     """The method under noise that is nearest to the one of the settings."""
     method = str(found.has("method") or Settings.model_fields["method"].default)
     private = {one.method for one in METHODS.values() if one.private}
@@ -160,9 +144,9 @@ def _method(found: Proposal) -> str:
     return method
 
 
-def _privacy(found: Proposal, method: str) -> None:
+def _privacy(found: SettingsDraft, method: str) -> None:
     """The table [privacy], as far as it is open, and the rounds that go with it."""
-    usual = _USUAL.get(method, _USUAL["dp-fedsgd"])
+    rate, many_rounds, steps, why = _USUAL.get(method, _USUAL["dp-fedsgd"])
     patients = bool(found.has("privacy.patients"))
     found.fill(
         "privacy.unit",
@@ -178,11 +162,11 @@ def _privacy(found: Proposal, method: str) -> None:
     found.fill("privacy.clip", 0.3, "the norm a unit's gradient is cut to, as measured for heads")
     both = found.has("privacy.epsilon") is not None and found.has("privacy.noise") is not None
     if found.has("privacy.rate") is None and not (both and found.has("privacy.rounds")):
-        found.set("privacy.rate", usual.rate, usual.why)
+        found.set("privacy.rate", rate, why)
     if not both:
-        found.fill("privacy.rounds", usual.rounds, "each one costs ε, most in the first")
-    if usual.steps > 1:
-        found.fill("privacy.steps", usual.steps, usual.why)
+        found.fill("privacy.rounds", many_rounds, "each one costs ε, most in the first")
+    if steps > 1:
+        found.fill("privacy.steps", steps, why)
     rounds = found.has("privacy.rounds")
     if rounds is not None and found.has("rounds") != rounds:
         found.set("rounds", rounds, "those that [privacy] pays for")
@@ -193,7 +177,7 @@ def _privacy(found: Proposal, method: str) -> None:
     )
 
 
-def _model(found: Proposal, method: str) -> None:
+def _model(found: SettingsDraft, method: str) -> None:
     """Propose a model that counts no words and has few numbers: each of them gets noise."""
     task = str(found.has("task") or USUAL)
     kind = kind_of(task, str(found.has("model.kind") or ""))
@@ -224,7 +208,7 @@ def _model(found: Proposal, method: str) -> None:
         found.fill("encoder.tune", tune, why)
 
 
-def _names(found: Proposal) -> None:
+def _names(found: SettingsDraft) -> None:
     """Propose the names that settings must list, because no site may tell what its text holds."""
     sites = found.has("site")
     tables = (
@@ -389,21 +373,23 @@ def privacy_plan(
 
 def _planned(tree: Tree, *, epsilon: float | None, units: int | None) -> PrivacyPlan:
     """The plan of plain settings; what they leave open is proposed."""
-    faults = [] if units is None or units > 0 else [_too_few(units)]
-    given = Proposal(tree)
+    faults = []
+    if units is not None and units < 1:
+        faults.append(SettingsError("units must be at least 1", got=str(units)))
+    given = SettingsDraft(tree)
     free = [one for one in ("epsilon", "noise", "rate", "rounds")
             if given.has(f"privacy.{one}") is None]  # fmt: skip
     if epsilon is None and {"epsilon", "noise"} <= set(free):
-        what = "neither ε nor the noise is said" if given.has("privacy") else "the settings have no"
+        said = "neither ε nor the noise is said"
         raise together([*faults, SettingsError(
-            what if given.has("privacy") else f"{what} [privacy]",
+            said if given.has("privacy") else "the settings have no [privacy]",
             expected="ε: 1 is a strong promise, 3 one against casual attacks, 8 a bound on paper"
             " (docs/differential-privacy.md)",
             fix="add --epsilon 8: it proposes all the rest, each with its reason",
         )])  # fmt: skip
     found = given
     if epsilon is not None or len(free) > 1 or given.has("privacy.unit") is None:
-        found = proposal(tree, epsilon=epsilon, units=units)
+        found = propose_noise(tree, epsilon=epsilon, units=units)
     chosen = None
     try:
         chosen = parse(found.tree)
@@ -411,7 +397,15 @@ def _planned(tree: Tree, *, epsilon: float | None, units: int | None) -> Privacy
         faults.append(error)
     budget = None
     if chosen is not None:
-        faults += _too_few_sites(chosen)
+        sites = _sites_of(chosen)
+        if not sites:
+            fix = "add [[site]] tables, or a [split] with sites"
+            faults.append(SettingsError("the settings name no sites", fix=fix))
+        try:
+            if sites:
+                threshold(sites, chosen.federation.colluding or colluders(sites))
+        except SettingsError as error:
+            faults.append(error)
         try:
             budget = budget_of(chosen)
         except SettingsError as error:
@@ -427,8 +421,12 @@ def _planned(tree: Tree, *, epsilon: float | None, units: int | None) -> Privacy
     if found is given:
         return plan
     blocked: tuple[str, ...] = ()
+    tree = deepcopy(found.tree)  # with an example for everything that is unsaid
+    for one in found.unsaid:
+        if one.needed:
+            put(tree, one.key.split("."), one.example)
     try:
-        whole = parse(found.whole())
+        whole = parse(tree)
         method_of(whole)(whole)
     except SettingsError as error:
         blocked = (str(error),)
@@ -440,23 +438,6 @@ def _planned(tree: Tree, *, epsilon: float | None, units: int | None) -> Privacy
     return replace(
         plan, proposed=tuple(found.proposed), unsaid=tuple(found.unsaid), blocked=blocked
     )
-
-
-def _too_few(units: int) -> SettingsError:
-    return SettingsError("units must be at least 1", got=str(units))
-
-
-def _too_few_sites(settings: Settings) -> list[SettingsError]:
-    """Errors in the number of sites."""
-    sites = _sites_of(settings)
-    if not sites:
-        fix = "add [[site]] tables, or a [split] with sites"
-        return [SettingsError("the settings name no sites", fix=fix)]
-    try:
-        threshold(sites, settings.federation.colluding or colluders(sites))
-    except SettingsError as error:
-        return [error]
-    return []
 
 
 def _sites_of(settings: Settings) -> int:
@@ -474,6 +455,12 @@ def _plan(chosen: Settings, budget: Budget, units: int | None) -> PrivacyPlan:
     alone = pair is not None and pair.steps_alone
     whole = budget.noise * (1.0 if alone else math.sqrt(sites / honest))
     drawn = budget.rate * (units or 0) / (sites if alone else 1)
+    # ε after some rounds, on a scale of logarithms, and after the last
+    marks = {max(1, round(budget.rounds ** (part / (_ROWS - 1)))) for part in range(_ROWS)}
+    marks.add(budget.rounds)
+    elsewhere = list(MEASURED.get(TASKS[chosen.task].learns, ()))
+    if units is not None:
+        elsewhere.sort(key=lambda one: abs(math.log(one.units / units)))
     return PrivacyPlan(
         unit=own.unit,
         epsilon=budget.epsilon,
@@ -491,28 +478,12 @@ def _plan(chosen: Settings, budget: Budget, units: int | None) -> PrivacyPlan:
         whole_noise=whole,
         drawn=drawn,
         per_number=own.clip * whole / drawn if drawn else 0.0,
-        rounds_spent=tuple(_by_round(budget)),
+        rounds_spent=tuple(After(rounds, budget.epsilon_after(rounds)) for rounds in sorted(marks)),
         against=() if alone else tuple(_against(budget, sites, least=least, colluding=colluding)),
-        elsewhere=() if alone else _elsewhere(TASKS[chosen.task].learns, units),
+        elsewhere=() if alone else tuple(elsewhere),
         steps=own.steps if alone else 0,
         method=chosen.method,
     )
-
-
-def _elsewhere(learns: str, units: int | None) -> tuple[Elsewhere, ...]:
-    """Measurements for such a task, by how near their number of units is to this one."""
-    found = MEASURED.get(learns, ())
-    if units is None:
-        return found
-    return tuple(sorted(found, key=lambda one: abs(math.log(one.units / units))))
-
-
-def _by_round(budget: Budget) -> list[After]:
-    """ε after some rounds, on a scale of logarithms, and after the last."""
-    marks = {
-        max(1, round(budget.rounds ** (part / (_ROWS - 1)))) for part in range(_ROWS)
-    } | {budget.rounds}  # fmt: skip
-    return [After(rounds, budget.epsilon_after(rounds)) for rounds in sorted(marks)]
 
 
 def _against(budget: Budget, sites: int, *, least: int, colluding: int) -> list[Against]:
@@ -520,17 +491,10 @@ def _against(budget: Budget, sites: int, *, least: int, colluding: int) -> list[
 
     The noise of a colluding site is known to it, and hides nothing.
     """
-    honest, found = least - colluding, []
+    honest, found, grid = least - colluding, [], budget.mechanism
     for bad in sorted({0, colluding, least - 1}):
         for summed in sorted({least, sites}):
             noise = budget.noise * math.sqrt((summed - bad) / honest)
-            fewer = replace(budget, noise=noise)
-            found.append(Against(bad, summed, _epsilon(fewer, budget)))
+            variance = max(1, math.floor((noise * grid.clip) ** 2))
+            found.append(Against(bad, summed, budget.spent_by(replace(grid, variance=variance))))
     return found
-
-
-def _epsilon(other: Budget, budget: Budget) -> float:
-    """ε of another noise on the same grid."""
-    one = budget.mechanism
-    mechanism = replace(one, variance=max(1, math.floor((other.noise * one.clip) ** 2)))
-    return budget.spent_by(mechanism)
