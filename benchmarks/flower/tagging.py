@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
 
 from plain import PlainTagger
 
-from confide.kinds.tagger.site import shape_for, tagger_sizes
+from confide.kinds.agreement import AgreedWords
+from confide.kinds.tagger.site import TaggerForm
 from confide.runs.sites import Gathered
 from confide.settings import Settings
 from confide.training.batches import Encoded, TagSet, encode, examples_from
@@ -55,7 +56,8 @@ def prepared(settings: Settings, gathered: Gathered) -> Text:
     tokens = [token for site in parts["train"] for one in site for token in one.tokens]
     words, characters = numbered(count_words(tokens, how)), numbered(count_characters(tokens))
     types = sorted({span[2] for site in parts["train"] for one in site for span in one.spans})
-    shape = shape_for(settings, types, words=len(words), characters=len(characters), dim=0)
+    vocabulary = AgreedWords(words=words.texts, characters=characters.texts)
+    shape = TaggerForm.of(settings, types, vocabulary, dim=0).shape
     tags = TagSet(tuple(types), settings.model.tag_scheme)
     encoded = {
         part: [encode(one, words=words, characters=characters, tags=tags, how=how) for one in own]
@@ -63,7 +65,7 @@ def prepared(settings: Settings, gathered: Gathered) -> Text:
     }
     own = settings.training
     return Text(
-        tagger_sizes(shape), tags, **encoded, rate=own.learning_rate, decay=own.decay,
+        shape, tags, **encoded, rate=own.learning_rate, decay=own.decay,
         clip=own.clip, batch_size=own.batch_size,
     )  # fmt: skip
 

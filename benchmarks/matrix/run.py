@@ -22,7 +22,6 @@ sys.path.append(str(Path(__file__).resolve().parents[1] / "golden"))  # what cut
 from shrinking import shrink
 
 from confide.kinds import KINDS as EVERY
-from confide.kinds import ON_PUBLIC
 from confide.kinds.protocol import Kind
 from confide.methods import METHODS
 from confide.settings import REFERENCES, load
@@ -113,7 +112,7 @@ def cells() -> Iterator[tuple[str, Kind, list[str]]]:
             yield f"{name}-encoder", pair.kind, [*own, *READER]
     for reference in REFERENCES:
         for kind in EVERY.values():
-            public = hasattr(ON_PUBLIC[kind.name], "Public")
+            public = kind.Spec.Public is not None
             if reference == "public-only" and not public:
                 continue
             own = [f"method={reference}", *SMALL, *KINDS[kind.name]]

@@ -292,10 +292,11 @@ def test_a_damaged_release_is_refused(model: Path, tmp_path: Path, note: Path) -
 def test_only_rows_of_words_that_can_be_named_are_released(model: Path, tmp_path: Path) -> None:
     """What other sites' words have learnt stays behind with their digests."""
     from confide.federation.messages import decode
-    from confide.kinds.tagger.site import Released
+    from confide.kinds import KINDS
+    from confide.kinds.protocol import release_message
 
     path = release(model, out=tmp_path / "released", site="site-1") / "model.safetensors"
-    message = decode(Released, path.read_bytes())
+    message = decode(release_message(KINDS["tagger"]), path.read_bytes())
     settings = RunFolder(model).settings()
     gathered = gather(settings, tmp_path, key_file=RunFolder(model).key_file(settings))
     text = " ".join(document.text for document in gathered.specs[0].train).lower()

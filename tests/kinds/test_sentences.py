@@ -13,7 +13,8 @@ from confide.federation.failures import Refusal
 from confide.federation.messages import decode, decode_file, encode, fields_of
 from confide.federation.seals import is_digest
 from confide.kinds import public as sentences
-from confide.kinds.public import MOST_TOKENS, PublicSentences, public_sentences, spans_of
+from confide.kinds.encoder import EncoderForm
+from confide.kinds.public import MOST_TOKENS, PublicSentences
 from confide.text.document import Document, Entity
 from confide.training.batches import TagSet, examples_from
 
@@ -29,8 +30,13 @@ DOCUMENTS = [
 ]
 
 
+def form_of(tags: TagSet = TAGS) -> EncoderForm:
+    """A form with these tags."""
+    return EncoderForm(list(tags.types), tags.scheme, "minilm", "0" * 64, 0.1, 128, "all")
+
+
 def public_of(*documents: Document, tags: TagSet = TAGS) -> PublicSentences:
-    return public_sentences(documents, tags)[0]
+    return form_of(tags).public(documents)[0]
 
 
 def made(each: list[list[str]]) -> PublicSentences:
@@ -39,7 +45,7 @@ def made(each: list[list[str]]) -> PublicSentences:
 
 
 def test_a_row_is_a_token_and_its_label_a_tag() -> None:
-    public, labels = public_sentences(DOCUMENTS, TAGS)
+    public, labels = form_of().public(DOCUMENTS)
     public.check()
     tokens = [token for sentence in public.sentences for token in sentence]
     assert public.rows == len(tokens) == len(labels)
@@ -52,11 +58,11 @@ def test_a_row_is_a_token_and_its_label_a_tag() -> None:
 @pytest.mark.parametrize("scheme", ["iobes", "iob2"])
 def test_labels_are_the_spans_of_the_documents(scheme: Any) -> None:
     tags = TagSet(("Drug", "Effect"), scheme)
-    public, labels = public_sentences(DOCUMENTS, tags)
+    public, labels = form_of(tags).public(DOCUMENTS)
     examples, _ = examples_from(DOCUMENTS)
-    assert spans_of(public, labels, tags) == [list(one.spans) for one in examples]
+    assert form_of(tags).told(public, labels) == [list(one.spans) for one in examples]
     assert [one.tokens for one in public.examples()] == [one.tokens for one in examples]
-    assert spans_of(public, (), tags) == [[] for _ in examples]
+    assert form_of(tags).told(public, ()) == [[] for _ in examples]
     assert not any(one.spans for one in public.examples())
 
 

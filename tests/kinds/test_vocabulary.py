@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.errors import DataError, FederationError, GuardError, QuorumError
+from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
 from confide.federation.federation import Federation
 from confide.federation.guards import Guards
@@ -34,6 +33,7 @@ from confide.kinds.agreement import (
 )
 from confide.kinds.protocol import Kept
 from confide.kinds.tagger.site import TaggerForm
+from confide.settings.tables import VocabularyTable
 from confide.text.document import Document, Entity
 from confide.training.vocabulary import DIGEST_BYTES, KeyedVocabulary, digest, normalise
 
@@ -71,10 +71,11 @@ def federation(
     return Federation(engine, seed=1, ledger=Ledger(), at_least=at_least)
 
 
-def agreed(
-    sites: Federation, how: str = "lower-digits", types: Sequence[str] = (), **floors: int
-) -> AgreedWords:
-    return agree(sites, how=how, types=types, **{"min_count": 1, "min_sites": 1, **floors})
+def agreed(sites: Federation, how: str = "lower-digits", **floors: int) -> AgreedWords:
+    own = VocabularyTable(normalise=how, **floors)  # type: ignore[arg-type]
+    found, holders = agree(sites, own, noised=False)
+    assert sorted(holders) == sorted(sites.sites)
+    return found
 
 
 def counted(texts: dict[str, list[Document]], how: str = "lower-digits") -> dict[str, Counter[str]]:
@@ -103,7 +104,6 @@ def test_words_are_numbered_as_a_plain_count_would(tmp_path: Path, how: str) -> 
     found = agreed(federation(tmp_path, TEXTS), how=how)
     total = sum(counted(TEXTS, how).values(), Counter())
     assert rows(found.word_digests_V16) == in_order(total)
-    assert found.sentences == {"north": 2, "south": 1, "west": 1}
 
 
 def test_characters_are_numbered_too_as_written(tmp_path: Path) -> None:
@@ -150,31 +150,11 @@ def test_the_floor_of_sites_does_not_sink_when_sites_fail(tmp_path: Path) -> Non
     sites = federation(tmp_path, TEXTS, at_least=1)
     for name in ("south", "west"):
         sites._engine._hosts[name].site.key_file = None  # type: ignore[attr-defined]
-    found = agreed(sites, min_sites=2)
-    assert set(found.sentences) == {"north"}
+    found, holders = agree(sites, VocabularyTable(min_sites=2), noised=False)
+    assert holders == ["north"]
     assert len(found.word_digests_V16) == 0
     alone = agreed(federation(tmp_path, {"north": TEXTS["north"]}), min_sites=2)
     assert len(alone.word_digests_V16) > 0  # a federation of one has no other site to ask for
-
-
-def test_tag_names_are_joined_or_declared(tmp_path: Path) -> None:
-    assert agreed(federation(tmp_path, TEXTS)).types == ["Drug", "Effect"]
-    declared = ("Effect", "Drug", "Dose")
-    assert agreed(federation(tmp_path, TEXTS), types=declared).types == list(declared)
-
-
-def test_a_tag_outside_the_declared_set_is_refused_at_the_site(tmp_path: Path) -> None:
-    sites = federation(tmp_path, TEXTS)
-    with pytest.raises(QuorumError, match=r"south.*an entity type outside the declared") as caught:
-        agreed(sites, types=["Drug"])
-    assert "Effect" not in str(caught.value)
-
-
-def test_no_entity_anywhere_is_an_error(tmp_path: Path) -> None:
-    bare = {"north": [note("nothing at all")], "south": [note("nor here")]}
-    with pytest.raises(DataError, match="no site has an annotated entity"):
-        agreed(federation(tmp_path, bare))
-    assert agreed(federation(tmp_path, bare), types=["Drug"]).types == ["Drug"]
 
 
 def test_who_has_another_key_is_named(tmp_path: Path) -> None:
@@ -210,7 +190,7 @@ def reply(train: list[Document], folder: Path, **guards: int) -> object:
         new_key(key, KEY)
     site = Site("north", train, key_file=key, guards=Guards(**guards))
     turn = Turn(0, "north", "count_vocabulary", 1)
-    found, memory = count_vocabulary(site, None, CountVocabulary("lower", []), turn)
+    found, memory = count_vocabulary(site, None, CountVocabulary("lower"), turn)
     assert memory is None
     return found
 
@@ -237,8 +217,6 @@ def test_a_site_without_text_has_no_words_and_takes_part(
     tmp_path: Path, train: list[Document]
 ) -> None:
     found = agreed(federation(tmp_path, {**TEXTS, "east": train}))
-    assert found.sentences == {"north": 2, "south": 1, "west": 1, "east": 0}
-    assert found.types_by_site["east"] == []
     plain = agreed(federation(tmp_path / "plain", TEXTS))
     assert np.array_equal(found.word_digests_V16, plain.word_digests_V16)
 

@@ -348,7 +348,7 @@ def test_nothing_but_noise_tells_of_the_text(closed: Path) -> None:
     """Neither names, nor counts, nor scores; the ledger has the steps."""
     rows = [one for one in read_ledger(closed / "ledger.jsonl") if one.direction == "up"]
     assert {one.step for one in rows} == {
-        "describe_types_and_encoder", "take", "greet", "meet", "add_noisily", "mask", "agree",
+        "describe", "take", "greet", "meet", "add_noisily", "mask", "agree",
         "unmask",
     }  # fmt: skip
     found = json.loads((closed / "result.json").read_text())

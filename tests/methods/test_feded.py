@@ -20,7 +20,7 @@ from confide.federation.messages import Arrays, encode, fields_of
 from confide.federation.seals import is_digest
 from confide.kinds.pieces import relation_batch
 from confide.kinds.relations.batches import NO_RELATION, candidates
-from confide.kinds.relations.site import RelationForm, public_of, rules_of, trainer_of
+from confide.kinds.relations.site import RelationForm, rules_of, trainer_of
 from confide.methods.feded import Predicted, columns, teacher_of
 from confide.runs.run import run
 from confide.seeds import derive_seed
@@ -297,7 +297,7 @@ def test_the_number_of_a_public_set_tells_sets_apart() -> None:
     form = replace(FORM, pairs=[(a, b) for a in ("Drug", "Dose") for b in ("Pain", "No", "Dose")])
 
     def digest(*documents: Document) -> str:
-        return public_of(form, documents)[0].digest
+        return form.public(documents)[0].digest
 
     first = digest(one, two)
     assert first == digest(one, two)
@@ -307,7 +307,7 @@ def test_the_number_of_a_public_set_tells_sets_apart() -> None:
         for doc in (one, two)
     ]
     assert digest(*labelled) == first
-    assert public_of(form, labelled)[1] == ["causes", "causes"]
+    assert form.public(labelled)[1] == ["causes", "causes"]
     others = [
         (marked("aspirin eases gain", (0, 7), (14, 18), "Drug", "Pain"), two),
         (marked("aspirin eases pain", (0, 6), (14, 18), "Drug", "Pain"), two),

@@ -70,7 +70,7 @@ def test_sites_send_what_their_models_say_of_each_public_token(pair: str, tmp_pa
     for name in ("site-1", "site-2"):
         config = engine.asks[STEP, name].config
         extractor = state.form.extractor(state.weights, key=None)
-        trainer, model = state.form.taught(extractor.trainer, config), extractor.model
+        trainer, model = state.form.trained_by(extractor.trainer, config), extractor.model
         found, _ = examples_from(engine.site(name).train)
         encoded = trainer.annotated(
             trainer.prepared(found), [one.spans for one in found], source={"Drug", "Effect"}
@@ -154,10 +154,7 @@ def test_labels_do_not_leave_the_server(pair: str, tmp_path: Path) -> None:
 
 def test_a_tagger_knows_the_public_words_and_no_site_tells_its_own(tmp_path: Path) -> None:
     pair = METHODS["feded-tagger"]
-    assert [step.name for step in pair.steps][:2] == [
-        "describe_types_and_encoder",
-        "take_public_set",
-    ]
+    assert [step.name for step in pair.steps][:2] == ["describe", "take_public_set"]
     assert not pair.keyed
     method, federation, engine = started(tmp_path, tiny(tmp_path, "method=feded-tagger"))
     state = method.start(federation)
@@ -188,12 +185,9 @@ def test_a_frozen_encoder_is_read_by_the_student_too(tmp_path: Path) -> None:
     after, facts = method.round(state, federation, 1)
     assert math.isfinite(facts["distil_loss"])
     # the states are read: without them the student's first loss is another one
-    made = method._student._made
-    blind = replace(made.encoded.text, context_TX=made.encoded.text.context_TX * 0)
-    said = [
-        made.extractor.trainer.row_logits(made.extractor.model, text)
-        for text in (made.encoded.text, blind)
-    ]
+    _, extractor, text, _ = method._student._made
+    blind = replace(text, context_TX=text.context_TX * 0)
+    said = [extractor.trainer.row_logits(extractor.model, one) for one in (text, blind)]
     assert np.abs(said[0] - said[1]).max() > 1e-3
     assert after.form.extractor(after.weights, key=None)([Document("d", "aspirin .")])
 

@@ -16,7 +16,7 @@ from cases import each
 from confide.errors import SettingsError
 from confide.federation.messages import encode
 from confide.kinds.pieces import relation_batch
-from confide.kinds.public import PublicSentences
+from confide.kinds.public import PublicSentences, Student
 from confide.kinds.relations.site import trainer_of
 from confide.methods.feded import held_out, teacher_of, with_past
 from confide.runs.run import run
@@ -118,7 +118,7 @@ def test_a_part_is_a_public_set_of_its_sentences(pair: str, tmp_path: Path) -> N
     part.check()
     assert part.digest != public.digest
     assert part.rows == kept_S.sum()
-    student = method.kind.student()
+    student = Student()
     whole_SR, part_SR = (student.said(form, one, state.weights) for one in (public, part))
     np.testing.assert_allclose(part_SR, whole_SR[kept_S], atol=1e-4)
     assert set(state.labels) <= set(form.class_names)
@@ -214,7 +214,7 @@ def test_a_student_learns_the_labels_also_after_it_read_the_set_without_them(
         "config": engine.asks[STEP, "site-1"].config,
         "seed": 1,
     }
-    fresh, used = method.kind.student(), method.kind.student()
+    fresh, used = Student(), Student()
     used.said(state.form, state.public, state.weights)
     found = [
         one.learn(state.form, state.public, labels=state.labels, **ways) for one in (fresh, used)
@@ -270,7 +270,7 @@ def test_the_best_pass_on_held_out_sentences_is_kept(
     if state.labels:
         names = list(state.form.class_names)
         q = np.array([[name == label for name in names] for label in state.labels])
-    student = method.kind.student()
+    student = Student()
     losses = []
     for weights in models:
         p = softmax(student.said(state.form, state.public, weights).astype(np.float64))[held_S]

@@ -16,7 +16,7 @@ from cases import each
 from confide.errors import GuardError, SettingsError
 from confide.federation.guards import check_reply, clipped
 from confide.federation.messages import Arrays, encode, fixed, unfixed
-from confide.kinds.relations.site import RelationStudent
+from confide.kinds.public import Student
 from confide.methods.feded import TRAIN_AND_PREDICT, Predicted
 from confide.runs.run import run
 from contract.corpus import tiny
@@ -33,7 +33,7 @@ def test_a_run_that_ends_before_the_distillation_goes_on(
 ) -> None:
     settings = tiny(tmp_path, "method=feded-relations", sites=2)
     straight = run(settings, out=tmp_path / "straight").folder
-    real, calls = RelationStudent.learn, []
+    real, calls = Student.learn, []
 
     def dying(self: Any, *arguments: Any, **named: Any) -> Any:
         calls.append(1)
@@ -41,7 +41,7 @@ def test_a_run_that_ends_before_the_distillation_goes_on(
             raise KeyboardInterrupt
         return real(self, *arguments, **named)
 
-    monkeypatch.setattr(RelationStudent, "learn", dying)
+    monkeypatch.setattr(Student, "learn", dying)
     with pytest.raises(KeyboardInterrupt):
         run(settings, out=tmp_path / "run")
     run(settings, out=tmp_path / "run", resume=True)

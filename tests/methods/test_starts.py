@@ -159,7 +159,7 @@ def test_a_site_whose_types_the_model_cannot_tell_apart_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, types: list[str]
 ) -> None:
     """The run ended for everybody, and nobody was named."""
-    forged = forging("fedavg-lightner", "describe_types_and_bart", "types", sorted(types))
+    forged = forging("fedavg-lightner", "describe", "types", sorted(types))
     use_engine(monkeypatch, Forging, change=staticmethod(forged))
     settings = tiny(tmp_path, "method=fedavg-lightner", "federation.at_least=2", "rounds=1")
     done = run(settings, out=tmp_path / "run").result

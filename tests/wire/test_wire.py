@@ -23,8 +23,7 @@ from cases import each
 from confide.errors import SettingsError
 from confide.federation.messages import forms_of
 from confide.federation.steps import WireRow, wire_table
-from confide.kinds import KINDS, ON_PUBLIC
-from confide.kinds.protocol import Kind
+from confide.kinds.steps import SCORING
 from confide.methods import METHODS, Method, wire
 from wire import pages
 
@@ -51,9 +50,10 @@ def lines(rows: Iterable[WireRow]) -> list[str]:
     return found
 
 
-def of_a_kind(kind: Kind) -> dict[str, list[str]]:
+def of_a_kind(pair: type[Method]) -> dict[str, list[str]]:
     """The lines of a kind: of the steps that describe text, and those that methods' steps hold."""
-    named = {"form": kind.Form, "public": getattr(kind, "Public", None)}
+    kind = pair.kind
+    named = {"form": kind.Spec, "public": kind.Spec.Public}
     held = {
         name: [
             WireRow("", "down", f"{name}.{field}", form.kind, form.what, "by the site")
@@ -64,10 +64,10 @@ def of_a_kind(kind: Kind) -> dict[str, list[str]]:
     }
     counts = [
         WireRow("", "up", field, form.kind, form.what, "one by one")
-        for field, form in forms_of(kind.Scored).items()
+        for field, form in forms_of(SCORING[kind.task].reply).items()
     ]
     blocks = {FORM: held["form"], PUBLIC: held.get("public", []), COUNTS: counts}
-    own = {"": lines(wire_table(kind.steps))}
+    own = {"": lines(wire_table([step for step in pair.steps if step in kind.steps]))}
     return own | {name: lines(rows) for name, rows in blocks.items() if rows}
 
 
@@ -89,7 +89,7 @@ def read(text: str) -> dict[str, list[str]]:
 
 def of_a_method(pair: type[Method]) -> str:
     """The lines of a method's own steps, with what is its kind's left out."""
-    found, blocks = lines(wire(pair.name)), of_a_kind(pair.kind)
+    found, blocks = lines(wire(pair.name)), of_a_kind(pair)
     found = found[len(blocks.pop("")) :]
     for name, block in blocks.items():
         for start in reversed(range(len(found))):
@@ -107,9 +107,10 @@ def whole(kind: str, method: str) -> list[str]:
     return found
 
 
-def table_of(kind: Kind) -> str:
-    """The file of a kind; one that is another under methods with a public set has two."""
-    return kind.name if kind is KINDS[kind.name] else f"{kind.name}-on-public"
+def table_of(pair: type[Method]) -> str:
+    """The file of a pair's kind; one whose words are clear where there is a public set has two."""
+    kind = pair.kind
+    return f"{kind.name}-on-public" if kind.keyed and pair.public else kind.name
 
 
 def path_of(axis: str, name: str) -> Path:
@@ -123,7 +124,7 @@ def locked(axis: str, name: str) -> str:
 
 @each("name", METHODS)
 def test_what_leaves_a_site_is_what_was_reviewed(name: str) -> None:
-    kind, method = table_of(METHODS[name].kind), METHODS[name].method
+    kind, method = table_of(METHODS[name]), METHODS[name].method
     reviewed = whole(locked("kinds", kind), locked("methods", method))
     changes = [line for line in difflib.ndiff(reviewed, lines(wire(name))) if line[0] in "+-"]
     advice = ADVICE.format(
@@ -135,7 +136,7 @@ def test_what_leaves_a_site_is_what_was_reviewed(name: str) -> None:
 
 
 def test_every_table_belongs_to_a_kind_or_a_method() -> None:
-    kinds = {table_of(kind) for kind in (*KINDS.values(), *ON_PUBLIC.values())}
+    kinds = {table_of(pair) for pair in METHODS.values()}
     named = {"kinds": kinds, "methods": {pair.method for pair in METHODS.values()}}
     assert {axis: {path.stem for path in FOLDER.glob(f"{axis}/*")} for axis in named} == named
     assert not list(FOLDER.glob("*.txt"))
@@ -169,7 +170,7 @@ def test_the_tables_of_the_page_are_those_of_the_code() -> None:
 if __name__ == "__main__":
     for pair in METHODS.values():
         texts = {
-            ("kinds", table_of(pair.kind)): written(of_a_kind(pair.kind)),
+            ("kinds", table_of(pair)): written(of_a_kind(pair)),
             ("methods", pair.method): of_a_method(pair),
         }
         for place, text in texts.items():

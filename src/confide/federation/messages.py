@@ -628,14 +628,12 @@ def decode_file(kind: type[M], data: bytes | memoryview) -> M:
         return decode(kind, data)
     gone = gone_of(kind)
     kept = {name: value for name, value in header.fields.items() if name not in gone}
-    made: M = _made(kind, _late(kind) | kept, _arrays(kind, header, data))
+    forms: Iterable[tuple[str, Form]] = forms_of(kind).items()  # type: ignore[arg-type]
+    late = {name: one for name, one in forms if one.before is not None}
+    arrays: dict[str, Any] = {n: one.before for n, one in late.items() if one.kind == "array"}
+    plain = {name: one.before for name, one in late.items() if name not in arrays}
+    made: M = _made(kind, plain | kept, arrays | _arrays(kind, header, data))
     return made
-
-
-def _late(kind: type) -> dict[str, object]:
-    """The fields that older files of this format lack."""
-    forms = forms_of(kind).items()
-    return {name: form.before for name, form in forms if form.before is not None}
 
 
 def decode_one_of(

@@ -412,7 +412,7 @@ def _bench(found: _Run, spec: SiteSpec, scratch: Scratch) -> Bench:
     method, made = found.method, found.method(found.settings, found.gathered.public)
     own = spec.name if method.personal or "" not in found.result.best_rounds else None
     form, weights = made.model(*found.folder.trained(method, own))
-    target = Target(form, weights, made.at_home, tuple(method.kind.labels(form)))
+    target = Target(form, weights, made.at_home, tuple(form.labels))
     return Bench(
         found.settings,
         spec,

@@ -33,11 +33,11 @@ from confide.corpora.dealing import partition
 from confide.errors import DataError, SettingsError
 from confide.federation.events import Event, Watcher, unwatched
 from confide.files import Tree, write_atomically
-from confide.kinds.agreement import NONE, find_encoder, with_cached
-from confide.kinds.linear import LinearShape
+from confide.kinds.agreement import NONE, AgreedWords, find_encoder, with_cached
+from confide.kinds.linear import LinearForm
 from confide.kinds.protocol import train_config
 from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer
-from confide.kinds.tagger.site import shape_for, tagger_sizes
+from confide.kinds.tagger.site import TaggerForm
 from confide.recipes import settings_file
 from confide.report.plots import PLAIN, svg_file
 from confide.runs.sites import gather
@@ -185,29 +185,26 @@ def _tagger(
     tokens = [token for example in examples for token in example.tokens]
     words = numbered(count_words(tokens, how), min_count=own.min_count)
     letters = numbered(count_characters(tokens), kind="character")
-    shape = shape_for(settings, tags.types, words=len(words), characters=len(letters), dim=dim)
-    return TaggerTrainer(
-        sizes=tagger_sizes(shape),
-        tags=tags,
-        words=words,
-        characters=None if settings.model.character == "none" else letters,
-        how=how,
-        word_dropout=settings.training.word_dropout,
-    )
+    vocabulary = AgreedWords(words=words.texts, characters=letters.texts)
+    form = TaggerForm.of(settings, tags.types, vocabulary, dim=dim)
+    return replace(form.trainer(None), word_dropout=settings.training.word_dropout)
 
 
 def _linear(
     settings: Settings, tags: TagSet, examples: Sequence[Example], dim: int
 ) -> TaggerTrainer:
     """The trainer of a linear CRF, whose features need no key where nothing leaves."""
-    shape = LinearShape(
+    form = LinearForm(
         types=list(tags.types),
         tag_scheme=tags.scheme,
         bits=settings.linear.bits,
         context=settings.model.context,
         context_dim=dim,
+        nonce="",
+        check="",
+        features_key="",
     )
-    return shape.trainer(Marks(b""))
+    return form.trainer(Marks(b""))
 
 
 _MODELLERS: dict[str, Callable[[Settings, TagSet, Sequence[Example], int], TaggerTrainer]] = {

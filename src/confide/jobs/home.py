@@ -41,6 +41,7 @@ from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch
 from confide.files import for_the_owner, private_folder, write_of_run
 from confide.kinds.protocol import SiteModel, TrainConfig
+from confide.kinds.steps import SCORING
 from confide.methods import Method, method_of
 from confide.runs.folder import (
     FEDERATED,
@@ -286,7 +287,7 @@ class _Bench:
     def _counts(self, desk: SiteModel, weights: Arrays, part: str) -> Counts:
         """Counts of a part of the site model's held-out text."""
         apart = {"apart": True} if self._method.apart else {}
-        counts: Counts = self._method.kind.counts(desk.scored(weights, part, **apart))
+        counts: Counts = SCORING[self._method.kind.task].counts(desk.scored(weights, part, **apart))
         return counts
 
     def _calibrator(self, weights: Arrays) -> Calibrator:

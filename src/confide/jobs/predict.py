@@ -16,8 +16,9 @@ from typing import Literal
 
 from confide.errors import DataError, Note, RunError, SettingsError, printable
 from confide.files import Tree
+from confide.kinds import Extractor
+from confide.kinds.bags.site import BagExtractor
 from confide.kinds.entities import among
-from confide.kinds.protocol import Extractor, FindsFacts
 from confide.kinds.relations.batches import (
     Candidates,
     alike,
@@ -291,7 +292,7 @@ def sure(document: Document, threshold: float) -> Document:
 
 
 def _bags_scored(
-    models: Models, extract: FindsFacts, gold: Sequence[Document], *, names: Mapping[str, str]
+    models: Models, extract: BagExtractor, gold: Sequence[Document], *, names: Mapping[str, str]
 ) -> Scored:
     """Scores of the bags of annotated documents. Raises SettingsError after a recogniser."""
     if models.entities is not None:

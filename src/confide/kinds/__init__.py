@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from confide.kinds.bags.site import BagKind
+from confide.kinds.bags.site import BagExtractor, BagKind
 from confide.kinds.encoder import EncoderKind
+from confide.kinds.entities import EntityExtractor
 from confide.kinds.lightner.site import LightnerKind
 from confide.kinds.linear import LinearKind
 from confide.kinds.protocol import Kind
-from confide.kinds.relations.site import RelationKind
+from confide.kinds.relations.site import RelationExtractor, RelationKind
 from confide.kinds.spans import SpanKind
-from confide.kinds.tagger.site import PublicTaggerKind, TaggerKind
+from confide.kinds.tagger.site import TaggerKind
 
 KINDS: dict[str, Kind] = {
     kind.name: kind
@@ -25,5 +26,5 @@ KINDS: dict[str, Kind] = {
 }
 """The kinds by name, in the order of the documentation."""
 
-ON_PUBLIC: dict[str, Kind] = KINDS | {"tagger": PublicTaggerKind()}
-"""The kinds as they are under a method that gives all sites a public set."""
+Extractor = EntityExtractor | RelationExtractor | BagExtractor
+"""A trained model that annotates, made by a form's `extractor`."""

@@ -19,11 +19,12 @@ same ask builds the character vocabulary and the union of tag names, which are n
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -47,6 +48,7 @@ from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import Agreed, shown
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
+from confide.settings.tables import VocabularyTable
 from confide.text.document import Document
 from confide.text.published.catalogue import locate
 from confide.training.batches import Encoded, Example, examples_from, with_context
@@ -92,9 +94,6 @@ class CountVocabulary:
     """Count the words and characters of the training text."""
 
     how: str = carries("how words are normalised before counting")
-    types: list[str] = carries(
-        "the declared entity types; empty if the sites decide", rule="varies"
-    )
 
 
 @dataclass(frozen=True)
@@ -113,24 +112,25 @@ class VocabularyCounted:
     character_counts_C: NDArray[np.int64] = carries(
         "how often each occurs in the training text", most=MOST_CHARACTERS, rule="min_token_count"
     )
-    types: list[str] = carries("names of the site's entity types (not text)", rule="open")
-    sentences: int = carries("number of training sentences")
+
+
+NOTHING_V16 = np.zeros((0, DIGEST_BYTES), np.uint8)
+"""No digest."""
 
 
 @dataclass(frozen=True)
 class AgreedWords:
-    """The common vocabulary: row i of a digest table has id i + 2.
+    """The common vocabulary, keyed or clear: row i of a table has id i + 2.
 
     `check` is the HMAC of `nonce` under the common key, so a holder of a key can verify it.
     """
 
-    nonce: str
-    check: str
-    word_digests_V16: NDArray[np.uint8]
-    character_digests_V16: NDArray[np.uint8]
-    types: list[str]
-    types_by_site: dict[str, list[str]]
-    sentences: dict[str, int]
+    nonce: str = ""
+    check: str = ""
+    word_digests_V16: NDArray[np.uint8] = field(default_factory=lambda: NOTHING_V16)
+    character_digests_V16: NDArray[np.uint8] = field(default_factory=lambda: NOTHING_V16)
+    words: Sequence[str] = ()
+    characters: Sequence[str] = ()
 
 
 def training_examples(site: Site) -> list[Example]:
@@ -149,7 +149,7 @@ def check_key(site: Site, memory: object, ask: CheckKey, turn: Turn) -> tuple[Ke
 def count_vocabulary(
     site: Site, memory: object, ask: CountVocabulary, turn: Turn
 ) -> tuple[VocabularyCounted, object]:
-    """Count the words, characters and types of the training text (Fig. 3, steps 1 and 2).
+    """Count the words and characters of the training text (Fig. 3, steps 1 and 2).
 
     Without text all are empty. Raises Refusal where the server reads nothing of a single site.
     """
@@ -157,14 +157,11 @@ def count_vocabulary(
         raise Refusal("only-masked")
     key = site.key()
     examples = training_examples(site)
-    types = sorted({span[2] for example in examples for span in example.spans})
-    if ask.types and not set(types) <= set(ask.types):
-        raise Refusal("tag-outside-set")
     tokens = Counter(token for example in examples for token in example.tokens)
     floor = site.guards.min_token_count
     words = digested(key, "word", count_words(tokens, ask.how), floor=floor)  # type: ignore[arg-type]
     characters = digested(key, "character", count_characters(tokens), floor=floor)
-    return VocabularyCounted(*words, *characters, types, len(examples)), memory
+    return VocabularyCounted(*words, *characters), memory
 
 
 def check_counted(ask: CountVocabulary, reply: VocabularyCounted) -> None:
@@ -176,11 +173,6 @@ def check_counted(ask: CountVocabulary, reply: VocabularyCounted) -> None:
         check_digests(kind, digests)
         if counts.shape != (len(digests),) or counts.dtype != np.int64 or (counts < 1).any():
             raise GuardError(f"the counts of {kind}s are not an int64 above 0 for each digest")
-    if reply.sentences < 0:
-        raise GuardError("sentences must be at least 0")
-    check_names("types", reply.types)
-    if ask.types and not set(reply.types) <= set(ask.types):
-        raise GuardError("types holds a type that was not declared")
 
 
 def check_digests(kind: str, digests: NDArray[np.uint8]) -> None:
@@ -225,34 +217,36 @@ def compare_keys(federation: Federation) -> tuple[str, str, list[str]]:
 
 
 def agree(
-    federation: Federation, *, how: str, types: Iterable[str], min_count: int, min_sites: int
-) -> AgreedWords:
-    """Run both steps, and number what the sites counted (Fig. 3, step 3).
+    federation: Federation, own: VocabularyTable, *, noised: bool
+) -> tuple[AgreedWords, list[str]]:
+    """The common vocabulary (Fig. 3, step 3), and the sites that hold the common key.
 
-    Raises FederationError if keys differ, and DataError if no site has an entity.
+    Where no site's digests may be seen, it is one of buckets; under noise it is empty: counting
+    words would spend what noise is to save. Raises FederationError if keys differ.
     """
     nonce, check, holders = compare_keys(federation)
-    declared = list(types)
-    counted = federation.ask(
-        COUNT_VOCABULARY, CountVocabulary(how, declared), round=0, sites=holders
+    if noised:
+        return AgreedWords(nonce, check), holders
+    sites = min(own.min_sites, len(federation.sites))
+    if federation.summing is not None:
+        counted = federation.sum(COUNT_BUCKETS, asked_of_buckets(own), round=0, sites=holders)
+        words_V16 = common_buckets(
+            counted.word_counts_B, counted.word_sites_B, min_count=own.min_count, min_sites=sites
+        )
+        characters_V16 = common_buckets(
+            counted.character_counts_C, counted.character_sites_C, min_count=1, min_sites=sites
+        )
+        return AgreedWords(nonce, check, words_V16, characters_V16), holders
+    replies = federation.ask(
+        COUNT_VOCABULARY, CountVocabulary(own.normalise), round=0, sites=holders
     )
-    seen = sorted({name for reply in counted.values() for name in reply.types})
-    if not seen and not declared:
-        raise no_entity()
-    words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in counted.items()}
+    words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in replies.items()}
     characters = {
-        site: (r.character_digests_C16, r.character_counts_C) for site, r in counted.items()
+        site: (r.character_digests_C16, r.character_counts_C) for site, r in replies.items()
     }
-    sites = min(min_sites, len(federation.sites))
-    return AgreedWords(
-        nonce=nonce,
-        check=check,
-        word_digests_V16=number(words, min_count=min_count, min_sites=sites),
-        character_digests_V16=number(characters, min_count=1, min_sites=sites),
-        types=declared or seen,
-        types_by_site={site: sorted(reply.types) for site, reply in counted.items()},
-        sentences={site: reply.sentences for site, reply in counted.items()},
-    )
+    words_V16 = number(words, min_count=own.min_count, min_sites=sites)
+    characters_V16 = number(characters, min_count=1, min_sites=sites)
+    return AgreedWords(nonce, check, words_V16, characters_V16), list(replies)
 
 
 def no_entity() -> DataError:
@@ -437,6 +431,11 @@ def check_buckets(ask: CountBuckets, reply: BucketsCounted) -> None:
 
 
 COUNT_BUCKETS = Step.of(count_buckets, summed=True, check=check_buckets)
+
+
+def asked_of_buckets(own: VocabularyTable, *, characters: bool = True) -> CountBuckets:
+    """The ask to count words, and perhaps characters, by bucket."""
+    return CountBuckets(own.normalise, WORD_BITS, CHARACTER_BITS if characters else 0)
 
 
 def common_buckets(
@@ -630,19 +629,6 @@ class TypesDescribed:
     )
 
 
-def described(site: Site, digest: str, *, closed: bool) -> TypesDescribed:
-    """The reply of a site whose public files have this digest. Raises Refusal."""
-    types = [] if closed else sorted(own_types(site))
-    return TypesDescribed(types, shown(site, len(training_examples(site))), digest)
-
-
-def describe_types(
-    site: Site, memory: object, ask: DescribeTypes, turn: Turn
-) -> tuple[TypesDescribed, object]:
-    """Describe the annotation of the training text."""
-    return described(site, "", closed=ask.closed), memory
-
-
 def check_described(ask: object, reply: TypesDescribed) -> None:
     """Raise GuardError if the reply is malformed or impossible."""
     if reply.sentences < 0:
@@ -651,12 +637,31 @@ def check_described(ask: object, reply: TypesDescribed) -> None:
     check_names("types", reply.types)
 
 
-DESCRIBE_TYPES = Step.of(describe_types, check=check_described)
+def describe(
+    site: Site,
+    memory: object,
+    ask: DescribeTypes,
+    turn: Turn,
+    *,
+    find: Callable[[Site, str], Any],
+    types: Callable[[Site], Collection[str]],
+) -> tuple[TypesDescribed, object]:
+    """Describe the annotation of the training text, and find the encoder or BART.
+
+    `find` gives the site's public files of a name, `types` what the site annotates.
+    """
+    digest = find(site, ask.encoder).digest if ask.encoder else ""
+    own = sorted(types(site))
+    sentences = shown(site, len(training_examples(site)))
+    return TypesDescribed([] if ask.closed else own, sentences, digest), memory
 
 
-def describing(answer: Callable[..., tuple[TypesDescribed, object]]) -> Step:
-    """The describing step of a kind that also finds an encoder or BART."""
-    return Step.of(answer, check=check_described)
+def describing(
+    find: Callable[[Site, str], Any], *, types: Callable[[Site], Collection[str]]
+) -> Step:
+    """The step `describe` of a kind with such files and types."""
+    step = Step.of(describe, check=check_described)
+    return replace(step, answer=partial(describe, find=find, types=types))
 
 
 def own_types(site: Site) -> frozenset[str]:
@@ -682,7 +687,7 @@ def agree_on_types(
     run: RunSettings,
     federation: Federation,
     *,
-    step: Step = DESCRIBE_TYPES,
+    step: Step,
     name: str = "",
     digest: str = "",
     public: Sequence[Document] = (),

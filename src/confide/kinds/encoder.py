@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -18,24 +18,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from confide.federation.federation import Federation
-from confide.federation.messages import Arrays, carries
+from confide.federation.messages import carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Step
 from confide.kinds.agreement import (
     TUNING,
-    DescribeTypes,
-    TypesDescribed,
     agree_on_types,
     agreed,
     asked_of_types,
-    described,
     describing,
     encoder_of,
     find_encoder,
     keeping_features,
+    own_types,
     tuning_of,
 )
-from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfEncoder
+from confide.kinds.entities import NEEDS_ENCODER, EntityKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import (
     EncodedTokens,
     Pieces,
@@ -46,8 +44,8 @@ from confide.kinds.pieces import (
     token_text,
     with_word_features,
 )
-from confide.kinds.protocol import Agreed, SiteModel, TrainConfig, desk_at
-from confide.kinds.public import OfTags, PublicSentences, SentenceStudent, public_sentences
+from confide.kinds.protocol import Agreed, ModelSpec, Release, SiteModel, desk_at
+from confide.kinds.public import OfTags
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
@@ -397,14 +395,21 @@ class EncoderForm(OfTags, MadeOfEncoder):
     longest: int = carries("longest window, in word pieces")
     tuning: str = carries(TUNING, before="")
 
+    @classmethod
+    def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        own = run.classifier
+        return {
+            "tag_scheme": run.model.tag_scheme,
+            "encoder": own.encoder,
+            "dropout": own.dropout,
+            "longest": own.max_length,
+            "tuning": str(tuning_of(run)),
+        }
+
     def at(self, site: Site) -> SiteModel:
         """The site model of this form."""
         return desk_at(site, self, EncoderSiteModel)
-
-    def taught(self, trainer: EntityTrainer, config: TrainConfig) -> EntityTrainer:
-        """The trainer with the settings of `config`."""
-        assert isinstance(trainer, TokenTrainer)
-        return replace(trainer, open=config.outside)
 
     def trainer(self, files: FrozenEncoder) -> EntityTrainer:
         """The trainer of this form."""
@@ -433,23 +438,7 @@ class EncoderSiteModel(EntitySiteModel):
             return bench.trainer.featured(text, bench.model, folder=cache_folder())
 
 
-@dataclass(frozen=True)
-class ReleasedTokens(EncoderForm):
-    """A released encoder that tags words; it needs the public encoder's files, and no key."""
-
-    weights: Arrays = carries("weights of what was trained of the encoder, and of the last layer")
-    apart: int = carries("number of its sites that annotated only some types")
-
-
-def describe_types_and_encoder(
-    site: Site, memory: object, ask: DescribeTypes, turn: Turn
-) -> tuple[TypesDescribed, object]:
-    """Find the encoder, if one is named, and describe the annotation of the training text."""
-    digest = encoder_of(site, ask.encoder).digest if ask.encoder else ""
-    return described(site, digest, closed=ask.closed), memory
-
-
-DESCRIBE = describing(describe_types_and_encoder)
+DESCRIBE = describing(encoder_of, types=own_types)
 
 
 class EncoderKind(EntityKind):
@@ -458,46 +447,26 @@ class EncoderKind(EntityKind):
     tunes: ClassVar[bool] = True
 
     name: ClassVar[str] = "encoder"
-    Form: ClassVar[type] = EncoderForm
-    Released: ClassVar[type] = ReleasedTokens
-    released_as: ClassVar[str] = "tokens.safetensors"
-    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
+    Spec: ClassVar[type[ModelSpec]] = EncoderForm
+    release: ClassVar[Release] = Release("tokens.safetensors", "ReleasedTokens", NEEDS_ENCODER)
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
-    Public: ClassVar[type] = PublicSentences
-
-    def public(
-        self, form: EncoderForm, documents: Sequence[Document]
-    ) -> tuple[PublicSentences, list[str]]:
-        """The sentences of a public set, and their tags. Raises SettingsError if there are none."""
-        return public_sentences(documents, form.tags)
-
-    def student(self) -> SentenceStudent:
-        """The server's own model, that learns from the sites' predictions."""
-        return SentenceStudent()
-
-    def settled(self, run: RunSettings) -> dict[str, Any]:
-        """The values of the form that the settings alone decide."""
-        own = run.classifier
-        return {
-            "tag_scheme": run.model.tag_scheme,
-            "encoder": own.encoder,
-            "dropout": own.dropout,
-            "longest": own.max_length,
-            "tuning": str(tuning_of(run)),
-        }
-
-    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+    def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""
         return {DESCRIBE.name: asked_of_types(run, run.classifier.encoder)}
 
     def agree(
-        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
     ) -> Agreed:
         """Agree on the types; all sites need the server's encoder. Raises FederationError."""
         own = run.classifier
         digest = find_encoder(own.encoder).digest
         types, replies = agree_on_types(
-            run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public
+            run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public or ()
         )
-        return agreed(EncoderForm(types=types, digest=digest, **self.settled(run)), replies)
+        return agreed(
+            EncoderForm(
+                types=types, digest=digest, **EncoderForm.settled(run, public=public is not None)
+            ),
+            replies,
+        )

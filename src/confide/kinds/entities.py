@@ -7,11 +7,10 @@ Shapes: S rows (training sentences, or windows of long ones).
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, Literal, Self
 
@@ -21,10 +20,8 @@ from torch import nn
 
 from confide.errors import FederationError, SettingsError
 from confide.federation.failures import Refusal
-from confide.federation.messages import Arrays, decode_file
+from confide.federation.messages import Arrays
 from confide.federation.site import Site
-from confide.federation.steps import Tables
-from confide.kinds import steps
 from confide.kinds.agreement import (
     NONE,
     check_no_encoder,
@@ -39,18 +36,17 @@ from confide.kinds.protocol import (
     RIGHT,
     WORST,
     CompleteText,
-    Holders,
+    Kind,
     Losses,
+    ModelSpec,
     Report,
     SharedModel,
     SiteModel,
     TrainConfig,
     calibrated,
     fingerprint,
-    shape_of,
-    write_release,
 )
-from confide.kinds.steps import EntityTables, Scored, counts_of, score_documents
+from confide.kinds.steps import Scored, counts_of, score_documents
 from confide.privacy.noise import Sum, UnitSlopes, Whole, make_whole
 from confide.scoring import (
     Confusion,
@@ -387,42 +383,17 @@ def extractor_with(
     return EntityExtractor(trainer, model, encoder)
 
 
-class EntityKind:
-    """The base of all kinds that find entities; they need no key unless they say so.
-
-    `Released` is the message of a release: the form, its weights, and `apart`. `tunes`: the kind
-    trains an encoder, of which `[encoder]` says how much.
-    """
+class EntityKind(Kind):
+    """The base of all kinds that find entities. `tunes`: `[encoder]` says what is trained."""
 
     task: ClassVar[TaskName] = "ner"
-    keyed: ClassVar[bool] = False
-    weighs: ClassVar[bool] = False
-    Scored: ClassVar[type] = Scored
-    Form: ClassVar[type]
-    Released: ClassVar[type]
-    released_as: ClassVar[str]
-    release_tells: ClassVar[str]
-    drawn: ClassVar[Mapping[str, str]] = {}
     tunes: ClassVar[bool] = False
-
-    tables: ClassVar[Tables] = EntityTables()
-
-    check_scored = staticmethod(steps.check_scored)
-    counts = staticmethod(steps.counts_of)
-
-    def labels(self, form: Any) -> list[str]:
-        """The names by which answers are counted."""
-        return list(form.types)
-
-    def vectors(self, run: RunSettings) -> str | None:
-        """The file of word vectors that all sites start from; None without one."""
-        return run.model.vectors
 
     def left_out(self, documents: Sequence[Document]) -> list[Problem]:
         """The annotations that a flat tagger leaves out or changes."""
         return left_out_of(documents)
 
-    def check(self, run: RunSettings) -> None:
+    def check(self, run: RunSettings, *, public: bool) -> None:
         """Raise SettingsError if what is asked for is not here: an adversary, a tuned encoder."""
         if not self.tunes:
             check_no_encoder(run, f"model.kind = {run.model.kind!r}")
@@ -432,18 +403,6 @@ class EntityKind:
                 expected='model.kind = "lightner", or lightner.adversary = "none"',
                 got=f"model.kind = {run.model.kind!r}",
             )
-
-    def release(self, form: Any, weights: Arrays, out: Path, *, holders: Holders) -> None:
-        """Write the model; made of public files, it needs no key."""
-        shape = shape_of(form, self.Form)
-        message = self.Released(**shape, weights=dict(weights), apart=holders.apart)
-        write_release(out / self.released_as, message)
-
-    def released(self, file: Path) -> EntityExtractor:
-        """Read a released model. Raises MessageError."""
-        found: Any = decode_file(self.Released, file.read_bytes())
-        extract: EntityExtractor = found.extractor(found.weights, key=None)
-        return replace(extract, apart=bool(found.apart))
 
 
 # --- Units
@@ -520,12 +479,35 @@ def clipped_sum(
 # place can see that it has the same ones.
 
 
-class MadeOfFiles(ABC):
-    """A form of a model that is made of public files and reads their word pieces."""
-
-    word_table: ClassVar[str] = ""
+class EntitySpec(ModelSpec):
+    """The form of a model that finds entities of these types."""
 
     types: list[str]
+
+    @property
+    def labels(self) -> list[str]:
+        """The entity types."""
+        return list(self.types)
+
+    def told(self, public: Any, labels: Sequence[str]) -> list[list[TypedSpan]]:
+        """The spans of each public sentence, from the labels of its rows; none without any."""
+        raise NotImplementedError
+
+    def read_public(
+        self, extractor: EntityExtractor, public: Any, labels: Sequence[str]
+    ) -> tuple[Any, Any]:
+        """Public sentences as the extractor's trainer reads them, bare and with spans."""
+        examples = public.examples()
+        text = extractor.trainer.prepared(examples)
+        if extractor.encoder is not None:
+            text = with_cached(text, examples, extractor.encoder)
+        spans = self.told(public, labels)
+        return text, extractor.trainer.annotated(text, spans, source=set(self.types))
+
+
+class MadeOfFiles(EntitySpec):
+    """A form of a model that is made of public files and reads their word pieces."""
+
     digest: str
 
     @property
@@ -545,14 +527,6 @@ class MadeOfFiles(ABC):
     def trainer(self, files: Any) -> EntityTrainer:
         """The trainer of this form."""
 
-    def tables(self) -> Sequence[str]:
-        """None: word pieces are public, not a vocabulary that the sites agreed on."""
-        return ()
-
-    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
-        """None: no row stands for a word."""
-        return {}
-
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
         return replace(self, types=types_in_text(site)) if types else self  # type: ignore[type-var]
@@ -561,10 +535,6 @@ class MadeOfFiles(ABC):
         """The weights of all that is trained. Raises Refusal at a site without the same files."""
         made = self.trainer(self.found(self.files)) if site is None else self.bench(site).trainer
         return trained(made.initial(seed))
-
-    def parameters(self, first: Arrays) -> int:
-        """The number of trained parameters."""
-        return sum(array.size for array in first.values())
 
     def bench(self, site: Site) -> SharedModel:
         """The process's shared model. Raises Refusal if the site's files are not the form's."""
@@ -590,6 +560,10 @@ class MadeOfFiles(ABC):
                 fix="name the folder of the same files",
             )
         return extractor_with(self.trainer(files), weights)
+
+
+NEEDS_ENCODER = "names and weights; it needs its encoder's files but no key"
+"""The effect of releasing such a model."""
 
 
 class MadeOfEncoder(MadeOfFiles):

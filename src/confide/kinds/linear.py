@@ -14,21 +14,19 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
 from confide.errors import KeyFileError, MessageError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
-from confide.federation.messages import Arrays, carries, decode_file
+from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step
 from confide.kinds.agreement import (
     CHECK_KEY,
     DESCRIBE_ENCODER,
-    DESCRIBE_TYPES,
     NONE,
     agree_on_encoder,
     agree_on_types,
@@ -39,16 +37,23 @@ from confide.kinds.agreement import (
     types_in_text,
     with_features,
 )
-from confide.kinds.entities import EntityExtractor, EntityKind, EntitySiteModel, extractor_with
+from confide.kinds.encoder import DESCRIBE
+from confide.kinds.entities import (
+    EntityExtractor,
+    EntityKind,
+    EntitySiteModel,
+    EntitySpec,
+    extractor_with,
+)
 from confide.kinds.protocol import (
     Agreed,
     Holders,
+    ModelSpec,
+    Release,
     SharedModel,
     SiteModel,
     TrainConfig,
     desk_at,
-    shape_of,
-    write_release,
 )
 from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer, rows_read
 from confide.settings import Settings as RunSettings
@@ -62,14 +67,39 @@ TABLE = "table.weight"
 
 
 @dataclass(frozen=True)
-class LinearShape:
-    """The facts that a linear CRF's shape depends on."""
+class LinearForm(EntitySpec):
+    """The form of a linear CRF. Its features are keyed; a release has the key of these alone."""
+
+    private: ClassVar[Sequence[str]] = ("crf",)
+    head: ClassVar[str] = "crf"
+    slope: ClassVar[str] = "crf.linear.weight"
+    weighting: ClassVar[Literal["equal", "examples"]] = "examples"
 
     types: list[str] = carries("names of the entity types", rule="varies")
     tag_scheme: str = carries("tag scheme that the model learns: iobes or iob2")
     bits: int = carries("its table has 2 to the power of this many rows")
     context: str = carries("name of the frozen encoder; empty without one")
     context_dim: int = carries("width of the frozen encoder's states; 0 without one", rule="varies")
+    nonce: str = carries(
+        "this run's nonce, by which the sites compared keys", rule="varies", before=""
+    )
+    check: str = carries(
+        "the nonce's HMAC under the common key: verifies a key", rule="varies", before=""
+    )
+    features_key: str = carries(
+        "the key of this run's features, in hexadecimal digits; only in a release", before=""
+    )
+
+    @classmethod
+    def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        own = run.model
+        return {
+            "tag_scheme": own.tag_scheme,
+            "bits": run.linear.bits,
+            "context": own.context,
+            "features_key": "",
+        }
 
     @property
     def tags(self) -> TagSet:
@@ -82,31 +112,6 @@ class LinearShape:
         tags = self.tags
         return LinearSizes(tags.types, len(tags.prefixes), self.bits, self.context_dim)
 
-    def trainer(self, marks: Marks) -> TaggerTrainer:
-        """The trainer of this form; `marks` turns words into features."""
-        return TaggerTrainer(
-            sizes=self.sizes,
-            tags=self.tags,
-            words=ClearVocabulary(()),
-            characters=None,
-            how="none",
-            word_dropout=0.0,
-            marks=marks,
-        )
-
-
-@dataclass(frozen=True)
-class LinearForm(LinearShape):
-    """The form of a linear CRF: its shape, and how the sites know that they hold one key."""
-
-    private: ClassVar[Sequence[str]] = ("crf",)
-    head: ClassVar[str] = "crf"
-    word_table: ClassVar[str] = ""
-    slope: ClassVar[str] = "crf.linear.weight"
-
-    nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
-    check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
-
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The weights of the whole model, all 0: all of it is trained."""
         return trained(initial(self.sizes, seed))
@@ -118,10 +123,6 @@ class LinearForm(LinearShape):
     def row_names(self) -> Mapping[str, Sequence[Hashable]]:
         """The number of each row under this nonce and key: with others, it is of other features."""
         return {TABLE: [(self.nonce, self.check, row) for row in range(2**self.bits)]}
-
-    def parameters(self, first: Arrays) -> int:
-        """The number of parameters: all are trained."""
-        return sum(array.size for array in first.values())
 
     def at(self, site: Site) -> SiteModel:
         """The site model of this form."""
@@ -141,40 +142,54 @@ class LinearForm(LinearShape):
 
         def make() -> SharedModel:
             try:
-                return SharedModel(self.trainer(self.marks(site.key())))
+                return SharedModel(self.trainer(Marks(self.key_of_features(site.key()))))
             except KeyFileError as error:
                 raise Refusal("other-key") from error
 
         place = (self.sizes, self.tag_scheme, site.key(), self.nonce, self.check)
         return site.once("linear", *place, make=make)
 
-    def marks(self, key: bytes | None) -> Marks:
-        """A function from words to features, for a holder of the key.
+    def trainer(self, marks: Marks) -> TaggerTrainer:
+        """The trainer of this form; `marks` turns words into features."""
+        return TaggerTrainer(
+            sizes=self.sizes,
+            tags=self.tags,
+            words=ClearVocabulary(()),
+            characters=None,
+            how="none",
+            word_dropout=0.0,
+            marks=marks,
+        )
 
-        Raises KeyFileError if this is not the key that the sites share.
+    def key_of_features(self, key: bytes | None) -> bytes:
+        """The key of this run's features: a release has it, and never the sites' own.
+
+        Raises KeyFileError if this is not the key that the sites share, and MessageError for a
+        malformed release.
         """
-        return Marks(features_key(common_key(key, nonce=self.nonce, check=self.check), self.nonce))
+        if not self.features_key:
+            known = common_key(key, nonce=self.nonce, check=self.check)
+            return digest(known, "features", self.nonce)
+        try:
+            return bytes.fromhex(self.features_key)
+        except ValueError as error:
+            raise MessageError("the key of the features is malformed") from error
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> EntityExtractor:
         """The extractor of a trained model; `encoder` is the folder of its frozen encoder.
 
-        Raises KeyFileError, and what `find_encoder` raises.
+        Raises KeyFileError, MessageError, and what `find_encoder` raises.
         """
-        return _extractor(self, weights, self.marks(key), encoder=encoder)
+        trainer = self.trainer(Marks(self.key_of_features(key)))
+        frozen = None if self.context == NONE else find_encoder(encoder or self.context)
+        return extractor_with(trainer, weights, encoder=frozen)
 
-
-def features_key(key: bytes, nonce: str) -> bytes:
-    """The key of this run's features: a release has it, and never the sites' own."""
-    return digest(key, "features", nonce)
-
-
-def _extractor(
-    shape: LinearShape, weights: Arrays, marks: Marks, *, encoder: str | None = None
-) -> EntityExtractor:
-    frozen = None if shape.context == NONE else find_encoder(encoder or shape.context)
-    return extractor_with(shape.trainer(marks), weights, encoder=frozen)
+    def in_clear(self, weights: Arrays, holders: Holders) -> tuple[Self, Arrays]:
+        """The model with the key of this run's features. Raises KeyFileError."""
+        key = self.key_of_features(holders.secret())
+        return replace(self, nonce="", check="", features_key=key.hex()), weights
 
 
 class LinearSiteModel(EntitySiteModel):
@@ -195,32 +210,22 @@ class LinearSiteModel(EntitySiteModel):
         return {TABLE: seen_V}
 
 
-@dataclass(frozen=True)
-class ReleasedLinear(LinearShape):
-    """A linear CRF that needs no key of the sites."""
-
-    features_key: str = carries("the key of this run's features, in hexadecimal digits")
-    weights: Arrays = carries("weights of the model")
-    apart: int = carries("number of its sites that annotated only some types")
-
-
 class LinearKind(EntityKind):
     """The kind `model.kind = "linear"`. Its features are keyed, as the words of a tagger are."""
 
     name: ClassVar[str] = "linear"
-    keyed: ClassVar[bool] = True
-    weighs: ClassVar[bool] = True
-    Form: ClassVar[type] = LinearForm
-    Released: ClassVar[type] = ReleasedLinear
-    released_as: ClassVar[str] = "linear.safetensors"
-    release_tells: ClassVar[str] = (
-        "anyone who has this folder can guess words, and see from the weights which are in the text"
+    Spec: ClassVar[type[ModelSpec]] = LinearForm
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE, CHECK_KEY, DESCRIBE_ENCODER)
+    release: ClassVar[Release] = Release(
+        "linear.safetensors",
+        "ReleasedLinear",
+        "anyone who has this folder can guess words, and see from the weights which are in the"
+        " text",
     )
-    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_TYPES, CHECK_KEY, DESCRIBE_ENCODER)
 
-    def check(self, run: RunSettings) -> None:
+    def check(self, run: RunSettings, *, public: bool) -> None:
         """Raise SettingsError also if the settings name word vectors, which it does not read."""
-        super().check(run)
+        super().check(run, public=public)
         if run.model.vectors:
             raise SettingsError(
                 "a linear model reads no word vectors",
@@ -229,27 +234,22 @@ class LinearKind(EntityKind):
                 fix='leave it out, or set model.kind = "tagger"',
             )
 
-    def settled(self, run: RunSettings) -> dict[str, Any]:
-        """The values of the form that the settings alone decide."""
-        own = run.model
-        return {"tag_scheme": own.tag_scheme, "bits": run.linear.bits, "context": own.context}
-
-    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+    def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""
         return {
-            DESCRIBE_TYPES.name: asked_of_types(run),
+            DESCRIBE.name: asked_of_types(run),
             DESCRIBE_ENCODER.name: {"encoder": run.model.context},
         }
 
     def agree(
-        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
     ) -> Agreed:
         """Agree on the types, the key and the frozen encoder. Raises FederationError."""
-        types, told = agree_on_types(run, federation)
+        types, told = agree_on_types(run, federation, step=DESCRIBE)
         nonce, check, holders = compare_keys(federation)
         form = LinearForm(
             types=types,
-            **self.settled(run),
+            **LinearForm.settled(run, public=False),
             context_dim=agree_on_encoder(federation, run.model.context),
             nonce=nonce,
             check=check,
@@ -261,23 +261,3 @@ class LinearKind(EntityKind):
             {site: told[site].sentences for site in sites},
             {site: told[site].types for site in sites},
         )
-
-    def release(self, form: LinearForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
-        """Write the model with the key of this run's features. Raises KeyFileError."""
-        key = common_key(holders.secret(), nonce=form.nonce, check=form.check)
-        message = ReleasedLinear(
-            **shape_of(form, LinearShape),
-            features_key=features_key(key, form.nonce).hex(),
-            weights=dict(weights),
-            apart=holders.apart,
-        )
-        write_release(out / self.released_as, message)
-
-    def released(self, file: Path) -> EntityExtractor:
-        """Read a released model. Raises MessageError."""
-        model = decode_file(ReleasedLinear, file.read_bytes())
-        try:
-            marks = Marks(bytes.fromhex(model.features_key))
-        except ValueError as error:
-            raise MessageError("the key of the features is malformed", where=str(file)) from error
-        return replace(_extractor(model, model.weights, marks), apart=bool(model.apart))

@@ -11,10 +11,11 @@ messages of a method leave these open, and `steps_of` fills them in.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field, fields, replace
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, make_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import (
@@ -37,11 +38,10 @@ from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.keys import read_key
 from confide.federation.memory import Given, known
-from confide.federation.messages import Arrays, Value, carries, encode
+from confide.federation.messages import Arrays, Value, carries, decode_file, encode
 from confide.federation.site import Site
-from confide.federation.steps import Step, Tables, Turn
+from confide.federation.steps import Step, Turn
 from confide.files import write_of_run
-from confide.kinds.relations.batches import Rules
 from confide.privacy.noise import UnitSlopes
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
@@ -54,9 +54,7 @@ from confide.training.vocabulary import SPECIALS, KeyedVocabulary
 from confide.training.weights import load, trained
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
-    from confide.scoring import BagCounts
+    from confide.kinds import Extractor
 
 
 # --- Releases
@@ -93,22 +91,12 @@ class Holders:
         return read_key(Path(file))
 
 
-def shape_of(form: object, kind: type[DataclassInstance]) -> dict[str, Any]:
-    """The values of the form's fields that messages of this class also have."""
-    return {field.name: getattr(form, field.name) for field in fields(kind)}
-
-
 def named(vocabulary: KeyedVocabulary, texts: list[str]) -> tuple[list[str], NDArray[np.int64]]:
     """The texts that the vocabulary knows, by id, and the rows to keep, special ones first."""
     ids = vocabulary.ids(texts)
     known = sorted((int(id), text) for id, text in zip(ids, texts, strict=True) if id >= SPECIALS)
     rows = [*range(SPECIALS), *(id for id, _ in known)]
     return [text for _, text in known], np.array(rows, np.int64)
-
-
-def write_release(file: Path, message: object) -> None:
-    """Write a release of one file. Raises DataError if it cannot be written."""
-    write_of_run(file, encode(message))
 
 
 # --- Training settings
@@ -218,71 +206,6 @@ class Report:
     sentences: Mapping[str, object] = field(default_factory=dict)
 
 
-class TrainedModel(Protocol):
-    """A trained model, made by a form's `extractor`."""
-
-    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
-        """Score the model on annotated documents.
-
-        `looked_for` are the types that annotators looked for there; None: all.
-        """
-        ...
-
-
-class Extractor(TrainedModel, Protocol):
-    """A trained model that annotates.
-
-    Its `calibrator` acts on the confidences that it gives.
-    """
-
-    calibrator: Calibrator
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """The entity types or relations among which the model decides."""
-        ...
-
-    def only(self, labels: Collection[str]) -> Self:
-        """Restrict the model to these labels."""
-        ...
-
-    @property
-    def types(self) -> tuple[str, ...]:
-        """The entity types that the model finds or reads."""
-        ...
-
-    def __call__(self, documents: Sequence[Document]) -> list[Document]:
-        """The documents with what the model finds, each with a confidence."""
-        ...
-
-
-class FindsEntities(Extractor, Protocol):
-    """A trained model that finds entities."""
-
-    finds: ClassVar[Literal["entities"]]
-
-    @property
-    def apart(self) -> bool:
-        """True if its sites annotated different types, so that some texts lack some of them."""
-        ...
-
-
-class FindsRelations(Extractor, Protocol):
-    """A trained model that finds relations between given entities, in pairs that `rules` allow."""
-
-    finds: ClassVar[Literal["relations"]]
-
-    @property
-    def relations(self) -> tuple[str, ...]:
-        """The names of the relations that it finds, and of none."""
-        ...
-
-    @property
-    def rules(self) -> Rules:
-        """Which pairs are candidates."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class Support:
     """A sentence of a bag: the index of its document, and the ids of the pair there.
@@ -309,34 +232,6 @@ class Fact:
     names: tuple[str, str]
     confidence: float
     sentences: tuple[Support, ...]
-
-
-class FindsFacts(Extractor, Protocol):
-    """A trained model that finds facts of entity pairs, from all sentences that name both."""
-
-    finds: ClassVar[Literal["facts"]]
-
-    @property
-    def relations(self) -> tuple[str, ...]:
-        """The names of the relations that it finds, and of none."""
-        ...
-
-    @property
-    def rules(self) -> Rules:
-        """Which pairs are candidates."""
-        ...
-
-    def facts(self, documents: Sequence[Document], *, least: float | None = None) -> list[Fact]:
-        """The facts of the documents, the likeliest first.
-
-        Gives each pair's likeliest relation unless that is none; with `least`, every relation with
-        at least that confidence.
-        """
-        ...
-
-    def counts(self, documents: Sequence[Document]) -> BagCounts:
-        """Counts of what the model gets right on the bags of annotated documents."""
-        ...
 
 
 def calibrated(
@@ -543,7 +438,7 @@ class SiteModel(ABC):
 
     def trained_by(self, config: TrainConfig) -> Any:
         """The trainer with the settings of `config`."""
-        return replace(self.trainer, open=config.outside)
+        return self.form.trained_by(self.trainer, config)
 
     def model(self, weights: Arrays, *, lent: bool = False) -> Any:
         """The process's model; if `lent`, it uses these very arrays and must not be trained."""
@@ -606,68 +501,116 @@ class SiteModel(ABC):
         return found
 
 
-class ModelSpec(Protocol):
+class ModelSpec(ABC):
     """All that a model is but its weights; a message.
 
     `slope` ends the name of the parameter by whose gradients rows are compared. Of a model of
     parts, `private` are those that stay at the site by default, `head` is the part whose shape
     depends on the types, and `word_table` the table that vector files have rows of; each may be
-    empty.
+    empty. `weighting` says how much a site counts in a mean unless the settings say otherwise:
+    equal, or by its examples. `Public` is the message of a public set that the model can learn
+    from; None: there is none.
     """
 
-    private: ClassVar[Sequence[str]]
-    head: ClassVar[str]
-    word_table: ClassVar[str]
-    slope: ClassVar[str]
+    private: ClassVar[Sequence[str]] = ()
+    head: ClassVar[str] = ""
+    word_table: ClassVar[str] = ""
+    slope: ClassVar[str] = ""
+    weighting: ClassVar[Literal["equal", "examples"]] = "equal"
+    Public: ClassVar[type[PublicSet] | None] = None
 
+    @classmethod
+    @abstractmethod
+    def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
+        """The values of the fields that the settings alone decide.
+
+        `public`: the method gives all sites a public set.
+        """
+
+    @classmethod
+    def vectors(cls, run: RunSettings) -> str | None:
+        """The file of word vectors that the settings name for all sites; None without one."""
+        return None
+
+    @property
+    @abstractmethod
+    def labels(self) -> list[str]:
+        """The names by which answers are counted: entity types or relations."""
+
+    @abstractmethod
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The trained weights before round 1; only trained weights travel.
 
         At a `site` its own copy of public files is read. Raises Refusal there.
         """
-        ...
 
     def parameters(self, first: Arrays) -> int:
         """The number of parameters of the whole model that starts with these weights."""
-        ...
+        return sum(array.size for array in first.values())
 
     def tables(self) -> Sequence[str]:
         """The names of arrays with a row for each word, character or class that sites may lack."""
-        ...
+        return ()
 
     def row_names(self) -> Mapping[str, Sequence[Hashable]]:
         """For tables of words or characters: whose each row is, but for the first `SPECIALS` rows.
 
         Two forms that name a row alike mean the same by it.
         """
-        ...
+        return {}
 
     @property
     def classes(self) -> int:
         """The number of classes of a public row. The first stands for nothing found."""
-        ...
+        return len(self.class_names)
 
     @property
     def class_names(self) -> Sequence[str]:
         """The classes, by which labels name them."""
-        ...
+        raise NotImplementedError
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only.
 
         Raises Refusal if the site cannot have its own model with these private parts.
         """
-        ...
+        raise NotImplementedError
 
+    @abstractmethod
     def at(self, site: Site) -> SiteModel:
         """The site model of this form, made once."""
-        ...
 
+    @abstractmethod
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
-    ) -> TrainedModel:
-        """The trained model, ready for use; `encoder` is the folder of its public files."""
-        ...
+    ) -> Extractor:
+        """The trained model, ready for use; `encoder` is the folder of its public files.
+
+        Raises KeyFileError if it needs another key, and FederationError if these are not the files
+        of its training.
+        """
+
+    def in_clear(self, weights: Arrays, holders: Holders) -> tuple[Self, Arrays]:
+        """The model without the sites' key: the names of its rows are in the clear.
+
+        Raises KeyFileError.
+        """
+        return self, weights
+
+    def public(self, documents: Sequence[Document]) -> tuple[Any, list[str]]:
+        """The public set of these documents as the sites get it, and the labels of its rows.
+
+        Raises SettingsError if the documents hold nothing for this kind.
+        """
+        raise NotImplementedError
+
+    def read_public(self, extractor: Any, public: Any, labels: Sequence[str]) -> tuple[Any, Any]:
+        """A public set as the extractor's trainer reads it, bare and with these labels, if any."""
+        raise NotImplementedError
+
+    def trained_by(self, trainer: Any, config: TrainConfig) -> Any:
+        """The trainer with the settings of `config`."""
+        return replace(trainer, open=config.outside)
 
 
 class PublicSet(Protocol):
@@ -715,73 +658,80 @@ class Agreed(NamedTuple):
     types: Mapping[str, list[str]] = {}
 
 
-class Kind(Protocol):
-    """One model for one task.
+class Release(NamedTuple):
+    """The release of a kind: its file, the name of its message, and what it reveals."""
 
-    `steps` describe the sites' text before there is a form. `weighs`: whether the mean weighs sites
-    by their examples unless the settings say otherwise. `tables`: how counts are summed where no
-    single site's may be seen. `drawn` maps a method's step to the name
-    that seeds its random choices, where that is not the step's own. `released_as` is the file name
-    of a release, `release_tells` what a release reveals.
-    """
+    file: str
+    message: str
+    tells: str
+
+
+class Kind(ABC):
+    """One model for one task. `steps` describe the sites' text before there is a form."""
 
     name: ClassVar[str]
     task: ClassVar[TaskName]
-    keyed: ClassVar[bool]
-    weighs: ClassVar[bool]
-    Form: ClassVar[type]
-    Scored: ClassVar[type]
+    Spec: ClassVar[type[ModelSpec]]
     steps: ClassVar[tuple[Step, ...]]
-    tables: ClassVar[Tables]
-    drawn: ClassVar[Mapping[str, str]]
-    released_as: ClassVar[str]
-    release_tells: ClassVar[str]
+    release: ClassVar[Release]
 
-    def labels(self, form: Any) -> list[str]:
-        """The names by which answers are counted: entity types or relations."""
-        ...
+    @property
+    def keyed(self) -> bool:
+        """True if the sites compare keys, so that only holders of the key can use the model."""
+        return any(step.name == "check_key" for step in self.steps)
 
-    def vectors(self, run: RunSettings) -> str | None:
-        """The file of word vectors that the settings name for all sites; None without one."""
-        ...
+    def check(self, run: RunSettings, *, public: bool) -> None:  # noqa: B027
+        """Raise SettingsError if this kind cannot be trained as the settings say.
+
+        `public`: the method gives all sites a public set.
+        """
+
+    @abstractmethod
+    def asked(self, run: RunSettings, *, public: bool) -> Mapping[str, Mapping[str, object]]:
+        """Fields of the asks of the kind's own steps, from the settings: by step, then by field."""
+
+    @abstractmethod
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
+    ) -> Agreed:
+        """Let the sites describe their text, and agree on a form. Raises FederationError.
+
+        `public` are the documents of a method's public set; None: it has none.
+        """
 
     def left_out(self, documents: Sequence[Document]) -> list[Problem]:
         """The annotations that this kind does not learn, or learns changed."""
-        ...
+        return []
 
-    def check(self, run: RunSettings) -> None:
-        """Raise SettingsError if this kind cannot be trained as the settings say."""
-        ...
 
-    def settled(self, run: RunSettings) -> Mapping[str, Any]:
-        """The values of the form's fields that the settings alone decide."""
-        ...
+@functools.cache
+def release_message(kind: Kind) -> Any:
+    """The class of a kind's releases: the fields of its form, and two more."""
+    weights = carries("weights of what was trained")
+    apart = carries("number of its sites that annotated only some types", before=0)
+    return make_dataclass(
+        kind.release.message,
+        [("weights", Arrays, weights), ("apart", int, apart)],
+        bases=(kind.Spec,),
+        frozen=True,
+    )
 
-    def asked(self, run: RunSettings) -> Mapping[str, Mapping[str, object]]:
-        """Fields of the asks of the kind's own steps, from the settings: by step, then by field."""
-        ...
 
-    def agree(
-        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
-    ) -> Agreed:
-        """Let the sites describe their text, and agree on a form. Raises FederationError."""
-        ...
+def write_release(
+    kind: Kind, form: ModelSpec, weights: Arrays, *, out: Path, holders: Holders
+) -> None:
+    """Write a copy of a trained model that needs no key. Raises KeyFileError, DataError."""
+    form, weights = form.in_clear(weights, holders)
+    own = {one.name: getattr(form, one.name) for one in fields(form)}  # type: ignore[arg-type]
+    message = release_message(kind)(**own, weights=dict(weights), apart=holders.apart)
+    write_of_run(out / kind.release.file, encode(message))
 
-    def check_scored(self, ask: object, reply: Any) -> None:
-        """Raise GuardError if the counts are malformed or contradict themselves."""
-        ...
 
-    def counts(self, reply: Any) -> Counts:
-        """The counts in a reply to `score`."""
-        ...
-
-    def release(self, form: Any, weights: Arrays, out: Path, *, holders: Holders) -> None:
-        """Write a copy of a trained model that needs no key. Raises KeyFileError, DataError."""
-        ...
-
-    def released(self, file: Path) -> TrainedModel:
-        """Read a released model from its file `released_as`. Raises MessageError."""
-        ...
+def read_release(kind: Kind, folder: Path) -> Extractor:
+    """Read a released model from its folder. Raises MessageError."""
+    found = decode_file(release_message(kind), (folder / kind.release.file).read_bytes())
+    extract: Extractor = found.extractor(found.weights, key=None)
+    return replace(extract, apart=bool(found.apart)) if extract.finds == "entities" else extract
 
 
 # --- what all pairs share -------------------------------------------------------------------------

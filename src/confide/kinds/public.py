@@ -14,20 +14,19 @@ import hashlib
 import json
 import threading
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import accumulate
-from typing import Any, ClassVar, Protocol, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
-from confide.federation.messages import Arrays, carries
-from confide.kinds.agreement import with_cached
-from confide.kinds.entities import EntityExtractor
-from confide.kinds.protocol import Kind, PublicSet, TrainConfig
+from confide.federation.messages import Arrays, carries, encode
+from confide.kinds.entities import EntitySpec
+from confide.kinds.protocol import ModelSpec, PublicSet, TrainConfig
 from confide.text.document import Document
 from confide.training.batches import Example, TagScheme, TagSet, TypedSpan, examples_from
 from confide.training.trainer import Lesson
@@ -38,12 +37,16 @@ SEVERAL = "\n"
 """The separator of the classes of a row that has several: no name has a line's end in it."""
 
 
-class Student(Protocol):
-    """The server's own model, which learns from what the sites predict on the public set."""
+class Student:
+    """The server's own model, made once, which learns from what sites predict of public rows."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # runs may work in parallel
+        self._made: tuple[tuple[bytes, str, list[str]], Any, Any, Any] | None = None
 
     def learn(
         self,
-        form: Any,
+        form: ModelSpec,
         public: Any,
         *,
         labels: Sequence[str],
@@ -52,33 +55,48 @@ class Student(Protocol):
         config: TrainConfig,
         seed: int,
     ) -> tuple[Arrays, float]:
-        """Distil from these weights; gives the new weights and the mean loss.
+        """Distil from these weights; gives the new weights and the mean loss of an example.
 
-        The rows of the lesson are those of the public set. `labels`, unless empty, are the rows'
-        labels, which are learnt as well, as much as the lesson says.
+        Sui et al. 2020, Eq. 6; for sentences, with a row in place of an example: for each
+
+            loss = [labels] w · ordinary loss + Σ_t τ² KL(teacher_t ‖ student_t)
+
+        where student_t is the softmax of the logits of row t (for a CRF, of its log marginals)
+        over τ, the lesson's temperature; the ordinary loss is that of the kind's own training, and
+        w what the lesson says of the labels. The rows of the lesson are those of the public set.
+        Without `labels` the first part is left out.
         """
-        ...
+        with self._lock:
+            extractor, _, annotated = self._ready(form, public, labels, weights)
+            load(extractor.model, weights)
+            report = form.trained_by(extractor.trainer, config).distil(
+                extractor.model,
+                annotated,
+                lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
+                epochs=config.epochs,
+                batch_size=config.batch_size,
+                optimiser=config.steps,
+                seed=seed,
+            )
+            return trained(extractor.model), report.loss
 
-    def said(self, form: Any, public: Any, weights: Arrays) -> NDArray[np.float32]:
-        """logits_SR of a public set by a model with these weights."""
-        ...
+    def said(self, form: ModelSpec, public: Any, weights: Arrays) -> NDArray[np.float32]:
+        """logits_SR of the public rows by a model with these weights."""
+        with self._lock:
+            extractor, text, _ = self._ready(form, public, (), weights)
+            load(extractor.model, weights)
+            logits_SR: NDArray[np.float32] = extractor.trainer.row_logits(extractor.model, text)
+            return logits_SR
 
-
-class PublicKind(Kind, Protocol):
-    """A kind whose site models predict a public set."""
-
-    Public: ClassVar[type]
-
-    def public(self, form: Any, documents: Sequence[Document]) -> tuple[PublicSet, list[str]]:
-        """The public set of these documents as the sites get it, and the labels of its rows.
-
-        Raises SettingsError if the documents hold nothing for this kind.
-        """
-        ...
-
-    def student(self) -> Student:
-        """A fresh student."""
-        ...
+    def _ready(
+        self, form: ModelSpec, public: Any, labels: Sequence[str], weights: Arrays
+    ) -> tuple[Any, Any, Any]:
+        """The extractor, and the public set as it reads it, bare and annotated."""
+        key = (encode(form), public.digest, list(labels))
+        if self._made is None or self._made[0] != key:
+            extractor = form.extractor(weights, key=None)
+            self._made = (key, extractor, *form.read_public(extractor, public, labels))
+        return self._made[1:]
 
 
 def digest_of(public: Any) -> str:
@@ -154,35 +172,11 @@ class PublicSentences:
         return [Example(n, 0, tuple(tokens)) for n, tokens in enumerate(self.sentences)]
 
 
-def public_sentences(
-    documents: Sequence[Document], tags: TagSet
-) -> tuple[PublicSentences, list[str]]:
-    """The sentences as the sites get them, and the tag of each token, which sites never get.
-
-    Raises SettingsError if there is no sentence or too much text, and DataError if an entity has a
-    type without a tag.
-    """
-    examples, _ = examples_from(documents)
-    if not examples:
-        raise no_public_set("text with sentences")
-    sentences = [list(one.tokens) for one in examples]
-    public = PublicSentences(sentences)
-    if public.rows > MOST_TOKENS:
-        raise SettingsError(
-            "the public set is too large: every site predicts all of its tokens in every round",
-            expected=f"at most {MOST_TOKENS} tokens",
-            got=str(public.rows),
-            fix="name fewer files in [public], or take a smaller `share`",
-        )
-    found = [tags.tags[tag] for one in examples for tag in tags.encode(len(one.tokens), one.spans)]
-    return public, found
-
-
-class OfTags:
+class OfTags(EntitySpec):
     """The base of forms that give each token a tag: the rows of a public set are its tokens."""
 
-    types: list[str]
     tag_scheme: str
+    Public: ClassVar[type[PublicSet] | None] = PublicSentences
 
     @property
     def tags(self) -> TagSet:
@@ -190,13 +184,8 @@ class OfTags:
         return TagSet(tuple(self.types), cast(TagScheme, self.tag_scheme))
 
     @property
-    def classes(self) -> int:
-        """The number of tags; the one outside entities is the first."""
-        return len(self.tags)
-
-    @property
     def class_names(self) -> Sequence[str]:
-        """The tags."""
+        """The tags; the one outside entities is the first."""
         return self.tags.tags
 
     def known(self, types: Set[str]) -> list[bool]:
@@ -205,96 +194,32 @@ class OfTags:
 
     def told(self, public: PublicSentences, labels: Sequence[str]) -> list[list[TypedSpan]]:
         """The spans of each public sentence, from the tags of all tokens; none without any."""
-        return spans_of(public, labels, self.tags)
+        if not labels:
+            return [[] for _ in public.sentences]
+        ids = {name: number for number, name in enumerate(self.tags.tags)}
+        tags_T = np.array([ids[name] for name in labels], np.int32)
+        ends = list(accumulate(map(len, public.sentences)))
+        return [
+            self.tags.spans(tags_T[start:end]) for start, end in zip([0, *ends], ends, strict=False)
+        ]
 
+    def public(self, documents: Sequence[Document]) -> tuple[PublicSentences, list[str]]:
+        """The sentences as the sites get them, and the tag of each token, which sites never get.
 
-@dataclass
-class _Ready:
-    """The server's own model and the encoded public set, with its tags if it has any."""
-
-    form: Any
-    public: str
-    labels: tuple[str, ...]
-    extractor: EntityExtractor
-    text: object
-    encoded: object
-
-    def serves(self, form: Any, public: PublicSentences, labels: Sequence[str]) -> bool:
-        return (public.digest, tuple(labels), form) == (self.public, self.labels, self.form)
-
-
-@dataclass
-class SentenceStudent:
-    """The server's own model, made once, which learns from what sites predict of public rows."""
-
-    _lock: threading.Lock = field(default_factory=threading.Lock)  # runs may work in parallel
-    _made: _Ready | None = None
-
-    def learn(
-        self,
-        form: Any,
-        public: PublicSentences,
-        *,
-        labels: Sequence[str],
-        weights: Arrays,
-        lesson: Lesson,
-        config: TrainConfig,
-        seed: int,
-    ) -> tuple[Arrays, float]:
-        """Distil from these weights; gives the new weights and the mean loss of a sentence.
-
-        Sui et al. 2020, Eq. 6, with a row in place of an example: for each sentence
-
-            loss = [labels] w · ordinary loss + Σ_t τ² KL(teacher_t ‖ student_t)
-
-        where student_t is the softmax of the logits of row t (for a CRF, of its log marginals)
-        over τ, the lesson's temperature; the ordinary loss is that of the kind's own training, and
-        w what the lesson says of the sentence's labels. Without `labels` the first part is left
-        out.
+        Raises SettingsError if there is no sentence or too much text, and DataError if an entity
+        has a type without a tag.
         """
-        with self._lock:
-            made = self._ready(form, public, labels, weights)
-            model = made.extractor.model
-            load(model, weights)
-            trainer = form.taught(made.extractor.trainer, config)
-            report = trainer.distil(
-                model,
-                made.encoded,
-                lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
-                epochs=config.epochs,
-                batch_size=config.batch_size,
-                optimiser=config.steps,
-                seed=seed,
+        examples, _ = examples_from(documents)
+        if not examples:
+            raise no_public_set("text with sentences")
+        public = PublicSentences([list(one.tokens) for one in examples])
+        if public.rows > MOST_TOKENS:
+            raise SettingsError(
+                "the public set is too large: every site predicts all of its tokens in every round",
+                expected=f"at most {MOST_TOKENS} tokens",
+                got=str(public.rows),
+                fix="name fewer files in [public], or take a smaller `share`",
             )
-            return trained(model), report.loss
-
-    def said(self, form: Any, public: PublicSentences, weights: Arrays) -> NDArray[np.float32]:
-        """logits_TY of the public rows by a model with these weights."""
-        with self._lock:
-            made = self._ready(form, public, (), weights)
-            load(made.extractor.model, weights)
-            return made.extractor.trainer.row_logits(made.extractor.model, made.text)
-
-    def _ready(
-        self, form: Any, public: PublicSentences, labels: Sequence[str], weights: Arrays
-    ) -> _Ready:
-        if self._made is None or not self._made.serves(form, public, labels):
-            extractor = form.extractor(weights, key=None)
-            examples = public.examples()
-            text = extractor.trainer.prepared(examples)
-            if extractor.encoder is not None:
-                text = with_cached(text, examples, extractor.encoder)
-            spans = form.told(public, labels)
-            encoded = extractor.trainer.annotated(text, spans, source=set(form.types))
-            self._made = _Ready(form, public.digest, tuple(labels), extractor, text, encoded)
-        return self._made
-
-
-def spans_of(public: PublicSentences, labels: Sequence[str], tags: TagSet) -> list[list[TypedSpan]]:
-    """The spans of each sentence, from the tags of all tokens; none without `labels`."""
-    if not labels:
-        return [[] for _ in public.sentences]
-    ids = {name: number for number, name in enumerate(tags.tags)}
-    tags_T = np.array([ids[name] for name in labels], np.int32)
-    ends = list(accumulate(map(len, public.sentences)))
-    return [tags.spans(tags_T[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
+        tags = self.tags
+        found = [tags.encode(len(one.tokens), one.spans) for one in examples]
+        return public, [tags.tags[tag] for own in found for tag in own]

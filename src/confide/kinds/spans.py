@@ -29,23 +29,20 @@ from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Step
 from confide.kinds.agreement import (
-    DescribeTypes,
-    TypesDescribed,
     agree_on_types,
     agreed,
     asked_of_types,
-    described,
     describing,
     encoder_of,
     find_encoder,
 )
 from confide.kinds.encoder import TokenForm, TokenTrainer
-from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfEncoder
+from confide.kinds.entities import NEEDS_ENCODER, EntityKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import TokenBatch, TokenText, token_batch
-from confide.kinds.protocol import Agreed, SiteModel, TrainConfig, desk_at
-from confide.kinds.public import SEVERAL, PublicSentences, SentenceStudent, no_public_set
+from confide.kinds.protocol import Agreed, ModelSpec, PublicSet, Release, SiteModel, desk_at
+from confide.kinds.public import SEVERAL, PublicSentences, no_public_set
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document, Problem
@@ -580,6 +577,7 @@ class SpanForm(MadeOfEncoder):
     private: ClassVar[Sequence[str]] = ("span",)
     head: ClassVar[str] = "span"
     slope: ClassVar[str] = "span.weight"
+    Public: ClassVar[type[PublicSet] | None] = PublicSpans
 
     types: list[str] = carries("names of all entity types", rule="varies")
     encoder: str = carries("the encoder's name in the settings of the run")
@@ -588,15 +586,25 @@ class SpanForm(MadeOfEncoder):
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
 
-    @property
-    def class_names(self) -> Sequence[str]:
-        """No entity, and the types."""
-        return (OUTSIDE, *self.types)
+    @classmethod
+    def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        own = run.classifier
+        return {
+            "encoder": own.encoder,
+            "width": own.max_span_width,
+            "dropout": own.dropout,
+            "longest": own.max_length,
+        }
+
+    def public(self, documents: Sequence[Document]) -> tuple[PublicSpans, list[str]]:
+        """The sentences of a public set, and the labels of their spans. Raises SettingsError."""
+        return public_spans(documents, width=self.width, types=self.types)
 
     @property
-    def classes(self) -> int:
-        """The number of types, and one more: no entity, which is the first."""
-        return len(self.types) + 1
+    def class_names(self) -> Sequence[str]:
+        """No entity, which is the first, and the types."""
+        return (OUTSIDE, *self.types)
 
     def known(self, types: Set[str]) -> list[bool]:
         """For each class, whether it is one of these types; every site knows the first."""
@@ -605,11 +613,6 @@ class SpanForm(MadeOfEncoder):
     def told(self, public: PublicSpans, labels: Sequence[str]) -> list[list[TypedSpan]]:
         """The spans of each public sentence, from the labels of its rows; none without any."""
         return public.told(labels)
-
-    def taught(self, trainer: EntityTrainer, config: TrainConfig) -> EntityTrainer:
-        """The trainer with the settings of `config`."""
-        assert isinstance(trainer, SpanTrainer)
-        return replace(trainer, open=config.outside)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
@@ -633,25 +636,18 @@ def _seen(site: Site) -> set[str]:
     return {span[2] for own in nested_spans(site.train) for span in own}
 
 
-def know_own_types(site: Site) -> None:
-    """Let the site know its types as `own_types` does, from all of its entities. Raises Refusal."""
+def know_own_types(site: Site) -> frozenset[str]:
+    """The types that the site annotates, like `own_types`, from all entities. Raises Refusal."""
     if "all types" not in site.cache:
         seen = _seen(site)
         if site.annotates and not seen <= set(site.annotates):
             raise Refusal("tag-outside-set")
         site.cache["all types"] = site.cache["own types"] = frozenset(site.annotates or seen)
+    found: frozenset[str] = site.cache["all types"]
+    return found
 
 
-def describe_nested_types(
-    site: Site, memory: object, ask: DescribeTypes, turn: Turn
-) -> tuple[TypesDescribed, object]:
-    """Find the encoder, if one is named, and describe all annotation of the training text."""
-    know_own_types(site)
-    digest = encoder_of(site, ask.encoder).digest if ask.encoder else ""
-    return described(site, digest, closed=ask.closed), memory
-
-
-DESCRIBE = describing(describe_nested_types)
+DESCRIBE = describing(encoder_of, types=know_own_types)
 
 
 class SpanSiteModel(EntitySiteModel):
@@ -677,61 +673,34 @@ class SpanSiteModel(EntitySiteModel):
         return self.annotated(self.spans(self.site.train))
 
 
-@dataclass(frozen=True)
-class ReleasedSpans(SpanForm):
-    """A released encoder that classifies spans; it needs the public encoder's files, and no key."""
-
-    weights: Arrays = carries("weights of encoder and layers")
-    apart: int = carries("number of its sites that annotated only some types")
-
-
 class SpanKind(EntityKind):
     """The kind `model.kind = "spans"`."""
 
     name: ClassVar[str] = "spans"
-    Form: ClassVar[type] = SpanForm
-    Released: ClassVar[type] = ReleasedSpans
-    released_as: ClassVar[str] = "spans.safetensors"
-    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
+    Spec: ClassVar[type[ModelSpec]] = SpanForm
+    release: ClassVar[Release] = Release("spans.safetensors", "ReleasedSpans", NEEDS_ENCODER)
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
-
-    Public: ClassVar[type] = PublicSpans
 
     def left_out(self, documents: Sequence[Document]) -> list[Problem]:
         """The annotations that it leaves out or changes: none for sharing words with others."""
         return left_out_of_nested(documents)
 
-    def public(
-        self, form: SpanForm, documents: Sequence[Document]
-    ) -> tuple[PublicSpans, list[str]]:
-        """The sentences of a public set, and the labels of their spans. Raises SettingsError."""
-        return public_spans(documents, width=form.width, types=form.types)
-
-    def student(self) -> SentenceStudent:
-        """The server's own model, that learns from the sites' predictions."""
-        return SentenceStudent()
-
-    def settled(self, run: RunSettings) -> dict[str, Any]:
-        """The values of the form that the settings alone decide."""
-        own = run.classifier
-        return {
-            "encoder": own.encoder,
-            "width": own.max_span_width,
-            "dropout": own.dropout,
-            "longest": own.max_length,
-        }
-
-    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+    def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""
         return {DESCRIBE.name: asked_of_types(run, run.classifier.encoder)}
 
     def agree(
-        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
     ) -> Agreed:
         """Agree on the types; all sites need the server's encoder. Raises FederationError."""
         own = run.classifier
         digest = find_encoder(own.encoder).digest
         types, replies = agree_on_types(
-            run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public
+            run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public or ()
         )
-        return agreed(SpanForm(types=types, digest=digest, **self.settled(run)), replies)
+        return agreed(
+            SpanForm(
+                types=types, digest=digest, **SpanForm.settled(run, public=public is not None)
+            ),
+            replies,
+        )

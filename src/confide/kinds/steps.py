@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,13 +15,13 @@ from confide.federation.guards import MOST_NAMES, check_names
 from confide.federation.memory import known
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Step, Tables, Turn
 from confide.kinds.protocol import Agreed, F, Kept, Kind, ModelSpec, P, S
 from confide.scoring import Count, EntityCounts, RelationCounts, calibration, count_entities
 from confide.scoring.calibration import Right, Sure
 from confide.scoring.relations import BINS, BagCounts
 from confide.settings import Settings as RunSettings
-from confide.tasks import Counts
+from confide.tasks import Counts, TaskName
 from confide.text.document import Document
 from confide.training.vocabulary import SPECIALS
 
@@ -63,16 +63,28 @@ def examples_of_all(federation: Federation, sites: Sequence[str]) -> int:
 COUNT_EXAMPLES = Step.of(count_examples, summed=True)
 
 
-def steps_of(kind: Kind, steps: Iterable[Step]) -> tuple[Step, ...]:
-    """The steps of a pair: the kind's own, and the method's with the kind's messages filled in."""
-    types = {F: kind.Form, S: kind.Scored, P: getattr(kind, "Public", object)}
+_DRAWN = {
+    ("relations", "train"): "train_relations",
+    ("relations", "train_alone"): "train_relations_alone",
+    ("bags", "train"): "train_bags",
+}
+"""The names that seed a step's random choices, by kind and step, where not the step's own."""
+
+
+def steps_of(kind: Kind, steps: Iterable[Step], *, public: bool) -> tuple[Step, ...]:
+    """The steps of a pair: the kind's own, and the method's with the kind's messages filled in.
+
+    With a public set, whose words are clear, sites only describe their text: the first step.
+    """
+    scoring = SCORING[kind.task]
+    types = {F: kind.Spec, S: scoring.reply, P: kind.Spec.Public or object}
     own = []
     for step in (*steps, COUNT_EXAMPLES):
-        given = step.given(types, drawn=kind.drawn.get(step.drawn or step.name, ""))
+        given = step.given(types, drawn=_DRAWN.get((kind.name, step.drawn or step.name), ""))
         if step.reply is S:
-            given = replace(given, check=kind.check_scored, tables=kind.tables)
+            given = replace(given, check=scoring.check, tables=scoring.tables)
         own.append(given)
-    return (*kind.steps, *own)
+    return (*kind.steps[: 1 if public else None], *own)
 
 
 def settle(
@@ -81,7 +93,7 @@ def settle(
     kind: Kind,
     *,
     step: Step,
-    public: Sequence[Document] = (),
+    public: Sequence[Document] | None = None,
     ask: Callable[[Any], Any],
 ) -> tuple[Agreed, Any, list[str]]:
     """Agree on a form and hand it out by `step`; gives what was agreed, the ask, and idle sites.
@@ -115,7 +127,7 @@ class Start:
     where: str
 
 
-def first_weights(kind: Kind, form: ModelSpec, *, seed: int, start: Start | None) -> Arrays:
+def first_weights(form: ModelSpec, *, seed: int, start: Start | None) -> Arrays:
     """The weights before round 1: drawn from the seed, or those of a trained model.
 
     Rows of words that the model does not know are drawn; all are, if its words were named under
@@ -125,7 +137,7 @@ def first_weights(kind: Kind, form: ModelSpec, *, seed: int, start: Start | None
     drawn = form.first(seed)
     if start is None:
         return drawn
-    before, now = kind.labels(start.form), kind.labels(form)
+    before, now = start.form.labels, form.labels
     if before != now:
         raise _unfit(start, expected=", ".join(now), got=", ".join(before))
     if getattr(start.form, "digest", "") != getattr(form, "digest", ""):
@@ -188,14 +200,14 @@ def _other_vectors(parted: Parted) -> FederationError:
 
 
 def scores_from(
-    federation: Federation, kind: Kind, *, step: Step, ask: object, round: int, form: object
+    federation: Federation, kind: Kind, *, step: Step, ask: object, round: int, form: ModelSpec
 ) -> dict[str, Counts]:
     """Every site's counts, as this step asks for them; those of all together if sums are unseen."""
+    counts = SCORING[kind.task].counts
     if federation.summing is not None:
-        reply = federation.tally(step, ask, round=round, labels=kind.labels(form))
-        return {TOGETHER: kind.counts(reply)}
+        return {TOGETHER: counts(federation.tally(step, ask, round=round, labels=form.labels))}
     replies = federation.ask(step, ask, round=round)
-    return {site: kind.counts(reply) for site, reply in replies.items()}
+    return {site: counts(reply) for site, reply in replies.items()}
 
 
 def no_tables(kind: str) -> SettingsError:
@@ -563,3 +575,20 @@ class BagTables:
             labels=[*labels, OTHER],
             best_Y3=tables["best"],
         )
+
+
+class Scoring(NamedTuple):
+    """The scoring of a task: the reply to `score`, its check, its counts, and their tables."""
+
+    reply: type
+    check: Callable[[object, Any], None]
+    counts: Callable[[Any], Counts]
+    tables: Tables
+
+
+SCORING: dict[TaskName, Scoring] = {
+    "ner": Scoring(Scored, check_scored, counts_of, EntityTables()),
+    "re": Scoring(RelationsScored, check_relations_scored, relation_counts_of, RelationTables()),
+    "bags": Scoring(BagsScored, check_bags_scored, bag_counts_of, BagTables()),
+}
+"""The scoring of each task."""

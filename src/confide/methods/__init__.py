@@ -18,9 +18,9 @@ from confide.federation.federation import Federation, round_half_up
 from confide.federation.messages import Arrays, fields_of
 from confide.federation.quantising import can_be_coded
 from confide.federation.steps import Step, WireRow, wire_table
-from confide.kinds import KINDS, ON_PUBLIC
-from confide.kinds.protocol import Kind, ModelSpec, TrainConfig, TrainedModel
-from confide.kinds.steps import COUNT_EXAMPLES, Start, steps_of
+from confide.kinds import KINDS, Extractor
+from confide.kinds.protocol import Kind, ModelSpec, TrainConfig
+from confide.kinds.steps import COUNT_EXAMPLES, SCORING, Start, steps_of
 from confide.methods.chain import Chain
 from confide.methods.dp_feded import DpFedED
 from confide.methods.dp_fedner import DpFedNER
@@ -101,7 +101,7 @@ class Method(Protocol):
 
     def extractor(
         self, state: Any, memory: Any, *, key: bytes | None, encoder: str | None = None
-    ) -> TrainedModel:
+    ) -> Extractor:
         """The trained model, which reads documents and returns them annotated."""
         ...
 
@@ -169,16 +169,16 @@ def plugged() -> dict[type[FedAvg], tuple[str, ...]]:
 
 def paired(method: type[FedAvg], kind: Kind) -> type[Method]:
     """The pair of a method and a kind: the kind's form fills the method's messages and state."""
-    types = (kind.Form, getattr(kind, "Public", object))
+    types = (kind.Spec, kind.Spec.Public or object)
     own = {
         "name": f"{method.method}-{kind.name}",
         "kind": kind,
-        "steps": steps_of(kind, method.own_steps),
+        "steps": steps_of(kind, method.own_steps, public=method.public),
         "State": _with(method.State, types),
         "Memory": _with(method.Memory, types),
         "task": kind.task,
-        "keyed": kind.keyed,
-        "wants_public": hasattr(ON_PUBLIC[kind.name], "Public"),
+        "keyed": kind.keyed and not method.public,
+        "wants_public": kind.Spec.Public is not None,
         "__doc__": f"{method.method} of the kind {kind.name}.",
         "__module__": __name__,
     }
@@ -195,7 +195,7 @@ def _with(message: Any, types: tuple[type, ...]) -> type:
 METHODS: dict[str, type[Method]] = {
     pair.name: pair
     for method, kinds in (CROSSED | plugged()).items()
-    for pair in (paired(method, (ON_PUBLIC if method.public else KINDS)[kind]) for kind in kinds)
+    for pair in (paired(method, KINDS[kind]) for kind in kinds)
 }
 """The pairs by the names that `Settings.trained_by` gives: METHOD-KIND."""
 
@@ -250,7 +250,7 @@ def answered_in(settings: RunSettings) -> dict[str, Step]:
     pair = method_named(settings.trained_by)
     own = settings.privacy if pair.private else None
     closed = own is not None and own.holdout_scores == "withheld"
-    tell = (pair.kind.Scored, COUNT_EXAMPLES.reply)
+    tell = (SCORING[pair.kind.task].reply, COUNT_EXAMPLES.reply)
     return {one.name: one for one in pair.steps if not (closed and one.reply in tell)}
 
 

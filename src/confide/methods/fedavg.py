@@ -46,6 +46,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
+from confide.kinds import Extractor
 from confide.kinds.protocol import (
     SCORE,
     TAKE,
@@ -60,7 +61,6 @@ from confide.kinds.protocol import (
     State,
     Take,
     TrainConfig,
-    TrainedModel,
     fitted_on,
     train_config,
 )
@@ -225,7 +225,7 @@ class FedAvg:
         self._start: Start | None = None
         self.drawn_from: int | None = None
         self._own: Any = own_settings(self.Settings, settings.options)
-        self.kind.check(settings)
+        self.kind.check(settings, public=self.public)
 
     def begin_with(self, start: Start | None) -> None:
         """Let round 1 begin with a trained model; None: with weights drawn from the seed."""
@@ -244,7 +244,7 @@ class FedAvg:
         """The weights before round 1. Raises SettingsError if those to start from do not fit."""
         seed = derive_seed(federation.seed, "weights")
         self.drawn_from = seed if self._start is None else None
-        return first_weights(self.kind, form, seed=seed, start=self._start)
+        return first_weights(form, seed=seed, start=self._start)
 
     def _given(self, form: ModelSpec) -> Take[ModelSpec]:
         """The ask that hands the agreed form to the sites."""
@@ -295,7 +295,7 @@ class FedAvg:
 
     def extractor(
         self, state: Carried, memory: Any, *, key: bytes | None, encoder: str | None = None
-    ) -> TrainedModel:
+    ) -> Extractor:
         """The trained model, ready for use; a keyed kind needs the key."""
         form, weights = self.model(state, memory)
         return form.extractor(weights, key=key, encoder=encoder)
@@ -328,7 +328,7 @@ class FedAvg:
         """The factor of a site's weights."""
         weighting = getattr(self._own, "weighting", "equal")
         if weighting is None:
-            weighting = "examples" if self.kind.weighs else "equal"
+            weighting = self.kind.Spec.weighting
         return "equal" if weighting == "equal" else "examples"
 
     def _config(self, n: int) -> TrainConfig:
@@ -350,10 +350,10 @@ class FedAvg:
         A site compares what it is asked with it (`guards.check_expected`). What an ask has besides
         must be declared to vary.
         """
-        own = self.kind.asked(self._run)
+        own = self.kind.asked(self._run, public=self.public)
         if step in own:
             return dict(own[step])
-        settled = self.kind.settled(self._run).items()
+        settled = self.kind.Spec.settled(self._run, public=self.public).items()
         found = {
             f"{place}.{name}": value for place in ("form", "public") for name, value in settled
         }

@@ -29,7 +29,7 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.kinds.protocol import SCORE, TAKE, ModelSpec, PublicSet
-from confide.kinds.public import PublicKind
+from confide.kinds.public import Student
 from confide.kinds.steps import settle
 from confide.methods.fedatt import TRAIN_ALONE
 from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Update, Weighting
@@ -58,12 +58,11 @@ class FedDF(FedAvg):
     own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, SCORE)
     Settings: ClassVar[type] = FedDFSettings
     public: ClassVar[bool] = True
-    kind: ClassVar[PublicKind]
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         super().__init__(settings, public)
         self._public = public
-        self._student = self.kind.student()
+        self._student = Student()
 
     def start(self, federation: Federation) -> FedAvgState[ModelSpec]:
         """Agree on the model, hand out its form, and draw the first weights.
@@ -84,7 +83,8 @@ class FedDF(FedAvg):
 
     def _set(self, form: ModelSpec) -> PublicSet:
         """The public set."""
-        return self.kind.public(form, self._public)[0]
+        public: PublicSet = form.public(self._public)[0]
+        return public
 
     def round(
         self, state: FedAvgState[ModelSpec], federation: Federation, n: int

@@ -70,7 +70,7 @@ from confide.kinds.protocol import (
     taken,
     train_config,
 )
-from confide.kinds.public import SEVERAL, PublicKind
+from confide.kinds.public import SEVERAL, Student
 from confide.kinds.relations.model import probabilities
 from confide.kinds.steps import settle
 from confide.methods.fedavg import Facts, FedAvg
@@ -354,13 +354,12 @@ class FedED(FedAvg):
     State: ClassVar[type] = FedEDState
     Memory: ClassVar[type] = PublicKept
     public: ClassVar[bool] = True
-    kind: ClassVar[PublicKind]
 
     def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
         super().__init__(settings, public)
         self._public = public
-        self._student = self.kind.student()
-        self._judge = self.kind.student()
+        self._student = Student()
+        self._judge = Student()
 
     def start(self, federation: Federation) -> Central:
         """Agree on the model, hand out the public set, and draw the first weights.
@@ -370,7 +369,7 @@ class FedED(FedAvg):
         labels: list[str] = []
 
         def with_public(form: ModelSpec) -> TakePublic[ModelSpec, PublicSet]:
-            public, found = self.kind.public(form, self._public)
+            public, found = form.public(self._public)
             labels.extend(found if self._run.public.labelled else ())
             return TakePublic(form, public)
 

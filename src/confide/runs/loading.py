@@ -19,16 +19,11 @@ from confide.errors import KeyFileError, LockedKeyError, RunError, SettingsError
 from confide.federation.engines import SiteSpec
 from confide.federation.keys import read_key
 from confide.files import MOST_JSON, json_of, text_of, write_of_run
-from confide.kinds import KINDS
-from confide.kinds.protocol import (
-    FindsEntities,
-    FindsFacts,
-    FindsRelations,
-    Holders,
-    Kind,
-    TrainedModel,
-)
-from confide.kinds.relations.site import among
+from confide.kinds import KINDS, Extractor
+from confide.kinds.bags.site import BagExtractor
+from confide.kinds.entities import EntityExtractor
+from confide.kinds.protocol import Holders, Kind, read_release, write_release
+from confide.kinds.relations.site import RelationExtractor, among
 from confide.methods import method_of
 from confide.runs.card import Copied, write_card
 from confide.runs.folder import HeldFolder, RunFolder, kept_at_home
@@ -76,8 +71,8 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     folder = RunFolder(run)
     settings = folder.settings()
     for kind in KINDS.values():
-        if (out / kind.released_as).exists():
-            where = str(out / kind.released_as)
+        if (out / kind.release.file).exists():
+            where = str(out / kind.release.file)
             raise RunError(
                 "there is already a release in this folder",
                 where=where,
@@ -95,7 +90,7 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
 
     own = next((table for table in settings.site if table.name == site), None)
     splitting = common_splitting(settings, settings.split or own)
-    tells = method.kind.release_tells
+    tells = method.kind.release.tells
     told = Copied(run, site, tells, at_home=kept is not None, calibrator=calibrator)
     beside, fresh = [out / CALIBRATION, out / READING], not out.exists()
     try:  # the model comes last: with it, and not before, this is a release
@@ -103,7 +98,8 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
         if splitting != Splitting():
             write_of_run(out / READING, json.dumps(asdict(splitting)).encode())
         beside.append(write_card(out, told))
-        method.kind.release(form, weights, out, holders=Holders(find, key, _apart(settings)))
+        holders = Holders(find, key, _apart(settings))
+        write_release(method.kind, form, weights, out=out, holders=holders)
     except BaseException:
         for path in beside:
             path.unlink(missing_ok=True)
@@ -126,7 +122,7 @@ def _apart(settings: Settings) -> int:
 def _kind_of(folder: Path) -> Kind | None:
     """The kind of a release."""
     kinds = KINDS.values()
-    return next((kind for kind in kinds if (Path(folder) / kind.released_as).is_file()), None)
+    return next((kind for kind in kinds if (Path(folder) / kind.release.file).is_file()), None)
 
 
 def release_task(folder: Path) -> TaskName | None:
@@ -138,7 +134,7 @@ def release_task(folder: Path) -> TaskName | None:
 def release_tells(folder: Path) -> str:
     """Say what a release reveals to whoever has it."""
     kind = _kind_of(folder)
-    return kind.release_tells if kind else ""
+    return kind.release.tells if kind else ""
 
 
 def released_calibrator(folder: Path) -> Calibrator:
@@ -179,7 +175,7 @@ def released_splitting(folder: Path) -> Splitting:
         ) from None
 
 
-def released(folder: Path) -> TrainedModel:
+def released(folder: Path) -> Extractor:
     """The extractor of a release. Raises MessageError if the file is damaged.
 
     A model with a frozen encoder needs that encoder here too; one that reads an encoder's pieces
@@ -187,7 +183,7 @@ def released(folder: Path) -> TrainedModel:
     """
     kind = _kind_of(folder)
     assert kind is not None
-    return kind.released(Path(folder) / kind.released_as)
+    return read_release(kind, Path(folder))
 
 
 Runs = Path | str | Sequence[Path | str]
@@ -195,8 +191,6 @@ Runs = Path | str | Sequence[Path | str]
 
 A chain is a list, or one path with a + in between. A folder whose name contains a + wins.
 """
-
-Finds = FindsEntities | FindsRelations | FindsFacts
 
 
 @dataclass(frozen=True)
@@ -210,8 +204,8 @@ class Models:
     the model learnt from; `words_cut` counts the words in its entities that raw text has otherwise.
     """
 
-    entities: FindsEntities | None
-    relations: FindsRelations | FindsFacts | None
+    entities: EntityExtractor | None
+    relations: RelationExtractor | BagExtractor | None
     tags: Mapping[str, str]
     relation_names: Mapping[str, str]
     annotated: frozenset[str] | None = None
@@ -297,8 +291,8 @@ def opened(
     wants.
     """
     folders = _by_task(_paths(run))
-    entities: FindsEntities | None = None
-    relations: FindsRelations | FindsFacts | None = None
+    entities: EntityExtractor | None = None
+    relations: RelationExtractor | BagExtractor | None = None
     annotated: frozenset[str] | None = None
     tables: list[SiteTable | SplitTable] = []
     splitting, words_cut = Splitting(), WordsCut()
@@ -378,14 +372,14 @@ def _by_task(paths: Sequence[Path]) -> dict[str, HeldFolder]:
 
 def _opened(
     folder: HeldFolder, *, site: str | None, key: Path | None, others: Sequence[HeldFolder]
-) -> tuple[Finds, SiteTable | SplitTable | None, frozenset[str] | None]:
+) -> tuple[Extractor, SiteTable | SplitTable | None, frozenset[str] | None]:
     """The model in a folder, and the table of the settings with the names in the site's files.
 
     Also the entity types that this site annotates (`Models.annotated`).
     """
     if release_task(folder.path):
         calibrator = released_calibrator(folder.path)
-        found = _calibrated(calibrator, cast(Finds, released(folder.path)))
+        found = _calibrated(calibrator, released(folder.path))
         return found, None, frozenset() if found.finds == "entities" and found.apart else None
     settings = folder.settings()
     method = method_of(settings)
@@ -412,7 +406,7 @@ def _opened(
             " words in the clear: `confide release`",
         ) from error
     calibrator = folder.calibrator(site) if kept is None else kept.calibrator
-    model = _calibrated(calibrator, cast(Finds, model))
+    model = _calibrated(calibrator, model)
     own_types = _annotated(settings, folder, own, site)
     return model, settings.split or own, own_types
 
@@ -425,9 +419,9 @@ def _words_cut(folder: HeldFolder) -> WordsCut:
     return WordsCut(*(sum(one.get(name, 0) for one in counts) for name in ("words", "cut")))
 
 
-def _calibrated(calibrator: Calibrator, model: Finds) -> Finds:
+def _calibrated(calibrator: Calibrator, model: Extractor) -> Extractor:
     """The model with its confidences calibrated."""
-    return cast(Finds, replace(cast(Any, model), calibrator=calibrator))
+    return cast(Extractor, replace(cast(Any, model), calibrator=calibrator))
 
 
 def _annotated(

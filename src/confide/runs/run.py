@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from confide.errors import KeyFileError, RunError, SettingsError
 from confide.federation.broadcast import Giving, Up
@@ -32,7 +32,8 @@ from confide.federation.secure.server import LostSites, Summing
 from confide.federation.secure.steps import Sums
 from confide.federation.steps import Engine
 from confide.files import Tree, for_the_owner, write_of_run
-from confide.kinds.protocol import Extractor, Report, TrainedModel
+from confide.kinds import Extractor
+from confide.kinds.protocol import Report
 from confide.kinds.steps import Start
 from confide.methods import Expecting, Method, answered_in, check_enough, method_named, method_of
 from confide.methods.noised import budget_of
@@ -467,7 +468,7 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
     Neighbours with one model and one key share the extractor; only one is held at a time.
     """
     counts: dict[str, Counts] = {}
-    extract: TrainedModel | None = None
+    extract: Extractor | None = None
     made: tuple[object, object, bytes | None] = (None, None, None)
     for home in homes:
         spec, key = home.spec, _key_of(home.spec) if method.keyed else None
@@ -482,7 +483,7 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
             made = (home.state, home.memory, key)
         some = spec.annotates or method.apart
         looked_for = annotated_at(spec, TASKS[method.task].learns) if some else None
-        own = cast(Extractor, extract).only(spec.types) if spec.types else extract
+        own = extract.only(spec.types) if spec.types else extract
         report = own.report(spec.test, looked_for)
         counts[spec.name] = report.counts
         keep(spec, report, task=method.task)

@@ -424,7 +424,7 @@ def _spec(
             fix="check its `train` files with `confide data check`",
         )
     own = next((site for site in settings.site if site.name == name), None)
-    vectors = (own.vectors if own else None) or KINDS[settings.kind].vectors(settings)
+    vectors = (own.vectors if own else None) or KINDS[settings.kind].Spec.vectors(settings)
     return SiteSpec(
         name=name,
         train=parts["train"],

@@ -7,7 +7,7 @@ from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,17 +16,17 @@ from confide.errors import FederationError, GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.keys import key_check
-from confide.federation.messages import Arrays, carries, decode_file
+from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Tables, Turn
+from confide.federation.steps import Step, Turn
 from confide.kinds.agreement import (
     CHECK_KEY,
     MOST_COMMON,
     MOST_WORDS,
     WIDEST,
-    WORD_BITS,
     BucketsCounted,
     CountBuckets,
+    asked_of_buckets,
     buckets_counted,
     check_buckets,
     check_digests,
@@ -62,7 +62,10 @@ from confide.kinds.protocol import (
     Fact,
     Fitted,
     Holders,
+    Kind,
     Losses,
+    ModelSpec,
+    Release,
     Report,
     SharedModel,
     SiteModel,
@@ -72,8 +75,6 @@ from confide.kinds.protocol import (
     desk_at,
     fingerprint,
     named,
-    shape_of,
-    write_release,
 )
 from confide.kinds.relations.batches import RelationExample, Rules, candidates, with_labels
 from confide.kinds.relations.site import (
@@ -85,13 +86,13 @@ from confide.kinds.relations.site import (
     rules_of,
     settled_pairs,
 )
-from confide.kinds.steps import BagsScored, BagTables, bag_counts_of, bags_scored, check_bags_scored
+from confide.kinds.steps import BagsScored, bags_scored
 from confide.scoring import BagCounts, Count
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.relations import count_ranked, ranked_bags
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
-from confide.text.document import NO_RELATION, Document, Problem, Relation
+from confide.text.document import NO_RELATION, Document, Relation
 from confide.text.segment import tokenise
 from confide.training.batches import Rows
 from confide.training.context import cache_folder
@@ -174,6 +175,35 @@ class BagForm(PairForm):
     word_digests_V16: NDArray[np.uint8] = carries(
         "keyed digests of the common words, in order of ids", most=MOST_COMMON
     )
+    words: list[str] = carries(
+        "the words, in order of ids; only in a release, if a PCNN reads", before=[]
+    )
+
+    @classmethod
+    def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        reads_words, own = run.bags.reader == PCNN, run.pcnn
+        sizes = {
+            "word_dim": own.word_dim,
+            "position_dim": own.position_dim,
+            "filters": own.filters,
+            "width": own.width,
+            "farthest": own.max_distance,
+        }
+        return settled_pairs(run, encoder=not reads_words, pool="max") | {
+            "reader": run.bags.reader,
+            "denoise": run.bags.denoise,
+            "same": run.bags.same_entity,
+            "how": run.vocabulary.normalise,
+            "sizes": sizes if reads_words else {},
+            "activation": run.pcnn.activation if reads_words else "",
+            "words": [],
+        }
+
+    @classmethod
+    def vectors(cls, run: RunSettings) -> str | None:
+        """The file of word vectors that all sites start from."""
+        return run.pcnn.vectors
 
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The weights of what is trained of the model: all, but for what `tuning` leaves.
@@ -199,6 +229,20 @@ class BagForm(PairForm):
     ) -> BagExtractor:
         """The extractor of a trained bag model. Raises what `extractor_of` raises."""
         return extractor_of(self, weights, key=key, encoder=encoder)
+
+    def in_clear(self, weights: Arrays, holders: Holders) -> tuple[Self, Arrays]:
+        """The bag model with these sites' words in the clear; unchanged if an encoder reads."""
+        if self.reader != PCNN:
+            return self, weights
+        tokens = (
+            document.text[start:end]
+            for document in holders.train
+            for start, end in tokenise(document.text)
+        )
+        texts = sorted(count_words(tokens, self.how))  # type: ignore[arg-type]
+        words, ids = named(words_of(self, holders.secret()), texts)
+        clear = replace(self, words=words, word_digests_V16=self.word_digests_V16[:0])
+        return clear, {**weights, WORD_ROWS: weights[WORD_ROWS][ids]}
 
 
 def count_bags(
@@ -250,9 +294,7 @@ COUNT_BAGS = Step.of(count_bags, check=check_bags_counted)
 COUNT_BAG_BUCKETS = Step.of(count_bag_buckets, summed=True, check=check_buckets)
 
 
-def agree_on_bags(
-    run: RunSettings, federation: Federation, *, denoise: str
-) -> tuple[BagForm, list[str]]:
+def agree_on_bags(run: RunSettings, federation: Federation) -> tuple[BagForm, list[str]]:
     """The form that all sites can use, and the sites that hold the common key.
 
     Raises FederationError if keys or encoders differ or no site has a relation, and QuorumError.
@@ -275,12 +317,15 @@ def agree_on_bags(
     words_V16 = number(words, min_count=least, min_sites=sites)
     if federation.summing is not None and reads_words:
         counted = federation.sum(
-            COUNT_BAG_BUCKETS, asked_of_buckets(run), round=0, sites=sorted(replies)
+            COUNT_BAG_BUCKETS,
+            asked_of_buckets(run.vocabulary, characters=False),
+            round=0,
+            sites=sorted(replies),
         )
         words_V16 = common_buckets(
             counted.word_counts_B, counted.word_sites_B, min_count=least, min_sites=sites
         )
-    settled = settled_bags(run, denoise=denoise)
+    settled = BagForm.settled(run, public=False)
     form = BagForm(**pairs | settled, nonce=nonce, check=check, word_digests_V16=words_V16)
     return form, sorted(replies)
 
@@ -291,32 +336,6 @@ def asked_of_bags(run: RunSettings) -> CountBags:
     return CountBags(
         reader, run.vocabulary.normalise, "" if reader == PCNN else run.classifier.encoder
     )
-
-
-def asked_of_buckets(run: RunSettings) -> CountBuckets:
-    """The ask to count words by bucket."""
-    return CountBuckets(run.vocabulary.normalise, WORD_BITS, 0)
-
-
-def settled_bags(run: RunSettings, *, denoise: str) -> dict[str, Any]:
-    """The values of the form that the settings alone decide."""
-    reads_words = run.bags.reader == PCNN
-    return settled_pairs(run, encoder=not reads_words, pool="max") | {
-        "reader": run.bags.reader,
-        "denoise": denoise,
-        "same": run.bags.same_entity,
-        "how": run.vocabulary.normalise,
-        "sizes": {
-            "word_dim": run.pcnn.word_dim,
-            "position_dim": run.pcnn.position_dim,
-            "filters": run.pcnn.filters,
-            "width": run.pcnn.width,
-            "farthest": run.pcnn.max_distance,
-        }
-        if reads_words
-        else {},
-        "activation": run.pcnn.activation if reads_words else "",
-    }
 
 
 def bag_form_of(memory: BagForm) -> Made:
@@ -827,6 +846,8 @@ def extractor_of(
     `encoder` is where the files are, if not where the run's settings say. Raises KeyFileError,
     FederationError if the files are not those of the training, and what `find_encoder` raises.
     """
+    if memory.words:
+        return extractor_with(memory, weights, ClearVocabulary(tuple(memory.words), "word"))
     if memory.reader == PCNN:
         return extractor_with(memory, weights, words_of(memory, key))
     found = find_encoder(encoder or memory.encoder)
@@ -856,102 +877,31 @@ def extractor_with(
     )
 
 
-# --- A released bag model
-#
-# It needs no key; if a PCNN reads, its words are in the clear.
-
-
-@dataclass(frozen=True)
-class ReleasedBags(BagForm):
-    """A bag model that needs no key; if an encoder reads, it needs that encoder's files."""
-
-    words: list[str] = carries("the words, in order of ids; none if an encoder reads")
-    weights: Arrays = carries("weights of the bag model")
-
-
-def in_clear(form: BagForm, weights: Arrays, holders: Holders) -> ReleasedBags:
-    """The bag model with these sites' words in the clear; unchanged if an encoder reads."""
-    shape = shape_of(form, BagForm)
-    weights, words = dict(weights), list[str]()
-    if form.reader == PCNN:
-        tokens = (
-            document.text[start:end]
-            for document in holders.train
-            for start, end in tokenise(document.text)
-        )
-        texts = sorted(count_words(tokens, form.how))  # type: ignore[arg-type]
-        words, ids = named(words_of(form, holders.secret()), texts)
-        weights[WORD_ROWS] = weights[WORD_ROWS][ids]
-        shape["word_digests_V16"] = form.word_digests_V16[:0]
-    return ReleasedBags(**shape, words=words, weights=weights)
-
-
-def released(file: Path) -> BagExtractor:
-    """The extractor of a released model. Raises MessageError."""
-    bags = decode_file(ReleasedBags, file.read_bytes())
-    if bags.reader != PCNN:
-        return bags.extractor(bags.weights, key=None)
-    return extractor_with(bags, bags.weights, ClearVocabulary(tuple(bags.words), "word"))
-
-
-class BagKind:
+class BagKind(Kind):
     """The bag ranker. Its triples are keyed, and so are its words if a PCNN reads them."""
 
     name: ClassVar[str] = "bags"
     task: ClassVar[TaskName] = "bags"
-    keyed: ClassVar[bool] = True
-    released_as: ClassVar[str] = "bags.safetensors"
-    release_tells: ClassVar[str] = "anyone who has this folder can read its word list"
-    weighs: ClassVar[bool] = True
-    Form: ClassVar[type] = BagForm
-    Scored: ClassVar[type] = BagsScored
+    Spec: ClassVar[type[ModelSpec]] = BagForm
     steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_BAGS, COUNT_BAG_BUCKETS)
-    drawn: ClassVar[Mapping[str, str]] = {"train": "train_bags"}
+    release: ClassVar[Release] = Release(
+        "bags.safetensors", "ReleasedBags", "anyone who has this folder can read its word list"
+    )
 
-    tables: ClassVar[Tables] = BagTables()
-
-    check_scored = staticmethod(check_bags_scored)
-    counts = staticmethod(bag_counts_of)
-
-    def labels(self, form: BagForm) -> list[str]:
-        """The names by which answers are counted."""
-        return list(form.relations)
-
-    def vectors(self, run: RunSettings) -> str | None:
-        """The file of word vectors that all sites start from; None if an encoder reads."""
-        return run.pcnn.vectors
-
-    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
-        """Nothing: no entity is learnt."""
-        return []
-
-    def check(self, run: RunSettings) -> None:
+    def check(self, run: RunSettings, *, public: bool) -> None:
         """Raise SettingsError if an encoder is to be tuned and none reads."""
         if run.bags.reader != "encoder":
             check_no_encoder(run, f"bags.reader = {run.bags.reader!r}")
 
-    def settled(self, run: RunSettings) -> dict[str, Any]:
-        """The values of the form that the settings alone decide."""
-        return settled_bags(run, denoise=run.bags.denoise)
-
-    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+    def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""
         return {
             COUNT_BAGS.name: vars(asked_of_bags(run)),
-            COUNT_BAG_BUCKETS.name: vars(asked_of_buckets(run)),
+            COUNT_BAG_BUCKETS.name: vars(asked_of_buckets(run.vocabulary, characters=False)),
         }
 
     def agree(
-        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
     ) -> Agreed:
         """Agree on words or encoder, relations and pairs. Raises FederationError."""
-        form, sites = agree_on_bags(run, federation, denoise=run.bags.denoise)
-        return Agreed(form, sites)
-
-    def release(self, form: BagForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
-        """Write the model; if it reads words, with these sites' words in the clear."""
-        write_release(out / self.released_as, in_clear(form, weights, holders))
-
-    def released(self, file: Path) -> BagExtractor:
-        """Read a released bag model. Raises MessageError."""
-        return released(file)
+        return Agreed(*agree_on_bags(run, federation))

@@ -19,18 +19,17 @@ from confide.federation.failures import Refusal
 from confide.federation.federation import Federation, Parted, alike
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Turn
+from confide.federation.steps import Step
 from confide.kinds.agreement import (
     NONE,
-    DescribeTypes,
     TypesDescribed,
     agree_on_types,
     agreed,
     asked_of_types,
     check_no_encoder,
-    described,
     describing,
     found_at,
+    own_types,
 )
 from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfFiles
 from confide.kinds.lightner.adversaries import AdversarialTrainer, Reversal
@@ -43,7 +42,7 @@ from confide.kinds.lightner.model import (
     load_bart,
     parts_of,
 )
-from confide.kinds.protocol import Agreed, SiteModel, TrainConfig, desk_at
+from confide.kinds.protocol import Agreed, ModelSpec, Release, SiteModel, TrainConfig, desk_at
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 from confide.text.published.catalogue import locate
@@ -55,7 +54,6 @@ class LightnerForm(MadeOfFiles):
     """The form of a LightNER."""
 
     private: ClassVar[Sequence[str]] = ("prompts",)
-    head: ClassVar[str] = ""
     slope: ClassVar[str] = "prompts.q_QD"
 
     types: list[str] = carries(
@@ -77,6 +75,13 @@ class LightnerForm(MadeOfFiles):
     told_apart: list[str] = carries(
         "names of the sites that the adversary tells apart", rule="varies"
     )
+
+    @classmethod
+    def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        own = run.lightner.model_dump()
+        own |= {"where": own.pop("prompts_in"), "longest": own.pop("max_length")}
+        return own | {"rises": 0 if run.lightner.adversary == NONE else run.rounds}
 
     @property
     def files(self) -> str:
@@ -123,14 +128,6 @@ class LightnerForm(MadeOfFiles):
         return AdversarialTrainer(made, kind, sites=len(self.told_apart))
 
 
-@dataclass(frozen=True)
-class ReleasedBart(LightnerForm):
-    """A released LightNER; it needs the BART that it was made of."""
-
-    weights: Arrays = carries("the trained weights")
-    apart: int = carries("number of its sites that annotated only some types")
-
-
 class LightnerSiteModel(EntitySiteModel):
     """A LightNER at a site: an adversary needs the site's number."""
 
@@ -166,43 +163,31 @@ def find_bart(place: str) -> PretrainedBart:
     return load_bart(str(locate(place)) if place.startswith("$") else place)
 
 
-def describe_types_and_bart(
-    site: Site, memory: object, ask: DescribeTypes, turn: Turn
-) -> tuple[TypesDescribed, object]:
-    """Find the BART, and describe the annotation of the training text."""
-    digest = bart_of(site, ask.encoder).digest
-    return described(site, digest, closed=ask.closed), memory
-
-
-DESCRIBE = describing(describe_types_and_bart)
+DESCRIBE = describing(bart_of, types=own_types)
 
 
 class LightnerKind(EntityKind):
     """The kind `model.kind = "lightner"`."""
 
     name: ClassVar[str] = "lightner"
-    Form: ClassVar[type] = LightnerForm
-    Released: ClassVar[type] = ReleasedBart
-    released_as: ClassVar[str] = "lightner.safetensors"
-    release_tells: ClassVar[str] = "names and weights; it needs its BART's files but no key"
+    Spec: ClassVar[type[ModelSpec]] = LightnerForm
+    release: ClassVar[Release] = Release(
+        "lightner.safetensors",
+        "ReleasedBart",
+        "names and weights; it needs its BART's files but no key",
+    )
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
 
-    def check(self, run: RunSettings) -> None:
+    def check(self, run: RunSettings, *, public: bool) -> None:
         """Raise SettingsError if `[encoder]` is to tune it: `lightner.tune` does that."""
         check_no_encoder(run, "a LightNER")
 
-    def settled(self, run: RunSettings) -> dict[str, Any]:
-        """The values of the form that the settings alone decide."""
-        own = run.lightner.model_dump()
-        own |= {"where": own.pop("prompts_in"), "longest": own.pop("max_length")}
-        return own | {"rises": 0 if run.lightner.adversary == NONE else run.rounds}
-
-    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+    def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""
         return {DESCRIBE.name: asked_of_types(run, run.lightner.bart)}
 
     def agree(
-        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
     ) -> Agreed:
         """Agree on the types; all sites need the server's BART. Raises FederationError."""
         bart = find_bart(run.lightner.bart)
@@ -214,7 +199,7 @@ class LightnerKind(EntityKind):
             replies = _told_apart(bart, federation, replies)
             types = sorted({name for reply in replies.values() for name in reply.types})
         told_apart = [] if run.lightner.adversary == NONE else sorted(replies)
-        settled = self.settled(run)
+        settled = LightnerForm.settled(run, public=False)
         form = LightnerForm(types=types, digest=digest, told_apart=told_apart, **settled)
         return agreed(form, replies)
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import compress
-from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
@@ -17,9 +15,9 @@ from confide.errors import FederationError, GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import check_mark, check_names
-from confide.federation.messages import Arrays, carries, decode_file
+from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
-from confide.federation.steps import Step, Tables, Turn
+from confide.federation.steps import Step, Turn
 from confide.kinds.agreement import (
     TUNING,
     WIDEST,
@@ -29,13 +27,17 @@ from confide.kinds.agreement import (
     tuning_of,
     with_encoder,
 )
+from confide.kinds.entities import NEEDS_ENCODER
 from confide.kinds.pieces import EncodedRelations
 from confide.kinds.protocol import (
     RIGHT,
     Agreed,
     CompleteText,
-    Holders,
+    Kind,
     Losses,
+    ModelSpec,
+    PublicSet,
+    Release,
     Report,
     SharedModel,
     SiteModel,
@@ -44,8 +46,6 @@ from confide.kinds.protocol import (
     calibrated,
     desk_at,
     fingerprint,
-    shape_of,
-    write_release,
 )
 from confide.kinds.public import MIB, digest_of, no_public_set
 from confide.kinds.relations.batches import (
@@ -65,22 +65,83 @@ from confide.kinds.relations.model import (
     probabilities,
 )
 from confide.kinds.relations.model import RelationForm as Made
-from confide.kinds.steps import (
-    RelationsScored,
-    RelationTables,
-    check_relations_scored,
-    relation_counts_of,
-    relations_scored,
-)
+from confide.kinds.steps import RelationsScored, relation_counts_of, relations_scored
 from confide.scoring import RelationCounts, count_relations, micro, sum_relation_counts
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS, TaskName
-from confide.text.document import NO_RELATION, Document, Problem
+from confide.text.document import NO_RELATION, Document
 from confide.training.context import cache_folder
 from confide.training.encoder import FrozenEncoder, Tuning
-from confide.training.trainer import Lesson
 from confide.training.weights import load, trained
+
+# --- A public set of relation examples
+#
+# Text that the server and all sites may read.
+#
+# A site predicts it with its own model (`RelationSiteModel.predicted`); the server's own model,
+# the student, learns from these predictions.
+#
+# Shapes: S public examples, R classes.
+
+
+Spans = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class PublicExamples:
+    """The public examples without their relations."""
+
+    gone: ClassVar[tuple[str, ...]] = ("name",)
+    texts: list[str] = carries("text of each public example", most=8 * MIB, rule="varies")
+    heads: list[Spans] = carries("where each text has its head", most=2 * MIB, rule="varies")
+    tails: list[Spans] = carries("where each text has its tail", most=2 * MIB, rule="varies")
+    head_types: list[str] = carries("entity type of the head", most=2 * MIB, rule="varies")
+    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB, rule="varies")
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the examples."""
+        return digest_of(self)
+
+    @property
+    def rows(self) -> int:
+        """The number of examples: each is predicted."""
+        return len(self.texts)
+
+    @property
+    def row_sentences(self) -> NDArray[np.int64]:
+        """For each example the number of its text: pairs of one sentence belong together."""
+        numbers = {text: number for number, text in enumerate(dict.fromkeys(self.texts))}
+        return np.array([numbers[text] for text in self.texts], np.int64)
+
+    def part(self, kept_S: NDArray[np.bool_]) -> Self:
+        """The set of these examples only."""
+        kept = [list(compress(getattr(self, one.name), kept_S)) for one in fields(self)]
+        return type(self)(*kept)
+
+    def check(self) -> None:
+        """Raise Refusal if the fields differ in length."""
+        others = (self.heads, self.tails, self.head_types, self.tail_types)
+        if not self.texts or any(len(each) != len(self.texts) for each in others):
+            raise Refusal("bad-ask")
+
+    def examples(self, labels: Sequence[str] = ()) -> list[RelationExample]:
+        """The set as examples; `labels` are the server's, if it has any."""
+        every = labels or [NO_RELATION] * len(self.texts)
+        return [
+            RelationExample(
+                id=f"public:{number}",
+                text=self.texts[number],
+                head=tuple(self.heads[number]),
+                tail=tuple(self.tails[number]),
+                head_type=self.head_types[number],
+                tail_type=self.tail_types[number],
+                relation=label,
+            )
+            for number, label in enumerate(every)
+        ]
+
 
 # --- The form of a relation classifier
 #
@@ -120,7 +181,7 @@ class RelationsDescribed:
 
 
 @dataclass(frozen=True)
-class PairForm:
+class PairForm(ModelSpec):
     """The form of a model that finds relations between pairs of entities.
 
     `relations` are the classes, `NO_RELATION` first. The other fields say which pairs are
@@ -148,6 +209,13 @@ class PairForm:
     longest: int = carries("longest example, in word pieces")
     tuning: str = carries(TUNING, before="")
 
+    weighting: ClassVar[Literal["equal", "examples"]] = "examples"
+
+    @property
+    def labels(self) -> list[str]:
+        """The relations, the one of none among them."""
+        return list(self.relations)
+
 
 @dataclass(frozen=True)
 class RelationForm(PairForm):
@@ -155,8 +223,13 @@ class RelationForm(PairForm):
 
     private: ClassVar[Sequence[str]] = ("relation",)
     head: ClassVar[str] = "relation"
-    word_table: ClassVar[str] = ""
     slope: ClassVar[str] = "relation.weight"
+    Public: ClassVar[type[PublicSet] | None] = PublicExamples
+
+    @classmethod
+    def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
+        """The values of the form that the settings alone decide."""
+        return settled_pairs(run, encoder=True, pool=run.classifier.pool)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own classifier; with `types`, of its own relations only."""
@@ -166,13 +239,8 @@ class RelationForm(PairForm):
         return replace(self, relations=[NO_RELATION, *sorted(found - {NO_RELATION})])
 
     @property
-    def classes(self) -> int:
-        """The number of classes; the first is no relation."""
-        return len(self.relations)
-
-    @property
     def class_names(self) -> Sequence[str]:
-        """The relations."""
+        """The relations; the first is none."""
         return self.relations
 
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
@@ -184,17 +252,9 @@ class RelationForm(PairForm):
         encoder = find_encoder(name) if site is None else encoder_of(site, name)
         return trained(trainer_of(self, encoder).initial(seed))
 
-    def parameters(self, first: Arrays) -> int:
-        """The number of trained parameters."""
-        return sum(array.size for array in first.values())
-
     def tables(self) -> Sequence[str]:
         """The last layer: a row for each relation. Word pieces are public, so no site lacks one."""
         return CLASS_ROWS
-
-    def row_names(self) -> Mapping[str, Sequence[Hashable]]:
-        """None: no row stands for a word."""
-        return {}
 
     def at(self, site: Site) -> SiteModel:
         """The site model of this form."""
@@ -205,6 +265,32 @@ class RelationForm(PairForm):
     ) -> RelationExtractor:
         """The extractor of a trained classifier. Raises FederationError; and as `find_encoder`."""
         return extractor_of(self, weights, encoder=encoder)
+
+    def public(self, documents: Sequence[Document]) -> tuple[PublicExamples, list[str]]:
+        """The pairs of these documents as sites get them, and the labels, which sites never get.
+
+        Raises SettingsError if there are no pairs.
+        """
+        examples = candidates(documents, rules_of(self)).examples
+        if not examples:
+            raise no_public_set("text with pairs of entities")
+        public = PublicExamples(
+            texts=[one.text for one in examples],
+            heads=[[(start, end) for start, end in one.head] for one in examples],
+            tails=[[(start, end) for start, end in one.tail] for one in examples],
+            head_types=[one.head_type for one in examples],
+            tail_types=[one.tail_type for one in examples],
+        )
+        return public, [one.relation for one in examples]
+
+    def read_public(
+        self, extractor: RelationExtractor, public: PublicExamples, labels: Sequence[str]
+    ) -> tuple[EncodedRelations, LabelledPairs]:
+        """The public pairs as the extractor's trainer reads them, bare and with labels."""
+        trainer = extractor.trainer
+        text = trainer.prepared(public.examples(labels))
+        text = trainer.featured(text, extractor.model, folder=None)
+        return text, trainer.annotated(text)
 
 
 def describe_relations(
@@ -305,15 +391,14 @@ def pair_form(
             "no site has a relation in its training text",
             fix="look at the files with `confide data check`, and at the names in `relations`",
         )
-    form = PairForm(
-        relations=[NO_RELATION, *relations],
-        types=types if digest and run.classifier.typed_markers else [],
-        known_types=types,
-        pairs=sorted(run.pairs.types or {(head, tail) for head, tail in said["pairs"]}),
-        digest=digest,
+    return {
+        "relations": [NO_RELATION, *relations],
+        "types": types if digest and run.classifier.typed_markers else [],
+        "known_types": types,
+        "pairs": sorted(run.pairs.types or {(head, tail) for head, tail in said["pairs"]}),
+        "digest": digest,
         **settled_pairs(run, encoder=bool(digest), pool=pool),
-    )
-    return vars(form)
+    }
 
 
 def settled_pairs(run: RunSettings, *, encoder: bool, pool: str) -> dict[str, Any]:
@@ -429,154 +514,6 @@ def among(
 def relations_in(documents: Sequence[Document]) -> set[str]:
     """Names of the relations that occur in the documents."""
     return {one.type for document in documents for one in document.relations} - {NO_RELATION}
-
-
-# --- A public set of relation examples
-#
-# Text that the server and all sites may read.
-#
-# A site predicts it with its own model (`RelationSiteModel.predicted`); the server's own model,
-# the student, learns from these predictions.
-#
-# Shapes: S public examples, R classes.
-
-
-Spans = list[tuple[int, int]]
-
-
-@dataclass(frozen=True)
-class PublicExamples:
-    """The public examples without their relations."""
-
-    gone: ClassVar[tuple[str, ...]] = ("name",)
-    texts: list[str] = carries("text of each public example", most=8 * MIB, rule="varies")
-    heads: list[Spans] = carries("where each text has its head", most=2 * MIB, rule="varies")
-    tails: list[Spans] = carries("where each text has its tail", most=2 * MIB, rule="varies")
-    head_types: list[str] = carries("entity type of the head", most=2 * MIB, rule="varies")
-    tail_types: list[str] = carries("entity type of the tail", most=2 * MIB, rule="varies")
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the examples."""
-        return digest_of(self)
-
-    @property
-    def rows(self) -> int:
-        """The number of examples: each is predicted."""
-        return len(self.texts)
-
-    @property
-    def row_sentences(self) -> NDArray[np.int64]:
-        """For each example the number of its text: pairs of one sentence belong together."""
-        numbers = {text: number for number, text in enumerate(dict.fromkeys(self.texts))}
-        return np.array([numbers[text] for text in self.texts], np.int64)
-
-    def part(self, kept_S: NDArray[np.bool_]) -> Self:
-        """The set of these examples only."""
-        kept = [list(compress(getattr(self, one.name), kept_S)) for one in fields(self)]
-        return type(self)(*kept)
-
-    def check(self) -> None:
-        """Raise Refusal if the fields differ in length."""
-        others = (self.heads, self.tails, self.head_types, self.tail_types)
-        if not self.texts or any(len(each) != len(self.texts) for each in others):
-            raise Refusal("bad-ask")
-
-    def examples(self, labels: Sequence[str] = ()) -> list[RelationExample]:
-        """The set as examples; `labels` are the server's, if it has any."""
-        every = labels or [NO_RELATION] * len(self.texts)
-        return [
-            RelationExample(
-                id=f"public:{number}",
-                text=self.texts[number],
-                head=tuple(self.heads[number]),
-                tail=tuple(self.tails[number]),
-                head_type=self.head_types[number],
-                tail_type=self.tail_types[number],
-                relation=label,
-            )
-            for number, label in enumerate(every)
-        ]
-
-
-def public_of(
-    form: RelationForm, documents: Sequence[Document]
-) -> tuple[PublicExamples, list[str]]:
-    """The pairs of these documents as the sites get them, and the labels, which sites never get.
-
-    Raises SettingsError if there are no pairs.
-    """
-    examples = candidates(documents, rules_of(form)).examples
-    if not examples:
-        raise no_public_set("text with pairs of entities")
-    public = PublicExamples(
-        texts=[one.text for one in examples],
-        heads=[[(start, end) for start, end in one.head] for one in examples],
-        tails=[[(start, end) for start, end in one.tail] for one in examples],
-        head_types=[one.head_type for one in examples],
-        tail_types=[one.tail_type for one in examples],
-    )
-    return public, [one.relation for one in examples]
-
-
-class RelationStudent:
-    """The server's own classifier, made once, which learns from the sites' predictions."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # federations of one run may work in parallel
-        self._made: tuple[object, RelationTrainer, RelationClassifier, EncodedRelations] | None = (
-            None
-        )
-
-    def learn(
-        self,
-        form: RelationForm,
-        public: PublicExamples,
-        *,
-        labels: Sequence[str],
-        weights: Arrays,
-        lesson: Lesson,
-        config: TrainConfig,
-        seed: int,
-    ) -> tuple[Arrays, float]:
-        """Distil (Sui et al. 2020, Eq. 6); gives the new weights and the mean loss.
-
-        Without `labels` the first part of Eq. 6 is left out.
-        """
-        with self._lock:
-            trainer, model, text = self._ready(form, public, labels)
-            load(model, weights)
-            report = replace(trainer, open=config.outside).distil(
-                model,
-                trainer.annotated(text),
-                lesson=lesson if labels else replace(lesson, labels_T=0 * lesson.labels_T),
-                epochs=config.epochs,
-                batch_size=config.batch_size,
-                optimiser=config.steps,
-                seed=seed,
-            )
-            return trained(model), report.loss
-
-    def said(
-        self, form: RelationForm, public: PublicExamples, weights: Arrays
-    ) -> NDArray[np.float32]:
-        """logits_SR of the public examples by a classifier with these weights."""
-        with self._lock:
-            trainer, model, text = self._ready(form, public, ())
-            load(model, weights)
-            return trainer.row_logits(model, text)
-
-    def _ready(
-        self, form: RelationForm, public: PublicExamples, labels: Sequence[str]
-    ) -> tuple[RelationTrainer, RelationClassifier, EncodedRelations]:
-        """The classifier and the encoded public examples, made once for set, labels and form."""
-        key = public.digest, tuple(labels), form
-        if self._made is None or self._made[0] != key:
-            trainer = trainer_of(form, find_encoder(form.encoder))
-            model = trainer.initial(0)
-            text = trainer.featured(trainer.prepared(public.examples(labels)), model, folder=None)
-            self._made = key, trainer, model, text
-        return self._made[1:]
 
 
 # --- A relation classifier at a site
@@ -945,98 +882,25 @@ def extractor_of(
     return RelationExtractor(trainer, model, rules_of(memory), tuple(memory.known_types))
 
 
-# --- A released relation classifier
-#
-# It needs its encoder's files, and no key.
-
-
-@dataclass(frozen=True)
-class ReleasedRelations(RelationForm):
-    """A released classifier: it reads the pieces of a public encoder, so it needs no key."""
-
-    weights: Arrays = carries("weights of the classifier, including its encoder")
-
-
-def copied(form: RelationForm, weights: Arrays) -> ReleasedRelations:
-    """The message of a release."""
-    return ReleasedRelations(**shape_of(form, RelationForm), weights=dict(weights))
-
-
-def released(file: Path) -> RelationExtractor:
-    """The extractor of a released classifier. Raises MessageError."""
-    made = decode_file(ReleasedRelations, file.read_bytes())
-    return made.extractor(made.weights, key=None)
-
-
-class RelationKind:
+class RelationKind(Kind):
     """The relation classifier; it reads the pieces of a public encoder, so it needs no key."""
 
     name: ClassVar[str] = "relations"
     task: ClassVar[TaskName] = "re"
-    keyed: ClassVar[bool] = False
-    released_as: ClassVar[str] = "relations.safetensors"
-    release_tells: ClassVar[str] = "names and weights; it needs its encoder's files but no key"
-    weighs: ClassVar[bool] = True
-    Form: ClassVar[type] = RelationForm
-    Scored: ClassVar[type] = RelationsScored
+    Spec: ClassVar[type[ModelSpec]] = RelationForm
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_RELATIONS,)
-    drawn: ClassVar[Mapping[str, str]] = {
-        "train": "train_relations",
-        "train_alone": "train_relations_alone",
-    }
+    release: ClassVar[Release] = Release(
+        "relations.safetensors", "ReleasedRelations", NEEDS_ENCODER
+    )
 
-    Public: ClassVar[type] = PublicExamples
-
-    tables: ClassVar[Tables] = RelationTables()
-
-    check_scored = staticmethod(check_relations_scored)
-    counts = staticmethod(relation_counts_of)
-
-    def public(
-        self, form: RelationForm, documents: Sequence[Document]
-    ) -> tuple[PublicExamples, list[str]]:
-        """The examples of a public set, and their labels. Raises SettingsError if none."""
-        return public_of(form, documents)
-
-    def student(self) -> RelationStudent:
-        """A fresh student: the server's own classifier."""
-        return RelationStudent()
-
-    def labels(self, form: RelationForm) -> list[str]:
-        """The names by which answers are counted."""
-        return list(form.relations)
-
-    def vectors(self, run: RunSettings) -> str | None:
-        """None: this kind has no word table."""
-        return None
-
-    def left_out(self, documents: Sequence[Document]) -> list[Problem]:
-        """Nothing: no entity is learnt."""
-        return []
-
-    def check(self, run: RunSettings) -> None:
-        """Nothing to refuse: every setting works."""
-
-    def settled(self, run: RunSettings) -> dict[str, Any]:
-        """The values of the form that the settings alone decide."""
-        return settled_pairs(run, encoder=True, pool=run.classifier.pool)
-
-    def asked(self, run: RunSettings) -> dict[str, dict[str, object]]:
+    def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""
         own = {"encoder": run.classifier.encoder, "closed": run.privacy is not None}
         return {DESCRIBE_RELATIONS.name: own}
 
     def agree(
-        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
     ) -> Agreed:
         """Agree on the encoder, the relations and the pairs. Raises FederationError."""
-        form, relations = agree_on_relations(run, federation, public=public)
+        form, relations = agree_on_relations(run, federation, public=public or ())
         return Agreed(form, sorted(relations), types=relations)
-
-    def release(self, form: RelationForm, weights: Arrays, out: Path, *, holders: Holders) -> None:
-        """Write the classifier with its weights."""
-        write_release(out / self.released_as, copied(form, weights))
-
-    def released(self, file: Path) -> RelationExtractor:
-        """Read a released classifier. Raises MessageError."""
-        return released(file)
