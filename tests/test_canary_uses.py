@@ -133,7 +133,7 @@ def test_corrections_are_in_their_folder_and_the_answers_alone(
 ) -> None:
     """What is read, saved, refused and exported: nothing of it is told or written elsewhere."""
     pytest.importorskip("starlette", reason="needs the extra confide[serve]")
-    from confide.serve.app import Shown
+    from confide.serve.app import ServedPages
     from serve.served import ORIGIN, QUICK, browser, models
 
     caplog.set_level(logging.DEBUG)
@@ -141,7 +141,7 @@ def test_corrections_are_in_their_folder_and_the_answers_alone(
     told: list[str] = []
     kept = tmp_path / "kept"
     own = {name: model for name, model in models().items() if name != "broken"}
-    there = browser(Shown(own, QUICK, kept, watched=used.folder.parent), told=told)
+    there = browser(ServedPages(own, QUICK, kept, watched=used.folder.parent), told=told)
     there.headers["origin"] = ORIGIN
     text = f"{word} took drug1 today."
     pool = {"texts": [{"id": note, "text": text}]}
@@ -161,7 +161,7 @@ def test_corrections_are_in_their_folder_and_the_answers_alone(
         answer = there.post("/pages/save", json=body)
         assert answer.status_code >= 400 and sightings(answer.content) == []
     (kept / "ann.jsonl").write_text(f'{{"id": "{note}", "text": "{word}\n')  # a damaged file
-    again = browser(Shown(own, QUICK, kept, watched=used.folder.parent), told=told)
+    again = browser(ServedPages(own, QUICK, kept, watched=used.folder.parent), told=told)
     again.headers["origin"] = ORIGIN
     for page in ("/", "/runs", "/runs/run", "/health"):
         assert sightings(there.get(page).content) == [], page
@@ -177,7 +177,7 @@ def test_the_page_agree_holds_no_text(tmp_path: Path, spoilt: bool) -> None:
     """Nor what is agreed to: the lead sees how that stands. Also where the text cannot be read."""
     pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
     pytest.importorskip("starlette", reason="needs the extra confide[serve]")
-    from confide.serve.app import Shown
+    from confide.serve.app import ServedPages
     from serve.kits import kit_in
     from serve.served import ORIGIN, QUICK, browser
     from serve.test_consenting import STUDY, _form
@@ -188,7 +188,7 @@ def test_the_page_agree_holds_no_text(tmp_path: Path, spoilt: bool) -> None:
         for path in (tmp_path / "data" / "site-1").iterdir():
             path.write_text(f"{canaries('site-1')['word']} \x00 B-{canaries('site-1')['note']}\n")
     told: list[str] = []
-    shown = Shown({}, QUICK, kit=kit.path, asked=str(tmp_path / "study.toml"))
+    shown = ServedPages({}, QUICK, kit=kit.path, asked=str(tmp_path / "study.toml"))
     there = browser(shown, token="t" * 43, told=told)
     there.headers.update({"origin": ORIGIN, "authorization": f"Bearer {'t' * 43}"})
     page = there.get("/consent")

@@ -8,14 +8,14 @@ from dataclasses import replace
 
 from starlette.testclient import TestClient
 
-from confide.serve.app import Shown, application
-from confide.serve.gate import Limits
+from confide.serve.app import ServedPages, application
+from confide.serve.gate import CallerLimits
 from confide.serve.models import Served
 from confide.text.document import Document, Entity
 
 HOST = "localhost:8765"
 ORIGIN = f"http://{HOST}"
-QUICK = Limits(pad=0.0)
+QUICK = CallerLimits(pad=0.0)
 
 
 def annotate(documents: Sequence[Document]) -> list[Document]:
@@ -41,7 +41,7 @@ def broken(documents: Sequence[Document]) -> list[Document]:
     raise ValueError(f"secret {documents[0].text}")
 
 
-def models(limits: Limits = QUICK) -> dict[str, Served]:
+def models(limits: CallerLimits = QUICK) -> dict[str, Served]:
     return {
         "ours": Served("ours", "entities", ("DRUG", "ADE"), annotate, limits),
         "other": Served("other", "entities", ("DRUG",), other, limits),
@@ -49,9 +49,11 @@ def models(limits: Limits = QUICK) -> dict[str, Served]:
     }
 
 
-def browser(shown: Shown | None = None, *, token: str | None = None, told: list[str] | None = None):
+def browser(
+    shown: ServedPages | None = None, *, token: str | None = None, told: list[str] | None = None
+):
     """A TestClient of the application; `told` collects what would be logged."""
-    shown = shown or Shown(models(), limits=QUICK)
+    shown = shown or ServedPages(models(), limits=QUICK)
     app = application(
         shown, hosts=frozenset({HOST}), token=token, tell=(told if told is not None else []).append
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from cases import each
-from confide.serve.correcting import agreement, kappa
+from confide.serve.correcting import annotator_agreement, kappa
 from confide.text.document import Document, Entity
 
 
@@ -34,7 +34,7 @@ def _side(*spans: tuple[str, int, int], id: str = "d", text: str = "one two thre
 def test_agreement_by_type() -> None:
     first = _side(("X", 0, 3), ("Y", 4, 7))
     second = _side(("X", 0, 3), ("Y", 4, 13), ("Z", 14, 18))
-    common, rows = agreement(first, second)
+    common, rows = annotator_agreement(first, second)
     by = {row.type: row for row in rows}
     assert common == 1 and list(by) == ["all", "X", "Y", "Z"]
     assert (by["X"].f1, by["X"].kappa) == (1.0, 1.0)
@@ -47,10 +47,10 @@ def test_agreement_by_type() -> None:
 def test_only_what_both_corrected_counts() -> None:
     first = _side(("X", 0, 3)) | _side(("X", 0, 3), id="other")
     second = _side(("X", 0, 3)) | _side(("X", 0, 3), id="third")
-    common, rows = agreement(first, second)
+    common, rows = annotator_agreement(first, second)
     assert common == 1 and rows[0].first == 1
     changed = _side(("X", 0, 3), text="another text than before")
-    assert agreement(first, changed)[0] == 0
+    assert annotator_agreement(first, changed)[0] == 0
 
 
 def test_a_whole_text_is_compared_with_the_sentences_of_the_other() -> None:
@@ -61,9 +61,9 @@ def test_a_whole_text_is_compared_with_the_sentences_of_the_other() -> None:
         (one,) = _side(("X", *span), id=f"t.s{n}", text=text[at:end]).values()
         parts[one.id] = replace(one, attributes=(("of", "t"), ("at", str(at))))
     for first, second in ((whole, parts), (parts, whole)):
-        common, rows = agreement(first, second)
+        common, rows = annotator_agreement(first, second)
         assert common == 2 and rows[0].f1 == 0.5
     # what one of them said of a sentence before is gone with the whole text
-    common, rows = agreement({**parts, **whole}, parts)
+    common, rows = annotator_agreement({**parts, **whole}, parts)
     assert common == 2 and rows[0].f1 == 0.5
-    assert agreement({**parts, **whole}, whole)[0] == 1
+    assert annotator_agreement({**parts, **whole}, whole)[0] == 1

@@ -28,14 +28,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
 
-from confide.serve.app import Shown, _server, application, hosts_of, listening
-from confide.serve.gate import Limits
+from confide.serve.app import ServedPages, _server, application, hosts_of, listening
+from confide.serve.gate import CallerLimits
 from confide.serve.models import Served
 from confide.text.document import Document
 from serve.served import annotate, other
 
 TOKEN = "t" * 43
-LIMITS = Limits(pad=0.0)
+LIMITS = CallerLimits(pad=0.0)
 FLAGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -64,13 +64,13 @@ def site(tmp_path, demo_run):
         "other": Served("other", "entities", ("DRUG",), other, LIMITS),
     }
     texts = [Document("start", "drug7 was given.\n\nA rash came.")]
-    shown = Shown(own, LIMITS, tmp_path / "kept", texts, tmp_path / "runs")
+    shown = ServedPages(own, LIMITS, tmp_path / "kept", texts, tmp_path / "runs")
     with _served(shown) as address:
         yield address
 
 
 @contextmanager
-def _served(shown: Shown) -> Iterator[str]:
+def _served(shown: ServedPages) -> Iterator[str]:
     """The address of a server that asks for a token."""
     taken = listening("127.0.0.1", 0)
     port = taken.getsockname()[1]
@@ -96,7 +96,7 @@ def agreeing(tmp_path):
     kit = kit_in(tmp_path)
     study = tmp_path / "study.toml"
     study.write_text('name = "study"\nrounds = 12\n')
-    with _served(Shown({}, LIMITS, kit=kit.path, asked=str(study))) as address:
+    with _served(ServedPages({}, LIMITS, kit=kit.path, asked=str(study))) as address:
         yield address, kit
 
 

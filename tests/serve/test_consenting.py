@@ -14,7 +14,7 @@ from confide.flare import sitekit
 from confide.flare.kit import Kit
 from confide.flare.standing import held_of
 from confide.methods import METHODS
-from confide.serve.app import Shown
+from confide.serve.app import ServedPages
 from serve.kits import kit_in
 from serve.served import ORIGIN, QUICK, browser
 
@@ -36,7 +36,7 @@ def study(tmp_path):
 
 
 def _there(kit: Kit, study=None):
-    shown = Shown({}, QUICK, kit=kit.path, asked=None if study is None else str(study))
+    shown = ServedPages({}, QUICK, kit=kit.path, asked=None if study is None else str(study))
     there = browser(shown, token=TOKEN)
     there.headers.update(AS_SITE)
     return there
@@ -138,7 +138,7 @@ def test_without_settings_the_agreements_are_shown(kit: Kit) -> None:
 
 
 def test_a_kit_that_is_none_is_said(tmp_path) -> None:
-    there = browser(Shown({}, QUICK, kit=tmp_path), token=TOKEN)
+    there = browser(ServedPages({}, QUICK, kit=tmp_path), token=TOKEN)
     assert there.get("/consent", headers=AS_SITE).status_code == 500
 
 

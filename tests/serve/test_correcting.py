@@ -13,7 +13,7 @@ import pytest
 
 from cases import each
 from confide.serve import correcting, reading
-from confide.serve.app import Shown, application
+from confide.serve.app import ServedPages, application
 from confide.text.document import Document
 from serve.served import HOST, ORIGIN, QUICK, browser, models
 
@@ -23,7 +23,7 @@ OWN = {"origin": ORIGIN}
 @pytest.fixture
 def there(tmp_path):
     own = {name: model for name, model in models().items() if name != "broken"}
-    shown = Shown(own, QUICK, tmp_path / "kept", [Document("start", "drug7 was given.")])
+    shown = ServedPages(own, QUICK, tmp_path / "kept", [Document("start", "drug7 was given.")])
     there = browser(shown)
     there.headers["origin"] = ORIGIN
     return there
@@ -253,7 +253,7 @@ def test_a_save_waits_for_no_slow_work(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(reading, "documents_in", slow)
     monkeypatch.setattr(correcting, "exported", lambda *given: (slow(), b"", ".txt")[1:])
     own = {"ours": models()["ours"]}
-    shown = Shown(own, QUICK, tmp_path / "kept", [Document("start", "drug7 was given.")])
+    shown = ServedPages(own, QUICK, tmp_path / "kept", [Document("start", "drug7 was given.")])
     app = application(shown, hosts=frozenset({HOST}), tell=print)
     transport = httpx2.ASGITransport(app)
 

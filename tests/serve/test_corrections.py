@@ -16,7 +16,13 @@ import pytest
 from cases import each
 from confide import api
 from confide.errors import DataError, FormatError, GuardError
-from confide.serve.correcting import EXPORTS, Corrections, exported, place_of, settled
+from confide.serve.correcting import (
+    EXPORTS,
+    Corrections,
+    exported,
+    sentence_place,
+    without_replaced,
+)
 from confide.text.document import Document, Entity, Relation
 
 ONE = Document(
@@ -149,21 +155,21 @@ def test_a_sentence_is_saved_with_its_place(tmp_path) -> None:
     kept.save("ann", ONE, of="d", at=17)
     kept.save("ann", Document("e", "Whole."))
     again = Corrections(tmp_path).of("ann")
-    assert place_of(again["d.s1"]) == ("d", 17) and place_of(again["e"]) is None
+    assert sentence_place(again["d.s1"]) == ("d", 17) and sentence_place(again["e"]) is None
 
 
 @each("at", ["", "-1", "x", "1.5", "9" * 5000, "²"])
 def test_a_place_that_is_none_is_none(at: str) -> None:
-    assert place_of(Document("d.s1", "a", attributes=(("of", "d"), ("at", at)))) is None
+    assert sentence_place(Document("d.s1", "a", attributes=(("of", "d"), ("at", at)))) is None
 
 
 def test_a_whole_text_replaces_its_sentences(tmp_path) -> None:
     kept = Corrections(tmp_path)
     kept.save("ann", ONE, of="d", at=0)
     kept.save("ann", Document("f.s1", "Other."), of="f", at=0)
-    assert list(settled(kept.of("ann"))) == ["d.s1", "f.s1"]
+    assert list(without_replaced(kept.of("ann"))) == ["d.s1", "f.s1"]
     kept.save("ann", Document("d", "Rash after drug1. Gone."))
-    assert list(settled(kept.of("ann"))) == ["f.s1", "d"]
+    assert list(without_replaced(kept.of("ann"))) == ["f.s1", "d"]
 
 
 @pytest.mark.parametrize("format", ["jsonl", "brat", "doccano", "pubtator"])

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from cases import each
-from confide.serve.gate import COOKIE, HEADERS, Doors, Gate, Limits, Refused
+from confide.serve.gate import COOKIE, HEADERS, CallerLimits, Doors, Gate, HttpError
 from serve.served import HOST, ORIGIN, browser
 
 TOKEN = "x" * 43
@@ -102,7 +102,7 @@ def test_a_cookie_ends() -> None:
 
 
 def test_a_large_body_is_refused_before_it_is_read() -> None:
-    small = Limits(body=100)
+    small = CallerLimits(body=100)
 
     async def reads(scope, receive, send) -> None:
         while (await receive()).get("more_body"):
@@ -123,7 +123,7 @@ def test_a_slow_body_is_given_up() -> None:
         raise AssertionError("the body should not have come")
 
     start = time.monotonic()
-    assert _through(reads, [], [b"x"] * 100, Limits(slow=0.2), wait=0.05) == 408
+    assert _through(reads, [], [b"x"] * 100, CallerLimits(slow=0.2), wait=0.05) == 408
     assert time.monotonic() - start < 2
 
 
@@ -133,7 +133,7 @@ def test_a_caller_that_takes_nothing_is_given_up() -> None:
         raise AssertionError("it was not taken")
 
     with pytest.raises(TimeoutError):
-        _through(answers, [], [b""], Limits(slow=0.05), stuck=True)
+        _through(answers, [], [b""], CallerLimits(slow=0.05), stuck=True)
 
 
 def test_an_error_tells_no_text() -> None:
@@ -153,17 +153,17 @@ def test_an_error_within_an_answer_tells_no_text() -> None:
         raise ValueError("CANARY")
 
     with pytest.raises(TimeoutError) as error:
-        _through(fails, [], [b""], Limits(), told=told)
+        _through(fails, [], [b""], CallerLimits(), told=told)
     assert error.value.__suppress_context__ and told and "CANARY" not in told[0]
 
 
 def test_a_refusal_within_an_answer_just_ends_it() -> None:
     async def fails(scope, receive, send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
-        raise Refused(503, "busy", "busy")
+        raise HttpError(503, "busy", "busy")
 
     with pytest.raises(TimeoutError):
-        _through(fails, [], [b""], Limits())
+        _through(fails, [], [b""], CallerLimits())
 
 
 def _through(inner, headers, parts, limits, *, wait=0.0, stuck=False, told=None) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from confide.serve.correcting import EVERY, Pool, items_of
+from confide.serve.correcting import EVERY, Pool, sentence_items
 from confide.text.document import Document, Entity, Relation
 from serve.served import annotate, other
 
@@ -41,7 +41,7 @@ def test_every_fifth_sentence_is_one_without_an_entity() -> None:
 
 def test_sentences_have_stable_ids_and_neighbours() -> None:
     text = "drug1 helped.\n\nNo rash.\n\ndrug2 stopped."
-    (first, second, third) = items_of(annotate([Document("d", text)]))
+    (first, second, third) = sentence_items(annotate([Document("d", text)]))
     assert [one.document.id for one in (first, second, third)] == ["d.s1", "d.s2", "d.s3"]
     assert second.document.text == "No rash." and "drug1 helped." in second.before
     assert "drug2 stopped." in second.after and first.before == ""
@@ -50,7 +50,7 @@ def test_sentences_have_stable_ids_and_neighbours() -> None:
 
 def test_an_entity_over_the_end_of_a_sentence_joins_two() -> None:
     document = Document("d", "He took A. B daily.", (Entity("T1", "DRUG", ((8, 12),), 0.5),))
-    (only,) = items_of([document])
+    (only,) = sentence_items([document])
     assert only.document.text == document.text
 
 
@@ -58,15 +58,15 @@ def test_relations_within_a_sentence_stay() -> None:
     places = {"a": (0, 1), "b": (2, 3), "c": (7, 8)}
     marks = tuple(Entity(id, "X", (span,)) for id, span in places.items())
     related = (Relation("R1", "r", "a", "b"), Relation("R2", "r", "a", "c"))
-    first, _ = items_of([Document("d", "A B. \n\nC.", marks, related)])
+    first, _ = sentence_items([Document("d", "A B. \n\nC.", marks, related)])
     assert [one.id for one in first.document.relations] == ["R1"]
 
 
 def test_what_only_another_model_finds_is_offered() -> None:
     texts = [Document("d", "drug1 and drug2.")]
-    (item,) = items_of([other(texts)[0], annotate(texts)[0]])
+    (item,) = sentence_items([other(texts)[0], annotate(texts)[0]])
     assert item.differ and [one.fragments for one in item.others] == [((0, 5),), ((10, 15),)]
-    (item,) = items_of([annotate(texts)[0], annotate(texts)[0]])
+    (item,) = sentence_items([annotate(texts)[0], annotate(texts)[0]])
     assert not item.differ and not item.others
 
 

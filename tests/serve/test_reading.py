@@ -6,8 +6,8 @@ import gzip
 from dataclasses import replace
 
 from cases import each
-from confide.serve.app import Shown
-from confide.serve.gate import Limits
+from confide.serve.app import ServedPages
+from confide.serve.gate import CallerLimits
 from confide.serve.reading import MARKED, stretches
 from confide.text.document import Document, Entity
 from confide.text.segment import Splitting, into_sentences
@@ -65,7 +65,7 @@ NOTE = "Vive en la Avda. Diagonal con drug1. No toma nada."
 def test_rows_are_the_sentences_that_the_first_model_read() -> None:
     spanish = models()["ours"]
     read = replace(spanish, annotate=lambda some: spanish.annotate(into_sentences(some, ES)))
-    shown = Shown({"ours": read}, limits=QUICK)
+    shown = ServedPages({"ours": read}, limits=QUICK)
     body = {"texts": [{"id": "n", "text": NOTE}], "models": ["ours"]}
     (text,) = browser(shown).post("/pages/read", json=body, headers=OWN).json()["texts"]
     assert text["rows"] == [[0, 36], [37, 50]]
@@ -114,20 +114,20 @@ def test_a_hostile_file_is_refused_without_its_words() -> None:
 
 
 def test_a_large_file_is_refused() -> None:
-    small = Limits(body=1000, pad=0)
-    assert _opened(b"x" * 1001, "a.txt", browser(Shown(models(), small))).status_code == 413
+    small = CallerLimits(body=1000, pad=0)
+    assert _opened(b"x" * 1001, "a.txt", browser(ServedPages(models(), small))).status_code == 413
 
 
 def test_the_page_shows_models_escaped() -> None:
     own = models()
     own["ours"].name = '"><script>alert(1)</script>'
-    page = browser(Shown(own, QUICK)).get("/read").text
+    page = browser(ServedPages(own, QUICK)).get("/read").text
     assert "<script>alert" not in page and "&lt;script&gt;" in page
 
 
 def test_as_many_texts_as_the_limit_are_read_and_not_one_more() -> None:
     few = replace(QUICK, texts=2)
-    there = browser(Shown(models(few), few))
+    there = browser(ServedPages(models(few), few))
     for many, status in ((2, 200), (3, 413)):
         asked = {"texts": [{"text": "drug1"}] * many, "models": ["ours"]}
         found = there.post("/pages/read", json=asked, headers={"origin": ORIGIN})

@@ -11,10 +11,9 @@ from threading import Event
 
 from cases import each
 from confide.errors import SettingsError
-from confide.serve.app import Shown
-from confide.serve.gate import Limits, Refused
-from confide.serve.models import Served, named, padded
-from confide.serve.rest import openapi
+from confide.serve.app import ServedPages
+from confide.serve.gate import CallerLimits, HttpError
+from confide.serve.models import Served, model_names, openapi_document, padded_time
 from confide.text.document import Document
 from serve.served import ORIGIN, QUICK, annotate, browser, models
 
@@ -50,7 +49,7 @@ def wanting(documents: Sequence[Document], *, types: Sequence[str] | None = None
 
 
 def test_types_that_are_wanted_reach_the_model_by_rest_and_on_the_page() -> None:
-    there = browser(Shown({"ours": Served("ours", "entities", ("DRUG",), wanting, QUICK)}))
+    there = browser(ServedPages({"ours": Served("ours", "entities", ("DRUG",), wanting, QUICK)}))
     assert (
         there.post("/v1/predict", json={"texts": ["drug9"], "types": ["DRUG"]}).status_code == 200
     )
@@ -113,8 +112,8 @@ def test_a_refusal_never_repeats_the_caller() -> None:
 
 
 def test_sizes_are_limited() -> None:
-    small = Limits(characters=10, texts=2, pad=0)
-    there = browser(Shown(models(small), limits=small))
+    small = CallerLimits(characters=10, texts=2, pad=0)
+    there = browser(ServedPages(models(small), limits=small))
     assert there.post("/v1/predict", json={"texts": ["a" * 10] * 2}).status_code == 200
     assert there.post("/v1/predict", json={"texts": ["a" * 11]}).status_code == 413
     assert there.post("/v1/predict", json={"texts": ["a"] * 3}).status_code == 413
@@ -141,11 +140,11 @@ def test_a_full_queue_is_refused_and_recovers() -> None:
         return annotate(documents)
 
     async def main() -> None:
-        model = Served("slow", "entities", (), waits, Limits(waiting=2, pad=0))
+        model = Served("slow", "entities", (), waits, CallerLimits(waiting=2, pad=0))
         asks = [asyncio.create_task(model.found([Document("1", "drug1")])) for _ in range(3)]
         done, _ = await asyncio.wait(asks, return_when=asyncio.FIRST_COMPLETED)
         (full,) = done
-        assert isinstance(full.exception(), Refused) and full.exception().status == 503
+        assert isinstance(full.exception(), HttpError) and full.exception().status == 503
         held.set()
         await asyncio.gather(*(ask for ask in asks if ask is not full))
         assert model.waiting == 0
@@ -178,7 +177,7 @@ def test_the_time_says_nothing_of_the_words() -> None:
         return annotate(documents)
 
     async def main() -> list[float]:
-        model = Served("uneven", "entities", (), uneven, Limits(pad=0.05))
+        model = Served("uneven", "entities", (), uneven, CallerLimits(pad=0.05))
         times = []
         for text in ("known", "other") * 5:
             start = time.perf_counter()
@@ -192,21 +191,25 @@ def test_the_time_says_nothing_of_the_words() -> None:
 
 
 def test_a_longer_text_has_coarser_times() -> None:
-    assert padded(0.001, pad=0.02, characters=2000) == padded(0.079, pad=0.02, characters=2000)
-    assert padded(0.081, pad=0.02, characters=2000) == 0.16
-    assert padded(0.5, pad=0.0, characters=10) == 0.5
+    assert padded_time(0.001, pad=0.02, characters=2000) == padded_time(
+        0.079, pad=0.02, characters=2000
+    )
+    assert padded_time(0.081, pad=0.02, characters=2000) == 0.16
+    assert padded_time(0.5, pad=0.0, characters=10) == 0.5
 
 
 def test_names_of_models_differ(tmp_path) -> None:
     (tmp_path / "a@b").mkdir()
-    found = named([str(tmp_path / "a@b"), "x/a", "y/a", "x/a@north", "x/ner+y/re", "x/\x1b[2J"])
+    found = model_names(
+        [str(tmp_path / "a@b"), "x/a", "y/a", "x/a@north", "x/ner+y/re", "x/\x1b[2J"]
+    )
     assert list(found) == ["a@b", "a", "a-2", "a@north", "ner+re", "?[2J"]
     assert found["a@b"][1] is None and found["a@north"] == ("x/a", "north")
 
 
 def test_the_openapi_document_describes_what_is_served() -> None:
     found = browser().get("/openapi.json").json()
-    assert found == json.loads(json.dumps(openapi(list(models()), QUICK)))
+    assert found == json.loads(json.dumps(openapi_document(list(models()), QUICK)))
     served = {"/v1/predict", "/v1/models", "/healthz"}
     assert set(found["paths"]) == served
     named_there = set(found["components"]["schemas"])

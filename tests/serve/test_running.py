@@ -23,7 +23,7 @@ from confide.serve import app as running
 from confide.serve.app import (
     FREE,
     Address,
-    Shown,
+    ServedPages,
     application,
     hosts_of,
     is_here,
@@ -31,16 +31,16 @@ from confide.serve.app import (
     listening,
     token_of,
 )
-from confide.serve.gate import Limits
+from confide.serve.gate import CallerLimits
 from serve.served import models
 
 
 def test_an_address_beyond_this_machine_needs_a_token() -> None:
     for host in ("0.0.0.0", "192.0.2.1", "example.org", "::"):
         with pytest.raises(SettingsError, match="--token-file"):
-            listen(Shown(models()), Address(host, 0), say=print)
+            listen(ServedPages(models()), Address(host, 0), say=print)
     with pytest.raises(SettingsError, match="--token-file"):
-        listen(Shown(models()), Address.of("https://notes.example=127.0.0.1:0"), say=print)
+        listen(ServedPages(models()), Address.of("https://notes.example=127.0.0.1:0"), say=print)
 
 
 @each("host", ["127.0.0.1", "127.9.9.9", "::1", "localhost"])
@@ -106,24 +106,24 @@ def test_a_taken_address_is_said() -> None:
 def test_nothing_to_serve_and_other_mistakes(tmp_path) -> None:
     at = Address("127.0.0.1", 0)
     for words, pages, texts in (
-        ((), Shown({}), ()),
-        ((), Shown({}), [tmp_path / "a.txt"]),
-        ((str(tmp_path), str(tmp_path)), Shown({}), ()),
+        ((), ServedPages({}), ()),
+        ((), ServedPages({}), [tmp_path / "a.txt"]),
+        ((str(tmp_path), str(tmp_path)), ServedPages({}), ()),
     ):
         with pytest.raises(SettingsError):
-            running.serve(words, at, pages=pages, texts=texts, say=print)
+            running.run_server(words, at, pages=pages, texts=texts, say=print)
     free = Address("127.0.0.1", 0, FREE)
     with pytest.raises(SettingsError, match="could agree for the site"):
-        running.serve((), free, pages=Shown({}, kit=tmp_path), say=print)
+        running.run_server((), free, pages=ServedPages({}, kit=tmp_path), say=print)
 
 
 def test_a_kit_that_is_none_is_said_at_the_start(tmp_path) -> None:
     at = Address("127.0.0.1", 0)
     with pytest.raises(KitError):
-        running.serve((), at, pages=Shown({}, kit=tmp_path / "none"), say=print)
-    asked = Shown({}, corrections=tmp_path, asked="study.toml")
+        running.run_server((), at, pages=ServedPages({}, kit=tmp_path / "none"), say=print)
+    asked = ServedPages({}, corrections=tmp_path, asked="study.toml")
     with pytest.raises(SettingsError, match="--kit"):
-        running.serve((str(tmp_path),), at, pages=asked, say=print)
+        running.run_server((str(tmp_path),), at, pages=asked, say=print)
 
 
 def _started(monkeypatch, at: Address) -> tuple[TestClient, list[str]]:
@@ -135,7 +135,7 @@ def _started(monkeypatch, at: Address) -> tuple[TestClient, list[str]]:
             sockets[0].close()
 
     monkeypatch.setattr(running, "_server", lambda app, limits: apps.append(app) or Server())
-    listen(Shown(models()), at, say=told.append)
+    listen(ServedPages(models()), at, say=told.append)
     where = told[0].removeprefix("serving at ").partition("/enter")[0].rstrip("/")
     return TestClient(apps[0], base_url=where, follow_redirects=False), told
 
@@ -165,7 +165,7 @@ def test_who_wishes_lets_everyone_on_this_machine_in(monkeypatch) -> None:
 @pytest.mark.parametrize("at", ["0.0.0.0:0", "https://notes.example=127.0.0.1:0"])
 def test_others_never_enter_freely(at: str) -> None:
     with pytest.raises(SettingsError, match="--token-file"):
-        listen(Shown(models()), Address.of(at, FREE), say=print)
+        listen(ServedPages(models()), Address.of(at, FREE), say=print)
 
 
 @pytest.fixture
@@ -178,11 +178,11 @@ def told() -> list[str]:
 def port(told, monkeypatch):
     """A real server in a thread; gives its port."""
     monkeypatch.setattr(running.Patient, "most_seconds", 0.5)
-    limits = Limits(slow=1.0, pad=0.0, connections=20)
+    limits = CallerLimits(slow=1.0, pad=0.0, connections=20)
     taken = listening("127.0.0.1", 0)
     port = taken.getsockname()[1]
     hosts = hosts_of("127.0.0.1", port, ())
-    app = application(Shown(models(limits), limits), hosts=hosts, tell=told.append)
+    app = application(ServedPages(models(limits), limits), hosts=hosts, tell=told.append)
     server = running._server(app, limits)
     thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[taken])))
     thread.start()

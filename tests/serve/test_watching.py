@@ -11,9 +11,9 @@ import time
 import pytest
 
 from confide.errors import GuardError
-from confide.serve.app import Shown
-from confide.serve.gate import Limits, Pages, Refused
-from confide.serve.watching import QUIET, Runs, Watch, _events, routes
+from confide.serve.app import ServedPages
+from confide.serve.gate import CallerLimits, HttpError, Pages
+from confide.serve.watching import QUIET, Runs, RunWatch, watch_routes
 from serve.served import QUICK, browser
 
 
@@ -38,7 +38,7 @@ def test_a_finished_run_and_one_in_progress(runs) -> None:
     assert done.method == "fedavg" and done.sites == ["cardiology", "oncology", "practice"]
     assert len(going.curve("dev")) == len(going.curve("loss")) == 8
     assert going.moved == done.moved and going.moved[0] > 0
-    assert going.left == 0 and done.left is None
+    assert (going.left, done.left) == ("0.0 s", "")
     assert going.rounds_of("oncology") == 8 and going.refused("oncology") == {}
 
 
@@ -78,7 +78,7 @@ def test_a_damaged_run_is_named_and_hides_no_other(runs) -> None:
     (runs / "going/settings.toml").write_text("CANARY")
     seen = {run.name: run.state for run in Runs(runs).all()}
     assert seen == {"done": "unreadable", "going": "unreadable"}
-    there = browser(Shown({}, QUICK, watched=runs))
+    there = browser(ServedPages({}, QUICK, watched=runs))
     for path in ("/watch", "/watch/run?name=done", "/watch/compare?first=done&second=going"):
         page = there.get(path)
         assert page.status_code == 200 and "CANARY" not in page.text, path
@@ -94,12 +94,12 @@ def test_links_and_other_names_are_no_runs(runs, tmp_path) -> None:
     for name in ("../outside", "link", "a b", "", ".", "..", "only-settings", "nowhere"):
         with pytest.raises(GuardError):
             Runs(runs).of(name)
-        there = browser(Shown({}, QUICK, watched=runs))
+        there = browser(ServedPages({}, QUICK, watched=runs))
         assert there.get("/watch/run", params={"name": name}).status_code == 404
 
 
 def test_the_pages(runs) -> None:
-    there = browser(Shown({}, QUICK, watched=runs))
+    there = browser(ServedPages({}, QUICK, watched=runs))
     assert there.get("/").headers["location"] == "/watch"
     overview = there.get("/watch").text
     assert "going" in overview and "running" in overview and "8 of 8" in overview
@@ -114,14 +114,14 @@ def test_names_within_a_run_are_escaped(runs) -> None:
     evil = "<script>alert(1)</script>"
     tree["history"][0]["failed"] = {evil: evil}
     (runs / "done/result.json").write_text(json.dumps(tree))
-    page = browser(Shown({}, QUICK, watched=runs)).get("/watch/run?name=done").text
+    page = browser(ServedPages({}, QUICK, watched=runs)).get("/watch/run?name=done").text
     assert evil not in page and "&lt;script&gt;" in page
 
 
 def test_a_stream_speaks_when_something_changes(runs) -> None:
     async def main() -> list[str]:
-        watch = Watch(Runs(runs), Limits(), every=0.02)
-        stream = _events(watch)
+        watch = RunWatch(Runs(runs), CallerLimits(), every=0.02)
+        stream = watch.events()
         first = await anext(stream)
         shutil.copy(runs / "done/result.json", runs / "going/result.json")
         second = await asyncio.wait_for(anext(stream), 10)
@@ -137,14 +137,14 @@ def test_a_stream_speaks_when_something_changes(runs) -> None:
 
 
 def test_streams_are_limited(runs) -> None:
-    there = browser(Shown({}, Limits(streams=0), watched=runs))
+    there = browser(ServedPages({}, CallerLimits(streams=0), watched=runs))
     assert there.get("/watch/events").status_code == 503
 
 
 def test_a_burst_of_streams_is_limited(runs) -> None:
     """All ask before the first has said a word; a stream that ends makes room."""
-    watch = Watch(Runs(runs), Limits(streams=3), every=0.02)
-    events = next(one for one in routes(watch, Pages(())) if one.path == "/watch/events")
+    watch = RunWatch(Runs(runs), CallerLimits(streams=3), every=0.02)
+    events = next(one for one in watch_routes(watch, Pages(())) if one.path == "/watch/events")
     ask = {"type": "http", "method": "GET", "path": "/watch/events", "headers": [],
            "query_string": b""}  # fmt: skip
 
@@ -158,7 +158,7 @@ def test_a_burst_of_streams_is_limited(runs) -> None:
 
         try:
             await events.handle(ask, receive, send)
-        except Refused as refused:
+        except HttpError as refused:
             said.append(refused.status)
 
     async def main() -> None:

@@ -574,9 +574,9 @@ def serve_command(
         raise SettingsError(
             "the server is not installed", got=str(error.name), fix="pip install 'confide[serve]'"
         ) from error
-    shown = pages.Shown({}, corrections=corrections, kit=kit, asked=asked)
+    shown = pages.ServedPages({}, corrections=corrections, kit=kit, asked=asked)
     where = pages.Address.of(at, token_file)
-    pages.serve(runs or (), where, pages=shown, key=key, texts=texts or (), say=screen.say)
+    pages.run_server(runs or (), where, pages=shown, key=key, texts=texts or (), say=screen.say)
 
 
 @command(app, "home")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
@@ -434,24 +434,12 @@ def _cut(document: Document, sentences: Sequence[Sentence]) -> list[Document]:
         Document(
             f"{document.id}#{number}",
             document.text[sentence.start : sentence.end],
-            tuple(_shifted(entity, -sentence.start) for entity in inside),
-            sentences=(_shifted_sentence(sentence),),
+            tuple(entity.shifted(-sentence.start) for entity in inside),
+            sentences=(sentence.shifted(-sentence.start),),
             source=document.source,
         )
         for number, (sentence, inside) in enumerate(zip(sentences, entities, strict=True), 1)
     ]
-
-
-def _shifted(entity: Entity, by: int) -> Entity:
-    return replace(
-        entity, fragments=tuple((start + by, end + by) for start, end in entity.fragments)
-    )
-
-
-def _shifted_sentence(sentence: Sentence) -> Sentence:
-    by = sentence.start
-    tokens = tuple((start - by, end - by) for start, end in sentence.tokens)
-    return Sentence(0, sentence.end - by, tokens)
 
 
 # --- Confusion

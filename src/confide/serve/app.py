@@ -23,11 +23,12 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from confide.errors import SettingsError, os_errors_as, printable
 from confide.files import for_the_owner, text_of
 from confide.runs.loading import release_task
-from confide.serve import correcting, reading, rest, watching
-from confide.serve.correcting import Corrections, Pool
-from confide.serve.gate import USUAL, Doors, Gate, Limits, Pages, doors_routes
-from confide.serve.models import Served, serve_models
-from confide.serve.watching import Runs
+from confide.serve import gate
+from confide.serve.correcting import Corrections, Pool, Workplace, correct_routes
+from confide.serve.gate import USUAL, CallerLimits, Gate
+from confide.serve.models import Served, rest_routes, serve_models
+from confide.serve.reading import read_routes
+from confide.serve.watching import Runs, RunWatch, watch_routes
 from confide.text.document import Document
 from confide.text.formats import read
 
@@ -35,7 +36,7 @@ STATIC = Path(__file__).with_name("static")
 
 
 @dataclass(frozen=True)
-class Shown:
+class ServedPages:
     """The parts of the server's pages; None leaves a page out.
 
     `corrections` is the folder that corrections go to, and `texts` are to be corrected; `watched`
@@ -44,7 +45,7 @@ class Shown:
     """
 
     models: Mapping[str, Served]
-    limits: Limits = USUAL
+    limits: CallerLimits = USUAL
     corrections: Path | None = None
     texts: Sequence[Document] = ()
     watched: Path | None = None
@@ -53,7 +54,7 @@ class Shown:
 
 
 def application(
-    shown: Shown,
+    shown: ServedPages,
     *,
     hosts: frozenset[str],
     token: str | None = None,
@@ -69,7 +70,8 @@ def application(
         tell: called with one line about an error of our own.
         secure: whether browsers reach the address over https.
     """
-    doors = Doors(token, lasts=shown.limits.session)
+    limits = shown.limits
+    doors = gate.Doors(token, lasts=limits.session)
     served: dict[str, object] = {
         "read": shown.models,
         "correct": shown.corrections,
@@ -77,41 +79,33 @@ def application(
         "consent": shown.kit,
         "api": shown.models,
     }
-    pages = Pages(tuple(name for name, there in served.items() if there))
-    routes: list[BaseRoute] = [
-        *doors_routes(pages, doors, lasts=shown.limits.session, secure=secure),
-        *rest.routes(shown.models, shown.limits, pages, locked=doors.locked),
-        *_pages(shown, pages),
-        Mount("/static", StaticFiles(directory=STATIC)),
-    ]
-    return Gate(
-        Router(routes), hosts=hosts, doors=doors, limits=shown.limits, tell=tell, secure=secure
-    )
-
-
-def _pages(shown: Shown, pages: Pages) -> list[Route]:
-    """The pages of what is served, and a way from / to the first."""
-    found: list[Route] = []
+    pages = gate.Pages([name for name, there in served.items() if there])
+    routes: list[BaseRoute] = []
     if shown.models:
-        found += reading.routes(shown.models, shown.limits, pages)
+        routes += read_routes(shown.models, limits, pages)
     if shown.corrections is not None:
-        desk = correcting.Desk(
-            shown.models, Pool(shown.limits.pool), Corrections(shown.corrections), shown.limits
-        )
-        desk.add_now(shown.texts)
-        found += correcting.routes(desk, pages)
+        place = Workplace(shown.models, Pool(limits.pool), Corrections(shown.corrections), limits)
+        place.add_now(shown.texts)
+        routes += correct_routes(place, pages)
     if shown.watched is not None:
-        found += watching.routes(watching.Watch(Runs(shown.watched), shown.limits), pages)
+        routes += watch_routes(RunWatch(Runs(shown.watched), limits), pages)
     if shown.kit is not None:
         from confide.serve import consenting  # real sites, which nobody else waits for
 
-        found += consenting.routes(consenting.Table(shown.kit, shown.asked), pages)
-    first = next((route.path for route in found if route.path.count("/") == 1), "/healthz")
+        page = consenting.ConsentPage(shown.kit, shown.asked)
+        routes += consenting.consent_routes(page, pages)
+    first = next((f"/{name}" for name, there in served.items() if there), "/healthz")
 
     async def home(ask: Request) -> Response:
         return RedirectResponse(first, 303)
 
-    return [*found, Route("/", home)]
+    routes += [
+        Route("/", home),
+        *gate.enter_routes(pages, doors, lasts=limits.session, secure=secure),
+        *rest_routes(shown.models, limits, pages, locked=doors.locked),
+        Mount("/static", StaticFiles(directory=STATIC)),
+    ]
+    return Gate(Router(routes), hosts=hosts, doors=doors, limits=limits, tell=tell, secure=secure)
 
 
 # --- Listening
@@ -283,7 +277,7 @@ def listening(host: str, port: int) -> socket.socket:
     return found
 
 
-def listen(shown: Shown, at: Address, *, say: Callable[[str], None]) -> None:
+def listen(shown: ServedPages, at: Address, *, say: Callable[[str], None]) -> None:
     """Serve until stopped.
 
     Raises SettingsError: an address beyond this machine without a token, or one that is taken.
@@ -301,7 +295,7 @@ def listen(shown: Shown, at: Address, *, say: Callable[[str], None]) -> None:
     _server(app, shown.limits).run(sockets=[taken])
 
 
-def _server(app: Any, limits: Limits) -> uvicorn.Server:
+def _server(app: Any, limits: CallerLimits) -> uvicorn.Server:
     for name in ("uvicorn.error", "uvicorn.access"):
         logging.getLogger(name).disabled = True  # a traceback of theirs could hold text
     config = uvicorn.Config(
@@ -322,11 +316,11 @@ def _server(app: Any, limits: Limits) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-def serve(
+def run_server(
     runs: Sequence[str],
     at: Address,
     *,
-    pages: Shown,
+    pages: ServedPages,
     key: Path | None = None,
     texts: Sequence[Path] = (),
     say: Callable[[str], None],
@@ -350,7 +344,12 @@ def serve(
             "whoever reaches this address could agree for the site",
             fix="leave out --token-file none: only who has the printed address may enter",
         )
-    _check_kit(pages)
+    if pages.kit is None and pages.asked is not None:
+        raise SettingsError("--for is for the page of a site", fix="add --kit DIR")
+    if pages.kit is not None:
+        from confide.serve import consenting  # real sites, which nobody else waits for
+
+        consenting.ConsentPage(pages.kit, pages.asked).methods()  # or the page could show nothing
     if texts and pages.corrections is None:
         raise SettingsError("nobody said where corrections go", fix="add --corrections DIR")
     named = [run for run in runs if run not in folders]
@@ -358,17 +357,6 @@ def serve(
     documents = [one for path in texts for one in read(path).documents]
     watched = Path(folders[0]).expanduser() if folders else None
     listen(replace(pages, models=models, texts=documents, watched=watched), at, say=say)
-
-
-def _check_kit(pages: Shown) -> None:
-    """Raise SettingsError or KitError if the page Agree could show nothing."""
-    if pages.kit is None:
-        if pages.asked is not None:
-            raise SettingsError("--for is for the page of a site", fix="add --kit DIR")
-        return
-    from confide.serve import consenting  # real sites, which nobody else waits for
-
-    consenting.Table(pages.kit, pages.asked).methods()
 
 
 def _holds_runs(path: Path) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -26,7 +26,7 @@ from confide.flare.joining import run_steps
 from confide.flare.kit import Kit, open_kit
 from confide.flare.sitekit import Consent
 from confide.methods import METHODS
-from confide.serve.gate import Pages, Refused, form_of
+from confide.serve.gate import HttpError, Pages, read_form
 from confide.settings import Settings
 from confide.settings.sitefile import BOUNDS
 
@@ -35,7 +35,7 @@ BOUND, STEP = "bound.", "step."
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
+class BoundField:
     """A bound as a field of a form: its line, the kind of input, and what stands in it."""
 
     line: Line
@@ -44,24 +44,16 @@ class Field:
 
 
 @dataclass(frozen=True, slots=True)
-class Offer:
+class MethodForm:
     """A method on the page: what it sends and asks, as fields and steps to be ticked."""
 
     found: Consent
-    fields: tuple[Field, ...]
+    fields: tuple[BoundField, ...]
     steps: tuple[tuple[str, bool], ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Slip:
-    """A form that was sent and not agreed to, and why."""
-
-    form: Mapping[str, str]
-    why: str
-
-
 @dataclass
-class Table:
+class ConsentPage:
     """A site's kit, and the settings that a lead asks to run with, if there are any."""
 
     kit: Path
@@ -87,7 +79,7 @@ class Table:
         """
         method, act = form.get("method", ""), form.get("act", "")
         before = self.found(method)
-        if digest(before) != form.get("shown", ""):
+        if consent_digest(before) != form.get("shown", ""):
             return False
         if act == "agree":
             sitekit.agree(
@@ -100,7 +92,7 @@ class Table:
         elif act == "withdraw":
             sitekit.withdraw(self.opened(), method)
         else:
-            raise Refused(422, "act", "agree, or withdraw")
+            raise HttpError(422, "act", "agree, or withdraw")
         return True
 
     def methods(self, other: str = "") -> list[str]:
@@ -115,7 +107,7 @@ class Table:
         return asked if asked is not None and asked.trained_by == method else None
 
 
-def digest(found: Consent) -> str:
+def consent_digest(found: Consent) -> str:
     """A digest of all that a page shows of a method."""
     return hashlib.sha256(repr(found).encode()).hexdigest()
 
@@ -146,17 +138,17 @@ def steps_in(form: Mapping[str, str], method: str) -> list[str]:
     return [] if ticked == known else ticked
 
 
-def offered(found: Consent, sent: Mapping[str, str]) -> Offer:
+def method_form(found: Consent, sent: Mapping[str, str]) -> MethodForm:
     """A method as the page shows it, or as it was filled in if the form `sent` is about it."""
     if sent.get("method") != found.method:
         sent = {}
     fields = [
-        Field(line, _kind(line.asked), sent.get(BOUND + line.name, _value(line.asked)))
+        BoundField(line, _kind(line.asked), sent.get(BOUND + line.name, _value(line.asked)))
         for line in found.lines
     ]
     known = [step.name for step in run_steps(found.method)]
     ticked = [name for name in known if STEP + name in sent] if sent else found.steps or known
-    return Offer(found, tuple(fields), tuple((name, name in ticked) for name in known))
+    return MethodForm(found, tuple(fields), tuple((name, name in ticked) for name in known))
 
 
 def _kind(value: object) -> str:
@@ -176,53 +168,54 @@ def _value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def routes(table: Table, pages: Pages) -> list[Route]:
+def consent_routes(place: ConsentPage, pages: Pages) -> list[Route]:
     """The routes of the page."""
 
     async def show(ask: Request) -> Response:
         other, changed = ask.query_params.get("method", ""), "changed" in ask.query_params
-        return await asyncio.to_thread(_shown, table, pages, changed=changed, other=other)
+        return await asyncio.to_thread(_page, place, pages, {}, other=other, changed=changed)
 
     async def answer(ask: Request) -> Response:
-        form = await form_of(ask)
-        async with table.one_by_one:
+        form = await read_form(ask)
+        async with place.one_by_one:
             try:
-                same = await asyncio.to_thread(table.answer, form)
+                same = await asyncio.to_thread(place.answer, form)
             except ConfideError as error:
-                slip = Slip(form, printable(error, 400))
-                return await asyncio.to_thread(_shown, table, pages, slip=slip)
+                wrong, other = printable(error, 400), form.get("method", "")
+                return await asyncio.to_thread(_page, place, pages, form, other=other, wrong=wrong)
         return RedirectResponse("/consent" if same else "/consent?changed=1", 303)
 
     return [Route("/consent", show), Route("/consent", answer, methods=["POST"])]
 
 
-def _shown(
-    table: Table, pages: Pages, *, changed: bool = False, other: str = "", slip: Slip | None = None
+def _page(
+    place: ConsentPage,
+    pages: Pages,
+    sent: Mapping[str, str],
+    *,
+    other: str = "",
+    changed: bool = False,
+    wrong: str | None = None,
 ) -> Response:
-    sent = {} if slip is None else slip.form
+    """The page; with the form that was `sent` and what is `wrong` with it."""
     try:
-        kit = table.opened()
-        asked = table.settings()
-        found = [table.found(one) for one in table.methods(other or sent.get("method", ""))]
-        held = {one.method: one for one in standing.standings(kit)}
+        kit = place.opened()
+        asked = place.settings()
+        found = [place.found(one) for one in place.methods(other)]
+        agreed = {one.method: one for one in standing.standings(kit)}
         guards = standing.guards(kit)
     except ConfideError as error:
         return pages.page("wrong", title="Agree", status=500, why=printable(error.what, 300))
     return pages.page(
         "consent",
         title="Agree",
-        status=200 if slip is None else 422,
+        status=200 if wrong is None else 422,
         site=kit.name,
         asked=None if asked is None else asked.trained_by,
         changed=changed,
-        wrong=None if slip is None else slip.why,
-        found=[(offered(one, sent), digest(one)) for one in found],
-        held=held,
+        wrong=wrong,
+        found=[(method_form(one, sent), consent_digest(one)) for one in found],
+        held=agreed,
         guards=guards,
-        methods=_names(found),
+        methods=sorted(METHODS.keys() - {one.method for one in found}),
     )
-
-
-def _names(found: Sequence[Consent]) -> list[str]:
-    """The methods that are not on the page yet."""
-    return sorted(METHODS.keys() - {one.method for one in found})

@@ -13,46 +13,32 @@ import fcntl
 import hashlib
 import json
 import os
+import shutil
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
-from itertools import chain, combinations
+from itertools import chain, combinations, islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, TypeVar
-from zipfile import ZIP_DEFLATED, ZipFile
+from typing import Annotated
 
 from pydantic import Field
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from confide.errors import ConfideError, DataError, os_errors_as
-from confide.files import Tree, inside, is_regular, private_folder
+from confide.errors import ConfideError, DataError, GuardError, os_errors_as
+from confide.files import Tree, inside, is_regular, plain_name, private_folder
 from confide.scoring import count_entities, scores
-from confide.serve.gate import (
-    Given,
-    GivenText,
-    Id,
-    Language,
-    Limits,
-    Pages,
-    Place,
-    Refused,
-    Type,
-    body_of,
-    cut,
-    document_of,
-    plain,
-)
-from confide.serve.models import Served
+from confide.serve import gate
+from confide.serve.gate import CallerLimits, HttpError, Pages
+from confide.serve.models import Served, answer_of
 from confide.serve.reading import stretches
-from confide.serve.rest import answered
-from confide.text.document import Document, Entity, Relation, Sentence, pack_spans
+from confide.text.document import Document, Entity, Relation, Span
 from confide.text.formats import FORMATS, read, write
 from confide.text.formats.jsonl import document_record
 from confide.text.segment import tokenise
@@ -150,18 +136,17 @@ class Corrections:
         return held
 
 
-def place_of(document: Document) -> tuple[str, int] | None:
+def sentence_place(document: Document) -> tuple[str, int] | None:
     """The id of the text that a corrected sentence is of, and where it begins; None if whole."""
     held = dict(document.attributes)
     of, at = held.get(OF, ""), held.get(AT, "")
     return (of, int(at)) if of and at.isdecimal() and len(at) < 13 else None
 
 
-def settled(own: Mapping[str, Document]) -> dict[str, Document]:
+def without_replaced(own: Mapping[str, Document]) -> dict[str, Document]:
     """Corrections without the sentences of texts that were corrected as a whole too."""
-    return {
-        id: one for id, one in own.items() if not ((place := place_of(one)) and place[0] in own)
-    }
+    places = {id: sentence_place(one) for id, one in own.items()}
+    return {id: one for id, one in own.items() if not ((at := places[id]) and at[0] in own)}
 
 
 def _mark(path: Path) -> Mark:
@@ -222,11 +207,7 @@ def exported(documents: Sequence[Document], format: str) -> tuple[bytes, str]:
         write(documents, path, format)
         if not path.is_dir():
             return path.read_bytes(), suffix or ".txt"
-        packed = Path(folder) / "corrections.zip"
-        with ZipFile(packed, "w", ZIP_DEFLATED) as archive:
-            for file in sorted(path.rglob("*")):
-                archive.write(file, file.relative_to(path))
-        return packed.read_bytes(), ".zip"
+        return Path(shutil.make_archive(str(path) + "-zip", "zip", path)).read_bytes(), ".zip"
 
 
 # --- The queue of sentences
@@ -287,14 +268,14 @@ class Pool:
         """
         before = len(self.sentences)
         for versions in zip(*sides, strict=True):
-            items = list(items_of(versions))
+            items = list(sentence_items(versions))
             for item in items:
                 if len(self.sentences) < self._most:
                     self.sentences.setdefault(item.document.id, item)
             if items and items[-1].document.id in self.sentences:
-                self.texts.setdefault(versions[0].id, whole_of(versions))
-        self._order = list(ordered(self.sentences))
-        self._order_of_texts = list(ordered(self.texts))
+                self.texts.setdefault(versions[0].id, whole_item(versions))
+        self._order = list(by_usefulness(self.sentences))
+        self._order_of_texts = list(by_usefulness(self.texts))
         return len(self.sentences) - before
 
     def all(self, *, whole: bool) -> Mapping[str, Item]:
@@ -320,26 +301,21 @@ class Pool:
         return sum(id in done or item.of in done for id, item in items.items())
 
 
-def ordered(items: Mapping[str, Item]) -> Iterator[str]:
+def by_usefulness(items: Mapping[str, Item]) -> Iterator[str]:
     """Ids in the order of use: doubtful ones, and every fifth one without an entity."""
-    some = {id for id, item in items.items() if item.differ or item.sure is not None}
-    ranks = sorted((not items[id].differ, items[id].sure or 0.0, id) for id in some)
-    doubtful = iter([id for _, _, id in ranks])
+    doubtful = [
+        (not item.differ, item.sure or 0.0, id)
+        for id, item in items.items()
+        if item.differ or item.sure is not None
+    ]
+    some = {id for _, _, id in doubtful}
+    first = iter([id for _, _, id in sorted(doubtful)])
     empty = iter([id for id in items if id not in some])
     for _ in range(len(items)):
-        for _ in range(EVERY - 1):
-            yield from _one(doubtful)
-        yield from _one(empty)
-    yield from chain(doubtful, empty)
+        yield from chain(islice(first, EVERY - 1), islice(empty, 1))
 
 
-def _one(ids: Iterator[str]) -> Iterator[str]:
-    for id in ids:
-        yield id
-        return
-
-
-def items_of(versions: Sequence[Document]) -> Iterator[Item]:
+def sentence_items(versions: Sequence[Document]) -> Iterator[Item]:
     """The sentences of one text, as the models annotated it."""
     first = versions[0]
     rows = stretches(versions)
@@ -351,7 +327,7 @@ def items_of(versions: Sequence[Document]) -> Iterator[Item]:
         yield replace(_item(pieces), before=before, after=after, of=first.id, at=start)
 
 
-def whole_of(versions: Sequence[Document]) -> Item:
+def whole_item(versions: Sequence[Document]) -> Item:
     """A whole text, as the models annotated it."""
     first = versions[0]
     return _item([part_of(one, (0, len(first.text)), id=first.id) for one in versions])
@@ -359,57 +335,39 @@ def whole_of(versions: Sequence[Document]) -> Item:
 
 def _item(pieces: Sequence[Document]) -> Item:
     sure = [one.confidence for one in pieces[0].entities if one.confidence is not None]
+    marks = [frozenset((one.type, one.fragments) for one in piece.entities) for piece in pieces]
+    others: dict[tuple[str, tuple[Span, ...]], Entity] = {}
+    for one in chain.from_iterable(piece.entities for piece in pieces[1:]):
+        if (one.type, one.fragments) not in marks[0]:
+            others.setdefault((one.type, one.fragments), one)
+    first = len(marks[0]) + 1
     return Item(
-        pieces[0],
-        "",
-        "",
-        min(sure, default=None),
-        len({_keys(piece.entities) for piece in pieces}) > 1,
-        tuple(_only_others(pieces)),
+        document=pieces[0],
+        before="",
+        after="",
+        sure=min(sure, default=None),
+        differ=len(set(marks)) > 1,
+        others=tuple(replace(one, id=f"O{n}") for n, one in enumerate(others.values(), first)),
     )
-
-
-def _only_others(pieces: Sequence[Document]) -> Iterator[Entity]:
-    """Iterate over entities that the first version lacks and another has, each once."""
-    seen = _keys(pieces[0].entities)
-    for entity in chain.from_iterable(piece.entities for piece in pieces[1:]):
-        key = (entity.type, entity.fragments)
-        if key not in seen:
-            seen |= {key}
-            yield replace(entity, id=f"O{len(seen)}")
 
 
 def part_of(document: Document, span: tuple[int, int], *, id: str) -> Document:
     """A stretch of a document as one of its own, with the annotations that lie in it."""
     start, end = span
     inner = [one for one in document.entities if start <= one.start and one.end <= end]
-    ids = {one.id for one in inner}
     return Document(
         id,
         document.text[start:end],
-        tuple(moved(one, -start) for one in inner),
-        tuple(_inner(document.relations, ids)),
-        tuple(_shifted(one, -start) for one in document.sentences if start <= one.start < end),
+        tuple(one.shifted(-start) for one in inner),
+        tuple(_between(inner, document.relations)),
+        tuple(one.shifted(-start) for one in document.sentences if start <= one.start < end),
     )
 
 
-def _shifted(sentence: Sentence, by: int) -> Sentence:
-    """A sentence, `by` characters further on."""
-    tokens = pack_spans((s + by, e + by) for s, e in sentence.tokens)
-    return Sentence(sentence.start + by, sentence.end + by, tokens)
-
-
-def moved(entity: Entity, by: int) -> Entity:
-    """An entity, `by` characters further on."""
-    return replace(entity, fragments=tuple((s + by, e + by) for s, e in entity.fragments))
-
-
-def _inner(relations: Iterable[Relation], ids: Collection[str]) -> Iterator[Relation]:
-    return (one for one in relations if one.head in ids and one.tail in ids)
-
-
-def _keys(entities: Iterable[Entity]) -> frozenset[tuple[str, tuple[tuple[int, int], ...]]]:
-    return frozenset((one.type, one.fragments) for one in entities)
+def _between(entities: Iterable[Entity], relations: Iterable[Relation]) -> Iterator[Relation]:
+    """The relations both of whose ends are among the entities."""
+    ids = {one.id for one in entities}
+    return (one for one in relations if {one.head, one.tail} <= ids)
 
 
 # --- Agreement of two annotators
@@ -432,29 +390,41 @@ class TypeAgreement:
     second: int
 
 
-def agreement(
+def annotator_agreement(
     first: Mapping[str, Document], second: Mapping[str, Document]
 ) -> tuple[int, list[TypeAgreement]]:
     """Count the texts that both corrected, and score their agreement: over all types, then by type.
 
     A text that one of them corrected as a whole is cut into the sentences of the other.
     """
-    first, second = settled(first), settled(second)
-    mine, its = dict(_cut(first, second)), dict(_cut(second, first))
-    first, second = {**first, **mine}, {**second, **its}
-    common = sorted(first.keys() & second.keys())
-    both = [
-        (first[id], second[id]) for id in common if first[id].text == second[id].text
-    ]  # fmt: skip
-    ones, others = [one for one, _ in both], [other for _, other in both]
+    first, second = without_replaced(first), without_replaced(second)
+    own, other = dict(_cut(first, second)), dict(_cut(second, first))
+    first, second = {**first, **own}, {**second, **other}
+    common = sorted(id for id in first.keys() & second.keys() if first[id].text == second[id].text)
+    ones, others = [first[id] for id in common], [second[id] for id in common]
     found = scores(count_entities(ones, others))
-    types = sorted(found["strict"]["types"])
-    marks = [_marks(one, other) for one, other in both]
-    rows = [_row("all", found["strict"], found["relaxed"], _pairs(marks, None))]
-    for type in types:
-        strict, relaxed = found["strict"]["types"][type], found["relaxed"]["types"][type]
-        rows.append(_row(type, strict, relaxed, _pairs(marks, type)))
-    return len(both), rows
+    labels = [  # of every token, by both
+        (_types_in(one, *span), _types_in(other, *span))
+        for one, other in zip(ones, others, strict=True)
+        for span in tokenise(one.text)
+    ]
+    pairs = {"all": [(" ".join(sorted(a)), " ".join(sorted(b))) for a, b in labels]}
+    strict, relaxed = (
+        {"all": found[kind], **found[kind]["types"]} for kind in ("strict", "relaxed")
+    )
+    for type in sorted(found["strict"]["types"]):
+        pairs[type] = [(str(type in a), str(type in b)) for a, b in labels]
+    return len(common), [
+        TypeAgreement(
+            type,
+            strict[type]["f1"],
+            relaxed[type]["f1"],
+            kappa(both),
+            round(strict[type]["support"]),
+            round(strict[type]["predicted"]),
+        )
+        for type, both in pairs.items()
+    ]
 
 
 def _cut(
@@ -462,29 +432,18 @@ def _cut(
 ) -> Iterator[tuple[str, Document]]:
     """Pieces of one's whole texts, where the other corrected sentences of them."""
     for id, piece in other.items():
-        place = place_of(piece)
+        place = sentence_place(piece)
         if place is not None and place[0] in own:
             of, at = place
             yield id, part_of(own[of], (at, at + len(piece.text)), id=id)
 
 
-Marks = list[tuple[frozenset[str], frozenset[str]]]
-"""For every token of a text, the types that each annotator gave it."""
-
-
-def _row(
-    type: str,
-    strict: Mapping[str, float],
-    relaxed: Mapping[str, float],
-    pairs: Sequence[tuple[str, str]],
-) -> TypeAgreement:
-    return TypeAgreement(
-        type,
-        strict["f1"],
-        relaxed["f1"],
-        kappa(pairs),
-        round(strict["support"]),
-        round(strict["predicted"]),
+def _types_in(document: Document, start: int, end: int) -> frozenset[str]:
+    """The types of the entities that cover a token."""
+    return frozenset(
+        entity.type
+        for entity in document.entities
+        if any(first < end and start < last for first, last in entity.fragments)
     )
 
 
@@ -508,84 +467,58 @@ def kappa(pairs: Sequence[tuple[str, str]]) -> float | None:
     return None if chance == 1 else (same - chance) / (1 - chance)
 
 
-def _marks(one: Document, other: Document) -> Marks:
-    return [
-        (_types(one, start, end), _types(other, start, end)) for start, end in tokenise(one.text)
-    ]
+# --- The page
 
 
-def _types(document: Document, start: int, end: int) -> frozenset[str]:
-    return frozenset(
-        entity.type
-        for entity in document.entities
-        if any(first < end and start < last for first, last in entity.fragments)
-    )
-
-
-def _pairs(marks: Sequence[Marks], type: str | None) -> list[tuple[str, str]]:
-    """Both labels of every token: all its types, or whether it has the one `type`."""
-    return [
-        (_label(one, type), _label(other, type)) for text in marks for one, other in text
-    ]  # fmt: skip
-
-
-def _label(types: frozenset[str], type: str | None) -> str:
-    return " ".join(sorted(types)) if type is None else str(type in types)
-
-
-AN_ANNOTATOR = "an annotator"
-T = TypeVar("T")
-
-
-class Adds(Given):
+class AddAsk(gate.Body):
     """The body of POST /pages/pool."""
 
-    texts: list[GivenText]
-    language: Language = None
+    texts: list[gate.GivenText]
+    language: gate.Language = None
 
 
-class Asks(Given):
+class NextAsk(gate.Body):
     """The body of POST /pages/next: `skip` are ids not to show now, `id` one to show again.
 
     `whole`: a whole text, not a sentence.
     """
 
-    annotator: Id
+    annotator: gate.Id
     whole: bool = False
-    skip: Annotated[tuple[Id, ...], Field(max_length=20_000, strict=False)] = ()
-    id: Id | None = None
+    skip: Annotated[tuple[gate.Id, ...], Field(max_length=20_000, strict=False)] = ()
+    id: gate.Id | None = None
 
 
-class Marked(Given):
+class CorrectedEntity(gate.Body):
     """An entity as an annotator leaves it."""
 
-    id: Id
-    type: Type
+    id: gate.Id
+    type: gate.Type
     fragments: Annotated[
-        list[Annotated[list[Place], Field(min_length=2, max_length=2)]],
+        list[Annotated[list[gate.Place], Field(min_length=2, max_length=2)]],
         Field(min_length=1, max_length=100),
     ]
 
 
-class Linked(Given):
+class CorrectedRelation(gate.Body):
     """A relation as an annotator leaves it."""
 
-    type: Type
-    head: Id
-    tail: Id
+    type: gate.Type
+    head: gate.Id
+    tail: gate.Id
 
 
-class Saves(Given):
+class SaveAsk(gate.Body):
     """The body of POST /pages/save."""
 
-    annotator: Id
-    id: Id
-    entities: Annotated[list[Marked], Field(max_length=5000)]
-    relations: Annotated[tuple[Linked, ...], Field(max_length=5000, strict=False)] = ()
+    annotator: gate.Id
+    id: gate.Id
+    entities: Annotated[list[CorrectedEntity], Field(max_length=5000)]
+    relations: Annotated[tuple[CorrectedRelation, ...], Field(max_length=5000, strict=False)] = ()
 
 
 @dataclass(frozen=True)
-class Desk:
+class Workplace:
     """The annotators' workplace. Corrections have a thread of their own: a save waits for nothing.
 
     Exports, which may take long, are written one by one.
@@ -594,119 +527,154 @@ class Desk:
     models: Mapping[str, Served]
     pool: Pool
     corrections: Corrections
-    limits: Limits
+    limits: CallerLimits
     thread: ThreadPoolExecutor = field(
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="corrections")
     )
     one_by_one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    async def kept(self, work: Callable[[], T]) -> T:
-        """Run `work`, which reads or writes corrections, and return its result."""
-        return await asyncio.get_running_loop().run_in_executor(self.thread, work)
-
     async def add(self, texts: Sequence[Document]) -> int:
         """Let every model annotate the texts, and pool their sentences; how many are new."""
-        own = [replace(text, id=_id(text)) for text in texts]
-        if not self.models:
-            return self.pool.add([own])
+        own = [_with_digest(text) for text in texts]
         sides = await asyncio.gather(*(model.found(own) for model in self.models.values()))
-        return self.pool.add(sides)
+        return self.pool.add(sides or [own])
 
     def add_now(self, texts: Sequence[Document]) -> None:
         """Add texts before anything is served; texts that are too long are left out."""
-        own = [replace(text, id=_id(text)) for text in texts]
-        own = [text for text in own if len(text.text) <= self.limits.characters]
-        sides = [model.annotate(own) for model in self.models.values()] or [own]
-        self.pool.add(sides)
+        own = [_with_digest(text) for text in texts if len(text.text) <= self.limits.characters]
+        self.pool.add([model.annotate(own) for model in self.models.values()] or [own])
+
+    async def annotators(self) -> list[str]:
+        """Who has corrected something."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self.thread, self.corrections.annotators)
+
+    async def corrected_by(self, annotator: str | None) -> dict[str, Document]:
+        """An annotator's corrections by id. Raises HttpError."""
+        try:
+            name = plain_name(annotator, "an annotator")
+        except GuardError:
+            what = "this is not the name of an annotator: letters, digits, '.', '_' and '-'"
+            raise HttpError(422, "name", what) from None
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self.thread, self.corrections.of, name)
+        except ConfideError:
+            what = "this annotator's file is damaged; `confide data check` says where"
+            raise HttpError(500, "damaged", what) from None
+
+    async def save(self, annotator: str, document: Document, item: Item) -> int:
+        """Keep a correction; how many the annotator has now. Raises HttpError."""
+        work = partial(self.corrections.save, annotator, document, of=item.of, at=item.at)
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self.thread, work)
+        except ConfideError:
+            what = "the correction could not be written: NOT saved"
+            raise HttpError(507, "not-saved", what) from None
+
+    def item(self, id: str) -> Item:
+        """The sentence or whole text of that id. Raises HttpError."""
+        if (item := self.pool.found(id)) is None:
+            raise HttpError(404, "no-sentence", "there is no such sentence here")
+        return item
 
     def types(self) -> list[str]:
         """The types that the models find."""
         return sorted({type for model in self.models.values() for type in model.types})
 
 
-def routes(desk: Desk, pages: Pages) -> list[Route]:
+def _with_digest(text: Document) -> Document:
+    """A text whose id is the same for the same text, whoever adds it and when."""
+    digest = hashlib.sha256(text.text.encode()).hexdigest()[:10]
+    return replace(text, id=f"{text.id[:150]}-{digest}")
+
+
+def correct_routes(place: Workplace, pages: Pages) -> list[Route]:
     """The routes of the page."""
 
     async def show(ask: Request) -> Response:
-        return await _show(desk, pages)
+        names = await place.annotators()
+        held = {name: await place.corrected_by(name) for name in names}
+        pairs = [
+            (one, other, *annotator_agreement(held[one], held[other]))
+            for one, other in combinations(names, 2)
+        ]
+        return pages.page(
+            "correct",
+            title="Correct",
+            types=place.types(),
+            counts={name: len(own) for name, own in held.items()},
+            pairs=[pair for pair in pairs if pair[2]],
+            exports=EXPORTS,
+            sentences=len(place.pool.sentences),
+            limits=place.limits,
+        )
 
-    async def export(ask: Request) -> Response:
-        return await _export(desk, ask)
-
-    return [*_working(desk), Route("/correct", show), Route("/corrections/export", export)]
-
-
-def _working(desk: Desk) -> list[Route]:
     async def add(ask: Request) -> Response:
-        asked = await body_of(ask, Adds)
-        if len(asked.texts) > desk.limits.texts:
-            raise Refused(413, "too-many", f"at most {desk.limits.texts} texts at once")
-        texts = [document_of(one, n, desk.limits) for n, one in enumerate(asked.texts, 1)]
-        added = await desk.add(cut(texts, asked.language))
-        return JSONResponse({"added": added, "sentences": len(desk.pool.sentences)})
+        asked = await AddAsk.read(ask)
+        texts = gate.given_documents(asked.texts, asked.language, place.limits)
+        added = await place.add(texts)
+        return JSONResponse({"added": added, "sentences": len(place.pool.sentences)})
 
-    async def following(ask: Request) -> Response:
-        asked = await body_of(ask, Asks)
-        own = await _own(desk, asked.annotator)
-        item = None if asked.id is None else desk.pool.found(asked.id)
-        if asked.id is not None and item is None:
-            raise Refused(404, "no-sentence", "there is no such sentence here")
-        item = item or desk.pool.next({*own, *asked.skip}, whole=asked.whole)
-        facts = {
-            "done": desk.pool.done(own.keys(), whole=asked.whole),
-            "sentences": len(desk.pool.all(whole=asked.whole)),
-        }
-        return JSONResponse(facts | {"item": _shown(item, own) if item else None})
+    async def show_next(ask: Request) -> Response:
+        asked = await NextAsk.read(ask)
+        own = await place.corrected_by(asked.annotator)
+        pool, whole = place.pool, asked.whole
+        if asked.id is None:
+            item = pool.next({*own, *asked.skip}, whole=whole)
+        else:
+            item = place.item(asked.id)
+        facts = {"done": pool.done(own, whole=whole), "sentences": len(pool.all(whole=whole))}
+        return JSONResponse(facts | {"item": item and item_shown(item, own)})
 
     async def save(ask: Request) -> Response:
-        asked = await body_of(ask, Saves)
-        own = await _own(desk, asked.annotator)
-        item = desk.pool.found(asked.id)
-        if item is None:
-            raise Refused(404, "no-sentence", "there is no such sentence here")
+        asked = await SaveAsk.read(ask)
+        own = await place.corrected_by(asked.annotator)
+        item = place.item(asked.id)
         if item.of in own:
-            raise Refused(409, "whole", "the whole text was corrected: change it there; NOT saved")
+            what = "the whole text was corrected: change it there; NOT saved"
+            raise HttpError(409, "whole", what)
         document = corrected(item.document, asked)
-        keep = partial(desk.corrections.save, of=item.of, at=item.at)
-        try:
-            count = await desk.kept(partial(keep, asked.annotator, document))
-        except ConfideError:
-            raise Refused(
-                507, "not-saved", "the correction could not be written: NOT saved"
-            ) from None
-        return JSONResponse({"saved": count})
+        return JSONResponse({"saved": await place.save(asked.annotator, document, item)})
+
+    async def export(ask: Request) -> Response:
+        """An annotator's corrections as a file to save."""
+        annotator = ask.query_params.get("annotator")
+        format = ask.query_params.get("format", "jsonl")
+        own = await place.corrected_by(annotator)
+        if format not in EXPORTS:
+            raise HttpError(422, "format", f"the formats are {', '.join(EXPORTS)}")
+        if not own:
+            raise HttpError(404, "none", "this annotator has corrected nothing yet")
+        documents = list(without_replaced(own).values())
+        async with place.one_by_one:
+            raw, suffix = await asyncio.to_thread(exported, documents, format)
+        headers = {"content-disposition": f'attachment; filename="{annotator}-{format}{suffix}"'}
+        return Response(raw, media_type="application/octet-stream", headers=headers)
 
     return [
+        Route("/correct", show),
         Route("/pages/pool", add, methods=["POST"]),
-        Route("/pages/next", following, methods=["POST"]),
+        Route("/pages/next", show_next, methods=["POST"]),
         Route("/pages/save", save, methods=["POST"]),
+        Route("/corrections/export", export),
     ]
 
 
-async def _own(desk: Desk, annotator: str) -> dict[str, Document]:
-    name = plain(annotator, AN_ANNOTATOR)
-    try:
-        return await desk.kept(partial(desk.corrections.of, name))
-    except ConfideError:
-        raise Refused(
-            500, "damaged", "this annotator's file is damaged; `confide data check` says where"
-        ) from None
-
-
-def corrected(document: Document, asked: Saves) -> Document:
-    """A sentence as an annotator leaves it. Raises Refused: marks outside it, ids twice."""
+def corrected(document: Document, asked: SaveAsk) -> Document:
+    """A sentence as an annotator leaves it. Raises HttpError: marks outside it, ids twice."""
     size = len(document.text)
     entities = []
     for one in asked.entities:
         spans = [(start, end) for start, end in one.fragments]
-        ends = [0, *(place for span in spans for place in span), size]
-        apart = all(end < start for (_, end), (start, _) in zip(spans, spans[1:], strict=False))
+        ends = [0, *chain.from_iterable(spans), size]
+        apart = all(end < start for (_, end), (start, _) in pairwise(spans))
         if not apart or ends != sorted(ends) or any(start == end for start, end in spans):
-            raise Refused(422, "outside", "an entity is empty, or does not lie in its sentence")
+            raise HttpError(422, "outside", "an entity is empty, or does not lie in its sentence")
         entities.append(Entity(one.id, one.type, tuple(spans)))
     ids = {one.id for one in entities}
     if len(ids) < len(entities) or any(not {o.head, o.tail} <= ids for o in asked.relations):
-        raise Refused(422, "ids", "an id is there twice, or a relation has an end that is not")
+        raise HttpError(422, "ids", "an id is there twice, or a relation has an end that is not")
     entities.sort(key=lambda one: (one.start, one.end, one.type))
     relations = [
         Relation(f"R{n}", one.type, one.head, one.tail) for n, one in enumerate(asked.relations, 1)
@@ -714,16 +682,16 @@ def corrected(document: Document, asked: Saves) -> Document:
     return replace(document, entities=tuple(entities), relations=tuple(relations))
 
 
-def _shown(item: Item, own: Mapping[str, Document]) -> Tree:
+def item_shown(item: Item, own: Mapping[str, Document]) -> Tree:
     """A sentence for the page, as it was saved, or else as the first model reads it."""
     saved = own.get(item.document.id)
     if saved is None and item.of in own:
         span = (item.at, item.at + len(item.document.text))
         saved = part_of(own[item.of], span, id=item.document.id)
     item = item if saved else with_saved(item, own)
-    others = answered(replace(item.document, entities=item.others, relations=()))["entities"]
+    others = answer_of(replace(item.document, entities=item.others, relations=()))["entities"]
     return {
-        **answered(saved or item.document),
+        **answer_of(saved or item.document),
         "others": [] if saved else others,
         "saved": saved is not None,
         "whole": not item.of,
@@ -738,7 +706,7 @@ def with_saved(item: Item, own: Mapping[str, Document]) -> Item:
     """A whole text with what the annotator saved of its sentences, in place of what was found."""
     document, others = item.document, item.others
     for saved in own.values():
-        place = place_of(saved)
+        place = sentence_place(saved)
         if place is None or place[0] != document.id:
             continue
         at, end = place[1], place[1] + len(saved.text)
@@ -753,57 +721,11 @@ def _put(document: Document, saved: Document, *, at: int) -> Document:
     end = at + len(saved.text)
     left = [one for one in document.entities if one.end <= at or end <= one.start]
     names = {one.id: f"S{at}-{n}" for n, one in enumerate(saved.entities, 1)}
-    new = [replace(moved(one, at), id=names[one.id]) for one in saved.entities]
-    ids = {one.id for one in left}
-    relations = [one for one in document.relations if {one.head, one.tail} <= ids]
+    new = [replace(one.shifted(at), id=names[one.id]) for one in saved.entities]
     linked = [
         replace(one, id=f"S{at}-{one.id}", head=names[one.head], tail=names[one.tail])
-        for one in saved.relations
-        if {one.head, one.tail} <= names.keys()
+        for one in _between(saved.entities, saved.relations)
     ]
     entities = sorted([*left, *new], key=lambda one: (one.start, one.end, one.type))
-    return replace(document, entities=tuple(entities), relations=(*relations, *linked))
-
-
-async def _show(desk: Desk, pages: Pages) -> Response:
-    """The page, with what each annotator has done and how far any two agree."""
-    names = await desk.kept(desk.corrections.annotators)
-    held = {name: await _own(desk, name) for name in names}
-    pairs = [
-        (one, other, *agreement(held[one], held[other])) for one, other in combinations(names, 2)
-    ]
-    return pages.page(
-        "correct",
-        title="Correct",
-        types=desk.types(),
-        counts={name: len(own) for name, own in held.items()},
-        pairs=[pair for pair in pairs if pair[2]],
-        exports=EXPORTS,
-        sentences=len(desk.pool.sentences),
-        limits=desk.limits,
-    )
-
-
-async def _export(desk: Desk, ask: Request) -> Response:
-    """An annotator's corrections as a file to save."""
-    annotator = plain(ask.query_params.get("annotator"), AN_ANNOTATOR)
-    format = ask.query_params.get("format", "jsonl")
-    if format not in EXPORTS:
-        raise Refused(422, "format", f"the formats are {', '.join(EXPORTS)}")
-    own = await _own(desk, annotator)
-    if not own:
-        raise Refused(404, "none", "this annotator has corrected nothing yet")
-    async with desk.one_by_one:
-        raw, suffix = await asyncio.to_thread(exported, list(settled(own).values()), format)
-    name = f"{annotator}-{format}{suffix}"
-    return Response(
-        raw,
-        media_type="application/octet-stream",
-        headers={"content-disposition": f'attachment; filename="{name}"'},
-    )
-
-
-def _id(text: Document) -> str:
-    """An id that is the same for the same text, whoever adds it and when."""
-    digest = hashlib.sha256(text.text.encode()).hexdigest()[:10]
-    return f"{text.id[:150]}-{digest}"
+    relations = (*_between(left, document.relations), *linked)
+    return replace(document, entities=tuple(entities), relations=relations)

@@ -18,10 +18,10 @@ import json
 import secrets
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Final, Self
 from urllib.parse import parse_qs
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -32,8 +32,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from confide.errors import GuardError, printable
-from confide.files import json_of, plain_name, size_in_words
+from confide.errors import printable
+from confide.files import json_of, size_in_words
 from confide.settings.reading import expected, own_words
 from confide.text.document import Document, Entity
 from confide.text.segment import CODES, Splitting, into_sentences
@@ -44,7 +44,7 @@ from confide.text.segment import CODES, Splitting, into_sentences
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class CallerLimits:
     """Sizes in bytes and characters, times in seconds.
 
     `waiting` counts the asks that wait for one model. A caller has `slow` seconds to send its body,
@@ -63,7 +63,7 @@ class Limits:
     session: float = 12 * 3600.0
 
 
-USUAL = Limits()
+USUAL = CallerLimits()
 
 
 COOKIE: Final = "confide"
@@ -89,8 +89,8 @@ HEADERS: Final = (
 )
 
 
-class Refused(Exception):
-    """An ask that is answered with an error. `what` is our own words, never the caller's."""
+class HttpError(Exception):
+    """An error to answer with. `what` is in our own words, never the caller's."""
 
     def __init__(self, status: int, code: str, what: str) -> None:
         self.status, self.code, self.what = status, code, what
@@ -151,7 +151,7 @@ class Gate:
         *,
         hosts: frozenset[str],
         doors: Doors,
-        limits: Limits = USUAL,
+        limits: CallerLimits = USUAL,
         tell: Callable[[str], None],
         secure: bool = False,
     ) -> None:
@@ -170,27 +170,27 @@ class Gate:
         try:
             self._check(scope)
             await self._inner(scope, self._bounded(scope, receive), out)
-        except Refused as refused:
+        except HttpError as refused:
             await out.refuse(refused)
         except HTTPException as error:  # our files, and what starlette itself refuses
-            await out.refuse(Refused(error.status_code, "refused", "there is nothing like that"))
+            await out.refuse(HttpError(error.status_code, "refused", "there is nothing like that"))
         except TimeoutError:
             raise  # the caller takes nothing: the connection is closed
         except Exception as error:
-            self._tell(place_of(error))
-            await out.refuse(Refused(500, "internal", "something went wrong here"))
+            self._tell(error_place(error))
+            await out.refuse(HttpError(500, "internal", "something went wrong here"))
 
     def _check(self, scope: Scope) -> None:
-        """Raise Refused unless the ask may pass."""
+        """Raise HttpError unless the ask may pass."""
         given: list[tuple[bytes, bytes]] = scope["headers"]
         headers = dict(given)
         hosts = [value for name, value in given if name == b"host"]
         if len(hosts) != 1 or _words(hosts[0]).lower() not in self._hosts:
-            raise Refused(421, "wrong-host", "this address is not served under that name")
+            raise HttpError(421, "wrong-host", "this address is not served under that name")
         if {b"transfer-encoding", b"content-length"} <= headers.keys():
-            raise Refused(400, "two-lengths", "an ask says once where it ends")
+            raise HttpError(400, "two-lengths", "an ask says once where it ends")
         if scope["method"] not in ("GET", "HEAD", "POST"):
-            raise Refused(405, "method", "only GET, HEAD and POST are answered")
+            raise HttpError(405, "method", "only GET, HEAD and POST are answered")
         if scope["method"] == "POST":
             self._own(scope["path"], headers, _words(hosts[0]).lower())
         path = scope["path"]
@@ -198,26 +198,26 @@ class Gate:
             return
         if not self._doors.admits(headers):
             if scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b""):
-                raise Refused(303, ENTER, "the token is needed")
-            raise Refused(401, "token", "the token is needed: Authorization: Bearer TOKEN")
+                raise HttpError(303, ENTER, "the token is needed")
+            raise HttpError(401, "token", "the token is needed: Authorization: Bearer TOKEN")
 
     def _own(self, path: str, headers: Mapping[bytes, bytes], host: str) -> None:
-        """Raise Refused if a POST could come from another site's page."""
+        """Raise HttpError if a POST could come from another site's page."""
         origin = headers.get(b"origin")
         fetched = headers.get(b"sec-fetch-site", b"same-origin")
         if origin is None and not path.startswith("/v1/"):
-            raise Refused(403, "origin", "this is sent by our own pages only")
+            raise HttpError(403, "origin", "this is sent by our own pages only")
         if fetched != b"same-origin" or (
             origin is not None and _words(origin).lower() != f"{self._scheme}://{host}"
         ):
-            raise Refused(403, "origin", "another site's page sent this")
+            raise HttpError(403, "origin", "another site's page sent this")
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """`receive`, with a limit on the body's bytes and on the time that it takes."""
         most = self._limits.body
         for name, value in scope["headers"]:
             if name == b"content-length" and not (value.isdigit() and int(value[:13]) <= most):
-                raise Refused(413, "too-large", f"a body has at most {most} bytes")
+                raise HttpError(413, "too-large", f"a body has at most {most} bytes")
         deadline = asyncio.get_running_loop().time() + self._limits.slow
         read, done = 0, False
 
@@ -229,11 +229,11 @@ class Gate:
             try:
                 message = await asyncio.wait_for(receive(), left)
             except TimeoutError:
-                raise Refused(408, "slow", "the body took too long") from None
+                raise HttpError(408, "slow", "the body took too long") from None
             read += len(message.get("body", b""))
             done = not message.get("more_body", False)
             if read > most:
-                raise Refused(413, "too-large", f"a body has at most {most} bytes")
+                raise HttpError(413, "too-large", f"a body has at most {most} bytes")
             return message
 
         return bounded
@@ -253,7 +253,7 @@ class _Out:
             message = {**message, "headers": [*message.get("headers", ()), *own]}
         await asyncio.wait_for(self._send(message), self._slow)
 
-    async def refuse(self, refused: Refused) -> None:
+    async def refuse(self, refused: HttpError) -> None:
         """Answer with an error, unless an answer has begun: then the connection just ends."""
         if self._begun:
             raise TimeoutError from None
@@ -272,7 +272,7 @@ class _Out:
         await self({"type": "http.response.body", "body": body})
 
 
-def place_of(error: BaseException) -> str:
+def error_place(error: BaseException) -> str:
     """An error's class and the place in our code that it came from, without its message."""
     frames = traceback.extract_tb(error.__traceback__)
     last = frames[-1] if frames else None
@@ -293,8 +293,6 @@ def _digest(value: str) -> bytes:
 # The one place where a body from outside becomes typed values.
 
 
-T = TypeVar("T", bound=BaseModel)
-
 Id = Annotated[str, Field(min_length=1, max_length=200)]
 Type = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[^\s\x00-\x1f\x7f]+$")]
 Place = Annotated[int, Field(ge=0)]
@@ -307,13 +305,34 @@ Types = Annotated[list[Label] | None, Field(min_length=1, max_length=1000)]
 """The labels among which the model decides; None: all, or what its site wants."""
 
 
-class Given(BaseModel):
+class Body(BaseModel):
     """A body of JSON: unknown keys and loose types are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
+    @classmethod
+    async def read(cls, ask: Request) -> Self:
+        """The body of an ask, checked. Raises HttpError, with none of the caller's words."""
+        if _content_type(ask) != "application/json":
+            raise HttpError(415, "not-json", "the body is JSON, and says so: application/json")
+        raw = await ask.body()
+        try:
+            tree = json_of(raw.decode("utf-8"), parse_constant=_no_constant)
+        except ValueError:
+            raise HttpError(400, "not-json", "the body is not JSON") from None
+        try:
+            return cls.model_validate(tree)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            # A place has numbers and our own names, and no key of the caller's
+            ours = {*cls.model_fields, *GivenText.model_fields}
+            place = ".".join(str(one) for one in first["loc"] if one in ours or type(one) is int)
+            wanted = own_words(first) or expected(first, table="an object")
+            what = "the body is not what was asked for: expected " + wanted
+            raise HttpError(422, "wrong-body", what + (f" at {place}" if place else "")) from None
 
-class GivenEntity(Given):
+
+class GivenEntity(Body):
     """An entity that the caller marked in its text."""
 
     type: Type
@@ -322,7 +341,7 @@ class GivenEntity(Given):
     id: Id | None = None
 
 
-class GivenText(Given):
+class GivenText(Body):
     """A text, with an id that comes back in the answer, and marked entities if there are any."""
 
     text: str
@@ -330,105 +349,58 @@ class GivenText(Given):
     entities: Annotated[list[GivenEntity], Field(max_length=10_000)] = []
 
 
-class Predict(Given):
-    """The body of POST /v1/predict."""
-
-    texts: list[str | GivenText]
-    model: Id | None = None
-    threshold: Annotated[float, Field(ge=0, le=1, strict=False)] = 0.0
-    language: Language = None
-    types: Types = None
-
-
-async def body_of(ask: Request, form: type[T]) -> T:
-    """The JSON body as a checked value. Raises Refused, with none of the caller's words."""
-    kind = ask.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise Refused(415, "not-json", "the body is JSON, and says so: application/json")
-    raw = await ask.body()
-    try:
-        tree = json_of(raw.decode("utf-8"), parse_constant=_no_constant)
-    except ValueError:
-        raise Refused(400, "not-json", "the body is not JSON") from None
-    try:
-        return form.model_validate(tree)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"] if _known(part, form))
-        wanted = own_words(first) or expected(first, table="an object")
-        what = "the body is not what was asked for: expected " + wanted
-        raise Refused(422, "wrong-body", what + (f" at {place}" if place else "")) from None
-
-
-def _known(part: int | str, form: type[BaseModel]) -> bool:
-    """True if a part of a place is a number or one of our own names, not a caller's key."""
-    return isinstance(part, int) or part in form.model_fields or part in GivenText.model_fields
+def _content_type(ask: Request) -> str:
+    return ask.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def texts_of(asked: Predict, limits: Limits) -> list[Document]:
-    """The texts as documents. Raises Refused: too many, too long, marks outside the text."""
-    if not asked.texts:
-        raise Refused(422, "no-text", "there is no text")
-    if len(asked.texts) > limits.texts:
-        raise Refused(413, "too-many", f"at most {limits.texts} texts go into one ask")
-    documents = [document_of(given, n, limits) for n, given in enumerate(asked.texts, 1)]
-    return cut(documents, asked.language)
+def given_documents(
+    texts: Sequence[str | GivenText], language: str | None, limits: CallerLimits
+) -> list[Document]:
+    """A caller's texts as documents, cut into sentences by the rules of a language if it is stated.
 
-
-def document_of(given: str | GivenText, number: int, limits: Limits) -> Document:
-    """One text as a document; without an id it gets its number. Raises Refused."""
-    if isinstance(given, str):
-        given = GivenText(text=given)
-    text = given.text
-    if len(text) > limits.characters:
-        raise Refused(413, "too-long", f"a text has at most {limits.characters} characters")
-    if any("\ud800" <= sign <= "\udfff" for sign in text):
-        raise Refused(422, "not-text", "a text has half of a surrogate pair")
-    marked = [
-        Entity(one.id or f"T{n}", one.type, ((one.start, one.end),))
-        for n, one in enumerate(given.entities, 1)
-    ]
-    if any(not one.start < one.end <= len(text) for one in marked):
-        raise Refused(422, "outside", "an entity is empty, or ends after its text")
-    if len({one.id for one in marked}) < len(marked):
-        raise Refused(422, "same-id", "two entities have the same id")
-    return Document(given.id or str(number), text, tuple(marked))
-
-
-def cut(documents: Sequence[Document], language: str | None) -> list[Document]:
-    """The texts, cut into sentences by the rules of a language if one is stated. Raises Refused."""
+    A text without an id gets its number. Raises HttpError: texts that are too many or too long,
+    marks outside a text, a language that there is not.
+    """
+    if len(texts) > limits.texts:
+        raise HttpError(413, "too-many", f"at most {limits.texts} texts go into one ask")
+    documents = []
+    for number, one in enumerate(texts, 1):
+        given = GivenText(text=one) if isinstance(one, str) else one
+        text = given.text
+        if len(text) > limits.characters:
+            raise HttpError(413, "too-long", f"a text has at most {limits.characters} characters")
+        if any("\ud800" <= sign <= "\udfff" for sign in text):
+            raise HttpError(422, "not-text", "a text has half of a surrogate pair")
+        marked = [
+            Entity(mark.id or f"T{n}", mark.type, ((mark.start, mark.end),))
+            for n, mark in enumerate(given.entities, 1)
+        ]
+        if any(not mark.start < mark.end <= len(text) for mark in marked):
+            raise HttpError(422, "outside", "an entity is empty, or ends after its text")
+        if len({mark.id for mark in marked}) < len(marked):
+            raise HttpError(422, "same-id", "two entities have the same id")
+        documents.append(Document(given.id or str(number), text, tuple(marked)))
     if language is None:
-        return list(documents)
+        return documents
     if language not in CODES:
-        raise Refused(422, "language", "a language is two letters of ISO 639-1, such as es or fr")
+        raise HttpError(422, "language", "a language is two letters of ISO 639-1, such as es or fr")
     return into_sentences(documents, Splitting(language))
 
 
-async def form_of(ask: Request) -> Mapping[str, str]:
-    """The fields of a posted form, the last of each name. Raises Refused."""
-    kind = ask.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/x-www-form-urlencoded":
-        raise Refused(415, "not-a-form", "the body is a form")
+async def read_form(ask: Request) -> Mapping[str, str]:
+    """The fields of a posted form, the last of each name. Raises HttpError."""
+    if _content_type(ask) != "application/x-www-form-urlencoded":
+        raise HttpError(415, "not-a-form", "the body is a form")
     try:
         words = (await ask.body()).decode("utf-8")
         fields = parse_qs(words, keep_blank_values=True, max_num_fields=50, errors="strict")
     except ValueError:
-        raise Refused(400, "not-a-form", "the body is not a form") from None
+        raise HttpError(400, "not-a-form", "the body is not a form") from None
     return {name: values[-1] for name, values in fields.items()}
-
-
-def plain(name: Any, what: str) -> str:
-    """A name that may become a file's. Raises Refused."""
-    try:
-        return plain_name(name, what)
-    except GuardError:
-        raise Refused(
-            422, "name", f"this is not the name of {what}: letters, digits, '.', '_' and '-'"
-        ) from None
 
 
 # --- Pages from templates, and the door's own page
@@ -448,39 +420,35 @@ _TEMPLATES.filters["size"] = lambda value: "–" if value is None else size_in_w
 NAMES = {"read": "Read", "correct": "Correct", "watch": "Watch", "consent": "Agree", "api": "REST"}
 
 
+def fill(template: str, **values: object) -> str:
+    """Fill in a template; every value is escaped."""
+    return _TEMPLATES.get_template(f"{template}.j2").render(**values)
+
+
 class Pages:
     """Renders templates with the navigation between the pages that are served."""
 
-    def __init__(self, served: tuple[str, ...]) -> None:
-        self._menu = [(f"/{name}", NAMES[name]) for name in NAMES if name in served]
+    def __init__(self, served: Collection[str]) -> None:
+        self._menu = [(f"/{name}", title) for name, title in NAMES.items() if name in served]
 
     def page(self, name: str, *, status: int = 200, title: str, **values: object) -> HTMLResponse:
         """A whole page from the template of that name."""
-        return HTMLResponse(
-            self.part(name, title=title, here=name, menu=self._menu, **values), status
-        )
-
-    def part(self, name: str, **values: object) -> str:
-        """Fill in a template; every value is escaped."""
-        return _TEMPLATES.get_template(f"{name}.html.j2").render(**values)
+        page = fill(f"{name}.html", title=title, here=name, menu=self._menu, **values)
+        return HTMLResponse(page, status)
 
 
-def doors_routes(pages: Pages, doors: Doors, *, lasts: float, secure: bool) -> list[Route]:
+def enter_routes(pages: Pages, doors: Doors, *, lasts: float, secure: bool) -> list[Route]:
     """The page that asks for the token, and exchanges it for a cookie."""
 
     async def enter(ask: Request) -> Response:
         if ask.method != "POST":
             return pages.page("enter", title="Enter", wrong=False)
-        if not doors.knows((await form_of(ask)).get("token", "").strip()):
+        if not doors.knows((await read_form(ask)).get("token", "").strip()):
             return pages.page("enter", status=401, title="Enter", wrong=True)
         answer = RedirectResponse("/", 303)
+        value, age = doors.opened(), round(lasts)
         answer.set_cookie(
-            COOKIE,
-            doors.opened(),
-            max_age=round(lasts),
-            httponly=True,
-            samesite="strict",
-            secure=secure,
+            COOKIE, value, max_age=age, httponly=True, samesite="strict", secure=secure
         )
         return answer
 

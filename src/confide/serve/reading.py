@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
@@ -16,21 +15,9 @@ from starlette.routing import Route
 
 from confide.errors import ConfideError, printable
 from confide.files import Tree
-from confide.serve.gate import (
-    Given,
-    GivenText,
-    Id,
-    Language,
-    Limits,
-    Pages,
-    Refused,
-    Types,
-    body_of,
-    cut,
-    document_of,
-)
-from confide.serve.models import Served
-from confide.serve.rest import answered, chosen, described
+from confide.serve import gate
+from confide.serve.gate import CallerLimits, HttpError
+from confide.serve.models import Served, answer_of, choose_model
 from confide.text.document import Document, Span
 from confide.text.formats import read
 from confide.text.segment import segmented
@@ -39,35 +26,37 @@ MARKED = "the file"
 """The name beside the models' of the annotations that a file brings along."""
 
 
-class Reads(Given):
+class ReadAsk(gate.Body):
     """The body of POST /pages/read."""
 
-    texts: list[GivenText]
-    models: Annotated[list[Id], Field(min_length=1, max_length=8)]
-    language: Language = None
-    types: Types = None
+    texts: list[gate.GivenText]
+    models: Annotated[list[gate.Id], Field(min_length=1, max_length=8)]
+    language: gate.Language = None
+    types: gate.Types = None
 
 
-def routes(models: Mapping[str, Served], limits: Limits, pages: Pages) -> list[Route]:
+def read_routes(
+    models: Mapping[str, Served], limits: CallerLimits, pages: gate.Pages
+) -> list[Route]:
     """The routes of the page."""
     one_by_one = asyncio.Lock()
 
     async def show(ask: Request) -> Response:
-        shown = [described(model) for model in models.values()]
-        return pages.page("read", title="Read", models=shown, limits=limits)
+        entries = [model.entry() for model in models.values()]
+        return pages.page("read", title="Read", models=entries, limits=limits)
 
     async def find(ask: Request) -> Response:
-        asked = await body_of(ask, Reads)
-        if len(asked.texts) > limits.texts:
-            raise Refused(413, "too-many", f"at most {limits.texts} texts are read at once")
-        given = [document_of(one, n, limits) for n, one in enumerate(asked.texts, 1)]
-        texts = cut(given, asked.language)
-        names = list(dict.fromkeys(asked.models))
-        used = [chosen(models, name) for name in names]
-        found = await asyncio.gather(
-            *(model.found(texts, types=types_for(model, asked.types)) for model in used)
-        )
-        sides = dict(zip(names, found, strict=True))
+        asked = await ReadAsk.read(ask)
+        texts = gate.given_documents(asked.texts, asked.language, limits)
+        used = [choose_model(models, name) for name in dict.fromkeys(asked.models)]
+
+        def types_for(model: Served) -> Sequence[str] | None:
+            """The wanted types that this model has or, if it has none, all: it refuses them."""
+            wanted = asked.types
+            return wanted and ([one for one in wanted if one in model.types] or wanted)
+
+        found = await asyncio.gather(*(one.found(texts, types=types_for(one)) for one in used))
+        sides = {model.name: documents for model, documents in zip(used, found, strict=True)}
         if any(text.entities for text in texts):
             sides[MARKED] = texts
         rows = [side_by_side(n, text, sides) for n, text in enumerate(texts)]
@@ -87,14 +76,9 @@ def routes(models: Mapping[str, Served], limits: Limits, pages: Pages) -> list[R
     ]
 
 
-def types_for(model: Served, types: Sequence[str] | None) -> Sequence[str] | None:
-    """Those of the wanted types that this model has or, if it has none, all: it refuses them."""
-    return types and ([one for one in types if one in model.types] or types)
-
-
 def side_by_side(number: int, text: Document, sides: Mapping[str, Sequence[Document]]) -> Tree:
     """One text with what each side finds, and the stretches to show it in."""
-    found = {name: answered(documents[number]) for name, documents in sides.items()}
+    found = {name: answer_of(documents[number]) for name, documents in sides.items()}
     for row in found.values():
         row.pop("text")
     rows = stretches([documents[number] for documents in sides.values()])
@@ -120,10 +104,10 @@ def stretches(versions: Sequence[Document]) -> list[Span]:
     return rows
 
 
-def documents_in(raw: bytes, name: str, limits: Limits) -> list[Tree]:
+def documents_in(raw: bytes, name: str, limits: CallerLimits) -> list[Tree]:
     """The documents in a file that was dropped onto the page, in any format that is one file.
 
-    Raises Refused with our own words: never with those of the file.
+    Raises HttpError with our own words: never with those of the file.
     """
     suffix = "".join(Path(name).suffixes[-2:]).lower()
     known = suffix if suffix.strip(".").replace(".", "").isalnum() and len(suffix) < 20 else ""
@@ -134,18 +118,10 @@ def documents_in(raw: bytes, name: str, limits: Limits) -> list[Tree]:
             documents = read(file).documents
         except ConfideError as error:
             what = printable(error.what.replace(folder, ""), 200)
-            raise Refused(422, "not-read", f"the file cannot be read: {what}") from None
-    if len(documents) > limits.texts:
-        documents = documents[: limits.texts]
-    return [_flat(document) for document in documents]
-
-
-def _flat(document: Document) -> Tree:
-    """A document as the page sends it back: text, and entities of one stretch each."""
-    whole = [one for one in document.entities if len(one.fragments) == 1]
-    row = answered(replace(document, entities=tuple(whole), relations=()))
-    entities = [
-        {"type": one["type"], "start": one["fragments"][0][0], "end": one["fragments"][0][1]}
-        for one in row["entities"]
-    ]
-    return {"id": document.id[:200], "text": document.text, "entities": entities}
+            raise HttpError(422, "not-read", f"the file cannot be read: {what}") from None
+    rows = []
+    for document in documents[: limits.texts]:  # as the page sends them back: one stretch each
+        whole = tuple(one for one in document.entities if len(one.fragments) == 1)
+        marks = [{"type": one.type, "start": one.start, "end": one.end} for one in whole]
+        rows.append({"id": document.id[:200], "text": document.text, "entities": marks})
+    return rows

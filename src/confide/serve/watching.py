@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
@@ -20,12 +21,13 @@ from starlette.types import Receive, Scope, Send
 
 from confide.errors import ConfideError, GuardError, printable
 from confide.federation.ledger import ledger
-from confide.files import Tree, inside, json_of, plain_name
+from confide.files import inside, plain_name
 from confide.jobs.comparison import RunComparison, compare
+from confide.report.words import duration
 from confide.runs.folder import RunFolder
 from confide.runs.result import RESULT, Result, Turn
-from confide.serve.gate import Limits, Pages, Refused
-from confide.settings import Settings
+from confide.runs.standing import standing
+from confide.serve.gate import CallerLimits, HttpError, Pages, fill
 from confide.tasks import TASKS
 
 QUIET = 120.0
@@ -34,23 +36,33 @@ TAIL = 16_384
 
 
 @dataclass(frozen=True)
-class Seen:
+class RunView:
     """A run as its folder shows it. `state` is "finished", "running", "quiet" or "unreadable".
 
-    `now` is the round that is being done, by the ledger. `value` is the latest score on
-    development text, or that on test text of a finished run; `left` is in seconds.
+    `result` is that of the rounds so far; None if it is unreadable. `now` is the round that is
+    being done, by the ledger, and `changed` the time of the last change.
     """
 
     name: str
     state: str
-    method: str = ""
-    task: str = ""
-    settings: Settings | None = None
-    history: tuple[Turn, ...] = ()
-    rounds: int = 0
-    now: int = 0
     result: Result | None = None
+    now: int = 0
     changed: float = 0.0
+
+    @property
+    def method(self) -> str:
+        """The method's name."""
+        return self.result.method if self.result else ""
+
+    @property
+    def rounds(self) -> int:
+        """The rounds that are planned."""
+        return (self.result.rounds or 0) if self.result else 0
+
+    @property
+    def history(self) -> Sequence[Turn]:
+        """The rounds that are complete."""
+        return self.result.history if self.result else ()
 
     @property
     def done(self) -> int:
@@ -58,23 +70,39 @@ class Seen:
         return self.history[-1].round if self.history else 0
 
     @property
-    def left(self) -> float | None:
-        """Seconds to the last round, if the next rounds take as long as the last five."""
+    def share(self) -> int:
+        """The progress of the run, in percent."""
+        if self.state == "finished":
+            return 100
+        return round(100 * self.done / self.rounds) if self.rounds else 0
+
+    @property
+    def pace(self) -> float | None:
+        """The mean seconds of the last five rounds."""
         spent = [turn.seconds for turn in self.history[-5:] if turn.seconds is not None]
-        if self.state != "running" or not spent:
-            return None
-        return fmean(spent) * max(0, self.rounds - self.done)
+        return fmean(spent) if spent else None
+
+    @property
+    def left(self) -> str:
+        """The time to the last round, in words, if the next rounds take as long as the last ones.
+
+        >>> RunView("r", "finished").left
+        ''
+        """
+        if self.state != "running" or self.pace is None:
+            return ""
+        return duration(self.pace * max(0, self.rounds - self.done))
 
     @property
     def kind(self) -> str:
         """The name of the score that counts for the task."""
-        return TASKS[self.task].kinds[0] if self.task else ""
+        return TASKS[self.result.task].kinds[0] if self.result else ""
 
     @property
     def value(self) -> float | None:
         """The latest score: on test text if the run is finished, or else on development text."""
         if self.result is not None and self.result.scores.overall:
-            return TASKS[self.task].value(self.result.scores.overall, self.kind)
+            return TASKS[self.result.task].value(self.result.scores.overall, self.kind)
         found = [turn.dev.get(self.kind) for turn in self.history if turn.dev]
         return found[-1] if found else None
 
@@ -87,8 +115,7 @@ class Seen:
     @property
     def sites(self) -> list[str]:
         """The sites that took part in a round, or were refused in one."""
-        names = {site for turn in self.history for site in (*turn.sites, *turn.failed)}
-        return sorted(names)
+        return sorted({site for turn in self.history for site in (*turn.sites, *turn.failed)})
 
     def rounds_of(self, site: str) -> int:
         """Count the rounds that a site took part in."""
@@ -96,8 +123,7 @@ class Seen:
 
     def refused(self, site: str) -> dict[str, int]:
         """Count the rounds without a site's part, by the reason's code."""
-        codes = (turn.failed[site] for turn in self.history if site in turn.failed)
-        return dict(Counter(codes))
+        return dict(Counter(turn.failed[site] for turn in self.history if site in turn.failed))
 
     def curve(self, what: str) -> list[tuple[float, float]]:
         """Points by round: "dev" the score on development text, "loss", or "up", megabytes."""
@@ -106,9 +132,15 @@ class Seen:
             moved = turn.bytes.up / 1e6 if turn.bytes else None
             found = {"dev": (turn.dev or {}).get(self.kind), "loss": turn.loss, "up": moved}
             value = found[what]
-            if value is not None and value == value and abs(value) < 1e300:
+            if value is not None and math.isfinite(value) and abs(value) < 1e300:
                 points.append((float(turn.round), float(value)))
         return points
+
+    def f1_by_type(self) -> dict[str, float]:
+        """The F1 of each type on test text."""
+        scored = (self.result.scores.overall if self.result else {}).get(self.kind) or {}
+        types = scored.get("types", {}) if isinstance(scored, dict) else {}
+        return {name: rates["f1"] for name, rates in types.items() if "f1" in rates}
 
 
 class Runs:
@@ -116,7 +148,7 @@ class Runs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._seen: dict[str, tuple[object, Seen]] = {}
+        self._views: dict[str, tuple[object, RunView]] = {}
 
     def names(self) -> list[str]:
         """The folders that hold a run."""
@@ -126,20 +158,26 @@ class Runs:
             return []
         return sorted(name for name in found if _is_plain(name))
 
-    def all(self) -> list[Seen]:
+    def all(self) -> list[RunView]:
         """All runs, those that changed last first."""
         return sorted((self.of(name) for name in self.names()), key=lambda one: -one.changed)
 
-    def of(self, name: str) -> Seen:
+    def of(self, name: str) -> RunView:
         """One run. Raises GuardError if the name is not one of a run here."""
         path = inside(self.folder, name)
         if not _is_run(path):
             raise GuardError("there is no such run here")
-        mark = _mark(path)
-        known = self._seen.get(name)
-        if known is None or known[0] != mark:
-            known = self._seen[name] = (mark, _read(path, changed=_newest(mark)))
-        return _aged(known[1])
+        stamp = _stamp(path)
+        known = self._views.get(name)
+        if known is None or known[0] != stamp:
+            # Times to come do not count: the clock was set back since
+            soon = time.time() + QUIET
+            changed = max((at for _, at in stamp if at < soon), default=0.0)
+            known = self._views[name] = (stamp, _read_run(path, changed=changed))
+        view = known[1]
+        patience = max(QUIET, 5 * (view.pace or 0.0))
+        silent = view.state == "running" and time.time() - view.changed > patience
+        return replace(view, state="quiet") if silent else view  # stopped, or in a long step
 
 
 def _is_plain(name: str) -> bool:
@@ -156,11 +194,10 @@ def _is_run(path: Path) -> bool:
     return any((path / name).exists() for name in ("environment.json", "ledger.jsonl", "sites"))
 
 
-def _mark(path: Path) -> list[tuple[str, float]]:
-    """A stamp that changes whenever a run writes: its files' times."""
+def _stamp(path: Path) -> list[tuple[str, float]]:
+    """A stamp that changes whenever a run writes: its files' names, sizes and times."""
     files = [path / name for name in ("settings.toml", "ledger.jsonl", RESULT)]
-    files += sorted(path.glob("checkpoints/*.ckpt"))
-    files += sorted(path.glob("alone/*/ledger.jsonl"))
+    files += [*sorted(path.glob("checkpoints/*.ckpt")), *sorted(path.glob("alone/*/ledger.jsonl"))]
     found = []
     for file in files:
         try:
@@ -171,49 +208,22 @@ def _mark(path: Path) -> list[tuple[str, float]]:
     return found or [("", 0.0)]
 
 
-def _newest(mark: list[tuple[str, float]]) -> float:
-    """The last time of a mark. Times to come do not count: the clock was set back since."""
-    soon = time.time() + QUIET
-    return max((at for _, at in mark if at < soon), default=0.0)
-
-
-def _read(path: Path, *, changed: float) -> Seen:
-    folder = RunFolder(path)
+def _read_run(path: Path, *, changed: float) -> RunView:
+    finished = (path / RESULT).exists()
     try:
-        settings = folder.settings()
-        result = folder.result() if (path / RESULT).exists() else None
-        history = tuple(result.history) if result else _history(folder)
+        result = RunFolder(path).result() if finished else standing(path)
     except (ConfideError, ValidationError, ValueError, OSError):
-        return Seen(path.name, "unreadable", changed=changed)
-    return Seen(
-        path.name,
-        "finished" if result else "running",
-        settings.method,
-        settings.task,
-        settings,
-        history,
-        settings.rounds,
-        max(_round_now(path / "ledger.jsonl"), history[-1].round if history else 0),
-        result,
-        changed,
-    )
+        return RunView(path.name, "unreadable", changed=changed)
+    done = result.history[-1].round if result.history else 0
+    now = max(_round_now(path / "ledger.jsonl"), done)
+    return RunView(path.name, "finished" if finished else "running", result, now, changed)
 
 
-def _history(folder: RunFolder) -> tuple[Turn, ...]:
-    """The rounds up to the last checkpoint. Raises CheckpointError, ValueError."""
-    store = folder.store()
-    rounds = store.rounds()
-    if not rounds:
-        return ()
-    progress: Tree = json_of(store.load(rounds[-1]).progress)
-    return tuple(Turn.model_validate(turn) for turn in progress.get("history", ()))
-
-
-def _round_now(ledger: Path) -> int:
+def _round_now(path: Path) -> int:
     """The round of the last whole line of a ledger that may be in the midst of a write."""
     try:
-        with open(ledger, "rb") as file:
-            file.seek(max(0, ledger.stat().st_size - TAIL))
+        with open(path, "rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL))
             lines = file.read(TAIL).split(b"\n")
     except OSError:
         return 0
@@ -227,27 +237,16 @@ def _round_now(ledger: Path) -> int:
     return 0
 
 
-def _aged(seen: Seen) -> Seen:
-    """A run that has written nothing for long is quiet: stopped, or in a long step."""
-    if seen.state != "running":
-        return seen
-    spent = [turn.seconds for turn in seen.history[-5:] if turn.seconds is not None]
-    patience = max(QUIET, 5 * fmean(spent) if spent else 0.0)
-    if time.time() - seen.changed <= patience:
-        return seen
-    return replace(seen, state="quiet")
-
-
-# --- A small line plot
-#
-# SVG without style attributes, which our pages' policy refuses.
+# --- A small line plot: SVG without style attributes, which our pages' policy refuses
 
 
 Points = Sequence[tuple[float, float]]
 WIDTH, HEIGHT, LEFT, BELOW, ABOVE = 440, 220, 44, 28, 10
 
 
-def plot(lines: Sequence[tuple[str, Points]], *, title: str, top: float | None = None) -> Markup:
+def plot_lines(
+    lines: Sequence[tuple[str, Points]], *, title: str, top: float | None = None
+) -> Markup:
     """Lines over rounds, the first solid, the second dashed; `top` fixes the upper end.
 
     Empty if no line has a point.
@@ -258,55 +257,28 @@ def plot(lines: Sequence[tuple[str, Points]], *, title: str, top: float | None =
     last = max(2.0, max(x for x, _ in points))
     high = top or max(max(y for _, y in points) * 1.05, 1e-9)
 
-    def at(x: float, y: float) -> str:
-        across = LEFT + (WIDTH - LEFT - 12) * (x - 1) / (last - 1)
-        down = ABOVE + (HEIGHT - ABOVE - BELOW) * (1 - min(max(y / high, 0), 1))
-        return f"{across:.1f},{down:.1f}"
+    def across(x: float) -> float:
+        return round(LEFT + (WIDTH - LEFT - 12) * (x - 1) / (last - 1), 1)
 
-    parts = [_axes(at, last=last, high=high)]
-    for number, (_, line) in enumerate(lines):
-        kind = Markup(' class="b"') if number else Markup("")
-        where = " ".join(at(x, y) for x, y in line)
-        parts.append(Markup('<polyline{} points="{}"/>').format(kind, where))
-        if line:
-            across, down = at(*line[-1]).split(",")
-            parts.append(Markup('<circle{} cx="{}" cy="{}" r="3"/>').format(kind, across, down))
+    def down(y: float) -> float:
+        return round(ABOVE + (HEIGHT - ABOVE - BELOW) * (1 - min(max(y / high, 0), 1)), 1)
+
     ends = "; ".join(f"{name or 'now'} {line[-1][1]:.3g}" for name, line in lines if line)
-    return Markup(
-        '<svg class="plot" viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>'
-    ).format(WIDTH, HEIGHT, f"{title} by round: {ends}", Markup("").join(parts))
+    svg = fill(
+        "plot.svg",
+        width=WIDTH,
+        height=HEIGHT,
+        left=LEFT,
+        right=across(last),
+        label=f"{title} by round: {ends}",
+        scale=[(down(share * high), f"{share * high:.3g}") for share in (0.0, 0.5, 1.0)],
+        rounds=[(across(x), x) for x in sorted({1, round(last)})],
+        lines=[[(across(x), down(y)) for x, y in line] for _, line in lines],
+    )
+    return Markup(svg)  # the template escapes what it is given
 
 
-def _axes(at: object, *, last: float, high: float) -> Markup:
-    assert callable(at)
-    parts = []
-    for share in (0.0, 0.5, 1.0):
-        left, y = at(1, share * high).split(",")
-        right = at(last, 0).split(",")[0]
-        kind = "axis" if share == 0 else "grid"
-        parts.append(
-            Markup('<line class="{}" x1="{}" x2="{}" y1="{}" y2="{}"/>').format(
-                kind, left, right, y, y
-            )
-        )
-        parts.append(
-            Markup('<text x="{}" y="{}" text-anchor="end">{}</text>').format(
-                float(left) - 6, float(y) + 4, escape(f"{share * high:.3g}")
-            )
-        )
-    for x in sorted({1, round(last)}):
-        across, down = at(x, 0).split(",")
-        parts.append(
-            Markup('<text x="{}" y="{}" text-anchor="middle">{}</text>').format(
-                across, float(down) + 18, x
-            )
-        )
-    return Markup("").join(parts)
-
-
-# --- The page Watch
-#
-# Runs in a folder as they go, one run closely, two runs compared.
+# --- The page
 
 
 EVERY = 2.0
@@ -316,63 +288,53 @@ ALIVE = 15.0
 
 
 @dataclass
-class Watch:
+class RunWatch:
     """The runs, and how many streams and comparisons are going on."""
 
     runs: Runs
-    limits: Limits
+    limits: CallerLimits
     streams: int = 0
     every: float = EVERY
     one_by_one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def run(self, name: str) -> Seen:
-        """The run of that name. Raises Refused."""
+    def run(self, name: str) -> RunView:
+        """The run of that name. Raises HttpError."""
         try:
             return self.runs.of(name)
         except GuardError:
-            raise Refused(404, "no-run", "there is no such run here") from None
+            raise HttpError(404, "no-run", "there is no such run here") from None
 
+    async def events(self) -> AsyncIterator[bytes]:
+        """The state of all runs whenever it has changed: names and numbers, never text."""
+        names = ("name", "state", "done", "now", "rounds", "value")
+        last, quiet = "", 0.0
+        while True:
+            views = await asyncio.to_thread(self.runs.all)
+            news = json.dumps([{name: getattr(one, name) for name in names} for one in views])
+            quiet += self.every
+            if news != last:
+                last, quiet = news, 0.0
+                yield f"data: {news}\n\n".encode()
+            elif quiet >= ALIVE:
+                quiet = 0.0
+                yield b": still here\n\n"
+            await asyncio.sleep(self.every)
 
-def routes(watch: Watch, pages: Pages) -> list[Route]:
-    """The routes of the page."""
-
-    async def overview(ask: Request) -> Response:
-        seen = await asyncio.to_thread(watch.runs.all)
-        rows = [(run, _share(run), _left(run)) for run in seen]
-        return pages.page("watch", title="Watch", runs=rows)
-
-    async def one(ask: Request) -> Response:
-        seen = await asyncio.to_thread(watch.run, ask.query_params.get("name", ""))
-        rows = await asyncio.to_thread(_ledger_of, watch, seen)
-        return pages.page("run", title=seen.name, run=seen, left=_left(seen), ledger=rows,
-                          plots=_plots([seen]), share=_share(seen))  # fmt: skip
-
-    async def two(ask: Request) -> Response:
-        names = [ask.query_params.get(key, "") for key in ("first", "second")]
-        first, second = [await asyncio.to_thread(watch.run, name) for name in names]
-        found, why = await _compared(watch, first, second)
-        return pages.page("two", title=f"{first.name} and {second.name}", first=first,
-                          second=second, found=found, why=why, types=_types(first, second),
-                          plots=_plots([first, second]))  # fmt: skip
-
-    async def events(ask: Request) -> Response:
-        if watch.streams >= watch.limits.streams:
-            raise Refused(503, "busy", "too many pages are watching")
-        return _Stream(watch)
-
-    return [
-        Route("/watch", overview),
-        Route("/watch/run", one),
-        Route("/watch/compare", two),
-        Route("/watch/events", events),
-    ]
+    async def compare(self, first: RunView, second: RunView) -> tuple[RunComparison | None, str]:
+        """Compare two runs as `confide compare` does, or say why not."""
+        paths = [self.runs.folder / run.name for run in (first, second)]
+        async with self.one_by_one:
+            try:
+                return await asyncio.to_thread(compare, paths[0], paths[1], samples=1000), ""
+            except ConfideError as error:
+                return None, printable(error.what, 300)
 
 
 class _Stream(StreamingResponse):
     """A stream of events, counted from the moment it is promised to its end."""
 
-    def __init__(self, watch: Watch) -> None:
-        super().__init__(_events(watch), media_type="text/event-stream")
+    def __init__(self, watch: RunWatch) -> None:
+        super().__init__(watch.events(), media_type="text/event-stream")
         self._watch = watch
         watch.streams += 1
 
@@ -384,97 +346,53 @@ class _Stream(StreamingResponse):
             self._watch.streams -= 1
 
 
-async def _events(watch: Watch) -> AsyncIterator[bytes]:
-    """The state of all runs whenever it has changed: names and numbers, never text."""
-    last, quiet = "", 0.0
-    while True:
-        seen = await asyncio.to_thread(watch.runs.all)
-        said = json.dumps([_said(run) for run in seen])
-        quiet += watch.every
-        if said != last:
-            last, quiet = said, 0.0
-            yield f"data: {said}\n\n".encode()
-        elif quiet >= ALIVE:
-            quiet = 0.0
-            yield b": still here\n\n"
-        await asyncio.sleep(watch.every)
+def watch_routes(watch: RunWatch, pages: Pages) -> list[Route]:
+    """The routes of the page."""
 
+    async def overview(ask: Request) -> Response:
+        runs = await asyncio.to_thread(watch.runs.all)
+        return pages.page("watch", title="Watch", runs=runs)
 
-def _said(run: Seen) -> dict[str, object]:
-    return {
-        "name": run.name,
-        "state": run.state,
-        "done": run.done,
-        "now": run.now,
-        "rounds": run.rounds,
-        "value": run.value,
-    }
-
-
-def _share(run: Seen) -> int:
-    """The progress of the run, in percent."""
-    if run.state == "finished":
-        return 100
-    return round(100 * run.done / run.rounds) if run.rounds else 0
-
-
-def _left(run: Seen) -> str:
-    """The time left, in words.
-
-    >>> _left(Seen("r", "finished"))
-    ''
-    """
-    if run.left is None:
-        return ""
-    minutes, seconds = divmod(round(run.left), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s"
-
-
-def _plots(runs: list[Seen]) -> list[tuple[str, object]]:
-    """A title and a plot for each thing that was measured round by round."""
-    by = runs[0].kind
-    words = TASKS[runs[0].task].words if runs[0].task else None
-    title = f"{words.full(by)}, development text" if words else ""
-    several = len(runs) > 1
-    found: list[tuple[str, object]] = []
-    for name, what, top in ((title, "dev", 1.0), ("Training loss", "loss", None),
-                            ("Megabytes from all sites", "up", None)):  # fmt: skip
-        lines = [(run.name if several else "", run.curve(what)) for run in runs]
-        drawn = plot(lines, title=name, top=top if what == "dev" else None)
-        if drawn:
-            found.append((name, drawn))
-    return found
-
-
-def _ledger_of(watch: Watch, seen: Seen) -> list[object] | None:
-    """Rows of what left the sites; None while the ledger is being written."""
-    try:
-        rows = ledger(RunFolder(watch.runs.folder / seen.name).path)
-    except (ConfideError, OSError):
-        return None
-    return [row for row in rows if row.direction == "up"]
-
-
-def _types(first: Seen, second: Seen) -> list[tuple[str, float | None, float | None]]:
-    """The F1 of each type in both runs, on test text."""
-    tables = [_by_type(run) for run in (first, second)]
-    names = sorted({*tables[0], *tables[1]})
-    return [(name, tables[0].get(name), tables[1].get(name)) for name in names]
-
-
-def _by_type(run: Seen) -> dict[str, float]:
-    overall = run.result.scores.overall if run.result else {}
-    scored = overall.get(run.kind) or {}
-    types = scored.get("types", {}) if isinstance(scored, dict) else {}
-    return {name: rates["f1"] for name, rates in types.items() if "f1" in rates}
-
-
-async def _compared(watch: Watch, first: Seen, second: Seen) -> tuple[RunComparison | None, str]:
-    """Compare two runs as `confide compare` does, or say why not."""
-    paths = [watch.runs.folder / run.name for run in (first, second)]
-    async with watch.one_by_one:
+    async def show_one(ask: Request) -> Response:
+        run = await asyncio.to_thread(watch.run, ask.query_params.get("name", ""))
         try:
-            return await asyncio.to_thread(compare, paths[0], paths[1], samples=1000), ""
-        except ConfideError as error:
-            return None, printable(error.what, 300)
+            rows = await asyncio.to_thread(ledger, watch.runs.folder / run.name)
+            sent = [row for row in rows if row.direction == "up"]
+        except (ConfideError, OSError):
+            sent = None  # it is being written
+        return pages.page("run", title=run.name, run=run, ledger=sent, plots=_plots([run]))
+
+    async def show_two(ask: Request) -> Response:
+        names = [ask.query_params.get(key, "") for key in ("first", "second")]
+        first, second = [await asyncio.to_thread(watch.run, name) for name in names]
+        found, why = await watch.compare(first, second)
+        one, other = first.f1_by_type(), second.f1_by_type()
+        types = [(name, one.get(name), other.get(name)) for name in sorted({*one, *other})]
+        title = f"{first.name} and {second.name}"
+        return pages.page("two", title=title, first=first, second=second, found=found, why=why,
+                          types=types, plots=_plots([first, second]))  # fmt: skip
+
+    async def events(ask: Request) -> Response:
+        if watch.streams >= watch.limits.streams:
+            raise HttpError(503, "busy", "too many pages are watching")
+        return _Stream(watch)
+
+    return [
+        Route("/watch", overview),
+        Route("/watch/run", show_one),
+        Route("/watch/compare", show_two),
+        Route("/watch/events", events),
+    ]
+
+
+def _plots(runs: Sequence[RunView]) -> list[tuple[str, Markup]]:
+    """A title and a plot for each thing that was measured round by round."""
+    score = ""
+    if (result := runs[0].result) is not None:
+        score = f"{TASKS[result.task].words.full(runs[0].kind)}, development text"
+    measured = ((score, "dev"), ("Training loss", "loss"), ("Megabytes from all sites", "up"))
+    found = []
+    for title, what in measured:
+        lines = [(run.name if len(runs) > 1 else "", run.curve(what)) for run in runs]
+        found.append((title, plot_lines(lines, title=title, top=1.0 if what == "dev" else None)))
+    return [(title, drawn) for title, drawn in found if drawn]

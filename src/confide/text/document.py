@@ -8,7 +8,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Literal, overload
 
@@ -157,6 +157,10 @@ class Entity:
         """One past the last character of the last fragment."""
         return self.fragments[-1][1]
 
+    def shifted(self, by: int) -> Entity:
+        """The entity, `by` characters further on."""
+        return replace(self, fragments=tuple((s + by, e + by) for s, e in self.fragments))
+
 
 @dataclass(frozen=True, slots=True)
 class Relation:
@@ -181,6 +185,11 @@ class Sentence:
     start: int
     end: int
     tokens: Sequence[Span]
+
+    def shifted(self, by: int) -> Sentence:
+        """The sentence, `by` characters further on."""
+        tokens = pack_spans((s + by, e + by) for s, e in self.tokens)
+        return Sentence(self.start + by, self.end + by, tokens)
 
 
 @dataclass(frozen=True, slots=True)
