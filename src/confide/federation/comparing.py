@@ -7,23 +7,14 @@ signed about the other's ledger, then every message of one against the other. Le
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from confide.errors import MessageError, RunError
-from confide.federation.ledger import (
-    CLOSED,
-    MET,
-    OPENED,
-    SEAL,
-    Entry,
-    Line,
-    ledger_files,
-    read_lines,
-)
+from confide.federation import ledger
+from confide.federation.ledger import Entry, LedgerLine
 from confide.federation.seals import EMPTY, AskSeal, ReplySeal, is_digest, seal_of, verifies
 from confide.files import Tree
 
@@ -39,7 +30,7 @@ _NONE = "0" * 64
 class Sealed:
     """A message in a ledger, from the line of its seal. `refused`: the code, if it was refused."""
 
-    line: Line
+    line: LedgerLine
     seal: AskSeal | ReplySeal
     refused: str = ""
 
@@ -57,14 +48,15 @@ class Sealed:
 
 @dataclass
 class Record:
-    """A ledger. `at`: whose it is ("server", a site, or "" if it holds no identities).
+    """A ledger with its seals.
 
-    `keys`: for each peer, every identity key that the ledger names, the newest last. `asks` and
-    `replies` are those of all sites, in the order of the file. `signatures` were checked.
+    `at`: whose it is ("server", a site, or "" if it holds no identities). `keys`: for each peer,
+    every identity key that the ledger names, the newest last. `asks` and `replies` are those of all
+    sites, in the order of the file. `signatures` were checked.
     """
 
     path: Path
-    lines: list[Line]
+    lines: list[LedgerLine]
     at: str = ""
     run: str = ""
     order: str = ""
@@ -78,34 +70,29 @@ class Record:
     faults: list[str] = field(default_factory=list)
 
     @property
-    def heads(self) -> dict[str, int]:
-        """The number of each line, by its digest."""
-        return {line.digest: line.number for line in self.lines}
-
-    @property
     def is_sealed(self) -> bool:
         """True if it says whose it is, or holds seals."""
         return bool(self.at or self.asks or self.replies)
 
-    def of(self, site: str) -> tuple[list[Sealed], list[Sealed]]:
-        """Asks to and replies of one site."""
-        return (
-            [one for one in self.asks if one.seal.site == site],
-            [one for one in self.replies if one.seal.site == site],
-        )
+    def place(self, one: Sealed) -> str:
+        """Where the ledger holds a message, in words."""
+        return f"{self.path}:{one.line.number}: {one.words}"
+
+    def fault(self, number: int, what: str) -> None:
+        """Note a fault of a line."""
+        self.faults.append(f"{self.path}:{number}: {what}")
 
 
-def read_record(path: Path) -> Record:
+def verified(path: Path) -> Record:
     """A ledger, with its signatures verified. Raises RunError if it cannot be read."""
-    record = Record(path, read_lines(path))
+    record = Record(path, ledger.read_lines(path))
     for line in record.lines:
         if line.chained is False:
-            changed = "this line, or the one before it, was changed"
-            record.faults.append(_at(path, line.number, changed))
+            record.fault(line.number, "this line, or the one before it, was changed")
         try:
             _take(record, line)
         except (MessageError, KeyError, TypeError, ValueError):
-            record.faults.append(_at(path, line.number, "not a line of a signed ledger"))
+            record.fault(line.number, "not a line of a signed ledger")
     return record
 
 
@@ -113,42 +100,38 @@ def faults_of(record: Record) -> list[str]:
     """List the faults of a ledger taken by itself, the first line first."""
     faults = list(record.faults)
     first = record.lines[0].tree if record.lines else {}
-    if first.get("note") != OPENED:
-        faults.insert(0, _at(record.path, 1, "the first line does not say whose ledger it is"))
+    if first.get("note") != ledger.OPENED:
+        faults.insert(0, f"{record.path}:1: the first line does not say whose ledger it is")
     closing = [one.line.number for one in record.asks if one.seal.step == "close"]
-    ended = [line.number for line in record.lines if line.tree.get("note") == CLOSED]
+    ended = [line.number for line in record.lines if line.tree.get("note") == ledger.CLOSED]
     if record.at == "server" and closing and not (ended and ended[-1] > closing[-1]):
         number = record.lines[-1].number
-        faults.append(_at(record.path, number, "the end of the ledger is missing after this line"))
+        faults.append(f"{record.path}:{number}: the end of the ledger is missing after this line")
     return faults
 
 
-def _take(record: Record, line: Line) -> None:
+def _take(record: Record, line: LedgerLine) -> None:
     """Add what one line says to the record."""
     tree = line.tree
-    if tree.get("note") == OPENED:
-        _open(record, tree)
-    elif tree.get("note") == MET:
+    if tree.get("note") == ledger.OPENED:
+        if record.at:
+            raise ValueError("a ledger is opened only once")
+        record.at, record.run, record.order = (str(tree[name]) for name in ("at", "run", "order"))
+        record.sites = tuple(map(str, tree["sites"]))
+        record.lead = str(tree["lead_identity"])
+        record.keys[record.at] = [_key(tree["identity"])]
+        if record.at != "server":
+            record.keys["server"] = [_key(tree["server_identity"])]
+    elif tree.get("note") == ledger.MET:
         record.keys.setdefault(str(tree["peer"]), []).append(_key(tree["identity"]))
-    elif tree.get("field") == SEAL:
+    elif tree.get("field") == ledger.SEAL:
         _take_seal(record, line)
     if line.entry:
         record.entries.append(line.entry)
 
 
-def _open(record: Record, tree: Tree) -> None:
-    if record.at:
-        raise ValueError("a ledger is opened only once")
-    record.at, record.run, record.order = (str(tree[name]) for name in ("at", "run", "order"))
-    record.sites = tuple(map(str, tree["sites"]))
-    record.lead = str(tree["lead_identity"])
-    record.keys[record.at] = [_key(tree["identity"])]
-    if record.at != "server":
-        record.keys["server"] = [_key(tree["server_identity"])]
-
-
-def _take_seal(record: Record, line: Line) -> None:
-    tree = {"run": record.run, **line.tree, "nonce": _NONE}
+def _take_seal(record: Record, line: LedgerLine) -> None:
+    tree: Tree = {"run": record.run, **line.tree, "nonce": _NONE}
     sealed: Sealed
     if tree["direction"] == "down":
         audience = tree.get("audience", list(record.sites))
@@ -165,18 +148,13 @@ def _take_seal(record: Record, line: Line) -> None:
     record.signatures += 1
     keys = record.keys.get(signer, [])
     if not keys or not verifies(sealed.seal, keys[-1]):
-        unfit = f"the signature of {signer} does not fit ({sealed.words})"
-        record.faults.append(_at(record.path, line.number, unfit))
+        record.fault(line.number, f"the signature of {signer} does not fit ({sealed.words})")
 
 
 def _key(text: str) -> bytes:
     if not is_digest(text):
         raise ValueError("not a key")
     return bytes.fromhex(text)
-
-
-def _at(path: Path, number: int, what: str) -> str:
-    return f"{path}:{number}: {what}"
 
 
 def is_before_joining(one: Sealed) -> bool:
@@ -193,20 +171,42 @@ Key = tuple[int, str, str]
 """Round, step, direction."""
 
 
-@dataclass(frozen=True)
-class Tally:
-    """Where two records differ; the parts are those of a `LedgerDifference`."""
+@dataclass(frozen=True, slots=True)
+class LedgerDifference:
+    """Where two ledgers of one run differ.
 
-    faults: tuple[str, ...]
+    Attributes:
+        site: the site whose ledger was given.
+        messages: the number of its entries.
+        again: entries that only the site's ledger holds, because they crossed the wall once more
+            after a crash.
+        only_here: what only the ledger of the run holds.
+        only_there: what only the site's ledger holds.
+        faults: lines that were changed, removed or not properly signed, the first one first.
+        unheard: asks that the server noted and the site never got, or that one of two sites never
+            got.
+        verified: the number of signatures checked.
+    """
+
+    site: str
+    messages: int
+    again: int = 0
     only_here: tuple[str, ...] = ()
     only_there: tuple[str, ...] = ()
-    again: int = 0
+    faults: tuple[str, ...] = ()
     unheard: int = 0
+    verified: int = 0
+
+    @property
+    def agree(self) -> bool:
+        """True if both hold the same messages and neither was changed."""
+        return not self.only_here and not self.only_there and not self.faults
 
 
-def with_server(server: Record, site: Record) -> Tally:
+def with_server(server: Record, site: Record) -> LedgerDifference:
     """Compare the server's ledger with that of one of its sites."""
-    asks, replies = server.of(site.at)
+    asks = [one for one in server.asks if one.seal.site == site.at]
+    replies = [one for one in server.replies if one.seal.site == site.at]
     joined = [one for one in replies if not is_before_joining(one)]
     refused = {one.turn for one in replies if is_before_joining(one)}
     faults = [*_strangers(server, site), *_broken_heads(server, site, joined)]
@@ -217,23 +217,26 @@ def with_server(server: Record, site: Record) -> Tally:
     missed = [one for one in asks if one.seal.digest not in theirs and one.turn not in refused]
     unheard = [one for one in missed if one.turn not in answered]
     late = _not_arrived(site, joined)
-    only_here = [_only(server, one) for one in missed if one not in unheard]
-    only_there = [_only(site, one) for one in site.asks if one.seal.digest not in ours]
     came = {one.seal.digest for one in joined}
-    only_there += [
-        _only(site, one) for one in site.replies if one.seal.digest not in came and one not in late
-    ]
     kept = {one.seal.digest for one in site.replies}
-    only_here += [_only(server, one) for one in joined if one.seal.digest not in kept]
-    here, there, again = _different_entries(
+    only_here = [one for one in missed if one not in unheard]
+    only_here += [one for one in joined if one.seal.digest not in kept]
+    only_there = [one for one in site.asks if one.seal.digest not in ours]
+    only_there += [one for one in site.replies if one.seal.digest not in came and one not in late]
+    found = _different_entries(
+        site.at,
         [entry for entry in server.entries if entry.site == site.at],
         site.entries,
         skip_here={(one.seal.round, one.seal.step, "down") for one in unheard}
         | {(turn[0], turn[1], way) for turn in refused for way in ("down", "up")},
         skip_there={(one.seal.round, one.seal.step, "up") for one in late},
     )
-    return Tally(
-        tuple(faults), (*only_here, *here), (*only_there, *there), again=again, unheard=len(unheard)
+    return replace(
+        found,
+        only_here=(*map(server.place, only_here), *found.only_here),
+        only_there=(*map(site.place, only_there), *found.only_there),
+        faults=tuple(faults),
+        unheard=len(unheard),
     )
 
 
@@ -256,9 +259,9 @@ def _unequal(server: Record, site: Record, asks: list[Sealed]) -> list[str]:
     ours = {one.seal.digest: one for one in asks}
     pairs = [(ours.get(one.seal.digest), one) for one in site.asks if not one.refused]
     return [
-        f"{_only(server, here)}; {_only(site, there)}: the two do not hold the same ask"
+        f"{server.place(here)}; {site.place(there)}: the two do not hold the same ask"
         for here, there in pairs
-        if here and here.seal != dataclasses.replace(there.seal, signature="")
+        if here and here.seal != replace(there.seal, signature="")
     ]
 
 
@@ -267,7 +270,7 @@ def _twice(record: Record, replies: list[Sealed]) -> list[str]:
     seen, found = set(), []
     for one in replies:
         if one.seal.digest in seen:
-            found.append(f"{_only(record, one)}: the ledger has this reply already")
+            found.append(f"{record.place(one)}: the ledger has this reply already")
         seen.add(one.seal.digest)
     return found
 
@@ -284,7 +287,7 @@ def _broken_heads(server: Record, site: Record, replies: list[Sealed]) -> list[s
                 f" ledger ({one.words})"
             )
             break
-    lines = server.heads
+    lines = {line.digest for line in server.lines}
     came = {one.seal.digest for one in replies} | {""}
     for one in site.asks:
         seal = one.seal
@@ -313,13 +316,14 @@ def _not_arrived(site: Record, joined: list[Sealed]) -> list[Sealed]:
     return found
 
 
-def _only(record: Record, one: Sealed) -> str:
-    return f"{record.path}:{one.line.number}: {one.words}"
-
-
 def _different_entries(
-    here: list[Entry], there: list[Entry], *, skip_here: set[Key], skip_there: set[Key]
-) -> tuple[list[str], list[str], int]:
+    site: str,
+    here: Sequence[Entry],
+    there: Sequence[Entry],
+    *,
+    skip_here: Set[Key] = frozenset(),
+    skip_there: Set[Key] = frozenset(),
+) -> LedgerDifference:
     """Entries that only one side has, and how many times the site repeats the server's."""
     ours, sites = Counter(here), Counter(there)
     only_here = {
@@ -332,14 +336,19 @@ def _different_entries(
         for one in sites
         if one not in ours and (one.round, one.step, one.direction) not in skip_there
     }
-    again = sum(max(sites[one] - ours[one], 0) for one in sites if one in ours)
-    return sorted(only_here), sorted(only_there), again
+    return LedgerDifference(
+        site,
+        messages=len(there),
+        again=sum(max(sites[one] - ours[one], 0) for one in sites if one in ours),
+        only_here=tuple(sorted(only_here)),
+        only_there=tuple(sorted(only_there)),
+    )
 
 
 # --- two sites ----------------------------------------------------------------------------
 
 
-def with_site(one: Record, other: Record) -> Tally:
+def with_site(one: Record, other: Record) -> LedgerDifference:
     """Compare the ledgers of two sites of one run: were they asked the same?"""
     faults = [
         f"{one.path}:1 and {other.path}:1: {what}"
@@ -351,9 +360,17 @@ def with_site(one: Record, other: Record) -> Tally:
         }.items()
         if not fits
     ]
-    first, second = _shared(one), _shared(other)
+    first, second = (
+        {ask.turn: ask for ask in side.asks if not ask.refused} for side in (one, other)
+    )
     for turn in sorted(first.keys() & second.keys(), key=lambda turn: first[turn].line.number):
-        faults += _unlike(one, other, first[turn], second[turn])
+        here, there = first[turn], second[turn]
+        among = _is_to(here, other.at) or _is_to(there, one.at)
+        if among and here.seal.digest != there.seal.digest:
+            faults.append(
+                f"{one.place(here)}; {other.place(there)}: the server asked the two different things"
+                " and signed that they are the same"
+            )
     lone = {turn for turn in first if _is_to(first[turn], other.at)} - second.keys()
     lone_there = {turn for turn in second if _is_to(second[turn], one.at)} - first.keys()
     together = {turn[:2] for turn in first.keys() & second.keys()}
@@ -361,65 +378,20 @@ def with_site(one: Record, other: Record) -> Tally:
         apart = [that for that in lone_there if that[:2] == turn[:2]]
         if apart and turn[:2] not in together:
             faults.append(
-                f"{_only(one, first[turn])}; {_only(other, second[min(apart)])}: the two were never"
+                f"{one.place(first[turn])}; {other.place(second[min(apart)])}: the two were never"
                 " asked the same"
             )
-    return Tally(tuple(faults), unheard=len(lone) + len(lone_there))
-
-
-def _shared(record: Record) -> dict[tuple[int, str, int], Sealed]:
-    """The asks that a site did not refuse, by their turn."""
-    return {one.turn: one for one in record.asks if not one.refused}
+    return LedgerDifference(
+        other.at,
+        messages=len(other.entries),
+        faults=tuple(faults),
+        unheard=len(lone) + len(lone_there),
+    )
 
 
 def _is_to(one: Sealed, site: str) -> bool:
     """Return whether the server signed that this site gets the same ask."""
     return isinstance(one.seal, AskSeal) and site in one.seal.audience
-
-
-def _unlike(one: Record, other: Record, first: Sealed, second: Sealed) -> list[str]:
-    """A fault if the two sites hold different versions of one broadcast ask."""
-    same = first.seal.digest == second.seal.digest
-    among = _is_to(first, other.at) or _is_to(second, one.at)
-    if same or not among:
-        return []
-    where = f"{_only(one, first)}; {_only(other, second)}"
-    return [f"{where}: the server asked the two different things and signed that they are the same"]
-
-
-SERVER = "server"
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerDifference:
-    """Where two ledgers of one run differ.
-
-    Attributes:
-        site: the site whose ledger was given.
-        messages: the number of its entries.
-        again: entries that only the site's ledger holds, because they crossed the wall once more
-            after a crash.
-        only_here: what only the ledger of the run holds.
-        only_there: what only the site's ledger holds.
-        faults: lines that were changed, removed or not properly signed, the first one first.
-        unheard: asks that the server noted and the site never got, or that one of two sites never
-            got.
-        verified: the number of signatures checked.
-    """
-
-    site: str
-    messages: int
-    again: int
-    only_here: tuple[str, ...]
-    only_there: tuple[str, ...]
-    faults: tuple[str, ...] = ()
-    unheard: int = 0
-    verified: int = 0
-
-    @property
-    def agree(self) -> bool:
-        """True if both hold the same messages and neither was changed."""
-        return not self.only_here and not self.only_there and not self.faults
 
 
 def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
@@ -436,12 +408,12 @@ def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
             expected="the one that the site kept: MEMORY/runs/RUN/ledger.jsonl",
             where=str(theirs),
         )
-    paths = ledger_files(run) if run.is_dir() else [run]
+    paths = ledger.ledger_files(run) if run.is_dir() else [run]
     if not paths:
         raise RunError("this folder holds no ledger", where=str(run), fix="name a run's folder")
-    there, ours = read_record(theirs), [read_record(path) for path in paths]
-    if there.at == SERVER or not any(one.is_sealed for one in [there, *ours]):
-        return _without_seals(paths, theirs)
+    there, ours = verified(theirs), [verified(path) for path in paths]
+    if there.at == "server" or not any(one.is_sealed for one in [there, *ours]):
+        return _without_seals(ours, there)
     here = next((one for one in ours if there.at and there.at in (one.at, *one.sites)), None)
     if here is None:
         raise RunError(
@@ -450,54 +422,24 @@ def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
             expected=f"a ledger of the run {there.run!r}, of the server or of one of its sites",
             fix="compare two unchanged ledgers of the same run",
         )
-    return _with_seals(here, there)
-
-
-def _with_seals(here: Record, there: Record) -> LedgerDifference:
-    faults = [*faults_of(here), *faults_of(there)]
-    found = with_server(here, there) if here.at == SERVER else with_site(here, there)
-    return LedgerDifference(
-        there.at,
-        messages=len(there.entries),
-        again=found.again,
-        only_here=found.only_here,
-        only_there=found.only_there,
-        faults=(*faults, *found.faults),
-        unheard=found.unheard,
+    found = with_server(here, there) if here.at == "server" else with_site(here, there)
+    return replace(
+        found,
+        faults=(*faults_of(here), *faults_of(there), *found.faults),
         verified=here.signatures + there.signatures,
     )
 
 
-def _without_seals(paths: list[Path], theirs: Path) -> LedgerDifference:
-    there = [line.entry for line in read_lines(theirs) if line.entry]
-    names = {entry.site for entry in there}
+def _without_seals(ours: Sequence[Record], theirs: Record) -> LedgerDifference:
+    names = {entry.site for entry in theirs.entries}
     if len(names) != 1:
         raise RunError(
             "this is not the ledger of one site",
-            where=str(theirs),
+            where=str(theirs.path),
             expected="the one that the site kept: MEMORY/runs/RUN/ledger.jsonl",
             got=f"one of {len(names)} sites",
         )
-    site = names.pop()
-    here = [entry for entry in _entries_in(paths) if entry.site == site]
-    ours, sites = Counter(here), Counter(there)
-    return LedgerDifference(
-        site,
-        messages=sum(sites.values()),
-        again=sum(max(sites[one] - ours[one], 0) for one in sites if one in ours),
-        only_here=tuple(sorted({one.words() for one in ours if ours[one] > sites[one]})),
-        only_there=tuple(sorted({one.words() for one in sites if one not in ours})),
-        faults=tuple(
-            f"{path}:{line.number}: this line, or the one before it, was changed"
-            for path in [*paths, theirs]
-            for line in read_lines(path)
-            if line.chained is False
-        ),
-    )
-
-
-def _entries_in(paths: list[Path]) -> Iterator[Entry]:
-    for path in paths:
-        for line in read_lines(path):
-            if line.entry:
-                yield line.entry
+    (site,) = names
+    here = [entry for one in ours for entry in one.entries if entry.site == site]
+    found = _different_entries(site, here, theirs.entries)
+    return replace(found, faults=tuple(fault for one in (*ours, theirs) for fault in one.faults))

@@ -17,9 +17,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from confide.errors import RunError, os_errors_as
@@ -63,7 +64,7 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class LedgerLine:
     """A line of a ledger file. `tree` is its content, empty if a crash tore the line.
 
     `chained`: whether it holds the digest of the line before it (None if it is older than chains).
@@ -171,21 +172,18 @@ class Ledger:
             where=self._path,
             fix="free some disk space, then continue with --resume",
         ):
-            self._write(self._path, lines.encode("ascii"))
+            data = lines.encode("ascii")
+            with open(self._path, "ab", buffering=0) as file:
+                start = file.seek(0, os.SEEK_END)
+                try:
+                    while data:
+                        data = data[file.write(data) :]
+                except OSError:  # all or nothing: what is already written is removed
+                    file.truncate(start)
+                    raise
+                self._length = file.tell()
         self._waiting.clear()
         return self._length
-
-    def _write(self, path: Path, data: bytes) -> None:
-        """Write all or nothing: if the disk fills up, the part already written is removed."""
-        with open(path, "ab", buffering=0) as file:
-            start = file.seek(0, os.SEEK_END)
-            try:
-                while data:
-                    data = data[file.write(data) :]
-            except OSError:
-                file.truncate(start)
-                raise
-            self._length = file.tell()
 
     def _add(self, tree: dict[str, object]) -> None:
         line, self.head = _linked(tree, self.head)
@@ -218,14 +216,14 @@ def _linked(tree: dict[str, object], head: str) -> tuple[str, str]:
 # --- reading ------------------------------------------------------------------------------
 
 
-def read_lines(path: Path, *, torn_end: bool = False) -> list[Line]:
+def read_lines(path: Path, *, torn_end: bool = False) -> list[LedgerLine]:
     """All lines of a ledger file, each checked against the chain.
 
     Raises RunError on a damaged line, unless a crash tore it and the run was resumed afterwards.
     With `torn_end` the last line may be torn too.
     """
     raw = path.read_bytes()
-    found: list[Line] = []
+    found: list[LedgerLine] = []
     starts: list[int] = []
     head, place, torn = START, 0, 0
     for number, data in enumerate(raw.split(b"\n"), 1):
@@ -244,24 +242,16 @@ def read_lines(path: Path, *, torn_end: bool = False) -> list[Line]:
         if before is None and not torn and any(line.chained is not None for line in found):
             chained = False  # once a chain has begun, every line belongs to it
         head = hashlib.sha256(data).hexdigest()
-        found.append(Line(number, tree or {}, head, chained))
+        found.append(LedgerLine(number, tree or {}, head, chained))
         starts.append(start)
     if torn and not torn_end:
         raise _damaged(path, torn)
-    return _counted(found, starts)
-
-
-def _counted(lines: list[Line], starts: list[int]) -> list[Line]:
-    """The lines, with `again` set on those that no longer count after a resume."""
-    for place, line in enumerate(list(lines)):
+    for place, line in enumerate(found):  # what a resume started from counts, nothing after it
         length = line.tree.get("from") if line.tree.get("note") == RESUMED else None
         if length is not None:
-            for earlier in range(place - 1, -1, -1):
-                if starts[earlier] < length:
-                    break
-                one = lines[earlier]
-                lines[earlier] = Line(one.number, one.tree, one.digest, one.chained, again=True)
-    return lines
+            for later in range(bisect_left(starts, length), place):
+                found[later] = replace(found[later], again=True)
+    return found
 
 
 def _tree(data: bytes) -> Tree | None:
@@ -274,14 +264,10 @@ def _tree(data: bytes) -> Tree | None:
         return None
     if "field" in tree:
         sound = all(type(tree.get(name)) is kind for name, kind in _KINDS.items())
-        return tree if sound else None
-    return tree if _is_note(tree) else None
-
-
-def _is_note(tree: Tree) -> bool:
-    return tree.get("note") in (OPENED, MET, CLOSED) or (
-        tree.get("note") == RESUMED and type(tree.get("from", 0)) is int
-    )
+    else:
+        resumed = tree.get("note") == RESUMED and type(tree.get("from", 0)) is int
+        sound = resumed or tree.get("note") in (OPENED, MET, CLOSED)
+    return tree if sound else None
 
 
 def _damaged(path: Path, number: int) -> RunError:
@@ -335,28 +321,27 @@ def ledger(run: Path) -> list[LedgerRow]:
         raise RunError("this folder holds no ledger", where=str(run), fix="name a run's folder")
     counted: dict[tuple[str, str, str, str], list[Entry]] = {}
     again: dict[tuple[str, str, str, str], int] = defaultdict(int)
-    for path in paths:
-        for line in read_lines(path):
-            entry = line.entry
-            if entry is None:
-                continue
-            key = (entry.step, entry.direction, entry.field, entry.seen)
-            found = counted.setdefault(key, [])
-            if line.again:
-                again[key] += entry.bytes
-            else:
-                found.append(entry)
+    for line in (line for path in paths for line in read_lines(path)):
+        entry = line.entry
+        if entry is None:
+            continue
+        key = (entry.step, entry.direction, entry.field, entry.seen)
+        found = counted.setdefault(key, [])
+        if line.again:
+            again[key] += entry.bytes
+        else:
+            found.append(entry)
     return [
         LedgerRow(
-            step=key[0],
-            direction=key[1],
-            field=key[2],
+            step,
+            direction,
+            field,
             bytes=sum(one.bytes for one in found),
             count=sum(one.count for one in found),
             sites=len({one.site for one in found}),
             rounds=len({one.round for one in found}),
-            seen=key[3],
-            again=again[key],
+            seen=seen,
+            again=again[step, direction, field, seen],
         )
-        for key, found in counted.items()
+        for (step, direction, field, seen), found in counted.items()
     ]
