@@ -23,14 +23,7 @@ from typing import Any
 from confide import __version__
 from confide.federation.events import Event
 from confide.federation.keys import new_key
-from confide.federation.seals import (
-    ReplySeal,
-    fresh_nonce,
-    inner_digest,
-    message_digest,
-    signed,
-    verifies,
-)
+from confide.federation.seals import ReplySeal, fresh_nonce, inner_digest, message_digest
 from confide.flare.peers import make_identity
 from confide.flare.server import Conductor, Evidence
 from confide.settings import Settings, parse
@@ -147,9 +140,9 @@ def seal(folder: Path, size: int) -> float:
         nonce = fresh_nonce()
         named = message_digest(nonce, inner_digest(message))
         one = ReplySeal("run", "site", 1, "train", 1, named, named, nonce.hex(), named)
-        done = signed(one, identity.key)
+        done = one.sign(identity.key)
         assert message_digest(nonce, inner_digest(message)) == done.digest
-        assert verifies(done, identity.public)
+        assert done.verifies(identity.public)
     return round((time.perf_counter() - start) / times, 6)
 
 

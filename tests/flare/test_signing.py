@@ -23,7 +23,7 @@ from confide.federation.failures import Refusal
 from confide.federation.federation import Delivery
 from confide.federation.ledger import START, read_lines
 from confide.federation.messages import decode, encode
-from confide.federation.seals import AskSeal, decode_seal, encode_seal, signed
+from confide.federation.seals import AskSeal
 from confide.flare.joining import Join, Order, wire_digest, wire_of
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.peers import Pins, make_identity, place_of, read_identity
@@ -243,7 +243,7 @@ class Lying(SignedEngine):
         found = super()._sealed(step, round, asks)
         everybody = tuple(sorted(asks))
         return {
-            site: signed(dataclasses.replace(seal, audience=everybody), self._place.identity.key)
+            site: dataclasses.replace(seal, audience=everybody).sign(self._place.identity.key)
             for site, seal in found.items()
         }
 
@@ -363,9 +363,7 @@ def other_learning_rate(data: bytes) -> bytes:
 
 def reshaped(**changes: Any) -> Callable[[Any], bytes]:
     """The seal of the ask to site-2 with other values, not signed anew."""
-    return lambda seals: encode_seal(
-        dataclasses.replace(decode_seal(AskSeal, seals["site-2"]), **changes)
-    )
+    return lambda seals: dataclasses.replace(AskSeal.decode(seals["site-2"]), **changes).encode()
 
 
 @pytest.mark.parametrize(

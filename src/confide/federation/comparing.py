@@ -15,7 +15,7 @@ from pathlib import Path
 from confide.errors import MessageError, RunError
 from confide.federation import ledger
 from confide.federation.ledger import Entry, LedgerLine
-from confide.federation.seals import EMPTY, AskSeal, ReplySeal, is_digest, seal_of, verifies
+from confide.federation.seals import EMPTY, AskSeal, ReplySeal, is_digest
 from confide.files import Tree
 
 # --- A sealed ledger
@@ -135,19 +135,19 @@ def _take_seal(record: Record, line: LedgerLine) -> None:
     sealed: Sealed
     if tree["direction"] == "down":
         audience = tree.get("audience", list(record.sites))
-        seal = seal_of(AskSeal, {**tree, "audience": audience})
+        seal = AskSeal.of({**tree, "audience": audience})
         sealed = Sealed(line, seal, refused=str(tree.get("refused", "")))
         record.asks.append(sealed)
         signer = "" if record.at == "server" else "server"
     else:
-        sealed = Sealed(line, seal_of(ReplySeal, tree))
+        sealed = Sealed(line, ReplySeal.of(tree))
         record.replies.append(sealed)
         signer = str(tree["site"]) if record.at == "server" else ""
     if not signer or sealed.refused:
         return
     record.signatures += 1
     keys = record.keys.get(signer, [])
-    if not keys or not verifies(sealed.seal, keys[-1]):
+    if not keys or not sealed.seal.verifies(keys[-1]):
         record.fault(line.number, f"the signature of {signer} does not fit ({sealed.words})")
 
 
@@ -367,9 +367,10 @@ def with_site(one: Record, other: Record) -> LedgerDifference:
         here, there = first[turn], second[turn]
         among = _is_to(here, other.at) or _is_to(there, one.at)
         if among and here.seal.digest != there.seal.digest:
+            where = f"{one.place(here)}; {other.place(there)}"
             faults.append(
-                f"{one.place(here)}; {other.place(there)}: the server asked the two different things"
-                " and signed that they are the same"
+                f"{where}: the server asked the two different things and signed that they are"
+                " the same"
             )
     lone = {turn for turn in first if _is_to(first[turn], other.at)} - second.keys()
     lone_there = {turn for turn in second if _is_to(second[turn], one.at)} - first.keys()

@@ -13,14 +13,13 @@ guessing a small message from its digest. The nonces lie in a file beside the le
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 import secrets
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TypeVar
+from typing import Self
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
@@ -61,10 +60,7 @@ def number(value: int) -> bytes:
 
 def is_digest(value: object) -> bool:
     """Return whether this is a digest as text: 64 lower-case hexadecimal digits."""
-    return isinstance(value, str) and len(value) == 64 and set(value) <= _HEX
-
-
-_HEX = frozenset("0123456789abcdef")
+    return isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef")
 
 
 LARGEST = 65536
@@ -75,11 +71,9 @@ _ROUNDS = 2**31
 _SIGNATURE = 64
 """The bytes of a signature: nothing longer is remembered."""
 
-S = TypeVar("S", "AskSeal", "ReplySeal")
-
 
 @dataclass(frozen=True)
-class _Turn:
+class _Seal:
     """The turn of a message; `attempt` counts how often the server has asked in it."""
 
     run: str
@@ -87,6 +81,12 @@ class _Turn:
     round: int
     step: str
     attempt: int
+    card: str = field(default="", kw_only=True)
+    signature: str = field(default="", kw_only=True)
+
+    def said(self) -> bytes:
+        """The statement that is signed."""
+        raise NotImplementedError
 
     def _turn(self) -> tuple[bytes, ...]:
         """These fields as parts of a statement."""
@@ -98,9 +98,48 @@ class _Turn:
             number(self.attempt),
         )
 
+    def sign(self, key: Ed25519PrivateKey) -> Self:
+        """The seal with its signature."""
+        return replace(self, signature=key.sign(self.said()).hex())
+
+    def verifies(self, key: bytes) -> bool:
+        """Return whether the seal was signed by the owner of this public key (32 bytes)."""
+        return is_signed_by(key, self.signature, self.said())
+
+    def encode(self) -> bytes:
+        """The bytes of the seal."""
+        return json.dumps(asdict(self), separators=(",", ":")).encode("ascii")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Self:
+        """The seal in `data`. Raises MessageError on anything else."""
+        if len(data) > LARGEST:
+            raise MessageError(
+                "the seal is too large",
+                expected=f"at most {LARGEST} bytes",
+                got=f"{len(data)} bytes",
+            )
+        try:
+            return cls.of(json.loads(data))
+        except (ValueError, RecursionError) as error:
+            raise MessageError("these bytes are not a seal") from error
+
+    @classmethod
+    def of(cls, tree: object) -> Self:
+        """The seal in a dictionary. Raises MessageError if a part is missing or malformed."""
+        if not isinstance(tree, dict):
+            raise MessageError("this is not a seal")
+        values = {one.name: tree.get(one.name, "") for one in fields(cls)}
+        if isinstance(values.get("audience"), list):
+            values["audience"] = tuple(values["audience"])
+        malformed = [name for name, value in values.items() if not _is_sound(name, value)]
+        if malformed:
+            raise MessageError(f"the {malformed[0]} of a seal is malformed")
+        return cls(**values)
+
 
 @dataclass(frozen=True)
-class AskSeal(_Turn):
+class AskSeal(_Seal):
     """The statement about an ask that the server signs.
 
     `audience`: the sites that get the same bytes, sorted. `reply` and `head`: the digest of the
@@ -115,8 +154,6 @@ class AskSeal(_Turn):
     reply: str
     head: str
     own: str
-    card: str = ""
-    signature: str = ""
 
     def said(self) -> bytes:
         """The statement that is signed."""
@@ -132,7 +169,7 @@ class AskSeal(_Turn):
 
 
 @dataclass(frozen=True)
-class ReplySeal(_Turn):
+class ReplySeal(_Seal):
     """A site's signed statement about a reply. `ask` is the digest of the ask, `head` its ledger's.
 
     `head` is empty if the site has no ledger of the run because it refused to join.
@@ -142,8 +179,6 @@ class ReplySeal(_Turn):
     digest: str
     nonce: str
     head: str
-    card: str = ""
-    signature: str = ""
 
     def said(self) -> bytes:
         """The statement that is signed."""
@@ -171,25 +206,10 @@ def inner_digest(message: bytes) -> bytes:
     return hashlib.sha256(message).digest()
 
 
-def opens(sealed: str, *, nonce: bytes, message: bytes) -> bool:
-    """Return whether this message and nonce give that digest."""
-    return message_digest(nonce, inner_digest(message)) == sealed
-
-
 def keep_nonce(ledger: Path, sealed: str, nonce: str) -> None:
     """Append a nonce to the file beside a ledger."""
     with open(ledger.with_name(NONCES), "a", encoding="ascii") as file:
         file.write(f"{sealed} {nonce}\n")
-
-
-def signed(seal: S, key: Ed25519PrivateKey) -> S:
-    """The seal with its signature."""
-    return dataclasses.replace(seal, signature=key.sign(seal.said()).hex())
-
-
-def verifies(seal: AskSeal | ReplySeal, key: bytes) -> bool:
-    """Return whether the seal was signed by the owner of this public key (32 bytes)."""
-    return is_signed_by(key, seal.signature, seal.said())
 
 
 def is_signed_by(key: bytes, signature: str, said: bytes) -> bool:
@@ -211,36 +231,6 @@ def _checked(key: bytes, signature: bytes, said: bytes) -> bool:
     except InvalidSignature:
         return False
     return True
-
-
-def encode_seal(seal: AskSeal | ReplySeal) -> bytes:
-    """The bytes of a seal."""
-    return json.dumps(dataclasses.asdict(seal), separators=(",", ":")).encode("ascii")
-
-
-def decode_seal(kind: type[S], data: bytes) -> S:
-    """The seal in `data`. Raises MessageError on anything else."""
-    if len(data) > LARGEST:
-        raise MessageError(
-            "the seal is too large", expected=f"at most {LARGEST} bytes", got=f"{len(data)} bytes"
-        )
-    try:
-        return seal_of(kind, json.loads(data))
-    except (ValueError, RecursionError) as error:
-        raise MessageError("these bytes are not a seal") from error
-
-
-def seal_of(kind: type[S], tree: object) -> S:
-    """The seal in a dictionary. Raises MessageError if a part is missing or malformed."""
-    if not isinstance(tree, dict):
-        raise MessageError("this is not a seal")
-    values = {field.name: tree.get(field.name, "") for field in dataclasses.fields(kind)}
-    if "audience" in values and isinstance(values["audience"], list):
-        values["audience"] = tuple(values["audience"])
-    odd = [name for name, value in values.items() if not _is_sound(name, value)]
-    if odd:
-        raise MessageError(f"the {odd[0]} of a seal is malformed")
-    return kind(**values)
 
 
 def _is_sound(name: str, value: object) -> bool:

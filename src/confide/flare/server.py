@@ -27,14 +27,10 @@ from confide.federation.seals import (
     EMPTY,
     AskSeal,
     ReplySeal,
-    decode_seal,
-    encode_seal,
     fresh_nonce,
     inner_digest,
     keep_nonce,
     message_digest,
-    signed,
-    verifies,
 )
 from confide.federation.steps import Delivery, Engine
 from confide.files import Tree, for_the_owner, inside
@@ -182,7 +178,7 @@ class SignedEngine:
     ) -> Generator[Delivery, None, None]:
         """Every asked site's reply or failure; a reply without a good seal becomes a failure."""
         sealed = self._sealed(step, round, asks)
-        seals = {site: encode_seal(seal) for site, seal in sealed.items()}
+        seals = {site: seal.encode() for site, seal in sealed.items()}
         for site, seal in sealed.items():
             facts = dataclasses.asdict(seal)
             self._note(site, facts, "down", len(seals[site]), without="signature")
@@ -220,7 +216,7 @@ class SignedEngine:
                     own=self._ledger.head,
                     card=self._place.card.encode() if step == JOIN.name else "",
                 )
-                found[site] = signed(seal, self._place.identity.key)
+                found[site] = seal.sign(self._place.identity.key)
         return found
 
     def _looked_at(self, delivery: Delivery, asked: AskSeal) -> Delivery:
@@ -241,7 +237,7 @@ class SignedEngine:
 
     def _checked(self, delivery: Delivery, asked: AskSeal) -> ReplySeal:
         """The seal of a reply. Raises MessageError, Refusal."""
-        seal, code = decode_seal(ReplySeal, delivery.seal), _code(delivery.reply)
+        seal, code = ReplySeal.decode(delivery.seal), _code(delivery.reply)
         if seal.digest != message_digest(bytes.fromhex(seal.nonce), inner_digest(delivery.reply)):
             raise Refusal("forged-reply", "digest")
         fits = {name: getattr(seal, name) == getattr(asked, name)
@@ -253,14 +249,14 @@ class SignedEngine:
             raise Refusal("forged-reply", wrong[0])
         if seal.card:
             self._meet(delivery.site, seal)
-        if not verifies(seal, self._keys.get(delivery.site, b"")):
+        if not seal.verifies(self._keys.get(delivery.site, b"")):
             raise Refusal("forged-reply", "signature")
         return seal
 
     def _meet(self, site: str, seal: ReplySeal) -> None:
         """Pin the site's key, or check that it is the pinned one. Raises Refusal."""
         card = Card.decode(seal.card)
-        if not verifies(seal, card.public):
+        if not seal.verifies(card.public):
             raise Refusal("forged-reply", "signature")
         try:
             pin = self._place.meet(card, "site", site)

@@ -38,15 +38,11 @@ from confide.federation.seals import (
     EMPTY,
     AskSeal,
     ReplySeal,
-    decode_seal,
     digest,
-    encode_seal,
     fresh_nonce,
     inner_digest,
     keep_nonce,
     message_digest,
-    signed,
-    verifies,
 )
 from confide.federation.secure.messages import Meet, colluders
 from confide.federation.secure.site import SUMS, Member, Sets
@@ -614,7 +610,7 @@ class SignedHome:
         """
         with for_the_owner():
             try:
-                asked = decode_seal(AskSeal, seal)
+                asked = AskSeal.decode(seal)
             except MessageError as error:
                 refused = Refusal("bad-signature", "seal")
                 refused.__cause__ = error
@@ -637,7 +633,7 @@ class SignedHome:
         """Raise Refusal if an ask is not the one that the server signed, or not for this turn."""
         if asked.card:
             self._meet_server(Card.decode(asked.card))
-        if self._server is None or not verifies(asked, self._server.public):
+        if self._server is None or not asked.verifies(self._server.public):
             raise Refusal("bad-signature", "signature")
         fits = {
             "site": asked.site == self._place.name,
@@ -716,7 +712,7 @@ class SignedHome:
             seal = self._reply_seal(asked, real, reply)
         if joined:
             self._heads[head] = seal.digest
-        return reply, encode_seal(self._signed(seal, head))
+        return reply, self._signed(seal, head).encode()
 
     def _reply_seal(self, asked: AskSeal, real: str, reply: bytes) -> ReplySeal:
         nonce = fresh_nonce()
@@ -734,7 +730,7 @@ class SignedHome:
         )
 
     def _signed(self, seal: ReplySeal, head: str) -> ReplySeal:
-        return signed(dataclasses.replace(seal, head=head), self._place.identity.key)
+        return dataclasses.replace(seal, head=head).sign(self._place.identity.key)
 
     def _note(self, book: Ledger, facts: Tree, direction: str, weight: int) -> None:
         """Add the seal's line, without what the ledger's first line or the next one holds."""
@@ -769,4 +765,4 @@ class SignedHome:
 
 def _weight(seal: ReplySeal, head: str) -> int:
     """The bytes of the seal with its signature; every head but the empty one is as long."""
-    return len(encode_seal(dataclasses.replace(seal, head=head, signature="0" * 128)))
+    return len(dataclasses.replace(seal, head=head, signature="0" * 128).encode())
