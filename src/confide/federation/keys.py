@@ -18,10 +18,10 @@ import unicodedata
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal
 
 from confide.errors import KeyFileError, LockedKeyError, os_errors_as, printable
-from confide.files import NotAFileError, opened
+from confide.files import NotAFileError, TooLargeError, bytes_of, opened
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -128,18 +128,22 @@ def _unasked(what: str, path: Path) -> LockedKeyError:
 def _from_file(path: Path) -> bytes:
     """The passphrase in a file that only this user can read. Raises LockedKeyError."""
     where = f"{VARIABLE}={path}"
+    no_file = LockedKeyError(
+        "this is not a passphrase file", expected="a file with one line of text", where=where
+    )
     try:
-        data, found = read_small(path, most=4096)
+        with opened(path) as file:
+            found, data = os.fstat(file.fileno()), file.read(4097)
+    except NotAFileError:
+        raise no_file from None
     except OSError as error:
         raise LockedKeyError(
             f"the passphrase file cannot be read ({error.strerror})",
             where=where,
             fix=f"set {VARIABLE} to a file that exists and that this user can read",
         ) from None
-    if data is None:
-        raise LockedKeyError(
-            "this is not a passphrase file", expected="a file with one line of text", where=where
-        )
+    if len(data) > 4096:
+        raise no_file
     if stat.S_IMODE(found.st_mode) & 0o077 or found.st_uid not in (os.geteuid(), 0):
         raise LockedKeyError(
             "others can read the passphrase file",
@@ -190,37 +194,12 @@ def unseal(
 ) -> bytes:
     """The plain key sealed in the file at `path`; asks for a passphrase that is not given.
 
-    Raises KeyFileError: damaged, or another kind of key; LockedKeyError.
+    Raises KeyFileError: damaged, of another kind, or an absurd cost; LockedKeyError.
     """
     from cryptography.exceptions import InvalidTag
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     where = str(path)
-    sealed = _read(content, kind=kind, where=where)
-    passphrase = passphrase or passphrase_for(path, ask=ask)
-    box = ChaCha20Poly1305(_stretched(passphrase, sealed.salt, sealed.cost))
-    try:
-        return box.decrypt(sealed.nonce, sealed.box, sealed.header)
-    except InvalidTag:
-        raise LockedKeyError(
-            "this passphrase does not open the key, or the file was changed",
-            where=where,
-            fix="try again; if the passphrase is right, restore the file from your backup",
-        ) from None
-
-
-class _Sealed(NamedTuple):
-    """The parts of the line of an encrypted key."""
-
-    header: bytes
-    salt: bytes
-    nonce: bytes
-    box: bytes
-    cost: int
-
-
-def _read(content: bytes, *, kind: Kind, where: str) -> _Sealed:
-    """The parts of a line. Raises KeyFileError: damaged, of another kind, or an absurd cost."""
     match = _LINE.fullmatch(content)
     if match is None:
         raise KeyFileError(
@@ -244,7 +223,15 @@ def _read(content: bytes, *, kind: Kind, where: str) -> _Sealed:
             fix="restore the file from your backup; do not use one from elsewhere",
         )
     salt, nonce, box = (bytes.fromhex(part.decode()) for part in (salt, nonce, box))
-    return _Sealed(header, salt, nonce, box, work)
+    passphrase = passphrase or passphrase_for(path, ask=ask)
+    try:
+        return ChaCha20Poly1305(_stretched(passphrase, salt, work)).decrypt(nonce, box, header)
+    except InvalidTag:
+        raise LockedKeyError(
+            "this passphrase does not open the key, or the file was changed",
+            where=where,
+            fix="try again; if the passphrase is right, restore the file from your backup",
+        ) from None
 
 
 def _stretched(passphrase: bytes, salt: bytes, cost: int) -> bytes:
@@ -321,30 +308,19 @@ def private_from(
 # --- files --------------------------------------------------------------------------------
 
 
-def read_small(path: Path, *, most: int) -> tuple[bytes | None, os.stat_result]:
-    """The content and status of a file; no content if it is not a regular file or holds more.
-
-    Never waits for a pipe. Raises OSError.
-    """
-    try:
-        with opened(path) as file:
-            found, data = os.fstat(file.fileno()), file.read(most + 1)
-    except NotAFileError:
-        return None, path.stat()
-    return (None if len(data) > most else data), found
-
-
 def read_key_file(path: Path) -> bytes:
     """The content of a key file. Raises KeyFileError: missing, not a regular file, far too long."""
-    with os_errors_as(KeyFileError, "there is no key file", where=path):
-        data, _ = read_small(path, most=_MOST_BYTES)
-    if data is None:
-        raise KeyFileError(
-            "this is not a key file",
-            expected=f"a regular file of at most {_MOST_BYTES} bytes",
-            where=str(path),
-        )
-    return data
+    try:
+        with os_errors_as(KeyFileError, "there is no key file", where=path):
+            return bytes_of(path, _MOST_BYTES)
+    except KeyFileError as error:
+        if isinstance(error.__cause__, NotAFileError | TooLargeError):
+            raise KeyFileError(
+                "this is not a key file",
+                expected=f"a regular file of at most {_MOST_BYTES} bytes",
+                where=str(path),
+            ) from None
+        raise
 
 
 def write_key(path: Path, data: bytes, *, over: bool = False) -> None:
@@ -399,7 +375,8 @@ def new_key(path: Path, key: bytes | None = None, *, passphrase: bytes | None = 
 
     A passphrase encrypts it. Never overwrites a file: raises KeyFileError if there is one.
     """
-    write_key(path, _content(key or secrets.token_bytes(_BYTES), passphrase))
+    line = _line(key or secrets.token_bytes(_BYTES))
+    write_key(path, line if passphrase is None else seal(line, passphrase, kind="shared"))
     return path
 
 
@@ -451,8 +428,7 @@ def protect_key(path: Path) -> Path:
     The file is replaced once the new one is complete and has been opened again. The old key may
     still be found on the disk, and in backups. Raises KeyFileError, LockedKeyError.
     """
-    path = _own(path)
-    content = read_key_file(path)
+    path, content = _own_file(path)
     if is_sealed(content):
         raise KeyFileError(
             "the key is already encrypted",
@@ -476,8 +452,7 @@ def protect_key(path: Path) -> Path:
 
 def unprotect_key(path: Path) -> Path:
     """Write the key in a file in plain again. Raises KeyFileError, LockedKeyError."""
-    path = _own(path)
-    content = read_key_file(path)
+    path, content = _own_file(path)
     if not is_sealed(content):
         raise KeyFileError("the key is not encrypted", where=str(path))
     if content.split(b" ", 2)[1] == b"private":
@@ -488,8 +463,8 @@ def unprotect_key(path: Path) -> Path:
     return path
 
 
-def _own(path: Path) -> Path:
-    """The file that `path` leads to. Raises KeyFileError if it is another user's."""
+def _own_file(path: Path) -> tuple[Path, bytes]:
+    """The file that `path` leads to, and its content. Raises KeyFileError if it is another's."""
     path = path.resolve()
     if path.exists() and path.stat().st_uid != os.geteuid():
         raise KeyFileError(
@@ -497,12 +472,7 @@ def _own(path: Path) -> Path:
             where=str(path),
             fix="run the command as that user",
         )
-    return path
-
-
-def _content(key: bytes, passphrase: bytes | None) -> bytes:
-    """Return the contents of a key file."""
-    return _line(key) if passphrase is None else seal(_line(key), passphrase, kind="shared")
+    return path, read_key_file(path)
 
 
 def _line(key: bytes) -> bytes:
