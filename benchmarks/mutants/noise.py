@@ -29,11 +29,11 @@ METHOD, UNITS = "confide/methods/noised.py", "confide/kinds/entities.py"
 SGD, ED, NER = (f"confide/methods/dp_{one}.py" for one in ("fedsgd", "feded", "fedner"))
 STEP, HOSTING = "confide/federation/site.py", "confide/federation/secure/steps.py"
 CLIPPING, KEYS = "confide/privacy/noise.py", "confide/privacy/noise.py"
-NOISE, PURSE = "confide/privacy/noise.py", "confide/privacy/spending.py"
-SPENDING = "confide/privacy/spending.py"
+NOISE, PURSE = "confide/privacy/noise.py", "confide/privacy/accountant.py"
+SPENDING = "confide/privacy/accountant.py"
 OF_METHOD, OF_ALL = "tests/methods/test_dp_fedsgd.py", "tests/methods/test_noised.py"
 OF_ED, OF_NER = "tests/methods/test_dp_feded.py", "tests/methods/test_dp_fedner.py"
-ALONE = ("--deselect=tests/privacy/test_spending.py::test_two_leads_share_one_account",)
+ALONE = ("--deselect=tests/privacy/test_accountant.py::test_two_leads_share_one_account",)
 """It starts processes of its own, which a forked one cannot."""
 TESTS = {
     METHOD: (OF_METHOD, OF_NER, OF_ED, OF_ALL),
@@ -46,8 +46,8 @@ TESTS = {
     CLIPPING: ("tests/privacy/test_clipping.py", "tests/kinds/test_units.py"),
     KEYS: ("tests/privacy/test_keys.py", OF_METHOD),
     NOISE: ("tests/privacy/test_noise.py", OF_METHOD),
-    PURSE: ("tests/privacy/test_spending.py", *ALONE, OF_METHOD),
-    SPENDING: ("tests/privacy/test_spending.py", *ALONE, OF_METHOD),
+    PURSE: ("tests/privacy/test_accountant.py", *ALONE, OF_METHOD),
+    SPENDING: ("tests/privacy/test_accountant.py", *ALONE, OF_METHOD),
 }
 WITHIN = 900.0
 
@@ -101,7 +101,7 @@ MUTANTS = (
     Made("the noise of one array is that of another", METHOD,
          "        start += array.size\n", ""),
     Made("nothing is charged", METHOD,
-         "purse.spend(Charge(site.run.hex(), at, context.hex(), mark, mechanism, size))",
+         "budget.spend(Charge(site.run.hex(), at, context.hex(), mark, mechanism, size))",
          "pass"),
     Made("what may not be charged leaves all the same", METHOD,
          'raise Refusal("spent") from error', "secret = bytes(32)"),

@@ -37,7 +37,7 @@ from confide.federation.steps import Step
 from confide.flare.joining import CLOSE, JOIN, LEAVE
 from confide.methods import METHODS
 from confide.methods.fedatt import totals_of
-from confide.privacy.spending import Limit, Purse
+from confide.privacy.accountant import Limit, PrivacyBudget
 from confide.runs.run import run
 from confide.training import batches
 from contract.corpus import reader, tiny
@@ -50,7 +50,7 @@ ELSEWHERE = {
     "min_sites": "a site counts the sites of a run when it joins and when it meets them"
     " (tests/flare/test_agreements.py, tests/federation/secure/test_roster.py)",
     "reply_every": "is of time (tests/methods/test_dp_fedsgd.py)",
-    "delta": "is of the account, as max_epsilon is (tests/privacy/test_spending.py)",
+    "delta": "is of the account, as max_epsilon is (tests/privacy/test_accountant.py)",
 }
 """Guards that no ask and no reply can break."""
 
@@ -243,7 +243,7 @@ def min_sentences(tried: Tried, patch: pytest.MonkeyPatch) -> None:
     if site.noised:
         looked: list[object] = []
         with patch.context() as own:
-            own.setattr(site, "purse", Purse(tried.folder / "few", Limit(1e6, 1e-5)))
+            own.setattr(site, "budget", PrivacyBudget(tried.folder / "few", Limit(1e6, 1e-5)))
             own.setattr("confide.methods.noised.clipped_sum", lambda *a, **k: looked.append(a))
             tried.worked(min_sentences=site.sentences + 1)
         assert not looked
@@ -323,7 +323,9 @@ def max_epsilon(tried: Tried, patch: pytest.MonkeyPatch) -> None:
     if "noise.rate" not in forms_of(tried.step.ask):
         return
     with patch.context() as own:
-        own.setattr(tried.host.site, "purse", Purse(tried.folder / "poor", Limit(1e-9, 1e-5)))
+        own.setattr(
+            tried.host.site, "budget", PrivacyBudget(tried.folder / "poor", Limit(1e-9, 1e-5))
+        )
         tried.refused("spent")
 
 

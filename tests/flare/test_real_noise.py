@@ -15,7 +15,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.errors import ConfideError
 from confide.federation.ledger import read_ledger
 from confide.flare.standing import spent
-from confide.privacy.spending import ACCOUNT, PURSE
+from confide.privacy.accountant import ACCOUNT, PRIVACY
 from contract.corpus import tiny
 from flare.real import Real, running
 
@@ -40,7 +40,7 @@ def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Real]:
 
 
 def charges(real: Real, name: str) -> list[dict[str, object]]:
-    lines = (real.memory(name) / PURSE / ACCOUNT).read_text().splitlines()
+    lines = (real.memory(name) / PRIVACY / ACCOUNT).read_text().splitlines()
     return [json.loads(line) for line in lines[1:]]
 
 
@@ -52,8 +52,8 @@ def test_each_site_charges_its_own_account_over_all_runs_and_forgets_their_keys(
     assert first.result.privacy is not None and first.result.privacy.rounds == 3
     for name in real.names:
         assert len(charges(real, name)) == 3
-        assert not list((real.memory(name) / PURSE).glob("*.key"))
-    account = real.memory("site-1") / PURSE / ACCOUNT
+        assert not list((real.memory(name) / PRIVACY).glob("*.key"))
+    account = real.memory("site-1") / PRIVACY / ACCOUNT
     kept, before = account.read_bytes(), spent(real.kit("site-1"))
     assert before.charges == 3 and 0 < before.epsilon < before.most == 20
     real.run("second")

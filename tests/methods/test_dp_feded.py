@@ -21,7 +21,7 @@ from confide.federation.steps import Turn
 from confide.methods import METHODS, answered_in, method_of, noised
 from confide.methods.dp_feded import predict_noisily
 from confide.methods.noised import budget_of, mean_of
-from confide.privacy.spending import Limit, Purse
+from confide.privacy.accountant import Limit, PrivacyBudget
 from confide.runs.run import run
 from confide.training.optimisers import AdamMoments, adam
 from contract.corpus import tiny, write_sites
@@ -42,7 +42,7 @@ def begun(tmp_path: Path, settings: Any) -> tuple[Any, Any, Any]:
         site = engine.site(name)
         site.member = Alone(5)
         limit = Limit(settings.guards.max_epsilon, 1e-5)
-        site.purse = Purse(tmp_path / "purses" / name, limit)
+        site.budget = PrivacyBudget(tmp_path / "purses" / name, limit)
     return method, federation, engine
 
 
@@ -56,7 +56,7 @@ def asked_of(tmp_path: Path, *overrides: str, pair: str = ENCODER) -> tuple[Any,
 
 
 def account(site: Any) -> list[dict[str, Any]]:
-    path = site.purse._folder / "account.jsonl"
+    path = site.budget._folder / "account.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()[1:]]
 
 
@@ -145,7 +145,7 @@ def test_text_that_has_changed_and_an_account_that_is_spent_answer_nothing(tmp_p
         for n in range(2, 200):
             predict_noisily(site, memory, ask, Turn(n, "site-1", STEP, 0))
     assert caught.value.code == "spent" and 2 < n < 100
-    assert site.purse.standing().epsilon <= 9
+    assert site.budget.status().epsilon <= 9
     site.train = site.train[1:]
     del site.cache["fingerprint"]
     with pytest.raises(Refusal) as caught:

@@ -20,7 +20,7 @@ from confide.federation.steps import Turn
 from confide.methods import METHODS, method_of, noised
 from confide.methods.dp_fedner import improve_noisily
 from confide.methods.noised import budget_of
-from confide.privacy.spending import Limit, Purse
+from confide.privacy.accountant import Limit, PrivacyBudget
 from confide.runs.run import run
 from contract.corpus import tiny, write_sites
 from contract.runs import result, states
@@ -45,14 +45,14 @@ def begun(
         site = engine.site(name)
         site.member = Alone(honest)
         limit = Limit(settings.guards.max_epsilon, 1e-5)
-        site.purse = Purse(tmp_path / "purses" / name, limit)
+        site.budget = PrivacyBudget(tmp_path / "purses" / name, limit)
     state = method.start(federation)
     method.round(state, federation, 1)
     return method, engine, state, engine.asks[STEP, "site-1"]
 
 
 def account(site: Any) -> list[dict[str, Any]]:
-    path = site.purse._folder / "account.jsonl"
+    path = site.budget._folder / "account.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()[1:]]
 
 

@@ -26,8 +26,8 @@ from confide.methods import METHODS, method_of
 from confide.methods.dp_fedsgd import Noisy, NoisySum, add_noisily
 from confide.methods.noised import Noise, budget_of, with_noise
 from confide.privacy.account import Mechanism
+from confide.privacy.accountant import Limit, PrivacyBudget
 from confide.privacy.noise import UnitSlopes
-from confide.privacy.spending import Limit, Purse
 from confide.runs.run import run
 from confide.settings import Settings, SplitTable
 from contract.corpus import tiny, write_sites
@@ -81,7 +81,7 @@ def site_of(
     documents = [Document(str(number), f"{text} {number}") for number in range(units)]
     site = Site("site-1", documents)
     site.member = Alone(honest)
-    site.purse = Purse(folder / "purse", Limit(epsilon, 1e-5))
+    site.budget = PrivacyBudget(folder / "budget", Limit(epsilon, 1e-5))
     desk = Desk({n: draw.normal(0, 3, 8).astype(np.float32) for n in range(units)})
     return site, Kept(Form(desk))
 
@@ -109,11 +109,11 @@ def asked(site: Site, memory: Any, ask: Noisy = ASK, *, round: int = 1) -> np.nd
 def test_the_same_ask_gets_the_same_answer_and_is_charged_once(tmp_path: Path) -> None:
     site, memory = site_of(tmp_path)
     first = asked(site, memory)
-    assert site.purse is not None
-    spent = site.purse.standing()
+    assert site.budget is not None
+    spent = site.budget.status()
     again, _ = site_of(tmp_path)  # another process
     assert (asked(again, memory) == first).all()
-    assert site.purse.standing() == spent and spent.charges == 1
+    assert site.budget.status() == spent and spent.charges == 1
 
 
 @each("what", ["round", "weights", "rate", "clip"])
@@ -130,7 +130,7 @@ def test_another_ask_gets_another_draw_and_other_noise_and_is_charged(
     else:
         ask = noised(**{what: 0.25})
     second = asked(site, memory, ask, round=round)
-    assert site.purse is not None and site.purse.standing().charges == 2
+    assert site.budget is not None and site.budget.status().charges == 2
     assert np.abs(first - second).max() > 64  # no noise in common, although all gradients are
 
 
@@ -147,7 +147,7 @@ def test_noise_has_the_variance_that_is_charged(tmp_path: Path) -> None:
     noise = np.array([asked(site, memory, ask, round=n) - total for n in range(1, 251)])
     assert abs(noise.mean()) < 6 * 512 / math.sqrt(noise.size)
     assert 0.9 < noise.var() / 512**2 < 1.1
-    lines = (tmp_path / "purse" / "account.jsonl").read_text().splitlines()[1:]
+    lines = (tmp_path / "budget" / "account.jsonl").read_text().splitlines()[1:]
     assert len(lines) == 250
     for line in map(json.loads, lines):
         assert (line["clip"], line["variance"], line["rate"]) == (64, 512**2, 1.0)
@@ -162,7 +162,7 @@ def test_honest_sites_share_the_noise_and_the_account_is_of_all(tmp_path: Path) 
     noise = np.array([asked(site, memory, ask, round=n) for n in range(1, 201)])
     share = math.ceil(ask.noise.variance / 4)
     assert 0.88 < noise.var() / share < 1.12
-    line = json.loads((tmp_path / "purse" / "account.jsonl").read_text().splitlines()[1])
+    line = json.loads((tmp_path / "budget" / "account.jsonl").read_text().splitlines()[1])
     assert line["variance"] == 4 * share >= ask.noise.variance
 
 
@@ -195,7 +195,7 @@ def test_text_that_has_changed_is_asked_nothing_more(tmp_path: Path) -> None:
     with pytest.raises(Refusal) as refused:
         asked(less, memory, round=2)
     assert refused.value.code == "other-text"
-    assert site.purse is not None and site.purse.standing().charges == 1
+    assert site.budget is not None and site.budget.status().charges == 1
 
 
 def test_beyond_its_guard_a_site_sends_nothing(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_beyond_its_guard_a_site_sends_nothing(tmp_path: Path) -> None:
             asked(site, memory, round=number)
             sent += 1
     assert refused.value.code == "spent" and 1 <= sent < 100
-    assert site.purse is not None
-    assert site.purse.standing().charges == sent and site.purse.standing().epsilon <= 3.0
+    assert site.budget is not None
+    assert site.budget.status().charges == sent and site.budget.status().epsilon <= 3.0
     assert (asked(site, memory, round=sent) == asked(site, memory, round=sent)).all()
 
 
@@ -218,7 +218,7 @@ def test_nothing_is_sent_that_could_not_be_charged(tmp_path: Path, monkeypatch: 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("confide.privacy.spending.os.fsync", full)
+    monkeypatch.setattr("confide.privacy.accountant.os.fsync", full)
     with pytest.raises(OSError, match="No space"):
         asked(site, memory)
 
@@ -237,7 +237,7 @@ def test_an_empty_draw_sends_noise(tmp_path: Path) -> None:
     site, memory = site_of(tmp_path, units=1)
     noisy = [asked(site, memory, noised(rate=1e-9), round=n) for n in range(1, 4)]
     assert all(one.any() for one in noisy)
-    assert site.purse is not None and site.purse.standing().charges == 3
+    assert site.budget is not None and site.budget.status().charges == 3
 
 
 def test_units_that_are_not_finite_are_zeros_and_refuse_nothing(tmp_path: Path) -> None:
@@ -259,20 +259,20 @@ def test_asks_without_sense_are_refused(odd: dict[str, Any], tmp_path: Path) -> 
     with pytest.raises(Refusal) as refused:
         asked(site, memory, noised(**odd))
     assert refused.value.code == "bad-ask"
-    assert site.purse is not None and site.purse.standing().charges == 0
+    assert site.budget is not None and site.budget.status().charges == 0
 
 
 def test_a_server_that_asks_for_less_noise_pays_for_it(tmp_path: Path) -> None:
     """The site's account is of what it sends, not of what the settings promised."""
     site, memory = site_of(tmp_path, epsilon=5.0)
     asked(site, memory)
-    assert site.purse is not None
-    before = site.purse.standing()
+    assert site.budget is not None
+    before = site.budget.status()
     with pytest.raises(Refusal) as refused:
         asked(site, memory, noised(variance=1), round=2)
-    assert refused.value.code == "spent" and site.purse.standing() == before
+    assert refused.value.code == "spent" and site.budget.status() == before
     asked(site, memory, noised(variance=ASK.noise.variance // 4), round=3)
-    assert site.purse.standing().epsilon > before.epsilon + 0.5
+    assert site.budget.status().epsilon > before.epsilon + 0.5
 
 
 def test_noise_wraps_and_is_never_too_large() -> None:

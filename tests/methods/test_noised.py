@@ -219,7 +219,7 @@ def test_a_site_that_cannot_charge_is_out_before_the_offer(method: str, tmp_path
         def full(charge: Any) -> bool:
             raise OSError(28, "No space left on device")
 
-        sites.engine.hosts["site-02"].site.purse.spend = full
+        sites.engine.hosts["site-02"].site.budget.spend = full
         federation = federation_of(sites.engine, sites.summing, at_least=1)
         if not opened:
             with pytest.raises(QuorumError):

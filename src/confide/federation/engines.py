@@ -34,7 +34,7 @@ from confide.federation.secure.site import Member, Sets
 from confide.federation.secure.steps import SumHost, Sums
 from confide.federation.site import Expects, Scratch, Site, SiteHost
 from confide.federation.steps import Delivery, Step
-from confide.privacy.spending import PURSE, Limit, Purse
+from confide.privacy.accountant import PRIVACY, Limit, PrivacyBudget
 from confide.text.document import Document
 from confide.training.devices import Place, compute_at, here
 
@@ -113,19 +113,19 @@ class Hosting:
         scratch: Scratch,
         *,
         member: Member | None = None,
-        purse: Path | None = None,
+        budget: Path | None = None,
     ) -> SiteHost:
         """A site, ready to answer.
 
         `member` is its part in secure sums, if it has keys of its own; otherwise it makes keys for
-        this process, and believes all others'. `purse` is the folder of its account over all runs;
+        this process, and believes all others'. `budget` is the folder of its account over all runs;
         by default this run has one of its own.
         """
         site = site_of(spec, scratch)
         site.log = spec.folder / "site.log"
         limit = Limit(spec.guards.max_epsilon, spec.guards.delta)
         made_of = b"" if self.simulated is None else f"{self.simulated}\0{spec.name}".encode()
-        site.purse = Purse(purse or spec.folder / PURSE, limit, simulated=made_of)
+        site.budget = PrivacyBudget(budget or spec.folder / PRIVACY, limit, simulated=made_of)
         if self.sums.sums != "plain":
             site.member = member or Member(
                 spec.name,

@@ -25,7 +25,7 @@ from confide.federation.memory import MemoryStore
 from confide.federation.messages import Arrays, decode, encode, limits_of
 from confide.federation.seals import digest
 from confide.federation.steps import Step, Turn
-from confide.privacy.spending import Purse
+from confide.privacy.accountant import PrivacyBudget
 from confide.seeds import derive_seed
 from confide.text.document import Document
 from confide.text.segment import segmented
@@ -57,7 +57,7 @@ class Site:
         member: the site's side of sums that the server cannot open; None where it sums otherwise.
         draws: gives the first weights of the model at hand, by seed.
         size: counts the training examples of the model at hand.
-        purse: its run keys and its account of sums under noise; None where none are made.
+        budget: its run keys and its account of sums under noise; None where none are made.
         remote: the server is elsewhere, so the site opens no path that the server names.
         noised: noise hides its training text, and nothing of the text leaves without.
         log: its own log, for its own eyes.
@@ -82,7 +82,7 @@ class Site:
     guards: Guards = Guards()
     remote: bool = False
     member: Any = None
-    purse: Purse | None = None
+    budget: PrivacyBudget | None = None
     draws: Callable[[int], Arrays] | None = None
     size: Callable[[], int] | None = None
     noised: bool = False
@@ -145,13 +145,13 @@ class Site:
     @property
     def account(self) -> str:
         """The state of the site's account of noise, for its peers; empty if nothing was charged."""
-        found = self.purse.standing() if self.purse is not None else None
+        found = self.budget.status() if self.budget is not None else None
         return f"{found.charges} {found.head}" if found and found.charges else ""
 
     def forget(self) -> None:
         """Delete the key of the present run, so that nobody can draw its noise again."""
-        if self.purse is not None:
-            self.purse.forget(self.run)
+        if self.budget is not None:
+            self.budget.forget(self.run)
 
     def key(self) -> bytes:
         """The secret key, from the site's own file. Raises Refusal if it is missing or locked."""

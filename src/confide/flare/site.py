@@ -78,7 +78,7 @@ from confide.flare.joining import (
 from confide.flare.kit import SERVER
 from confide.flare.peers import Card, Place
 from confide.methods import Expecting, answered_in, method_named
-from confide.privacy.spending import PURSE
+from confide.privacy.accountant import PRIVACY
 from confide.runs.folder import RUNS, RunFolder, memory_of
 from confide.runs.run import Home, own_result, site_reports, sums_of, up_of
 from confide.runs.sites import Gathered, gather
@@ -382,7 +382,7 @@ class SiteHome:
             member = member_of(self.place, file, ask, agreement=agreed.agreement, settings=settings)
         self._run = _Run(
             mine, folder, gathered, guards, asked=asked, opening=self.opening,
-            purse=Path(file.memory) / PURSE, member=member,
+            budget=Path(file.memory) / PRIVACY, member=member,
         )  # fmt: skip
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
@@ -490,7 +490,7 @@ class _Run:
         *,
         opening: Tree,
         asked: Asked,
-        purse: Path,
+        budget: Path,
         member: Member | None = None,
     ) -> None:
         compute_as(settings)
@@ -516,7 +516,7 @@ class _Run:
             up=up_of(settings),
             top=settings.federation.top,
             expects=Expecting(settings),
-        ).host(self.spec, {}, member=member, purse=purse)
+        ).host(self.spec, {}, member=member, budget=budget)
 
     def count(self, step: str, data: bytes, *, most: int) -> None:
         """Note an ask. Raises Refusal after more than `most` different asks of one step.

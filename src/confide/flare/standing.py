@@ -12,7 +12,7 @@ from confide.federation.secure.site import SUMS, Sets
 from confide.flare.agreements import SITE_FILE, Agreements, HeldAgreement
 from confide.flare.kit import Kit
 from confide.flare.peers import known_to
-from confide.privacy.spending import PURSE, Limit, Purse
+from confide.privacy.accountant import PRIVACY, Limit, PrivacyBudget
 from confide.runs.folder import RUNS, AtHome, RunFolder, compared_at_home
 from confide.settings import SiteFile, load_site
 
@@ -149,7 +149,7 @@ def spent(kit: Kit) -> Spent:
     """The site's account. Raises KitError, SettingsError; GuardError if it is not sound."""
     site = site_of(kit)
     limit = Limit(site.guards.max_epsilon, site.guards.delta)
-    found = Purse(Path(site.memory) / PURSE, limit).standing()
+    found = PrivacyBudget(Path(site.memory) / PRIVACY, limit).status()
     return Spent(found.charges, found.epsilon, limit.delta, limit.epsilon)
 
 

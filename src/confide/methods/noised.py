@@ -30,8 +30,8 @@ from confide.kinds.entities import clipped_sum, units_of
 from confide.kinds.protocol import SiteModel, fingerprint
 from confide.methods.fedavg import FedAvg
 from confide.privacy.account import Budget, Mechanism, solved
+from confide.privacy.accountant import Charge, SpentError
 from confide.privacy.noise import WIDEST, Whole, draw_key, drawn, keyed, noise_key, skellam_of
-from confide.privacy.spending import Charge, SpentError
 from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS, Counts
 from confide.text.document import Document
@@ -91,7 +91,7 @@ class Noisily:
 
         Refused are an ask outside secure sums, and one that cannot be answered.
         """
-        if site.purse is None or site.member is None:
+        if site.budget is None or site.member is None:
             raise Refusal("only-masked")
         ask.noise.check()
         context = digest(site.run, number(turn.round), encode(ask))
@@ -108,11 +108,11 @@ class Noisily:
         other text than the run began with, or an account that is spent; OSError if nothing can be
         written down. Neither depends on what the text is.
         """
-        site, noise, purse = self.site, self.noise, self.site.purse
-        assert purse is not None, "`of` has checked it"
+        site, noise, budget = self.site, self.noise, self.site.budget
+        assert budget is not None, "`of` has checked it"
         text = text_of(site)
         try:
-            key = purse.key(site.run, text=text)
+            key = budget.key(site.run, text=text)
         except GuardError as error:
             raise Refusal("other-text") from error
         context = digest(self.context, number(step)) if step else self.context
@@ -125,7 +125,7 @@ class Noisily:
         def charged(clean: Whole) -> bytes:
             secret = noise_key(key, context, text=text, clean=clean)
             mark, at = digest(b"noise", secret).hex(), self.turn.round
-            purse.spend(Charge(site.run.hex(), at, context.hex(), mark, mechanism, size))
+            budget.spend(Charge(site.run.hex(), at, context.hex(), mark, mechanism, size))
             return secret
 
         nothing = {name: np.zeros(array.shape, np.int64) for name, array in like.items()}

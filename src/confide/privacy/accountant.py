@@ -1,4 +1,4 @@
-"""A site's key and privacy account over all runs, on its own disk.
+"""A site's run keys and privacy account over all runs, on its own disk.
 
 A charge is written before anything leaves.
 
@@ -11,11 +11,14 @@ whatever order suits in the end. The site keeps a Rényi filter (Feldman & Zrnic
 Accounting via a Rényi Filter", NeurIPS 2021, Theorem 4.3): at one order, fixed before the first
 charge, the divergences of all charges may not add up to more than a limit, and then everything
 together is (ε, δ)-private. The order is the one at which most rounds like the first one fit.
+
+A run's key decides who is drawn and which noise hides them; it never leaves the site, and is
+deleted when the site leaves the run. It is kept with a digest of the text that it was made for:
+a run that went on with other text would give two answers whose difference tells of the change.
 """
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import hmac
@@ -33,10 +36,13 @@ from typing import Any
 import numpy as np
 
 from confide.errors import GuardError
-from confide.files import json_of
+from confide.files import json_of, write_once
 from confide.privacy.account import DISTANCE, ORDERS, Mechanism, converted
 
+PRIVACY, ACCOUNT = "privacy", "account.jsonl"
+"""The folder, in a site's memory folder or its part of a run, and the account in it."""
 SCHEMA = 1
+_KEY = 32
 _MOST_BYTES = 2**30
 _NONE = "0" * 64
 
@@ -72,7 +78,7 @@ class Charge:
 
 
 @dataclass
-class _Read:
+class _State:
     """An account as it was read: what was spent at every order, and at its own."""
 
     order: int = 0
@@ -84,7 +90,7 @@ class _Read:
 
 
 @dataclass(frozen=True)
-class Standing:
+class AccountStatus:
     """The state of an account: ε that was spent, the charges, and the digest of its last line."""
 
     epsilon: float
@@ -92,18 +98,52 @@ class Standing:
     head: str
 
 
-class Account:
-    """A site's account in a file; several processes may share it.
+class PrivacyBudget:
+    """A site's run keys and account, in a folder that only its owner can read.
+
+    Several processes may share it.
 
     Args:
-        path: the file; made with the first charge, for its owner only.
-        limit: what the site allows.
+        folder: made when something is kept.
+        limit: what the site allows over all runs.
+        simulated: of a site of an experiment, what its run keys are made from instead of being
+            drawn, so that a run can be repeated. They protect nothing.
     """
 
-    def __init__(self, path: Path, limit: Limit) -> None:
-        self._path = path
-        self._limit = limit
-        self._known: tuple[object, _Read] | None = None
+    def __init__(self, folder: Path, limit: Limit, *, simulated: bytes = b"") -> None:
+        self._folder = folder
+        self._path = folder / ACCOUNT
+        self._simulated = simulated
+        self.limit = limit
+        self._known: tuple[object, _State] | None = None
+
+    def key(self, run: bytes, *, text: bytes) -> bytes:
+        """The key of a run on this text, made at the first ask: 32 bytes.
+
+        Raises GuardError if the run began with other text.
+        """
+        path = self._key_file(run)
+        said = hashlib.sha256(text).digest()
+        drawn = secrets.token_bytes(_KEY)
+        if self._simulated:
+            drawn = hmac.digest(self._simulated, run, "sha256")
+        write_once(path, drawn + said)
+        kept = path.read_bytes()
+        if len(kept) != 2 * _KEY:
+            raise GuardError("a run key is damaged", where=str(path), fix="begin another run")
+        if kept[_KEY:] != said:
+            raise GuardError(
+                "this run began with other text, and goes on with no other",
+                fix="put the text back as it was, or begin another run",
+            )
+        return kept[:_KEY]
+
+    def forget(self, run: bytes) -> None:
+        """Delete a run's key: nobody can draw its noise again."""
+        self._key_file(run).unlink(missing_ok=True)
+
+    def _key_file(self, run: bytes) -> Path:
+        return self._folder / f"{hashlib.sha256(run).hexdigest()}.key"
 
     def spend(self, charge: Charge) -> bool:
         """Write a charge down; False if this very noise was charged before.
@@ -122,17 +162,17 @@ class Account:
                 )
             self._known = None  # until this is written, what was read is not how the file stands
             curve_A, lines = charge.mechanism.curve, b""
-            if not now.order:
-                now.order = _best_order(curve_A, self._limit)
-                opening = {"schema": SCHEMA, "order": now.order, "before": now.head}
-                lines = _line(opening)
+            if not now.order:  # the one at which most rounds of this curve fit
+                left_A = self.limit.epsilon - converted(self.limit.delta)
+                now.order = ORDERS[int(np.argmax(left_A / np.maximum(curve_A, 1e-300)))]
+                lines = _line({"schema": SCHEMA, "order": now.order, "before": now.head})
                 now.head = _digest(lines)
             now.curve = now.curve + curve_A
             now.draws += charge.draws
-            if not _epsilon(now, self._limit.delta) <= self._limit.epsilon:
+            if not _epsilon(now, self.limit.delta) <= self.limit.epsilon:
                 raise SpentError(
                     f"another round would spend more than the site's max_epsilon ="
-                    f" {self._limit.epsilon:g} at delta = {self._limit.delta:g}",
+                    f" {self.limit.epsilon:g} at delta = {self.limit.delta:g}",
                     fix="raise the guard max_epsilon at this site, or end the run here",
                 )
             one = charge.mechanism
@@ -147,31 +187,35 @@ class Account:
             file.write(lines + written)
             file.flush()
             os.fsync(file.fileno())
-            if not now.end:
-                _keep_name(self._path.parent)
+            if not now.end:  # a new file has to outlive a loss of power
+                folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    os.fsync(folder)
+                finally:
+                    os.close(folder)
             now.marks[charge.ask], now.head = charge.mark, _digest(written)
             now.end += len(lines + written)
             self._known = _as_it_lies(file), now
         return True
 
-    def _now(self, file: BufferedRandom) -> _Read:
+    def _now(self, file: BufferedRandom) -> _State:
         """The account as it is; read again only if the file is not as this object left it."""
         if self._known is None or self._known[0] != _as_it_lies(file):
             self._known = _as_it_lies(file), _read(file, self._path)
         return self._known[1]
 
-    def standing(self) -> Standing:
+    def status(self) -> AccountStatus:
         """Return the account's present state. Raises GuardError if the file is no sound account."""
         if not self._path.exists():
-            return Standing(0.0, 0, _NONE)
+            return AccountStatus(0.0, 0, _NONE)
         with self._locked() as file:
             now = _read(file, self._path)
-        spent = _epsilon(now, self._limit.delta) if now.marks else 0.0
-        return Standing(spent, len(now.marks), now.head)
+        spent = _epsilon(now, self.limit.delta) if now.marks else 0.0
+        return AccountStatus(spent, len(now.marks), now.head)
 
     @contextmanager
     def _locked(self) -> Iterator[BufferedRandom]:
-        self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         with os.fdopen(os.open(self._path, flags, 0o600), "r+b") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
@@ -184,22 +228,7 @@ def _as_it_lies(file: BufferedRandom) -> object:
     return found.st_ino, found.st_size, found.st_mtime_ns
 
 
-def _keep_name(folder: Path) -> None:
-    """Flush a folder, so that a new file in it outlives a loss of power."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _best_order(curve_A: Any, limit: Limit) -> int:
-    """The order at which most rounds of this curve fit."""
-    left_A = limit.epsilon - converted(limit.delta)
-    return ORDERS[int(np.argmax(left_A / np.maximum(curve_A, 1e-300)))]
-
-
-def _epsilon(now: _Read, delta: float) -> float:
+def _epsilon(now: _State, delta: float) -> float:
     """ε of all charges at the account's order, which the first charge fixed."""
     place = ORDERS.index(now.order)
     spent = float(now.curve[place])
@@ -211,12 +240,12 @@ def _epsilon(now: _Read, delta: float) -> float:
     return again if again <= found + 1 else math.inf
 
 
-def _read(file: BufferedRandom, path: Path) -> _Read:
+def _read(file: BufferedRandom, path: Path) -> _State:
     """The account in an open file. A last line without its end was never answered upon.
 
     Raises GuardError.
     """
-    now = _Read()
+    now = _State()
     raw = file.read(_MOST_BYTES + 1)
     if len(raw) > _MOST_BYTES:
         raise _unsound(path, 0)
@@ -232,7 +261,7 @@ def _read(file: BufferedRandom, path: Path) -> _Read:
     return now
 
 
-def _take(now: _Read, told: dict[str, Any], *, first: bool) -> None:
+def _take(now: _State, told: dict[str, Any], *, first: bool) -> None:
     if told["before"] != now.head:
         raise ValueError("the chain is broken")
     if first:
@@ -261,88 +290,3 @@ def _line(told: dict[str, object]) -> bytes:
 
 def _digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
-
-
-# --- The key and the account at a site
-#
-# Both are on its own disk: a key for each run, and one account over all runs.
-#
-# The run key decides who is drawn and which noise hides them; it never leaves the site, and is
-# deleted when the site leaves the run. It is kept with a digest of the text that it was made for:
-# a run that went on with other text would give two answers whose difference tells of the change.
-
-
-PURSE, ACCOUNT = "privacy", "account.jsonl"
-"""The folder, in a site's memory folder or its part of a run, and the account in it."""
-_KEY = 32
-
-
-class Purse:
-    """A site's run keys and account, in a folder that only its owner can read.
-
-    Args:
-        folder: made when something is kept.
-        limit: what the site allows over all runs.
-        simulated: of a site of an experiment, what its run keys are made from instead of being
-            drawn, so that a run can be repeated. They protect nothing.
-    """
-
-    def __init__(self, folder: Path, limit: Limit, *, simulated: bytes = b"") -> None:
-        self._folder = folder
-        self._simulated = simulated
-        self.limit = limit
-        self._account = Account(folder / ACCOUNT, limit)
-
-    def key(self, run: bytes, *, text: bytes) -> bytes:
-        """The key of a run on this text, made at the first ask: 32 bytes.
-
-        Raises GuardError if the run began with other text.
-        """
-        path = self._path(run)
-        said = hashlib.sha256(text).digest()
-        if not path.exists():
-            self._make(path, self._new(run) + said)
-        kept = path.read_bytes()
-        if len(kept) != 2 * _KEY:
-            raise GuardError("a run key is damaged", where=str(path), fix="begin another run")
-        if kept[_KEY:] != said:
-            raise GuardError(
-                "this run began with other text, and goes on with no other",
-                fix="put the text back as it was, or begin another run",
-            )
-        return kept[:_KEY]
-
-    def forget(self, run: bytes) -> None:
-        """Delete a run's key: nobody can draw its noise again."""
-        self._path(run).unlink(missing_ok=True)
-
-    def spend(self, charge: Charge) -> bool:
-        """Charge the account as `Account.spend` does."""
-        return self._account.spend(charge)
-
-    def standing(self) -> Standing:
-        """Return the present state, as `Account.standing` does."""
-        return self._account.standing()
-
-    def _new(self, run: bytes) -> bytes:
-        if self._simulated:
-            return hmac.digest(self._simulated, run, "sha256")
-        return secrets.token_bytes(_KEY)
-
-    def _path(self, run: bytes) -> Path:
-        return self._folder / f"{hashlib.sha256(run).hexdigest()}.key"
-
-    def _make(self, path: Path, content: bytes) -> None:
-        """Write a new file whole; of two processes one wins, and both read what it wrote."""
-        self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        new = self._folder / f".{secrets.token_hex(8)}"
-        descriptor = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
-                os.link(new, path)
-        finally:
-            new.unlink()

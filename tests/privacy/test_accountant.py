@@ -11,9 +11,9 @@ import pytest
 
 from cases import each
 from confide.errors import GuardError
-from confide.privacy import spending
+from confide.privacy import accountant
 from confide.privacy.account import ORDERS, Mechanism, converted
-from confide.privacy.spending import Account, Charge, Limit, Purse, SpentError
+from confide.privacy.accountant import Charge, Limit, PrivacyBudget, SpentError
 
 ONE = Mechanism(1000, 10**6, 0.01)
 
@@ -22,25 +22,25 @@ def charge(mark: int, *, run: str = "r", round: int = 1, mechanism: Mechanism = 
     return Charge(run, round, f"{mark:064x}", f"{mark:064x}", mechanism, draws=1000)
 
 
-def account(folder: Path, epsilon: float = 5.0) -> Account:
-    return Account(folder / "own" / "spent.jsonl", Limit(epsilon, 1e-5))
+def account(folder: Path, epsilon: float = 5.0) -> PrivacyBudget:
+    return PrivacyBudget(folder / "own", Limit(epsilon, 1e-5))
 
 
 def test_the_same_noise_is_charged_once_in_whatever_process(tmp_path: Path) -> None:
     assert account(tmp_path).spend(charge(1))
-    before = account(tmp_path).standing()
+    before = account(tmp_path).status()
     assert not account(tmp_path).spend(charge(1))  # a re-ask, or after a resume
-    assert account(tmp_path).standing() == before
+    assert account(tmp_path).status() == before
     assert before.charges == 1
 
 
 def test_another_vector_is_charged_again_and_runs_share_the_account(tmp_path: Path) -> None:
     mine = account(tmp_path)
     mine.spend(charge(1))
-    first = mine.standing()
+    first = mine.status()
     mine.spend(charge(2))  # the same round, another noise key
     mine.spend(charge(3, run="other"))
-    third = mine.standing()
+    third = mine.status()
     assert third.charges == 3 and third.epsilon > first.epsilon and third.head != first.head
 
 
@@ -52,8 +52,8 @@ def test_what_is_spent_is_the_sum_at_one_order(tmp_path: Path) -> None:
     mine.spend(charge(99, mechanism=other))
     curve_A = 20 * ONE.curve + other.curve
     found = [float(c + k) for c, k in zip(curve_A, converted(1e-5), strict=True)]
-    assert min(abs(mine.standing().epsilon - one) for one in found) < 1e-9
-    assert mine.standing().epsilon >= min(found) - 1e-12
+    assert min(abs(mine.status().epsilon - one) for one in found) < 1e-9
+    assert mine.status().epsilon >= min(found) - 1e-12
 
 
 def test_the_limit_is_refused_before_anything_is_written(tmp_path: Path) -> None:
@@ -64,8 +64,8 @@ def test_the_limit_is_refused_before_anything_is_written(tmp_path: Path) -> None
         for rounds in range(100):
             mine.spend(charge(rounds, mechanism=large))
     before = mine._path.read_bytes()
-    standing = mine.standing()
-    assert standing.charges == rounds >= 1 and 0.5 < standing.epsilon <= 1.0
+    status = mine.status()
+    assert status.charges == rounds >= 1 and 0.5 < status.epsilon <= 1.0
     assert not mine.spend(charge(0, mechanism=large))  # paid for, and may be answered again
     with pytest.raises(SpentError):
         mine.spend(charge(rounds + 1, run="another", mechanism=large))
@@ -88,11 +88,11 @@ def test_the_order_is_fixed_before_the_first_charge(tmp_path: Path) -> None:
 def test_a_noise_that_spends_too_much_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(SpentError):
         account(tmp_path).spend(charge(1, mechanism=Mechanism(1000, 100, 1.0)))
-    assert account(tmp_path).standing().charges == 0
+    assert account(tmp_path).status().charges == 0
 
 
 def many(path: Path, run: str) -> None:
-    mine = Account(path, Limit(50.0, 1e-5))
+    mine = PrivacyBudget(path, Limit(50.0, 1e-5))
     for mark in range(25):
         mine.spend(charge(mark, run=run))
         mine.spend(charge(1000 * ord(run) + mark, run=run))
@@ -100,7 +100,7 @@ def many(path: Path, run: str) -> None:
 
 def test_two_leads_share_one_account(tmp_path: Path) -> None:
     """Two processes charge at once: the 25 common ones once, the 25 of each own."""
-    path = account(tmp_path)._path
+    path = account(tmp_path)._folder
     fork = multiprocessing.get_context("spawn")
     both = [fork.Process(target=many, args=(path, run)) for run in "ab"]
     for one in both:
@@ -108,20 +108,20 @@ def test_two_leads_share_one_account(tmp_path: Path) -> None:
     for one in both:
         one.join(60)
     assert [one.exitcode for one in both] == [0, 0]
-    assert Account(path, Limit(50.0, 1e-5)).standing().charges == 75
+    assert PrivacyBudget(path, Limit(50.0, 1e-5)).status().charges == 75
 
 
 def test_a_torn_line_is_one_that_was_never_answered_upon(tmp_path: Path) -> None:
     mine = account(tmp_path)
     for mark in range(3):
         mine.spend(charge(mark))
-    before = mine.standing()
+    before = mine.status()
     whole = mine._path.read_bytes()
     mine.spend(charge(3))
     after = mine._path.read_bytes()
     for end in range(len(whole), len(after) - 1, 17):
         mine._path.write_bytes(after[:end])
-        assert mine.standing() == before
+        assert mine.status() == before
     assert mine.spend(charge(3))
     assert mine._path.read_bytes() == after
     mine._path.write_bytes(whole + b"x" * 5000)  # one torn line that is longer than the next
@@ -146,7 +146,7 @@ def test_an_account_that_was_changed_is_refused(tmp_path: Path, attack: str) -> 
     with pytest.raises(GuardError, match="not sound"):
         mine.spend(charge(9))
     with pytest.raises(GuardError, match="not sound"):
-        mine.standing()
+        mine.status()
 
 
 def test_a_restored_backup_has_an_older_head(tmp_path: Path) -> None:
@@ -154,9 +154,9 @@ def test_a_restored_backup_has_an_older_head(tmp_path: Path) -> None:
     mine.spend(charge(1))
     backup = mine._path.read_bytes()
     mine.spend(charge(2))
-    head = mine.standing().head
+    head = mine.status().head
     mine._path.write_bytes(backup)
-    assert mine.standing().head != head
+    assert mine.status().head != head
 
 
 def test_the_file_is_for_its_owner_only_and_no_link_is_followed(tmp_path: Path) -> None:
@@ -164,10 +164,11 @@ def test_the_file_is_for_its_owner_only_and_no_link_is_followed(tmp_path: Path) 
     mine.spend(charge(1))
     assert stat.S_IMODE(mine._path.stat().st_mode) == 0o600
     assert stat.S_IMODE(mine._path.parent.stat().st_mode) == 0o700
-    link = tmp_path / "link.jsonl"
+    link = tmp_path / "other" / mine._path.name
+    link.parent.mkdir()
     link.symlink_to(mine._path)
     with pytest.raises(OSError, match="symbolic"):
-        Account(link, Limit(5.0, 1e-5)).spend(charge(2))
+        PrivacyBudget(link.parent, Limit(5.0, 1e-5)).spend(charge(2))
 
 
 def test_a_write_that_fails_leaves_the_account_as_it_was(
@@ -177,7 +178,7 @@ def test_a_write_that_fails_leaves_the_account_as_it_was(
 
     The clock of the disk is too coarse to tell that the file was touched.
     """
-    mine, real = account(tmp_path), spending._line
+    mine, real = account(tmp_path), accountant._line
     lines: list[bytes] = []
 
     def failing(told: dict[str, object]) -> bytes:
@@ -186,23 +187,23 @@ def test_a_write_that_fails_leaves_the_account_as_it_was(
             raise OSError(28, "No space left on device")
         return lines[-1]
 
-    monkeypatch.setattr(spending, "_line", failing)
-    monkeypatch.setattr(spending, "_as_it_lies", lambda file: os.fstat(file.fileno()).st_size)
+    monkeypatch.setattr(accountant, "_line", failing)
+    monkeypatch.setattr(accountant, "_as_it_lies", lambda file: os.fstat(file.fileno()).st_size)
     with pytest.raises(OSError, match="No space"):
         mine.spend(charge(1))
     assert mine.spend(charge(2))
-    assert mine.standing() == account(tmp_path).standing()
-    assert mine.standing().charges == 1
+    assert mine.status() == account(tmp_path).status()
+    assert mine.status().charges == 1
 
 
 def test_a_run_key_is_gone_once_the_run_is_left(tmp_path: Path) -> None:
     """Nobody can draw its noise again; another run's key stays."""
-    purse = Purse(tmp_path / "own", Limit(10.0, 1e-5))
-    first, other = (purse.key(run, text=b"text") for run in (b"one", b"two"))
-    assert purse.key(b"one", text=b"text") == first != other
-    purse.forget(b"one")
+    budget = PrivacyBudget(tmp_path / "own", Limit(10.0, 1e-5))
+    first, other = (budget.key(run, text=b"text") for run in (b"one", b"two"))
+    assert budget.key(b"one", text=b"text") == first != other
+    budget.forget(b"one")
     kept = list((tmp_path / "own").glob("*.key"))
     assert len(kept) == 1 and first not in kept[0].read_bytes()
-    assert purse.key(b"two", text=b"text") == other
-    assert purse.key(b"one", text=b"text") != first
-    purse.forget(b"never begun")
+    assert budget.key(b"two", text=b"text") == other
+    assert budget.key(b"one", text=b"text") != first
+    budget.forget(b"never begun")
