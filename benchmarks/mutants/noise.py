@@ -29,7 +29,7 @@ METHOD, UNITS = "confide/methods/noised.py", "confide/kinds/entities.py"
 SGD, ED, NER = (f"confide/methods/dp_{one}.py" for one in ("fedsgd", "feded", "fedner"))
 STEP, HOSTING = "confide/federation/site.py", "confide/federation/secure/steps.py"
 CLIPPING, KEYS = "confide/privacy/noise.py", "confide/privacy/noise.py"
-NOISE, PURSE = "confide/privacy/noise.py", "confide/privacy/accountant.py"
+NOISE, ACCOUNTANT = "confide/privacy/noise.py", "confide/privacy/accountant.py"
 SPENDING = "confide/privacy/accountant.py"
 OF_METHOD, OF_ALL = "tests/methods/test_dp_fedsgd.py", "tests/methods/test_noised.py"
 OF_ED, OF_NER = "tests/methods/test_dp_feded.py", "tests/methods/test_dp_fedner.py"
@@ -46,7 +46,7 @@ TESTS = {
     CLIPPING: ("tests/privacy/test_clipping.py", "tests/kinds/test_units.py"),
     KEYS: ("tests/privacy/test_keys.py", OF_METHOD),
     NOISE: ("tests/privacy/test_noise.py", OF_METHOD),
-    PURSE: ("tests/privacy/test_accountant.py", *ALONE, OF_METHOD),
+    ACCOUNTANT: ("tests/privacy/test_accountant.py", *ALONE, OF_METHOD),
     SPENDING: ("tests/privacy/test_accountant.py", *ALONE, OF_METHOD),
 }
 WITHIN = 900.0
@@ -160,8 +160,8 @@ MUTANTS = (
          '"<u8") >> np.uint64(1)', '"<u8")'),
     Made("noise has no sign", NOISE,
          "return np.multiply(found, signs, out=found)", "return found"),
-    Made("a run goes on with other text", PURSE, "if kept[_KEY:] != said:", "if False:"),
-    Made("a run key outlives its run", PURSE,
+    Made("a run goes on with other text", ACCOUNTANT, "if kept[_KEY:] != said:", "if False:"),
+    Made("a run key outlives its run", ACCOUNTANT,
          "self._path(run).unlink(missing_ok=True)", "self._path(run)"),
     Made("the account forgets what earlier charges spent", SPENDING,
          "    now.curve = now.curve + one.curve\n", "    now.curve = one.curve\n"),
