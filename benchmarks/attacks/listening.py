@@ -14,7 +14,7 @@ import confide.runs.run
 from confide.federation.engines import SequentialEngine
 from confide.federation.federation import Delivery, Federation
 from confide.federation.messages import decode
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.federation.secure.lanes import LaneLayout
 from confide.federation.secure.messages import Masked, Opening
 from confide.federation.secure.steps import as_summed, layout_for
@@ -78,7 +78,7 @@ def changes_in(heard: Heard, method: str, table: str, sums: str) -> tuple[np.nda
     step = step_of("add_noisily" if sums == "noise" else "train", method)
     if sums == "plain":
         ask = decode(step.ask, heard.asks["train", 1])
-        reply = restored(step, ask, decode(step.reply, heard.replies["train", 1][0]))
+        reply = restore_reply(step, ask, decode(step.reply, heard.replies["train", 1][0]))
         own = reply.weights[table] / np.float32(reply.weight) - ask.weights[table]
     else:
         ask, layout, lanes = masked(heard, step, 1)

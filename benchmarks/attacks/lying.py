@@ -12,7 +12,7 @@ from confide.federation.engines import SequentialEngine
 from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
 from confide.federation.messages import Arrays, decode, encode, peek
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.methods.fedavg import TRAIN
 
 Sentence = list[tuple[str, str]]
@@ -99,7 +99,7 @@ def engine_with(lie: Lie | None, liar: str) -> type[SequentialEngine]:
                     yield found
                     continue
                 ask = decode(TRAIN.ask, asks[found.site])
-                reply = restored(TRAIN, ask, decode(TRAIN.reply, found.reply))
+                reply = restore_reply(TRAIN, ask, decode(TRAIN.reply, found.reply))
                 before = {name: TRAIN.start(ask, reply, name) for name in reply.weights}
                 sent = lie(before, reply.weights, round)
                 for name, seen_V in reply.seen.items():

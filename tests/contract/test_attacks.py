@@ -19,7 +19,7 @@ from confide.federation.engines import SequentialEngine
 from confide.federation.failures import Failure
 from confide.federation.federation import Delivery
 from confide.federation.messages import decode, encode, fields_of, peek
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.federation.steps import LARGEST, Step, odd_part
 from confide.methods import METHODS
 from confide.runs.run import run
@@ -91,7 +91,7 @@ def lied(step: Step, ask: bytes, data: bytes, lie: Lie) -> bytes:
     """The reply with something else than what the site learnt."""
     assert step.learnt is not None
     asked = decode(step.ask, ask)
-    reply = restored(step, asked, decode(step.reply, data))
+    reply = restore_reply(step, asked, decode(step.reply, data))
     found = getattr(reply, step.learnt.field)
     named = found if isinstance(found, dict) else {"": found}
     told = {}

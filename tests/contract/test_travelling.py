@@ -14,7 +14,7 @@ from confide.errors import SettingsError
 from confide.federation.broadcast import COMMON, FIRST, GIVES, HELD, KEEP
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode
-from confide.federation.quantising import Coder, can_be_coded, in_codes, restored
+from confide.federation.quantising import Quantiser, can_quantise, quantise_reply, restore_reply
 from confide.federation.steps import Step
 from confide.methods import METHODS, method_of
 from confide.methods.fedavg import TRAIN, Train, Update
@@ -45,7 +45,7 @@ def gives(step: Step) -> bool:
 
 
 GIVING = [name for name, pair in OPEN.items() if any(map(gives, pair.steps))]
-CODED = [name for name, pair in OPEN.items() if any(map(can_be_coded, pair.steps))]
+CODED = [name for name, pair in OPEN.items() if any(map(can_quantise, pair.steps))]
 
 
 MADE = Callable[..., Straight]
@@ -287,10 +287,10 @@ def test_what_a_site_may_send_bounds_its_codes(tmp_path: Path) -> None:
     }
     reply = Update(moved, 7.0, {}, 1.0, 1)
     for coding in ("float16", "int8", "int4", "int2", "top"):
-        coded, _ = in_codes(
-            TRAIN, ask, reply, coder=Coder(coding, 0.5), seed=None, left={}, most=0.5
+        coded, _ = quantise_reply(
+            TRAIN, ask, reply, quantiser=Quantiser(coding, 0.5), seed=None, residual={}, most=0.5
         )
-        back: Any = restored(TRAIN, ask, decode(Update, encode(coded)))
+        back: Any = restore_reply(TRAIN, ask, decode(Update, encode(coded)))
         change = [back.weights[n] / 7 - weights[n] for n in weights]
         assert 0.2 < np.sqrt(sum(float(np.square(c).sum()) for c in change)) <= 0.5 + 1e-4
 

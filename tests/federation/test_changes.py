@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cases import each
 from confide.errors import GuardError
 from confide.federation.messages import Arrays, Learnt, carries, decode, encode
-from confide.federation.quantising import restored, shortened
+from confide.federation.quantising import drop_unchanged_rows, restore_reply
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import TrainConfig
@@ -54,13 +54,13 @@ def moved(*rows: int, times: float = 1.0) -> To:
 
 
 def travelled(ask: From, reply: To) -> To:
-    return restored(GO, ask, decode(To, encode(shortened(GO, ask, reply))))
+    return restore_reply(GO, ask, decode(To, encode(drop_unchanged_rows(GO, ask, reply))))
 
 
 @pytest.mark.parametrize("times", [1.0, 3.0])
 def test_rows_that_changed_travel_and_a_bit_for_each(times: float) -> None:
     reply = moved(1, 4, times=times)
-    sent = shortened(GO, ASK, reply).weights
+    sent = drop_unchanged_rows(GO, ASK, reply).weights
     assert sent["table"].tolist() == reply.weights["table"][[1, 4]].tolist()
     assert np.unpackbits(sent["table?"]).tolist() == [0, 1, 0, 0, 1, 0, 0, 0]
     assert sent["bias"] is reply.weights["bias"]
@@ -74,12 +74,12 @@ def test_rows_that_changed_travel_and_a_bit_for_each(times: float) -> None:
 
 def test_a_table_that_changed_all_over_travels_as_it_is() -> None:
     reply = moved(0, 1, 2, 3, 4, 5)
-    assert shortened(GO, ASK, reply).weights == reply.weights
+    assert drop_unchanged_rows(GO, ASK, reply).weights == reply.weights
     assert travelled(ASK, reply).weights["table"].tobytes() == reply.weights["table"].tobytes()
 
 
 def test_a_table_that_nothing_changed_travels_as_bits_only() -> None:
-    sent = shortened(GO, ASK, moved()).weights
+    sent = drop_unchanged_rows(GO, ASK, moved()).weights
     assert sent["table"].shape == (0, 4)
     assert travelled(ASK, moved()).weights["table"].tobytes() == TABLE_64.tobytes()
 
@@ -94,8 +94,8 @@ def test_zeros_of_another_sign_are_a_change() -> None:
 
 def test_a_step_without_a_start_sends_all() -> None:
     reply = moved(1)
-    assert shortened(MULTIPLY, ASK, reply) is reply
-    assert restored(MULTIPLY, ASK, reply) is reply
+    assert drop_unchanged_rows(MULTIPLY, ASK, reply) is reply
+    assert restore_reply(MULTIPLY, ASK, reply) is reply
 
 
 @given(
@@ -110,8 +110,8 @@ def test_any_table_comes_back(count: int, width: int, kind: Any, data: st.DataOb
     after = table.copy()
     after[sorted(rows)] *= np.asarray(-1, kind)
     ask, reply = From({"t": table}), To({"t": after}, 1.0)
-    sent = decode(To, encode(shortened(GO, ask, reply)))
-    found = restored(GO, ask, sent).weights["t"]
+    sent = decode(To, encode(drop_unchanged_rows(GO, ask, reply)))
+    found = restore_reply(GO, ask, sent).weights["t"]
     assert found.dtype == after.dtype
     assert found.tobytes() == after.tobytes()
     assert sum(array.nbytes for array in sent.weights.values()) <= after.nbytes
@@ -139,7 +139,7 @@ ROW = np.zeros((1, 4), np.float32)
 )
 def test_rows_that_do_not_fit_are_refused(sent: Arrays, words: str) -> None:
     with pytest.raises(GuardError) as caught:
-        restored(GO, ASK, To(sent, 1.0))
+        restore_reply(GO, ASK, To(sent, 1.0))
     assert words in caught.value.what
 
 
@@ -166,15 +166,15 @@ def trained(weight: float, seen_V: np.ndarray | None) -> tuple[Train, Update]:
 @pytest.mark.parametrize("seen", [None, [0, 1, 1, 1, 0]])
 def test_what_training_left_alone_stays_at_the_site(weight: float, seen: list[int] | None) -> None:
     ask, reply = trained(weight, None if seen is None else np.array(seen, np.float32))
-    sent = decode(Update, encode(shortened(TRAIN, ask, reply)))
+    sent = decode(Update, encode(drop_unchanged_rows(TRAIN, ask, reply)))
     assert sent.weights["word.weight"].shape == (2, 8)
-    found = restored(TRAIN, ask, sent)
+    found = restore_reply(TRAIN, ask, sent)
     assert found.weights["word.weight"].tobytes() == reply.weights["word.weight"].tobytes()
 
 
 def test_seen_that_does_not_fit_is_refused_before_it_is_used() -> None:
     ask, reply = trained(1.0, np.array([0, 1, 1, 1, 0], np.float32))
-    sent = shortened(TRAIN, ask, reply)
+    sent = drop_unchanged_rows(TRAIN, ask, reply)
     for odd in (np.ones(4, np.float32), np.ones((5, 8), np.float32), np.float32(1)):
         with pytest.raises(GuardError, match="seen must be 0 or the weight for each row"):
-            restored(TRAIN, ask, replace(sent, seen={"word.weight": np.asarray(odd)}))
+            restore_reply(TRAIN, ask, replace(sent, seen={"word.weight": np.asarray(odd)}))

@@ -14,10 +14,17 @@ from hypothesis import strategies as st
 from cases import each
 from confide.errors import GuardError
 from confide.federation.messages import Arrays
-from confide.federation.quantising import MOVED, SCALES, Coder, Coding, coded, decoded
+from confide.federation.quantising import (
+    MOVED,
+    SCALES,
+    Quantisation,
+    Quantiser,
+    dequantise,
+    quantise,
+)
 
 SHAPES = {"table": (40, 20), "bias": (7,), "kernel": (3, 5, 4), "narrow": (30, 3), "scalar": ()}
-CODINGS: tuple[Coding, ...] = ("float16", "int8", "int4", "int2", "top")
+CODINGS: tuple[Quantisation, ...] = ("float16", "int8", "int4", "int2", "top")
 STEPS = {"int8": 1 / 127, "int4": 1 / 7, "int2": 1.0, "top": 1 / 127}
 
 
@@ -35,32 +42,34 @@ def norm(change: Arrays) -> float:
 
 @each("coding", CODINGS)
 @each("seed", [None, 1])
-def test_codes_stand_for_the_change_and_the_rest_is_left(coding: Coding, seed: int | None) -> None:
+def test_codes_stand_for_the_change_and_the_rest_is_left(
+    coding: Quantisation, seed: int | None
+) -> None:
     change = a_change(3)
-    found = coded(change, Coder(coding, share=0.1), seed=seed)
-    meant = decoded(found.sent, SHAPES)
+    found = quantise(change, Quantiser(coding, share=0.1), seed=seed)
+    meant = dequantise(found.sent, SHAPES)
     for name, array in change.items():
         assert meant[name].dtype == np.float32
         assert meant[name].shape == array.shape
         assert meant[name].tobytes() == found.change[name].tobytes()
-        np.testing.assert_array_equal(found.left[name], array - meant[name])
+        np.testing.assert_array_equal(found.residual[name], array - meant[name])
 
 
 @each("coding", ["int8", "int4", "int2"])
-def test_no_number_is_further_off_than_a_step_of_its_row(coding: Coding) -> None:
+def test_no_number_is_further_off_than_a_step_of_its_row(coding: Quantisation) -> None:
     change = {"table": a_change(1)["table"] * np.float32([[10.0**k] for k in range(-20, 20)])}
-    nearest, drawn = (coded(change, Coder(coding), seed=seed) for seed in (None, 1))
+    nearest, drawn = (quantise(change, Quantiser(coding), seed=seed) for seed in (None, 1))
     largest_R1 = np.abs(change["table"]).max(1, keepdims=True)
     step_R1 = largest_R1 * STEPS[coding] * (1 + 2**-6)  # a scale has eight bits, rounded up
-    assert (np.abs(nearest.left["table"]) <= step_R1 / 2).all()
-    assert (np.abs(drawn.left["table"]) <= step_R1).all()
-    assert np.abs(nearest.left["table"]).sum() < np.abs(drawn.left["table"]).sum()
+    assert (np.abs(nearest.residual["table"]) <= step_R1 / 2).all()
+    assert (np.abs(drawn.residual["table"]) <= step_R1).all()
+    assert np.abs(nearest.residual["table"]).sum() < np.abs(drawn.residual["table"]).sum()
 
 
 @each("coding", ["int8", "int4", "int2"])
-def test_drawn_rounding_loses_nothing_on_average(coding: Coding) -> None:
+def test_drawn_rounding_loses_nothing_on_average(coding: Quantisation) -> None:
     change = a_change(5)
-    found = [coded(change, Coder(coding), seed=seed).change for seed in range(600)]
+    found = [quantise(change, Quantiser(coding), seed=seed).change for seed in range(600)]
     mean = {name: np.mean([one[name] for one in found], 0) for name in change}
     error = norm({name: mean[name] - change[name] for name in change})
     single = norm({name: found[0][name] - change[name] for name in change})
@@ -68,7 +77,7 @@ def test_drawn_rounding_loses_nothing_on_average(coding: Coding) -> None:
 
 
 def test_the_seed_decides_how_numbers_are_rounded() -> None:
-    one, same, other = (coded(a_change(1), Coder("int4"), seed=seed) for seed in (1, 1, 2))
+    one, same, other = (quantise(a_change(1), Quantiser("int4"), seed=seed) for seed in (1, 1, 2))
     assert {n: a.tobytes() for n, a in one.sent.items()} == {
         n: a.tobytes() for n, a in same.sent.items()
     }
@@ -77,54 +86,56 @@ def test_the_seed_decides_how_numbers_are_rounded() -> None:
 
 def test_rows_that_did_not_change_do_not_travel() -> None:
     change = {name: np.zeros(shape, np.float32) for name, shape in SHAPES.items()}
-    assert coded(change, Coder("int4")).sent == {}
+    assert quantise(change, Quantiser("int4")).sent == {}
     change["table"][[3, 17]] = 1
-    found = coded(change, Coder("int4"))
+    found = quantise(change, Quantiser("int4"))
     assert found.sent.keys() == {"table", "table" + SCALES, "table" + MOVED}
     assert len(found.sent["table" + SCALES]) == 2
     assert np.flatnonzero(np.unpackbits(found.sent["table" + MOVED])).tolist() == [3, 17]
     np.testing.assert_allclose(found.change["table"], change["table"], rtol=2**-6)
-    assert set(decoded(found.sent, SHAPES)) == set(SHAPES)
+    assert set(dequantise(found.sent, SHAPES)) == set(SHAPES)
 
 
 def test_top_sends_the_largest_of_all_arrays() -> None:
     change = a_change(7)
     change["bias"] *= 100
-    found = coded(change, Coder("top", share=0.02))
+    found = quantise(change, Quantiser("top", share=0.02))
     sizes = np.concatenate([np.abs(one).ravel() for one in change.values()])
     count = int(np.ceil(0.02 * len(sizes)))
     sent = sum(int((one != 0).sum()) for one in found.change.values())
     assert sent <= count
     least = np.sort(sizes)[-count]
     assert all((np.abs(found.change[n][np.abs(a) < least]) == 0).all() for n, a in change.items())
-    whole = coded(change, Coder("top", share=1.0))
-    assert norm(whole.left) < norm(change) / 50
+    whole = quantise(change, Quantiser("top", share=1.0))
+    assert norm(whole.residual) < norm(change) / 50
 
 
 def test_what_is_left_and_added_again_arrives_in_the_end() -> None:
     change, left = a_change(2), {name: np.zeros(s, np.float32) for name, s in SHAPES.items()}
     total = {name: np.zeros(shape, np.float64) for name, shape in SHAPES.items()}
     for _ in range(60):
-        found = coded({n: change[n] + left[n] for n in change}, Coder("int2"))
-        left = found.left
+        found = quantise({n: change[n] + left[n] for n in change}, Quantiser("int2"))
+        left = found.residual
         total = {name: total[name] + found.change[name] for name in total}
     off = norm({name: total[name] / 60 - change[name] for name in change})
-    assert off < norm(coded(change, Coder("int2")).left) / 20
+    assert off < norm(quantise(change, Quantiser("int2")).residual) / 20
 
 
 @pytest.mark.parametrize("coding", CODINGS)
 @given(most=st.floats(1e-6, 10))
-def test_what_travels_is_at_most_as_large_as_the_site_allows(coding: Coding, most: float) -> None:
-    found = coded(a_change(1), Coder(coding, share=0.5), seed=1, most=most)
-    assert norm(decoded(found.sent, SHAPES)) <= most * (1 + 1e-6)
+def test_what_travels_is_at_most_as_large_as_the_site_allows(
+    coding: Quantisation, most: float
+) -> None:
+    found = quantise(a_change(1), Quantiser(coding, share=0.5), seed=1, most=most)
+    assert norm(dequantise(found.sent, SHAPES)) <= most * (1 + 1e-6)
     assert norm(found.change) > 0 or coding == "float16"
 
 
 @given(seed=st.integers(0, 2**20), exponent=st.integers(-30, 30))
 def test_any_size_of_change_is_within_its_step(seed: int, exponent: int) -> None:
     change = a_change(seed, size=2.0**exponent)
-    found = coded(change, Coder("int8"), seed=seed)
-    assert norm(found.left) <= norm(change) / 50
+    found = quantise(change, Quantiser("int8"), seed=seed)
+    assert norm(found.residual) <= norm(change) / 50
 
 
 @each("bad", [np.nan, np.inf, -np.inf])
@@ -134,7 +145,7 @@ def test_numbers_that_are_not_finite_are_refused(bad: float) -> None:
     for coding in CODINGS:
         for share in (0.01, 0.5, 1.0):
             with pytest.raises(GuardError, match="the change of table is not finite"):
-                coded(change, Coder(coding, share))
+                quantise(change, Quantiser(coding, share))
 
 
 def _lies(sent: Arrays) -> list[tuple[str, Arrays]]:
@@ -160,17 +171,17 @@ def _lies(sent: Arrays) -> list[tuple[str, Arrays]]:
 
 
 def test_codes_that_do_not_fit_are_refused() -> None:
-    for what, lie in _lies(coded(a_change(1), Coder("int8"), seed=1).sent):
+    for what, lie in _lies(quantise(a_change(1), Quantiser("int8"), seed=1).sent):
         with pytest.raises(GuardError, match=what):
-            decoded(lie, SHAPES)
+            dequantise(lie, SHAPES)
 
 
 def test_no_more_is_unpacked_than_there_are_numbers() -> None:
-    sent: dict[str, Any] = coded(a_change(1), Coder("int8"), seed=1).sent
+    sent: dict[str, Any] = quantise(a_change(1), Quantiser("int8"), seed=1).sent
     lie = next(one for what, one in _lies(sent) if len(one.get("table", b"")) > 2**17)
     tracemalloc.start()
     with pytest.raises(GuardError):
-        decoded(lie, SHAPES)
+        dequantise(lie, SHAPES)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2**22

@@ -17,7 +17,7 @@ from confide.federation.failures import Failure, Refusal
 from confide.federation.guards import MOST, Guards, bounded, check_reply, clipped, near
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import carries, decode, encode
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.federation.site import Site, SiteHost
 from confide.federation.steps import Step
 from federation.toys import MOVE, MULTIPLY, TELL, Ask, Memory, Moved, Reply, Said, ask, multiply
@@ -151,7 +151,7 @@ def test_a_site_bounds_what_it_sends_and_not_what_it_keeps(tmp_path: Path) -> No
     plain, kept = asked(None, MOVE)
     assert asked(1e6, MOVE) == (plain, kept)
     less, also_kept = asked(0.5, MOVE)
-    moved = restored(MOVE, ask(), decode(Moved, less)).weights
+    moved = restore_reply(MOVE, ask(), decode(Moved, less)).weights
     change = [moved[name] - start for name, start in ask().weights.items()]
     assert math.sqrt(sum((one**2).sum() for one in change)) == pytest.approx(0.5, rel=1e-5)
     assert also_kept == kept

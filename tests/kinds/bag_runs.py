@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.kinds.bags.batches import training_bags
 from confide.kinds.bags.site import bag_trainer, words_of
 from confide.kinds.relations.batches import candidates
@@ -56,7 +56,7 @@ def begun(
 def whole(engine: Seen, site: str, step: str = "train") -> Any:
     """A site's whole reply."""
     kind = engine._hosting.steps[step]
-    return restored(kind, engine.asks[step, site], engine.replies[step, site])
+    return restore_reply(kind, engine.asks[step, site], engine.replies[step, site])
 
 
 def learnt(state: Any, documents: list[Document], **how: Any) -> tuple[dict[str, Any], Any]:

@@ -15,7 +15,7 @@ from cases import each
 from confide.errors import GuardError, SettingsError
 from confide.federation.guards import check_reply, clipped
 from confide.federation.messages import Arrays
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.kinds.relations.batches import candidates
 from confide.kinds.relations.site import rules_of, trainer_of
 from confide.methods.fedavg import TRAIN, Train, Update
@@ -34,7 +34,7 @@ UNEQUAL = [documents("site-1", "train", 16), documents("site-2", "train", 8)]
 def trained(engine: Seen, site: str, step: str = "train") -> Any:
     """A site's whole reply."""
     kind = engine._hosting.steps[step]
-    return restored(kind, engine.asks[step, site], engine.replies[step, site])
+    return restore_reply(kind, engine.asks[step, site], engine.replies[step, site])
 
 
 @pytest.mark.parametrize("weighting", ["equal", "examples"])

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import SettingsError
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.methods.fedatt import TRAIN_ALONE, attended
 from contract.corpus import tiny
 from contract.relations import documents
@@ -23,7 +23,7 @@ UNEQUAL = [documents("site-1", "train", 16), documents("site-2", "train", 8)]
 def trained(engine: Seen, site: str) -> Any:
     """A site's whole reply."""
     place = ("train_alone", site)
-    return restored(TRAIN_ALONE, engine.asks[place], engine.replies[place])
+    return restore_reply(TRAIN_ALONE, engine.asks[place], engine.replies[place])
 
 
 def f32(*numbers: Any) -> np.ndarray:

@@ -18,7 +18,7 @@ from confide.federation.guards import check_reply
 from confide.federation.keys import new_key
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, peek
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.kinds.protocol import State
 from confide.kinds.tagger.site import TaggerForm
 from confide.methods import METHODS, wire
@@ -49,7 +49,7 @@ class Seen(SequentialEngine):
             if peek(found.reply)["message"] == "Update":
                 ask = decode(Train, asks[found.site])
                 self.asks.append(ask)
-                self.replies[found.site] = restored(TRAIN, ask, decode(Update, found.reply))
+                self.replies[found.site] = restore_reply(TRAIN, ask, decode(Update, found.reply))
             yield found
 
 

@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import SettingsError
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.kinds.pieces import relation_batch
 from confide.kinds.relations.site import trainer_of
 from confide.methods.fedatt import TRAIN_ALONE
@@ -32,7 +32,7 @@ UNEQUAL = [documents("site-1", "train", 16), documents("site-2", "train", 8)]
 def replies_of(engine: Any) -> list[Any]:
     """What the sites sent, whole."""
     places = [("train_alone", site) for site in SITES]
-    return [restored(TRAIN_ALONE, engine.asks[one], engine.replies[one]) for one in places]
+    return [restore_reply(TRAIN_ALONE, engine.asks[one], engine.replies[one]) for one in places]
 
 
 def test_the_mean_steps_down_the_loss_against_the_ensemble(tmp_path: Path) -> None:

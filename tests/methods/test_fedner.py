@@ -19,7 +19,7 @@ from confide.federation.federation import Delivery, Federation
 from confide.federation.guards import check_reply
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode, encode, peek
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.jobs.predict import predict
 from confide.kinds.tagger.site import TaggerForm
 from confide.methods import METHODS
@@ -66,7 +66,7 @@ class Seen(SequentialEngine):
             if peek(found.reply)["message"] == "Improved":
                 self.sent[found.site] = decode(Improved, found.reply)
                 ask = decode(Improve, asks[found.site])
-                whole: Any = restored(IMPROVE, ask, self.sent[found.site])
+                whole: Any = restore_reply(IMPROVE, ask, self.sent[found.site])
                 self.updates[found.site] = whole
             yield found
 

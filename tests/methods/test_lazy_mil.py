@@ -20,7 +20,7 @@ from confide.federation.engines import Hosting
 from confide.federation.guards import Guards, check_reply
 from confide.federation.keys import new_key
 from confide.federation.messages import decode, encode
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.kinds.agreement import one_each
 from confide.kinds.bags.batches import training_bags
 from confide.kinds.bags.model import BagTrainer, sentence_probabilities
@@ -772,7 +772,7 @@ def test_of_sites_that_are_all_tied_each_wins_some(tmp_path: Path) -> None:
 def whole(engine: Seen, site: str, step: str = "train_on_winners") -> Any:
     """A site's whole reply."""
     kind = engine._hosting.steps[step]
-    return restored(kind, engine.asks[step, site], engine.replies[step, site])
+    return restore_reply(kind, engine.asks[step, site], engine.replies[step, site])
 
 
 def test_a_site_without_training_text_is_scored_and_never_asked_to_bid(tmp_path: Path) -> None:

@@ -33,6 +33,7 @@ from typing import Any, Literal
 import numpy as np
 
 from confide.errors import GuardError
+from confide.federation import quantising
 from confide.federation.failures import Refusal
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import (
@@ -45,20 +46,17 @@ from confide.federation.messages import (
     sizes,
 )
 from confide.federation.quantising import (
-    Coder,
-    Coding,
-    can_be_coded,
-    coded,
-    decoded,
-    in_codes,
-    plus,
-    shortened,
+    Quantisation,
+    Quantiser,
+    add_change,
+    can_quantise,
+    quantise,
 )
 from confide.federation.seals import digest
 from confide.federation.steps import Step
 from confide.seeds import derive_seed
 
-Down = Literal["whole", "cached"] | Coding
+Down = Literal["whole", "cached"] | Quantisation
 """Whole in every ask; whole, but no site is given the same twice; or differences in codes."""
 COMMON = "weights"
 """The field of an ask that holds the common weights."""
@@ -105,7 +103,7 @@ class Giving:
     def __init__(self, down: Down = "whole", *, share: float = 0.01) -> None:
         self._down = down
         coding: Any = down if self._codes else "int8"  # the others need none
-        self._coder = Coder(coding, share)
+        self._quantiser = Quantiser(coding, share)
         self.left: Arrays = {}
         self._now: Given | None = None
         self._whole: Arrays = {}  # the newest weights, as they travel whole
@@ -164,11 +162,11 @@ class Giving:
         assert self._now is not None, "it goes on from the weights before"
         sent: Arrays = {}
         weights: Arrays = {}
-        for names in self._coder.together(after):
+        for names in self._quantiser.together(after):
             wanted = {name: after[name] + self.left.pop(name, np.float32(0)) for name in names}
-            found = coded({name: wanted[name] - before[name] for name in names}, self._coder)
+            found = quantise({name: wanted[name] - before[name] for name in names}, self._quantiser)
             sent |= found.sent
-            weights |= plus({name: before[name] for name in names}, found.change)
+            weights |= add_change({name: before[name] for name in names}, found.change)
             self.left |= {name: wanted[name] - weights[name] for name in names}
         weights = {name: weights[name] for name in after}
         self._now = Given(weights, digest_of(weights), self._now.digest, sent)
@@ -329,10 +327,10 @@ def _from(held: Mapping[bytes, Arrays], start: bytes, codes: Arrays) -> Arrays:
         raise Refusal(MISSING)
     before = held[start]
     try:
-        change = decoded(codes, {name: array.shape for name, array in before.items()})
+        change = quantising.dequantise(codes, {name: array.shape for name, array in before.items()})
     except GuardError as error:
         raise Refusal("bad-ask") from error
-    return plus(before, change)
+    return add_change(before, change)
 
 
 def _is_like(before: Arrays, after: Arrays) -> bool:
@@ -361,11 +359,11 @@ def _digest_in(said: np.ndarray) -> bytes:
 #
 # A site's reply leaves with changed rows only, or with changes in codes.
 #
-# What coarse codes leave out of a change is added to the next one (`Coder.loses_much`). It lies in
-# the site's memory, in versions as all of it does: an ask that comes again gets the same reply.
+# What coarse codes leave out of a change is added to the next one (`Quantiser.loses_much`). It lies
+# in the site's memory, in versions as all of it does: an ask that comes again gets the same reply.
 
 
-Up = Literal["rows"] | Coding
+Up = Literal["rows"] | Quantisation
 """Changed rows as they are, or all changes in codes."""
 
 
@@ -387,29 +385,29 @@ class Uploading:
         memory: MemoryStore[Left] | None = None,
         most: float | None = None,
     ) -> None:
-        self._coder = None if up == "rows" else Coder(up, share)
+        self._quantiser = None if up == "rows" else Quantiser(up, share)
         self._memory = memory
         self._most = math.inf if most is None else most
 
     def sent(
         self, step: Step, ask: object, reply: Any, *, round: int, seed: int
     ) -> tuple[object, Callable[[], None]]:
-        """The reply as it travels, and what settles it. Raises GuardError as `in_codes` does."""
-        coder = self._coder
-        if coder is None or not can_be_coded(step):
-            return shortened(step, ask, reply), _nothing
-        memory = self._memory if coder.loses_much else None
+        """The reply as it travels, and what settles it. Raises GuardError: not finite."""
+        quantiser = self._quantiser
+        if quantiser is None or not can_quantise(step):
+            return quantising.drop_unchanged_rows(step, ask, reply), _nothing
+        memory = self._memory if quantiser.loses_much else None
         before = memory.before(round, step.name) if memory is not None else None
         every = before.changes if before is not None else {}
         start = f"{step.name}/"
         left = {name.removeprefix(start): a for name, a in every.items() if name.startswith(start)}
         draws = None if memory is not None else derive_seed(seed, "codes")
-        said, codes = in_codes(
-            step, ask, reply, coder=coder, seed=draws, left=left, most=self._most
+        said, codes = quantising.quantise_reply(
+            step, ask, reply, quantiser=quantiser, seed=draws, residual=left, most=self._most
         )
         if memory is None:
             return said, _nothing
-        after = Left({**every, **{start + name: rest for name, rest in codes.left.items()}})
+        after = Left({**every, **{start + name: rest for name, rest in codes.residual.items()}})
         return said, lambda: memory.commit(round, step.name, after)
 
 

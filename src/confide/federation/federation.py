@@ -28,7 +28,7 @@ from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, 
 from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
 from confide.federation.messages import decode_one_of, sizes
-from confide.federation.quantising import restored
+from confide.federation.quantising import restore_reply
 from confide.federation.secure.server import Exchange, Summing
 from confide.federation.secure.steps import is_summed
 from confide.federation.steps import Delivery, Engine, Step, check_learnt
@@ -445,7 +445,7 @@ class Federation:
                 message = replace(message, code="error")  # a site that answers is not lost
             raise fault(message, site=site, step=step.name, round=round)
         with blaming(site, step=step.name, round=round):
-            message = restored(step, ask, message)
+            message = restore_reply(step, ask, message)
             check_reply(step, ask, message)
             check_learnt(step, message)
         return message

@@ -16,7 +16,7 @@ from confide.federation.broadcast import COMMON
 from confide.federation.combining import NEEDED, ORDERED
 from confide.federation.federation import Federation, round_half_up
 from confide.federation.messages import Arrays, fields_of
-from confide.federation.quantising import can_be_coded
+from confide.federation.quantising import can_quantise
 from confide.federation.steps import Step, WireRow, wire_table
 from confide.kinds import KINDS, Extractor
 from confide.kinds.protocol import Kind, ModelSpec, TrainConfig
@@ -317,7 +317,7 @@ def _check_travels(settings: RunSettings, kind: type[Method]) -> None:
     gives = any(fields_of(step.ask).get(COMMON) == "arrays" for step in kind.steps)
     for name, value, plain, fits in (
         ("down", own.down, "whole", gives),
-        ("up", own.up, "rows", any(map(can_be_coded, kind.steps))),
+        ("up", own.up, "rows", any(map(can_quantise, kind.steps))),
     ):
         if value != plain and not fits:
             raise SettingsError(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cases import each
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
-from confide.federation.quantising import can_be_coded
+from confide.federation.quantising import can_quantise
 from confide.federation.secure.lanes import LaneLayout, Ranges, largest_of, layout_of
 from confide.federation.secure.messages import Opening
 from confide.federation.secure.steps import layout_for
@@ -111,9 +111,9 @@ def test_how_large_changes_are_is_read_off_a_sum() -> None:
 
 
 def test_only_changes_of_weights_are_narrow() -> None:
-    assert can_be_coded(TRAIN) and can_be_coded(IMPROVE)
-    assert not can_be_coded(COUNT)
-    narrow = {name for name, pair in METHODS.items() if any(map(can_be_coded, pair.steps))}
+    assert can_quantise(TRAIN) and can_quantise(IMPROVE)
+    assert not can_quantise(COUNT)
+    narrow = {name for name, pair in METHODS.items() if any(map(can_quantise, pair.steps))}
     assert {"fedavg-tagger", "fedner-tagger", "pseudo-complete-encoder", "lazy-mil-bags"} <= narrow
     assert not any(name.startswith(("feded", "dp-")) for name in narrow)
 
@@ -139,7 +139,7 @@ def test_nonsense_is_refused(lane: int, rooms: dict[str, float]) -> None:
 
 def test_steps_that_cannot_have_narrow_lanes_refuse_them() -> None:
     for step in (MOVE, COUNT):
-        if not can_be_coded(step):
+        if not can_quantise(step):
             with pytest.raises(Refusal):
                 layout_for(step, ASK, opening(2, {"a": 1.0}))
     assert layout_for(COUNT, ask(), opening(0, {})).parts

@@ -25,7 +25,7 @@ from confide.federation.broadcast import MISSING, Later
 from confide.federation.combining import Combining, Pile, Total
 from confide.federation.failures import Refusal, blaming, refused
 from confide.federation.messages import encode
-from confide.federation.quantising import can_be_coded
+from confide.federation.quantising import can_quantise
 from confide.federation.seals import digest, is_signed_by
 from confide.federation.secure import crypto, lanes, messages, steps
 from confide.federation.secure.messages import Offered, Opening, Roster
@@ -528,7 +528,7 @@ class Summing:
                 fix="look at the sites' own logs, and resume the run",
             )
         self.newest = sites
-        if self._lane_width and can_be_coded(own) and not group:
+        if self._lane_width and can_quantise(own) and not group:
             times = max(_RANGE, 2 * math.sqrt(len(names)))
             largest = lanes.largest_of(layout, own, summed)
             self.ranges[step.name] = {n: times * most for n, most in largest.items() if most}

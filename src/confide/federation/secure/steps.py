@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from confide.federation.failures import Refusal
 from confide.federation.guards import check_reply
 from confide.federation.messages import carries, encode
-from confide.federation.quantising import can_be_coded
+from confide.federation.quantising import can_quantise
 from confide.federation.seals import digest
 from confide.federation.secure import lanes, messages
 from confide.federation.secure.messages import Offered, Opening
@@ -78,7 +78,7 @@ def layout_for(step: Step, ask: Any, opening: Opening) -> lanes.LaneLayout:
     """The layout of a summed step's replies. Raises Refusal if it cannot have such narrow lanes."""
     ranges = None
     if opening.lane_width:
-        fits = opening.lane_width in (1, 2) and can_be_coded(step)
+        fits = opening.lane_width in (1, 2) and can_quantise(step)
         known = getattr(ask, step.like[0][0]) if fits else {}
         sound = all(n in known and 0 < most < math.inf for n, most in opening.ranges.items())
         if not known or not sound:
