@@ -40,7 +40,7 @@ from tally import Tally
 sys.path.append(str(Path(__file__).resolve().parents[2] / "tests"))  # its tiny corpora
 
 from confide.errors import FederationError, MessageError, QuorumError
-from confide.federation.engines import Hosting, SequentialEngine, SumsWith
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery, Federation
 from confide.federation.ledger import Ledger
@@ -174,7 +174,9 @@ def _recorded(method: str, form: tuple[str, ...], folder: Path) -> list[Phase]:
         answered_in(settings),
         made.Memory,
         settings.seed,
-        sums=SumsWith(sums, bytes(32), settings.federation.groups),
+        sums=sums,
+        binding=bytes(32),
+        groups=settings.federation.groups,
         simulated=settings.seed if settings.key == SIMULATED else None,
     )
     steps = {step.name: as_asked(step, sums) for step in made.steps} | EXCHANGES

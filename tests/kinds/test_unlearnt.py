@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.federation.engines import site_of
+from confide.federation.engines import make_site
 from confide.jobs.audit import _bench, _opened
 from confide.kinds import KINDS
 from confide.runs.run import run
@@ -58,7 +58,7 @@ def test_it_is_what_training_minimises(kind: str, tmp_path: Path) -> None:
         batch_size=10_000, word_dropout=0.0,
     )  # fmt: skip
     spec, weights = bench.spec, bench.target.weights
-    desk = bench.target.form.at(site_of(spec, {}))
+    desk = bench.target.form.at(make_site(spec, {}))
     found = desk.losses(weights, config, spec.train)
     sizes = np.ones(len(found.losses_U))
     if found.units == "sentences":

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from confide.errors import QuorumError
-from confide.federation.engines import Hosting, SiteSpec, SumsWith
+from confide.federation.engines import Hosting, SiteSpec
 from confide.federation.failures import Failure, Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import Guards
@@ -108,7 +108,7 @@ class Noisily:
 
         self.step = replace(step, answer=answer)
         hosting = Hosting(
-            {step.name: self.step}, Kept, SEED, every=10**6, sums=SumsWith("masked", BINDING)
+            {step.name: self.step}, Kept, SEED, every=10**6, sums="masked", binding=BINDING
         )
         hosts, members = {}, {}
         for name in named(self.count):

@@ -64,25 +64,10 @@ class SiteSpec:
         return sum(len(document.text) for document in self.train)
 
 
-def site_of(spec: SiteSpec, scratch: Scratch) -> Site:
+def make_site(spec: SiteSpec, scratch: Scratch) -> Site:
     """The site itself; sites of one process share `scratch`."""
     common = {one.name: getattr(spec, one.name) for one in fields(spec) if one.name != "folder"}
     return Site(**common, scratch=scratch)
-
-
-@dataclass(frozen=True)
-class SumsWith:
-    """The way replies are summed; `binding` is the digest of what all sites received.
-
-    `group`: the size of fixed groups that may be summed by themselves; 0: none.
-    """
-
-    sums: Sums = "plain"
-    binding: bytes = b""
-    group: int = 0
-
-
-PLAINLY = SumsWith()
 
 
 @dataclass(frozen=True)
@@ -90,10 +75,11 @@ class Hosting:
     """The common parts of a run's sites: the method's steps and memory, and the seed.
 
     Server and sites keep a checkpoint after every `every`-th round and after round `last`. `sums`:
-    how replies are summed, and with what. `simulated`: the seed of an experiment whose sites draw
-    nothing that cannot be repeated, and so keep nothing secret. `up`, `top`: how uploads travel
-    where the server may see them, and the share of numbers that "top" sends. `expects`: what the
-    settings make of every ask.
+    how replies are summed. `binding`: the digest of what all sites received. `groups`: the size of
+    fixed groups that may be summed by themselves; 0: none. `simulated`: the seed of an experiment
+    whose sites draw nothing that cannot be repeated, and so keep nothing secret. `up`, `top`: how
+    uploads travel where the server may see them, and the share of numbers that "top" sends.
+    `expects`: what the settings make of every ask.
     """
 
     steps: Mapping[str, Step]
@@ -101,7 +87,9 @@ class Hosting:
     seed: int
     every: int = 1
     last: int | None = None
-    sums: SumsWith = PLAINLY
+    sums: Sums = "plain"
+    binding: bytes = b""
+    groups: int = 0
     simulated: int | None = None
     up: Up = "rows"
     top: float = 0.01
@@ -121,19 +109,19 @@ class Hosting:
         this process, and believes all others'. `budget` is the folder of its account over all runs;
         by default this run has one of its own.
         """
-        site = site_of(spec, scratch)
+        site = make_site(spec, scratch)
         site.log = spec.folder / "site.log"
         limit = Limit(spec.guards.max_epsilon, spec.guards.delta)
         made_of = b"" if self.simulated is None else f"{self.simulated}\0{spec.name}".encode()
         site.budget = PrivacyBudget(budget or spec.folder / PRIVACY, limit, simulated=made_of)
-        if self.sums.sums != "plain":
+        if self.sums != "plain":
             site.member = member or Member(
                 spec.name,
                 Ed25519PrivateKey.generate(),
                 least=spec.guards.min_sites,
-                binding=self.sums.binding,
+                binding=self.binding,
                 record=Sets(spec.folder / "sums"),
-                group=self.sums.group,
+                group=self.groups,
             )
         return SiteHost(
             site,
@@ -234,19 +222,26 @@ class WorkerEngine:
             for worker in busy:
                 held.enter_context(worker.lock)
             self._check_open()
-            blocks = _Blocks(asks)
-            held.callback(blocks.free)
+            blocks: dict[int, tuple[int, int]] = {}  # a broadcast is stored once
+            for data in asks.values():
+                if id(data) not in blocks:
+                    blocks[id(data)] = _placed(data), len(data)
+                    held.callback(os.close, blocks[id(data)][0])
+
+            def begin(worker: _Worker) -> None:
+                site = queues[worker].popleft()
+                worker.begin(step, round, site=site, block=blocks[id(asks[site])])
+
             for worker in busy:
-                worker.begin(step, round, site=queues[worker].popleft(), blocks=blocks)
-            held.callback(_leave, busy)
+                begin(worker)
             while busy:
                 for worker in _ready(busy, timeout):
                     self._check_open()
-                    delivery = worker.finish(step, round, blocks=blocks, timeout=timeout)
+                    delivery = worker.finish()
                     if delivery is None:
                         continue
                     if queues[worker]:
-                        worker.begin(step, round, site=queues[worker].popleft(), blocks=blocks)
+                        begin(worker)
                     else:
                         busy.remove(worker)
                     yield delivery
@@ -255,7 +250,7 @@ class WorkerEngine:
         """End all work at once; deliveries under way raise FederationError."""
         self._stopped = True
         for worker in self._workers:
-            worker.interrupt()
+            worker.process.kill()
 
     def close(self) -> None:
         """End all workers."""
@@ -267,74 +262,52 @@ class WorkerEngine:
             raise FederationError("the engine was stopped")
 
 
-class _Blocks:
-    """The asks of one delivery in memory that processes share; a broadcast is stored once."""
-
-    def __init__(self, asks: Mapping[str, bytes]) -> None:
-        self._blocks: dict[int, int] = {}
-        self._asks = asks
-        for data in asks.values():
-            if id(data) not in self._blocks:
-                self._blocks[id(data)] = _placed(data)
-
-    def place(self, site: str) -> tuple[int, int]:
-        """Handle and length of the block that holds a site's ask."""
-        data = self._asks[site]
-        return self._blocks[id(data)], len(data)
-
-    def free(self) -> None:
-        for handle in self._blocks.values():
-            os.close(handle)
-
-
 class _Worker:
     """One process and the pipe to it."""
 
     def __init__(self, specs: Sequence[SiteSpec], hosting: Hosting, threads: int) -> None:
         self._arguments = (list(specs), hosting, threads, here())
+        self._every = hosting.every
         self.lock = threading.Lock()
         self.pipe: Connection
-        self._site = ""
+        self._ask = ("", 0, "", (0, 0))  # step, round, site, block
         self._since = 0.0
         self._again = False
-        self._left = self._up = False
         self._spawn()
 
     def _spawn(self) -> None:
         self.pipe, theirs = _SPAWN.Pipe()
-        self._process = _SPAWN.Process(target=_work, args=(theirs, *self._arguments), daemon=True)
+        self.process = _SPAWN.Process(target=_work, args=(theirs, *self._arguments), daemon=True)
         with _no_script():
-            self._process.start()
+            self.process.start()
         theirs.close()
-        self._left = self._up = False
+        self._busy = self._up = False
 
-    def leave(self) -> None:
-        """Give up on the ask in hand; its reply must not answer the next one."""
-        self._left = True
+    def begin(self, step: str, round: int, *, site: str, block: tuple[int, int]) -> None:
+        """Hand over an ask, a handle of memory and a length. `finish` notices if the process died.
 
-    def begin(self, step: str, round: int, *, site: str, blocks: _Blocks) -> None:
-        """Hand over an ask. `finish` notices if the process died."""
-        if self._left:
+        An ask that is still in hand was given up: its reply must not answer this one.
+        """
+        if self._busy:
             self._kill()
             self._spawn()
-        self._site, self._again = site, False
-        self._send(step, round, blocks)
+        self._ask, self._again = (step, round, site, block), False
+        self._send()
 
-    def _send(self, step: str, round: int, blocks: _Blocks) -> None:
-        self._since = time.perf_counter()
+    def _send(self) -> None:
+        self._since, self._busy = time.perf_counter(), True
+        step, round, site, (handle, length) = self._ask
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            handle, length = blocks.place(self._site)
-            self.pipe.send((step, round, self._site, length))
-            send_handle(self.pipe, handle, self._process.pid)
+            self.pipe.send((step, round, site, length))
+            send_handle(self.pipe, handle, self.process.pid)
 
     def overdue(self, timeout: float | None) -> bool:
         """True if the ask in hand has taken too long, not counting the start of the process."""
         return timeout is not None and self._up and time.perf_counter() - self._since > timeout
 
-    def finish(
-        self, step: str, round: int, *, blocks: _Blocks, timeout: float | None
-    ) -> Delivery | None:
+    def finish(self) -> Delivery | None:
         """The reply; None if the process has only started, or died and was asked again."""
+        _, _, site, _ = self._ask
         try:
             if self.pipe.poll(0):
                 said = self.pipe.recv()
@@ -343,46 +316,38 @@ class _Worker:
                     return None
                 length, seconds = said
                 reply = _taken(recv_handle(self.pipe), length)
-                return Delivery(self._site, reply, seconds)
+                self._busy = False
+                return Delivery(site, reply, seconds)
             code = "timeout"
         except (EOFError, ConnectionResetError):
             code = "lost"
         self._kill()
         self._spawn()
-        if self._arguments[1].every > 1:
+        if self._every > 1:
             raise FederationError(
-                f"a worker process ended while working for {self._site} ({code}), and its sites'"
+                f"a worker process ended while working for {site} ({code}), and its sites'"
                 " memory since the last checkpoint is lost",
                 fix="continue the run with --resume",
             )
         if code == "lost" and not self._again:
             self._again = True
-            self._send(step, round, blocks)
+            self._send()
             return None
         seconds = time.perf_counter() - self._since
-        return Delivery(self._site, encode(Failure(code, "", "", "")), seconds, heard=False)
-
-    def interrupt(self) -> None:
-        """Kill the process; whoever waits for it sees that it died."""
-        self._process.kill()
+        return Delivery(site, encode(Failure(code, "", "", "")), seconds, heard=False)
 
     def end(self) -> None:
         """Let the process end, and make sure that it did."""
         with contextlib.suppress(OSError):
             self.pipe.close()
-        self._process.join(timeout=2)
+        self.process.join(timeout=2)
         self._kill()
 
     def _kill(self) -> None:
-        if self._process.is_alive():
-            self._process.kill()
-        self._process.join()
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join()
         self.pipe.close()
-
-
-def _leave(workers: Sequence[_Worker]) -> None:
-    for worker in workers:
-        worker.leave()
 
 
 @contextlib.contextmanager
@@ -448,18 +413,15 @@ def _work(
 
 def _placed(data: bytes) -> int:
     """A handle of new unnamed memory that holds these bytes; it is gone with its processes."""
-    handle = _nameless()
+    if hasattr(os, "memfd_create"):  # Linux
+        handle = os.memfd_create("confide")
+    else:
+        with tempfile.TemporaryFile() as file:  # gone from its folder as soon as it is there
+            handle = os.dup(file.fileno())
     view = memoryview(data)
     while view:
         view = view[os.write(handle, view) :]
     return handle
-
-
-def _nameless() -> int:
-    if hasattr(os, "memfd_create"):  # Linux
-        return os.memfd_create("confide")
-    with tempfile.TemporaryFile() as file:  # gone from its folder as soon as it is there
-        return os.dup(file.fileno())
 
 
 def _taken(handle: int, length: int) -> bytes:

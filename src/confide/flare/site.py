@@ -28,7 +28,7 @@ from confide.errors import (
     SettingsError,
     os_errors_as,
 )
-from confide.federation.engines import Hosting, SiteSpec, SumsWith
+from confide.federation.engines import Hosting, SiteSpec
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.guards import Guards, check_open, check_reply
 from confide.federation.ledger import MET, OPENED, SEAL, Ledger, read_lines
@@ -512,7 +512,7 @@ class _Run:
             settings.seed,
             every=settings.select.every,
             last=settings.rounds,
-            sums=SumsWith(sums_of(settings)),
+            sums=sums_of(settings),
             up=up_of(settings),
             top=settings.federation.top,
             expects=Expecting(settings),

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError, RunError
-from confide.federation.engines import SiteSpec, site_of
+from confide.federation.engines import SiteSpec, make_site
 from confide.federation.failures import Refusal
 from confide.federation.ledger import ledger_files, read_ledger
 from confide.federation.messages import Arrays
@@ -176,7 +176,7 @@ class Bench:
 
     @cached_property
     def _desk(self) -> SiteModel:
-        return self.target.form.at(site_of(self.spec, self.scratch))
+        return self.target.form.at(make_site(self.spec, self.scratch))
 
     def _scored(
         self, pool: _Pool, places: Places, made: Sequence[_Reference]
@@ -248,7 +248,7 @@ class Bench:
 
     def _trained(self, spec: SiteSpec, seed: int) -> Arrays:
         """Weights that this text alone gives, trained for as many passes as the run took."""
-        desk = self.target.form.at(site_of(spec, self.scratch))
+        desk = self.target.form.at(make_site(spec, self.scratch))
         weights = self.target.form.first(derive_seed(seed, "weights"))
         configs = alone_configs(self.target.at_home, self.settings, size=desk.size)
         for turn, config in enumerate(configs):

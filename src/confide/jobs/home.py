@@ -36,7 +36,7 @@ from pathlib import Path
 
 from confide.corpora.dealing import grouped
 from confide.errors import RunError, os_errors_as
-from confide.federation.engines import SiteSpec, site_of
+from confide.federation.engines import SiteSpec, make_site
 from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch
 from confide.files import for_the_owner, private_folder, write_of_run
@@ -164,7 +164,7 @@ class _Bench:
         self._made = method(settings)
         own = spec.name if method.personal or "" not in folder.result().best_rounds else None
         self._form, self._weights = self._made.model(*folder.trained(method, own))
-        self._site = site_of(spec, scratch)
+        self._site = make_site(spec, scratch)
         self._desk: SiteModel = self._form.at(self._site)
         self._store = folder.home(spec.name)
         self._round = round_of(folder, spec.name)

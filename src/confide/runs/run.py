@@ -21,7 +21,7 @@ from typing import Any
 from confide.errors import KeyFileError, RunError, SettingsError
 from confide.federation.broadcast import Giving, Up
 from confide.federation.combining import NEEDED, Combining
-from confide.federation.engines import Hosting, SequentialEngine, SiteSpec, SumsWith, WorkerEngine
+from confide.federation.engines import Hosting, SequentialEngine, SiteSpec, WorkerEngine
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.federation import Federation
 from confide.federation.keys import read_key, unlock
@@ -653,7 +653,9 @@ def _train(
         settings.seed,
         every=settings.select.every,
         last=settings.rounds,
-        sums=SumsWith(sums_of(settings), bytes.fromhex(binding), settings.federation.groups),
+        sums=sums_of(settings),
+        binding=bytes.fromhex(binding),
+        groups=settings.federation.groups,
         simulated=settings.seed if settings.key == SIMULATED else None,
         up=up_of(settings),
         top=settings.federation.top,

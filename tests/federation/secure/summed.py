@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from confide.federation.engines import Hosting, SiteSpec, SumsWith
+from confide.federation.engines import Hosting, SiteSpec
 from confide.federation.failures import Failure
 from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
@@ -304,7 +304,7 @@ def sites_of(
     record: Callable[[Path], Any] = lambda folder: Forgetful(),
     **parts: Any,
 ) -> Sites:
-    hosting = Hosting(STEPS, Kept, SEED, every=every, sums=SumsWith("masked", BINDING))
+    hosting = Hosting(STEPS, Kept, SEED, every=every, sums="masked", binding=BINDING)
     hosts, members = {}, {}
     for number, name in enumerate(named(count), start=1):
         spec = SiteSpec(name, [Document("d", "x" * number)], folder / name)
