@@ -204,7 +204,7 @@ def _values_of(name: str, sent: Arrays, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _scaled_down(sent: Arrays, factor: float) -> Arrays:
-    """The same codes scaled by `factor` (< 1), rounded towards zero."""
+    """Codes scaled by `factor` (< 1), rounded towards zero."""
     found = dict(sent)
     for name, array in sent.items():
         if name.endswith(SCALES):
