@@ -89,7 +89,11 @@ def federated() -> None:
 
 
 def defaults() -> None:
-    rows = [row for row in table("docs/defaults.md", "## Entities", "corpus") if row[1] == "700"]
+    rows = [
+        row
+        for row in table("benchmarks/defaults/README.md", "## Entities", "corpus")
+        if row[1] == "700"
+    ]
     bars(
         plt.subplots(figsize=(6.4, 2.8))[1],
         [row[0].replace("-", "\n").replace("bionlp13cg", "bionlp\n13cg") for row in rows],

@@ -19,6 +19,7 @@ DOCS = "docs/"
 OUTER = {"README.md": "start.md", "CONTRIBUTING.md": "CONTRIBUTING.md"}
 """Pages outside docs/ by their path in the repository, and what they are called on the site."""
 MOVED = {
+    "context.md": "encoders.md",
     "audit.md": "privacy-audit.md",
     "nested.md": "nested-entities.md",
     "noise.md": "differential-privacy.md",
