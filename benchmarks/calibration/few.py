@@ -21,7 +21,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from confide.jobs.predict import documents_of
+from confide.jobs.predict import read_sources
 from confide.runs.folder import RunFolder
 from confide.runs.loading import opened
 from confide.runs.run import run
@@ -118,7 +118,7 @@ def found(name: str, out: Path) -> tuple[Found, Found, Calibrator]:
         model: Any = replace(opened(folder).entities, calibrator=AS_IS)  # type: ignore[type-var]
         parts = []
         for part in ("dev", "test"):
-            texts = documents_of([files[part]], format="conll")
+            texts = read_sources([files[part]], format="conll")
             sure = [count_entities([a], [b]).sure for a, b in zip(texts, model(texts), strict=True)]
             rows = zip(texts, sure, strict=True)
             parts.append([(len(text.entities), list(own.items())) for text, own in rows])

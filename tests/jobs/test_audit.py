@@ -21,7 +21,7 @@ from confide.errors import ConfideError, DataError, RunError, SettingsError
 from confide.federation.events import unwatched
 from confide.flare.server import Conductor
 from confide.jobs import audit as attacking
-from confide.jobs.audit import Bench, _bench, _opened, audit, crossed, promised
+from confide.jobs.audit import SiteAttack, _attack, _opened, audit, crossed, promised
 from confide.runs.folder import AUDIT, Audit, RunFolder, audited, told
 from confide.runs.run import run
 from confide.runs.sites import COINS
@@ -65,7 +65,7 @@ def by_heart(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run(settings, out=folder / "run").folder
 
 
-def of_text(folder: Path, bench: Bench, *names: str) -> Bench:
+def of_text(folder: Path, bench: SiteAttack, *names: str) -> SiteAttack:
     """The same model, and a site with other noise: training text and test text."""
     from confide.text.formats import read
 
@@ -87,7 +87,7 @@ def test_a_model_that_learnt_by_heart_is_caught(by_heart: Path) -> None:
 
 def test_one_that_never_saw_the_text_is_not(by_heart: Path, tmp_path: Path) -> None:
     opened = _opened(by_heart, None)
-    bench = _bench(opened, opened.gathered.specs[0], {})
+    bench = _attack(opened, opened.gathered.specs[0], {})
     bench = of_text(tmp_path, replace(bench, canaries=type(bench.canaries)()), "a.conll", "b.conll")
     found = bench.audited(most=1000, references=0, say=str).membership
     assert found.auc.low <= 0.5 <= found.auc.high
@@ -97,7 +97,7 @@ def test_one_that_never_saw_the_text_is_not(by_heart: Path, tmp_path: Path) -> N
 
 def test_canaries_of_other_coins_show_nothing(by_heart: Path) -> None:
     opened = _opened(by_heart, None)
-    bench = _bench(opened, opened.gathered.specs[0], {})
+    bench = _attack(opened, opened.gathered.specs[0], {})
     pool, draws, found = bench._pool(1000), np.random.default_rng(1), []
     for _ in range(9):
         coins = draws.random(len(bench.canaries.within)) < 0.5
@@ -112,7 +112,7 @@ def test_canaries_of_other_coins_show_nothing(by_heart: Path) -> None:
 
 def test_text_on_both_sides_tells_nothing(by_heart: Path) -> None:
     opened = _opened(by_heart, None)
-    bench = _bench(opened, opened.gathered.specs[0], {})
+    bench = _attack(opened, opened.gathered.specs[0], {})
     bench = replace(bench, canaries=type(bench.canaries)())
     test, train = [*bench.spec.dev, *bench.spec.test], bench.spec.train
     again = [replace(one, text=one.text + " ") for one in train[:5]]
@@ -124,7 +124,7 @@ def test_text_on_both_sides_tells_nothing(by_heart: Path) -> None:
 
 def test_canaries_that_fell_alike_show_nothing(by_heart: Path) -> None:
     opened, said = _opened(by_heart, None), list[str]()
-    bench = _bench(opened, opened.gathered.specs[0], {})
+    bench = _attack(opened, opened.gathered.specs[0], {})
     few = replace(bench.canaries, documents=bench.spec.train[:3], within=(True, True, True))
     found = replace(bench, canaries=few).audited(most=1000, references=0, say=said.append)
     assert found.canaries is None
@@ -133,8 +133,8 @@ def test_canaries_that_fell_alike_show_nothing(by_heart: Path) -> None:
 
 def test_two_ways_to_guess_share_the_level(by_heart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened, levels, guess = _opened(by_heart, None), [], attacking.guessed
-    bench = _bench(opened, opened.gathered.specs[0], {})
-    monkeypatch.setattr(Bench, "_trained", lambda self, spec, seed: bench.target.weights)
+    bench = _attack(opened, opened.gathered.specs[0], {})
+    monkeypatch.setattr(SiteAttack, "_trained", lambda self, spec, seed: bench.weights)
     monkeypatch.setattr(
         attacking, "guessed", lambda *a, level, **k: levels.append(level) or guess(*a, **k)
     )
@@ -148,7 +148,7 @@ def test_two_ways_to_guess_share_the_level(by_heart: Path, monkeypatch: pytest.M
 
 def test_references_know_what_is_hard(by_heart: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole: Callable[..., list[Any]] = attacking.alone_configs
-    monkeypatch.setattr(attacking, "alone_hows", lambda *a, **k: whole(*a, **k)[:1])
+    monkeypatch.setattr(attacking, "alone_configs", lambda *a, **k: whole(*a, **k)[:1])
     trained: list[int] = []
     found = audit(by_heart, references=2, say=lambda said: trained.append(said.count("reference")))
     one = found.sites["site-1"].referenced
@@ -164,8 +164,8 @@ def test_one_reference_judges_only_what_it_never_saw(
     by_heart: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened = _opened(by_heart, None)
-    bench = _bench(opened, opened.gathered.specs[0], {})
-    monkeypatch.setattr(Bench, "_trained", lambda self, spec, seed: bench.target.weights)
+    bench = _attack(opened, opened.gathered.specs[0], {})
+    monkeypatch.setattr(SiteAttack, "_trained", lambda self, spec, seed: bench.weights)
     pool = bench._pool(1000)
     (made,) = bench._references(pool, 1, str)
     _, beside = bench._scored(pool, pool.members, [made])

@@ -10,7 +10,7 @@ import pytest
 
 from cases import each
 from confide.federation.engines import make_site
-from confide.jobs.audit import _bench, _opened
+from confide.jobs.audit import _attack, _opened
 from confide.kinds import KINDS
 from confide.runs.run import run
 from confide.text.segment import segmented
@@ -29,23 +29,23 @@ QUIET = {
 
 def bench_of(kind: str, folder: Path, *overrides: str):
     settings = tiny(folder, f"method=fedavg-{kind}", "rounds=1", *overrides, sites=1)
-    return _bench(opened := _opened(run(settings, out=folder / "run").folder, None),
+    return _attack(opened := _opened(run(settings, out=folder / "run").folder, None),
                   opened.gathered.specs[0], {})  # fmt: skip
 
 
 @each("kind", KINDS)
 def test_nothing_is_dropped(kind: str, tmp_path: Path) -> None:
     bench = bench_of(kind, tmp_path)
-    desk, config = bench._desk, bench.target.at_home(1)
+    desk, config = bench._desk, bench.at_home(1)
     documents = [*bench.spec.train, *bench.spec.test]
-    first, again = (desk.losses(bench.target.weights, config, documents) for _ in range(2))
+    first, again = (desk.losses(bench.weights, config, documents) for _ in range(2))
     assert len(first.losses_U) == len(first.documents_U) == len(first.marks) > 0
     assert np.array_equal(first.losses_U, again.losses_U)
     assert (first.losses_U > 0).all()
     assert first.documents_U.max() < len(documents)
     # one document after another gives the same: batches do not matter
     if first.units != "bags":
-        alone = [desk.losses(bench.target.weights, config, [one]).losses_U for one in documents[:4]]
+        alone = [desk.losses(bench.weights, config, [one]).losses_U for one in documents[:4]]
         joined = np.concatenate(alone)
         assert joined == pytest.approx(first.losses_U[: len(joined)], rel=1e-4, abs=1e-5)
 
@@ -54,11 +54,11 @@ def test_nothing_is_dropped(kind: str, tmp_path: Path) -> None:
 def test_it_is_what_training_minimises(kind: str, tmp_path: Path) -> None:
     bench = bench_of(kind, tmp_path, *QUIET[kind], "training.word_dropout=0")
     config = replace(
-        bench.target.at_home(1), learning_rate=1e-12, optimiser="sgd", momentum=0.0,
+        bench.at_home(1), learning_rate=1e-12, optimiser="sgd", momentum=0.0,
         batch_size=10_000, word_dropout=0.0,
     )  # fmt: skip
-    spec, weights = bench.spec, bench.target.weights
-    desk = bench.target.form.at(make_site(spec, {}))
+    spec, weights = bench.spec, bench.weights
+    desk = bench.form.at(make_site(spec, {}))
     found = desk.losses(weights, config, spec.train)
     sizes = np.ones(len(found.losses_U))
     if found.units == "sentences":

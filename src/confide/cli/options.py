@@ -165,10 +165,10 @@ class ReadingOptions:
 
         if (options := self.options()) == Options():
             return files
-        from confide.jobs.predict import documents_of
+        from confide.jobs.predict import read_sources
 
         problems: list[Problem] = []
-        found = documents_of(files, format=self.format, options=options, problems=problems)
+        found = read_sources(files, format=self.format, options=options, problems=problems)
         broken = [one for one in problems if one.kind == "broken-document"]
         screen.say(*tables.problem_lines(broken))
         return found

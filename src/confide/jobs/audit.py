@@ -37,7 +37,6 @@ from confide.methods import Method, method_of
 from confide.methods.noised import budget_of
 from confide.report.sections import audit_svg
 from confide.runs.folder import (
-    AUDIT,
     Audit,
     Canaried,
     Crossed,
@@ -46,8 +45,6 @@ from confide.runs.folder import (
     Promised,
     RunFolder,
     SiteAudit,
-    audited,
-    told,
 )
 from confide.runs.result import Result
 from confide.runs.sites import COINS, Canaries, Gathered, gather, has_coins
@@ -71,19 +68,6 @@ DELTA = 1e-5
 """The δ of a measured ε where nothing is promised."""
 
 Places = NDArray[np.int64]
-
-
-@dataclass(frozen=True)
-class Target:
-    """The model under attack; `at_home` says how a site trains at the rate of a round.
-
-    `labels` are the names by which its answers are counted.
-    """
-
-    form: ModelSpec
-    weights: Arrays
-    at_home: Callable[[int], TrainConfig]
-    labels: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -125,12 +109,19 @@ class _Units:
 
 
 @dataclass(frozen=True)
-class Bench:
-    """A site's text and what is known of it; `looks`: sites whose ε are looked at together."""
+class SiteAttack:
+    """A site's text and what the attacker knows of it, and the model under attack.
+
+    `at_home` says how a site trains at the rate of a round, and `labels` are the names by which the
+    model's answers are counted. `looks`: sites whose ε are looked at together.
+    """
 
     settings: Settings
     spec: SiteSpec
-    target: Target
+    form: ModelSpec
+    weights: Arrays
+    at_home: Callable[[int], TrainConfig]
+    labels: tuple[str, ...]
     canaries: Canaries
     promised: Promised | None
     scratch: Scratch
@@ -176,7 +167,7 @@ class Bench:
 
     @cached_property
     def _desk(self) -> SiteModel:
-        return self.target.form.at(make_site(self.spec, self.scratch))
+        return self.form.at(make_site(self.spec, self.scratch))
 
     def _scored(
         self, pool: _Pool, places: Places, made: Sequence[_Reference]
@@ -187,8 +178,8 @@ class Bench:
         out.
         """
         documents = [pool.documents[place] for place in places]
-        config = self.target.at_home(self.settings.rounds)
-        own = self._desk.losses(self.target.weights, config, documents)
+        config = self.at_home(self.settings.rounds)
+        own = self._desk.losses(self.weights, config, documents)
         at_U, size = places[own.documents_U], len(own.losses_U)
         plain = _Units(own.units, -own.losses_U, at_U, own.marks)
         sum_U, times_U = np.zeros(size), np.zeros(size)
@@ -232,7 +223,7 @@ class Bench:
     def _references(self, pool: _Pool, count: int, say: Callable[[str], None]) -> list[_Reference]:
         """Models trained on halves of the pool; the halves of two make up the whole."""
         learns, found = TASKS[self.settings.task].learns, list[_Reference]()
-        known = {*(self.spec.annotates or self.target.labels)}
+        known = {*(self.spec.annotates or self.labels)}
         texts = [_only(one, learns, known) for one in pool.documents]
         order = np.arange(len(texts))
         for number in range(count):
@@ -248,9 +239,9 @@ class Bench:
 
     def _trained(self, spec: SiteSpec, seed: int) -> Arrays:
         """Weights that this text alone gives, trained for as many passes as the run took."""
-        desk = self.target.form.at(make_site(spec, self.scratch))
-        weights = self.target.form.first(derive_seed(seed, "weights"))
-        configs = alone_configs(self.target.at_home, self.settings, size=desk.size)
+        desk = self.form.at(make_site(spec, self.scratch))
+        weights = self.form.first(derive_seed(seed, "weights"))
+        configs = alone_configs(self.at_home, self.settings, size=desk.size)
         for turn, config in enumerate(configs):
             weights = desk.fit(weights, config, seed=derive_seed(seed, "pass", turn)).weights
         return weights
@@ -361,9 +352,9 @@ def audit(
     with computing_at(place, threads=settings.threads):
         for spec in specs:
             speak(f"{spec.name}: measuring")
-            bench = replace(_bench(found, spec, scratch), looks=len(specs))
+            attack = replace(_attack(found, spec, scratch), looks=len(specs))
             try:
-                sites[spec.name] = bench.audited(most=most, references=references, say=speak)
+                sites[spec.name] = attack.audited(most=most, references=references, say=speak)
             except Refusal as error:
                 raise DataError(
                     f"site {spec.name} cannot be audited: {error}", where=str(found.folder.path)
@@ -407,16 +398,18 @@ def _opened(path: Path, key: Path | None) -> _Run:
     return _Run(folder, settings, result, method, gathered)
 
 
-def _bench(found: _Run, spec: SiteSpec, scratch: Scratch) -> Bench:
+def _attack(found: _Run, spec: SiteSpec, scratch: Scratch) -> SiteAttack:
     """A site's text with the model that it ended with. Raises RunError, CheckpointError."""
     method, made = found.method, found.method(found.settings, found.gathered.public)
     own = spec.name if method.personal or "" not in found.result.best_rounds else None
     form, weights = made.model(*found.folder.trained(method, own))
-    target = Target(form, weights, made.at_home, tuple(form.labels))
-    return Bench(
+    return SiteAttack(
         found.settings,
         spec,
-        target,
+        form,
+        weights,
+        made.at_home,
+        tuple(form.labels),
         canaries=found.gathered.canaries[spec.name],
         promised=promised(found.settings),
         scratch=scratch,
@@ -456,6 +449,3 @@ def crossed(run: Path, *, group: int = 0) -> Crossed:
         masked=any(entry.seen == "masked" for entry in up),
         smallest=min(sizes, default=None),
     )
-
-
-__all__ = ["AUDIT", "Audit", "audit", "audited", "crossed", "told"]

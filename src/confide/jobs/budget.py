@@ -21,7 +21,7 @@ SCORINGS = 20
 
 
 @dataclass(frozen=True)
-class Budget:
+class UploadPlan:
     """Settings that keep every site's uploads within a budget.
 
     Attributes:
@@ -53,7 +53,7 @@ class Budget:
         ]
 
 
-def budget(run: Path, *, megabytes: float, passes: float | None = None) -> Budget:
+def budget(run: Path, *, megabytes: float, passes: float | None = None) -> UploadPlan:
     """Propose how often to talk, from a run and the megabytes that a site may upload.
 
     `passes` over the text are those of the run unless given. Raises RunError (not finished, no
@@ -96,7 +96,7 @@ def budget(run: Path, *, megabytes: float, passes: float | None = None) -> Budge
     steps = math.ceil(batches / min(most, batches))
     rounds = math.ceil(batches / steps)
     fallen = own.decay ** len(result.history)
-    return Budget(
+    return UploadPlan(
         rounds=rounds,
         local_steps=steps,
         optimiser_state="keep",

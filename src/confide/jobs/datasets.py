@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from confide.errors import DataError
-from confide.jobs.predict import documents_of
+from confide.jobs.predict import read_sources
 from confide.text.document import Document, Problem, Sentence
 from confide.text.formats.hub import OUTSIDE, offsets_fit, rows_of_documents
 from confide.text.tagging import entities_from_spans, spans_from_tags
@@ -33,7 +33,7 @@ def to_dataset(
     documents = [one for one in sources if isinstance(one, Document)]
     files = [one for one in sources if not isinstance(one, Document)]
     if files:
-        documents += documents_of(files, format=format)
+        documents += read_sources(files, format=format)
     rows, problems = rows_of_documents(documents)
     types = sorted({entity.type for document in documents for entity in document.entities})
     names = [OUTSIDE, *(f"{part}-{name}" for name in types for part in "BI")]

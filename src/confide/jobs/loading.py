@@ -14,15 +14,15 @@ import threading
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from html import escape
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from confide.errors import DataError
-from confide.jobs.predict import check_options, common_names, related, sure
+from confide.jobs.predict import above_threshold, check_options, common_names, related
+from confide.report.words import templates
 from confide.runs.loading import Models, Runs, opened
 from confide.text.document import Document, Entity, Span
 
@@ -39,61 +39,32 @@ if TYPE_CHECKING:
 # Everything from the document is escaped.
 
 
-_MARK = "padding:.1em .25em;border-radius:.3em;background:hsl({hue} 75% 50% / .25)"
-_LABEL = "font-size:.75em;font-weight:600;margin-left:.4em;opacity:.85"
-
-
 def as_html(document: Document) -> str:
     """The document as HTML, in one element.
+
+    Where entities overlap, the one that begins first is marked.
 
     >>> entity = Entity("T1", "DRUG", ((5, 9),), confidence=0.5)
     >>> "&lt;b&gt;" in as_html(Document("x", "took <b>", (entity,)))
     True
     """
-    return (
-        f'<div dir="auto" style="line-height:2;white-space:pre-wrap">{_marked(document)}</div>'
-        f"{_relations(document)}"
-    )
-
-
-def _marked(document: Document) -> str:
-    """The text with each entity marked; where entities overlap, the one that begins first."""
-    text, pieces, at = document.text, [], 0
+    text, at, pieces = document.text, 0, list[tuple[str, Entity | None, bool]]()
     spans = [(span, one) for one in document.entities for span in one.fragments]
     for (start, end), entity in sorted(spans, key=lambda pair: pair[0]):
-        if start < at:
-            continue
-        label = _label(entity) if end == entity.end else ""
-        style = _MARK.format(hue=zlib.crc32(entity.type.encode()) % 360)
-        pieces += [
-            escape(text[at:start]),
-            f'<mark style="color:inherit;{style}" title="{escape(_title(entity))}">'
-            f"{escape(text[start:end])}{label}</mark>",
-        ]
-        at = end
-    return "".join(pieces) + escape(text[at:])
-
-
-def _label(entity: Entity) -> str:
-    return f'<span style="{_LABEL}">{escape(_title(entity))}</span>'
-
-
-def _title(entity: Entity) -> str:
-    chance = "" if entity.confidence is None else f" {100 * entity.confidence:.0f} %"
-    return f"{entity.type}{chance}"
-
-
-def _relations(document: Document) -> str:
-    by_id = {one.id: one for one in document.entities}
-    rows = [
-        "<tr>"
-        f"<td>{escape(document.surface(by_id[one.head]))}</td><td>{escape(one.type)}</td>"
-        f"<td>{escape(document.surface(by_id[one.tail]))}</td>"
-        f"<td>{'' if one.confidence is None else f'{100 * one.confidence:.0f} %'}</td></tr>"
-        for one in document.relations
-        if one.level == "entity"
-    ]
-    return f"<table>{''.join(rows)}</table>" if rows else ""
+        if start >= at:
+            pieces += [(text[at:start], None, False), (text[start:end], entity, end == entity.end)]
+            at = end
+    surfaces = {one.id: document.surface(one) for one in document.entities}
+    return (
+        templates("confide.jobs")
+        .get_template("document.html.j2")
+        .render(
+            pieces=[*pieces, (text[at:], None, False)],
+            hue=lambda name: zlib.crc32(name.encode()) % 360,
+            relations=[one for one in document.relations if one.level == "entity"],
+            surfaces=surfaces,
+        )
+    )
 
 
 # --- Results for Python, notebooks and other libraries
@@ -150,8 +121,14 @@ class Annotated:
     @cached_property
     def entities(self) -> tuple[FoundEntity, ...]:
         """The entities, by place."""
-        some = sorted(self.document.entities, key=lambda one: (one.start, one.end))
-        return tuple(self._entity(one) for one in some)
+        document = self.document
+        return tuple(
+            FoundEntity(
+                one.id, one.type, document.surface(one), one.start, one.end, one.fragments,
+                one.confidence,
+            )
+            for one in sorted(document.entities, key=lambda one: (one.start, one.end))
+        )  # fmt: skip
 
     @cached_property
     def relations(self) -> tuple[FoundRelation, ...]:
@@ -163,36 +140,16 @@ class Annotated:
             if one.level == "entity"
         )
 
-    def _entity(self, one: Entity) -> FoundEntity:
-        surface = self.document.surface(one)
-        return FoundEntity(
-            one.id, one.type, surface, one.start, one.end, one.fragments, one.confidence
-        )
-
     def to_dict(self) -> dict[str, Any]:
         """Text, entities and relations as JSON takes them; relations name entities by id."""
         return {
             "text": self.text,
             "entities": [
-                {
-                    "id": one.id,
-                    "type": one.type,
-                    "start": one.start,
-                    "end": one.end,
-                    "fragments": [list(span) for span in one.fragments],
-                    "text": one.text,
-                    "confidence": one.confidence,
-                }
+                {**asdict(one), "fragments": list(map(list, one.fragments))}
                 for one in self.entities
             ],
             "relations": [
-                {
-                    "type": one.type,
-                    "head": one.head.id,
-                    "tail": one.tail.id,
-                    "confidence": one.confidence,
-                }
-                for one in self.relations
+                {**asdict(one), "head": one.head.id, "tail": one.tail.id} for one in self.relations
             ],
         }
 
@@ -344,7 +301,7 @@ class LoadedModel:
             given = {name: known for name, known in self._names.items() if name in types}
             names = common_names(self.models, found, given)
             linked = related(self.models.relations, found, names)
-            return [sure(one, self.threshold) for one in linked]
+            return [above_threshold(one, self.threshold) for one in linked]
 
     def __repr__(self) -> str:
         """The model's outputs, in one line."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 import shlex
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from confide.errors import DataError, Note, RunError, SettingsError, printable
 from confide.files import Tree
 from confide.kinds import Extractor
-from confide.kinds.bags.site import BagExtractor
 from confide.kinds.entities import among
 from confide.kinds.relations.batches import (
     Candidates,
@@ -77,13 +76,13 @@ def predict(
     """
     models = opened(run, site=site, key=key, types=types)
     check_options(models, names, threshold=threshold)
-    documents = documents_of(sources, format=format)
+    documents = read_sources(sources, format=format)
     note_cut(models, documents)
     if models.relations is None:
         return models.found(documents)
     common = common_names(models, documents, names, say=note)
     found = related(models.relations, models.found(documents), common)
-    return [sure(document, threshold) for document in found]
+    return [above_threshold(document, threshold) for document in found]
 
 
 def evaluate(
@@ -118,12 +117,27 @@ def evaluate(
     or no relation, or none whose type or name the model knows.
     """
     models = opened(run, site=site, key=key, types=types)
-    documents = documents_of(data, format=format)
+    documents = read_sources(data, format=format)
     note_cut(models, documents)
     files = models.split(documents)
     gold, _ = retag(files, models.tags, relations=models.relation_names)
     wanted = models.asked(gold)
-    _must_hold(gold, wanted, "entity" if models.relations is None else "relation")
+    what = "entity" if models.relations is None else "relation"
+
+    def types_in(documents: Sequence[Document]) -> set[str]:
+        marked = (one.entities if what == "entity" else one.relations for one in documents)
+        return {one.type for each in marked for one in each}
+
+    if not (held := types_in(gold)):
+        raise DataError(
+            f"there is nothing to score against: no {what} is annotated in these files",
+            fix="look at them with `confide data check`",
+        )
+    if not types_in(wanted):
+        raise DataError(
+            f"there is nothing to score against: no {what} in these files has a wanted type",
+            fix=f"they hold {', '.join(sorted(held))}: name one of them in --types",
+        )
     found = _evaluated(models, wanted, mode=mode, names=names)
     parts = [one for one in (models.entities, models.relations) if one is not None]
     doubt = next((one.calibrator.doubt for one in parts if one.calibrator.doubt), "")
@@ -135,16 +149,26 @@ def _evaluated(
 ) -> Scored:
     """The scores of models on documents under their common names."""
     if models.relations is None:
-        gold = _in_names_of(models, gold, names or {})
+        assert models.entities is not None
+        found, known = types_of(gold), set(models.entities.types)
+        check_names(names or {}, sorted(found), known)
+        if known.isdisjoint((names or {}).get(name, name) for name in found):
+            raise _nothing_common("entity type", found, known)
+        gold = retag(gold, names)[0] if names else list(gold)
         scored = scores(count_entities(gold, _looked_for(models, gold), mode=mode))
-        never = sorted(set(types_of(gold)) - set(models.entities.types if models.entities else ()))
+        never = sorted(types_of(gold) - known)
         return {**scored, "unknown": never} if never else scored
     marked = {one.type for document in gold for one in document.relations}
     if marked.isdisjoint(models.relations.relations):
         raise _nothing_common("relation", marked, set(models.relations.relations) - {NO_RELATION})
     called = common_names(models, gold, names)
     if models.relations.finds == "facts":
-        ranked = _bags_scored(models, models.relations, gold, names=called)
+        if models.entities is not None:
+            raise SettingsError(
+                "bags are scored between annotated entities only",
+                fix="score the recogniser and the run over bags separately",
+            )
+        ranked = bag_scores(models.relations.counts(retag(gold, called)[0]))
         return {**ranked, "unknown": _unknown(called, names)}
     predicted = related(models.relations, _looked_for(models, gold), called)
     common = {name: alike(name, models.relations.types) or name for name in types_of(gold)}
@@ -153,26 +177,14 @@ def _evaluated(
     looked = candidates(gold, models.relations.rules)
     if models.entities is None:
         labels = [example.relation for example in looked.examples]
-        found = predicted_labels(looked, predicted)
-        result = relation_scores(count_relations(labels, found, missed=looked.missed))
+        answers = predicted_labels(looked, predicted)
+        result = relation_scores(count_relations(labels, answers, missed=looked.missed))
     else:
         result = {
             "entities": scores(count_entities(gold, predicted, mode=mode)),
             "relations": _end_to_end(gold, predicted, looked),
         }
     return {**result, "unknown": _unknown(called, names)}
-
-
-def _in_names_of(
-    models: Models, gold: Sequence[Document], types: Mapping[str, str]
-) -> list[Document]:
-    """The documents with the recogniser's names of types. Raises DataError, SettingsError."""
-    assert models.entities is not None
-    found, known = types_of(gold), set(models.entities.types)
-    check_names(types, sorted(found), known)
-    if known.isdisjoint(types.get(name, name) for name in found):
-        raise _nothing_common("entity type", found, known)
-    return retag(gold, types)[0] if types else list(gold)
 
 
 def _nothing_common(what: str, found: set[str], known: set[str]) -> DataError:
@@ -285,22 +297,10 @@ def related(
     ]
 
 
-def sure(document: Document, threshold: float) -> Document:
+def above_threshold(document: Document, threshold: float) -> Document:
     """The document without the relations below the threshold."""
     kept = (one for one in document.relations if (one.confidence or 0.0) >= threshold)
     return replace(document, relations=tuple(kept))
-
-
-def _bags_scored(
-    models: Models, extract: BagExtractor, gold: Sequence[Document], *, names: Mapping[str, str]
-) -> Scored:
-    """Scores of the bags of annotated documents. Raises SettingsError after a recogniser."""
-    if models.entities is not None:
-        raise SettingsError(
-            "bags are scored between annotated entities only",
-            fix="score the recogniser and the run over bags separately",
-        )
-    return bag_scores(extract.counts(retag(gold, names)[0]))
 
 
 def _end_to_end(
@@ -310,53 +310,28 @@ def _end_to_end(
 
     `looked` holds the pairs of the gold documents that a model would look at.
     """
+
+    def facts_of(document: Document, pairs: Iterable[tuple[str, str, str]]) -> list[Fact]:
+        mentions = {one.id: Mention(one.type, one.fragments) for one in document.entities}
+        return [Fact(relation, mentions[head], mentions[tail]) for relation, head, tail in pairs]
+
     pairs: list[list[tuple[str, str, str]]] = [[] for _ in gold]
     for example in looked.examples:
         if example.relation != NO_RELATION:
             pairs[example.document].append((example.relation, *example.pair))
-    wanted = [_facts(document, some) for document, some in zip(gold, pairs, strict=True)]
+    wanted = [facts_of(document, some) for document, some in zip(gold, pairs, strict=True)]
     seen = [
-        _facts(document, [(one.type, one.head, one.tail) for one in document.relations])
+        facts_of(document, ((one.type, one.head, one.tail) for one in document.relations))
         for document in predicted
     ]
     found = scores(count_facts(wanted, seen, missed=looked.missed))
     return {kind: found[kind] for kind in ("strict", "relaxed")}
 
 
-def _facts(document: Document, pairs: Sequence[tuple[str, str, str]]) -> list[Fact]:
-    """Facts in a form to compare, one for each (relation, id of the head, id of the tail)."""
-    mentions = {one.id: Mention(one.type, one.fragments) for one in document.entities}
-    return [Fact(relation, mentions[head], mentions[tail]) for relation, head, tail in pairs]
-
-
 # --- documents --------------------------------------------------------------------------------
 
 
-def _must_hold(
-    gold: Sequence[Document], wanted: Sequence[Document], what: Literal["entity", "relation"]
-) -> None:
-    """Raise DataError if nothing of the kind is annotated, or nothing of the wanted types."""
-
-    def types(documents: Sequence[Document]) -> set[str]:
-        return {
-            one.type
-            for document in documents
-            for one in (document.entities if what == "entity" else document.relations)
-        }
-
-    if not (held := types(gold)):
-        raise DataError(
-            f"there is nothing to score against: no {what} is annotated in these files",
-            fix="look at them with `confide data check`",
-        )
-    if not types(wanted):
-        raise DataError(
-            f"there is nothing to score against: no {what} in these files has a wanted type",
-            fix=f"they hold {', '.join(sorted(held))}: name one of them in --types",
-        )
-
-
-def documents_of(
+def read_sources(
     sources: Sequence[str | Path | Document],
     *,
     format: str | None,
@@ -382,12 +357,12 @@ def documents_of(
         found += reading.problems
     if not documents:
         raise DataError("there is no document to read", expected="at least one file, or -")
-    seen: dict[str, int] = {}
-    unique = []
-    for document in documents:
-        count = seen[document.id] = seen.get(document.id, 0) + 1
-        unique.append(document if count == 1 else replace(document, id=f"{document.id}#{count}"))
-    return unique
+    seen = Counter[str]()
+    for place, document in enumerate(documents):
+        seen[document.id] += 1
+        if seen[document.id] > 1:
+            documents[place] = replace(document, id=f"{document.id}#{seen[document.id]}")
+    return documents
 
 
 # --- Facts in text
@@ -406,7 +381,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class FactSentence:
     """A sentence that names both ends: its document's id, its text, and how strongly it says so."""
 
     document: str
@@ -427,7 +402,7 @@ class StatedFact:
     head_name: str
     tail_name: str
     confidence: float
-    sentences: tuple[Evidence, ...]
+    sentences: tuple[FactSentence, ...]
 
     def row(self) -> tuple[str, ...]:
         """A line of the table of facts (`COLUMNS`); tabs and line ends in text become blanks."""
@@ -481,7 +456,7 @@ def facts(
             fix="write its output with --to jsonl, brat or another format",
         )
     check_options(models, names, threshold=threshold)
-    documents = documents_of(sources, format=format)
+    documents = read_sources(sources, format=format)
     called = common_names(models, documents, names, say=note)
     read = retag(models.found(documents), called)[0]
     texts = {(one.document, one.pair): one.text for one in candidates(read, extract.rules).examples}
@@ -493,7 +468,7 @@ def facts(
             *found.names,
             found.confidence,
             tuple(
-                Evidence(read[one.document].id, texts[one.document, one.pair], one.score)
+                FactSentence(read[one.document].id, texts[one.document, one.pair], one.score)
                 for one in found.sentences
             ),
         )

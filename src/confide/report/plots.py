@@ -233,13 +233,13 @@ def epsilon_by_round(
     return figure_svg(figure, id=id, alternative=alternative)
 
 
-Reliability = Sequence[tuple[float, float, float]]
+Confidences = Sequence[tuple[float, float, float]]
 """Points of confidence, share that is right, and share of all finds; fractions."""
 
 
 @matplotlib.rc_context(STYLE)
-def reliability(
-    points: Reliability, *, before: Reliability = (), id: str, alternative: str, small: bool = False
+def reliability_plot(
+    points: Confidences, *, before: Confidences = (), id: str, alternative: str, small: bool = False
 ) -> Markup:
     """Plot the share of right finds over confidence; the larger a dot, the more finds.
 

@@ -62,7 +62,7 @@ class AnnotatorVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class AnnotatorDifference:
     """An entity that some annotators have and others have not."""
 
     surface: str
@@ -81,7 +81,7 @@ class ReviewedDocument:
     problems: list[Problem] = field(default_factory=list)
     versions: list[Version] = field(default_factory=list)
     sides: list[AnnotatorVersion] = field(default_factory=list)
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[AnnotatorDifference] = field(default_factory=list)
     cut: int = 0
 
     @property
@@ -216,7 +216,7 @@ def _owner(
 # --- annotators side by side --------------------------------------------------------------
 
 
-def _differences(one: ReviewedDocument) -> list[Difference]:
+def _differences(one: ReviewedDocument) -> list[AnnotatorDifference]:
     """The entities that not every annotator of a document has, in the order of the text."""
     if len(one.versions) < 2:
         return []
@@ -231,7 +231,7 @@ def _differences(one: ReviewedDocument) -> list[Difference]:
             surface = one.document.surface(Entity("", kind, fragments))
             without = [name for number, name in enumerate(names) if number not in have]
             mine = [names[number] for number in have]
-            found.append(Difference(surface, kind, fragments[0][0], mine, without))
+            found.append(AnnotatorDifference(surface, kind, fragments[0][0], mine, without))
     return sorted(found, key=lambda one: (one.start, one.surface, one.type))
 
 

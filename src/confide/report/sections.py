@@ -221,14 +221,14 @@ def precision_recall_plot(views: Sequence[RunView]) -> Markup | None:
     return plots.precision_recall(curves, id="ranked", alternative=alternative)
 
 
-# --- Reliability: is a model as often right as its confidences say?
+# --- ReliabilityView: is a model as often right as its confidences say?
 
 
 MOST_TYPES = 12
 """Types with a drawing of their own."""
 
 
-class Reliability(NamedTuple):
+class ReliabilityView(NamedTuple):
     """The confidences of one run as users see them, calibrated: a drawing, and the errors.
 
     `found` is the number of finds. `calibrated`: whether the confidences differ from the model's
@@ -248,7 +248,7 @@ class Reliability(NamedTuple):
     doubt: str
 
 
-def reliability_view(run: FinishedRun, *, id: str) -> Reliability | None:
+def reliability_view(run: FinishedRun, *, id: str) -> ReliabilityView | None:
     """The view of the confidences on test text in result.json; None if it says nothing."""
     told = run.result.calibration
     if told is None or not any(one.found for one in told.after.bins):
@@ -269,7 +269,7 @@ def reliability_view(run: FinishedRun, *, id: str) -> Reliability | None:
     scored = sum(error is not None for _, _, error in errors[1:])
     doubts = (told.of(site) for site in told.calibrators)
     least = min(doubts, key=lambda one: (not one.doubt, one.finds), default=AS_IS)
-    return Reliability(
+    return ReliabilityView(
         _reliability_plot(before.bins, after.bins, id=id),
         sum(one.found for one in after.bins),
         _reliability_points(before.bins) != _reliability_points(after.bins),
@@ -287,7 +287,7 @@ def _reliability_plot(
     points, before = _reliability_points(calibrated), _reliability_points(own)
     shares = ((words.points(right), words.points(mean)) for mean, right, _ in points)
     said = "; ".join(f"{right} right at {mean}" for right, mean in shares)
-    return plots.reliability(
+    return plots.reliability_plot(
         points,
         before=before if before != points else (),
         id=id,
@@ -720,7 +720,7 @@ class ConfusionView(NamedTuple):
     nothing: str
 
 
-def confusion(table: Mapping[str, Mapping[str, int]], learns: str) -> ConfusionView:
+def confusion_view(table: Mapping[str, Mapping[str, int]], learns: str) -> ConfusionView:
     """A confusion table of entities or relations, in alphabetical order.
 
     After the types comes no entity; after the relations no relation, then, as a column only, pairs
@@ -744,7 +744,7 @@ def relation_confusion(scores: Scored) -> ConfusionView:
     table = {gold: dict(row) for gold, row in scores["confusion"].items()}
     for relation, support in (scores.get("missed") or {}).items():
         table.setdefault(relation, {})[""] = support
-    return confusion(table, "relations")
+    return confusion_view(table, "relations")
 
 
 def run_confusion(run: FinishedRun) -> ConfusionView | None:
@@ -756,11 +756,11 @@ def run_confusion(run: FinishedRun) -> ConfusionView | None:
         if isinstance(errors, EntityErrors):
             for gold, row in errors.confusion.items():
                 whole.setdefault(gold, Counter()).update(row)
-    return confusion(whole, "entities") if whole else None
+    return confusion_view(whole, "entities") if whole else None
 
 
 def site_confusion(errors: Errors) -> ConfusionView:
     """The confusion at one site."""
-    return confusion(
+    return confusion_view(
         errors.confusion, "entities" if isinstance(errors, EntityErrors) else "relations"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def count(number: float | None) -> str:
     return NOTHING if number is None else f"{round(number):,}"
 
 
+@cache
 def templates(package: str) -> Environment:
     """The templates of a package; values are escaped, and these functions are filters."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
