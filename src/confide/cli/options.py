@@ -3,7 +3,7 @@
 What comes before the `*` of a signature are arguments, what comes after are options. The section
 "Options" of a docstring has the help of each, as `name: help`, or with a flag, a metavar or a lower
 bound that differ from the usual, as `name (--flag METAVAR >= 1): help`. Those that mean the same in
-every command are explained in `SHARED`.
+every command are explained in `SHARED` and `ReadingOptions`.
 """
 
 from __future__ import annotations
@@ -25,18 +25,12 @@ if TYPE_CHECKING:
     from confide.text.document import Document, Problem
     from confide.text.formats import Columns, Options
 
-SHARED = """
-    annotators (RULE): Of several annotators: first, majority, or a name.
+SHARED = """Options:
     as_json (--json): Print JSON instead of a table.
-    bare_type (TYPE): The type for tags that are only B, I or O.
     both: Also show what goes down to a site.
-    columns (TOKEN,TAG): Columns by number from 0 or by name; of a table of notes, ID,TEXT.
-    encoding (NAME): The files' encoding; UTF-8 by default.
     files (FILE...): Annotated files.
-    format (FORMAT): The files' format; detected by default. See `confide data formats`.
     key (FILE): The sites' shared key, for a model with a keyed word list.
     kit (KIT): The startup kit's folder.
-    language (CODE): Language of text without sentences: en, es, fr ... or auto.
     log (NAME[=WHERE]): Also log to jsonl, tensorboard or mlflow; may be repeated.
     names (--as FOUND=KNOWN): Rename an entity type to the model's name.
     overrides (--set KEY=VALUE): Change one setting.
@@ -45,15 +39,11 @@ SHARED = """
     run: A run's folder.
     run_and_files (RUN FILE...):
         A run's folder, a release or NER_RUN+RE_RUN, then files (- is stdin).
-    scheme (SCHEME): The tag scheme; detected by default.
     settings (SETTINGS): A settings file or a recipe's name.
     site (NAME): Use this site's model, if it has or keeps its own.
-    skip_broken: Name broken documents and leave them out.
     strict: End with exit code 1 if anything is lost or doubtful.
-    types (--type TYPE): An allowed type; repeat for more.
     unit (FILE): Write a hardened systemd unit; start nothing.
     wait (SECONDS): How long to wait at most.
-    wanted (--types TYPE,...): What is wanted: label entities or relations of these types alone.
 """
 
 _ENTRY = re.compile(r"(\w+)(?: \((--\S+)? ?([^)]*?)(?: ?>= (\d+))?\))?: (.*)")
@@ -70,8 +60,8 @@ def command(
     """
 
     def add(function: Function) -> Function:
-        text, _, section = (inspect.getdoc(function) or "").partition("\n\nOptions:\n")
-        entries = _entries(SHARED) | _entries(section)
+        text = (inspect.getdoc(function) or "").partition("\n\nOptions:\n")[0]
+        entries = _entries(SHARED) | _entries(ReadingOptions.__doc__) | _entries(function.__doc__)
         own = inspect.signature(function, eval_str=True).parameters
         shared = inspect.signature(ReadingOptions, eval_str=True).parameters
         parameters = [one for one in own.values() if one.name != "reading"]
@@ -93,10 +83,11 @@ def command(
     return add
 
 
-def _entries(section: str) -> dict[str, tuple[str, ...]]:
+def _entries(docstring: str | None) -> dict[str, tuple[str, ...]]:
     """The flag, metavar, lower bound and help of each parameter in a section "Options"."""
+    section = (docstring or "").partition("Options:\n")[2]
     lines = re.split(r"\n(?=\S)", inspect.cleandoc(section))
-    found = [_ENTRY.fullmatch(" ".join(one.split())) for one in lines if one]
+    found = [_ENTRY.fullmatch(" ".join(one.split())) for one in lines]
     return {one[1]: one.groups("")[1:] for one in found if one}
 
 
@@ -123,7 +114,21 @@ def _explained(one: inspect.Parameter, entries: dict[str, tuple[str, ...]]) -> i
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
-    """Options for reading files; each command has some of them."""
+    """Options for reading files; each command has some of them.
+
+    Options:
+        format (FORMAT): The files' format; detected by default. See `confide data formats`.
+        scheme (SCHEME): The tag scheme; detected by default.
+        encoding (NAME): The files' encoding; UTF-8 by default.
+        columns (TOKEN,TAG): Columns by number from 0 or by name; of a table of notes, ID,TEXT.
+        annotators (RULE): Of several annotators: first, majority, or a name.
+        language (CODE): Language of text without sentences: en, es, fr ... or auto.
+        skip_broken: Name broken documents and leave them out.
+        types (--type TYPE): An allowed type; repeat for more.
+        bare_type (TYPE): The type for tags that are only B, I or O.
+        wanted (--types TYPE,...):
+            What is wanted: label entities or relations of these types alone.
+    """
 
     format: str | None = None
     scheme: str | None = None

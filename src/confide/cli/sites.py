@@ -25,6 +25,13 @@ consortium = typer.Typer(no_args_is_help=True, help="Found a consortium and add 
 server = typer.Typer(no_args_is_help=True, help="Run the server; it only ever sees messages.")
 site = typer.Typer(no_args_is_help=True, help="Run a site, where the text is.")
 
+
+def _open(path: Path, kind: Literal["server", "site"] | None = None) -> Kit:
+    from confide.flare.kit import open_kit
+
+    return open_kit(path, kind)
+
+
 # --- Consortium
 
 
@@ -165,9 +172,9 @@ def site_start(
 
 
 def _start(path: Path, kind: Literal["server", "site"], unit: Path | None) -> None:
-    from confide.flare.kit import open_kit, write_unit
+    from confide.flare.kit import write_unit
 
-    kit = open_kit(path, kind)
+    kit = _open(path, kind)
     if unit is not None:
         from confide.flare.standing import site_of
 
@@ -198,10 +205,9 @@ def site_stop(kit: Path, *, wait: float = 20.0) -> None:
 
 
 def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:
-    from confide.flare.kit import open_kit
     from confide.flare.nvidia import processes
 
-    stopped = processes.stop(open_kit(path, kind), wait=wait)
+    stopped = processes.stop(_open(path, kind), wait=wait)
     screen.say("stopped" if stopped else "it was not running")
 
 
@@ -219,10 +225,9 @@ def site_status(kit: Path, *, as_json: bool = False) -> None:
 
 def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> None:
     from confide.flare import peers
-    from confide.flare.kit import open_kit
     from confide.flare.nvidia import processes
 
-    kit = open_kit(path, kind)
+    kit = _open(path, kind)
     now, known = processes.status(kit), peers.known_to(kit).peers
     if as_json:
         since = None if now.since is None else now.since.isoformat()
@@ -297,10 +302,9 @@ def server_revoke(kit: Path, name: str, *, wait: float = 10.0) -> None:
     Options:
         name (SITE): The site's exact name.
     """
-    from confide.flare.kit import open_kit
     from confide.flare.nvidia import processes
 
-    opened = open_kit(kit, "server")
+    opened = _open(kit, "server")
     before = processes.status(opened)
     fresh = processes.revoke_site(opened, name)
     screen.say(f"{name} is revoked{'' if fresh else ' already'}", style="bold")
@@ -317,10 +321,9 @@ def server_admit(kit: Path, name: str, *, wait: float = 10.0) -> None:
     Options:
         name (SITE): The site's exact name.
     """
-    from confide.flare.kit import open_kit
     from confide.flare.nvidia import processes
 
-    opened = open_kit(kit, "server")
+    opened = _open(kit, "server")
     processes.admit_site(opened, name)
     screen.say(f"{name} is let in again, with a certificate that is still valid", style="bold")
     _wait_for_server(opened, wait)
@@ -353,10 +356,9 @@ def server_tidy(
         runs (--run RUN): Choose this run, even if it could be resumed.
         delete: Delete the chosen runs; stop the server first.
     """
-    from confide.flare.kit import open_kit
     from confide.flare.nvidia import cleanup
 
-    opened = open_kit(kit, "server")
+    opened = _open(kit, "server")
     found = cleanup.held_runs(opened)
     those = cleanup.choose_runs(found, older_than=older_than, runs=runs or ())
     if delete:
@@ -395,16 +397,15 @@ def site_setup(kit: Path, *, settings: Path) -> None:
         settings (FILE): The site's own settings, site.toml.
     """
     from confide.flare import sitekit, standing
-    from confide.flare.kit import open_kit
 
-    own, gathered = sitekit.setup(open_kit(kit, "site"), settings)
+    own, gathered = sitekit.setup(_open(kit, "site"), settings)
     facts = gathered.facts()["sites"][own.name]
     counts = {f"{part} sentences": facts[part] for part in ("train", "dev", "test")}
     screen.show(mapping(counts, columns=("text", "count"), title=own.name))
     screen.show(mapping(facts["entities"], columns=("entity in training text", "count")))
     if facts["problems"]:
         screen.show(mapping(facts["problems"], columns=("did not fit", "count")))
-    agreed = ", ".join(sorted(standing.held_of(open_kit(kit, "site"))))
+    agreed = ", ".join(sorted(standing.held_of(_open(kit, "site"))))
     none = "no method yet; agree to one with `confide site consent`"
     screen.say(f"consents to {agreed or none}")
 
@@ -433,9 +434,8 @@ def site_consent(
         steps (--step NAME): Agree to these steps only; may be repeated.
     """
     from confide.flare import sitekit, standing
-    from confide.flare.kit import open_kit
 
-    opened = open_kit(kit, "site")
+    opened = _open(kit, "site")
     guards = standing.guards(opened)
     asked = None if settings is None else sitekit.asked_by(settings, method)
     named = method if asked is None else asked.trained_by
@@ -537,9 +537,8 @@ def peers_command(
         renew: Make a new identity key; peers must pin it again.
     """
     from confide.flare import peers
-    from confide.flare.kit import open_kit
 
-    opened = open_kit(kit)
+    opened = _open(kit)
     if renew:
         peers.renew(opened)
     if forget is not None:

@@ -9,7 +9,8 @@ import json
 import math
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,7 +26,7 @@ from confide.cli.data import data
 from confide.cli.options import ReadingOptions, command, parse_names, parse_run_and_files
 from confide.cli.sites import consortium, peers_command, server, site
 from confide.errors import ConfideError, DataError, SettingsError, os_errors_as, printable
-from confide.federation.events import to_all
+from confide.federation.events import Watcher, to_all
 from confide.removed import VERBS
 from confide.version import __version__
 
@@ -57,20 +58,16 @@ class Verbs(TyperGroup):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
+        commands = {name: self.commands[name] for names in PANELS.values() for name in names}
+        self.commands = commands
         for panel, names in PANELS.items():
             for name in names:
-                self.commands[name].rich_help_panel = panel  # type: ignore[attr-defined]
-        for one in self.commands.values():
-            _hide_types(one)
+                commands[name].rich_help_panel = panel  # type: ignore[attr-defined]
+                _hide_types(commands[name])
 
     def get_params(self, ctx: Any) -> list[Any]:
         """The program's own options."""
         return _without_types(super().get_params(ctx))
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        """The verbs in the order of the help."""
-        order = [name for names in PANELS.values() for name in names]
-        return list(dict.fromkeys((*order, *self.commands)))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """The verb of these words. Raises SettingsError for one that was removed."""
@@ -300,24 +297,34 @@ def run_command(
         and_home (--home): Then let each site keep a better model: `confide home`.
         canaries (N >= 0): Canaries of each site, for `confide audit`.
     """
-    progress = screen.ProgressDisplay(quiet=quiet)
     changes = [*(overrides or ()), *([f"data.canaries={canaries}"] if canaries else ())]
-    try:
-        with progress, api.Logs(log or (), say=screen.say) as logs:
-            done = api.run(
-                settings, overrides=changes, out=out, resume=resume, on_event=to_all(progress, logs)
-            )
-    except KeyboardInterrupt as stop:
-        folder = progress.latest.folder
-        begun = folder is not None and (Path(folder) / "settings.toml").exists()
-        how = "stopped; repeat the command with --resume to continue from the last checkpoint"
-        raise screen.stopped(stop, how if begun else screen.AGAIN) from None
+
+    def how_to_go_on(folder: str | None) -> str:
+        if folder is None or not (Path(folder) / "settings.toml").exists():
+            return screen.AGAIN
+        return "stopped; repeat the command with --resume to continue from the last checkpoint"
+
+    with _following(log, quiet=quiet, on_stop=how_to_go_on) as watcher:
+        done = api.run(settings, overrides=changes, out=out, resume=resume, on_event=watcher)
     screen.show(tables.site_table(done.result))
     if and_home:
         home_command(done.folder, quiet=quiet)
     screen.say(f"run folder: {done.folder}")
     _say_advice(done.folder, done.result, given=(settings, changes, out))
     _say_next(_next_commands(done.folder, done.result))
+
+
+@contextmanager
+def _following(
+    log: list[str] | None, *, quiet: bool, on_stop: Callable[[str | None], str]
+) -> Iterator[Watcher]:
+    """Show and log the events of a run; if it is stopped, say what `on_stop` has of its folder."""
+    progress = screen.ProgressDisplay(quiet=quiet)
+    try:
+        with progress, api.Logs(log or (), say=screen.say) as logs:
+            yield to_all(progress, logs)
+    except KeyboardInterrupt as stop:
+        raise screen.stopped(stop, on_stop(progress.latest.folder)) from None
 
 
 @command(app, "recipes")
@@ -966,26 +973,20 @@ def coordinate_command(
         screen.say(stopped if ending.stopped else running, style="bold")
         screen.say("its checkpoints are kept; repeat the command with --resume to continue it")
         return
-    try:
-        with (
-            screen.ProgressDisplay(quiet=quiet) as progress,
-            api.Logs(log or (), say=screen.say) as logs,
-        ):
-            done = lead.coordinate_run(
-                settings,
-                kit=kit,
-                overrides=changes,
-                out=out,
-                sites=sites or (),
-                resume=bool(resume),
-                on_event=to_all(progress, logs),
-            )
-    except KeyboardInterrupt as stop:
-        how = (
-            "no longer watching, but the run continues; repeat the command with --resume to watch"
-            " it again, or with --end to end it"
+    going_on = (
+        "no longer watching, but the run continues; repeat the command with --resume to watch it"
+        " again, or with --end to end it"
+    )
+    with _following(log, quiet=quiet, on_stop=lambda folder: going_on) as watcher:
+        done = lead.coordinate_run(
+            settings,
+            kit=kit,
+            overrides=changes,
+            out=out,
+            sites=sites or (),
+            resume=bool(resume),
+            on_event=watcher,
         )
-        raise screen.stopped(stop, how) from None
     screen.show(tables.site_table(done.result))
     screen.say(f"run folder: {done.folder}")
     # The lead has a run's numbers and no text

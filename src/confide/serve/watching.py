@@ -36,7 +36,7 @@ TAIL = 16_384
 
 
 @dataclass(frozen=True)
-class RunView:
+class WatchedRun:
     """A run as its folder shows it. `state` is "finished", "running", "quiet" or "unreadable".
 
     `result` is that of the rounds so far; None if it is unreadable. `now` is the round that is
@@ -86,7 +86,7 @@ class RunView:
     def left(self) -> str:
         """The time to the last round, in words, if the next rounds take as long as the last ones.
 
-        >>> RunView("r", "finished").left
+        >>> WatchedRun("r", "finished").left
         ''
         """
         if self.state != "running" or self.pace is None:
@@ -148,7 +148,7 @@ class Runs:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._views: dict[str, tuple[object, RunView]] = {}
+        self._views: dict[str, tuple[object, WatchedRun]] = {}
 
     def names(self) -> list[str]:
         """The folders that hold a run."""
@@ -158,11 +158,11 @@ class Runs:
             return []
         return sorted(name for name in found if _is_plain(name))
 
-    def all(self) -> list[RunView]:
+    def all(self) -> list[WatchedRun]:
         """All runs, those that changed last first."""
         return sorted((self.of(name) for name in self.names()), key=lambda one: -one.changed)
 
-    def of(self, name: str) -> RunView:
+    def of(self, name: str) -> WatchedRun:
         """One run. Raises GuardError if the name is not one of a run here."""
         path = inside(self.folder, name)
         if not _is_run(path):
@@ -208,15 +208,15 @@ def _stamp(path: Path) -> list[tuple[str, float]]:
     return found or [("", 0.0)]
 
 
-def _read_run(path: Path, *, changed: float) -> RunView:
+def _read_run(path: Path, *, changed: float) -> WatchedRun:
     finished = (path / RESULT).exists()
     try:
         result = RunFolder(path).result() if finished else standing(path)
     except (ConfideError, ValidationError, ValueError, OSError):
-        return RunView(path.name, "unreadable", changed=changed)
+        return WatchedRun(path.name, "unreadable", changed=changed)
     done = result.history[-1].round if result.history else 0
     now = max(_round_now(path / "ledger.jsonl"), done)
-    return RunView(path.name, "finished" if finished else "running", result, now, changed)
+    return WatchedRun(path.name, "finished" if finished else "running", result, now, changed)
 
 
 def _round_now(path: Path) -> int:
@@ -297,7 +297,7 @@ class RunWatch:
     every: float = EVERY
     one_by_one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def run(self, name: str) -> RunView:
+    def run(self, name: str) -> WatchedRun:
         """The run of that name. Raises HttpError."""
         try:
             return self.runs.of(name)
@@ -320,7 +320,9 @@ class RunWatch:
                 yield b": still here\n\n"
             await asyncio.sleep(self.every)
 
-    async def compare(self, first: RunView, second: RunView) -> tuple[RunComparison | None, str]:
+    async def compare(
+        self, first: WatchedRun, second: WatchedRun
+    ) -> tuple[RunComparison | None, str]:
         """Compare two runs as `confide compare` does, or say why not."""
         paths = [self.runs.folder / run.name for run in (first, second)]
         async with self.one_by_one:
@@ -385,7 +387,7 @@ def watch_routes(watch: RunWatch, pages: Pages) -> list[Route]:
     ]
 
 
-def _plots(runs: Sequence[RunView]) -> list[tuple[str, Markup]]:
+def _plots(runs: Sequence[WatchedRun]) -> list[tuple[str, Markup]]:
     """A title and a plot for each thing that was measured round by round."""
     score = ""
     if (result := runs[0].result) is not None:
