@@ -24,10 +24,10 @@ from confide.federation.combining import (
     Combination,
     Combining,
     Pile,
+    change_norm,
     changes,
     combined,
     fewest_left,
-    norm_of,
     shrinking,
 )
 from confide.federation.federation import Federation
@@ -321,7 +321,7 @@ def test_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     pieces = of_sites(tmp_path / "b", Combining("median")).sum(weighed(), ask(), round=1)
     assert same(whole, pieces)
     reply = decode(Reply, encode(pieces))
-    assert norm_of(PLAIN_CHANGE, ask(), reply) == pytest.approx(
+    assert change_norm(PLAIN_CHANGE, ask(), reply) == pytest.approx(
         math.sqrt(sum((a**2).sum() for a in pieces.weights.values()))
     )
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import FederationError, GuardError, QuorumError
-from confide.federation.combining import form_of, odd_field
+from confide.federation.combining import mismatched_field, reply_form
 from confide.federation.events import Event
 from confide.federation.federation import Federation, round_half_up
 from confide.federation.ledger import Ledger
@@ -316,7 +316,7 @@ def test_what_no_field_declares_is_still_like_that_of_the_sites_before() -> None
     one = Reply({"a": np.ones(2)}, np.ones(3), 1, 0.5)
     for weights in ({"a": np.ones(3)}, {"b": np.ones(2)}, {"a": np.ones(2, np.int64)}):
         other = dataclasses.replace(one, count=7, weights=weights)
-        assert odd_field(form_of(other), form_of(one)) == "weights"
-    assert odd_field(form_of(one), form_of(one)) is None
+        assert mismatched_field(reply_form(other), reply_form(one)) == "weights"
+    assert mismatched_field(reply_form(one), reply_form(one)) is None
     with pytest.raises(GuardError, match="loss is missing"):
-        form_of(dataclasses.replace(one, count=7, loss=None))
+        reply_form(dataclasses.replace(one, count=7, loss=None))

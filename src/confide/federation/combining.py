@@ -33,8 +33,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import GuardError, SiteFault
-from confide.federation.failures import blaming
+from confide.errors import GuardError
 from confide.federation.memory import IN_MEMORY, Spool
 from confide.federation.messages import Arrays, Learnt, by_name, decode, encode, values_of
 from confide.federation.steps import Step
@@ -52,7 +51,7 @@ Form = dict[str, dict[str, tuple[tuple[int, ...], bool]]]
 """For each array field, by array name: the shape, and whether it holds floats."""
 
 
-def form_of(reply: object) -> Form:
+def reply_form(reply: object) -> Form:
     """Return the form that a reply shares with those it is added to.
 
     Raises GuardError if a number is missing.
@@ -67,20 +66,10 @@ def form_of(reply: object) -> Form:
     return found
 
 
-def size_of(reply: object) -> int:
-    """The bytes of all arrays of a reply."""
-    return sum(
-        array.nbytes
-        for _, declared, value in values_of(reply)
-        if declared.holds_arrays
-        for array in by_name(value).values()
-    )
-
-
-def blocks(rows: np.ndarray, *, most: int = BLOCK) -> Iterator[slice]:
+def row_blocks(rows: np.ndarray, *, most: int = BLOCK) -> Iterator[slice]:
     """Slices of rows, one after the other: each of at most `most` numbers, or of one row.
 
-    >>> list(blocks(np.zeros((5, 2)), most=4))
+    >>> list(row_blocks(np.zeros((5, 2)), most=4))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 6, None)]
     """
     count = max(1, most // max(1, rows[:1].size))
@@ -88,12 +77,12 @@ def blocks(rows: np.ndarray, *, most: int = BLOCK) -> Iterator[slice]:
         yield slice(first, first + count)
 
 
-def odd_field(form: Form, first: Form) -> str | None:
+def mismatched_field(form: Form, first: Form) -> str | None:
     """The first field of a reply that cannot be added to the first reply; None if all can."""
     return next((name for name in form if form[name] != first[name]), None)
 
 
-def add(total: Total, reply: object) -> None:
+def add_reply(total: Total, reply: object) -> None:
     """Add a reply to `total`, in place; the first reply fills an empty total."""
     for name, declared, value in values_of(reply):
         if declared.kind == "array":
@@ -176,21 +165,17 @@ PLAIN = Combining()
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where bytes were put aside."""
-
-    first: int
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Kept:
-    """A reply's form and norm, and the reply itself or where it was put aside."""
+    """A reply's form and norm, and the reply itself.
+
+    `spooled`: where it was put aside, from which byte on and how many; or its changes, if replies
+    are combined.
+    """
 
     form: Form
     norm: float
     reply: Any
-    changes: tuple[int, int] = (0, 0)
+    spooled: tuple[int, int] = (0, 0)
 
 
 def fewest_left(sites: int, too_far: int) -> int:
@@ -233,9 +218,11 @@ class Pile:
         if not self._combining.combines(self._step):
             for change in changes(self._learnt, ask, reply):
                 squares += _squares(change)
-            self._room -= size_of(reply)
-            held = reply if self._room >= 0 else _Place(*self._spool.put(encode(reply)))
-            self._kept[site] = _Kept(form_of(reply), math.sqrt(squares), held)
+            arrays = (by_name(value) for _, form, value in values_of(reply) if form.holds_arrays)
+            self._room -= sum(array.nbytes for one in arrays for array in one.values())
+            spooled = (0, 0) if self._room >= 0 else self._spool.put(encode(reply))
+            held = reply if self._room >= 0 else None
+            self._kept[site] = _Kept(reply_form(reply), math.sqrt(squares), held, spooled)
             return
         self._start = by_name(getattr(ask, self._learnt.start)) if self._learnt.start else {}
         first, count = -1, 0
@@ -247,16 +234,16 @@ class Pile:
         said = getattr(reply, field)
         bare = {} if isinstance(said, dict) else said[:0]
         rest = replace(reply, **{field: bare})
-        self._kept[site] = _Kept(form_of(reply), math.sqrt(squares), rest, (first, count))
+        self._kept[site] = _Kept(reply_form(reply), math.sqrt(squares), rest, (first, count))
 
     def leave_out(self) -> dict[str, tuple[str, str]]:
         """Leave out replies that differ in form or are too far off; by site, the code and why."""
         out: dict[str, tuple[str, str]] = {}
         for site in self.sites:
             first = self._kept[self.sites[0]].form
-            odd = odd_field(self._kept[site].form, first)
-            if odd:
-                out[site] = ("refused", f"{odd} differs in form from that of other sites")
+            mismatched = mismatched_field(self._kept[site].form, first)
+            if mismatched:
+                out[site] = ("refused", f"{mismatched} differs in form from that of other sites")
                 del self._kept[site]
         norms = {site: kept.norm for site, kept in self._kept.items()}
         for site, why in sorted(self._combining.too_far(norms, slack=self._learnt.slack).items()):
@@ -268,10 +255,11 @@ class Pile:
         """The sum of the replies by field, as if every site had learnt the combined change."""
         total: Total = {}
         for site in self.sites:
-            held = self._kept[site].reply
-            if isinstance(held, _Place):
-                held = decode(self._step.reply, self._spool.get(held.first, held.count))
-            add(total, held)
+            kept = self._kept[site]
+            held = kept.reply
+            if held is None:
+                held = decode(self._step.reply, self._spool.get(*kept.spooled))
+            add_reply(total, held)
         if self._kept and self._combining.combines(self._step):
             total[self._learnt.field] = self._combined(total)
         return total
@@ -305,7 +293,7 @@ class Pile:
             count = min(block, size - place)
             said_KB = np.empty((len(kept), count), np.float32)
             for row_B, one in zip(said_KB, kept, strict=True):
-                data = self._spool.get(one.changes[0] + 4 * (first + place), 4 * count)
+                data = self._spool.get(one.spooled[0] + 4 * (first + place), 4 * count)
                 row_B[:] = np.frombuffer(data, np.float32)
             change[place : place + count] = combined(said_KB, self._combining, factors_K=factors_K)
         return change
@@ -332,7 +320,7 @@ def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.f
         has = learnt.has(reply, name, array.ndim)
         rows = np.atleast_1d(array)
         has = None if has is None else np.broadcast_to(has, rows.shape)
-        for part in blocks(rows):
+        for part in row_blocks(rows):
             change = rows[part].astype(np.float64)
             change /= weight
             if name in start:
@@ -342,25 +330,10 @@ def changes(learnt: Learnt, ask: object, reply: object) -> Iterator[NDArray[np.f
             yield change.ravel()
 
 
-def norm_of(learnt: Learnt, ask: object, reply: object) -> float:
+def change_norm(learnt: Learnt, ask: object, reply: object) -> float:
     """The L2 norm of everything that a site learnt. Raises GuardError as `changes` does."""
     squares = (_squares(one) for one in changes(learnt, ask, reply))
     return math.sqrt(sum(squares))
-
-
-def norms_of(
-    step: Step, asks: Mapping[str, object], replies: Mapping[str, object], *, round: int
-) -> tuple[dict[str, float], list[SiteFault]]:
-    """By site the norm of what it learnt, and the faults of sites whose reply has none."""
-    assert step.learnt is not None, "only what sites learnt has a norm"
-    norms, faults = {}, []
-    for site, reply in replies.items():
-        try:
-            with blaming(site, step=step.name, round=round):
-                norms[site] = norm_of(step.learnt, asks[site], reply)
-        except SiteFault as error:
-            faults.append(error)
-    return norms, faults
 
 
 def shrinking(norms_K: Sequence[float]) -> NDArray[np.float64]:

@@ -17,11 +17,11 @@ from confide.federation.combining import (
     Combining,
     Pile,
     Total,
-    add,
+    add_reply,
+    change_norm,
     fewest_left,
-    form_of,
-    norms_of,
-    odd_field,
+    mismatched_field,
+    reply_form,
 )
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
@@ -256,11 +256,11 @@ class Federation:
         for site, reply in heard:
             try:
                 with blaming(site, step=step.name, round=round):
-                    form = form_of(reply)
+                    form = reply_form(reply)
                     first = first or form
-                    if odd := odd_field(form, first):
-                        raise GuardError(f"{odd} differs in form from that of other sites")
-                    add(total, reply)
+                    if field := mismatched_field(form, first):
+                        raise GuardError(f"{field} differs in form from that of other sites")
+                    add_reply(total, reply)
             except SiteFault as error:
                 self._failed(error)
                 continue
@@ -303,10 +303,14 @@ class Federation:
         """Leave out replies that are too far off, if the method looks at each by itself."""
         if step.learnt is None:
             return
-        norms, faults = norms_of(step, asks, replies, round=round)
-        for one in faults:
-            self._failed(one)
-            del replies[one.site]
+        norms = {}
+        for site, reply in list(replies.items()):
+            try:
+                with blaming(site, step=step.name, round=round):
+                    norms[site] = change_norm(step.learnt, asks[site], reply)
+            except SiteFault as error:
+                self._failed(error)
+                del replies[site]
         out = self._combining.too_far(norms, slack=step.learnt.slack)
         self._too_far = len(out)
         for site, why in out.items():

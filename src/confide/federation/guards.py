@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from confide.errors import GuardError
-from confide.federation.combining import blocks
+from confide.federation.combining import row_blocks
 from confide.federation.failures import Failure, Refusal
 from confide.federation.messages import (
     LEVELS,
@@ -256,7 +256,7 @@ def _apart(weights: Arrays, before: Arrays) -> Iterator[np.ndarray]:
     """Iterate over the differences of the weights from those before, in blocks."""
     for name, array in weights.items():
         rows, begun = np.atleast_1d(array), np.atleast_1d(before[name])
-        for part in blocks(rows):
+        for part in row_blocks(rows):
             yield rows[part] - begun[part]
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import GuardError
-from confide.federation.combining import Total, blocks, changes
+from confide.federation.combining import Total, changes, row_blocks
 from confide.federation.messages import Learnt, by_name, forms_of, made_of, values_of
 from confide.federation.quantising import clip_to, round_by_chance
 from confide.federation.seals import digest
@@ -283,7 +283,7 @@ class LaneLayout:
                 has = learnt.has(rest, part.name, array.ndim)
                 rows, begun = np.atleast_1d(array), np.atleast_1d(start[part.name])
                 times = np.broadcast_to(weight if has is None else has, rows.shape)
-                for block in blocks(rows, most=_BLOCK):
+                for block in row_blocks(rows, most=_BLOCK):
                     rows[block] += begun[block].astype(np.float64) * times[block]
             return array
 
