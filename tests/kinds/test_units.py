@@ -14,7 +14,7 @@ from cases import each
 from confide.federation.site import Site
 from confide.kinds.entities import clipped_sum, units_of
 from confide.methods import METHODS
-from confide.privacy.noise import UnitSlopes, square_of, whole
+from confide.privacy.noise import UnitSlopes, square_of
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.runs.sites import gather
@@ -22,6 +22,7 @@ from confide.text.document import Document
 from confide.training import examples
 from confide.training.examples import alone
 from contract.corpus import tiny
+from privacy.clipped import whole
 
 KINDS = [pair.kind.name for pair in METHODS.values() if pair.private]
 PLACES = [(0, 0), (0, 1), (0, 1), (2, 0), (3, 0)]

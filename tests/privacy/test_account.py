@@ -15,12 +15,12 @@ from confide.errors import SettingsError
 from confide.privacy.account import (
     DISTANCE,
     ORDERS,
-    Budget,
     Mechanism,
+    NoisePlan,
     converted,
     epsilon_of,
-    sampled,
     skellam,
+    subsampled,
 )
 
 DELTA = 1e-5
@@ -37,7 +37,7 @@ DELTA = 1e-5
 )
 def test_known_answers(rate: float, noise: float, rounds: int, epsilon: float) -> None:
     """Worked out once by the published formulas, in a separate program, in 40 decimal places."""
-    assert Budget(noise, rate, rounds, DELTA).epsilon == pytest.approx(epsilon, abs=1e-6)
+    assert NoisePlan(noise, rate, rounds, DELTA).epsilon == pytest.approx(epsilon, abs=1e-6)
 
 
 # dp-accounting 0.6.0, of Gaussian noise under Poisson sampling, at δ = 1e-5:
@@ -55,7 +55,7 @@ GAUSSIAN = [
 def test_it_is_never_below_what_gaussian_noise_of_the_same_size_spends(
     rate: float, noise: float, rounds: int, rdp: float, whole: float, pld: float
 ) -> None:
-    ours = Budget(noise, rate, rounds, DELTA).epsilon
+    ours = NoisePlan(noise, rate, rounds, DELTA).epsilon
     assert ours > max(rdp, pld)
     assert ours == pytest.approx(whole, abs=1e-4)
 
@@ -71,7 +71,7 @@ def exactly_gaussian(rate: float, noise: float, order: int) -> float:
 @each("rate", [0.001, 0.05, 0.4])
 @each("noise", [0.7, 2.0])
 def test_sampling_is_bounded_at_every_order(rate: float, noise: float) -> None:
-    curve_A = sampled(skellam(1, 0, variance=noise**2), rate)
+    curve_A = subsampled(skellam(1, 0, variance=noise**2), rate)
     for place, order in enumerate(ORDERS[:60]):
         assert curve_A[place] >= exactly_gaussian(rate, noise, order) * (1 - 1e-9)
 
@@ -97,7 +97,7 @@ def test_sampled_noise_is_bounded_whether_the_unit_is_added_or_taken_away(
     """By the definition: the noisy sum without the unit, against that which may have drawn it."""
     without, within = skellam_laws(change, variance)
     mixture = np.logaddexp(math.log1p(-rate) + without, math.log(rate) + within)
-    bound_A = sampled(skellam(change, change, variance=variance), rate)
+    bound_A = subsampled(skellam(change, change, variance=variance), rate)
     for order in (2, 3, 5, 8, 12):
         added, taken = divergence(mixture, without, order), divergence(without, mixture, order)
         assert taken <= added * (1 + 1e-9)  # as symmetric noise has it
@@ -109,7 +109,7 @@ def test_the_bound_meets_what_is_spent() -> None:
     without, within = skellam_laws(20, 300)
     mixture = np.logaddexp(math.log(0.9) + without, math.log(0.1) + within)
     exact = divergence(mixture, without, 4)
-    bound = sampled(skellam(20, 20, variance=300), 0.1)[ORDERS.index(4)]
+    bound = subsampled(skellam(20, 20, variance=300), 0.1)[ORDERS.index(4)]
     assert exact <= bound <= 1.1 * exact
 
 
@@ -178,18 +178,18 @@ ROUNDS = st.integers(1, 3000)
 def test_more_noise_less_text_fewer_rounds_spend_less(
     noise: float, rate: float, rounds: int, more: float
 ) -> None:
-    spent = Budget(noise, rate, rounds, DELTA).epsilon
+    spent = NoisePlan(noise, rate, rounds, DELTA).epsilon
     # a noise is rounded up to a whole variance on its grid
-    assert Budget(noise * more, rate, rounds, DELTA).epsilon <= spent * (1 + 1e-3)
-    assert Budget(noise, rate / more, rounds, DELTA).epsilon <= spent
-    assert Budget(noise, rate, rounds + 1, DELTA).epsilon >= spent
-    assert Budget(noise, rate, rounds, DELTA / more).epsilon >= spent
+    assert NoisePlan(noise * more, rate, rounds, DELTA).epsilon <= spent * (1 + 1e-3)
+    assert NoisePlan(noise, rate / more, rounds, DELTA).epsilon <= spent
+    assert NoisePlan(noise, rate, rounds + 1, DELTA).epsilon >= spent
+    assert NoisePlan(noise, rate, rounds, DELTA / more).epsilon >= spent
 
 
 @settings(max_examples=30)
 @given(st.lists(st.tuples(NOISES, RATES), min_size=1, max_size=4), st.floats(1e-9, 1e-3))
 def test_rounds_add_up_in_any_order(parts: list[tuple[float, float]], delta: float) -> None:
-    curves = [Budget(noise, rate, 1, delta).mechanism.curve for noise, rate in parts]
+    curves = [NoisePlan(noise, rate, 1, delta).mechanism.curve for noise, rate in parts]
     whole = epsilon_of(sum(curves), delta)  # type: ignore[arg-type]
     assert whole == pytest.approx(epsilon_of(sum(curves[::-1]), delta))  # type: ignore[arg-type]
     assert whole >= max(epsilon_of(one, delta) for one in curves) - 1e-12
@@ -199,11 +199,11 @@ def test_rounds_add_up_in_any_order(parts: list[tuple[float, float]], delta: flo
 
 def test_no_round_spends_nothing_and_sampling_never_spends_more() -> None:
     assert epsilon_of(np.zeros(len(ORDERS)), DELTA) == 0
-    assert Budget(1, 0.1, 0, DELTA).epsilon == 0
+    assert NoisePlan(1, 0.1, 0, DELTA).epsilon == 0
     plain_A = skellam(100, 10**4, variance=3000)
     for rate in (1e-4, 0.3, 0.99, 1.0):
-        assert (sampled(plain_A, rate) <= plain_A).all()
-    assert (sampled(plain_A, 1.0) == plain_A).all()
+        assert (subsampled(plain_A, rate) <= plain_A).all()
+    assert (subsampled(plain_A, 1.0) == plain_A).all()
 
 
 def test_what_draws_are_off_by_is_taken_off_delta() -> None:

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cases import each
-from confide.privacy.noise import Sum, TableRows, UnitSlopes, make_whole, square_of, whole
+from confide.privacy.noise import Sum, TableRows, UnitSlopes, make_whole, square_of
+from privacy.clipped import whole
 
 NUMBERS = st.floats(allow_nan=True, allow_infinity=True, width=32)
 

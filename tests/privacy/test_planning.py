@@ -9,18 +9,18 @@ import pytest
 
 from cases import each
 from confide.errors import SettingsError
-from confide.privacy.account import Budget, grid, solved
+from confide.privacy.account import NoisePlan, grid, plan_noise
 from confide.privacy.noise import WIDEST
 
 WHOLE = {"epsilon": 3.0, "noise": 1.0, "rate": 0.01, "rounds": 500, "delta": 1e-5}
 
 
-def without(name: str, **other: float) -> Budget:
-    return solved(**{**WHOLE, **other, name: None})  # type: ignore[arg-type]
+def without(name: str, **other: float) -> NoisePlan:
+    return plan_noise(**{**WHOLE, **other, name: None})  # type: ignore[arg-type]
 
 
 def test_epsilon_is_worked_out() -> None:
-    assert without("epsilon") == Budget(1.0, 0.01, 500, 1e-5)
+    assert without("epsilon") == NoisePlan(1.0, 0.01, 500, 1e-5)
 
 
 def test_the_least_noise() -> None:
@@ -40,9 +40,9 @@ def test_the_most_rounds() -> None:
 
 
 def test_all_four_must_fit() -> None:
-    assert solved(**WHOLE) == Budget(1.0, 0.01, 500, 1e-5)  # type: ignore[arg-type]
+    assert plan_noise(**WHOLE) == NoisePlan(1.0, 0.01, 500, 1e-5)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match=r"epsilon = 0\.1 is out of reach"):
-        solved(**{**WHOLE, "epsilon": 0.1})  # type: ignore[arg-type]
+        plan_noise(**{**WHOLE, "epsilon": 0.1})  # type: ignore[arg-type]
 
 
 def test_two_open_ones_are_too_many() -> None:
@@ -67,5 +67,5 @@ def test_the_grid_is_as_fine_as_the_noise_allows() -> None:
 
 def test_the_noise_is_never_less_than_what_is_counted() -> None:
     for noise in (0.3, 1.0, 3.7, 99.9):
-        one = Budget(noise, 0.1, 1, 1e-5).mechanism
+        one = NoisePlan(noise, 0.1, 1, 1e-5).mechanism
         assert noise * one.clip <= math.sqrt(one.variance) < noise * one.clip + 1

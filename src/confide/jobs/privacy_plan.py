@@ -19,7 +19,7 @@ from confide.federation.secure.messages import colluders, threshold
 from confide.files import Tree
 from confide.methods import METHODS, method_of
 from confide.methods.noised import NEUTRAL, budget_of
-from confide.privacy.account import Budget
+from confide.privacy.account import NoisePlan
 from confide.recipes import settings_file
 from confide.settings import overlaid, parse, put, read_tree
 from confide.settings.tables import Settings, kind_of
@@ -444,7 +444,7 @@ def _sites_of(settings: Settings) -> int:
     return len(settings.site) or (settings.split.sites if settings.split else 0)
 
 
-def _plan(chosen: Settings, budget: Budget, units: int | None) -> PrivacyPlan:
+def _plan(chosen: Settings, budget: NoisePlan, units: int | None) -> PrivacyPlan:
     """The plan of settings that leave nothing open."""
     own, sites = chosen.privacy, _sites_of(chosen)
     assert own is not None, "budget_of has checked it"
@@ -486,7 +486,7 @@ def _plan(chosen: Settings, budget: Budget, units: int | None) -> PrivacyPlan:
     )
 
 
-def _against(budget: Budget, sites: int, *, least: int, colluding: int) -> list[Against]:
+def _against(budget: NoisePlan, sites: int, *, least: int, colluding: int) -> list[Against]:
     """ε against 0, c and all that would still leave one honest site, in the least and whole sums.
 
     The noise of a colluding site is known to it, and hides nothing.

@@ -29,7 +29,7 @@ from confide.federation.steps import Turn
 from confide.kinds.entities import clipped_sum, units_of
 from confide.kinds.protocol import SiteModel, fingerprint
 from confide.methods.fedavg import FedAvg
-from confide.privacy.account import Budget, Mechanism, solved
+from confide.privacy.account import Mechanism, NoisePlan, plan_noise
 from confide.privacy.accountant import Charge, SpentError
 from confide.privacy.noise import WIDEST, Whole, draw_key, drawn, keyed, noise_key, skellam_of
 from confide.settings import Settings as RunSettings
@@ -265,7 +265,7 @@ class UnderNoise(FedAvg):
         return super().score(state, federation, part=part, round=round)
 
 
-def budget_of(settings: RunSettings) -> Budget:
+def budget_of(settings: RunSettings) -> NoisePlan:
     """Work out a run's budget, with what `[privacy]` leaves open. Raises SettingsError."""
     own = settings.privacy
     if own is None:
@@ -273,7 +273,7 @@ def budget_of(settings: RunSettings) -> Budget:
             "the settings have no [privacy]",
             fix="add the table, with a unit and all but one of epsilon, noise, rate and rounds",
         )
-    return solved(
+    return plan_noise(
         epsilon=own.epsilon,
         noise=own.noise,
         rate=own.rate,
@@ -307,7 +307,7 @@ def named_by(settings: RunSettings) -> dict[str, object]:
     return named
 
 
-def _beyond(settings: RunSettings, budget: Budget) -> list[SettingsError]:
+def _beyond(settings: RunSettings, budget: NoisePlan) -> list[SettingsError]:
     """Errors for settings that the budget does not cover."""
     found = []
     if settings.rounds > budget.rounds:

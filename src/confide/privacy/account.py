@@ -8,8 +8,8 @@ differ in one are *neighbours*; nothing else is assumed of them.
 - Noise alone: Agarwal, Kairouz & Liu, "The Skellam Mechanism for Differentially Private Federated
   Learning", NeurIPS 2021, Theorem 3.5 and its extension to vectors. The order is a whole number.
 - Sampling: Mironov, Talwar & Zhang, "Rényi Differential Privacy of the Sampled Gaussian Mechanism",
-  2019 (arXiv 1908.10530), Theorem 5 and Section 3.3, for noise that is symmetric: `sampled`. Never
-  more than without sampling.
+  2019 (arXiv 1908.10530), Theorem 5 and Section 3.3, for noise that is symmetric: `subsampled`.
+  Never more than without sampling.
 - Rounds: Rényi divergences of one order add up (Mironov 2017, Proposition 1), whatever an earlier
   round told.
 - (ε, δ): Canonne, Kairouz & Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS
@@ -23,6 +23,7 @@ A: orders.
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -72,7 +73,7 @@ class Mechanism:
 
 @lru_cache(maxsize=256)
 def _curve(mechanism: Mechanism) -> Curve:
-    curve = sampled(
+    curve = subsampled(
         skellam(mechanism.clip, mechanism.clip**2, variance=mechanism.variance), mechanism.rate
     )
     curve.setflags(write=False)
@@ -90,7 +91,7 @@ def skellam(l2: float, l1: float, *, variance: float) -> Curve:
     return curve_A + np.minimum(beyond_A, 3 * l1 / (2 * variance))
 
 
-def sampled(curve_A: Curve, rate: float) -> Curve:
+def subsampled(curve_A: Curve, rate: float) -> Curve:
     """The curve of added symmetric noise whose units are drawn with this probability each.
 
     Let P be the law of the sum without a unit, Q that with it, and M the mixture of the two at this
@@ -173,8 +174,8 @@ _LEAST_NOISE, _MOST_NOISE = 0.05, 4096.0
 
 
 @dataclass(frozen=True)
-class Budget:
-    """The privacy budget of a run.
+class NoisePlan:
+    """The noise of a run, and what it spends.
 
     Attributes:
         noise: σ, the standard deviation of the noise that the account counts, in clips.
@@ -225,7 +226,7 @@ def grid(noise: float) -> int:
     return clip
 
 
-def solved(
+def plan_noise(
     *,
     epsilon: float | None,
     noise: float | None,
@@ -233,8 +234,8 @@ def solved(
     rounds: int | None,
     delta: float,
     steps: int = 1,
-) -> Budget:
-    """The budget of which at most one of four is not given.
+) -> NoisePlan:
+    """The plan of which at most one of four is not given.
 
     That one is the least noise, the highest rate or the most rounds with which ε is not exceeded,
     or ε itself. With all four, ε is a bound that the others must keep. Raises SettingsError.
@@ -246,17 +247,41 @@ def solved(
             f"{' and '.join(open_)} are open, and only one can be worked out",
             fix=f"set all but one of {', '.join(given)}",
         )
-    start = Budget(noise or _MOST_NOISE, rate or 1.0, rounds or 1, delta, steps)
+    start = NoisePlan(noise or _MOST_NOISE, rate or 1.0, rounds or 1, delta, steps)
     if epsilon is None:
         return start
+    bound = epsilon
+
+    def fits(plan: NoisePlan) -> bool:
+        return plan.epsilon <= bound
+
     if noise is None:
-        return _with_noise(start, epsilon)
+        highest = float(WIDEST // COARSEST)
+        if not fits(replace(start, noise=highest)):
+            raise _out_of_reach("no noise that can be drawn is enough", epsilon)
+        found = _bisected(
+            lambda noise: fits(replace(start, noise=noise)), fails=_LEAST_NOISE, works=highest
+        )
+        step = 10.0 ** (math.floor(math.log10(found)) - 3)  # to four digits, rounded up
+        rounded = math.ceil(found / step) * step
+        rounded = rounded if fits(replace(start, noise=rounded)) else rounded + step
+        return replace(start, noise=float(f"{rounded:.4g}"))
     if rate is None:
-        return _with_rate(start, epsilon)
+        if fits(start):
+            return start
+        if not fits(replace(start, rate=1e-9)):
+            raise _out_of_reach("not even the lowest rate keeps it", epsilon)
+        found = _bisected(lambda rate: fits(replace(start, rate=rate)), fails=1.0, works=1e-9)
+        step = 10.0 ** (math.floor(math.log10(found)) - 3)  # to four digits, rounded down
+        return replace(start, rate=float(f"{math.floor(found / step) * step:.4g}"))
+    if not fits(start):
+        spent = "one round spends" if rounds is None else "noise, rate and rounds spend"
+        raise _out_of_reach(f"{spent} {start.epsilon:.4g}", epsilon)
     if rounds is None:
-        return _with_rounds(start, epsilon)
-    if start.epsilon > epsilon:
-        raise _out_of_reach(f"noise, rate and rounds spend {start.epsilon:.4g}", epsilon)
+        most = bisect_right(
+            range(1, MOST_ROUNDS + 1), bound, key=lambda count: start.epsilon_after(count)
+        )
+        return replace(start, rounds=most)
     return start
 
 
@@ -265,50 +290,6 @@ def _out_of_reach(why: str, epsilon: float) -> SettingsError:
         f"epsilon = {epsilon:g} is out of reach: {why}",
         fix="allow a larger epsilon, more noise, fewer rounds or a lower rate",
     )
-
-
-def _with_noise(start: Budget, epsilon: float) -> Budget:
-    """The least noise, to four digits, rounded up."""
-
-    def fits(noise: float) -> bool:
-        return replace(start, noise=noise).epsilon <= epsilon
-
-    highest = float(WIDEST // COARSEST)
-    if not fits(highest):
-        raise _out_of_reach("no noise that can be drawn is enough", epsilon)
-    found = _bisected(fits, fails=_LEAST_NOISE, works=highest)
-    step = 10.0 ** (math.floor(math.log10(found)) - 3)
-    rounded = math.ceil(found / step) * step
-    return replace(start, noise=float(f"{rounded if fits(rounded) else rounded + step:.4g}"))
-
-
-def _with_rate(start: Budget, epsilon: float) -> Budget:
-    """The highest rate, to four digits, rounded down."""
-
-    def fits(rate: float) -> bool:
-        return replace(start, rate=rate).epsilon <= epsilon
-
-    if fits(1.0):
-        return start
-    if not fits(1e-9):
-        raise _out_of_reach("not even the lowest rate keeps it", epsilon)
-    found = _bisected(fits, fails=1.0, works=1e-9)
-    step = 10.0 ** (math.floor(math.log10(found)) - 3)
-    return replace(start, rate=float(f"{math.floor(found / step) * step:.4g}"))
-
-
-def _with_rounds(start: Budget, epsilon: float) -> Budget:
-    """The most rounds."""
-    if start.epsilon > epsilon:
-        raise _out_of_reach(f"one round spends {start.epsilon:.4g}", epsilon)
-    low, high = 1, MOST_ROUNDS
-    while low < high:
-        middle = (low + high + 1) // 2
-        if start.epsilon_after(middle) <= epsilon:
-            low = middle
-        else:
-            high = middle - 1
-    return replace(start, rounds=low)
 
 
 def _bisected(fits: Callable[[float], bool], *, fails: float, works: float) -> float:

@@ -208,7 +208,7 @@ class UnitSlopes:
     def each(self, like: Mapping[str, NDArray[np.floating]]) -> Iterator[dict[str, NDArray[Any]]]:
         """Every unit's gradient by name, in the shapes of `like`; what `like` lacks is left out."""
         for unit in range(len(self.numbers_U)):
-            found = parted(self.dense_UG[unit].copy(), self.names, like)
+            found = unflatten(self.dense_UG[unit].copy(), self.names, like)
             for name, table in self.tables.items():
                 own = table.units_N == unit
                 found[name] = np.zeros_like(like[name])
@@ -216,7 +216,7 @@ class UnitSlopes:
             yield found
 
 
-def parted(
+def unflatten(
     flat_G: NDArray[np.floating], names: Iterable[str], like: Mapping[str, NDArray[np.floating]]
 ) -> dict[str, NDArray[Any]]:
     """Arrays that stand end to end, each in the shape of its name's array in `like`."""
@@ -228,23 +228,12 @@ def parted(
     return found
 
 
-def whole(vector: Mapping[str, NDArray[np.floating]], *, clip: float, grid: int) -> Whole:
-    """A vector in whole numbers, `clip` being `grid` of them, of L2 norm at most `grid`.
-
-    What is not finite is all zeros: a unit is never refused once it has been drawn.
-
-    >>> whole({"w": np.array([3.0, -4.0])}, clip=1.0, grid=10)
-    {'w': array([ 6, -8])}
-    """
-    one = UnitSlopes.of(vector)
-    make_whole(one, clip=clip, grid=grid)
-    return {name: array.astype(np.int64) for name, array in next(one.each(vector)).items()}
-
-
 def make_whole(slopes: UnitSlopes, *, clip: float, grid: int) -> None:
-    """Each unit's vector in whole numbers, as `whole` says, in place.
+    """Each unit's vector in whole numbers, in place: `clip` is `grid` of them.
 
-    The numbers are float32, which holds all whole numbers up to 2^24 exactly.
+    Its L2 norm is then at most `grid`. What is not finite is all zeros: a unit is never refused
+    once it has been drawn. The numbers are float32, which holds all whole numbers up to 2^24
+    exactly.
     """
     steps = np.float32(grid / clip)
     with np.errstate(over="ignore", invalid="ignore"):
@@ -369,7 +358,7 @@ class Sum:
             self._settle(names)
         found = {name: np.zeros(array.shape, np.int64) for name, array in self._like.items()}
         for names, total_G in self._dense.items():
-            for name, array in parted(total_G.astype(np.int64), names, self._like).items():
+            for name, array in unflatten(total_G.astype(np.int64), names, self._like).items():
                 found[name] += array
         for name, total_VD in self._tables.items():
             found[name] += total_VD.astype(np.int64)
@@ -409,17 +398,12 @@ def noise_key(
     run_key: bytes, context: bytes, *, text: bytes, clean: Mapping[str, NDArray[np.int64]]
 ) -> bytes:
     """The key of the noise for this clean sum, in the same round on the same text."""
-    return keyed(run_key, "noise", context, text, digest_of(clean))
-
-
-def digest_of(clean: Mapping[str, NDArray[np.int64]]) -> bytes:
-    """SHA-256 over names, shapes and numbers."""
-    found = hashlib.sha256()
+    found = hashlib.sha256()  # over names, shapes and numbers
     for name, array in sorted(clean.items()):
         head = f"{name}\0{array.shape}\0".encode()
         found.update(len(head).to_bytes(8, "little") + head)
         found.update(np.ascontiguousarray(array, "<i8").tobytes())
-    return found.digest()
+    return keyed(run_key, "noise", context, text, found.digest())
 
 
 def drawn(key: bytes, count: int, *, rate: float) -> NDArray[np.bool_]:
