@@ -34,7 +34,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from confide.federation.broadcast import Later
 from confide.federation.messages import encode
 from confide.federation.seals import digest
-from confide.federation.secure.lanes import ODD, LaneLayout, LanePart, Lanes
+from confide.federation.secure.lanes import EMPTY, LaneLayout, LanePart, Lanes
 from confide.federation.secure.messages import Opening, Roster
 from confide.federation.secure.server import EncodedAsk, Exchange, SumAttempt, Summing
 from confide.federation.secure.site import Member, Sets, SumAsk, SumTurn
@@ -60,7 +60,7 @@ class Bare:
         names = [f"site-{number:03d}" for number in range(1, sites + 1)]
         self.lost = set(names[1 :: max(1, sites // lost)][:lost]) if lost else set()
         self.layout = LaneLayout(
-            (LanePart(ODD, "", (), 8, 1.0), LanePart("weights", "", (numbers,), 4, 2.0**27)),
+            (LanePart(EMPTY, "", (), 8, 1.0), LanePart("weights", "", (numbers,), 4, 2.0**27)),
             float(sites),
         )
         self.members = {

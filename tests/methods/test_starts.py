@@ -37,7 +37,9 @@ class Saying:
 
 def parted(said: dict[str, Any], at_least: int, ours: Any = None) -> tuple[Any, Federation]:
     def error(parted: Parted) -> ConfideError:
-        return FederationError(f"odd: {parted.odd}; tied: {parted.tied}; groups: {parted.groups}")
+        return FederationError(
+            f"odd: {parted.differing}; tied: {parted.tied}; groups: {parted.groups}"
+        )
 
     sites = federation(Saying(*sorted(said)), at_least=at_least)
     return alike(sites, said, step=CHECK_KEY, why="other", error=error, ours=ours), sites

@@ -50,12 +50,12 @@ def too_few(
     round: int,
     faults: Iterable[SiteFault],
     of: int = 0,
-    odd: int = 0,
+    empty: int = 0,
     how: str = "",
 ) -> QuorumError:
     """The error for a step that too few sites answered, with this round's faults.
 
-    `of` sites were asked and `odd` replies were of no use; without `of`, the way in which replies
+    `of` sites were asked and `empty` replies held nothing; without `of`, the way in which replies
     are combined (`how`) needs more.
     """
     own = tuple(fault for fault in faults if fault.round == round)
@@ -68,8 +68,8 @@ def too_few(
             ' federation.combine to "clipped" or "mean"'
         )
     said = [*map(str, own)]
-    if odd:
-        said.append(f"{odd} had nothing that could be summed: the logs of the sites say which")
+    if empty:
+        said.append(f"{empty} had nothing that could be summed: the logs of the sites say which")
     error = QuorumError(
         f"step {step}, round {round}: too few sites answered",
         expected=expected,
@@ -244,7 +244,7 @@ class Federation:
         )
         self.took_part.update(found.counted if step.learnt else ())
         self._too_far = len(found.outliers)
-        self._settle(step, names, found.answered, round=round, at_least=at_least, odd=found.odd)
+        self._settle(step, names, found.answered, round=round, at_least=at_least, empty=found.empty)
         # a set that grew again would tell of the sites that came back
         self.go_on_without(sorted(set(names) - set(found.sites)))
         return found.total
@@ -462,14 +462,20 @@ class Federation:
         *,
         round: int,
         at_least: int | None,
-        odd: int = 0,
+        empty: int = 0,
     ) -> None:
         need = self._at_least if at_least is None else at_least
         need = min(need, len(names)) if need else fewest_left(len(names), self._too_far)
         self._too_far = 0
         if answered < need:
             raise too_few(
-                step.name, answered, need, round=round, faults=self.faults, of=len(names), odd=odd
+                step.name,
+                answered,
+                need,
+                round=round,
+                faults=self.faults,
+                of=len(names),
+                empty=empty,
             )
 
 
@@ -487,24 +493,24 @@ DIFFERS = "differs"
 
 @dataclass(frozen=True)
 class Parted:
-    """Sites that do not agree: the `odd` ones, and all `groups`, the largest first.
+    """Sites that do not agree: the `differing` ones, and all `groups`, the largest first.
 
-    `odd` is empty if the largest groups are equally large.
+    `differing` is empty if the largest groups are equally large.
     """
 
-    odd: tuple[str, ...]
+    differing: tuple[str, ...]
     groups: tuple[tuple[str, ...], ...]
 
     @property
     def tied(self) -> bool:
         """True if the outliers cannot be told."""
-        return not self.odd
+        return not self.differing
 
     def who(self, one: str, tied: str) -> str:
-        """`one` with the odd sites for its {}; where nobody can tell them, `tied`: the groups."""
+        """`one` with these sites for its {}; where nobody can tell them, `tied`: the groups."""
         if self.tied:
             return f"{tied}: {' | '.join(map(', '.join, self.groups))}"
-        return one.format(", ".join(self.odd))
+        return one.format(", ".join(self.differing))
 
 
 def alike(
@@ -531,11 +537,11 @@ def alike(
     else:
         tied = len(by_size) > 1 and len(by_size[0]) == len(by_size[1])
         kept = by_size[0] if by_size and not tied else []
-    odd = tuple(sorted(said.keys() - set(kept))) if kept or ours is not None else ()
+    differing = tuple(sorted(said.keys() - set(kept))) if kept or ours is not None else ()
     if len(kept) == len(said):
         return kept
     if not kept or not federation.enough(len(kept)):
-        raise error(Parted(odd, tuple(map(tuple, by_size))))
-    for site in odd:
+        raise error(Parted(differing, tuple(map(tuple, by_size))))
+    for site in differing:
         federation.leave_out(SiteFault(site=site, step=step.name, round=0, code=DIFFERS, what=why))
     return kept

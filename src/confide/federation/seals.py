@@ -53,7 +53,7 @@ def statement(use: str, *parts: bytes) -> bytes:
     return b"\xff" + f"confide/{use}/1".encode("ascii") + digest(*parts)
 
 
-def number(value: int) -> bytes:
+def int_bytes(value: int) -> bytes:
     """A number as a part: 8 bytes, little-endian."""
     return value.to_bytes(8, "little")
 
@@ -93,9 +93,9 @@ class _Seal:
         return (
             self.run.encode(),
             self.site.encode(),
-            number(self.round),
+            int_bytes(self.round),
             self.step.encode(),
-            number(self.attempt),
+            int_bytes(self.attempt),
         )
 
     def sign(self, key: Ed25519PrivateKey) -> Self:

@@ -591,7 +591,7 @@ def with_encoder(
 
     def error(parted: Parted) -> FederationError:
         return FederationError(
-            f"the sites do not have the server's {name}: {', '.join(parted.odd)} differs",
+            f"the sites do not have the server's {name}: {', '.join(parted.differing)} differs",
             fix="give every site the same files, and name them with `context` in its table",
         )
 
@@ -742,7 +742,7 @@ def _of_these_types(
 
     def strange(parted: Parted) -> DataError:
         seen = {kind for reply in replies.values() for kind in reply.types}
-        odd = {kind for site in parted.odd for kind in replies[site].types} - set(declared)
+        odd = {kind for site in parted.differing for kind in replies[site].types} - set(declared)
         return DataError(
             f"a site annotates {min(odd)!r}, which data.types does not name",
             expected=", ".join(sorted(declared)),

@@ -23,7 +23,7 @@ from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import Within
 from confide.federation.messages import Arrays, carries, encode
-from confide.federation.seals import digest, number
+from confide.federation.seals import digest, int_bytes
 from confide.federation.site import Site, note_traceback
 from confide.federation.steps import Turn
 from confide.kinds.entities import clipped_sum, units_of
@@ -94,7 +94,7 @@ class Noisily:
         if site.budget is None or site.member is None:
             raise Refusal("only-masked")
         ask.noise.check()
-        context = digest(site.run, number(turn.round), encode(ask))
+        context = digest(site.run, int_bytes(turn.round), encode(ask))
         honest = site.member.honest if shared else 1
         return cls(site, form, ask.noise, context, turn, honest)
 
@@ -115,7 +115,7 @@ class Noisily:
             key = budget.key(site.run, text=text)
         except GuardError as error:
             raise Refusal("other-text") from error
-        context = digest(self.context, number(step)) if step else self.context
+        context = digest(self.context, int_bytes(step)) if step else self.context
         share = math.ceil(noise.variance / self.honest)
         # numbers of which the site adds all the noise have no more than the account counts
         counted = noise.variance if alone else share * self.honest

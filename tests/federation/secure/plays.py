@@ -15,17 +15,17 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from confide.federation.seals import digest
 from confide.federation.secure.crypto import (
     SHARE,
-    Joiner,
     add_streams,
     box_info,
     derived,
+    join_shares,
     own_info,
     pair_info,
     public_key,
     shared,
     unsealed,
 )
-from confide.federation.secure.lanes import ODD, LaneLayout, LanePart, Lanes
+from confide.federation.secure.lanes import EMPTY, LaneLayout, LanePart, Lanes
 from confide.federation.secure.messages import (
     Agree,
     Greet,
@@ -47,7 +47,7 @@ RUN, BINDING, STEP = "run", b"b" * 32, "multiply"
 COMMON = b"c" * 32
 LAYOUT = LaneLayout(
     (
-        LanePart(ODD, "", (), 8, 1.0),
+        LanePart(EMPTY, "", (), 8, 1.0),
         LanePart("weights", "a", (5,), 4, 2.0**27),
         LanePart("x", "", (3,), 2, 1.0),
     ),
@@ -345,7 +345,7 @@ class Curious:
         if len(shares) < least:
             return None
         places = sorted(shares)[:least]
-        return Joiner(places).join({place: shares[place] for place in places})
+        return join_shares({place: shares[place] for place in places})
 
     def opened(self) -> dict[frozenset[str], Lanes]:
         """All sums over honest sites that can be computed, by the sites in them."""

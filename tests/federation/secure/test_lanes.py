@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from cases import each
 from confide.errors import GuardError
 from confide.federation.secure import lanes
-from confide.federation.secure.lanes import ODD, LaneLayout, LazyArrays, layout_of, no_lanes
+from confide.federation.secure.lanes import EMPTY, LaneLayout, LazyArrays, layout_of, no_lanes
 from confide.federation.steps import Step
 from federation.secure.plays import named, plus
 from federation.secure.summed import (
@@ -205,7 +205,7 @@ def test_a_whole_that_is_too_small_leaves_nobody_out() -> None:
     alone = layout.views(found[0])["weights", "a"][0]
     total = plus(layout, found)
     assert layout.views(total)["weights", "a"][0] == 2**25 * 3 + alone
-    assert layout.views(total)[ODD, ""][0] == 0
+    assert layout.views(total)[EMPTY, ""][0] == 0
     restored, odd = layout.total_of(MOVE, ONE, total)
     assert (restored["weight"], odd) == (sum(weights), 0)
 
@@ -251,10 +251,10 @@ def test_parts_lie_end_to_end_and_on_multiples_of_their_width(step: Step) -> Non
     for part in layout.parts:
         assert start % part.width == 0
         start += part.length
-    assert start == layout.length == len(no_lanes(layout, odd=False))
-    assert sum(len(lane) for lane, _ in layout.by_width(no_lanes(layout, odd=False))) == start
-    assert not no_lanes(layout, odd=False).any()
-    assert no_lanes(layout, odd=True).sum() == 1
+    assert start == layout.length == len(no_lanes(layout, empty=False))
+    assert sum(len(lane) for lane, _ in layout.by_width(no_lanes(layout, empty=False))) == start
+    assert not no_lanes(layout, empty=False).any()
+    assert no_lanes(layout, empty=True).sum() == 1
 
 
 @pytest.mark.parametrize(
@@ -307,7 +307,7 @@ def test_the_sum_of_a_large_model_is_held_one_array_at_a_time() -> None:
     like = {str(number): np.ones(50_000, np.float32) for number in range(20)}
     asked = replace(ask(), weights=like)
     layout = layout_of(MOVE, asked, sites=4, examples=40.0)
-    summed = no_lanes(layout, odd=False)
+    summed = no_lanes(layout, empty=False)
     tracemalloc.start()
     try:
         total, _ = layout.total_of(MOVE, asked, summed)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from confide.federation.secure import crypto
-from confide.federation.secure.crypto import PRIME, SHARE, Joiner, shares_of, split_secret
+from confide.federation.secure.crypto import PRIME, SHARE, join_shares, shares_of, split_secret
 
 SECRET = bytes([7]) * 32
 SEVENS = "07" * 32
@@ -21,7 +21,7 @@ def test_known_answers() -> None:
     start = "00" * 34 + "07" * 31
     assert [share.hex() for share in shares] == [start + last for last in ("0c", "11", "16")]
     for places in combinations((1, 2, 3), 2):
-        assert Joiner(places).join({x: shares[x - 1] for x in places}).hex() == SEVENS  # type: ignore[union-attr]
+        assert join_shares({x: shares[x - 1] for x in places}).hex() == SEVENS  # type: ignore[union-attr]
 
 
 @settings(max_examples=40)
@@ -30,7 +30,7 @@ def test_any_enough_shares_give_the_secret_back(least: int, more: int, secret: b
     shares = split_secret(secret, least + more, least=least)
     assert {len(share) for share in shares} == {SHARE}
     for places in list(combinations(range(1, least + more + 1), least))[:20]:
-        assert Joiner(places).join({x: shares[x - 1] for x in places}) == secret
+        assert join_shares({x: shares[x - 1] for x in places}) == secret
 
 
 @settings(max_examples=40)
@@ -41,9 +41,7 @@ def test_fewer_shares_fit_every_secret(least: int, other: bytes) -> None:
     points = {0: int.from_bytes(other, "big")}
     points |= {x: int.from_bytes(share, "big") for x, share in enumerate(shares, start=1)}
     last = _through(points, least)
-    joined = Joiner(range(1, least + 1)).join(
-        dict(enumerate([*shares, last.to_bytes(SHARE, "big")], start=1))
-    )
+    joined = join_shares(dict(enumerate([*shares, last.to_bytes(SHARE, "big")], start=1)))
     assert joined == other
 
 
@@ -75,14 +73,14 @@ def test_shares_are_fresh_and_coefficients_cover_the_field(monkeypatch: pytest.M
 def test_shares_that_do_not_belong_together_give_no_secret() -> None:
     shares = split_secret(SECRET, 3, least=3)
     odd = dict(enumerate([shares[0], shares[1], bytes([1, 255]) + bytes(64)], start=1))
-    assert Joiner((1, 2, 3)).join(odd) != SECRET
+    assert join_shares(odd) != SECRET
     largest = shares_of(2**256, [], 2)
-    assert Joiner((1,)).join({1: largest[0]}) is None
+    assert join_shares({1: largest[0]}) is None
     whole = shares_of(2**256 - 1, [], 2)
-    assert Joiner((1,)).join({1: whole[0]}) == b"\xff" * 32
+    assert join_shares({1: whole[0]}) == b"\xff" * 32
 
 
 def test_three_hundred_sites_can_share() -> None:
     shares = split_secret(SECRET, 300, least=201)
     places = range(100, 301)
-    assert Joiner(places).join({x: shares[x - 1] for x in places}) == SECRET
+    assert join_shares({x: shares[x - 1] for x in places}) == SECRET

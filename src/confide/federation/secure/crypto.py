@@ -13,6 +13,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -174,21 +175,22 @@ def shares_of(secret: int, coefficients: Sequence[int], places: int) -> list[byt
     return found
 
 
-class Joiner:
-    """Joins shares of the same places, for as many secrets as there are."""
+def join_shares(shares: Mapping[int, bytes]) -> bytes | None:
+    """The secret whose shares these are, by place; None if they do not belong together."""
+    factors = _factors(tuple(sorted(shares)))
+    value = sum(int.from_bytes(share, "big") * factors[x] for x, share in shares.items()) % PRIME
+    return value.to_bytes(SECRET, "big") if value < 2 ** (8 * SECRET) else None
 
-    def __init__(self, places: Sequence[int]) -> None:
-        self._factors = {}
-        for x in places:
-            above, below = 1, 1
-            for other in places:
-                if other != x:
-                    above = above * other % PRIME
-                    below = below * (other - x) % PRIME
-            self._factors[x] = above * pow(below, -1, PRIME) % PRIME
 
-    def join(self, shares: Mapping[int, bytes]) -> bytes | None:
-        """The secret whose shares these are, by place; None if they do not belong together."""
-        terms = (int.from_bytes(shares[x], "big") * factor for x, factor in self._factors.items())
-        value = sum(terms) % PRIME
-        return value.to_bytes(SECRET, "big") if value < 2 ** (8 * SECRET) else None
+@lru_cache(maxsize=64)
+def _factors(places: tuple[int, ...]) -> dict[int, int]:
+    """By place, the share's factor in the value at 0 of the polynomial through all (Lagrange)."""
+    found = {}
+    for x in places:
+        above, below = 1, 1
+        for other in places:
+            if other != x:
+                above = above * other % PRIME
+                below = below * (other - x) % PRIME
+        found[x] = above * pow(below, -1, PRIME) % PRIME
+    return found

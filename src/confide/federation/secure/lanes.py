@@ -118,7 +118,7 @@ _NARROW = 2**10
 """Among more sites, roundings alone would fill too much of a lane of 2 bytes."""
 SHARED = (1, 2, 4)
 """The widths of lanes that hold changes times a site's share."""
-ODD = "odd"
+EMPTY = "empty"
 """The part that counts the sites which had nothing to add that could be summed."""
 Lanes = NDArray[np.uint8]
 """The bytes of all lanes, end to end."""
@@ -211,7 +211,7 @@ class LaneLayout:
 
         Raises GuardError if a number or a form does not fit.
         """
-        lanes = no_lanes(self, odd=False)
+        lanes = no_lanes(self, empty=False)
         views = self.views(lanes)
         learnt = step.learnt
         for field, form, value in values_of(reply):
@@ -229,7 +229,7 @@ class LaneLayout:
             for field, form, value in values_of(reply)
             for name in (by_name(value) if form.holds_arrays else ("",))
         }
-        if held != {(part.field, part.name) for part in self.parts} - {(ODD, "")}:
+        if held != {(part.field, part.name) for part in self.parts} - {(EMPTY, "")}:
             raise GuardError("the reply's arrays are not those of its layout")
         return lanes
 
@@ -244,7 +244,7 @@ class LaneLayout:
         forms, learnt = forms_of(step.reply), step.learnt
         total: Total = {field: {} for field, form in forms.items() if form.kind == "arrays"}
         for part in self.parts:
-            if part.field == ODD or (learnt is not None and part.field == learnt.field):
+            if part.field == EMPTY or (learnt is not None and part.field == learnt.field):
                 continue
             view, form = views[part.field, part.name], forms[part.field]
             if not form.holds_arrays:
@@ -261,7 +261,7 @@ class LaneLayout:
             made = self._learnt(step, learnt, ask, views, total)
             single = forms[learnt.field].kind == "array"
             total[learnt.field] = made[""]() if single else LazyArrays(made)
-        return total, int(views[ODD, ""][0])
+        return total, int(views[EMPTY, ""][0])
 
     def _learnt(
         self,
@@ -300,7 +300,7 @@ def layout_of(
     like = {replied: getattr(ask, asked) for asked, replied in step.like}
     shapes = step.shapes(ask)
     learnt = step.learnt
-    parts = [LanePart(ODD, "", (), 8, 1.0)]
+    parts = [LanePart(EMPTY, "", (), 8, 1.0)]
     for field, form in forms_of(step.reply).items():
         if not form.holds_arrays:
             parts.append(LanePart(field, "", (), 8, 1.0 if form.hint is int else NUMBERS))
@@ -342,10 +342,10 @@ def _lane(
     return (8, NUMBERS, False) if width == 8 else (4, 2.0**30 / most, False)
 
 
-def no_lanes(layout: LaneLayout, *, odd: bool) -> Lanes:
-    """Lanes that add nothing; `odd` says that the site had nothing that could be summed."""
+def no_lanes(layout: LaneLayout, *, empty: bool) -> Lanes:
+    """Lanes that add nothing; `empty` says that the site had nothing that could be summed."""
     lanes = np.zeros(layout.length, np.uint8)
-    layout.views(lanes)[ODD, ""][:] = int(odd)
+    layout.views(lanes)[EMPTY, ""][:] = int(empty)
     return lanes
 
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from confide.errors import GuardError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import carries
-from confide.federation.seals import digest, is_signed_by, number, statement
+from confide.federation.seals import digest, int_bytes, is_signed_by, statement
 from confide.federation.secure.crypto import SHARE, TAG, is_low_order
 
 INSIDE = 2 * SHARE
@@ -210,7 +210,7 @@ def sum_context(
     `asked` is the digest of the ask, `common` that of all that a site was given before and that is
     the same at all sites: who holds something else shares no masks with the others.
     """
-    turn = number(round), step.encode(), number(attempt)
+    turn = int_bytes(round), step.encode(), int_bytes(attempt)
     return digest(b"sum", roster, *turn, asked, layout, common)
 
 
@@ -385,7 +385,7 @@ def roster_of(ask: Meet, *, run: str, binding: bytes | None) -> Roster:
         parts += [name.encode(), identity, box_key, sign_key]
     if len(set(ask.identities)) != len(ask.identities):
         raise Refusal("bad-greeting", "one key twice")
-    named = digest(b"run", run.encode(), number(least), number(ask.colluding), *parts)
+    named = digest(b"run", run.encode(), int_bytes(least), int_bytes(ask.colluding), *parts)
     return Roster(run, ask.colluding, tuple(peers), named)
 
 

@@ -134,7 +134,7 @@ class SumAttempt:
         self.common = ""  # the digest of what the sites of the offers have in common
         self.offers: dict[str, Offered] = {}
         self.masked: list[str] = []
-        self.lanes = lanes.no_lanes(layout, odd=False)
+        self.lanes = lanes.no_lanes(layout, empty=False)
         self._opening = replace(opening, attempt=secrets.randbits(62))
         self._ask = ask
         self._note = note
@@ -280,16 +280,12 @@ class SumAttempt:
 
     def _take_off_masks(self, shares: Mapping[str, Mapping[int, bytes]]) -> None:
         """Take all masks off the sum. Raises FederationError if a secret cannot be put together."""
-        joiners: dict[tuple[int, ...], crypto.Joiner] = {}
         masks: list[tuple[bytes, int]] = []
         least = self.roster.least
         for owner, own in shares.items():
             if len(own) < least:
                 raise self._closed(owner, f"only {len(own)} of {least} shares came")
-            places = tuple(sorted(own)[:least])
-            if places not in joiners:
-                joiners[places] = crypto.Joiner(places)
-            secret = joiners[places].join({x: own[x] for x in places})
+            secret = crypto.join_shares({x: own[x] for x in sorted(own)[:least]})
             offer = self.offers[owner]
             if owner in self.masked:
                 seed = b"" if secret is None else secret
@@ -356,7 +352,7 @@ class SumResult:
 
     total: Total
     sites: list[str]
-    odd: int
+    empty: int
     outliers: Sequence[str] = ()
 
     @property
@@ -367,7 +363,7 @@ class SumResult:
     @property
     def answered(self) -> int:
         """The number of sites that had something to add that counts."""
-        return len(self.sites) - len(self.outliers) - self.odd
+        return len(self.sites) - len(self.outliers) - self.empty
 
 
 class Summing:
@@ -442,31 +438,31 @@ class Summing:
         """
         sites: dict[str, list[str]] = {}
         outliers: list[str] = []
-        odd = 0
+        empty = 0
         with closing(Pile(step, combining)) as pile:
             for number, members in enumerate(self.groups, 1):
                 own = [name for name in members if name in names]
                 found = (
                     self._over(step, ask, own, exchange=exchange, group=members) if own else None
                 )
-                odd += found.odd if found else 0
-                if found is None or found.odd == len(found.sites):
+                empty += found.empty if found else 0
+                if found is None or found.empty == len(found.sites):
                     continue
                 try:
                     with blaming(f"group {number}", step=step.name, round=exchange.round):
                         pile.put(f"group {number}", ask, step.reply(**found.total))
                 except SiteFault:
-                    odd -= found.odd
+                    empty -= found.empty
                     continue
                 sites[f"group {number}"] = found.sites
             if len(pile.sites) < combining.needed:
-                return SumResult({}, [], odd)
+                return SumResult({}, [], empty)
             for group, (code, why) in pile.leave_out().items():
                 outliers += sites[group]
                 told = f"{group}, the sum of {', '.join(sites[group])}, does not count: {why}"
                 for name in sites[group]:
                     exchange.blame(name, step.name, told, code=code)
-            return SumResult(pile.total(), sorted(chain(*sites.values())), odd, outliers)
+            return SumResult(pile.total(), sorted(chain(*sites.values())), empty, outliers)
 
     def _over(
         self,
@@ -520,8 +516,8 @@ class Summing:
         if found is None:
             return None
         summed, sites = found
-        total, odd = layout.total_of(own, ask, summed)
-        if odd > len(sites):
+        total, empty = layout.total_of(own, ask, summed)
+        if empty > len(sites):
             raise FederationError(
                 f"the sum of step {step.name}, round {exchange.round}, is of no use: a site sent"
                 " something other than its masked numbers, and nobody can tell which",
@@ -532,7 +528,7 @@ class Summing:
             times = max(_RANGE, 2 * math.sqrt(len(names)))
             largest = lanes.largest_of(layout, own, summed)
             self.ranges[step.name] = {n: times * most for n, most in largest.items() if most}
-        return SumResult(total, sites, odd)
+        return SumResult(total, sites, empty)
 
     def _greeted(self, exchange: Exchange) -> Roster:
         """The roster of the run; sites greet before the first sum and after a restart.
@@ -566,11 +562,11 @@ class Summing:
         except Refusal as error:
             raise FederationError(f"the sites' greetings do not fit: {error.what}") from error
         met = exchange.ask(steps.MEET, meet, self.sites)
-        odd = sorted(name for name, reply in met.items() if reply.roster != roster.id.hex())
-        for name in odd:
+        differing = sorted(name for name, reply in met.items() if reply.roster != roster.id.hex())
+        for name in differing:
             exchange.blame(name, steps.MEET.name, "it means another roster")
-        if len(met) - len(odd) < roster.least:
-            agreed = ", ".join(sorted(set(met) - set(odd))) or "none"
+        if len(met) - len(differing) < roster.least:
+            agreed = ", ".join(sorted(set(met) - set(differing))) or "none"
             failed = ", ".join(sorted(set(exchange.failed)))
             raise FederationError(
                 "too few sites agreed to the roster, so nothing can be summed under masks",

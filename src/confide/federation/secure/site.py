@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
-from confide.federation.seals import digest, is_signed_by, number
+from confide.federation.seals import digest, int_bytes, is_signed_by
 from confide.federation.secure import crypto, messages
 from confide.federation.secure.lanes import LaneLayout, Lanes
 from confide.federation.secure.messages import Masked, Offered, Opening, Roster, Shares, Signed
@@ -60,7 +60,7 @@ class SumTurn(NamedTuple):
 
     def file(self, use: str) -> str:
         """The name of the file about this turn of the run for one use."""
-        turn = self.run.encode(), number(self.round), self.step.encode()
+        turn = self.run.encode(), int_bytes(self.round), self.step.encode()
         return f"{use}-{digest(use.encode(), *turn).hex()}"
 
 
@@ -81,7 +81,7 @@ class Sets:
         said = "\n".join(names) + "\n"
         run, step = turn.run.encode(), turn.step.encode()
         marks = [turn.file("turn"), "ask-" + digest(b"ask", step, turn.ask).hex()]
-        again = "sum-" + digest(b"sum", run, number(turn.round), step, turn.ask).hex()
+        again = "sum-" + digest(b"sum", run, int_bytes(turn.round), step, turn.ask).hex()
         for mark in marks:  # a claim that is refused leaves nothing behind
             path = self._folder / mark
             if path.exists() and path.read_text() != said:
@@ -116,7 +116,7 @@ class Sets:
 
     def _shrink(self, turn: SumTurn, said: str) -> None:
         """Note a run's smallest set. Raises Refusal for a site that an earlier set lacked."""
-        mark = digest(b"run", turn.run.encode(), number(turn.group)).hex()
+        mark = digest(b"run", turn.run.encode(), int_bytes(turn.group)).hex()
         before, place = "", 0
         while True:
             path = self._folder / f"run-{mark}-{place:04d}"

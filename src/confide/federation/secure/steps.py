@@ -106,7 +106,7 @@ def offer_step(step: Step, *, sites: int) -> Step:
 # Exchanges, and summed steps that come as openings.
 #
 # Whatever depends on text is never refused in the open: a reply that cannot be summed, whatever
-# the reason, becomes zeros and a one in the lane `odd`, and the site's own log says why. Refusals
+# the reason, becomes zeros and a one in the lane `empty`, and the site's own log says why. Refusals
 # under weights that the server chose would be bits of a single site's text.
 #
 # A sum under noise has no such zeros: other sites' accounts count the noise of each site in it.
@@ -181,7 +181,7 @@ class SumHost:
                 raise
             if self._site.log is not None:
                 note_traceback(self._site.log, step.name, round)
-            numbers, settle = lanes.no_lanes(layout, odd=True), lambda: None
+            numbers, settle = lanes.no_lanes(layout, empty=True), lambda: None
         return encode(self._member.offer(sum_ask, lanes=numbers, settle=settle))
 
     def _common(self, step: Step, opening: Opening, given: bytes, *, round: int) -> bytes:

@@ -224,10 +224,10 @@ def _told_apart(
         clear |= {first[0]} if parts and len(first) == 1 else set()
 
     def unclear(parted: Parted) -> FederationError:
-        odd = sorted({name for site in parted.odd for name in replies[site].types} - clear)
+        odd = sorted({name for site in parted.differing for name in replies[site].types} - clear)
         return FederationError(
             "the names of some entity types have no word, or the same pieces as another, so the"
-            f" model cannot tell them apart: {', '.join(parted.odd)} annotates such types",
+            f" model cannot tell them apart: {', '.join(parted.differing)} annotates such types",
             got=", ".join(printable(repr(name), 40) for name in odd[:3]),
             fix="map them to other names in the sites' `tags`",
         )
