@@ -23,7 +23,7 @@ from confide.federation.keys import new_key
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.nvidia.lead import coordinate_run
-from confide.flare.sitekit import agree, setup
+from confide.flare.sitekit import agree_to, setup_site
 from confide.text.document import Document
 from confide.text.formats import write
 
@@ -60,9 +60,9 @@ def founded(
             f'name = "{site}"\nformat = "conll"\nkey = "{key}"\nmemory = "memory"\n'
             f'train = "train.conll"\ndev = "dev.conll"\ntest = "test.conll"\n{more}'
         )
-        setup(made.kit(site), own)
+        setup_site(made.kit(site), own)
         for method in agreed:
-            agree(made.kit(site), method, bounds=bounds)
+            agree_to(made.kit(site), method, bounds=bounds)
     return [made.kit("server"), *map(made.kit, sites), made.kit("lead")]
 
 

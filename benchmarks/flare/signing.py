@@ -25,7 +25,7 @@ from confide.federation.events import Event
 from confide.federation.keys import new_key
 from confide.federation.seals import ReplySeal, fresh_nonce, inner_digest, message_digest
 from confide.flare.peers import make_identity
-from confide.flare.server import Conductor, Evidence
+from confide.flare.server import Conductor, ServerEvidence
 from confide.settings import Settings, parse
 
 ROOT = Path(__file__).parents[2]
@@ -101,7 +101,7 @@ def _run(
     evidence = None
     if sealed:
         order = ordered(as_toml(settings), engine.sites, place_in(folder / "lead", "lead", "lead"))
-        evidence = Evidence(place_in(folder / "kit", "server", "server"), order)
+        evidence = ServerEvidence(place_in(folder / "kit", "server", "server"), order)
 
     def watch(event: Event) -> None:
         if event.kind == "round":

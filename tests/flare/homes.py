@@ -13,7 +13,7 @@ from confide import __version__
 from confide.federation.federation import Delivery
 from confide.flare.agreements import CONSENT_FILE, write_agreements
 from confide.flare.joining import Order, wire_digest, wire_of
-from confide.flare.peers import Card, Pins, Place, make_identity, read_identity
+from confide.flare.peers import Card, Pins, Signer, make_identity, read_identity
 from confide.flare.site import SignedHome, SiteHome
 from confide.settings import Settings, dump, dump_site, parse
 from confide.settings.sitefile import parse_consent, parse_site
@@ -96,16 +96,16 @@ def as_toml(settings: Settings) -> str:
     return dump(of_a_consortium(settings))
 
 
-def place_in(folder: Path, name: str, kind: str = "site") -> Place:
+def place_in(folder: Path, name: str, kind: str = "site") -> Signer:
     """A place without a kit: its card says of itself whose it is."""
     path = folder / "identity" / "identity.key"
     identity = read_identity(path) if path.exists() else make_identity(path)
     card = Card(kind, name, identity.public.hex(), f"certificate of {name}", "")
     pins = Pins(folder / "identity" / "peers.json")
-    return Place(name, identity, card, pins, lambda one: one.certificate.endswith(f" {one.name}"))
+    return Signer(name, identity, card, pins, lambda one: one.certificate.endswith(f" {one.name}"))
 
 
-def ordered(settings: str, sites: Sequence[str], lead: Place, *, run: str = "trial") -> Order:
+def ordered(settings: str, sites: Sequence[str], lead: Signer, *, run: str = "trial") -> Order:
     """The order of a run, signed by this lead."""
     chosen = parse(tomllib.loads(settings))
     return Order.signed_by(lead, run, chosen, sites=sites, version=__version__)

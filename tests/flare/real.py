@@ -21,7 +21,7 @@ from confide.flare.kit import Consortium, Kit
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.nvidia.lead import Coordinated, LeadRecord, coordinate_run
-from confide.flare.sitekit import agree, setup
+from confide.flare.sitekit import agree_to, setup_site
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
 from confide.settings import Settings
@@ -59,10 +59,10 @@ class Real:
         self.homes = self.folder / homes
         self.files = write_site_files(self.homes, settings, consent={})
         for name, path in self.files.items():
-            setup(self.kit(name), path)
+            setup_site(self.kit(name), path)
             for method, kind in METHODS.items():
                 if kind.task == settings.task:
-                    agree(self.kit(name), method, bounds=("runs=1000",))
+                    agree_to(self.kit(name), method, bounds=("runs=1000",))
 
     def kit(self, name: str) -> Kit:
         return self.consortium.kit(name)

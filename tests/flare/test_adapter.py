@@ -38,13 +38,13 @@ from confide.flare.nvidia.engine import (
     FlareEngine,
     Outbox,
     Ticket,
-    ask_of,
     free,
-    opened,
-    replied,
-    reply_of,
+    read_ask,
+    read_reply,
+    write_ask,
+    write_reply,
 )
-from confide.flare.server import Conductor, Evidence
+from confide.flare.server import Conductor, ServerEvidence
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.entries import CARRIED, pairs
@@ -87,7 +87,6 @@ def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the tests keeps its own hooks, and its objects as they are."""
     monkeypatch.setattr(service, "seal_run", lambda: None)
     monkeypatch.setattr("confide.flare.nvidia.engine.free", lambda: None)
-    monkeypatch.setattr("confide.flare.nvidia.components.free", lambda: None)
 
 
 @pytest.fixture(autouse=True)
@@ -95,7 +94,7 @@ def without_kits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A place has its identity beside its own file, and no kit around it."""
     monkeypatch.setattr("confide.flare.nvidia.components.open_kit", lambda folder, kind: folder)
     monkeypatch.setattr(
-        "confide.flare.nvidia.components.place_of", lambda at: place_in(at, at.name)
+        "confide.flare.nvidia.components.open_signer", lambda at: place_in(at, at.name)
     )
 
 
@@ -202,7 +201,7 @@ def through_the_components(tmp_path: Path, method: str) -> Lines:
         engine=engine,
         folder=tmp_path / "server",
         public=public_of(settings),
-        evidence=Evidence(place_in(tmp_path / "kit", "server", "server"), order),
+        evidence=ServerEvidence(place_in(tmp_path / "kit", "server", "server"), order),
     )
     conductor.conduct(unwatched)
     for name in files:
@@ -229,8 +228,8 @@ def heard(engine: FlareEngine, timeout: float | None = None) -> dict[str, str]:
 
 
 def echo(name: str, asked: Shareable) -> Shareable:
-    round, data, _ = opened(asked) or (0, b"", b"")
-    return reply_of(data + str(round).encode(), 0.5)
+    round, data, _ = read_ask(asked) or (0, b"", b"")
+    return write_reply(data + str(round).encode(), 0.5)
 
 
 def silent(name: str, asked: Shareable) -> None:
@@ -258,23 +257,23 @@ def test_a_run_that_flare_ends_is_an_engine_error() -> None:
 
 
 def test_an_envelope_of_another_form_is_no_ask_and_no_reply() -> None:
-    assert opened(Shareable()) is None
-    assert opened(ask_of(2, b"x", seal=b"seal")) == (2, b"x", b"seal")
-    unsealed = ask_of(2, b"x")
+    assert read_ask(Shareable()) is None
+    assert read_ask(write_ask(2, b"x", seal=b"seal")) == (2, b"x", b"seal")
+    unsealed = write_ask(2, b"x")
     unsealed["seal"] = "seal"
-    assert opened(unsealed) is None
-    odd = ask_of(2, b"x")
+    assert read_ask(unsealed) is None
+    odd = write_ask(2, b"x")
     odd["round"] = "2"
-    assert opened(odd) is None
-    assert replied(None) is None
+    assert read_ask(odd) is None
+    assert read_reply(None) is None
     for seconds in (float("nan"), "soon", None):
-        forged = reply_of(b"x", 1.0)
+        forged = write_reply(b"x", 1.0)
         forged["seconds"] = seconds
-        assert replied(forged) is None
-    assert replied(reply_of(b"x", -1.0, seal=b"seal")) == (b"x", 0.0, b"seal")
-    forged = reply_of(b"x", 1.0)
+        assert read_reply(forged) is None
+    assert read_reply(write_reply(b"x", -1.0, seal=b"seal")) == (b"x", 0.0, b"seal")
+    forged = write_reply(b"x", 1.0)
     forged["seal"] = None
-    assert replied(forged) is None
+    assert read_reply(forged) is None
 
 
 def test_an_executor_refuses_what_is_not_ours_and_says_no_word_of_an_error(tmp_path: Path) -> None:
@@ -282,7 +281,7 @@ def test_an_executor_refuses_what_is_not_ours_and_says_no_word_of_an_error(tmp_p
     bad = executor.execute("join", Shareable(), FLContext(), Signal())
     assert bad.get_return_code() == ReturnCode.BAD_TASK_DATA
     (tmp_path / "site.toml").write_text('name = "secret-ward"\nnonsense = 1\n')
-    reply = replied(executor.execute("join", ask_of(0, b"nonsense"), FLContext(), Signal()))
+    reply = read_reply(executor.execute("join", write_ask(0, b"nonsense"), FLContext(), Signal()))
     assert reply is not None
     assert decode(Failure, reply[0]).code == "bad-signature"
     assert b"secret-ward" not in reply[0]
@@ -291,10 +290,10 @@ def test_an_executor_refuses_what_is_not_ours_and_says_no_word_of_an_error(tmp_p
 def test_an_executor_that_cannot_fetch_its_ask_says_so_and_nothing_else(tmp_path: Path) -> None:
     """Nobody answers here for the server, which is an error of any kind."""
     executor = executor_in(tmp_path)
-    asked = ask_of(1, Ticket("0" * 32, 5000))
+    asked = write_ask(1, Ticket("0" * 32, 5000))
     said = executor.execute("train", asked, FLContext(), Signal())
     assert said.get_return_code() == ReturnCode.TASK_ABORTED
-    assert replied(said) is None
+    assert read_reply(said) is None
 
 
 class Ring:

@@ -19,8 +19,14 @@ from confide.federation.keys import new_key
 from confide.flare.agreements import CONSENT_FILE, COUNT_FILE, SITE_FILE
 from confide.flare.kit import Kit
 from confide.flare.nvidia.consortium import create_consortium
-from confide.flare.sitekit import agree, asked_by, consent, setup, withdraw
-from confide.flare.standing import guards, standings
+from confide.flare.sitekit import (
+    agree_to,
+    propose_consent,
+    settings_asked,
+    setup_site,
+    withdraw_from,
+)
+from confide.flare.status import agreement_status, guard_values
 from confide.runs.folder import AtHome, Candidate, RunFolder
 from confide.settings import load_site
 from confide.settings.sitefile import load_consent
@@ -40,7 +46,7 @@ def kit(tmp_path: Path) -> Kit:
     file = tmp_path / "own" / "site.toml"
     file.parent.mkdir()
     file.write_text("\n".join(lines))
-    setup(made.kit("site-1"), file)
+    setup_site(made.kit("site-1"), file)
     return made.kit("site-1")
 
 
@@ -105,10 +111,10 @@ def test_a_method_alone_gets_the_usual_bounds_and_is_withdrawn(kit: Kit) -> None
 
 
 def test_a_guard_that_the_site_says_is_said_to_be_its_own(kit: Kit, tmp_path: Path) -> None:
-    assert {guard.source for guard in guards(kit)} == {"default"}
+    assert {guard.source for guard in guard_values(kit)} == {"default"}
     file = tmp_path / "own" / "site.toml"
     file.write_text(file.read_text() + "\n[guards]\nmin_sites = 1\nmax_norm = inf\n")
-    setup(kit, file)
+    setup_site(kit, file)
     said = say("status", kit.path)
     assert "min_sites 1 own file" in said and "max_norm any own file" in said
     assert "min_batch 8 default" in said
@@ -117,13 +123,13 @@ def test_a_guard_that_the_site_says_is_said_to_be_its_own(kit: Kit, tmp_path: Pa
 
 
 def test_status_warns_of_an_end_that_is_near_and_of_runs_that_are_used_up(kit: Kit) -> None:
-    agree(kit, "fedavg-tagger", bounds=("runs=1", "lead=ada"))
-    [held] = standings(kit)
+    agree_to(kit, "fedavg-tagger", bounds=("runs=1", "lead=ada"))
+    [held] = agreement_status(kit)
     assert (held.used, held.runs, held.lead, held.warning) == (0, 1, ("ada",), "")
     near = held.until.replace(day=held.until.day)
     for days, warning in ((15, ""), (14, "ends soon"), (0, "ends soon"), (-1, "has ended")):
         day = near.fromordinal(near.toordinal() - days)
-        [now] = standings(kit, today=day)
+        [now] = agreement_status(kit, today=day)
         assert now.days_left == days
         assert now.warning.startswith(warning) and bool(now.warning) == bool(warning)
     said = say("status", kit.path)
@@ -155,40 +161,40 @@ def test_status_says_which_model_the_site_keeps_after_a_run(
 def test_what_an_older_confide_wrote_is_moved_with_the_usual_bounds(kit: Kit, study: Path) -> None:
     file = kit.path / "local" / SITE_FILE
     file.write_text(file.read_text() + f'\n[consent.fedavg-tagger]\nwire = "{"0" * 16}"\n')
-    [held] = standings(kit)
+    [held] = agreement_status(kit)
     assert "the usual ones apply" in held.warning
     assert "agreed: to another table" in say("consent", kit.path, "fedavg")
     os.utime(file, (1.79e9, 1.79e9))
-    until = standings(kit)[0].until
-    setup(kit, file)
+    until = agreement_status(kit)[0].until
+    setup_site(kit, file)
     assert not load_site(file).consent
-    [moved] = standings(kit)
+    [moved] = agreement_status(kit)
     assert (moved.until, moved.runs, moved.warning) == (until, 10, "")
 
 
 def test_what_was_agreed_to_stays_when_the_sites_own_file_changes(
     kit: Kit, tmp_path: Path, study: Path
 ) -> None:
-    agree(kit, "fedavg-tagger", asked=asked_by(study))
+    agree_to(kit, "fedavg-tagger", asked=settings_asked(study))
     before = (kit.path / "local" / CONSENT_FILE).read_text()
-    setup(kit, tmp_path / "own" / "site.toml")
+    setup_site(kit, tmp_path / "own" / "site.toml")
     assert (kit.path / "local" / CONSENT_FILE).read_text() == before
     count = (kit.path / "local" / COUNT_FILE).read_text()
-    withdraw(kit, "fedavg-tagger")
-    agree(kit, "fedavg-tagger", bounds=("runs=3",))
+    withdraw_from(kit, "fedavg-tagger")
+    agree_to(kit, "fedavg-tagger", bounds=("runs=3",))
     assert (kit.path / "local" / COUNT_FILE).read_text().startswith(count)
 
 
 def test_settings_that_run_another_method_or_are_not_the_leads_are_refused(
     kit: Kit, study: Path
 ) -> None:
-    assert asked_by(study, "fedner").trained_by == "fedner-tagger"
-    assert asked_by(study, "alone").trained_by == "fedavg-tagger"
+    assert settings_asked(study, "fedner").trained_by == "fedner-tagger"
+    assert settings_asked(study, "alone").trained_by == "fedavg-tagger"
     with pytest.raises(SettingsError, match=r"do not run this method.*fedner.*fedavg"):
-        consent(kit, "fedner-tagger", asked=asked_by(study))
+        propose_consent(kit, "fedner-tagger", asked=settings_asked(study))
     study.write_text(STUDY + '[data]\nformat = "conll"\n')
     with pytest.raises(SettingsError, match=r"study.toml: data.format: only a site"):
-        asked_by(study)
+        settings_asked(study)
 
 
 @each(
@@ -218,7 +224,7 @@ def test_a_kit_without_text_shows_its_status_and_says_what_to_do(tmp_path: Path)
     assert "running" in said and "confide site setup" in said
     assert json.loads(say("status", made.kit("site-1").path, "--json"))["guards"] is None
     with pytest.raises(KitError):
-        guards(made.kit("site-1"))
+        guard_values(made.kit("site-1"))
 
 
 def test_status_needs_no_torch(kit: Kit) -> None:
@@ -227,9 +233,10 @@ def test_status_needs_no_torch(kit: Kit) -> None:
 
     code = (
         "import sys; from pathlib import Path\n"
-        "from confide.flare.kit import open_kit; from confide.flare import standing\n"
-        "kit = open_kit(Path(sys.argv[1])); standing.standings(kit); standing.guards(kit)\n"
-        "standing.spent(kit)\n"
+        "from confide.flare.kit import open_kit; from confide.flare import status\n"
+        "kit = open_kit(Path(sys.argv[1]))\n"
+        "status.agreement_status(kit); status.guard_values(kit)\n"
+        "status.budget_status(kit)\n"
         "print('torch' in sys.modules)"
     )
     given = [sys.executable, "-c", code, str(kit.path)]

@@ -13,10 +13,10 @@ from cases import each
 from confide.errors import SettingsError
 from confide.federation.federation import round_half_up
 from confide.flare.agreements import (
-    Asked,
+    RunTerms,
+    agreement_lines,
     beyond,
     fewest,
-    lines,
     outside,
     proposed,
     usual,
@@ -263,17 +263,17 @@ def test_a_name_that_is_said_twice_is_one_site() -> None:
     ]
 
 
-def test_other_ways_of_combining_are_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ways_of_combining_are_outside() -> None:
     agreement = Agreement.model_validate(AGREED)
-    monkeypatch.setattr("confide.flare.agreements.combine_of", lambda settings: "median")
-    assert outside(agreement, parse(RUN), **AS) == ["federation.combine"]
+    median = RUN | {"federation": {"combine": "median"}}
+    assert outside(agreement, parse(median), **AS) == ["federation.combine"]
 
 
 def test_a_resumed_run_is_the_same_and_one_with_other_settings_another() -> None:
-    key = Asked(parse(RUN), ("a",), "ada", "study-1").key
-    assert Asked(parse(RUN), ("a", "b"), "ada", "study-1").key == key
-    assert Asked(parse(RUN), ("a",), "ada", "study-2").key != key
-    assert Asked(parse(RUN | {"seed": 2}), ("a",), "ada", "study-1").key != key
+    key = RunTerms(parse(RUN), ("a",), "ada", "study-1").key
+    assert RunTerms(parse(RUN), ("a", "b"), "ada", "study-1").key == key
+    assert RunTerms(parse(RUN), ("a",), "ada", "study-2").key != key
+    assert RunTerms(parse(RUN | {"seed": 2}), ("a",), "ada", "study-1").key != key
 
 
 # --- what is proposed -----------------------------------------------------------------------
@@ -357,10 +357,10 @@ def test_bounds_that_cannot_be_are_refused(bound: str, said: str) -> None:
 def test_the_difference_names_the_lines_that_go_further() -> None:
     agreed = Agreement.model_validate(AGREED)
     asked = with_bounds(agreed, ["rounds=20", "batch_size=16", "runs=1", "lead=ada,bob"])
-    found = {line.name: line for line in lines(agreed, asked)}
+    found = {line.name: line for line in agreement_lines(agreed, asked)}
     assert [name for name, line in found.items() if line.outside] == ["rounds", "lead"]
     assert (found["rounds"].agreed, found["rounds"].asked) == (12, 20)
-    assert not any(line.outside for line in lines(None, asked))
+    assert not any(line.outside for line in agreement_lines(None, asked))
 
 
 # --- the file -------------------------------------------------------------------------------

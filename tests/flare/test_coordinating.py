@@ -14,7 +14,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.errors import ConfideError, EngineError, RunError
 from confide.federation.events import Event
 from confide.flare.agreements import CONSENT_FILE
-from confide.flare.joining import Bulletin, bring_home, carried
+from confide.flare.joining import EventBuffer, bring_home, carried
 from confide.flare.nvidia.lead import ATTEMPTS, LOST, RECORD, STOPPED, follow_run, stop_submissions
 from confide.flare.server import Conductor
 from confide.jobs.logs import Logs
@@ -32,7 +32,7 @@ class Server:
     def __init__(self, folder: Path, engines: Iterator[HomesEngine]) -> None:
         self.folder = folder
         self.engines = engines
-        self.jobs: dict[str, tuple[Bulletin, str]] = {}
+        self.jobs: dict[str, tuple[EventBuffer, str]] = {}
         self.runs: dict[str, str] = {}
         self.stopped: list[str] = []
         self.sites = ["site-1", "site-2", "site-3"]
@@ -43,7 +43,7 @@ class Server:
     def submit(self, folder: Path) -> str:
         config = json.loads((folder / "app/config/config_fed_server.json").read_text())
         job = config["workflows"][0]["args"]
-        bulletin, status = Bulletin(), "FINISHED:COMPLETED"
+        bulletin, status = EventBuffer(), "FINISHED:COMPLETED"
         run = self.folder / job["run"]
         conductor = Conductor(
             job["run"],

@@ -28,7 +28,7 @@ from confide.flare.kit import Kit, expires
 from confide.flare.nvidia import cleanup, consortium, lead, processes
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.nvidia.processes import REVOKED, revoked
-from confide.flare.peers import Pins, archive, place_of, renew
+from confide.flare.peers import Pins, archive, open_signer, renew_identity
 from confide.flare.site import SiteHome
 from confide.runs.folder import RunFolder
 from contract.corpus import tiny
@@ -44,7 +44,7 @@ def _veil(path: Path) -> None:
 
 
 def _vouched(kit: Kit) -> bool:
-    place = place_of(kit)
+    place = open_signer(kit)
     return place.vouched(place.card)
 
 
@@ -55,10 +55,10 @@ DOORS: dict[str, tuple[str, Callable[[Path, Kit], Any], Any]] = {
         lambda path, kit: lead.LeadRecord.read(RunFolder(path.parent)),
         RunError,
     ),
-    "card": ("kit/identity/card.json", lambda path, kit: place_of(kit), KitError),
+    "card": ("kit/identity/card.json", lambda path, kit: open_signer(kit), KitError),
     "certificate": ("kit/startup/client.crt", lambda path, kit: expires(kit), KitError),
-    "place": ("kit/startup/client.crt", lambda path, kit: place_of(kit), KitError),
-    "key": ("kit/startup/client.key", lambda path, kit: renew(kit), KitError),
+    "place": ("kit/startup/client.crt", lambda path, kit: open_signer(kit), KitError),
+    "key": ("kit/startup/client.key", lambda path, kit: renew_identity(kit), KitError),
     "root": ("kit/startup/rootCA.pem", lambda path, kit: _vouched(kit), False),
     "revoked": (f"kit/{REVOKED}", lambda path, kit: revoked(kit), KitError),
     "runs": ("kit/store/runs/one/meta", lambda path, kit: cleanup._submissions(kit), {}),
@@ -79,7 +79,7 @@ def founded(tmp_path_factory: pytest.TempPathFactory) -> Kit:
     made = create_consortium(
         "trial", sites=["north"], host="localhost", out=tmp_path_factory.mktemp("c") / "t"
     )
-    place_of(made.kit("north"), make=True)
+    open_signer(made.kit("north"), make=True)
     return made.kit("north")
 
 

@@ -32,9 +32,9 @@ from confide.flare.joining import (
     JOIN,
     Join,
     check_suited,
-    heard_event,
-    heard_outcome,
-    heard_told,
+    read_event,
+    read_events,
+    read_outcome,
     wire_digest,
     wire_of,
 )
@@ -226,24 +226,24 @@ def _name_in_what_the_server_lists(place: Place, name: Any) -> None:
 
 def _event(place: Place, name: Any) -> None:
     for field in ("site", "step", "message", "score"):
-        event = heard_event({"kind": "failed", field: name})
+        event = read_event({"kind": "failed", field: name})
         assert event is not None
         said = getattr(event, field)
         assert said is None or (said.isprintable() and len(said) <= 503)
-    scores = heard_event({"kind": "scores", "dev": {str(name): 0.5, "a": name}})
+    scores = read_event({"kind": "scores", "dev": {str(name): 0.5, "a": name}})
     assert scores is not None and scores.dev is not None
     assert all(kind.isprintable() and len(kind) <= 100 for kind in scores.dev)
     assert scores.dev.get("a") in (None, 0.5) or type(name) in (int, float)
-    flat = heard_event({"kind": "scores", "dev": name})
+    flat = read_event({"kind": "scores", "dev": name})
     assert flat is not None and (flat.dev is None or isinstance(flat.dev, dict))
-    assert heard_event({"kind": name}) is None
-    assert heard_event({"kind": "round", "round": name, "rounds": 2, "seconds": 1.0}) is None
-    assert heard_event(name) is None
-    assert heard_told({"events": [], "last": name}, 0) is None
-    assert heard_told(name, 0) is None
-    outcome = heard_outcome(json.dumps({"state": "failed", "why": str(name)}).encode())
+    assert read_event({"kind": name}) is None
+    assert read_event({"kind": "round", "round": name, "rounds": 2, "seconds": 1.0}) is None
+    assert read_event(name) is None
+    assert read_events({"events": [], "last": name}, 0) is None
+    assert read_events(name, 0) is None
+    outcome = read_outcome(json.dumps({"state": "failed", "why": str(name)}).encode())
     assert outcome["why"].isprintable() and len(outcome["why"]) <= 2003
-    assert heard_outcome(str(name).encode()).keys() <= {"state"}
+    assert read_outcome(str(name).encode()).keys() <= {"state"}
 
 
 def _downloaded_file(place: Place, name: Any) -> None:

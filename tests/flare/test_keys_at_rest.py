@@ -23,7 +23,7 @@ from confide.federation.keys import VARIABLE, new_key, protect_key
 from confide.flare.kit import Consortium, open_consortium
 from confide.flare.nvidia import consortium, processes
 from confide.flare.nvidia.consortium import add_site, create_consortium, renew_kit
-from confide.flare.sitekit import setup
+from confide.flare.sitekit import setup_site
 from contract.corpus import tiny
 from flare.homes import write_site_files
 
@@ -208,9 +208,9 @@ def test_a_site_with_an_encrypted_key_is_set_up_and_starts_only_with_its_passphr
     protected.unlink()
     new_key(protected, passphrase=SECRET.encode())
     with pytest.raises(LockedKeyError, match=VARIABLE):
-        setup(kit, files["north"])
+        setup_site(kit, files["north"])
     know(monkeypatch, tmp_path)
-    setup(kit, files["north"])
+    setup_site(kit, files["north"])
     monkeypatch.setattr(keys, "_OPENED", {})  # the next command is another process
     monkeypatch.delenv(VARIABLE)
     with pytest.raises(LockedKeyError) as caught:

@@ -77,7 +77,7 @@ def test_what_a_site_keeps_is_its_owners(tmp_path: Path) -> None:
 def test_kits_and_what_setup_writes_are_their_owners(tmp_path: Path) -> None:
     pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
     from confide.flare.nvidia.consortium import add_site, create_consortium, renew_kit
-    from confide.flare.sitekit import agree, setup, site_file
+    from confide.flare.sitekit import agree_to, setup_site, site_file
 
     made = create_consortium("trial", sites=["site-1"], host="localhost", out=tmp_path / "trial")
     assert made.kit("site-1").key.exists()
@@ -90,8 +90,8 @@ def test_kits_and_what_setup_writes_are_their_owners(tmp_path: Path) -> None:
     memory = tmp_path / "homes/site-1/memory"
     memory.mkdir(mode=0o755)
     kit = made.kit("site-1")
-    setup(kit, file)
-    agree(kit, "fedavg-tagger")
+    setup_site(kit, file)
+    agree_to(kit, "fedavg-tagger")
     assert "[method.fedavg-tagger]" in site_file(kit).with_name("consent.toml").read_text()
     assert open_in(made.path) == {}
     assert open_in(memory) == {}

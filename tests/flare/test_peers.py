@@ -21,12 +21,12 @@ from confide.flare.nvidia.consortium import renew_kit as renew_kit
 from confide.flare.peers import (
     Card,
     fingerprint_of,
-    known_to,
-    pin,
-    place_of,
+    grouped_fingerprint,
+    list_peers,
+    open_signer,
+    pin_peer,
     read_identity,
-    renew,
-    shown,
+    renew_identity,
 )
 
 
@@ -38,14 +38,14 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> Consortium:
     )
     for kit in made.kits():
         assert not (kit.path / "identity").exists()  # the founder makes no identity of anybody
-        place_of(kit, make=True)
+        open_signer(kit, make=True)
     return made
 
 
 def test_every_place_believes_the_cards_of_its_consortium_only(
     trial: Consortium, tmp_path: Path
 ) -> None:
-    places = {kit.name: place_of(kit) for kit in trial.kits()}
+    places = {kit.name: open_signer(kit) for kit in trial.kits()}
     kinds = {"server": "server", "lead": "lead", "north": "site", "south": "site"}
     for one in places.values():
         for other in places.values():
@@ -54,7 +54,7 @@ def test_every_place_believes_the_cards_of_its_consortium_only(
             if one is not other:
                 assert not one.meet(card, kinds[other.name], other.name).compared
     stranger = create_consortium("trial", sites=["north"], host="localhost", out=tmp_path / "other")
-    foreign = place_of(stranger.kit("north"), make=True).card
+    foreign = open_signer(stranger.kit("north"), make=True).card
     assert not places["server"].vouched(foreign)
     north, south = places["north"].card, places["south"].card
     forged = [
@@ -82,26 +82,26 @@ def test_no_card_is_believed_when_its_certificate_has_ended(tmp_path: Path) -> N
     made = create_consortium(
         "short", sites=["north"], host="localhost", out=tmp_path / "c", days=1e-9
     )
-    card = place_of(made.kit("north"), make=True).card
-    assert not place_of(made.kit("server"), make=True).vouched(card)
+    card = open_signer(made.kit("north"), make=True).card
+    assert not open_signer(made.kit("server"), make=True).vouched(card)
 
 
 def test_an_identity_survives_the_renewal_of_its_kit(trial: Consortium, tmp_path: Path) -> None:
     kit = trial.kit("south")
-    before = place_of(kit)
+    before = open_signer(kit)
     moved = tmp_path / "old"
     shutil.move(kit.path, moved)
     fresh = renew_kit(trial.path, "south")
     with pytest.raises(KeyFileError, match="move the folder `identity` to the new kit"):
-        place_of(fresh)
+        open_signer(fresh)
     shutil.move(moved / "identity", fresh.path / "identity")
-    after = place_of(fresh)
+    after = open_signer(fresh)
     assert after.identity.public == before.identity.public
     assert after.card.certificate != before.card.certificate
-    assert place_of(trial.kit("server")).vouched(after.card)
+    assert open_signer(trial.kit("server")).vouched(after.card)
     archived = [path.name for path in (fresh.path / "identity" / "archive").iterdir()]
     assert len(archived) == 1 and archived[0].startswith("card-")
-    renewed = renew(fresh)
+    renewed = renew_identity(fresh)
     assert renewed.identity.public != before.identity.public
     keys = list((fresh.path / "identity" / "archive").glob("identity-*.key"))
     assert [read_identity(one).public for one in keys] == [before.identity.public]
@@ -112,25 +112,25 @@ def test_two_people_compare_fingerprints(trial: Consortium) -> None:
     call = CliRunner().invoke
     said = call(app, ["peers", str(north.path), "--json"])
     own = json.loads(said.stdout)["fingerprint"]
-    assert own == fingerprint_of(place_of(north).identity.public)
-    done = call(app, ["peers", str(server.path), "--pin", "north", shown(own)])
+    assert own == fingerprint_of(open_signer(north).identity.public)
+    done = call(app, ["peers", str(server.path), "--pin", "north", grouped_fingerprint(own)])
     assert done.exit_code == 0, done.output
-    assert known_to(server).peers["north"].compared
-    assert known_to(server).peers["north"].fingerprint == own
-    place_of(server).meet(place_of(north).card, "site", "north", only_compared=True)
-    assert shown(own)[:39] in done.stdout and "compared" in done.stdout
+    assert list_peers(server).peers["north"].compared
+    assert list_peers(server).peers["north"].fingerprint == own
+    open_signer(server).meet(open_signer(north).card, "site", "north", only_compared=True)
+    assert grouped_fingerprint(own)[:39] in done.stdout and "compared" in done.stdout
     call(app, ["peers", str(server.path), "--forget", "north"])
-    assert "north" not in known_to(server).peers
-    place_of(server).meet(place_of(north).card, "site", "north")
-    assert not known_to(server).peers["north"].compared
+    assert "north" not in list_peers(server).peers
+    open_signer(server).meet(open_signer(north).card, "site", "north")
+    assert not list_peers(server).peers["north"].compared
     call(app, ["peers", str(server.path), "--compared", "north"])
-    assert known_to(server).peers["north"].compared
+    assert list_peers(server).peers["north"].compared
     for words in (["--forget", "west"], ["--compared", "west"], ["--pin", "west", "12"]):
         failed = call(app, ["peers", str(server.path), *words])
         assert failed.exit_code == 2
     for name in ("server", "../x", "a" * 100):
         with pytest.raises(KitError):
-            pin(server, name, own)
+            pin_peer(server, name, own)
     status = call(app, ["server", "status", str(server.path)])
     assert "peers" in status.stdout
 

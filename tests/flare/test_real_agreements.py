@@ -11,8 +11,8 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.errors import EngineError
 from confide.federation.failures import CODES
 from confide.flare.agreements import COUNT_FILE
-from confide.flare.sitekit import agree, asked_by, setup, withdraw
-from confide.flare.standing import guards, site_file, standings
+from confide.flare.sitekit import agree_to, settings_asked, setup_site, withdraw_from
+from confide.flare.status import agreement_status, guard_values, site_file
 from contract.corpus import tiny, write_sites
 from flare.homes import as_toml
 from flare.real import Real
@@ -38,9 +38,9 @@ def real(tmp_path_factory) -> Iterator[Real]:
     file.write_text(as_toml(settings))
     for name, path in consortium.files.items():
         kit = consortium.kit(name)
-        setup(kit, path)
-        withdraw(kit, "fedavg-tagger")
-        agree(kit, "fedavg-tagger", asked=asked_by(file), bounds=NAMED)
+        setup_site(kit, path)
+        withdraw_from(kit, "fedavg-tagger")
+        agree_to(kit, "fedavg-tagger", asked=settings_asked(file), bounds=NAMED)
     try:
         consortium.start()
         yield consortium
@@ -50,11 +50,13 @@ def real(tmp_path_factory) -> Iterator[Real]:
 
 def test_a_run_within_is_run_and_counted_and_what_is_outside_is_refused(real: Real) -> None:
     kit = real.kit("site-2")
-    assert {guard.source for guard in guards(kit)} == {"default"}
-    assert {guard.name: guard.value for guard in guards(kit)}["min_sites"] == 3
+    assert {guard.source for guard in guard_values(kit)} == {"default"}
+    assert {guard.name: guard.value for guard in guard_values(kit)}["min_sites"] == 3
     assert real.run("within").result.left_out == {}
     assert [
-        (one.used, one.runs, one.lead) for one in standings(kit) if one.method == "fedavg-tagger"
+        (one.used, one.runs, one.lead)
+        for one in agreement_status(kit)
+        if one.method == "fedavg-tagger"
     ] == [(1, 2, ("lead",))]
     with pytest.raises(EngineError, match=r"site-2, step join.*\(rounds\)"):
         real.run("longer", "rounds=3")
@@ -64,17 +66,17 @@ def test_a_run_within_is_run_and_counted_and_what_is_outside_is_refused(real: Re
         real.run("single", sites=["site-1"])
     with pytest.raises(EngineError, match=r"step join.*min_sites"):
         real.run("alone", "method=alone")
-    assert [one.used for one in standings(kit) if one.method == "fedavg-tagger"] == [1]
+    assert [one.used for one in agreement_status(kit) if one.method == "fedavg-tagger"] == [1]
 
 
 def test_the_lead_is_who_the_server_says_it_is(real: Real) -> None:
     kit = real.kit("site-2")
-    agree(kit, "fedavg-tagger", bounds=("lead=somebody-else",))
+    agree_to(kit, "fedavg-tagger", bounds=("lead=somebody-else",))
     try:
         with pytest.raises(EngineError) as raised:
             real.run("led")
     finally:
-        agree(kit, "fedavg-tagger", bounds=("lead=lead",))
+        agree_to(kit, "fedavg-tagger", bounds=("lead=lead",))
     assert "site site-2, step join" in str(raised.value)
     assert f"{CODES['outside-consent']} (lead)" in str(raised.value)
     assert "somebody-else" not in str(raised.value)

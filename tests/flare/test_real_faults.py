@@ -27,7 +27,7 @@ from confide.federation.events import Event
 from confide.federation.keys import new_key
 from confide.flare.kit import Kit
 from confide.flare.nvidia import processes
-from confide.flare.sitekit import setup
+from confide.flare.sitekit import setup_site
 from confide.runs.run import run
 from contract.corpus import tiny, write_conll
 from flare.ports import free_port
@@ -214,24 +214,24 @@ def test_another_key_at_one_site_is_named(real: Real) -> None:
     before = file.read_text()
     other = new_key(real.folder / "other.key")
     file.write_text(re.sub(r"(?m)^key = .*$", f'key = "{other}"', before))
-    setup(real.kit("site-2"), file)
+    setup_site(real.kit("site-2"), file)
     try:
         with pytest.raises(EngineError, match=r"(?s)site.*key.*site"):
             real.run("key")
     finally:
         file.write_text(before)
-        setup(real.kit("site-2"), file)
+        setup_site(real.kit("site-2"), file)
 
 
 def test_a_method_that_was_not_agreed_to_does_not_run(real: Real) -> None:
-    from confide.flare.sitekit import agree, withdraw
+    from confide.flare.sitekit import agree_to, withdraw_from
 
-    withdraw(real.kit("site-1"), "fedavg-tagger")
+    withdraw_from(real.kit("site-1"), "fedavg-tagger")
     try:
         with pytest.raises(EngineError, match=r"site-1, step join.*did not agree.*site consent"):
             real.run("unasked")
     finally:
-        agree(real.kit("site-1"), "fedavg-tagger")
+        agree_to(real.kit("site-1"), "fedavg-tagger")
 
 
 def test_errors_of_a_site_stay_there_and_no_text_is_anywhere_else(real: Real, whole: Path) -> None:

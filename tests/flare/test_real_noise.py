@@ -14,7 +14,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.errors import ConfideError
 from confide.federation.ledger import read_ledger
-from confide.flare.standing import spent
+from confide.flare.status import budget_status
 from confide.privacy.accountant import ACCOUNT, PRIVACY
 from contract.corpus import tiny
 from flare.real import Real, running
@@ -54,10 +54,10 @@ def test_each_site_charges_its_own_account_over_all_runs_and_forgets_their_keys(
         assert len(charges(real, name)) == 3
         assert not list((real.memory(name) / PRIVACY).glob("*.key"))
     account = real.memory("site-1") / PRIVACY / ACCOUNT
-    kept, before = account.read_bytes(), spent(real.kit("site-1"))
+    kept, before = account.read_bytes(), budget_status(real.kit("site-1"))
     assert before.charges == 3 and 0 < before.epsilon < before.most == 20
     real.run("second")
-    assert spent(real.kit("site-1")).epsilon > before.epsilon
+    assert budget_status(real.kit("site-1")).epsilon > before.epsilon
     for name in real.names:
         told = charges(real, name)
         assert len(told) == 6 and len({one["run"] for one in told}) == 2

@@ -26,8 +26,8 @@ from confide.federation.messages import decode, encode
 from confide.federation.seals import AskSeal
 from confide.flare.joining import Join, Order, wire_digest, wire_of
 from confide.flare.nvidia.consortium import create_consortium
-from confide.flare.peers import Pins, make_identity, place_of, read_identity
-from confide.flare.server import Conductor, Evidence, SignedEngine, evidence_of
+from confide.flare.peers import Pins, make_identity, open_signer, read_identity
+from confide.flare.server import Conductor, ServerEvidence, SignedEngine, server_evidence
 from confide.flare.site import SiteHome
 from confide.methods.fedavg import Train
 from confide.runs.run import run
@@ -38,10 +38,10 @@ from flare.homes import SealedHomes, as_toml, ordered, place_in, write_site_file
 from flare.test_conducting import numbers
 
 
-def evidence(folder: Path, settings: Settings, engine: SealedHomes) -> Evidence:
+def evidence(folder: Path, settings: Settings, engine: SealedHomes) -> ServerEvidence:
     lead = place_in(folder / "lead", "lead", "lead")
     order = ordered(as_toml(settings), engine.sites, lead)
-    return Evidence(place_in(folder / "kit", "server", "server"), order)
+    return ServerEvidence(place_in(folder / "kit", "server", "server"), order)
 
 
 def conduct(folder: Path, settings: Settings, engine: SealedHomes, **changes: Any) -> Any:
@@ -490,7 +490,7 @@ def test_a_server_cannot_begin_what_the_lead_did_not_order(
         with pytest.raises(FederationError, match="the lead's order is refused"):
             odd.check()
         with monkeypatch.context() as lying:  # a server that does not look
-            lying.setattr(Evidence, "check", lambda self: None)
+            lying.setattr(ServerEvidence, "check", lambda self: None)
             lying.setattr(Conductor, "_join", joining_with(order, settings))
             codes = refused(tmp_path, settings, SealedHomes(files), evidence=true)
         assert set(codes.values()) <= {"bad-signature", "uncertified"}, (name, codes)
@@ -552,13 +552,13 @@ def test_a_signed_order_travels_as_one_plain_word_and_no_other_is_taken(tmp_path
             Order.unpack(odd, **given)  # type: ignore[arg-type]
     made = create_consortium("trial", sites=["a"], host="localhost", out=tmp_path / "c")
     kit = made.kit("server")
-    place_of(kit, make=True)
+    open_signer(kit, make=True)
     word = order.pack().encode().hex()
     assert word.isalnum()  # FLARE resolves names in braces, and builds classes from tables
-    assert evidence_of(kit, word, sites=["site-1"], **given).order == order
+    assert server_evidence(kit, word, sites=["site-1"], **given).order == order
     for odd, sites in (("", ["site-1"]), ("zz", ["site-1"]), ("7b7d", ["site-1"]), (word, ["b"])):
         with pytest.raises(FederationError, match="lead has not signed"):
-            evidence_of(kit, odd, sites=sites, **given)
+            server_evidence(kit, odd, sites=sites, **given)
 
 
 @pytest.mark.parametrize("step", ["join", "train"])

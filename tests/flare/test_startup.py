@@ -370,6 +370,11 @@ def test_a_certificate_that_cannot_be_read(copied):
 
 OWN = {"get_job_meta", "app_command", "abort_job", "download_job", "download_job_components"}
 ANY = {"submit_job", "check_status", "list_jobs"}
+RIGHTS = {
+    "submit_job", "clone_job", "manage_job", "download_job", "view", "operate", "shell_commands",
+    "byoc", "server-predeployed-flwr",
+}  # fmt: skip
+"""The rights that FLARE gives to a role; each is a group of commands or one command."""
 
 
 def _allowed(kit: Kit, role: str, *, submitter: str, org: str = "trial") -> set[str]:
@@ -381,7 +386,7 @@ def _allowed(kit: Kit, role: str, *, submitter: str, org: str = "trial") -> set[
     policy = json.loads((kit.path / "local" / "authorization.json").read_text())
     authorizer = FLAuthorizer("trial", policy)
     commands = {value for name, value in vars(AdminCommandNames).items() if name.isupper()}
-    commands |= {"byoc", "server-predeployed-flwr", *policies.RIGHTS, "anything"}
+    commands |= {"byoc", "server-predeployed-flwr", *RIGHTS, "anything"}
     person = Person("lead@confide.lead", org, role)
     other = Person(submitter, org, "lead")
     return {
@@ -411,7 +416,7 @@ def test_every_right_is_named_and_none_is_any(founded):
         permissions = json.loads(file.read_text())["permissions"]
         assert set(permissions) == {"project_admin", "org_admin", "lead", "member"}
         for role, rights in permissions.items():
-            assert set(policies.RIGHTS) <= set(rights)
+            assert set(RIGHTS) <= set(rights)
             assert rights["byoc"] == rights["shell_commands"] == rights["operate"] == "none"
             assert "any" not in rights.values(), role
 
@@ -463,8 +468,10 @@ def test_the_server_is_short_of_patience_and_stores_at_home(founded):
     held = json.loads((founded.kit("server").path / "local" / "resources.json").read_text())
     parts = {part["id"]: part["args"] for part in held["components"]}
     assert parts["job_scheduler"]["max_jobs"] == 1
-    assert parts["job_manager"]["uri_root"] == "store/runs"
-    assert held["servers"][0]["heart_beat_timeout"] <= 30
+    assert held["servers"][0]["heart_beat_timeout"] == policies.HEARTBEAT_TIMEOUT <= 30
+    assert held["servers"][0]["admin_timeout"] == policies.MESSAGE_TIMEOUT
+    assert parts["job_manager"]["uri_root"] == str(policies.STORE / "runs")
+    assert held["class_allow_list"] == list(policies.CLASSES)
     assert policies.HEARTBEAT_TIMEOUT >= 2 * (policies.HEARTBEAT_EVERY + 5)
 
 

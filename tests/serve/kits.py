@@ -9,7 +9,7 @@ from typing import Any
 from confide.federation.keys import new_key
 from confide.flare.kit import Kit
 from confide.flare.nvidia.consortium import create_consortium
-from confide.flare.sitekit import setup
+from confide.flare.sitekit import setup_site
 from contract.corpus import write_sites
 
 
@@ -20,5 +20,5 @@ def kit_in(folder: Path, table: dict[str, Any] | None = None) -> Kit:
     own = {**table, "key": str(new_key(folder / "shared.key"))}
     lines = [f"{name} = {json.dumps(value)}" for name, value in own.items()]
     (folder / "site.toml").write_text("\n".join(lines))
-    setup(made.kit("site-1"), folder / "site.toml")
+    setup_site(made.kit("site-1"), folder / "site.toml")
     return made.kit("site-1")

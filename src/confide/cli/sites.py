@@ -19,7 +19,7 @@ from confide.errors import ConfideError, SettingsError
 if TYPE_CHECKING:
     from confide.flare.kit import Kit
     from confide.flare.sitekit import Consent
-    from confide.flare.standing import Guarded, Standing
+    from confide.flare.status import AgreementStatus, GuardValue
 
 consortium = typer.Typer(no_args_is_help=True, help="Found a consortium and add sites to it.")
 server = typer.Typer(no_args_is_help=True, help="Run the server; it only ever sees messages.")
@@ -176,9 +176,9 @@ def _start(path: Path, kind: Literal["server", "site"], unit: Path | None) -> No
 
     kit = _open(path, kind)
     if unit is not None:
-        from confide.flare.standing import site_of
+        from confide.flare.status import read_site_file
 
-        write_unit(kit, unit, writable=[Path(site_of(kit).memory)] if kind == "site" else [])
+        write_unit(kit, unit, writable=[Path(read_site_file(kit).memory)] if kind == "site" else [])
         screen.say(f"{unit}: read it, then, as root:", style="bold")
         screen.say(
             f"  install -m 644 {unit} /etc/systemd/system/",
@@ -228,7 +228,7 @@ def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> No
     from confide.flare.nvidia import processes
 
     kit = _open(path, kind)
-    now, known = processes.status(kit), peers.known_to(kit).peers
+    now, known = processes.status(kit), peers.list_peers(kit).peers
     if as_json:
         since = None if now.since is None else now.since.isoformat()
         pins = {name: asdict(pin) for name, pin in known.items()}
@@ -258,35 +258,35 @@ def _status(path: Path, kind: Literal["server", "site"], *, as_json: bool) -> No
 
 
 def _own_json(kit: Kit) -> dict[str, object]:
-    from confide.flare import standing
+    from confide.flare import status
 
     own: dict[str, object] = {"agreements": None, "guards": None, "summed": None, "keeps": None}
     with suppress(ConfideError):
-        own |= {"agreements": standing.standings(kit), "guards": standing.guards(kit)}
-        own["summed"] = standing.summed(kit)
-        own["keeps"] = {run: one.model_dump() for run, one in standing.kept(kit).items()}
+        own |= {"agreements": status.agreement_status(kit), "guards": status.guard_values(kit)}
+        own["summed"] = status.secure_sum_status(kit)
+        own["keeps"] = {run: one.model_dump() for run, one in status.models_kept(kit).items()}
     return own
 
 
 def _show_own(kit: Kit) -> None:
     """Show what the site agreed to, refuses and keeps, or why its own file cannot be read."""
-    from confide.flare import standing
+    from confide.flare import status
 
     try:
-        agreed = standing.standings(kit)
-        screen.show(_agreement_table(agreed), _guard_table(standing.guards(kit)))
+        agreed = status.agreement_status(kit)
+        screen.show(_agreement_table(agreed), _guard_table(status.guard_values(kit)))
         screen.say(*(f"{one.method}: {one.warning}" for one in agreed if one.warning))
-        if (summed := standing.summed(kit)).sums:
+        if (summed := status.secure_sum_status(kit)).sums:
             screen.say(
                 f"secure sums: {summed.sums} opened with this site's help, each over at least"
                 f" {summed.fewest} sites"
             )
-        if (spent := standing.spent(kit)).charges:
+        if (spent := status.budget_status(kit)).charges:
             screen.say(
                 f"under noise: {spent.charges} sums have spent ε = {spent.epsilon:.3g} at"
                 f" δ = {spent.delta:g}, of at most {spent.most:g}, over all runs"
             )
-        if kept := standing.kept(kit):
+        if kept := status.models_kept(kit):
             screen.show(home_table(kept, first="run"))
     except ConfideError as error:
         screen.say(str(error))
@@ -396,16 +396,16 @@ def site_setup(kit: Path, *, settings: Path) -> None:
     Options:
         settings (FILE): The site's own settings, site.toml.
     """
-    from confide.flare import sitekit, standing
+    from confide.flare import sitekit, status
 
-    own, gathered = sitekit.setup(_open(kit, "site"), settings)
+    own, gathered = sitekit.setup_site(_open(kit, "site"), settings)
     facts = gathered.facts()["sites"][own.name]
     counts = {f"{part} sentences": facts[part] for part in ("train", "dev", "test")}
     screen.show(mapping(counts, columns=("text", "count"), title=own.name))
     screen.show(mapping(facts["entities"], columns=("entity in training text", "count")))
     if facts["problems"]:
         screen.show(mapping(facts["problems"], columns=("did not fit", "count")))
-    agreed = ", ".join(sorted(standing.held_of(_open(kit, "site"))))
+    agreed = ", ".join(sorted(status.held_agreements(_open(kit, "site"))))
     none = "no method yet; agree to one with `confide site consent`"
     screen.say(f"consents to {agreed or none}")
 
@@ -433,16 +433,16 @@ def site_consent(
         agree (--agree/--withdraw): Agree to what is shown, or withdraw.
         steps (--step NAME): Agree to these steps only; may be repeated.
     """
-    from confide.flare import sitekit, standing
+    from confide.flare import sitekit, status
 
     opened = _open(kit, "site")
-    guards = standing.guards(opened)
-    asked = None if settings is None else sitekit.asked_by(settings, method)
+    guards = status.guard_values(opened)
+    asked = None if settings is None else sitekit.settings_asked(settings, method)
     named = method if asked is None else asked.trained_by
     if named is None:
         if agree is not None or bounds or steps:
             raise SettingsError("no method is named", fix="name one, or give --for SETTINGS")
-        agreed = standing.standings(opened)
+        agreed = status.agreement_status(opened)
         if as_json:
             screen.put_json({"agreements": agreed, "guards": guards})
             return
@@ -450,11 +450,11 @@ def site_consent(
         screen.say("to see what a method sends from this site, name it or give --for SETTINGS")
         return
     if agree is False:
-        found = sitekit.withdraw(opened, named)
+        found = sitekit.withdraw_from(opened, named)
     elif agree:
-        found = sitekit.agree(opened, named, steps=steps or (), asked=asked, bounds=bounds or ())
+        found = sitekit.agree_to(opened, named, steps=steps or (), asked=asked, bounds=bounds or ())
     else:
-        found = sitekit.consent(opened, named, asked=asked, bounds=bounds or ())
+        found = sitekit.propose_consent(opened, named, asked=asked, bounds=bounds or ())
     if as_json:
         screen.put_json({**asdict(found), "guards": guards})
         return
@@ -489,14 +489,14 @@ def _bound_table(found: Consent) -> Table:
     return table_of(["", *columns], rows, title=f"How far a run of {found.method} may go here")
 
 
-def _guard_table(guards: Iterable[Guarded]) -> Table:
+def _guard_table(guards: Iterable[GuardValue]) -> Table:
     """A site's guards, and which of them its own file sets."""
     rows = ((one.name, _in_words(one.name, one.value), one.source, one.says) for one in guards)
     title = "What this site refuses, whatever it has agreed to"
     return table_of(("guard", "value", "from", "the site"), rows, title=title)
 
 
-def _agreement_table(agreed: Iterable[Standing]) -> Table:
+def _agreement_table(agreed: Iterable[AgreementStatus]) -> Table:
     """A site's agreements: until when, for how many runs, with which lead."""
     rows = []
     for one in agreed:
@@ -540,21 +540,21 @@ def peers_command(
 
     opened = _open(kit)
     if renew:
-        peers.renew(opened)
+        peers.renew_identity(opened)
     if forget is not None:
-        peers.forget(opened, forget)
+        peers.pins_of(opened).forget(forget)
     if pin is not None:
-        peers.pin(opened, pin[0], pin[1])
+        peers.pin_peer(opened, pin[0], pin[1])
     if compared is not None:
-        peers.mark_compared(opened, compared)
-    known = peers.known_to(opened)
+        peers.pins_of(opened).mark_compared(compared)
+    known = peers.list_peers(opened)
     if as_json:
         screen.put_json(known)
         return
 
     def grouped(fingerprint: str) -> str:
         """The sixteen groups on two lines of eight."""
-        groups = peers.shown(fingerprint).split()
+        groups = peers.grouped_fingerprint(fingerprint).split()
         return " ".join(groups[:8]) + "\n" + " ".join(groups[8:])
 
     rows = [(known.name, grouped(known.fingerprint), "this place")] if known.fingerprint else []

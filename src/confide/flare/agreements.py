@@ -15,8 +15,8 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
-from typing import Generic, TypeVar
 
 from pydantic import ValidationError
 
@@ -46,7 +46,7 @@ DAYS = 365
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunTerms:
     """A run that a site is asked to join, to be checked against its agreement."""
 
     settings: Settings
@@ -62,7 +62,7 @@ class Asked:
 
 
 @dataclass(frozen=True)
-class Line:
+class AgreementLine:
     """A line of an agreement: its name and meaning, what is agreed, what is asked.
 
     `outside`: more is asked than was agreed.
@@ -93,26 +93,40 @@ def fewest(settings: Settings, sites: Sequence[str]) -> int:
     return min(drawn, own.at_least or left, own.groups or drawn)
 
 
-def combine_of(settings: Settings) -> str:
-    """The name of the rule by which the server combines what sites send."""
-    return settings.federation.combine
+_SETTINGS = {
+    "local_epochs": "training.local_epochs",
+    "local_steps": "options.local_steps",
+    "batch_size": "training.batch_size",
+    "fraction": "federation.fraction",
+    "at_least": "federation.at_least",
+    "combine": "federation.combine",
+    "max_norm_ratio": "federation.max_norm_ratio",
+    "rows": "options.rows",
+    "word_sites": "vocabulary.min_sites",
+    "others": "sites",
+}
+"""The settings of a run that lines of an agreement bound; other lines have the setting's name."""
 
 
-def limit_of(settings: Settings) -> float:
-    """The limit of an update in multiples of the usual size; 0 where none can be compared."""
-    own = settings.federation
-    return 0.0 if own.sums == "masked" and not own.groups else own.limit
+def _needs(settings: Settings) -> Tree:
+    """The bounds that a run with these settings needs, whoever takes part.
 
-
-def steps_of(settings: Settings) -> int:
-    """The steps of a site in a round, if the method counts them."""
-    steps = settings.options.get("local_steps", 1)
-    return steps if isinstance(steps, int) else sys.maxsize
-
-
-def rows_of(settings: Settings) -> str:
-    """Whose rows of a table are averaged: those of all sites, or of those that have the word."""
-    return str(settings.options.get("rows", "all"))
+    `local_steps` counts where the method counts steps. `max_norm_ratio` is 0 where updates cannot
+    be compared.
+    """
+    own, steps = settings.federation, settings.options.get("local_steps", 1)
+    masked = own.sums == "masked" and not own.groups
+    return {
+        "rounds": settings.rounds,
+        "local_epochs": settings.training.local_epochs,
+        "local_steps": steps if isinstance(steps, int) else sys.maxsize,
+        "batch_size": settings.training.batch_size,
+        "fraction": own.fraction,
+        "combine": (own.combine,),
+        "max_norm_ratio": 0.0 if masked else own.limit,
+        "rows": (str(settings.options.get("rows", "all")),),
+        "word_sites": settings.vocabulary.min_sites,
+    }
 
 
 def outside(
@@ -134,30 +148,20 @@ def outside(
         runs: the number of runs under this agreement, including this one.
         today: the day at the site.
     """
-    named, known = set(sites), set(agreement.sites)
-    strangers = () if agreement.others else named - known
-    is_outside = {
-        "rounds": settings.rounds > agreement.rounds,
-        "training.local_epochs": settings.training.local_epochs > agreement.local_epochs,
-        "options.local_steps": steps_of(settings) > agreement.local_steps,
-        "training.batch_size": settings.training.batch_size < agreement.batch_size,
-        "federation.fraction": settings.federation.fraction < agreement.fraction,
-        "federation.at_least": fewest(settings, sites) < agreement.at_least,
-        "federation.combine": combine_of(settings) not in agreement.combine,
-        "federation.max_norm_ratio": limit_of(settings) > agreement.max_norm_ratio,
-        "options.rows": rows_of(settings) not in agreement.rows,
-        "vocabulary.min_sites": settings.vocabulary.min_sites < agreement.word_sites,
-        "lead": ANYONE not in agreement.lead and lead not in agreement.lead,
-        "sites": bool(known - named or strangers),
-        "runs": runs > agreement.runs,
-        "until": today > agreement.until,
+    asked = _needs(settings) | {
+        "at_least": fewest(settings, sites),
+        "lead": (lead,),
+        "sites": tuple(sites),
+        "others": False,
+        "runs": runs,
+        "until": today,
     }
-    return [field for field, it_is in is_outside.items() if it_is]
+    wrong = beyond(agreement, agreement.model_copy(update=asked))
+    return list(dict.fromkeys(_SETTINGS.get(name, name) for name in wrong))
 
 
 def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
     """The lines in which the agreement `asked` allows more than `agreed` does."""
-    leads = ANYONE not in agreed.lead and set(asked.lead) - set(agreed.lead)
     strangers = asked.others or set(asked.sites) - set(agreed.sites)
     is_beyond = {
         "rounds": asked.rounds > agreed.rounds,
@@ -166,12 +170,12 @@ def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
         "batch_size": asked.batch_size < agreed.batch_size,
         "fraction": asked.fraction < agreed.fraction,
         "at_least": asked.at_least < agreed.at_least,
-        "combine": bool(set(asked.combine) - set(agreed.combine)),
+        "combine": not set(asked.combine) <= set(agreed.combine),
         "max_norm_ratio": asked.max_norm_ratio > agreed.max_norm_ratio,
-        "rows": bool(set(asked.rows) - set(agreed.rows)),
+        "rows": not set(asked.rows) <= set(agreed.rows),
         "word_sites": asked.word_sites < agreed.word_sites,
-        "lead": bool(leads),
-        "sites": bool(set(agreed.sites) - set(asked.sites)),
+        "lead": ANYONE not in agreed.lead and not set(asked.lead) <= set(agreed.lead),
+        "sites": not set(agreed.sites) <= set(asked.sites),
         "others": bool(not agreed.others and strangers),
         "runs": asked.runs > agreed.runs,
         "until": asked.until > agreed.until,
@@ -179,11 +183,13 @@ def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
     return [name for name, it_is in is_beyond.items() if it_is]
 
 
-def lines(agreed: Agreement | None, asked: Agreement) -> list[Line]:
+def agreement_lines(agreed: Agreement | None, asked: Agreement) -> list[AgreementLine]:
     """An agreement line by line, beside the one that is asked for."""
     wrong = beyond(agreed, asked) if agreed else ()
     return [
-        Line(name, says, agreed and getattr(agreed, name), getattr(asked, name), name in wrong)
+        AgreementLine(
+            name, says, agreed and getattr(agreed, name), getattr(asked, name), name in wrong
+        )
         for name, says in BOUNDS.items()
     ]
 
@@ -226,21 +232,10 @@ def proposed(settings: Settings, base: Agreement) -> Agreement:
     """
     known = base.sites or settings.method == ALONE
     at_least = settings.federation.at_least or base.at_least
-    return _valid(
-        base.model_dump()
-        | {
-            "rounds": settings.rounds,
-            "local_epochs": settings.training.local_epochs,
-            "local_steps": steps_of(settings),
-            "batch_size": settings.training.batch_size,
-            "fraction": settings.federation.fraction,
-            "at_least": fewest(settings, base.sites) if known else at_least,
-            "combine": (combine_of(settings),),
-            "max_norm_ratio": limit_of(settings) or base.max_norm_ratio,
-            "rows": (rows_of(settings),),
-            "word_sites": settings.vocabulary.min_sites,
-        }
-    )
+    needs = _needs(settings)
+    needs["at_least"] = fewest(settings, base.sites) if known else at_least
+    needs["max_norm_ratio"] = needs["max_norm_ratio"] or base.max_norm_ratio
+    return _valid(base.model_dump() | needs)
 
 
 def with_bounds(agreement: Agreement, bounds: Sequence[str]) -> Agreement:
@@ -274,64 +269,64 @@ CONSENT_FILE = "consent.toml"
 COUNT_FILE = "consent-runs.jsonl"
 OUTSIDE = "outside-consent"
 
-Held = TypeVar("Held")
-
 
 @dataclass(frozen=True)
 class HeldAgreement:
-    """An agreement. `old`: it is from a site's own file, from before agreements had bounds."""
+    """An agreement to a method. `old`: it is from a site's own file, which had no bounds once."""
 
+    method: str
     agreement: Agreement
     old: bool = False
 
+    @property
+    def mark(self) -> str:
+        """Its name in the count of runs; editing its bounds by hand does not change it."""
+        made = "" if self.old else self.agreement.agreed.astimezone(UTC).isoformat()
+        return f"{self.method} {made}"
 
-class Reread(Generic[Held]):
-    """The content of a file, read again whenever the file changed."""
 
-    def __init__(self, path: Path, read: Callable[[Path], Held]) -> None:
-        self._path = path
-        self._read = read
-        self._stamp: tuple[int, ...] = ()
-        self._held: Held | None = None
+def _stamp(path: Path) -> tuple[int, ...]:
+    """A value that changes whenever the file is written; () if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
-    def now(self) -> Held | None:
-        """The content; None if there is no such file. Raises what `read` raises."""
-        try:
-            found = self._path.stat()
-        except FileNotFoundError:
-            self._stamp = ()
-            return None
-        stamp = (found.st_mtime_ns, found.st_size, found.st_ino)
-        if stamp != self._stamp:
-            self._held = self._read(self._path)
-            self._stamp = stamp
-        return self._held
+
+@lru_cache(maxsize=64)
+def _consent_at(path: Path, stamp: tuple[int, ...]) -> ConsentFile | None:
+    return load_consent(path) if stamp else None
+
+
+@lru_cache(maxsize=64)
+def _count_at(path: Path, stamp: tuple[int, ...]) -> dict[str, set[str]]:
+    return _read_count(path) if stamp else {}
 
 
 class Agreements:
-    """The present agreements of the site whose own file is `path`.
+    """The present agreements of the site whose own file is `path`; its files are read when changed.
 
     `today` gives the day at the site; it is called for every run.
     """
 
     def __init__(self, path: Path, *, today: Callable[[], date] = date.today) -> None:
         self._path = path
-        self._consent = Reread(path.with_name(CONSENT_FILE), load_consent)
-        self._count = Reread(path.with_name(COUNT_FILE), _read_count)
         self._today = today
 
     def of(self, site: SiteFile) -> dict[str, HeldAgreement]:
         """All agreements of a site, by method. Raises SettingsError: damaged, or another site's."""
-        held = self._consent.now()
+        path = self._path.with_name(CONSENT_FILE)
+        held = _consent_at(path, _stamp(path))
         if held is not None and held.site != site.name:
             raise SettingsError(
                 "these agreements belong to another site",
                 expected=site.name,
                 got=held.site,
-                where=str(self._path.with_name(CONSENT_FILE)),
+                where=str(path),
             )
         named = (held.method if held else {}).items()
-        return self.old(site) | {method: HeldAgreement(agreement) for method, agreement in named}
+        return self.old(site) | {name: HeldAgreement(name, one) for name, one in named}
 
     def agreed(self, site: SiteFile, method: str, wire: str | None) -> HeldAgreement:
         """The site's agreement to a method, whose wire table has the digest `wire`, if given.
@@ -351,53 +346,50 @@ class Agreements:
             raise Refusal("other-wire", method)
         return found
 
-    def hold(self, found: HeldAgreement, asked: Asked) -> None:
+    def check(self, found: HeldAgreement, terms: RunTerms) -> None:
         """Raise Refusal, with the names of the fields, if a run is outside an agreement."""
-        method = asked.settings.trained_by
-        runs = self.runs(found, method)
+        runs = self.runs(found)
         fields = outside(
             found.agreement,
-            asked.settings,
-            sites=asked.sites,
-            lead=asked.lead,
-            runs=found.agreement.runs + 1 if runs is None else len(runs | {asked.key}),
+            terms.settings,
+            sites=terms.sites,
+            lead=terms.lead,
+            runs=found.agreement.runs + 1 if runs is None else len(runs | {terms.key}),
             today=self._today(),
         )
         if fields:
             raise Refusal(OUTSIDE, ", ".join(fields))
 
-    def runs(self, found: HeldAgreement, method: str) -> frozenset[str] | None:
+    def runs(self, found: HeldAgreement) -> frozenset[str] | None:
         """The runs that count against an agreement; None if its count is lost.
 
         A line that cannot be read counts as a run under every agreement made before it.
         """
-        counted = self._count.now() or {}
-        mark = _mark(method, found)
+        path = self._path.with_name(COUNT_FILE)
+        counted = _count_at(path, _stamp(path))
         if found.old:
-            return frozenset(counted.get(mark, set()) | counted.get("", set()))
-        return frozenset(counted[mark]) if mark in counted else None
+            return frozenset(counted.get(found.mark, set()) | counted.get("", set()))
+        return frozenset(counted[found.mark]) if found.mark in counted else None
 
-    def count(self, found: HeldAgreement, asked: Asked) -> None:
+    def count(self, found: HeldAgreement, terms: RunTerms) -> None:
         """Note once that a run began. Raises RunError if it cannot be written."""
-        method = asked.settings.trained_by
-        if asked.key not in (self.runs(found, method) or ()):
-            _add(self._path.parent, _mark(method, found), asked.key, self._today())
+        if terms.key not in (self.runs(found) or ()):
+            _add(self._path.parent, found.mark, terms.key, self._today())
 
     def old(self, site: SiteFile) -> dict[str, HeldAgreement]:
         """The agreements in the site's own file, valid for a year from when it was written."""
         if not site.consent:
             return {}
-        written = int(self._path.stat().st_mtime)
+        written = datetime.fromtimestamp(int(self._path.stat().st_mtime), UTC)
+        least = site.guards.min_sites
         return {
-            method: HeldAgreement(_with_usual_bounds(site, method, written), old=True)
-            for method in site.consent
+            method: HeldAgreement(
+                method,
+                usual(method, table.wire, at_least=least, now=written, steps=table.steps),
+                old=True,
+            )
+            for method, table in site.consent.items()
         }
-
-
-def _with_usual_bounds(site: SiteFile, method: str, written: int) -> Agreement:
-    table = site.consent[method]
-    now = datetime.fromtimestamp(written, UTC)
-    return usual(method, table.wire, at_least=site.guards.min_sites, now=now, steps=table.steps)
 
 
 def write_agreements(folder: Path, held: ConsentFile) -> None:
@@ -408,15 +400,10 @@ def write_agreements(folder: Path, held: ConsentFile) -> None:
     with for_the_owner():
         count = _read_count(folder / COUNT_FILE) if (folder / COUNT_FILE).exists() else {}
         for method, agreement in held.method.items():
-            mark = _mark(method, HeldAgreement(agreement))
+            mark = HeldAgreement(method, agreement).mark
             if mark not in count:
                 _add(folder, mark, "", agreement.agreed.date())
         write_of_run(folder / CONSENT_FILE, dump_consent(held).encode())
-
-
-def _mark(method: str, found: HeldAgreement) -> str:
-    """The name of an agreement in the count; editing its bounds by hand does not change it."""
-    return f"{method} {'' if found.old else found.agreement.agreed.astimezone(UTC).isoformat()}"
 
 
 def _add(folder: Path, agreement: str, run: str, day: date) -> None:

@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import math
 import re
 import shutil
 import threading
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -26,16 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import ConfideError, GuardError, SettingsError, printable
+from confide.federation import seals
 from confide.federation.events import Event
 from confide.federation.failures import Refusal
 from confide.federation.guards import MOST, Guards, check_mark, check_names, check_settled
 from confide.federation.memory import as_array
 from confide.federation.messages import Arrays, carries, decode, encode
-from confide.federation.seals import digest, is_signed_by, statement
 from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.federation.steps import Check, Step, WireRow, wire_table
 from confide.files import Tree, for_the_owner, inside, is_regular, plain_name, write_of_run
-from confide.flare.peers import Card, Place
+from confide.flare.peers import Card, Signer
 from confide.methods import Expecting, answered_in, method_named
 from confide.runs.folder import ALONE, CHECKPOINTS
 from confide.scoring.calibration import Calibrator
@@ -95,7 +94,7 @@ def state_in(ask: Leave, kind: type) -> Any:
 
 
 @dataclass(frozen=True)
-class Left:
+class LeaveReply:
     """The site has what it needs to predict."""
 
     kept: bool = carries("whether the state could be kept")
@@ -136,7 +135,7 @@ def _step(name: str, ask: type, reply: type, *, check: Check | None = None) -> S
 
 
 JOIN = _step("join", Join, Joined, check=check_joined)
-LEAVE = _step("leave", Leave, Left)
+LEAVE = _step("leave", Leave, LeaveReply)
 CLOSE = _step("close", Close, Closed)
 
 
@@ -251,7 +250,7 @@ class Order:
 
     @staticmethod
     def signed_by(
-        lead: Place, run: str, settings: Settings, *, sites: Sequence[str], version: str
+        lead: Signer, run: str, settings: Settings, *, sites: Sequence[str], version: str
     ) -> Order:
         """An order of this lead."""
         plain = Order(run, settings_for_sites(settings), tuple(sorted(sites)), version)
@@ -260,23 +259,23 @@ class Order:
 
     def said(self) -> bytes:
         """The statement that is signed."""
-        return statement(
+        return seals.statement(
             "order",
             self.run.encode(),
             self.settings.encode(),
-            digest(*(site.encode() for site in self.sites)),
+            seals.digest(*(site.encode() for site in self.sites)),
             self.version.encode(),
         )
 
     @property
     def digest(self) -> str:
         """The digest of the order, 64 hexadecimal digits."""
-        return digest(self.said()).hex()
+        return seals.digest(self.said()).hex()
 
     def lead(self) -> Card:
         """The lead's card. Raises Refusal if there is none, or if it did not sign this order."""
         card = Card.decode(self.card)
-        if card.kind != "lead" or not is_signed_by(card.public, self.signature, self.said()):
+        if card.kind != "lead" or not seals.is_signed_by(card.public, self.signature, self.said()):
             raise Refusal("bad-signature", "order")
         return card
 
@@ -304,6 +303,24 @@ def settings_for_sites(settings: Settings) -> str:
     """The settings as sites get them, without the place of the public set at the server."""
     public = settings.public.model_copy(update={"files": ()})
     return dump(settings.model_copy(update={"public": public}))
+
+
+def seal_facts(
+    seal: seals.AskSeal | seals.ReplySeal,
+    *,
+    run: str,
+    sites: Sequence[str],
+    without: Sequence[str] = (),
+) -> Tree:
+    """The facts of a seal for its line in a ledger, but those that its first line says.
+
+    `run` and `sites` are in the first line: an audience of all `sites` is not written out.
+    """
+    facts = asdict(seal)
+    if list(facts.get("audience", ())) == list(sites):
+        facts.pop("audience", None)
+    left_out = {"nonce", "card", *without} | ({"run"} if facts["run"] == run else set())
+    return {name: value for name, value in facts.items() if name not in left_out}
 
 
 # --- Files of a run that travel
@@ -373,23 +390,49 @@ def _plain_names(folder: Path) -> list[str]:
 
 
 TOPIC = "confide"
-MOST_HEARD = 100_000
+MOST_OUTCOME = 100_000
 """The most bytes of an outcome that are read."""
 _KEPT = 2000
 _AT_ONCE = 500
-_TOLD = ("start", "failed", "round", "scores", "end")
-_WHOLE = ("round", "rounds", "bytes_up", "bytes_down")
-_NUMBERS = ("loss", "dev_f1", "best_f1", "seconds", "seconds_left")
-_WORDS = ("site", "step", "message", "score")
-_SCORES = ("dev",)
-_HEARD = (*_WHOLE, *_NUMBERS, *_WORDS, *_SCORES)
-"""The keys of an event that reach the lead; the scores of single sites stay at the server."""
+_KINDS = ("start", "failed", "round", "scores", "end")
 _MOST_SCORES = 32
 _STATES = ("running", "finished", "failed")
 _MOST = 10**15
 
 
-class Bulletin:
+def _whole(value: object) -> int | None:
+    return value if type(value) is int and abs(value) <= _MOST else None
+
+
+def _finite(value: object) -> float | None:
+    return value if type(value) is float and abs(value) <= _MOST else _whole(value)
+
+
+def _text(value: object) -> str | None:
+    return printable(value, 500) if isinstance(value, str) else None
+
+
+def _scores(value: object) -> dict[str, float | None] | None:
+    """Scores by kind, without what is none."""
+    if not isinstance(value, dict):
+        return None
+    return {
+        printable(kind, 100): score
+        for kind, score in list(value.items())[:_MOST_SCORES]
+        if score is None or _finite(score) is not None
+    }
+
+
+_FIELDS: dict[str, Callable[[object], object]] = {
+    **dict.fromkeys(("round", "rounds", "bytes_up", "bytes_down"), _whole),
+    **dict.fromkeys(("loss", "dev_f1", "best_f1", "seconds", "seconds_left"), _finite),
+    **dict.fromkeys(("site", "step", "message", "score"), _text),
+    "dev": _scores,
+}
+"""The keys of an event that reach the lead; the scores of single sites stay at the server."""
+
+
+class EventBuffer:
     """A watcher that keeps the last events; other threads may ask it."""
 
     def __init__(self) -> None:
@@ -400,12 +443,12 @@ class Bulletin:
 
     def __call__(self, event: Event) -> None:
         """Keep an event, unless it is a single ask or reply: there are too many of these."""
-        if event.kind not in _TOLD:
+        if event.kind not in _KINDS:
             return
         with self._lock:
             self._number += 1
             all = asdict(event)
-            found = {key: all[key] for key in ("kind", *_HEARD) if all[key] is not None}
+            found = {key: all[key] for key in ("kind", *_FIELDS) if all[key] is not None}
             self._events.append((self._number, found))
 
     def since(self, number: int) -> Tree:
@@ -433,35 +476,18 @@ class Bulletin:
         write_of_run(folder / OUTCOME, json.dumps(self._outcome, indent=1).encode())
 
 
-def heard_event(told: object) -> Event | None:
-    """An event as the server told it; None if it is not an event."""
-    if not isinstance(told, dict) or told.get("kind") not in _TOLD:
+def read_event(told: object) -> Event | None:
+    """An event as the server told it, without what is malformed; None if it is not an event."""
+    if not isinstance(told, dict) or told.get("kind") not in _KINDS:
         return None
-    kept: Tree = {"kind": told["kind"]}
-    for name, value in told.items():
-        if name in _WORDS and isinstance(value, str):
-            kept[name] = printable(value, 500)
-        elif (name in _WHOLE and type(value) is int and abs(value) <= _MOST) or (
-            name in _NUMBERS and type(value) in (int, float) and math.isfinite(value)
-        ):
-            kept[name] = value
-        elif name in _SCORES and isinstance(value, dict):
-            kept[name] = _scores(value)
-    if kept["kind"] == "round" and not {"round", "rounds", "seconds", "bytes_up"} <= kept.keys():
+    found = {name: _FIELDS[name](value) for name, value in told.items() if name in _FIELDS}
+    sound = {name: value for name, value in found.items() if value is not None}
+    if told["kind"] == "round" and not {"round", "rounds", "seconds", "bytes_up"} <= sound.keys():
         return None
-    return Event(**kept)
+    return Event(told["kind"], **sound)  # type: ignore[arg-type]
 
 
-def _scores(told: Tree) -> dict[str, float | None]:
-    """Scores by kind, without what is none."""
-    return {
-        printable(kind, 100): score
-        for kind, score in list(told.items())[:_MOST_SCORES]
-        if score is None or (type(score) in (int, float) and math.isfinite(score))
-    }
-
-
-def heard_told(said: object, since: int) -> Tree | None:
+def read_events(said: object, since: int) -> Tree | None:
     """A run's answer when asked for the events after number `since`; None if it makes no sense."""
     if not isinstance(said, dict) or not isinstance(said.get("events"), list):
         return None
@@ -471,10 +497,10 @@ def heard_told(said: object, since: int) -> Tree | None:
     return {"events": said["events"][:_AT_ONCE], "last": last, **_state(said)}
 
 
-def heard_outcome(data: bytes) -> Tree:
+def read_outcome(data: bytes) -> Tree:
     """Read a run's outcome from the file that the server left; empty if the file makes no sense."""
     try:
-        said = json.loads(data[:MOST_HEARD])
+        said = json.loads(data[:MOST_OUTCOME])
     except (ValueError, RecursionError):
         return {}
     return _state(said) if isinstance(said, dict) else {}

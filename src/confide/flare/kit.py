@@ -15,7 +15,6 @@ import contextlib
 import dataclasses
 import datetime
 import ipaddress
-import json
 import os
 import pwd
 import re
@@ -216,7 +215,7 @@ def check_order(
 
 # --- Policies of startup kits
 #
-# They are the files that NVIDIA FLARE reads from a kit's `local/`.
+# They lie in `policies/`, and in a kit's `local/`, where NVIDIA FLARE reads them.
 #
 # The defaults of FLARE 2.9 let a lead ship code, let anyone with a role read a site's files, and
 # send each site's error log to the server. Here only what a run needs is allowed:
@@ -225,7 +224,13 @@ def check_order(
 # - a lead may submit, watch, abort and download its own runs, and see which sites are connected;
 # - no log leaves a site, and no log holds the content of messages;
 # - what the server stores lies in its kit; it notices within half a minute that a site is gone;
-# - processes on the same machine also use TLS with each other.
+# - processes on the same machine also use TLS with each other;
+# - a message that declares more than `LARGEST` bytes is refused before memory is allocated for it.
+#
+# In `authorization.json` every role has every right: `none`, `n:submitter` (only the lead that
+# submitted the run) or `o:site` (every lead of this consortium: its certificate and this kit name
+# the same organisation). `site_config`, which a site would tell the server, is empty. The numbers
+# that code needs, too, are below.
 
 
 Kind = Literal["server", "site", "lead"]
@@ -236,32 +241,12 @@ CLASSES = (
 )
 """The only classes that a run may build, at the server and at a site."""
 
-ROLES = ("project_admin", "org_admin", "lead", "member")
-RIGHTS = (
-    "submit_job",
-    "clone_job",
-    "manage_job",
-    "download_job",
-    "view",
-    "operate",
-    "shell_commands",
-    "byoc",
-    "server-predeployed-flwr",
-)
-"""The rights that FLARE gives to a role; each is a group of commands or one command."""
-
-OWN = "n:submitter"
-"""Only the lead that submitted the run."""
-MEMBER = "o:site"
-"""Every lead of this consortium: its certificate and this kit name the same organisation."""
-
 HEARTBEAT_EVERY = 5
 HEARTBEAT_TIMEOUT = 25
 """Seconds between a site's heartbeats, and without one until the server counts it as gone."""
 MESSAGE_TIMEOUT = 10.0
 """Seconds that a site waits for the answer to a heartbeat."""
 
-_APP = "nvflare.app_common"
 LARGEST = MOST_BYTES + 64 * 2**20
 """The most bytes of one message, everywhere: the weights of one model, and some more."""
 
@@ -269,123 +254,12 @@ STORE = Path("store")
 """The folder in the server's kit for submissions and their outcomes."""
 
 
-def authorization(kind: Kind) -> dict[str, object]:
-    """`authorization.json`: every right of every role."""
-    permissions: dict[str, dict[str, str]] = {role: dict.fromkeys(RIGHTS, "none") for role in ROLES}
-    lead = permissions["lead"]
-    lead["submit_job"] = MEMBER
-    if kind == "server":
-        lead |= {"check_status": MEMBER, "list_jobs": MEMBER}
-        lead |= {"get_job_meta": OWN, "app_command": OWN, "abort_job": OWN}
-        lead |= {"download_job": OWN, "download_job_components": OWN}
-    return {"format_version": "1.0", "permissions": permissions}
-
-
-def resources(kind: Kind) -> dict[str, object]:
-    """`resources.json`: the components that a server, a site or a lead runs with."""
-    if kind == "lead":
-        waits = {"idle_timeout": 900.0, "login_timeout": 10.0, "authenticate_msg_timeout": 5.0}
-        return {"format_version": 1, "admin": {**waits, "with_debug": False, "prompt": "> "}}
-    if kind == "server":
-        service = {
-            "admin_storage": "transfer",
-            "max_num_clients": 100,
-            "heart_beat_timeout": HEARTBEAT_TIMEOUT,
-            "shutdown_period": 3.0,
-            "download_job_url": "",
-            "admin_timeout": MESSAGE_TIMEOUT,
-        }
-        schedule = {
-            "max_jobs": 1,
-            "max_schedule_count": 1000,
-            "min_schedule_interval": 2.0,
-            "max_schedule_interval": 10.0,
-        }
-        store = {"uri_root": str(STORE / "runs"), "job_store_id": "job_store"}
-        own: dict[str, object] = {"servers": [service]}
-        parts = {
-            "job_scheduler": (f"{_APP}.job_schedulers.job_scheduler.DefaultJobScheduler", schedule),
-            "job_manager": ("nvflare.apis.impl.job_def_manager.SimpleJobDefManager", store),
-            "job_store": (f"{_APP}.storages.filesystem_storage.FilesystemStorage", {}),
-        }
-    else:  # `site_config`, which the site would tell the server, is empty
-        talk = {"retry_timeout": 30, "maint_msg_timeout": MESSAGE_TIMEOUT, "site_config": {}}
-        own = {"client": talk}
-        parts = {
-            f"resource_{one}": (
-                f"{_APP}.resource_{one}s.passthrough_resource_{one}"
-                f".PassthroughResource{one.title()}",
-                {},
-            )
-            for one in ("manager", "consumer")
-        }
-    side = "server" if kind == "server" else "client"
-    launcher = f"{side}_process_launcher.{side.title()}ProcessJobLauncher"
-    parts["process_launcher"] = (f"{_APP}.job_launcher.{launcher}", {})
-    return own | {
-        "format_version": 2,
-        "class_list_enforcement_mode": "enforce",
-        "class_allow_list": list(CLASSES),
-        "allow_log_streaming": False,
-        "components": [
-            {"id": name, "path": path, "args": args} for name, (path, args) in parts.items()
-        ],
-    }
-
-
-def status_component() -> dict[str, object]:
-    """`watch__p_resources.json`: our own component in the resident process, for `status`."""
-    component = {"id": "watch", "path": "confide.flare.nvidia.watch.StatusWriter", "args": {}}
-    return {"components": [component]}
-
-
-def connections() -> dict[str, object]:
-    """`comm_config.json`: connections only to the server; TLS between local processes as well.
-
-    A message that declares more than `LARGEST` bytes is refused before memory is allocated for it.
-    """
-    local = {"host": "localhost", "connection_security": "mtls"}
-    return {
-        "streaming_max_blob_size": LARGEST,
-        "allow_adhoc_conns": False,
-        "backbone_conn_gen": 2,
-        "internal": {"scheme": "tcp", "resources": local},
-    }
-
-
-def logging_config() -> dict[str, object]:
-    """`log_config.json`: one file that stays in the kit, in a format that leaves out content."""
-    file = {
-        "class": "logging.handlers.RotatingFileHandler",
-        "level": "INFO",
-        "formatter": "plain",
-        "filename": "log.txt",
-        "mode": "a",
-        "maxBytes": 5_000_000,
-        "backupCount": 4,
-    }
-    return {
-        "version": 1,
-        "disable_existing_loggers": False,
-        "formatters": {"plain": {"()": "confide.flare.nvidia.service.LogFormatter"}},
-        "handlers": {"file": file},
-        "loggers": {"root": {"level": "INFO", "handlers": ["file"]}},
-    }
-
-
 def write_policies(folder: Path, kind: Kind) -> None:
-    """Write these policies into a kit's `local/`, in place of those of an earlier release."""
-    files = {"resources.json": resources(kind)}
-    if kind != "lead":
-        files |= {
-            "authorization.json": authorization(kind),
-            "comm_config.json": connections(),
-            "log_config.json": logging_config(),
-            "watch__p_resources.json": status_component(),
-        }
-    for name, content in files.items():
-        text = json.dumps(content, indent=2) + "\n"
-        write_atomically(folder / "local" / name, text.encode())
+    """Write our policies into a kit's `local/`, in place of those of an earlier release."""
+    policies = Path(__file__).with_name("policies")
+    shared = sorted((policies / "common").iterdir()) if kind != "lead" else []
+    for file in (*sorted((policies / kind).iterdir()), *shared):
+        write_atomically(folder / "local" / file.name, bytes_of(file))
 
 
 SCHEMA = 1

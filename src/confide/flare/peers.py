@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import functools
 import hashlib
 import json
 import re
@@ -126,7 +127,7 @@ def fingerprint_of(public: bytes) -> str:
     return hashlib.sha256(public).hexdigest()
 
 
-def shown(fingerprint: str) -> str:
+def grouped_fingerprint(fingerprint: str) -> str:
     """A fingerprint as people compare it by telephone: sixteen groups of four digits."""
     return " ".join(fingerprint[at : at + 4] for at in range(0, len(fingerprint), 4))
 
@@ -227,13 +228,22 @@ class Pins:
         """Pin a peer; replaces an earlier pin."""
         self._write({**self.read(), name: Pin(fingerprint, compared)})
 
-    def forget(self, name: str) -> bool:
-        """Remove a pin, so that the peer's next key is pinned. False if there is no such pin."""
+    def mark_compared(self, name: str) -> None:
+        """Note that people have compared the pinned fingerprint of a peer. Raises KitError."""
+        self.pin(name, self._pinned(name).fingerprint, compared=True)
+
+    def forget(self, name: str) -> None:
+        """Remove a pin, so that the next key that the peer shows is pinned. Raises KitError."""
+        self._pinned(name)
+        self._write({peer: pin for peer, pin in self.read().items() if peer != name})
+
+    def _pinned(self, name: str) -> Pin:
         pins = self.read()
-        if pins.pop(name, None) is None:
-            return False
-        self._write(pins)
-        return True
+        if name not in pins:
+            raise KitError(
+                "no peer of that name is pinned", expected=", ".join(pins) or "none yet", got=name
+            )
+        return pins[name]
 
     def meet(self, name: str, public: bytes, *, only_compared: bool = False) -> Pin:
         """The pin of a peer that shows this key; a new peer is pinned now, as not compared.
@@ -262,7 +272,7 @@ Vouched = Callable[[Card], bool]
 
 
 @dataclass(frozen=True)
-class Place:
+class Signer:
     """A place that signs: its identity, its card, and the peers that it knows."""
 
     name: str
@@ -281,7 +291,7 @@ class Place:
 # --- a kit's ----------------------------------------------------------------------------
 
 
-def place_of(kit: Kit, *, make: bool = False) -> Place:
+def open_signer(kit: Kit, *, make: bool = False) -> Signer:
     """The place of a kit. With `make` it gets an identity if it has none.
 
     If the kit was renewed, the place gets a new card. Raises KeyFileError, KitError.
@@ -294,18 +304,17 @@ def place_of(kit: Kit, *, make: bool = False) -> Place:
         else:
             identity = read_identity(path)
         card = _card(kit, identity)
-    vouch = Vouching(kit)
-    return Place(kit.name, identity, card, Pins(folder / PINS), vouch)
+    return Signer(kit.name, identity, card, pins_of(kit), functools.partial(_is_certified, kit))
 
 
-def renew(kit: Kit) -> Place:
+def renew_identity(kit: Kit) -> Signer:
     """Give a place a new identity key; the old one and its card go to the archive.
 
     Peers refuse the place until they pin the new key. Raises KeyFileError, KitError.
     """
     with for_the_owner():
         make_identity(kit.path / FOLDER / KEY)
-    return place_of(kit)
+    return open_signer(kit)
 
 
 def _card(kit: Kit, identity: Identity) -> Card:
@@ -344,45 +353,31 @@ def _certified(kit: Kit, said: bytes) -> str:
     return key.sign(said, _PSS, hashes.SHA256()).hex()
 
 
-class Vouching:
-    """Says whether a card is certified by a kit of this kit's consortium."""
-
-    def __init__(self, kit: Kit) -> None:
-        self._root = kit.root
-        self._server = kit.identity
-
-    def __call__(self, card: Card) -> bool:
-        """True if the card's certificate fits our root, its name and today, and its key signed."""
-        try:
-            root = x509.load_pem_x509_certificate(bytes_of(self._root))
-            shown = x509.load_pem_x509_certificate(card.certificate.encode())
-            shown.verify_directly_issued_by(root)
-            key = shown.public_key()
-            if not isinstance(key, RSAPublicKey):
-                return False
-            key.verify(bytes.fromhex(card.signature), card.said(), _PSS, hashes.SHA256())
-        except (OSError, ValueError, TypeError, InvalidSignature):
+def _is_certified(kit: Kit, card: Card) -> bool:
+    """True if the card's certificate fits our root, its name and today, and its key signed."""
+    try:
+        root = x509.load_pem_x509_certificate(bytes_of(kit.root))
+        shown = x509.load_pem_x509_certificate(card.certificate.encode())
+        shown.verify_directly_issued_by(root)
+        key = shown.public_key()
+        if not isinstance(key, RSAPublicKey):
             return False
-        now = datetime.datetime.now(datetime.UTC)
-        good = shown.not_valid_before_utc <= now <= shown.not_valid_after_utc
-        return good and _common_name(shown) == self._expected(card)
-
-    def _expected(self, card: Card) -> str:
-        """The common name that the certificate on this card must have."""
-        names = {"server": self._server, "site": card.name, "lead": f"{card.name}@confide.lead"}
-        return names.get(card.kind, "")
-
-
-def _common_name(certificate: x509.Certificate) -> str:
-    found = certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
-    return str(found[0].value) if len(found) == 1 else ""
+        key.verify(bytes.fromhex(card.signature), card.said(), _PSS, hashes.SHA256())
+    except (OSError, ValueError, TypeError, InvalidSignature):
+        return False
+    now = datetime.datetime.now(datetime.UTC)
+    if not shown.not_valid_before_utc <= now <= shown.not_valid_after_utc:
+        return False
+    names = {"server": kit.identity, "site": card.name, "lead": f"{card.name}@confide.lead"}
+    found = shown.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)
+    return [str(one.value) for one in found] == [names.get(card.kind)]
 
 
 # --- what `confide peers` calls -----------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Known:
+class PeerList:
     """A place's own fingerprint ("" before it has a key), and its pins, by the peer's name."""
 
     name: str
@@ -390,14 +385,14 @@ class Known:
     peers: dict[str, Pin]
 
 
-def known_to(kit: Kit) -> Known:
+def list_peers(kit: Kit) -> PeerList:
     """The peers that the place of a kit knows. Raises KeyFileError, KitError."""
     path = kit.path / FOLDER / KEY
     own = read_identity(path).fingerprint if path.exists() else ""
-    return Known(kit.name, own, _pins(kit).read())
+    return PeerList(kit.name, own, pins_of(kit).read())
 
 
-def pin(kit: Kit, name: str, fingerprint: str) -> None:
+def pin_peer(kit: Kit, name: str, fingerprint: str) -> None:
     """Pin a peer whose fingerprint was compared; replaces an earlier pin.
 
     The server is called "server". Raises KeyFileError (not a fingerprint), KitError.
@@ -406,28 +401,9 @@ def pin(kit: Kit, name: str, fingerprint: str) -> None:
     if name == kit.name:
         raise KitError("this is the name of this place itself", expected="a peer", got=name)
     check_peer(name)
-    _pins(kit).pin(name, digits, compared=True)
+    pins_of(kit).pin(name, digits, compared=True)
 
 
-def mark_compared(kit: Kit, name: str) -> None:
-    """Note that people have compared the pinned fingerprint of a peer. Raises KitError."""
-    _pins(kit).pin(name, _pinned(kit, name).fingerprint, compared=True)
-
-
-def forget(kit: Kit, name: str) -> None:
-    """Remove a pin, so that the next key that the peer shows is pinned. Raises KitError."""
-    _pinned(kit, name)
-    _pins(kit).forget(name)
-
-
-def _pins(kit: Kit) -> Pins:
+def pins_of(kit: Kit) -> Pins:
+    """The peers that the place of a kit has pinned."""
     return Pins(kit.path / FOLDER / PINS)
-
-
-def _pinned(kit: Kit, name: str) -> Pin:
-    pins = _pins(kit).read()
-    if name not in pins:
-        raise KitError(
-            "no peer of that name is pinned", expected=", ".join(pins) or "none yet", got=name
-        )
-    return pins[name]

@@ -7,71 +7,41 @@ one machine (`confide.runs.run`).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from confide.corpora.dealing import fingerprint
 from confide.errors import ConfideError, FederationError, MessageError, QuorumError, SettingsError
+from confide.federation import seals
 from confide.federation.events import Event, Watcher
 from confide.federation.failures import CODES, Failure, Refusal
 from confide.federation.federation import Federation
 from confide.federation.ledger import CLOSED, MET, OPENED, SEAL, Ledger, read_lines
 from confide.federation.messages import encode, peek
-from confide.federation.seals import (
-    EMPTY,
-    AskSeal,
-    ReplySeal,
-    fresh_nonce,
-    inner_digest,
-    keep_nonce,
-    message_digest,
-)
 from confide.federation.steps import Delivery, Engine
-from confide.files import Tree, for_the_owner, inside
+from confide.files import for_the_owner, inside
+from confide.flare import joining
 from confide.flare.agreements import ALONE, OUTSIDE
-from confide.flare.joining import (
-    CLOSE,
-    JOIN,
-    LEAVE,
-    Close,
-    Join,
-    Joined,
-    Order,
-    check_suited,
-    leaving,
-    settings_for_sites,
-    wire_digest,
-    wire_of,
-)
 from confide.flare.kit import SERVER, Kit
-from confide.flare.peers import Card, Place, place_of
+from confide.flare.peers import Card, Signer, open_signer
 from confide.kinds.steps import Start
 from confide.methods import method_of
+from confide.runs import run as runs
 from confide.runs.folder import RunFolder, environment
 from confide.runs.result import Result
-from confide.runs.run import (
-    Outcome,
-    Plan,
-    binding_of,
-    federation_of,
-    ledger_path,
-    open_ledger,
-    outcome_of,
-    result_of,
-    start_of,
-    sums_of,
-)
 from confide.runs.sites import public_set
 from confide.settings import Settings, dump, parse
 from confide.settings.toml import parse_toml
 from confide.text.document import Document
 from confide.version import __version__
+
+if TYPE_CHECKING:
+    from confide.flare.nvidia.engine import FlareEngine
 
 # --- Evidence at the server
 #
@@ -81,33 +51,12 @@ from confide.version import __version__
 # `confide.federation.seals` describes the seals.
 
 
-class Carrier(Protocol):
-    """An engine that carries a seal beside each message."""
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """The names of all sites, sorted."""
-        ...
-
-    def deliver(
-        self,
-        step: str,
-        round: int,
-        *,
-        asks: Mapping[str, bytes],
-        timeout: float | None,
-        seals: Mapping[str, bytes] | None = None,
-    ) -> Generator[Delivery, None, None]:
-        """Deliver asks with a seal for each; a site's own seal is in its delivery."""
-        ...
-
-
 @dataclass(frozen=True)
-class Evidence:
+class ServerEvidence:
     """The server's place, which signs, and the order that the lead signed."""
 
-    place: Place
-    order: Order
+    place: Signer
+    order: joining.Order
 
     def check(self) -> Card:
         """The lead's card. Raises FederationError if the lead is not who it claims to be."""
@@ -122,27 +71,23 @@ class Evidence:
             ) from error
         return card
 
-    def engine(self, carrier: Carrier, ledger: Ledger, path: Path) -> SignedEngine:
-        """An engine that seals what `carrier` delivers, and notes it in this ledger, at `path`."""
-        return SignedEngine(carrier, self, ledger, path)
 
-
-def evidence_of(
+def server_evidence(
     kit: Kit, lead: str, *, run: str, settings: str, sites: Sequence[str], version: str
-) -> Evidence:
+) -> ServerEvidence:
     """The evidence of a run at the server of this kit; `lead` is from the lead's submission.
 
-    The signature is checked when the run begins (`Evidence.check`). Raises SettingsError,
+    The signature is checked when the run begins (`ServerEvidence.check`). Raises SettingsError,
     KeyFileError, KitError, FederationError.
     """
     try:
         tree = parse_toml(settings)
     except SettingsError as error:
         raise FederationError(f"the settings of the run cannot be read: {error.what}") from error
-    plain = settings_for_sites(parse(tree))
+    plain = joining.settings_for_sites(parse(tree))
     try:
         packed = bytes.fromhex(lead).decode()
-        order = Order.unpack(packed, run=run, settings=plain, version=version)
+        order = joining.Order.unpack(packed, run=run, settings=plain, version=version)
     except (Refusal, ValueError) as error:
         raise FederationError(
             "the lead has not signed its order",
@@ -150,13 +95,19 @@ def evidence_of(
         ) from error
     if order.sites != tuple(sorted(sites)):
         raise FederationError("the lead has not signed an order of these sites")
-    return Evidence(place_of(kit), order)
+    return ServerEvidence(open_signer(kit), order)
 
 
 class SignedEngine:
-    """Seals every ask, and passes on only replies that their site has sealed."""
+    """Seals every ask, and passes on only replies that their site has sealed.
 
-    def __init__(self, carrier: Carrier, evidence: Evidence, ledger: Ledger, path: Path) -> None:
+    What it signs and checks is noted in `ledger`, whose file is at `path`. `carrier` may be any
+    engine that carries a seal beside each message.
+    """
+
+    def __init__(
+        self, carrier: FlareEngine, evidence: ServerEvidence, ledger: Ledger, path: Path
+    ) -> None:
         self._carrier = carrier
         self._place = evidence.place
         self._order = evidence.order
@@ -178,31 +129,30 @@ class SignedEngine:
     ) -> Generator[Delivery, None, None]:
         """Every asked site's reply or failure; a reply without a good seal becomes a failure."""
         sealed = self._sealed(step, round, asks)
-        seals = {site: seal.encode() for site, seal in sealed.items()}
+        encoded = {site: seal.encode() for site, seal in sealed.items()}
         for site, seal in sealed.items():
-            facts = dataclasses.asdict(seal)
-            self._note(site, facts, "down", len(seals[site]), without="signature")
+            self._note(seal, "down", len(encoded[site]), without=("signature",))
         self._ledger.flush()  # an ask is on disk before it leaves
-        deliveries = self._carrier.deliver(step, round, asks=asks, timeout=timeout, seals=seals)
+        deliveries = self._carrier.deliver(step, round, asks=asks, timeout=timeout, seals=encoded)
         with closing(deliveries):
             for delivery in deliveries:
-                yield self._looked_at(delivery, sealed[delivery.site])
+                yield self._checked_delivery(delivery, sealed[delivery.site])
                 del delivery  # not to be held while the next one comes
 
-    def _sealed(self, step: str, round: int, asks: Mapping[str, bytes]) -> dict[str, AskSeal]:
+    def _sealed(self, step: str, round: int, asks: Mapping[str, bytes]) -> dict[str, seals.AskSeal]:
         """A seal for each ask. Sites that get the same bytes share one digest, computed once."""
         self._attempts[round, step] += 1
         groups: dict[int, list[str]] = {}
         for site in sorted(asks):
             groups.setdefault(id(asks[site]), []).append(site)
-        found: dict[str, AskSeal] = {}
+        found: dict[str, seals.AskSeal] = {}
         for names in groups.values():
-            nonce = fresh_nonce()
-            named = message_digest(nonce, inner_digest(asks[names[0]]))
-            keep_nonce(self._path, named, nonce.hex())
+            nonce = seals.fresh_nonce()
+            named = seals.message_digest(nonce, seals.inner_digest(asks[names[0]]))
+            seals.keep_nonce(self._path, named, nonce.hex())
             for site in names:
-                reply, head = self._last.get(site, (EMPTY, EMPTY))
-                seal = AskSeal(
+                reply, head = self._last.get(site, (seals.EMPTY, seals.EMPTY))
+                seal = seals.AskSeal(
                     run=self._order.run,
                     site=site,
                     round=round,
@@ -214,12 +164,12 @@ class SignedEngine:
                     reply=reply,
                     head=head,
                     own=self._ledger.head,
-                    card=self._place.card.encode() if step == JOIN.name else "",
+                    card=self._place.card.encode() if step == joining.JOIN.name else "",
                 )
                 found[site] = seal.sign(self._place.identity.key)
         return found
 
-    def _looked_at(self, delivery: Delivery, asked: AskSeal) -> Delivery:
+    def _checked_delivery(self, delivery: Delivery, asked: seals.AskSeal) -> Delivery:
         """The delivery if its seal is good, else a failure in its place."""
         if not delivery.heard:
             return delivery  # no reply came; the engine made this failure
@@ -227,23 +177,23 @@ class SignedEngine:
             seal = self._checked(delivery, asked)
         except (Refusal, MessageError) as error:
             code = error.code if isinstance(error, Refusal) else "forged-reply"
-            said = encode(Failure(code, "", "", delivery.site))
-            return Delivery(delivery.site, said, delivery.seconds, heard=False)
-        facts = dataclasses.asdict(seal)
-        self._note(delivery.site, facts, "up", len(delivery.seal))
-        keep_nonce(self._path, seal.digest, seal.nonce)
+            failure = encode(Failure(code, "", "", delivery.site))
+            return Delivery(delivery.site, failure, delivery.seconds, heard=False)
+        self._note(seal, "up", len(delivery.seal))
+        seals.keep_nonce(self._path, seal.digest, seal.nonce)
         self._last[delivery.site] = (seal.digest, seal.head)
         return delivery
 
-    def _checked(self, delivery: Delivery, asked: AskSeal) -> ReplySeal:
+    def _checked(self, delivery: Delivery, asked: seals.AskSeal) -> seals.ReplySeal:
         """The seal of a reply. Raises MessageError, Refusal."""
-        seal, code = ReplySeal.decode(delivery.seal), _code(delivery.reply)
-        if seal.digest != message_digest(bytes.fromhex(seal.nonce), inner_digest(delivery.reply)):
+        seal, code = seals.ReplySeal.decode(delivery.seal), _code(delivery.reply)
+        real = seals.message_digest(bytes.fromhex(seal.nonce), seals.inner_digest(delivery.reply))
+        if seal.digest != real:
             raise Refusal("forged-reply", "digest")
-        fits = {name: getattr(seal, name) == getattr(asked, name)
-                for name in ("run", "site", "round", "step", "attempt")}  # fmt: skip
+        names = ("run", "site", "round", "step", "attempt")
+        fits = {name: getattr(seal, name) == getattr(asked, name) for name in names}
         fits["ask"] = seal.ask == asked.digest
-        fits["head"] = seal.head != EMPTY or (code != "" and seal.step == JOIN.name)
+        fits["head"] = seal.head != seals.EMPTY or (code != "" and seal.step == joining.JOIN.name)
         wrong = [name for name, fit in fits.items() if not fit]
         if wrong and code != "bad-signature":  # with that code the site got something else
             raise Refusal("forged-reply", wrong[0])
@@ -253,7 +203,7 @@ class SignedEngine:
             raise Refusal("forged-reply", "signature")
         return seal
 
-    def _meet(self, site: str, seal: ReplySeal) -> None:
+    def _meet(self, site: str, seal: seals.ReplySeal) -> None:
         """Pin the site's key, or check that it is the pinned one. Raises Refusal."""
         card = Card.decode(seal.card)
         if not seal.verifies(card.public):
@@ -268,17 +218,13 @@ class SignedEngine:
             self._ledger.note(MET, peer=site, identity=card.key, compared=pin.compared)
 
     def _note(
-        self, site: str, facts: Tree, direction: str, weight: int, *, without: str = ""
-    ) -> None:
-        """Add the seal's line. An audience of all sites of the order is not written out."""
-        everybody = list(self._order.sites)
-        if list(facts.get("audience", everybody)) == everybody:
-            facts.pop("audience", None)
-        left_out = {"nonce", "card", without}
-        if facts["run"] == self._order.run:
-            left_out.add("run")
-        kept = {name: value for name, value in facts.items() if name not in left_out}
-        self._ledger.seal(weight, {"direction": direction, **kept})
+        self, seal: seals.AskSeal | seals.ReplySeal, direction: str, weight: int,
+        *, without: Sequence[str] = (),
+    ) -> None:  # fmt: skip
+        facts = joining.seal_facts(
+            seal, run=self._order.run, sites=self._order.sites, without=without
+        )
+        self._ledger.seal(weight, {"direction": direction, **facts})
 
     def _remember(self) -> None:
         """Read back what an earlier process of this run noted; in a new ledger, note the run."""
@@ -324,34 +270,23 @@ WITHDRAWN = {"no-consent", "other-wire", OUTSIDE}
 """Codes of a site that does not agree, or no longer agrees."""
 
 
+@dataclass(frozen=True)
 class Conductor:
     """Conducts one run, called `name` everywhere and kept in `folder` at the server.
 
-    `version` is that of confide at the lead. `public` is the server's folder from which a public
-    set may be read, if there is one. With `evidence` every ask and reply is signed; without it,
-    `lead` is the name of whoever is said to have ordered the run.
+    `settings` is TOML, and `version` that of confide at the lead. `public` is the server's folder
+    from which a public set may be read, if there is one. With `evidence` every ask and reply is
+    signed; without it, `lead` is the name of whoever is said to have ordered the run.
     """
 
-    def __init__(
-        self,
-        name: str,
-        settings: str,
-        *,
-        version: str,
-        engine: Carrier,
-        folder: Path,
-        public: Path | None = None,
-        evidence: Evidence | None = None,
-        lead: str = "",
-    ) -> None:
-        self._name = name
-        self._settings = settings
-        self._version = version
-        self._engine = engine
-        self._folder = RunFolder(folder)
-        self._public_folder = public
-        self._evidence = evidence
-        self._lead = lead
+    name: str
+    settings: str
+    version: str
+    engine: FlareEngine
+    folder: Path
+    public: Path | None = None
+    evidence: ServerEvidence | None = None
+    lead: str = ""
 
     @for_the_owner()
     def conduct(self, watch: Watcher) -> Result:
@@ -359,40 +294,46 @@ class Conductor:
 
         Raises FederationError (a site fails, versions differ), SettingsError, RunError.
         """
-        if self._version != __version__:
+        if self.version != __version__:
             raise FederationError(
                 "the lead and the server run different versions of confide",
                 expected=f"{__version__}, as at the server",
-                got=self._version,
+                got=self.version,
                 fix="install the same version everywhere",
             )
-        settings = parse(parse_toml(self._settings))
-        check_suited(settings)
-        if self._evidence:
-            self._evidence.check()
-        folder = self._folder
+        settings = parse(parse_toml(self.settings))
+        joining.check_suited(settings)
+        if self.evidence:
+            self.evidence.check()
+        folder = RunFolder(self.folder)
         folder.check(settings, resume=folder.is_taken())
         folder.close()
         folder.write("settings.toml", dump(settings))
         public, start = self._public(settings), self._start(settings)
-        watch(Event("start", rounds=settings.rounds, message=f"{self._name}: {settings.method}"))
+        watch(Event("start", rounds=settings.rounds, message=f"{self.name}: {settings.method}"))
+        sites = self.engine.sites
+        alone = {site: (site,) for site in sites}
         ended = [
-            self._part(settings, name, sites, public=public, start=start, watch=watch)
-            for name, sites in parts_of(settings, self._engine.sites).items()
+            self._federation(settings, name, names, public=public, start=start, watch=watch)
+            for name, names in (alone if settings.method == ALONE else {"": sites}).items()
         ]
         joined = {site: one for _, part in ended for site, one in sorted(part.items())}
-        digest = _together(joined, public)
+        digest = _fingerprint(joined, public)
         folder.write("environment.json", environment(settings, digest))
-        told = sums_of(settings) == "plain"  # else sites say nothing of how much they have
-        sites = {site: _facts(one) for site, one in joined.items()} if told else {}
-        data = {"fingerprint": digest, "sites": sites}
-        name = settings.name or self._name
-        result = result_of(settings, [outcome for outcome, _ in ended], name=name, data=data)
+        facts = {}
+        if runs.sums_of(settings) == "plain":  # else sites say nothing of how much they have
+            for site, one in joined.items():
+                counts = {"entities": one.entities, "problems": one.problems}
+                ordered = {key: dict(sorted(found.items())) for key, found in counts.items()}
+                facts[site] = one.sentences | ordered
+        data = {"fingerprint": digest, "sites": facts}
+        name = settings.name or self.name
+        result = runs.result_of(settings, [outcome for outcome, _ in ended], name=name, data=data)
         result.write(folder.path)
-        watch(Event("end", message=self._name))
+        watch(Event("end", message=self.name))
         return result
 
-    def _part(
+    def _federation(
         self,
         settings: Settings,
         name: str,
@@ -401,40 +342,53 @@ class Conductor:
         public: Sequence[Document],
         start: Start | None,
         watch: Watcher,
-    ) -> tuple[Outcome, dict[str, Joined]]:
+    ) -> tuple[runs.Outcome, dict[str, joining.Joined]]:
         """One federation of the run: join, train and score, leave."""
-        ledger = open_ledger(self._folder, name)
-        engine: Engine = self._engine
-        if self._evidence:
-            path = ledger_path(self._folder, name)
-            engine = self._evidence.engine(self._engine, ledger, path)
-        federation = federation_of(settings, engine, ledger, sites=sites, watch=watch)
-        joined = federation.ask(JOIN, self._join(settings, sites), round=0)
-        binding = binding_of(settings, _together(joined, public))
+        folder = RunFolder(self.folder)
+        ledger = runs.open_ledger(folder, name)
+        engine: Engine = self.engine
+        if self.evidence:
+            path = runs.ledger_path(folder, name)
+            engine = SignedEngine(self.engine, self.evidence, ledger, path)
+        federation = runs.federation_of(settings, engine, ledger, sites=sites, watch=watch)
+        joined = federation.ask(joining.JOIN, self._join(settings, sites), round=0)
+        binding = runs.binding_of(settings, _fingerprint(joined, public))
         method = method_of(settings)(settings, public)
         method.begin_with(start)
-        plan = Plan(settings, method, engine, self._folder, binding, watch, called=self._name)
-        outcome = outcome_of(plan, name, sorted(joined), ledger=ledger)
+        plan = runs.Plan(settings, method, engine, folder, binding, watch, called=self.name)
+        outcome = runs.outcome_of(plan, name, sorted(joined), ledger=ledger)
         federation.giving = outcome.giving
         watch(Event("scores", message="the sites keep their models and count their own errors"))
-        self._leave(federation, outcome, sites=sorted(joined))
-        if self._evidence:
+        _leave(federation, outcome, sites=sorted(joined))
+        if self.evidence:
             _close(federation, ledger, outcome, sites=sorted(joined))
         ledger.flush()
         return outcome, joined
 
+    def _join(self, settings: Settings, sites: Sequence[str]) -> joining.Join:
+        order = self.evidence.order if self.evidence else None
+        return joining.Join(
+            version=__version__,
+            run=self.name,
+            settings=joining.settings_for_sites(settings),
+            sites=list(sites),
+            wire=joining.wire_digest(joining.wire_of(settings.trained_by)),
+            lead=order.lead().name if order else self.lead,
+            order=order.pack() if order else "",
+        )
+
     def _start(self, settings: Settings) -> Start | None:
         """The model to start from, in the server's own folder only."""
         name = settings.start_from
-        return start_of(settings, place=self._inside(name)) if name else None
+        return runs.start_of(settings, place=self._inside(name)) if name else None
 
     def _inside(self, path: str) -> Path:
         """A file or folder below the server's own folder of public files."""
-        if self._public_folder is None:
+        if self.public is None:
             raise SettingsError(
                 "this server has no folder of public files", fix="make `public` in its kit"
             )
-        return inside(self._public_folder, *Path(path).parts)
+        return inside(self.public, *Path(path).parts)
 
     def _public(self, settings: Settings) -> tuple[Document, ...]:
         """The public set, from files in the server's own folder only."""
@@ -445,66 +399,44 @@ class Conductor:
         own = settings.public.model_copy(update={"files": found})
         return public_set(settings.model_copy(update={"public": own}))
 
-    def _join(self, settings: Settings, sites: Sequence[str]) -> Join:
-        return Join(
-            version=__version__,
-            run=self._name,
-            settings=settings_for_sites(settings),
-            sites=list(sites),
-            wire=wire_digest(wire_of(settings.trained_by)),
-            lead=self._evidence.order.lead().name if self._evidence else self._lead,
-            order=self._evidence.order.pack() if self._evidence else "",
-        )
 
-    def _leave(self, federation: Federation, outcome: Outcome, *, sites: list[str]) -> None:
-        """Send every site the state; one that no longer answers still has its memory.
+def _leave(federation: Federation, outcome: runs.Outcome, *, sites: Sequence[str]) -> None:
+    """Send every site the state; one that no longer answers still has its memory.
 
-        The run succeeds even if no site takes the state because none agrees any more.
-        """
-        progress = outcome.trained.progress
-        ask = leaving(outcome.trained.state, progress.best_round, progress.calibrator)
-        last = progress.history[-1]["round"]
-        try:
-            federation.ask(LEAVE, ask, round=last, sites=sites, at_least=1)
-        except QuorumError as error:
-            codes = {fault.code for fault in error.faults}
-            if not codes or codes - WITHDRAWN:
-                raise
-        for fault in federation.take_faults():
-            progress.left_out[fault.site] = fault.code
-
-
-def parts_of(settings: Settings, sites: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
-    """The federations of a run and their sites: under `alone`, one for each site."""
-    return {site: (site,) for site in sites} if settings.method == ALONE else {"": sites}
+    The run succeeds even if no site takes the state because none agrees any more.
+    """
+    progress = outcome.trained.progress
+    ask = joining.leaving(outcome.trained.state, progress.best_round, progress.calibrator)
+    last = progress.history[-1]["round"]
+    try:
+        federation.ask(joining.LEAVE, ask, round=last, sites=sites, at_least=1)
+    except QuorumError as error:
+        codes = {fault.code for fault in error.faults}
+        if not codes or codes - WITHDRAWN:
+            raise
+    for fault in federation.take_faults():
+        progress.left_out[fault.site] = fault.code
 
 
 def _close(
-    federation: Federation, ledger: Ledger, outcome: Outcome, *, sites: Sequence[str]
+    federation: Federation, ledger: Ledger, outcome: runs.Outcome, *, sites: Sequence[str]
 ) -> None:
     """Have server and sites sign the heads of their ledgers, so that neither can cut off the end.
 
     The run is complete without it: a site that no longer answers is noted as left out.
     """
-    progress, last = outcome.trained.progress, outcome.trained.progress.history[-1]["round"]
+    progress = outcome.trained.progress
+    last, ask = progress.history[-1]["round"], joining.Close(ledger.lines)
     with contextlib.suppress(QuorumError):
-        federation.ask(CLOSE, Close(ledger.lines), round=last, sites=sites, at_least=1)
+        federation.ask(joining.CLOSE, ask, round=last, sites=sites, at_least=1)
     for fault in federation.take_faults():
         progress.left_out.setdefault(fault.site, fault.code)
     ledger.note(CLOSED)
 
 
-def _together(joined: Mapping[str, Joined], public: Sequence[Document]) -> str:
+def _fingerprint(joined: Mapping[str, joining.Joined], public: Sequence[Document]) -> str:
     """One digest of all sites' text, and of the public set, if there is one."""
     lines = "".join(f"{site}\0{one.fingerprint}\n" for site, one in sorted(joined.items()))
     if public:
         lines += fingerprint([("", "public", public)], relations=True)
     return hashlib.sha256(lines.encode()).hexdigest()
-
-
-def _facts(joined: Joined) -> Tree:
-    return {
-        **joined.sentences,
-        "entities": dict(sorted(joined.entities.items())),
-        "problems": dict(sorted(joined.problems.items())),
-    }

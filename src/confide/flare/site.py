@@ -28,22 +28,13 @@ from confide.errors import (
     SettingsError,
     os_errors_as,
 )
+from confide.federation import seals
 from confide.federation.engines import Hosting, SiteSpec
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.guards import Guards, check_open, check_reply
 from confide.federation.ledger import MET, OPENED, SEAL, Ledger, read_lines
 from confide.federation.memory import Checkpoint, as_array
 from confide.federation.messages import FieldSize, decode, encode, limits_of, peek, sizes
-from confide.federation.seals import (
-    EMPTY,
-    AskSeal,
-    ReplySeal,
-    digest,
-    fresh_nonce,
-    inner_digest,
-    keep_nonce,
-    message_digest,
-)
 from confide.federation.secure.messages import Meet, colluders
 from confide.federation.secure.site import SUMS, Member, Sets
 from confide.federation.secure.steps import EXCHANGES, as_asked
@@ -60,23 +51,10 @@ from confide.files import (
     text_of,
     write_of_run,
 )
-from confide.flare.agreements import OUTSIDE, Agreements, Asked, fewest
-from confide.flare.joining import (
-    CLOSE,
-    JOIN,
-    LEAVE,
-    Closed,
-    Join,
-    Joined,
-    Leave,
-    Left,
-    Order,
-    check_guards,
-    check_suited,
-    state_in,
-)
+from confide.flare import joining
+from confide.flare.agreements import OUTSIDE, Agreements, RunTerms, fewest
 from confide.flare.kit import SERVER
-from confide.flare.peers import Card, Place
+from confide.flare.peers import Card, Signer
 from confide.methods import Expecting, answered_in, method_named
 from confide.privacy.accountant import PRIVACY
 from confide.runs.folder import RUNS, RunFolder, memory_of
@@ -150,7 +128,7 @@ class Peering:
         named: whether the site's agreement names exactly these sites.
     """
 
-    place: Place
+    place: Signer
     sites: tuple[str, ...]
     only_compared: bool
     folder: Path
@@ -187,7 +165,12 @@ class Peering:
 
 
 def member_of(
-    place: Place | None, file: SiteFile, ask: Join, *, agreement: Agreement, settings: Settings
+    place: Signer | None,
+    file: SiteFile,
+    ask: joining.Join,
+    *,
+    agreement: Agreement,
+    settings: Settings,
 ) -> Member:
     """A site's part in the secure sums of a run. Raises Refusal if it has no identity.
 
@@ -210,7 +193,7 @@ def member_of(
         vet=peering.check,
         colluding=file.colluding or colluders(len(sites)),
         least=max(file.guards.min_sites, agreement.at_least),
-        binding=digest(b"received", ask.settings.encode(), ask.wire.encode()),
+        binding=seals.digest(b"received", ask.settings.encode(), ask.wire.encode()),
         record=Sets(folder),
         run=ask.run,
         card=place.card.encode(),
@@ -253,11 +236,13 @@ class SiteHome:
         self._agreements = Agreements(path, today=today)
         self._read: SiteFile | None = None
         self._stamp = 0
-        self._steps: dict[str, Step] = {step.name: step for step in (JOIN, LEAVE, CLOSE)}
+        self._steps: dict[str, Step] = {
+            step.name: step for step in (joining.JOIN, joining.LEAVE, joining.CLOSE)
+        }
         self._run: _Run | None = None
         self.opening: Tree = {}
         """The facts in the first line of a run's ledger; set from the evidence of the run."""
-        self.place: Place | None = None
+        self.place: Signer | None = None
         """The site's identity and pins, with which it takes part in secure sums."""
 
     def answer(self, step: str, round: int, data: bytes) -> bytes:
@@ -327,17 +312,17 @@ class SiteHome:
         return self._read
 
     def _answer(self, name: str, round: int, data: bytes) -> bytes:
-        if name == JOIN.name:
-            return encode(self._join(ask_in(Join, data)))
+        if name == joining.JOIN.name:
+            return encode(self._join(ask_in(joining.Join, data)))
         if self._run is None:
             raise Refusal("not-joined")
-        if name == CLOSE.name:
-            return encode(Closed(self._run.ledger.lines))
+        if name == joining.CLOSE.name:
+            return encode(joining.Closed(self._run.ledger.lines))
         asked = self._run.asked
         found = self._agreements.agreed(self._file, asked.settings.trained_by, None)
-        self._agreements.hold(found, asked)
-        if name == LEAVE.name:
-            return encode(self._leave(self._run, ask_in(Leave, data)))
+        self._agreements.check(found, asked)
+        if name == joining.LEAVE.name:
+            return encode(self._leave(self._run, ask_in(joining.Leave, data)))
         if name in EXCHANGES:  # they carry nothing but what an agreed step has opened
             return self._run.host.answer(name, round, data)
         if name not in self._run.steps:
@@ -349,26 +334,26 @@ class SiteHome:
         self._run.count(name, data, most=self._file.guards.max_rounds)
         return self._run.host.answer(name, round, data)
 
-    def _join(self, ask: Join) -> Joined:
+    def _join(self, ask: joining.Join) -> joining.Joined:
         """Check that the site agreed to this run, and read its text. Raises Refusal."""
         file = self._file
         if ask.version != __version__:
             raise Refusal("other-version")
         settings = parse(_plain(ask.settings))
-        check_suited(settings)
+        joining.check_suited(settings)
         folder = _folder_of(file, ask.run)
-        asked = Asked(settings, tuple(ask.sites), ask.lead, ask.run)
+        asked = RunTerms(settings, tuple(ask.sites), ask.lead, ask.run)
         agreed = self._agreements.agreed(file, settings.trained_by, ask.wire)
         if fewest(settings, ask.sites) < file.guards.min_sites:
             raise Refusal("few-sites")
         usual = colluders(len(set(ask.sites)))
         if (settings.federation.colluding or usual) < (file.colluding or usual):
             raise Refusal(OUTSIDE, "federation.colluding")
-        self._agreements.hold(agreed, asked)
+        self._agreements.check(agreed, asked)
         if file.guards.masked and sums_of(settings) != "masked":
             raise Refusal("only-masked")
         guards = Guards(**file.guards.model_dump())
-        check_guards(settings, guards)
+        joining.check_guards(settings, guards)
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
         mine = settings.model_copy(
             update={"site": (_table(file),), "split": None, "public": public, **own_computing(file)}
@@ -387,20 +372,20 @@ class SiteHome:
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
         reply = self._joined(gathered)
-        check_reply(JOIN, ask, reply)
+        check_reply(joining.JOIN, ask, reply)
         check_open(reply, guards)
         return reply
 
-    def _joined(self, gathered: Gathered) -> Joined:
+    def _joined(self, gathered: Gathered) -> joining.Joined:
         if self._run is not None and self._run.host.site.member is not None:
-            return Joined(
+            return joining.Joined(
                 fingerprint=self._veiled(gathered.fingerprint),
                 sentences=dict.fromkeys(("train", "dev", "test"), 0),
                 entities={},
                 problems={},
             )
         facts = gathered.facts()["sites"][self._file.name]
-        return Joined(
+        return joining.Joined(
             fingerprint=self._veiled(gathered.fingerprint),
             sentences={part: facts[part] for part in ("train", "dev", "test")},
             entities=facts["entities"],
@@ -417,13 +402,13 @@ class SiteHome:
             write_of_run(path, secrets.token_hex(32).encode())
         return hmac.new(bytes_of(path), fingerprint.encode(), hashlib.sha256).hexdigest()
 
-    def _leave(self, run: _Run, ask: Leave) -> Left:
+    def _leave(self, run: _Run, ask: joining.Leave) -> joining.LeaveReply:
         """Keep the trained state beside the site's memory, and count the site's own errors."""
         calibrator = Calibrator(ask.temperature, ask.offset, ask.finds)
         if not calibrator.is_sound:
             raise Refusal("bad-ask")
         method = method_named(run.settings.trained_by)(run.settings)
-        state = state_in(run.host.site.whole(ask), method.State)
+        state = joining.state_in(run.host.site.whole(ask), method.State)
         progress, encoded = json.dumps({"best_round": ask.round}), as_array(encode(state))
         run.folder.store().save(
             Checkpoint(ask.round, encoded, run.gathered.fingerprint, progress, 0), best=ask.round
@@ -441,8 +426,8 @@ class SiteHome:
             calibrator=calibrator,
         )
         result.write(run.folder.path)
-        reply = Left(kept=True)
-        check_reply(LEAVE, ask, reply)
+        reply = joining.LeaveReply(kept=True)
+        check_reply(joining.LEAVE, ask, reply)
         return reply
 
     def _note(self, name: str, round: int, data: bytes, reply: bytes) -> None:
@@ -489,7 +474,7 @@ class _Run:
         guards: Guards,
         *,
         opening: Tree,
-        asked: Asked,
+        asked: RunTerms,
         budget: Path,
         member: Member | None = None,
     ) -> None:
@@ -595,7 +580,7 @@ def check_home(file: SiteFile) -> Gathered:
 class SignedHome:
     """The home of a site that has an identity. Answers bytes and a seal with bytes and a seal."""
 
-    def __init__(self, home: SiteHome, place: Place) -> None:
+    def __init__(self, home: SiteHome, place: Signer) -> None:
         self._home = home
         home.place = self._place = place
         self._server: Card | None = None
@@ -610,17 +595,17 @@ class SignedHome:
         """
         with for_the_owner():
             try:
-                asked = AskSeal.decode(seal)
+                asked = seals.AskSeal.decode(seal)
             except MessageError as error:
                 refused = Refusal("bad-signature", "seal")
                 refused.__cause__ = error
                 return self._home.refuse(step, round, data, error=refused), b""
-            inner = inner_digest(data)
-            real = message_digest(bytes.fromhex(asked.nonce), inner)
+            inner = seals.inner_digest(data)
+            real = seals.message_digest(bytes.fromhex(asked.nonce), inner)
             why = ""
             try:
                 self._check(asked, step, round, real)
-                if step == JOIN.name:
+                if step == joining.JOIN.name:
                     self._check_join(asked, data)
             except Exception as error:
                 why = error.code if isinstance(error, Refusal) else "error"
@@ -629,7 +614,7 @@ class SignedHome:
                 reply = self._home.answer(step, round, data)
             return self._sealed(asked, real, reply, weight=len(seal), refused=why)
 
-    def _check(self, asked: AskSeal, step: str, round: int, real: str) -> None:
+    def _check(self, asked: seals.AskSeal, step: str, round: int, real: str) -> None:
         """Raise Refusal if an ask is not the one that the server signed, or not for this turn."""
         if asked.card:
             self._meet_server(Card.decode(asked.card))
@@ -641,7 +626,7 @@ class SignedHome:
             "round": asked.round == round,
             "digest": asked.digest == real,
         }
-        if step != JOIN.name:
+        if step != joining.JOIN.name:
             fits["run"] = asked.run == self._run
             fits["head"] = self._heads.get(asked.head) == asked.reply
         wrong = [name for name, fit in fits.items() if not fit]
@@ -652,13 +637,15 @@ class SignedHome:
         self._place.meet(card, "server", SERVER, only_compared=self._home.only_compared)
         self._server = card
 
-    def _check_join(self, asked: AskSeal, data: bytes) -> None:
+    def _check_join(self, asked: seals.AskSeal, data: bytes) -> None:
         """Raise Refusal if the lead did not order this run with these sites."""
         try:
-            ask = decode(Join, data)
+            ask = decode(joining.Join, data)
         except MessageError as error:
             raise Refusal("bad-ask") from error
-        order = Order.unpack(ask.order, run=ask.run, settings=ask.settings, version=ask.version)
+        order = joining.Order.unpack(
+            ask.order, run=ask.run, settings=ask.settings, version=ask.version
+        )
         lead = order.lead()
         fits = {
             "run": ask.run == asked.run,
@@ -672,7 +659,7 @@ class SignedHome:
         self._home.opening = self._opening(order, lead)
         self._run = ask.run
 
-    def _opening(self, order: Order, lead: Card) -> Tree:
+    def _opening(self, order: joining.Order, lead: Card) -> Tree:
         """The run and identities in the first line of a new ledger."""
         assert self._server is not None, "its seal has been checked"
         return {
@@ -687,25 +674,24 @@ class SignedHome:
         }
 
     def _sealed(
-        self, asked: AskSeal, real: str, reply: bytes, *, weight: int, refused: str
+        self, asked: seals.AskSeal, real: str, reply: bytes, *, weight: int, refused: str
     ) -> tuple[bytes, bytes]:
         """The reply and its seal, once both seals are noted; a failure if that goes wrong."""
         joined = self._home.book is not None
         book = self._home.book or self._home.refusals()
-        head = book.head if joined else EMPTY
+        head = book.head if joined else seals.EMPTY
         try:
-            if joined and asked.step == JOIN.name and not refused:
+            if joined and asked.step == joining.JOIN.name and not refused:
                 book.flush()  # if the reply could not be noted, nothing is on disk yet
                 self._recall(book)
             seal = self._reply_seal(asked, real, reply)
-            down = {"refused": refused} if refused else {}
-            self._note(book, {**dataclasses.asdict(asked), **down}, "down", weight)
-            self._note(book, dataclasses.asdict(seal), "up", _weight(seal, head))
+            self._note(book, asked, weight, refused=refused)
+            self._note(book, seal, _weight(seal, head))
             if joined:
                 for one in (asked, seal):
-                    keep_nonce(self._home.book_path, one.digest, one.nonce)
+                    seals.keep_nonce(self._home.book_path, one.digest, one.nonce)
             book.flush()
-            head = book.head if joined else EMPTY
+            head = book.head if joined else seals.EMPTY
         except Exception as error:  # a reply that cannot be noted does not leave
             self._home.complain(asked.step, asked.round, error)
             reply = encode(failure_from(error))
@@ -714,36 +700,37 @@ class SignedHome:
             self._heads[head] = seal.digest
         return reply, self._signed(seal, head).encode()
 
-    def _reply_seal(self, asked: AskSeal, real: str, reply: bytes) -> ReplySeal:
-        nonce = fresh_nonce()
-        return ReplySeal(
+    def _reply_seal(self, asked: seals.AskSeal, real: str, reply: bytes) -> seals.ReplySeal:
+        nonce = seals.fresh_nonce()
+        return seals.ReplySeal(
             run=asked.run,
             site=self._place.name,
             round=asked.round,
             step=asked.step,
             attempt=asked.attempt,
             ask=real,
-            digest=message_digest(nonce, inner_digest(reply)),
+            digest=seals.message_digest(nonce, seals.inner_digest(reply)),
             nonce=nonce.hex(),
-            head=EMPTY,
-            card=self._place.card.encode() if asked.step == JOIN.name else "",
+            head=seals.EMPTY,
+            card=self._place.card.encode() if asked.step == joining.JOIN.name else "",
         )
 
-    def _signed(self, seal: ReplySeal, head: str) -> ReplySeal:
+    def _signed(self, seal: seals.ReplySeal, head: str) -> seals.ReplySeal:
         return dataclasses.replace(seal, head=head).sign(self._place.identity.key)
 
-    def _note(self, book: Ledger, facts: Tree, direction: str, weight: int) -> None:
+    def _note(
+        self, book: Ledger, seal: seals.AskSeal | seals.ReplySeal, weight: int, *, refused: str = ""
+    ) -> None:
         """Add the seal's line, without what the ledger's first line or the next one holds."""
-        audience = facts.pop("audience", None)
-        if audience is not None and list(audience) != self._home.opening.get("sites"):
-            facts["audience"] = audience
-        left_out = (
-            {"nonce", "card"}
-            | ({"run"} if facts["run"] == self._run else set())
-            | ({"head", "signature"} if direction == "up" else set())
+        up = isinstance(seal, seals.ReplySeal)
+        facts = joining.seal_facts(
+            seal,
+            run=self._run,
+            sites=self._home.opening.get("sites", ()),
+            without=("head", "signature") if up else (),
         )
-        kept = {name: value for name, value in facts.items() if name not in left_out}
-        book.seal(weight, {"direction": direction, **kept})
+        facts |= {"refused": refused} if refused else {}
+        book.seal(weight, {"direction": "up" if up else "down", **facts})
 
     def _recall(self, book: Ledger) -> None:
         """Read back the heads that an earlier process of this run signed, and the keys it met."""
@@ -763,6 +750,6 @@ class SignedHome:
                 book.note(MET, peer=peer, identity=key, compared=peer != SERVER)
 
 
-def _weight(seal: ReplySeal, head: str) -> int:
+def _weight(seal: seals.ReplySeal, head: str) -> int:
     """The bytes of the seal with its signature; every head but the empty one is as long."""
     return len(dataclasses.replace(seal, head=head, signature="0" * 128).encode())

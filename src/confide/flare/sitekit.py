@@ -14,22 +14,12 @@ from confide.federation.guards import Guards
 from confide.federation.keys import read_key
 from confide.federation.steps import WireRow
 from confide.files import for_the_owner, write_of_run
-from confide.flare.agreements import (
-    CONSENT_FILE,
-    Agreements,
-    Line,
-    beyond,
-    lines,
-    proposed,
-    usual,
-    with_bounds,
-    write_agreements,
-)
+from confide.flare import agreements
 from confide.flare.joining import check_guards, check_suited, run_steps, wire_digest, wire_of
 from confide.flare.kit import Kit
-from confide.flare.peers import place_of
+from confide.flare.peers import open_signer
 from confide.flare.site import check_home
-from confide.flare.standing import held_of, site_file, site_of
+from confide.flare.status import held_agreements, read_site_file, site_file
 from confide.methods import method_named
 from confide.recipes import settings_file
 from confide.runs.sites import Gathered
@@ -52,14 +42,14 @@ class Consent:
     wire: str
     agreed: Literal["yes", "no", "to another table"]
     steps: tuple[str, ...] = ()
-    lines: tuple[Line, ...] = ()
+    lines: tuple[agreements.AgreementLine, ...] = ()
     beyond: tuple[str, ...] = ()
     until: date | None = None
     old: bool = False
     refused: str = ""
 
 
-def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
+def setup_site(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
     """Check a site's own file, read its text as a run would, and put the file into the kit.
 
     Makes the site's memory folder, closed to others. Earlier agreements stay valid; those in an
@@ -76,13 +66,15 @@ def setup(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
         )
     read_key(Path(site.key))
     gathered = check_home(site)
-    place_of(kit, make=True)
-    before = Agreements(settings).old(site) | (held_of(kit) if site_file(kit).exists() else {})
+    open_signer(kit, make=True)
+    before = agreements.Agreements(settings).old(site) | (
+        held_agreements(kit) if site_file(kit).exists() else {}
+    )
     _keep(kit, site, {method: agreed.agreement for method, agreed in before.items()})
     return site, gathered
 
 
-def consent(
+def propose_consent(
     kit: Kit, method: str, *, asked: Settings | None = None, bounds: Sequence[str] = ()
 ) -> Consent:
     """Describe what a method would send from this site, and how far an agreement to it would go.
@@ -91,7 +83,7 @@ def consent(
     settings it is the present agreement, or one with the usual bounds. Raises SettingsError,
     KitError.
     """
-    site, held, method = site_of(kit), held_of(kit), method_named(method).name
+    site, held, method = read_site_file(kit), held_agreements(kit), method_named(method).name
     found = held.get(method)
     rows = tuple(wire_of(method))
     wire = wire_digest(rows)
@@ -103,15 +95,15 @@ def consent(
         wire,
         "no" if known is None else "yes" if known.wire == wire else "to another table",
         known.steps if known else (),
-        tuple(lines(known, proposal)),
-        tuple(beyond(known, proposal)) if known else (),
+        tuple(agreements.agreement_lines(known, proposal)),
+        tuple(agreements.beyond(known, proposal)) if known else (),
         known.until if known else None,
         bool(found and found.old),
         _refused(site, asked),
     )
 
 
-def agree(
+def agree_to(
     kit: Kit,
     method: str,
     *,
@@ -128,7 +120,7 @@ def agree(
     for step in steps:
         if step not in known:
             raise SettingsError(f"{method} has no step {step!r}", fix=nearest(step, known))
-    site, held = site_of(kit), held_of(kit)
+    site, held = read_site_file(kit), held_agreements(kit)
     before = held[method].agreement if method in held else None
     proposal = _proposal(site, method, before, asked=asked, bounds=bounds)
     if proposal.until < _now().date():
@@ -141,18 +133,19 @@ def agree(
     update = {"wire": wire_digest(wire_of(method)), "steps": tuple(steps), "agreed": _now()}
     left = {name: agreed.agreement for name, agreed in held.items()}
     _keep(kit, site, left | {method: proposal.model_copy(update=update)})
-    return replace(consent(kit, method), refused=_refused(site, asked))
+    return replace(propose_consent(kit, method), refused=_refused(site, asked))
 
 
-def withdraw(kit: Kit, method: str) -> Consent:
+def withdraw_from(kit: Kit, method: str) -> Consent:
     """Take a consent back; a run under way is refused at its next ask. Raises KitError."""
     method = method_named(method).name
-    left = {name: agreed.agreement for name, agreed in held_of(kit).items() if name != method}
-    _keep(kit, site_of(kit), left)
-    return consent(kit, method)
+    left = {name: held.agreement for name, held in held_agreements(kit).items()}
+    left.pop(method, None)
+    _keep(kit, read_site_file(kit), left)
+    return propose_consent(kit, method)
 
 
-def asked_by(file: str | Path, method: str | None = None) -> Settings:
+def settings_asked(file: str | Path, method: str | None = None) -> Settings:
     """The settings in a lead's file, with another `method` if one is given.
 
     Raises SettingsError.
@@ -184,11 +177,11 @@ def _proposal(
     bounds: Sequence[str],
 ) -> Agreement:
     wire, now = wire_digest(wire_of(method)), _now()
-    fresh = usual(method, wire, at_least=site.guards.min_sites, now=now)
+    fresh = agreements.usual(method, wire, at_least=site.guards.min_sites, now=now)
     base = known or fresh
     if base.until < now.date():
         base = base.model_copy(update={"until": fresh.until})
-    base = with_bounds(base, bounds)
+    base = agreements.with_bounds(base, bounds)
     if asked is None:
         return base
     if method_named(asked.trained_by).name != method:
@@ -198,7 +191,7 @@ def _proposal(
             got=asked.trained_by,
             fix="leave the method out, or name the one in the settings",
         )
-    return with_bounds(proposed(asked, base), bounds)
+    return agreements.with_bounds(agreements.proposed(asked, base), bounds)
 
 
 def _keep(kit: Kit, site: SiteFile, agreed: dict[str, Agreement]) -> None:
@@ -206,9 +199,11 @@ def _keep(kit: Kit, site: SiteFile, agreed: dict[str, Agreement]) -> None:
 
     Raises SettingsError if an agreement is not valid.
     """
-    if agreed or site_file(kit).with_name(CONSENT_FILE).exists():
+    if agreed or site_file(kit).with_name(agreements.CONSENT_FILE).exists():
         held = {method: agreement.model_dump() for method, agreement in agreed.items()}
-        write_agreements(site_file(kit).parent, parse_consent({"site": site.name, "method": held}))
+        agreements.write_agreements(
+            site_file(kit).parent, parse_consent({"site": site.name, "method": held})
+        )
     with for_the_owner():
         text = dump_site(site.model_copy(update={"consent": {}}))
         write_of_run(site_file(kit), text.encode())

@@ -20,8 +20,8 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from confide.errors import ConfideError, SettingsError, printable
-from confide.flare import sitekit, standing
-from confide.flare.agreements import Line
+from confide.flare import sitekit, status
+from confide.flare.agreements import AgreementLine
 from confide.flare.joining import run_steps
 from confide.flare.kit import Kit, open_kit
 from confide.flare.sitekit import Consent
@@ -38,7 +38,7 @@ BOUND, STEP = "bound.", "step."
 class BoundField:
     """A bound as a field of a form: its line, the kind of input, and what stands in it."""
 
-    line: Line
+    line: AgreementLine
     kind: str
     value: str
 
@@ -66,11 +66,11 @@ class ConsentPage:
 
     def settings(self) -> Settings | None:
         """The lead's settings, read again. Raises SettingsError."""
-        return None if self.asked is None else sitekit.asked_by(self.asked)
+        return None if self.asked is None else sitekit.settings_asked(self.asked)
 
     def found(self, method: str) -> Consent:
         """Return what the method would send and its limits. Raises SettingsError, KitError."""
-        return sitekit.consent(self.opened(), method, asked=self._asked_of(method))
+        return sitekit.propose_consent(self.opened(), method, asked=self._asked_of(method))
 
     def answer(self, form: Mapping[str, str]) -> bool:
         """Agree or withdraw, as the form says; whether what it showed is still so.
@@ -82,7 +82,7 @@ class ConsentPage:
         if consent_digest(before) != form.get("shown", ""):
             return False
         if act == "agree":
-            sitekit.agree(
+            sitekit.agree_to(
                 self.opened(),
                 method,
                 steps=steps_in(form, method),
@@ -90,7 +90,7 @@ class ConsentPage:
                 bounds=bounds_in(form),
             )
         elif act == "withdraw":
-            sitekit.withdraw(self.opened(), method)
+            sitekit.withdraw_from(self.opened(), method)
         else:
             raise HttpError(422, "act", "agree, or withdraw")
         return True
@@ -98,7 +98,7 @@ class ConsentPage:
     def methods(self, other: str = "") -> list[str]:
         """The methods to show: another one, the one that is asked for, then those agreed to."""
         asked = self.settings()
-        agreed = sorted(standing.held_of(self.opened()))
+        agreed = sorted(status.held_agreements(self.opened()))
         first = [other] if other in METHODS else []
         return list(dict.fromkeys([*first, *([asked.trained_by] if asked else []), *agreed]))
 
@@ -202,8 +202,8 @@ def _page(
         kit = place.opened()
         asked = place.settings()
         found = [place.found(one) for one in place.methods(other)]
-        agreed = {one.method: one for one in standing.standings(kit)}
-        guards = standing.guards(kit)
+        agreed = {one.method: one for one in status.agreement_status(kit)}
+        guards = status.guard_values(kit)
     except ConfideError as error:
         return pages.page("wrong", title="Agree", status=500, why=printable(error.what, 300))
     return pages.page(

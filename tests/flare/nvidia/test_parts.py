@@ -30,11 +30,11 @@ from confide.flare.nvidia.engine import (
     FlareEngine,
     Outbox,
     Ticket,
-    ask_of,
-    opened,
     parts,
-    replied,
-    reply_of,
+    read_ask,
+    read_reply,
+    write_ask,
+    write_reply,
 )
 
 LARGE = bytes(range(256)) * 40
@@ -120,16 +120,16 @@ TICKETS = [
 @each(("name", "size"), TICKETS)
 def test_a_ticket_of_another_form_is_no_message(name: object, size: object) -> None:
     forged: Any = Ticket(name, size)  # type: ignore[arg-type]
-    assert replied(reply_of(forged, 1.0)) is None
-    assert opened(ask_of(1, forged)) is None
+    assert read_reply(write_reply(forged, 1.0)) is None
+    assert read_ask(write_ask(1, forged)) is None
     with pytest.raises(EngineError, match="does not write"):
         fetched(forged, lambda **_: pytest.fail("nothing is asked for"))
 
 
 def test_a_ticket_travels_in_place_of_the_bytes() -> None:
     ticket = Ticket(NAME, 2**20)
-    assert opened(ask_of(1, ticket, seal=b"s")) == (1, ticket, b"s")
-    assert replied(reply_of(ticket, 1.0, seal=b"s")) == (ticket, 1.0, b"s")
+    assert read_ask(write_ask(1, ticket, seal=b"s")) == (1, ticket, b"s")
+    assert read_reply(write_reply(ticket, 1.0, seal=b"s")) == (ticket, 1.0, b"s")
 
 
 def part_of(value: object, code: str = ReturnCode.OK) -> Shareable:
@@ -217,11 +217,11 @@ def code(reply: bytes) -> str:
 
 def test_large_replies_come_whole_and_a_large_ask_is_there_once_while_it_is_asked() -> None:
     there, ticket = put(LARGE)
-    engine, outbox, wire = asking(lambda _: reply_of(ticket, 1.0), there.answer)
+    engine, outbox, wire = asking(lambda _: write_reply(ticket, 1.0), there.answer)
     deliveries = engine.deliver("step", 1, asks=dict.fromkeys(engine.sites, LARGE), timeout=None)
     first = next(deliveries)
     assert first.reply == LARGE
-    asked = {opened(task.data) for task in wire.tasks}
+    asked = {read_ask(task.data) for task in wire.tasks}
     [(_, own, _)] = [one for one in asked if one]
     assert isinstance(own, Ticket)
     assert fetched(own, outbox.answer) == LARGE
@@ -233,7 +233,7 @@ def test_large_replies_come_whole_and_a_large_ask_is_there_once_while_it_is_aske
 def test_a_site_that_announces_what_it_does_not_give_is_lost_alone() -> None:
     there, ticket = put(LARGE)
     tickets = {"one": ticket, "two": Ticket(NAME, 5000)}
-    engine, _, _ = asking(lambda site: reply_of(tickets[site], 1.0), there.answer)
+    engine, _, _ = asking(lambda site: write_reply(tickets[site], 1.0), there.answer)
     found = delivered(engine)
     assert found["one"] == LARGE
     assert code(found["two"]) == "lost"
@@ -246,7 +246,7 @@ def test_a_site_that_goes_while_its_reply_is_fetched_is_lost() -> None:
         left.set()
 
     engine, _, _ = asking(
-        lambda _: reply_of(Ticket(NAME, 5000), 1.0), answer, gone=lambda _: left.is_set()
+        lambda _: write_reply(Ticket(NAME, 5000), 1.0), answer, gone=lambda _: left.is_set()
     )
     assert {code(reply) for reply in delivered(engine).values()} == {"lost"}
 
@@ -260,7 +260,7 @@ def test_an_error_of_the_engine_while_a_reply_is_fetched_loses_that_site_only() 
             raise ValueError("a bug of the engine")
         return there.answer(request=request, **more)
 
-    engine, _, _ = asking(lambda site: reply_of(tickets[site], 1.0), answer)
+    engine, _, _ = asking(lambda site: write_reply(tickets[site], 1.0), answer)
     found = delivered(engine)
     assert found["one"] == LARGE
     assert code(found["two"]) == "lost"
@@ -273,7 +273,7 @@ def test_a_run_that_ends_fetches_no_more() -> None:
         asked.append(request["at"])
         stop.trigger(True)
 
-    engine, _, _ = asking(lambda _: reply_of(Ticket(NAME, 5000), 1.0), answer, stop=stop)
+    engine, _, _ = asking(lambda _: write_reply(Ticket(NAME, 5000), 1.0), answer, stop=stop)
     with pytest.raises(EngineError, match="ended the run"):
         delivered(engine)
     assert set(asked) == {0}
@@ -286,7 +286,7 @@ def test_a_full_disk_ends_the_run_in_words(monkeypatch: pytest.MonkeyPatch) -> N
         raise RunError("the replies of a round could not be put aside")
 
     monkeypatch.setattr(Spool, "put", full)
-    engine, _, _ = asking(lambda _: reply_of(ticket, 1.0), there.answer)
+    engine, _, _ = asking(lambda _: write_reply(ticket, 1.0), there.answer)
     with pytest.raises(RunError, match="put aside"):
         delivered(engine)
 
@@ -298,7 +298,7 @@ def test_replies_wait_on_the_disk_and_are_read_one_at_a_time(
     size = 2**24
     whole = bytes(size)
     there, ticket = put(whole)
-    engine, _, _ = asking(lambda _: reply_of(ticket, 1.0), there.answer)
+    engine, _, _ = asking(lambda _: write_reply(ticket, 1.0), there.answer)
     tracemalloc.start()
     try:
         for one in engine.deliver("step", 1, asks=dict.fromkeys("ab", b"ask"), timeout=None):

@@ -27,21 +27,11 @@ from confide.federation.failures import failure_from
 from confide.federation.messages import encode
 from confide.files import Tree, inside, private_folder
 from confide.flare.agreements import SITE_FILE
-from confide.flare.joining import OUTCOME, TOPIC, Bulletin, collect
+from confide.flare.joining import OUTCOME, TOPIC, EventBuffer, collect
 from confide.flare.kit import SERVER, check_order, open_kit
-from confide.flare.nvidia import service
-from confide.flare.nvidia.engine import (
-    FlareEngine,
-    Outbox,
-    Talking,
-    Ticket,
-    free,
-    opened,
-    parts,
-    reply_of,
-)
-from confide.flare.peers import place_of
-from confide.flare.server import Conductor, evidence_of
+from confide.flare.nvidia import engine, service
+from confide.flare.peers import open_signer
+from confide.flare.server import Conductor, server_evidence
 from confide.flare.site import SignedHome, SiteHome
 
 
@@ -52,8 +42,8 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         super().__init__()
         self._home: SignedHome | None = None
         self._folder: Path | None = None
-        self._outbox = Outbox()
-        self._engine: Talking | None = None
+        self._outbox = engine.Outbox()
+        self._engine: engine.Talking | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
         """At the start of a run, restrict FLARE's commands, and note where the kit is."""
@@ -67,13 +57,13 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal
     ) -> Shareable:
         """The reply to one ask."""
-        asked = opened(shareable)
+        asked = engine.read_ask(shareable)
         if asked is None:
             return make_reply(ReturnCode.BAD_TASK_DATA)
         round, data, seal = asked
         self._outbox.empty()  # who asks anew has the last reply, or has given it up
-        free()
-        if isinstance(data, Ticket):
+        engine.free()
+        if isinstance(data, engine.Ticket):
             try:
                 data = self._whole(data, abort_signal)
             except Exception:
@@ -83,18 +73,18 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
             if self._home is None:
                 assert self._folder is not None, "START_RUN comes before the first task"
                 home = SiteHome(self._folder / SITE_FILE)
-                self._home = SignedHome(home, place_of(open_kit(self._folder.parent, "site")))
+                self._home = SignedHome(home, open_signer(open_kit(self._folder.parent, "site")))
             reply, sealed = self._home.answer(task_name, round, data, seal=seal)
         except Exception as error:
             reply, sealed = encode(failure_from(error)), b""
         seconds = time.perf_counter() - start
-        return reply_of(self._outbox.put(reply), seconds, seal=sealed)
+        return engine.write_reply(self._outbox.put(reply), seconds, seal=sealed)
 
-    def _whole(self, ticket: Ticket, stop: Signal) -> bytes:
+    def _whole(self, ticket: engine.Ticket, stop: Signal) -> bytes:
         """A large ask, fetched from the server. Raises EngineError if it does not come."""
         assert self._engine is not None, "START_RUN comes before the first task"
         data = io.BytesIO()
-        for part in parts(ticket, self._engine, SERVER, over=lambda: stop.triggered):
+        for part in engine.parts(ticket, self._engine, SERVER, over=lambda: stop.triggered):
             data.write(part)
         return data.getvalue()
 
@@ -146,8 +136,8 @@ class ConfideController(Controller):  # type: ignore[misc]
         self._order: _Ordered = {
             "run": run, "settings": settings, "sites": sites, "version": version, "lead": lead
         }  # fmt: skip
-        self._bulletin = Bulletin()
-        self._outbox = Outbox()
+        self._events = EventBuffer()
+        self._outbox = engine.Outbox()
         self._heard: dict[str, float] = {}
 
     def set_communicator(self, communicator: WFCommServer) -> None:
@@ -184,11 +174,11 @@ class ConfideController(Controller):  # type: ignore[misc]
             check_order(**self._order)
             folder = inside(root, RUNS, self._order["run"])
         except ConfideError as error:
-            self._bulletin.fail(error)
-            self._bulletin.write(collected)
+            self._events.fail(error)
+            self._events.write(collected)
             return
         if self._conducted(folder, root=root, abort_signal=abort_signal, fl_ctx=fl_ctx):
-            self._bulletin.write(folder)
+            self._events.write(folder)
             collect(folder, collected)
 
     def _conducted(
@@ -197,7 +187,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         """Conduct a run; return False if the lead is to submit it again."""
         sites = self._order["sites"]
         self._heard = dict.fromkeys(sites, time.monotonic())
-        engine = FlareEngine(
+        flare = engine.FlareEngine(
             self, fl_ctx, abort_signal, outbox=self._outbox, sites=sites, gone=self._is_silent
         )
         (folder / OUTCOME).unlink(missing_ok=True)
@@ -205,38 +195,28 @@ class ConfideController(Controller):  # type: ignore[misc]
         if not set(sites) <= there:
             return False  # no site has this name, or it has just left
         try:
-            self._conductor(engine, folder, root=root).conduct(self._bulletin)
-            self._bulletin.end()
+            order = self._order
+            evidence = server_evidence(open_kit(root, "server"), **order)
+            conductor = Conductor(
+                order["run"],
+                order["settings"],
+                version=order["version"],
+                engine=flare,
+                folder=folder,
+                public=root / PUBLIC,
+                evidence=evidence,
+            )
+            conductor.conduct(self._events)
+            self._events.end()
         except EngineError:
             return False  # FLARE ended it
         except QuorumError as error:
             if any(fault.code == "lost" for fault in error.faults):
                 return False
-            self._bulletin.fail(error)
+            self._events.fail(error)
         except ConfideError as error:
-            self._bulletin.fail(error)
+            self._events.fail(error)
         return True
-
-    def _conductor(self, engine: FlareEngine, folder: Path, *, root: Path) -> Conductor:
-        """The conductor of the checked order. Raises ConfideError if the lead has not signed it."""
-        order = self._order
-        evidence = evidence_of(
-            open_kit(root, "server"),
-            order["lead"],
-            run=order["run"],
-            settings=order["settings"],
-            sites=order["sites"],
-            version=order["version"],
-        )
-        return Conductor(
-            order["run"],
-            order["settings"],
-            version=order["version"],
-            engine=engine,
-            folder=folder,
-            public=root / PUBLIC,
-            evidence=evidence,
-        )
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
         """Do nothing: checkpoints are whole at all times."""
@@ -246,4 +226,4 @@ class ConfideController(Controller):  # type: ignore[misc]
 
     def _told(self, topic: str, data: object, fl_ctx: FLContext) -> Tree:
         since = data.get("since", 0) if isinstance(data, dict) else 0
-        return self._bulletin.since(since if type(since) is int else 0)
+        return self._events.since(since if type(since) is int else 0)

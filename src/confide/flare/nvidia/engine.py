@@ -139,14 +139,12 @@ def _part(
         with engine.new_context() as context:
             found = engine.send_aux_request([sender], PART_TOPIC, ask, _EACH, context)
         reply = found.get(sender) if found else None
-        if reply is not None and reply.get_return_code() == ReturnCode.OK:
+        code = None if reply is None else reply.get_return_code()
+        if reply is not None and code == ReturnCode.OK:
             part = reply.get(_BYTES)
             if type(part) is bytes and len(part) == size:
                 return part
-            break
-        if reply is not None and reply.get_return_code() == ReturnCode.BAD_REQUEST_DATA:
-            break
-        if time.monotonic() > give_up:
+        if code in (ReturnCode.OK, ReturnCode.BAD_REQUEST_DATA) or time.monotonic() > give_up:
             break
         time.sleep(_PAUSE)
     raise EngineError("a part of a large message did not come")
@@ -163,47 +161,45 @@ _DATA, _ROUND, _SECONDS, _SEAL = "confide", "round", "seconds", "seal"
 _TICKET, _SIZE = "ticket", "size"
 
 
-def ask_of(round: int, data: bytes | Ticket, *, seal: bytes = b"") -> Shareable:
+def write_ask(round: int, data: bytes | Ticket, *, seal: bytes = b"") -> Shareable:
     """An ask on its way to a site, with its seal."""
-    shareable = Shareable()
-    _put(shareable, data)
-    shareable[_ROUND], shareable[_SEAL] = round, seal
-    return shareable
+    return _packed(data, seal, _ROUND, round)
 
 
-def opened(shareable: Shareable) -> tuple[int, bytes | Ticket, bytes] | None:
+def read_ask(shareable: Shareable) -> tuple[int, bytes | Ticket, bytes] | None:
     """Round, bytes and seal of an ask; None if it is not one of ours."""
-    data, round, seal = _held(shareable), shareable.get(_ROUND), shareable.get(_SEAL)
+    data, round, seal = _data_of(shareable), shareable.get(_ROUND), shareable.get(_SEAL)
     sound = type(round) is int and type(seal) is bytes
     return (round, data, seal) if sound and data is not None else None
 
 
-def reply_of(data: bytes | Ticket, seconds: float, *, seal: bytes = b"") -> Shareable:
+def write_reply(data: bytes | Ticket, seconds: float, *, seal: bytes = b"") -> Shareable:
     """A reply on its way to the server, with the seconds the site worked on it, and its seal."""
-    shareable = Shareable()
-    _put(shareable, data)
-    shareable[_SECONDS], shareable[_SEAL] = seconds, seal
+    shareable = _packed(data, seal, _SECONDS, seconds)
     shareable.set_return_code(ReturnCode.OK)
     return shareable
 
 
-def replied(shareable: Shareable | None) -> tuple[bytes | Ticket, float, bytes] | None:
+def read_reply(shareable: Shareable | None) -> tuple[bytes | Ticket, float, bytes] | None:
     """Bytes, seconds and seal of a reply; None if the site gave no proper reply."""
     if shareable is None or shareable.get_return_code() != ReturnCode.OK:
         return None
-    data, seconds, seal = _held(shareable), shareable.get(_SECONDS), shareable.get(_SEAL)
+    data, seconds, seal = _data_of(shareable), shareable.get(_SECONDS), shareable.get(_SEAL)
     sound = type(seconds) is float and math.isfinite(seconds) and type(seal) is bytes
     return (data, max(seconds, 0.0), seal) if sound and data is not None else None
 
 
-def _put(shareable: Shareable, data: bytes | Ticket) -> None:
+def _packed(data: bytes | Ticket, seal: bytes, name: str, number: float) -> Shareable:
+    shareable = Shareable()
     if isinstance(data, Ticket):
         shareable[_TICKET], shareable[_SIZE] = data.name, data.size
     else:
         shareable[_DATA] = data
+    shareable[name], shareable[_SEAL] = number, seal
+    return shareable
 
 
-def _held(shareable: Shareable) -> bytes | Ticket | None:
+def _data_of(shareable: Shareable) -> bytes | Ticket | None:
     """Read the bytes or, after them, the ticket; None if neither is of its proper form."""
     data = shareable.get(_DATA)
     if data is not None:
@@ -300,7 +296,7 @@ class FlareEngine:
         carried = {key: self._outbox.put(data) for key, data in different.items()}
         open_tasks = {}
         for site, data in sorted(asks.items()):
-            ask = ask_of(round, carried[id(data)], seal=(seals or {}).get(site, b""))
+            ask = write_ask(round, carried[id(data)], seal=(seals or {}).get(site, b""))
             open_tasks[site] = self._send(site, step, ask, heard, over)
         start = time.monotonic()
         try:
@@ -332,7 +328,7 @@ class FlareEngine:
         start = time.monotonic()
 
         def received(client_task: ClientTask, fl_ctx: FLContext) -> None:
-            reply = replied(client_task.result)
+            reply = read_reply(client_task.result)
             client_task.result = None  # FLARE would keep the bytes
             seconds = time.monotonic() - start
             if reply is None:
@@ -341,15 +337,40 @@ class FlareEngine:
             data, worked, seal = reply
             worked = min(worked, seconds)
             if isinstance(data, Ticket):
-                fetching = _Fetched(site, data, worked, seal, self._context.get_engine())
-                given = heard, over.is_set
-                threading.Thread(target=fetching.fetch, args=given, daemon=True).start()
+                fetch = functools.partial(self._fetch, site, data, worked, seal, heard, over)
+                threading.Thread(target=fetch, daemon=True).start()
             else:
                 heard.put((site, lambda: Delivery(site, data, worked, seal)))
 
         task = Task(name=step, data=ask, result_received_cb=received)
         self._controller.broadcast(task, self._context, targets=[site], min_responses=1)
         return task
+
+    def _fetch(
+        self, site: str, ticket: Ticket, worked: float, seal: bytes,
+        heard: Heard, over: threading.Event,
+    ) -> None:  # fmt: skip
+        """Fetch a large reply into a file without a name, then say so; in a thread of its own."""
+        spool = Spool(in_memory=1)
+
+        def read() -> Delivery:
+            try:
+                return Delivery(site, spool.get(0, ticket.size), worked, seal)
+            finally:
+                spool.close()
+
+        engine = self._context.get_engine()
+        try:
+            for part in parts(ticket, engine, site, over=over.is_set):
+                spool.put(part)
+        except RunError as error:
+            spool.close()
+            heard.put((site, functools.partial(_raise, error)))
+        except Exception:  # whatever it is: nobody else hears of it in this thread
+            spool.close()
+            heard.put((site, lambda: _failed(site, "lost", worked)))
+        else:
+            heard.put((site, read))
 
     def _lost(self, site: str, task: Task, *, late: bool) -> str | None:
         """The code of a site whose reply will not come; None if it still may."""
@@ -362,38 +383,6 @@ class FlareEngine:
     def _cancel(self, task: Task) -> None:
         if task.completion_status is None:
             self._controller.cancel_task(task, fl_ctx=self._context)
-
-
-class _Fetched:
-    """A large reply on its way from its site into a file without a name."""
-
-    def __init__(
-        self, site: str, ticket: Ticket, worked: float, seal: bytes, engine: Talking
-    ) -> None:
-        self._site, self._ticket, self._worked, self._seal = site, ticket, worked, seal
-        self._engine = engine
-        self._spool = Spool(in_memory=1)
-
-    def fetch(self, heard: Heard, over: Callable[[], bool]) -> None:
-        """Fetch all of it, then say so; in a thread of its own."""
-        try:
-            for part in parts(self._ticket, self._engine, self._site, over=over):
-                self._spool.put(part)
-        except RunError as error:
-            self._spool.close()
-            heard.put((self._site, functools.partial(_raise, error)))
-        except Exception:  # whatever it is: nobody else hears of it in this thread
-            self._spool.close()
-            heard.put((self._site, lambda: _failed(self._site, "lost", self._worked)))
-        else:
-            heard.put((self._site, self._read))
-
-    def _read(self) -> Delivery:
-        try:
-            reply = self._spool.get(0, self._ticket.size)
-        finally:
-            self._spool.close()
-        return Delivery(self._site, reply, self._worked, self._seal)
 
 
 def _alone(said: Callable[[], Delivery]) -> Generator[Delivery, None, None]:

@@ -32,7 +32,7 @@ from confide.federation.events import Event, Watcher, unwatched
 from confide.files import Tree, for_the_owner, is_regular, json_of, opened, plain_name, text_of
 from confide.flare import joining
 from confide.flare.kit import CLASSES, Kit, expiry_message, open_kit
-from confide.flare.peers import Place, place_of
+from confide.flare.peers import Signer, open_signer
 from confide.methods import method_of
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder
@@ -128,7 +128,7 @@ def coordinate_run(
         sites=sites,
         resume=resume,
         on_event=on_event,
-        place=place_of(held, make=True),
+        place=open_signer(held, make=True),
     )
     return Coordinated(folder, result)
 
@@ -245,7 +245,7 @@ class LeadSession:
             said = self._session.do_app_command(submission, joining.TOPIC, {"since": since})
         except Exception:
             return None  # the status tells more
-        return joining.heard_told(said, since)
+        return joining.read_events(said, since)
 
     def download(self, submission: str, to: Path) -> Path | None:
         """The folder that an ended one left; None if there is none."""
@@ -335,7 +335,7 @@ def follow_run(
     sites: Sequence[str] = (),
     resume: bool = False,
     on_event: Watcher | None = None,
-    place: Place | None = None,
+    place: Signer | None = None,
 ) -> Result:
     """Run `settings` over real sites; the content of result.json.
 
@@ -412,7 +412,7 @@ def _run_name(settings: Settings, name: str) -> str:
 
 
 def write_submission(
-    folder: Path, settings: Settings, record: LeadRecord, *, place: Place | None = None
+    folder: Path, settings: Settings, record: LeadRecord, *, place: Signer | None = None
 ) -> Path:
     """The submission that FLARE expects: the names of our two classes, and the settings. No code.
 
@@ -470,7 +470,7 @@ class _Following:
     record: LeadRecord
     session: LeadSession
     watch: Watcher
-    place: Place | None
+    place: Signer | None
     round: int = 0
 
     def to_its_end(self) -> Result:
@@ -557,7 +557,7 @@ class _Following:
             said = self.session.events(submission, since)
             if said is not None:
                 since = said["last"]
-                for event in map(joining.heard_event, said["events"]):
+                for event in map(joining.read_event, said["events"]):
                     if event is None or event.kind in ("start", "end"):
                         continue  # however many submissions it takes, a run starts and ends once
                     if event.kind == "round":
@@ -585,7 +585,7 @@ class _Following:
             if not found or not is_regular(found[0]):
                 return {}
             with opened(found[0]) as file:
-                outcome = joining.heard_outcome(file.read(joining.MOST_HEARD))
+                outcome = joining.read_outcome(file.read(joining.MOST_OUTCOME))
             if outcome.get("state") in ("finished", "failed"):
                 joining.bring_home(found[0].parent, self.folder.path)
         return outcome

@@ -28,7 +28,7 @@ from confide.federation.keys import unlock
 from confide.files import Tree, bytes_of, for_the_owner, json_of, write_atomically
 from confide.flare import kit as kits
 from confide.flare.kit import HEARTBEAT_TIMEOUT, SERVER, STORE, Kit
-from confide.flare.peers import place_of
+from confide.flare.peers import open_signer
 
 try:
     import psutil
@@ -122,7 +122,7 @@ def start(kit: Kit) -> NoReturn:
     if kit.kind == SERVER:
         revoked(kit)  # a server does not start with a damaged list
         _check_port(kit)
-    place_of(kit, make=True)
+    open_signer(kit, make=True)
     kits.tidy_kit(kit.path)
     with for_the_owner():
         for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):

@@ -125,7 +125,7 @@ _told: list[int] = []
 """The signals that asked this process to end; no Event, for whose lock a handler could wait."""
 
 
-def main(path: str) -> None:
+def run_service(path: str) -> None:
     """Be the resident process of the kit at `path` until asked to end."""
     os.umask(0o077)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -188,4 +188,4 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    run_service(sys.argv[1])

@@ -11,7 +11,7 @@ from confide.errors import KitError
 from confide.federation.secure.site import SUMS, Sets
 from confide.flare.agreements import SITE_FILE, Agreements, HeldAgreement
 from confide.flare.kit import Kit
-from confide.flare.peers import known_to
+from confide.flare.peers import list_peers
 from confide.privacy.accountant import PRIVACY, Limit, PrivacyBudget
 from confide.runs.folder import RUNS, AtHome, RunFolder, compared_at_home
 from confide.settings import SiteFile, load_site
@@ -38,7 +38,7 @@ GUARDS = {
 
 
 @dataclass(frozen=True)
-class Standing:
+class AgreementStatus:
     """The state of an agreement. `used` is how many runs have begun, None if the count is lost."""
 
     method: str
@@ -51,7 +51,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Guarded:
+class GuardValue:
     """A guard of a site: its value, whether the site's own file sets it, and what it does."""
 
     name: str
@@ -65,7 +65,7 @@ def site_file(kit: Kit) -> Path:
     return kit.path / "local" / SITE_FILE
 
 
-def site_of(kit: Kit) -> SiteFile:
+def read_site_file(kit: Kit) -> SiteFile:
     """A site's own file, in its kit. Raises KitError if there is none; SettingsError."""
     if not site_file(kit).exists():
         raise KitError(
@@ -76,26 +76,48 @@ def site_of(kit: Kit) -> SiteFile:
     return load_site(site_file(kit))
 
 
-def held_of(kit: Kit) -> dict[str, HeldAgreement]:
+def held_agreements(kit: Kit) -> dict[str, HeldAgreement]:
     """Read the site's agreements, by method. Raises KitError, SettingsError."""
-    return Agreements(site_file(kit)).of(site_of(kit))
+    return Agreements(site_file(kit)).of(read_site_file(kit))
 
 
-def standings(kit: Kit, *, today: date | None = None) -> list[Standing]:
+def agreement_status(kit: Kit, *, today: date | None = None) -> list[AgreementStatus]:
     """The state of the site's agreements, by method. Raises KitError, SettingsError."""
     day = today or date.today()
     agreements = Agreements(site_file(kit))
-    return [
-        _standing(method, found, agreements.runs(found, method), day)
-        for method, found in sorted(held_of(kit).items())
-    ]
+    found = []
+    for method, held in sorted(held_agreements(kit).items()):
+        agreement, runs = held.agreement, agreements.runs(held)
+        left = (agreement.until - day).days
+        warnings = []
+        if left < 0:
+            warnings.append("has ended: every run is refused")
+        elif left <= SOON:
+            warnings.append("ends soon")
+        if runs is None:
+            warnings.append("the count of its runs is lost, and every run is refused: agree again")
+        elif len(runs) >= agreement.runs:
+            warnings.append("no further run")
+        if held.old:
+            warnings.append("has no bounds of its own, so the usual ones apply: agree again")
+        status = AgreementStatus(
+            method=method,
+            until=agreement.until,
+            days_left=left,
+            used=None if runs is None else len(runs),
+            runs=agreement.runs,
+            lead=agreement.lead,
+            warning="; ".join(warnings),
+        )
+        found.append(status)
+    return found
 
 
-def guards(kit: Kit) -> list[Guarded]:
+def guard_values(kit: Kit) -> list[GuardValue]:
     """The site's guards, and which of them its own file sets. Raises KitError, SettingsError."""
-    held = site_of(kit).guards
+    held = read_site_file(kit).guards
     return [
-        Guarded(
+        GuardValue(
             name,
             "any" if value is None else value,
             "own file" if name in held.model_fields_set else "default",
@@ -105,15 +127,15 @@ def guards(kit: Kit) -> list[Guarded]:
     ]
 
 
-def kept(kit: Kit) -> dict[str, AtHome]:
+def models_kept(kit: Kit) -> dict[str, AtHome]:
     """By run, the model that the site keeps, if it has compared. Raises KitError, RunError."""
-    folders = sorted(Path(site_of(kit).memory).joinpath(RUNS).glob("*/"))
+    folders = sorted(Path(read_site_file(kit).memory).joinpath(RUNS).glob("*/"))
     found = {path.name: compared_at_home(RunFolder(path), kit.name) for path in folders}
     return {run: one for run, one in found.items() if one is not None}
 
 
 @dataclass(frozen=True)
-class Summed:
+class SecureSumStatus:
     """The secure sums that a site has helped to open, and the peers that it knows.
 
     `fewest`: the sites in the smallest of them; 0 if there were none. `compared`: peers whose
@@ -126,17 +148,17 @@ class Summed:
     compared: int
 
 
-def summed(kit: Kit) -> Summed:
+def secure_sum_status(kit: Kit) -> SecureSumStatus:
     """The site's secure sums so far. Raises KitError, SettingsError."""
-    sizes = Sets(Path(site_of(kit).memory) / SUMS).sizes()
-    peers = known_to(kit).peers.values()
-    return Summed(
+    sizes = Sets(Path(read_site_file(kit).memory) / SUMS).sizes()
+    peers = list_peers(kit).peers.values()
+    return SecureSumStatus(
         len(sizes), min(sizes, default=0), len(peers), sum(peer.compared for peer in peers)
     )
 
 
 @dataclass(frozen=True)
-class Spent:
+class BudgetStatus:
     """A site's privacy budget over all runs: the ε spent at `delta`, of at most `most`."""
 
     charges: int
@@ -145,31 +167,9 @@ class Spent:
     most: float
 
 
-def spent(kit: Kit) -> Spent:
+def budget_status(kit: Kit) -> BudgetStatus:
     """The site's account. Raises KitError, SettingsError; GuardError if it is not sound."""
-    site = site_of(kit)
+    site = read_site_file(kit)
     limit = Limit(site.guards.max_epsilon, site.guards.delta)
     found = PrivacyBudget(Path(site.memory) / PRIVACY, limit).status()
-    return Spent(found.charges, found.epsilon, limit.delta, limit.epsilon)
-
-
-def _standing(
-    method: str, found: HeldAgreement, runs: frozenset[str] | None, day: date
-) -> Standing:
-    agreement = found.agreement
-    left = (agreement.until - day).days
-    used = None if runs is None else len(runs)
-    warnings = []
-    if left < 0:
-        warnings.append("has ended: every run is refused")
-    elif left <= SOON:
-        warnings.append("ends soon")
-    if used is None:
-        warnings.append("the count of its runs is lost, and every run is refused: agree again")
-    elif used >= agreement.runs:
-        warnings.append("no further run")
-    if found.old:
-        warnings.append("has no bounds of its own, so the usual ones apply: agree again")
-    return Standing(
-        method, agreement.until, left, used, agreement.runs, agreement.lead, "; ".join(warnings)
-    )
+    return BudgetStatus(found.charges, found.epsilon, limit.delta, limit.epsilon)
