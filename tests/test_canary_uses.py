@@ -88,7 +88,7 @@ def test_an_audit_holds_no_text(used: Used, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_a_site_keeps_at_home_stays_there(used: Used) -> None:
     before = {path: path.read_bytes() for path in leaving(used.folder)}
-    code, shown = cli("home", used.folder, "--passes", "1")
+    code, shown = cli("personalise", used.folder, "--passes", "1")
     assert code == 0, shown
     assert {path: path.read_bytes() for path in leaving(used.folder)} == before
     assert (used.folder / "sites" / "site-1" / "home" / "home.json").exists()
@@ -219,7 +219,7 @@ def test_a_canary_in_a_site_s_own_file_is_no_word_of_an_error(
 
     verbs: dict[str, Callable[[], object]] = {
         "audit": lambda: api.audit(folder, most=20),
-        "home": lambda: api.home(folder, passes=1, alone=False),
+        "personalise": lambda: api.personalise(folder, passes=1, alone=False),
     }
     monkeypatch.setattr("confide.files.os.fsync", full)
     for name, verb in verbs.items():

@@ -20,7 +20,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from confide.jobs.home import home
+from confide.jobs.personalise import personalise
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
 
@@ -66,7 +66,7 @@ def measured(cell: str, seed: int, out: Path) -> dict[str, Any]:
         overrides = (*own, f"seed={seed}")
         run(settings, overrides=overrides, out=folder, resume=RunFolder(folder).is_taken())
     ran = time.process_time() - began
-    sites = home(folder, passes=20)
+    sites = personalise(folder, passes=20)
     return {
         "cell": cell,
         "seed": seed,

@@ -6,7 +6,7 @@ Documents have about six entities, of which the run's model finds a share, so th
 60. Each document is easier or harder for both models alike, and suits one of them by chance. The
 other model is truly so many points better (or worse), and is the best of ten passes that differ by
 chance, chosen on the same development text. Two rules: any greater score, and the randomisation
-test of `confide home`.
+test of `confide personalise`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import argparse
 
 import numpy as np
 
-from confide.jobs.home import LEAST, LEVEL, MOST_UNITS
+from confide.jobs.personalise import LEAST, LEVEL, MOST_UNITS
 
 F1, PASSES, SAMPLES = 0.6, 10, 1000
 HARD, SUITS = 0.8, 0.4

@@ -34,11 +34,11 @@ if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
     from confide.jobs.datasets import to_dataset as to_dataset
     from confide.jobs.demo import demo as demo
     from confide.jobs.export import export as export
-    from confide.jobs.home import home as home
     from confide.jobs.initialise import Wishes as Wishes
     from confide.jobs.initialise import init as init
     from confide.jobs.loading import load as load
     from confide.jobs.logs import Logs as Logs
+    from confide.jobs.personalise import personalise as personalise
     from confide.jobs.predict import evaluate as evaluate
     from confide.jobs.predict import facts as facts
     from confide.jobs.predict import predict as predict

@@ -10,8 +10,13 @@ SMALL_BART = (
     " small one), and name its folder as lightner.bart"
 )
 
-VERBS: dict[str, str] = {"pretrain": SMALL_BART}
+VERBS: dict[str, str] = {
+    "pretrain": SMALL_BART,
+    "home": "use `confide personalise`, as it is called now",
+}
 """Verbs of the command line."""
 
-FUNCTIONS: dict[str, str] = dict.fromkeys(("pretrain", "export_delta", "import_delta"), SMALL_BART)
+FUNCTIONS: dict[str, str] = dict.fromkeys(
+    ("pretrain", "export_delta", "import_delta"), SMALL_BART
+) | {"home": "use `personalise`, as it is called now"}
 """Functions of `confide.api`."""

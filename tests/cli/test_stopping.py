@@ -266,14 +266,14 @@ def test_a_disk_that_takes_no_more_is_said_and_leaves_nothing_by_half(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["home", "audit"])
+@pytest.mark.parametrize("verb", ["personalise", "audit"])
 @pytest.mark.parametrize("disk", ["full", "read-only"])
 def test_a_disk_that_takes_no_more_leaves_a_run_that_can_be_used(
     tmp_path: Path, verbs: Verbs, demo_run: Callable[[Path], Path], verb: str, disk: str
 ) -> None:
     run = demo_run(tmp_path / "demo") / "federated"
     words = {
-        "home": ("home", run, "--passes", "1", "--no-alone"),
+        "personalise": ("personalise", run, "--passes", "1", "--no-alone"),
         "audit": ("audit", run, "--most", "20"),
     }[verb]
     before = files_of(run)
@@ -322,7 +322,7 @@ def test_two_runs_in_one_folder_are_one_run(tmp_path: Path, verbs: Verbs) -> Non
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("verb", ["predict", "home"])
+@pytest.mark.parametrize("verb", ["predict", "personalise"])
 def test_two_at_once_leave_what_one_of_them_would(
     tmp_path: Path, verbs: Verbs, demo_run: Callable[[Path], Path], verb: str
 ) -> None:
@@ -330,7 +330,7 @@ def test_two_at_once_leave_what_one_of_them_would(
     text = next((demo / "corpus" / "oncology").glob("test*"))
     words = {
         "predict": ("predict", demo / "federated", text, "--out", out),
-        "home": ("home", demo / "federated", "--passes", "1", "--no-alone"),
+        "personalise": ("personalise", demo / "federated", "--passes", "1", "--no-alone"),
     }[verb]
     both = [verbs.start(*words) for _ in range(2)]
     said = [one.communicate(timeout=240)[1] for one in both]

@@ -284,7 +284,7 @@ def test_run_ends_with_the_next_three_commands(put: Any, tmp_path: Path) -> None
     put("run", ran(tmp_path / "fedner", own, method="fedner"))
     predict, report, home = said_next(call("run", "a.toml").stderr)  # no test text to score
     assert predict[-3:] == ["-", "--site", "north"]
-    assert (report[1], home[1:]) == ("report", ["home", str(tmp_path / "fedner")])
+    assert (report[1], home[1:]) == ("report", ["personalise", str(tmp_path / "fedner")])
 
     pairs = RESULT.model_copy(update={"task": "re"})
     put("run", ran(tmp_path / "re", pairs, task="re", site=[{**site, "relations": {"a": "b"}}]))

@@ -348,7 +348,7 @@ def test_the_report_says_why(in_tmp):
     found = init([one, two]).why
     assert "proposes fedavg, because all sites annotate the same types" in found
     assert "a, b: fewer than 300 training sentences; `confide capacity`" in found
-    assert "`confide home RUN`" in found
+    assert "`confide personalise RUN`" in found
     assert "training.batch_size = 8" in found and "`min_batch`" in found  # init's are of four
     big = put("c.conll", conll(times=200))
     assert "`min_batch`" not in init([big], force=True).why

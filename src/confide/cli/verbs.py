@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 PANELS = {
     "Train": ("demo", "init", "run", "recipes", "settings"),
-    "Use a model": ("predict", "evaluate", "serve", "home", "release", "export"),
+    "Use a model": ("predict", "evaluate", "serve", "personalise", "release", "export"),
     "Inspect and plan": (
         "report", "compare", "wire", "ledger", "audit", "capacity", "budget", "privacy",
     ),
@@ -284,7 +284,7 @@ def run_command(
     overrides: list[str] | None = None,
     out: Path | None = None,
     resume: bool = False,
-    and_home: bool = False,
+    and_personalise: bool = False,
     canaries: int = 0,
     log: list[str] | None = None,
     quiet: bool = False,
@@ -294,7 +294,7 @@ def run_command(
     Options:
         out (DIR): The run's folder; under runs/ by default.
         resume: Continue a stopped run.
-        and_home (--home): Then let each site keep a better model: `confide home`.
+        and_personalise (--personalise): Then let each site keep a better model of its own.
         canaries (N >= 0): Canaries of each site, for `confide audit`.
     """
     changes = [*(overrides or ()), *([f"data.canaries={canaries}"] if canaries else ())]
@@ -307,8 +307,8 @@ def run_command(
     with _following(log, quiet=quiet, on_stop=how_to_go_on) as watcher:
         done = api.run(settings, overrides=changes, out=out, resume=resume, on_event=watcher)
     screen.show(tables.site_table(done.result))
-    if and_home:
-        home_command(done.folder, quiet=quiet)
+    if and_personalise:
+        personalise_command(done.folder, quiet=quiet)
     screen.say(f"run folder: {done.folder}")
     _say_advice(done.folder, done.result, given=(settings, changes, out))
     _say_next(_next_commands(done.folder, done.result))
@@ -392,7 +392,7 @@ def _next_commands(folder: Path, result: Result) -> list[str]:
         lines.append(_line("predict", run, file, *site, *read, *to))
     lines.append(_line("report", run))
     if settings.method not in ("pooled", "public-only"):
-        lines.append(_line("home", run))
+        lines.append(_line("personalise", run))
     return lines[:MOST_PROPOSED]
 
 
@@ -586,8 +586,8 @@ def serve_command(
     pages.run_server(runs or (), where, pages=shown, key=key, texts=texts or (), say=screen.say)
 
 
-@command(app, "home")
-def home_command(
+@command(app, "personalise")
+def personalise_command(
     run: Path,
     *,
     site: str | None = None,
@@ -605,7 +605,7 @@ def home_command(
         alone (--alone/--no-alone): Also train a model at home from the start.
     """
     say = None if quiet or as_json else screen.say
-    found = api.home(run, site=site, passes=passes, alone=alone, key=key, say=say)
+    found = api.personalise(run, site=site, passes=passes, alone=alone, key=key, say=say)
     record = {name: one.model_dump() for name, one in found.items()}
     screen.answer(record, tables.home_table(found), as_json=as_json)
 

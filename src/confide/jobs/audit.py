@@ -31,7 +31,7 @@ from confide.federation.messages import Arrays
 from confide.federation.secure.messages import Offered, Shares
 from confide.federation.site import Scratch
 from confide.files import for_the_owner
-from confide.jobs.home import alone_configs
+from confide.jobs.personalise import alone_configs
 from confide.kinds.protocol import ModelSpec, SiteModel, TrainConfig
 from confide.methods import Method, method_of
 from confide.methods.noised import budget_of

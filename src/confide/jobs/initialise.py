@@ -577,8 +577,8 @@ def init(
         )
     if len(sites) > 1:
         lines.append(
-            "after the run, `confide home RUN` keeps for each site whichever model is best on its"
-            " own development text"
+            "after the run, `confide personalise RUN` keeps for each site whichever model is best"
+            " on its own development text"
         )
     text = draft(sites, out, proposal=proposal, rule=chosen, wishes=wishes)
     write_text(out, text)

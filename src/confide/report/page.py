@@ -278,7 +278,7 @@ def _gains(run: FinishedRun, runs: Sequence[FinishedRun]) -> Iterator[str]:
     else:
         yield (
             f"{len(losers)} of {len(gains)} sites are worse off than alone: {' to '.join(by)}."
-            " They can keep their own model: confide home."
+            " They can keep their own model: confide personalise."
         )
 
 

@@ -9,7 +9,7 @@ lost.json         the sites that sums under masks have lost, each with the round
 checkpoints/      the server's state, by round
 alone/NAME/       ledger and checkpoints of each site, if the method is "alone"
 sites/NAME/       what the site owns, not the server: memory, log, errors, counts by sentence,
-                  and the model that it keeps (`confide home`)
+                  and the model that it keeps (`confide personalise`)
 """
 
 from __future__ import annotations
@@ -726,7 +726,7 @@ def told(found: Audit) -> Iterator[str]:
     yield told_smallest(found.crossed)
 
 
-# --- Personal models: what a site keeps for itself after a run (`confide.jobs.home`)
+# --- Personal models: what a site keeps for itself after a run (`confide.jobs.personalise`)
 
 
 CANDIDATES = FEDERATED, TUNED, TRAINED_ALONE = "federated", "tuned", "alone"
@@ -802,7 +802,7 @@ def kept_at_home(folder: RunFolder, site: str | None) -> KeptAtHome | None:
         raise RunError(
             "the weights that the site keeps cannot be read",
             where=str(path),
-            fix="compare again with `confide home`, or delete the file to use the run's model",
+            fix="compare again (`confide personalise`), or delete the file to use the run's model",
         ) from error
 
 
@@ -814,7 +814,7 @@ def compared_at_home(folder: RunFolder, site: str) -> AtHome | None:
     path = folder.home(site) / HOME
     if not path.is_file():
         return None
-    what, fix = "what the site compared cannot be read", "compare again with `confide home`"
+    what, fix = "what the site compared cannot be read", "compare again with `confide personalise`"
     found = read_record(path, AtHome.model_validate_json, what, fix=fix)
     return found if found.round == round_of(folder, site) else None
 

@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from confide.cli.verbs import app
 from confide.errors import RunError
-from confide.jobs import home as jobs_home
-from confide.jobs.home import home
+from confide.jobs import personalise as module
+from confide.jobs.personalise import personalise
 from confide.jobs.predict import evaluate, predict
 from confide.methods import METHODS
 from confide.report.page import report
@@ -36,9 +36,9 @@ def made(tmp_path: Path, method: str, *overrides: str, **tree: Any) -> Path:
 def test_every_pair_can_be_compared_at_home(
     method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs_home, "LEAST", 0)
+    monkeypatch.setattr(module, "LEAST", 0)
     folder = made(tmp_path, method)
-    found = home(folder, site="site-1", passes=1)
+    found = personalise(folder, site="site-1", passes=1)
     assert found.keys() == {"site-1"}
     candidates = found["site-1"].candidates
     assert list(candidates) == ["federated", "tuned", "alone"]
@@ -73,7 +73,7 @@ def best_alone(
     monkeypatch.setattr(
         RunFolder, "settings", lambda *_, **__: settings.model_copy(update={"training": table})
     )
-    return folder, home(folder, site="site-1", passes=0)["site-1"]
+    return folder, personalise(folder, site="site-1", passes=0)["site-1"]
 
 
 def test_a_site_that_is_better_alone_keeps_its_own_and_predicts_with_it(
@@ -116,14 +116,14 @@ def test_what_is_kept_is_the_best_on_the_way_and_passes_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Development scores rise and fall: the second pass is kept, the fifth is the last."""
-    monkeypatch.setattr(jobs_home, "LEAST", 0)
-    monkeypatch.setattr(jobs_home, "exchange_test", lambda *_, **__: 0.0)
+    monkeypatch.setattr(module, "LEAST", 0)
+    monkeypatch.setattr(module, "exchange_test", lambda *_, **__: 0.0)
     folder = made(tmp_path, "fedavg")
     says = iter([0.5, 0.5, 0.6, 0.7, 0.7, 0.2, 0.65, 0.1, 0.1])
     monkeypatch.setattr(
-        jobs_home._Bench, "_score", lambda self, _, part: next(says) if part == "dev" else 0.4
+        module._SiteChoice, "_score", lambda self, _, part: next(says) if part == "dev" else 0.4
     )
-    found = home(folder, site="site-1", passes=9, alone=False)["site-1"]
+    found = personalise(folder, site="site-1", passes=9, alone=False)["site-1"]
     assert found.kept == "tuned"
     assert found.candidates["tuned"].passes == 2
     assert found.candidates["tuned"].dev == 0.7
@@ -135,8 +135,8 @@ def test_between_equals_the_federated_model_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = made(tmp_path, "fedavg")
-    monkeypatch.setattr(jobs_home._Bench, "_score", lambda *_: 0.5)
-    assert home(folder, passes=1)["site-2"].kept == "federated"
+    monkeypatch.setattr(module._SiteChoice, "_score", lambda *_: 0.5)
+    assert personalise(folder, passes=1)["site-2"].kept == "federated"
 
 
 def test_a_site_without_development_text_keeps_the_federated_model_and_says_why(
@@ -145,7 +145,7 @@ def test_a_site_without_development_text_keeps_the_federated_model_and_says_why(
     settings = tiny(tmp_path, "method=fedavg", "data.dev_share=0.001", *FEW)
     tables = [one.model_copy(update={"dev": ()}) for one in settings.site]
     folder = run(settings.model_copy(update={"site": tuple(tables)}), out=tmp_path / "run").folder
-    found = home(folder)
+    found = personalise(folder)
     assert {one.kept for one in found.values()} == {"federated"}
     assert "no development text" in found["site-1"].why
 
@@ -169,7 +169,7 @@ def test_what_was_compared_is_read_back_checked_and_shown(
 ) -> None:
     folder = made(tmp_path, "fedavg")
     assert "Which model each site keeps" not in report([folder]).read_text()
-    found = home(folder, site="site-1", passes=1, alone=False)["site-1"]
+    found = personalise(folder, site="site-1", passes=1, alone=False)["site-1"]
     assert compared_at_home(RunFolder(folder), "site-1") == found
     assert compared_at_home(RunFolder(folder), "site-2") is None
     page = report([folder]).read_text()
@@ -188,7 +188,9 @@ def test_a_run_may_end_with_it(tmp_path: Path) -> None:
     settings = tiny(tmp_path, "method=fedavg", *FEW)
     file = tmp_path / "settings.toml"
     file.write_text(dump(settings))
-    done = CliRunner().invoke(app, ["run", str(file), "--out", str(tmp_path / "run"), "--home"])
+    done = CliRunner().invoke(
+        app, ["run", str(file), "--out", str(tmp_path / "run"), "--personalise"]
+    )
     assert done.exit_code == 0, done.output
     for site in ("site-1", "site-2"):
         assert compared_at_home(RunFolder(tmp_path / "run"), site) is not None
@@ -200,15 +202,15 @@ def test_a_damaged_file_and_an_unknown_site_are_named(
 ) -> None:
     folder, _ = best_alone(tmp_path, monkeypatch)
     with pytest.raises(RunError, match="no site 'nowhere'"):
-        home(folder, site="nowhere")
+        personalise(folder, site="nowhere")
     (RunFolder(folder).home("site-1") / KEPT).write_bytes(b"nothing")
-    with pytest.raises(RunError, match="confide home"):
+    with pytest.raises(RunError, match="confide personalise"):
         predict(folder, [RunFolder(folder).settings().site[0].test[0]], site="site-1")
 
 
 def test_the_same_again_gives_the_same(tmp_path: Path) -> None:
     folder = made(tmp_path, "fedavg")
-    first, second = (home(folder, site="site-2", passes=2)["site-2"] for _ in range(2))
+    first, second = (personalise(folder, site="site-2", passes=2)["site-2"] for _ in range(2))
     assert first.kept == second.kept
     for name, one in first.candidates.items():
         assert (one.dev, one.test, one.passes) == (
@@ -242,7 +244,7 @@ def test_a_site_alone_takes_as_many_passes_as_its_part_of_the_run(
     folder = run(settings, out=tmp_path / "run").folder
     site = RunFolder(folder).result().data.sites["site-1"]
     trained: list[int] = []
-    real = jobs_home._Bench._trained
+    real = module._SiteChoice._trained
 
     def counting(bench: Any, name: str, start: Any, configs: Any, *, patience: int) -> Any:
         if name == "alone":
@@ -250,8 +252,8 @@ def test_a_site_alone_takes_as_many_passes_as_its_part_of_the_run(
         return real(bench, name, start, configs[:1], patience=patience)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(jobs_home._Bench, "_trained", counting)
-        home(folder, site="site-1", passes=0)
+        patch.setattr(module._SiteChoice, "_trained", counting)
+        personalise(folder, site="site-1", passes=0)
     a_pass = math.ceil(site.train / settings.training.batch_size)
     assert a_pass > 2
     taken = min(steps or a_pass, a_pass)

@@ -72,7 +72,7 @@ MOST_UNITS = 32
 
 
 @dataclass
-class _Found:
+class _BestWeights:
     """The best weights so far on the way of one candidate."""
 
     weights: Arrays
@@ -82,7 +82,7 @@ class _Found:
 
 
 @for_the_owner()
-def home(
+def personalise(
     run: Path | str,
     *,
     site: str | None = None,
@@ -123,7 +123,7 @@ def home(
     with computing_at(place, threads=settings.threads):
         scratch: Scratch = {}
         return {
-            spec.name: _Bench(folder, settings, method, spec, scratch).kept(
+            spec.name: _SiteChoice(folder, settings, method, spec, scratch).kept(
                 passes=passes, alone=alone, say=say or (lambda _: None)
             )
             for spec in specs
@@ -147,7 +147,7 @@ def alone_configs(
     ]
 
 
-class _Bench:
+class _SiteChoice:
     """One site with its text, and the model of the run."""
 
     def __init__(
@@ -174,7 +174,7 @@ class _Bench:
 
     def kept(self, *, passes: int, alone: bool, say: Callable[[str], None]) -> AtHome:
         """Make and compare the candidates, and keep one."""
-        found = {FEDERATED: _Found(self._weights, self._score(self._weights, "dev"))}
+        found = {FEDERATED: _BestWeights(self._weights, self._score(self._weights, "dev"))}
         last = self._settings.rounds
         if found[FEDERATED].dev is not None and self._spec.train:
             if passes:
@@ -205,7 +205,7 @@ class _Bench:
         say(f"{self._spec.name}: keeps {best}: {why}")
         return made
 
-    def _decided(self, found: Mapping[str, _Found]) -> tuple[str, str, bool]:
+    def _decided(self, found: Mapping[str, _BestWeights]) -> tuple[str, str, bool]:
         """The model to keep, why, and whether another looked better but may be so by luck."""
         if found[FEDERATED].dev is None or not self._spec.train:
             why = "it has no development text to compare models on, or no training text"
@@ -258,20 +258,20 @@ class _Bench:
 
     def _trained(
         self, name: str, start: Arrays, configs: Sequence[TrainConfig], *, patience: int
-    ) -> _Found:
+    ) -> _BestWeights:
         """The best weights on the way, by development text.
 
         Training stops after `patience` passes without a better score; a model that begins with
         random weights may take as long as it likes for the first.
         """
-        best = _Found(start, self._score(start, "dev"))
+        best = _BestWeights(start, self._score(start, "dev"))
         began, weights = time.perf_counter(), start
         for number, config in enumerate(configs, start=1):
             seed = derive_seed(self._settings.seed, "home", self._spec.name, name, number)
             weights = self._desk.fit(weights, config, seed=seed).weights
             dev = self._score(weights, "dev")
             if _better(dev, best.dev):
-                best = _Found(weights, dev, number)
+                best = _BestWeights(weights, dev, number)
             elif (best.passes or name == TUNED) and number - best.passes >= patience:
                 break
         best.seconds = time.perf_counter() - began
