@@ -46,10 +46,10 @@ SEGMENT = """
 import sys, time
 from confide.text.formats import read
 from confide.text.segment import segmented
-from confide.text.reading import uncollected
+from confide.text.reading import gc_paused
 path, format = sys.argv[1:]
 documents = read(path, format or None).documents
-with uncollected():
+with gc_paused():
     start = time.process_time()
     for document in documents:
         segmented(document)

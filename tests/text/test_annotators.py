@@ -7,9 +7,9 @@ import json
 import pytest
 
 from confide.text.checking import check
-from confide.text.document import Document, Entity, Relation
+from confide.text.document import Document, Entity, Problems, Relation
 from confide.text.formats import Options, read
-from confide.text.reading import Version, choose_versions
+from confide.text.reading import Reading, Version, choose_versions
 from text.generated import kinds, put
 
 TEXT = "Rash after aspirin."
@@ -28,9 +28,9 @@ EVE = version("eve", ("ADE", ALL))
 
 
 def chosen(rule, *versions):
-    problems = []
+    problems = Problems()
     found = choose_versions(versions, rule, where="f", problems=problems)
-    return found, problems
+    return Reading(found[0], problems, "", *found[1:]), problems
 
 
 def test_the_first_is_read_and_the_others_are_lost_unless_that_was_wanted():

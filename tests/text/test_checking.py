@@ -234,10 +234,8 @@ def test_raw_text(tmp_path):
     document = Document(
         "d", "a", (Entity("T1", "X", ((0, 1),)),), (Relation("R", "r", "T1", "T1"),)
     )
-    assert kinds(write([document], tmp_path / "out.txt", "text")) == [
-        "entities-unheld",
-        "relations-unheld",
-    ]
+    problems = write([document], tmp_path / "out.txt", "text")
+    assert sorted(kinds(problems)) == ["entities-unheld", "relations-unheld"]
     with pytest.raises(DataError, match="empty"):
         read(put(tmp_path, "b.txt", " "), "text")
 

@@ -120,7 +120,7 @@ def test_no_format_reads_a_pipe(tmp_path: Path, name: str) -> None:
 
 def test_a_line_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of 200 MB took 55 s and 6.2 GB."""
-    monkeypatch.setattr(files.read_text, "__kwdefaults__", {"longest": 1000})
+    monkeypatch.setattr(files, "LONGEST_LINE", 1000)
     path = put(tmp_path, "a.conll", "a\tO\n\n" + "x" * 1001 + "\tO\n")
     said = refused(lambda: read(path, "conll"))
     assert "a.conll:3: a line of more than 1,000 characters" in said

@@ -9,7 +9,7 @@ import pytest
 from confide.kinds.relations.batches import Rules, candidates
 from confide.text.document import stated_pairs
 from confide.text.formats import read
-from confide.text.formats.sniff import group_corpora
+from confide.text.formats.folders import group_corpora
 
 pytestmark = pytest.mark.data
 

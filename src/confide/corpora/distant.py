@@ -37,9 +37,9 @@ from confide.text.document import (
     Entity,
     Problem,
     Relation,
+    is_negative,
     pair_attributes,
 )
-from confide.text.draft import is_negative, join_sentences
 from confide.text.files import (
     GZIP,
     LONGEST_LINE,
@@ -50,6 +50,7 @@ from confide.text.files import (
     read_text,
     write_text,
 )
+from confide.text.segment import join_sentences
 
 T = TypeVar("T")
 

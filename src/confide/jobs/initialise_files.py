@@ -18,7 +18,8 @@ from confide.text.checking import CheckReport, check
 from confide.text.document import Document, Problem, stated_pairs
 from confide.text.files import likely_encoding, read_bytes
 from confide.text.formats import Options, detect
-from confide.text.formats.sniff import BRAT, PARTS
+from confide.text.formats.brat import MARKS
+from confide.text.formats.folders import PARTS
 from confide.text.segment import AUTO, language_of, tokenise
 
 SITES = 3
@@ -197,7 +198,7 @@ def _encoding(path: Path) -> str | None:
     """An encoding that must be stated for a file or a folder of brat files."""
     files = [path]
     if path.is_dir():
-        files = sorted(file for file in path.rglob("*") if file.suffix in (*BRAT, ".txt"))
+        files = sorted(file for file in path.rglob("*") if file.suffix in (*MARKS, ".txt"))
     found = [likely_encoding(read_bytes(file)) for file in files if file.is_file()]
     return next((name for name in found if name), None)
 

@@ -7,24 +7,17 @@ tagger would have to leave out. `convert` writes another format and reports what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
-from confide.errors import DataError, SettingsError
-from confide.text.document import Document, Problem
-from confide.text.formats import Options, Reading, format_named, read, write
-from confide.text.reading import Version, gc_paused, place
-from confide.text.segment import (
-    Crossing,
-    Crossings,
-    Splitting,
-    WordsCut,
-    count_words_cut,
-    into_sentences,
-    segmented,
-)
+from confide.errors import SettingsError
+from confide.text import reading, segment
+from confide.text.document import Document, Problem, Problems, Relation
+from confide.text.formats import Options, format_named, read, write
+from confide.text.reading import Reading, Version
+from confide.text.segment import Crossing, Splitting, WordsCut
 from confide.text.tagging import flat_spans
 
 # --- One tag set from several ---------------------------------------------------------------------
@@ -47,26 +40,45 @@ def retag(
     dropped relation, whether by its own type or along with an entity ("relation-dropped"), and keys
     of a map that occur nowhere ("tag-not-found", "relation-not-found": often a spelling mistake).
     """
-    problems: list[Problem] = []
+    problems = Problems()
     changed = list(documents)
     source = documents[0].source.rpartition(":")[0] or documents[0].id if documents else ""
     if tag_map:
         seen = {entity.type for document in documents for entity in document.entities}
-        changed = [_renamed(document, tag_map, problems) for document in changed]
+        changed = [_with_types(document, tag_map, problems) for document in changed]
         for kind in sorted(tag_map.keys() - seen):
             what = f"the tag map names {kind!r}, which no entity has"
-            problems.append(Problem("tag-not-found", source, what))
+            problems.note("tag-not-found", source, what)
     if relations:
         seen = {relation.type for document in documents for relation in document.relations}
-        changed = [_related(document, relations, problems) for document in changed]
+        changed = [_with_relations(document, relations, problems) for document in changed]
         for kind in sorted(relations.keys() - seen):
             what = f"the map of relations names {kind!r}, which no relation has"
-            problems.append(Problem("relation-not-found", source, what))
+            problems.note("relation-not-found", source, what)
     return changed, problems
 
 
-def _related(document: Document, names: Mapping[str, str], problems: list[Problem]) -> Document:
-    """A document whose relations have their common names."""
+def _with_types(document: Document, names: Mapping[str, str], problems: Problems) -> Document:
+    """A document whose entities have their common types."""
+    if not any(entity.type in names for entity in document.entities):
+        return document
+    kept = [
+        replace(entity, type=names.get(entity.type, entity.type))
+        for entity in document.entities
+        if names.get(entity.type, entity.type)
+    ]
+    dropped = {entity.id for entity in document.entities} - {entity.id for entity in kept}
+    relations = []
+    for relation in document.relations:
+        if relation.level == "entity" and {relation.head, relation.tail} & dropped:
+            _dropped(document, relation, "links an entity that the tag map drops", problems)
+        else:
+            relations.append(relation)
+    return replace(document, entities=tuple(kept), relations=tuple(relations))
+
+
+def _with_relations(document: Document, names: Mapping[str, str], problems: Problems) -> Document:
+    """A document whose relations have their common types."""
     if not any(relation.type in names for relation in document.relations):
         return document
     kept = []
@@ -75,30 +87,13 @@ def _related(document: Document, names: Mapping[str, str], problems: list[Proble
         if name:
             kept.append(replace(relation, type=name))
         else:
-            what = f"{relation.type} {relation.id} is of a type that the map of relations drops"
-            where = document.source or document.id
-            problems.append(Problem("relation-dropped", where, what, lost=True))
+            _dropped(document, relation, "is of a type that the map of relations drops", problems)
     return replace(document, relations=tuple(kept))
 
 
-def _renamed(document: Document, tag_map: Mapping[str, str], problems: list[Problem]) -> Document:
-    if not any(entity.type in tag_map for entity in document.entities):
-        return document
-    kept = [
-        replace(entity, type=tag_map.get(entity.type, entity.type))
-        for entity in document.entities
-        if tag_map.get(entity.type, entity.type)
-    ]
-    dropped = {entity.id for entity in document.entities} - {entity.id for entity in kept}
-    relations = []
-    for relation in document.relations:
-        if relation.level == "entity" and {relation.head, relation.tail} & dropped:
-            what = f"{relation.type} {relation.id} links an entity that the tag map drops"
-            where = document.source or document.id
-            problems.append(Problem("relation-dropped", where, what, lost=True))
-        else:
-            relations.append(relation)
-    return replace(document, entities=tuple(kept), relations=tuple(relations))
+def _dropped(document: Document, relation: Relation, why: str, problems: Problems) -> None:
+    where = document.source or document.id
+    problems.lost("relation-dropped", where, f"{relation.type} {relation.id} {why}")
 
 
 def check_types(documents: Sequence[Document], types: Collection[str]) -> None:
@@ -111,13 +106,8 @@ def check_types(documents: Sequence[Document], types: Collection[str]) -> None:
     for document in documents:
         for entity in document.entities:
             if entity.type not in declared:
-                raise DataError(
-                    "an entity type that was not declared",
-                    expected=" or ".join(sorted(declared)) or "none",
-                    got=repr(entity.type),
-                    where=place(document, entity.start, entity.end),
-                    fix="declare it, or map it in the site's tags",
-                )
+                where = reading.place(document, entity.start, entity.end)
+                reading.check_type(entity.type, declared, where)
 
 
 IN_SENTENCES = frozenset({"conll", "table"})
@@ -195,11 +185,10 @@ def check(
     Raises:
         ConfideError: as `read` does, for what cannot be read at all.
     """
-    splitting = _splitting(options)
-    readings: dict[str, Reading] = {}
-    with gc_paused():
-        for path in _paths(paths):
-            readings[str(path)] = read(
+    splitting = Splitting((options or Options()).language)
+    with reading.gc_paused():
+        readings = {
+            str(path): read(
                 path,
                 format,
                 options=options,
@@ -209,52 +198,65 @@ def check(
                 bare_type=bare_type,
                 types=types,
             )
+            for path in _paths(paths)
+        }
         return _report(readings, splitting)
 
 
 def _report(readings: Mapping[str, Reading], splitting: Splitting) -> CheckReport:
     """Report how each file was read, by path."""
-    documents = [document for reading in readings.values() for document in reading.documents]
+    documents = [document for one in readings.values() for document in one.documents]
     language = splitting.language_for(documents)
     segmenter = splitting.segmenter(language)
-    problems = [problem for reading in readings.values() for problem in reading.problems]
-    problems += _same_ids(documents)
-    sentences = tokens = trainable = 0
-    crossing = Crossings()
+    problems = Problems(problem for one in readings.values() for problem in one.problems)
+    seen: dict[str, str] = {}
     for document in documents:
-        ready = segmented(document, segmenter)
+        if document.id in seen:
+            what = f"{document.id!r} is also at {seen[document.id]}"
+            problems.note("duplicate-document", document.source, what)
+        seen.setdefault(document.id, document.source)
+    sentences = tokens = trainable = 0
+    crossing = segment.Crossings()
+    for document in documents:
+        ready = segment.segmented(document, segmenter)
         sentences += len(ready.sentences)
         for sentence in ready.sentences:
             tokens += len(sentence.tokens)
         if document.entities:
             spans, left_out = flat_spans(ready)
-            problems += left_out
+            problems.extend(left_out)
             trainable += sum(map(len, spans))
             crossing.add(ready)
     kinds = Counter(entity.type for document in documents for entity in document.entities)
     links = Counter(relation.type for document in documents for relation in document.relations)
     lost = sum(problem.lost for problem in problems)
-    counts = {
-        "documents": len(documents),
-        "sentences": sentences,
-        "tokens": tokens,
-        "entities": kinds.total(),
-        "relations": links.total(),
-        "trainable": trainable,
-        "lost": lost,
-        "changed": len(problems) - lost,
-    }
+    details = {}
+    for path, one in readings.items():
+        words = [format_named(one.format).title]
+        if language and not all(document.sentences for document in one.documents):
+            words.append(f"language {language}")
+        words += [f"{key} {value}" for key, value in one.details.items() if key != "evidence"]
+        details[path] = ", ".join(words)
     return CheckReport(
         documents,
         problems,
-        ", ".join(sorted({reading.format for reading in readings.values()})),
-        {path: _described(reading, language) for path, reading in readings.items()},
-        counts,
+        ", ".join(sorted({one.format for one in readings.values()})),
+        details,
+        {
+            "documents": len(documents),
+            "sentences": sentences,
+            "tokens": tokens,
+            "entities": kinds.total(),
+            "relations": links.total(),
+            "trainable": trainable,
+            "lost": lost,
+            "changed": len(problems) - lost,
+        },
         dict(kinds.most_common()),
         dict(links.most_common()),
         crossing.by_type(),
-        [version for reading in readings.values() for version in reading.versions],
-        count_words_cut(documents),
+        [version for one in readings.values() for version in one.versions],
+        segment.count_words_cut(documents),
     )
 
 
@@ -264,31 +266,6 @@ def _paths(paths: Path | str | Sequence[Path | str]) -> list[Path]:
     if not several:
         raise SettingsError("no file was named", expected="at least one file or folder")
     return [Path(path) for path in several]
-
-
-def _splitting(options: Options | None) -> Splitting:
-    return Splitting((options or Options()).language)
-
-
-def _described(reading: Reading, language: str) -> str:
-    """Describe in a few words how a file was read."""
-    words = [format_named(reading.format).title]
-    if language and not all(document.sentences for document in reading.documents):
-        words.append(f"language {language}")
-    words += [f"{key} {value}" for key, value in reading.details.items() if key != "evidence"]
-    return ", ".join(words)
-
-
-def _same_ids(documents: Iterable[Document]) -> list[Problem]:
-    """A problem for each document with the id or the text of an earlier one."""
-    problems = []
-    seen: dict[str, str] = {}
-    for document in documents:
-        if document.id in seen:
-            what = f"{document.id!r} is also at {seen[document.id]}"
-            problems.append(Problem("duplicate-document", document.source, what))
-        seen.setdefault(document.id, document.source)
-    return problems
 
 
 def convert(
@@ -324,7 +301,7 @@ def convert(
         ConfideError: as `read` and `write` do.
     """
     inputs, target = _paths(paths), Path(out)
-    splitting, cuts = _splitting(options), to in IN_SENTENCES
+    splitting = Splitting((options or Options()).language)
     suffix = format_named(to).suffix
     several = len(inputs) > 1 or (suffix != "" and target.is_dir())
     outputs = [target / f"{_stem(path)}{suffix}" if several else target for path in inputs]
@@ -335,13 +312,13 @@ def convert(
                 got=str(output),
                 fix="choose another place for the output",
             )
-    problems: list[Problem] = []
+    problems = Problems()
     for source, output in zip(inputs, outputs, strict=True):
-        reading = read(source, format, options=options, scheme=scheme, encoding=encoding)
-        problems += reading.problems
-        documents = reading.documents
-        if cuts:
-            documents = into_sentences(documents, splitting)
+        found = read(source, format, options=options, scheme=scheme, encoding=encoding)
+        documents = found.documents
+        if to in IN_SENTENCES:
+            documents = segment.into_sentences(documents, splitting)
+        problems += found.problems
         problems += write(documents, output, to, scheme=to_scheme)
     return ConvertReport(outputs, problems)
 

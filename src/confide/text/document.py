@@ -133,9 +133,6 @@ def pack_spans(spans: Iterable[Span]) -> PackedSpans:
     return PackedSpans(array("I", chain.from_iterable(spans)))
 
 
-__all__ = ["Document", "Entity", "Problem", "Relation", "Sentence", "Span"]
-
-
 @dataclass(frozen=True, slots=True)
 class Entity:
     """A mention: a type and one or more character fragments, ascending and not touching."""
@@ -235,6 +232,18 @@ class Problem:
     lost: bool = False
 
 
+class Problems(list[Problem]):
+    """Problems in the order in which they were found."""
+
+    def lost(self, kind: str, where: object, what: str) -> None:
+        """Add something that the documents, or a written file, lack."""
+        self.append(Problem(kind, str(where), what, lost=True))
+
+    def note(self, kind: str, where: object, what: str, *, lost: bool = False) -> None:
+        """Add something changed or doubtful, or `lost`."""
+        self.append(Problem(kind, str(where), what, lost))
+
+
 # --- Pairs that a document asks about -------------------------------------------------------------
 #
 # And the label of a pair without a relation.
@@ -246,6 +255,18 @@ class Problem:
 NO_RELATION = "no-relation"
 """The label of a pair between whose entities nothing is said to hold."""
 PAIR = "pair"
+NEGATIVE = frozenset(("0", "false", "none", "na", "other", NO_RELATION, "no_relation"))
+"""Labels, in lower case, that mean no relation; so does any label that ends in ``-false``."""
+
+
+def is_negative(label: str) -> bool:
+    """Return whether a label says that nothing holds between the two.
+
+    >>> [label for label in ("0", "1", "CPR:4", "DDI-false", "False") if is_negative(label)]
+    ['0', 'DDI-false', 'False']
+    """
+    label = label.lower()
+    return label in NEGATIVE or label.endswith("-false")
 
 
 def pair_attributes(pairs: Iterable[tuple[str, str]]) -> tuple[tuple[str, str], ...]:

@@ -52,6 +52,8 @@ MOST_TIMES = 32
 FREE = 1 << 22
 """Up to this many bytes, any ratio is fine."""
 GZIP = b"\x1f\x8b"
+ZIP = b"PK\x03\x04"
+"""The first bytes of every zip archive, a workbook among them."""
 BROKEN = (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError, MemoryError, OverflowError)
 """The errors that unpacking libraries raise for damaged files."""
 Stream = IO[bytes] | io.BufferedIOBase
@@ -354,6 +356,11 @@ _ZLIB = (b"\x78\x01", b"\x78\x5e", b"\x78\x9c", b"\x78\xda")
 _NAMES_SHOWN = 4
 
 
+def is_tar(raw: bytes) -> bool:
+    """Return whether bytes are a tar archive."""
+    return raw[257:262] == b"ustar"
+
+
 def looks_like(raw: bytes) -> Looks | None:
     """Guess what bytes are that are not text; None where nothing is known of them."""
     for mark, looks in _LOOKS:
@@ -361,9 +368,9 @@ def looks_like(raw: bytes) -> Looks | None:
             return looks
     if raw[128:132] == b"DICM":
         return Looks("a DICOM image", _IMAGE)
-    if raw[257:262] == b"ustar":
+    if is_tar(raw):
         return Looks("a tar archive", _UNPACK)
-    if raw.startswith(b"PK\x03\x04"):
+    if raw.startswith(ZIP):
         return zip_of(raw)
     if raw.startswith(_ZLIB):
         return Looks("a spaCy DocBin, or other data packed by zlib", "state the format: docbin")
@@ -432,7 +439,6 @@ def text_looks_like(text: str) -> Looks:
 #
 # Pages, not plain text: they are named, and never decoded as text.
 
-_ZIP = b"PK\x03\x04"
 _BEGIN = {
     b"%PDF-": ("a PDF", "pdftotext"),
     b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1": ("an old Word or Excel file", "a word processor"),
@@ -453,7 +459,7 @@ _INSIDE = {
 def must_be_no_pages(raw: bytes, where: str) -> None:
     """Raise FormatError for a PDF, or a document of a word processor."""
     found = next((what for mark, what in _BEGIN.items() if raw.startswith(mark)), None)
-    if found is None and raw.startswith(_ZIP):
+    if found is None and raw.startswith(ZIP):
         found = next((what for name, what in _INSIDE.items() if name in raw), None)
     if found is not None:
         what, tool = found

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from operator import attrgetter
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from confide.errors import FormatError
 from confide.text.document import Span
-from confide.text.reading import same_surface
 from confide.text.segment import tokenise
 
 # --- Units of offsets -----------------------------------------------------------------------------
@@ -27,6 +28,7 @@ CHARACTERS, UTF16, BYTES = "characters", "UTF-16 units", "UTF-8 bytes"
 NOWHERE: Span = (-1, 0)
 """The place of a stretch that is not in the text."""
 _OFFSET, _TRIED = attrgetter("offset"), 64  # parts that overlap are tried for a fragment
+_SLACK = 200
 _MOST = 2000  # mentions that are asked how they are counted
 _ENDS = {"one": ", line ends as one", "two": ", line ends as two"}
 
@@ -49,6 +51,17 @@ class StatedMention(NamedTuple):
     spans: Sequence[Span]
     surface: str = ""
     within: Sequence[TextPart] = ()
+
+
+def same_surface(text: str, spans: Sequence[Span], surface: str) -> bool:
+    """Return whether fragments of a text equal a surface, apart from white space.
+
+    A stretch that is far longer than the surface cannot equal it and is not read, so that a
+    thousand mentions of a whole text take no longer than the text.
+    """
+    if sum(end - start for start, end in spans) > 2 * len(surface) + _SLACK:
+        return False
+    return " ".join(text[start:end] for start, end in spans).split() == surface.split()
 
 
 class Counting(NamedTuple):
@@ -111,15 +124,35 @@ def _marks(text: str, way: Counting) -> list[int]:
     return list(accumulate(widths, initial=0))
 
 
+class Utf16:
+    r"""Offsets of a text in UTF-16 units, as Java counts: `of[n]` is that of character n.
+
+    >>> units = Utf16("a\U0001f600b")
+    >>> list(units.of), [units.character(offset) for offset in (0, 1, 2, 3, 5)]
+    ([0, 1, 3, 4], [0, 1, 1, 2, -1])
+    """
+
+    def __init__(self, text: str) -> None:
+        plain = text.isascii() or max(text) <= "\uffff"
+        self.of: Sequence[int] = range(len(text) + 1)
+        if not plain:
+            self.of = _marks(text, Counting(UTF16))
+
+    def character(self, offset: int) -> int:
+        """The character that begins at an offset, or that it lies in; -1 if it is outside."""
+        return bisect_right(self.of, offset) - 1 if 0 <= offset <= self.of[-1] else -1
+
+
 def _ways(text: str) -> Iterator[Counting]:
     """All ways in which this text may have been counted, the usual ones first."""
     units = [CHARACTERS]
     if not text.isascii():
         units += [UTF16, BYTES] if max(text) > "\uffff" else [BYTES]
-    ends = ["", *(["one"] if "\r\n" in text else []), *(["two"] if "\n" in text else [])]
     yield from (Counting(unit) for unit in units)
     yield from (Counting(first=first) for first in (1, -1))
-    yield from (Counting(unit, end) for end in ends[1:] for unit in units)
+    for end, line_end in (("one", "\r\n"), ("two", "\n")):
+        if line_end in text:
+            yield from (Counting(unit, end) for unit in units)
 
 
 def best_fit(text: str, given: Sequence[StatedMention], units: Sequence[str]) -> tuple[Ruler, str]:
@@ -208,9 +241,9 @@ class Effort:
     """
 
     where: str
-    EACH = 300
-    MOST = 300_000
-    left: int = field(default=300_000)
+    left: int = 300_000
+    EACH: ClassVar[int] = 300
+    MOST: ClassVar[int] = 300_000
 
     def begin(self) -> None:
         """Begin a new sentence."""
@@ -251,9 +284,6 @@ class _Sentence:
     def __init__(self, text: str, effort: Effort) -> None:
         self.text, self.effort = text, effort
         self._taken = bytearray(len(text))
-        self._letters: tuple[str, list[int]] | None = None
-        self._words: list[_Word] | None = None
-        self._places: dict[str, list[int]] | None = None
 
     def take(self, spans: Sequence[Span]) -> None:
         """Note that a mention stands here."""
@@ -264,25 +294,23 @@ class _Sentence:
         """Return whether a stretch shares a character with a mention that was placed."""
         return self._taken.find(1, *span) >= 0
 
+    @cached_property
     def letters(self) -> tuple[str, list[int]]:
         """The letters and digits in lower case, and the offset of each."""
-        if self._letters is None:
-            self._letters = _letters(self.text)
-        return self._letters
+        return _letters(self.text)
 
+    @cached_property
     def words(self) -> list[_Word]:
         """Its words."""
-        if self._words is None:
-            self._words = _words(self.text)
-        return self._words
+        return _words(self.text)
 
-    def places(self) -> dict[str, list[int]]:
+    @cached_property
+    def places(self) -> Mapping[str, list[int]]:
         """Where each word stands among the words."""
-        if self._places is None:
-            self._places = {}
-            for place, word in enumerate(self.words()):
-                self._places.setdefault(word.text, []).append(place)
-        return self._places
+        places: defaultdict[str, list[int]] = defaultdict(list)
+        for place, word in enumerate(self.words):
+            places[word.text].append(place)
+        return places
 
 
 def place_mentions(
@@ -299,9 +327,7 @@ def place_mentions(
     effort.begin()
     found: list[MentionPlace | None] = [None] * len(mentions)
     sentence = _Sentence(text, effort)
-    waiting: dict[str, int] = {}
-    for mention in mentions:
-        waiting[mention] = waiting.get(mention, 0) + 1
+    waiting = Counter(mentions)
     for number in sorted(range(len(mentions)), key=lambda number: -len(mentions[number])):
         mention = mentions[number]
         effort.spend(1)
@@ -321,9 +347,10 @@ def _in_one_piece(sentence: _Sentence, mention: str, waiting: int) -> MentionPla
     """Ways 1 to 3; `waiting` mentions of this string have no place yet."""
     text = sentence.text
     literal = list(_found(text, mention, sentence.effort))
-    alike = [span for span in _same_letters(sentence, mention) if not _touches(span, literal)]
-    if not literal and not alike:
-        return None
+    wanted, (run, offsets) = _letters(mention)[0], sentence.letters
+    alike = [(offsets[start], offsets[end - 1] + 1)
+             for start, end in _found(run, wanted, sentence.effort)]  # fmt: skip
+    alike = [span for span in alike if not _touches(span, literal)]
     as_written = set(literal)
     borders = {span: _borders(text, span) for span in (*literal, *alike)}
     ranks = {
@@ -331,7 +358,7 @@ def _in_one_piece(sentence: _Sentence, mention: str, waiting: int) -> MentionPla
         for span, count in borders.items()
         if count == 2
     }
-    if not ranks and len(_letters(mention)[0]) >= 6:
+    if not ranks and len(wanted) >= 6:
         spans = [span for span, count in borders.items() if count == 1]
         ranks = {span: (sentence.taken(span), WAYS[2]) for span in spans}
     if not ranks:
@@ -349,14 +376,6 @@ def _found(text: str, wanted: str, effort: Effort) -> Iterator[Span]:
         effort.spend(1)
         yield start, start + len(wanted)
         start = text.find(wanted, start + 1)
-
-
-def _same_letters(sentence: _Sentence, mention: str) -> Iterator[Span]:
-    """Stretches of a text with exactly the letters and digits of a mention."""
-    wanted, _ = _letters(mention)
-    run, offsets = sentence.letters()
-    for start, end in _found(run, wanted, sentence.effort):
-        yield offsets[start], offsets[end - 1] + 1
 
 
 def _letters(text: str) -> tuple[str, list[int]]:
@@ -395,7 +414,7 @@ def _in_pieces(sentence: _Sentence, mention: Sequence[_Word]) -> MentionPlace | 
     """Way 4: of several stretches the shortest in words, then the first."""
     if len(mention) < 2:
         return None
-    wanted, words = [word.text for word in mention], sentence.words()
+    wanted, words = [word.text for word in mention], sentence.words
     best: list[int] = []
     first = -1
     while True:
@@ -404,7 +423,8 @@ def _in_pieces(sentence: _Sentence, mention: Sequence[_Word]) -> MentionPlace | 
             break
         begin = chosen[-1]
         for word in reversed(wanted[:-1]):  # back to the last beginning that has the same end
-            begin = _before(sentence.places()[word], begin)
+            places = sentence.places[word]
+            begin = places[bisect_left(places, begin) - 1]
         chosen = _chain(sentence, wanted, begin - 1)
         if not best or chosen[-1] - chosen[0] < best[-1] - best[0]:
             best = chosen
@@ -423,7 +443,7 @@ def _chain(sentence: _Sentence, wanted: Sequence[str], after: int) -> list[int]:
     chosen: list[int] = []
     for word in wanted:
         sentence.effort.spend(1)
-        places = sentence.places().get(word, [])
+        places = sentence.places.get(word, ())
         next_one = bisect_right(places, after)
         if next_one == len(places):
             return []
@@ -432,14 +452,9 @@ def _chain(sentence: _Sentence, wanted: Sequence[str], after: int) -> list[int]:
     return chosen
 
 
-def _before(places: Sequence[int], limit: int) -> int:
-    """The last of some places before another."""
-    return places[bisect_right(places, limit - 1) - 1]
-
-
 def _misspelt(sentence: _Sentence, wanted: Sequence[_Word]) -> MentionPlace | None:
     """Way 5."""
-    words = sentence.words()
+    words = sentence.words
     found: list[tuple[int, Span]] = []
     for first in range(len(words) - len(wanted) + 1):
         total = 0

@@ -1,4 +1,4 @@
-"""JSON and Python values of a file: one by one, and their parts checked as they are taken."""
+"""Values of a user's file: numbers, JSON and Python values, and their parts checked as taken."""
 
 from __future__ import annotations
 
@@ -12,9 +12,69 @@ from pathlib import Path
 
 from confide.errors import FormatError
 from confide.files import Tree, json_of
-from confide.text.document import Problem
+from confide.text.document import Problems
 from confide.text.files import each_line, with_plain_ends
-from confide.text.reading import Options, clean, malformed, quoted, whole_number
+
+# --- Strings and numbers --------------------------------------------------------------------------
+
+
+def is_number(text: str) -> bool:
+    """Return whether this is a whole number of at most 15 digits, and nothing else."""
+    return text.isascii() and text.isdigit() and len(text) < 16
+
+
+def whole_number(value: object) -> int | None:
+    """A whole number, which a file may write as 6, 6.0 or "6"; None for anything else.
+
+    >>> [whole_number(value) for value in (6, 6.0, "6", " 6.0", 6.5, "6.5", True, None)]
+    [6, 6, 6, 6, None, None, None, None]
+    """
+    if isinstance(value, str):
+        number, _, rest = value.strip().partition(".")
+        return int(number) if is_number(number) and not rest.strip("0") else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return int(value) if isinstance(value, int) or value.is_integer() else None
+
+
+def whole_numbers(values: object) -> list[int] | None:
+    """The whole numbers of a list; None for anything else.
+
+    >>> whole_numbers(["6", 7.0]), whole_numbers([6, "x"])
+    ([6, 7], None)
+    """
+    if not isinstance(values, list | tuple):
+        return None
+    found = [whole_number(value) for value in values]
+    numbers = [one for one in found if one is not None]
+    return numbers if len(numbers) == len(found) else None
+
+
+def clean(text: str) -> str:
+    """Text without lone surrogates, which no file can hold."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")
+
+
+def mend_surrogates(text: str, where: str, problems: Problems) -> str:
+    """Text with every lone surrogate read as one U+FFFD, which is reported."""
+    try:
+        text.encode("utf-8")
+        return text
+    except UnicodeEncodeError:
+        problems.note("lone-surrogate", where, "half of a character in the text; read as U+FFFD")
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def quoted(text: str, limit: int = 40) -> str:
+    """A short quotation from a text, for its owner."""
+    return repr(text if len(text) <= limit else text[: limit - 1] + "…")
+
+
+def malformed(what: str, expected: str, got: object, *, where: str) -> FormatError:
+    """The error for a part of a file that is not as expected; it names what came, not its value."""
+    shape = "nothing" if got is None else type(got).__name__
+    return FormatError(what, expected=expected, got=shape, where=where)
+
 
 # --- Literal values -------------------------------------------------------------------------------
 #
@@ -83,13 +143,11 @@ def literal_list(cell: str, where: str) -> list[object]:
     return found
 
 
-def _unquoted(quoted: str, where: str) -> str:
-    if "\\" not in quoted:
-        return quoted[1:-1]
+def _unquoted(quotation: str, where: str) -> str:
     try:
-        return str(ast.literal_eval(quoted.replace("\n", "\\n")))
+        return str(ast.literal_eval(quotation.replace("\n", "\\n")))
     except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise _no_list(quoted, where) from error
+        raise _no_list(quotation, where) from error
 
 
 def _no_list(cell: str, where: str) -> FormatError:
@@ -228,28 +286,6 @@ def first_keys(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         elif mark != ",":
             last = mark[1:-1]
     return tuple(found[0]), tuple(found[1])
-
-
-def json_objects(
-    text: str, path: Path, *, options: Options | None = None, problems: list[Problem] | None = None
-) -> Iterator[tuple[str, str, Tree]]:
-    """Every JSON object of a file: its place, a name for it, and the object.
-
-    With `options`, a broken line is left out if they say so. Raises FormatError if a line is not
-    JSON or not an object.
-    """
-    options, problems = options or Options(), problems if problems is not None else []
-    for where, name, given in json_values(text, path):
-        with options.document(problems, where):
-            row = parse_json(given, where) if isinstance(given, str) else given
-            if not isinstance(row, dict):
-                raise FormatError(
-                    "not a document",
-                    expected='a JSON object with "text"',
-                    got=type(row).__name__,
-                    where=where,
-                )
-            yield where, name, row
 
 
 def json_values(text: str, path: Path) -> Iterator[Value]:

@@ -7,16 +7,17 @@ import tomllib
 from array import array
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from itertools import accumulate, chain, islice
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple
 
-from confide.errors import SettingsError
+from confide.errors import DataError, SettingsError
 from confide.files import Tree
-from confide.text.document import Document, Entity, PackedSpans, Sentence, Span
+from confide.text.document import Document, Entity, PackedSpans, Problems, Sentence, Span
+from confide.text.rows import mend_surrogates
 
 # --- Full stops and languages ---------------------------------------------------------------------
 #
@@ -27,6 +28,8 @@ from confide.text.document import Document, Entity, PackedSpans, Sentence, Span
 # language of a text is that of its frequent short words or, where a script tells it, of its
 # letters.
 
+PLACEHOLDER = "\ufffd"
+"""The text of a token that a file leaves empty."""
 AUTO = "auto"
 """The setting that lets a site's own text tell its language."""
 
@@ -237,12 +240,8 @@ _PLAIN = Stops(
 _WRAPPED_AT = 60
 
 
-class Segmenter(Protocol):
-    """A splitter into sentences and tokens: any callable from a text to its sentences, in order."""
-
-    def __call__(self, text: str) -> tuple[Sentence, ...]:
-        """The sentences of a text; their tokens are offsets into it."""
-        ...
+Segmenter = Callable[[str], tuple[Sentence, ...]]
+"""A splitter: from a text to its sentences, in order, whose tokens are offsets into it."""
 
 
 @dataclass(frozen=True)
@@ -297,6 +296,61 @@ def cut_at(text: str, cuts: Iterable[int]) -> tuple[Sentence, ...]:
 def tokenise(text: str) -> list[Span]:
     """The tokens of a text, the same that `RuleSegmenter` finds, without its sentences."""
     return list(map(re.Match.span, _TOKEN.finditer(text)))
+
+
+# --- Text that comes as sentences, or as tokens
+
+
+class JoinedText(NamedTuple):
+    """A text, its sentences with their tokens, and where each of the given strings begins."""
+
+    text: str
+    sentences: tuple[Sentence, ...]
+    starts: tuple[int, ...]
+
+
+def join_sentences(texts: Iterable[str]) -> JoinedText:
+    """Sentences joined by newlines. Each stays one sentence, whatever full stops it contains."""
+    pieces = list(texts)
+    starts = tuple(accumulate((len(piece) + 1 for piece in pieces), initial=0))[:-1]
+    text = "\n".join(pieces)
+    return JoinedText(text, cut_at(text, starts[1:]), starts)
+
+
+def one_sentence(text: str) -> tuple[Sentence, ...]:
+    """A text as one sentence with its tokens; none for a text of white space."""
+    return cut_at(text, ())
+
+
+def lay_out_tokens(
+    sentences: Sequence[Sequence[str]], where: str, problems: Problems
+) -> tuple[str, tuple[Sentence, ...]]:
+    """The text of sentences (tokens joined by blanks, sentences by newlines), and their tokens.
+
+    An empty token is read as U+FFFD, which is reported. Raises DataError if there is no token.
+    """
+    lines: list[str] = []
+    found: list[Sentence] = []
+    offset = 0
+    for sentence in filter(None, sentences):
+        tokens = [token if token.strip() else PLACEHOLDER for token in sentence]
+        if PLACEHOLDER in tokens and list(sentence) != tokens:
+            problems.note("empty-token", where, "an empty token is read as U+FFFD")
+        tokens = [mend_surrogates(token, where, problems) for token in tokens]
+        spans: list[Span] = []
+        for token in tokens:
+            spans.append((offset, offset + len(token)))
+            offset += len(token) + 1
+        lines.append(" ".join(tokens))
+        found.append(Sentence(spans[0][0], spans[-1][1], tuple(spans)))
+    if not found:
+        raise DataError("a document without a token", where=where)
+    return "\n".join(lines), tuple(found)
+
+
+def text_of_tokens(document: Document) -> str:
+    """The text that `lay_out_tokens` makes of a segmented document's tokens."""
+    return "\n".join(" ".join(document.token_texts(sentence)) for sentence in document.sentences)
 
 
 def with_own_tokens(document: Document) -> Document:

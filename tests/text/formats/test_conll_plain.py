@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from confide.errors import ConfideError
-from confide.text.formats import Options, Reading
-from confide.text.formats.conll import ColumnLayout, find_layout, read_conll, sample_lines
+from confide.text.formats import Options, Reading, conll, read
+from confide.text.formats.conll import ColumnLayout, find_layout, sample_lines
 
 NOTHING = re.compile("(?!)")
 ODD = (
@@ -49,7 +49,7 @@ def _lines(draw: random.Random, columns: int, cut: str) -> str:
 
 def _read(path: Path, options: Options) -> Reading | str:
     try:
-        return read_conll(path, options)
+        return read(path, "conll", options=options)
     except ConfideError as error:
         return str(error)
 
@@ -69,7 +69,7 @@ def test_plain_sentences_are_read_as_line_by_line(
         found = _read(path, options)
         with monkeypatch.context() as slow:
             slow.setattr(ColumnLayout, "plain_rows", lambda self: NOTHING)
-            slow.setattr(ColumnLayout, "is_token_and_tag", False)
+            slow.setattr(conll, "two_columns", lambda *_: None)
             assert _read(path, options) == found, path.read_text()
         read_well += isinstance(found, Reading)
     assert read_well > 300
@@ -86,7 +86,7 @@ def test_plain_sentences_are_read_as_line_by_line(
 )
 def test_what_is_read(tmp_path: Path, text: str, said: list[object]) -> None:
     (tmp_path / "a.conll").write_text(text)
-    documents = read_conll(tmp_path / "a.conll", Options(columns=(0, 1))).documents
+    documents = read(tmp_path / "a.conll", "conll", columns=(0, 1)).documents
     assert [
         (one.text, one.entities[0].fragments if one.entities else ()) for one in documents
     ] == said
@@ -95,7 +95,7 @@ def test_what_is_read(tmp_path: Path, text: str, said: list[object]) -> None:
 
 def test_a_blank_in_a_token_is_no_border(tmp_path: Path) -> None:
     (tmp_path / "a.conll").write_text("a\tO\nb c\tB-A\nd\tO\n")
-    (document,) = read_conll(tmp_path / "a.conll", Options()).documents
+    (document,) = read(tmp_path / "a.conll", "conll").documents
     assert document.token_texts(document.sentences[0]) == ("a", "b c", "d")
     assert document.surface(document.entities[0]) == "b c"
 

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from confide.errors import ConfideError
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import FORMATS, read, write
-from confide.text.reading import Supports, reduce_to
+from confide.text.reading import Output, Supports, reduce_to
 from text.generated import any_documents, kinds, tokenised
 
 WRITTEN = [name for name, kind in FORMATS.items() if kind.write and name != "table"]
@@ -57,14 +57,15 @@ def test_what_is_kept_and_what_is_counted(tmp_path):
     )
     relations = (Relation("R1", "r", "T1", "T2"), Relation("R2", "r", "C", "D", level="concept"))
     document = Document("d", "a b c", entities, relations, attributes=(("x", "y"),))
-    (cut,), problems = reduce_to([document], Supports(), tmp_path)
+    out = Output(tmp_path)
+    (cut,) = reduce_to(Supports(), [document], out)
     assert cut.entities == (Entity("T1", "A", ((0, 1),)),)
     assert (cut.relations, cut.attributes) == ((), ())
-    assert sorted(kinds(problems)) == [
+    assert sorted(kinds(out.problems)) == [
         "attributes-unheld", "confidences-unheld", "discontinuous", "document-attributes-unheld",
         "relations-unheld",
     ]  # fmt: skip
-    assert all(problem.lost for problem in problems)
-    (cut,), problems = reduce_to([document], Supports(fragments=True, relations=True), tmp_path)
+    assert all(problem.lost for problem in out.problems)
+    (cut,) = reduce_to(Supports(fragments=True, relations=True), [document], out)
     assert [relation.id for relation in cut.relations] == ["R1"]
-    assert "relation-unheld" in kinds(problems)
+    assert "relation-unheld" in kinds(out.problems)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Relation, Sentence
 from confide.text.formats import read, write
-from confide.text.formats.tables import COLUMNS
+from confide.text.formats.notes import COLUMNS
 from text.generated import any_documents, kinds
 
 

@@ -7,7 +7,7 @@ import pytest
 from confide.errors import FormatError
 from confide.text.document import Document, Entity, Relation
 from confide.text.formats import Options, detect, read, write
-from confide.text.formats.xmi import NAMED_ENTITY, RELATION
+from confide.text.formats.inception import NAMED_ENTITY, RELATION
 from confide.text.segment import segmented
 from text.formats import published
 from text.formats.samples import links, mentions

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.text.checking import check, convert
 from confide.text.formats import detect, read, write
-from confide.text.formats.sniff import group_corpora
+from confide.text.formats.folders import group_corpora
 from confide.text.tagging import flat_spans
 from text.generated import kinds, put
 
@@ -197,7 +197,7 @@ def test_detection(folder, tmp_path):
 
 
 def test_it_is_only_read(folder, tmp_path):
-    with pytest.raises(SettingsError, match=r"only read.*conll or brat"):
+    with pytest.raises(SettingsError, match=r"only read.*conll or text"):
         write([], tmp_path / "x", "ade")
     with pytest.raises(SettingsError, match="only read"):
         convert(folder, "ade-positive", tmp_path / "x")

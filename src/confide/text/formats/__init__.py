@@ -6,159 +6,112 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from confide.errors import DataError, MissingDataError, SettingsError
-from confide.text.document import Document, Problem
-from confide.text.files import is_folder, must_be_a_path, must_be_known
-from confide.text.formats import (
-    bioc,
-    brat,
-    conll,
-    conllu,
-    docbin,
-    hub,
-    jsonl,
-    plain,
-    pubtator,
-    tables,
-    tools,
-    webanno,
-    xmi,
-)
-from confide.text.formats import tools as token_json
-from confide.text.formats.sniff import detect, files_under
+from confide.errors import DataError, FormatError, MissingDataError, SettingsError
+from confide.text import files, reading
+from confide.text.document import Document, Problem, Problems
+from confide.text.formats import brat, conll, docbin, hub, inception, jsonl, notes, pubmed, tools
+from confide.text.formats.folders import files_under, folder_read_whole
 from confide.text.published import ade, bags, i2b2, psytar, relations
-from confide.text.published import relations as ddi
-from confide.text.reading import (
-    Columns,
-    Format,
-    Options,
-    Reading,
-    Version,
-    choose_versions,
-    gc_paused,
-)
+from confide.text.reading import Columns, Format, Options, Output, Reading, Sample, Version
 
 __all__ = ["FORMATS", "Columns", "Format", "Options", "Reading", "detect", "read", "write"]
 
 FORMATS: dict[str, Format] = {
     one.name: one
     for one in (
-        Format("conll", "CoNLL columns", ".conll", conll.read_conll, conll.write_conll),
-        Format("conllu", "CoNLL-U with entities in MISC", ".conllu", conllu.read_conllu, None),
-        Format(
-            "brat", "brat standoff, and BioNLP's", "", brat.read_brat, brat.write_brat, whole=True
-        ),
-        Format("jsonl", "JSON Lines", ".jsonl", jsonl.read_jsonl, jsonl.write_jsonl),
-        Format(
-            "doccano",
-            "doccano's JSON Lines",
-            ".jsonl",
-            jsonl.read_jsonl,
-            tools.writer(tools.DOCCANO),
-        ),
-        Format(
-            "prodigy",
-            "Prodigy's JSON Lines",
-            ".jsonl",
-            jsonl.read_jsonl,
-            tools.writer(tools.PRODIGY),
-        ),
-        Format(
-            "labelstudio",
-            "Label Studio's JSON",
-            ".json",
-            jsonl.read_jsonl,
-            tools.writer(tools.LABEL_STUDIO),
-        ),
-        Format("labelstudio-min", "Label Studio's JSON-MIN", ".json", jsonl.read_jsonl, None),
-        Format("medcattrainer", "MedCATtrainer's JSON", ".json", jsonl.read_jsonl, None),
-        Format("spacy", "spaCy's training data as JSON", ".json", jsonl.read_jsonl, None),
-        Format("ner-annotator", "NER Annotator's JSON", ".json", jsonl.read_jsonl, None),
-        Format(
-            "pubannotation",
-            "PubAnnotation's JSON",
-            ".json",
-            jsonl.read_jsonl,
-            tools.writer(tools.PUBANNOTATION),
-        ),
-        Format(
-            "datasets",
-            "rows of Hugging Face's datasets",
-            ".jsonl",
-            hub.read_datasets,
-            hub.write_datasets,
-        ),
-        Format("docbin", "spaCy's DocBin", ".spacy", docbin.read_docbin, docbin.write_docbin),
-        Format(
-            "gliner",
-            "GLiNER's JSON",
-            ".json",
-            token_json.reader(token_json.GLINER),
-            token_json.write_gliner,
-        ),
-        Format("spert", "SpERT's JSON", ".json", token_json.reader(token_json.SPERT), None),
-        Format("dygie", "DyGIE's JSON Lines", ".jsonl", token_json.reader(token_json.DYGIE), None),
-        Format("tacred", "TACRED's JSON", ".json", relations.read_tacred, None),
-        Format("fewrel", "FewRel's JSON", ".json", relations.read_fewrel, None),
-        Format("docred", "DocRED's JSON", ".json", relations.read_docred, None),
-        Format("xmi", "UIMA CAS as XMI", "", xmi.read_xmi, xmi.write_xmi, by_annotator=True),
-        Format(
-            "webanno",
-            "WebAnno TSV 3",
-            "",
-            webanno.read_webanno,
-            webanno.write_webanno,
-            by_annotator=True,
-        ),
-        Format(
-            "pubtator", "PubTator", ".pubtator", pubtator.read_pubtator, pubtator.write_pubtator
-        ),
-        Format("bioc", "BioC", ".json", bioc.read_bioc, bioc.write_bioc),
-        Format("biobert", "BioBERT's table of relations", ".tsv", relations.read_biobert, None),
-        Format("chemprot", "ChemProt's JSON Lines", ".jsonl", relations.read_chemprot, None),
-        Format("ddi", "DDI corpus", "", ddi.read_ddi, None, whole=True),
-        Format("i2b2", "i2b2/VA 2010", "", i2b2.read_2010, None, whole=True),
-        Format("i2b2-2009", "i2b2 2009, medications", "", i2b2.read_2009, None, whole=True),
-        Format("i2b2-xml", "i2b2's XML of 2012 and 2014", "", i2b2.read_xml, None),
-        Format("semeval", "SemEval-2010 task 8, and KBP37", ".txt", relations.read_semeval, None),
-        Format("nyt10", "NYT10's lines, and GIDS'", ".txt", bags.read_nyt10, None),
-        Format("opennre", "OpenNRE's JSON Lines", ".jsonl", bags.read_opennre, None),
-        Format("pgr", "PGR's table", ".tsv", bags.read_pgr, None),
-        Format("ade", "ADE corpus", "", ade.read_ade, None, whole=True),
-        Format(
-            "ade-positive",
-            "ADE corpus without negatives",
-            "",
-            ade.read_ade_positive,
-            None,
-            whole=True,
-        ),
-        Format("psytar", "PsyTAR workbook", ".xlsx", psytar.read_psytar, None),
-        Format(
-            "notes", "a table of notes, CSV or TSV", ".csv", tables.read_notes, tables.write_notes
-        ),
-        Format("fhir", "FHIR's texts as JSON", ".json", plain.read_fhir, None),
-        Format("table", "a table of relations", ".tsv", tables.read_table, tables.write_table),
-        Format("text", "raw text, no annotation", ".txt", plain.read_plain, plain.write_plain),
+        brat.BRAT, inception.XMI, inception.WEBANNO, pubmed.PUBTATOR, relations.SEMEVAL,
+        bags.OPENNRE, pubmed.BIOC, relations.CHEMPROT, notes.FHIR, relations.DOCRED,
+        relations.TACRED, relations.FEWREL, tools.GLINER, tools.DYGIE, tools.SPERT,
+        docbin.DOCBIN, hub.DATASETS, *jsonl.FORMATS, i2b2.I2B2, i2b2.I2B2_2009, i2b2.I2B2_XML,
+        relations.DDI, bags.NYT10, bags.PGR, ade.ADE, ade.ADE_POSITIVE, relations.BIOBERT,
+        psytar.PSYTAR, conll.CONLLU, notes.NOTES, notes.TABLE, conll.CONLL, notes.TEXT,
     )
-}
-_INSTEAD = {
-    "conllu": "conll", "i2b2-xml": "brat", "labelstudio-min": "labelstudio", "spert": "gliner",
 }  # fmt: skip
-"""The nearest format to write instead of one that is only read, if it is not jsonl."""
+"""All formats by name. A file belongs to the first that knows it for its own."""
 
 
 def format_named(name: str) -> Format:
-    """The format of that name.
-
-    Raises:
-        SettingsError: there is none.
-    """
+    """The format of that name. Raises SettingsError if there is none."""
     if name not in FORMATS:
         raise SettingsError(
             "the format is not known", expected=" or ".join(FORMATS), got=repr(name)
         )
     return FORMATS[name]
+
+
+# --- The format of a file or folder, detected from its content ------------------------------------
+
+
+def detect(path: Path | str, encoding: str | None = None, *, skip_broken: bool = False) -> str:
+    """The format (a key of `FORMATS`) of a file, or of the files of a folder.
+
+    A ``.txt`` file that is nothing else is raw text ("text"). A workbook is taken for PsyTAR's, the
+    only one that is read. Folders are searched at any depth; with `skip_broken`, a file in one that
+    cannot be read does not matter.
+
+    Raises:
+        MissingDataError: there is no such file.
+        DataError: the file is empty.
+        FormatError: the file has an unknown format, or the folder holds several formats.
+    """
+    path = Path(path)
+    files.must_be_a_path(path)
+    if files.is_folder(path):
+        return _detect_in_folder(path, encoding, skip_broken=skip_broken)
+    raw = files.read_bytes(path)
+    for name, one in FORMATS.items():
+        if one.by_bytes is not None and one.by_bytes(path, raw):
+            return name
+    zipped = raw.startswith(files.ZIP)
+    if zipped or files.is_tar(raw):
+        raise FormatError(
+            files.zip_of(raw).what if zipped else "a tar archive of several files",
+            where=str(path),
+            fix=f"name what is in it: {path.name}! for all, or {path.name}!/folder/file",
+        )
+    sample = Sample(path, files.decode_text(raw, str(path), encoding=encoding)[0])
+    for name, one in FORMATS.items():
+        if one.by_text is not None and one.by_text(sample):
+            return name
+    looks = files.text_looks_like(sample.text)
+    raise FormatError(
+        "the format is not known",
+        expected="one of the formats in `confide data check --help`: CoNLL columns, brat, "
+        "JSON Lines, BioC, XMI, ..., or raw text in a .txt file",
+        got=looks.what,
+        where=f"{path}:1",
+        fix=looks.fix,
+    )
+
+
+def _detect_in_folder(folder: Path, encoding: str | None, *, skip_broken: bool) -> str:
+    whole = folder_read_whole(folder)
+    if whole:
+        return whole
+    found: dict[str, Path] = {}
+    leaves = files_under(folder)
+    for file in leaves:
+        try:
+            found.setdefault(detect(file, encoding, skip_broken=skip_broken), file)
+        except (DataError, FormatError):
+            if not skip_broken or (file == leaves[-1] and not found):
+                raise
+    if not found:
+        raise MissingDataError("the folder holds no data file", where=str(folder))
+    if len(found) > 1:
+        raise FormatError(
+            "the folder holds several formats",
+            expected="files of one format",
+            got=", ".join(
+                f"{name} ({file.relative_to(folder)})" for name, file in sorted(found.items())
+            ),
+            where=str(folder),
+            fix="name the files one by one",
+        )
+    return next(iter(found))
+
+
+# --- Reading and writing --------------------------------------------------------------------------
 
 
 def read(
@@ -198,32 +151,30 @@ def read(
         DataError: there is nothing in it, or a type is not among `types`.
         SettingsError: an argument names a format, scheme or encoding that does not exist.
     """
-    path = Path(path)
-    must_be_a_path(path)
-    must_be_known(encoding)
-    stated = {
-        "scheme": scheme,
-        "encoding": encoding,
-        "columns": columns,
-        "bare_type": bare_type,
-        "types": None if types is None else frozenset(types),
-    }
-    given = {key: value for key, value in stated.items() if value is not None}
-    how = replace(options or Options(), **given)  # type: ignore[arg-type]
-    must_be_known(how.encoding)
+    path, given = Path(path), options or Options()
+    files.must_be_a_path(path)
+    how = replace(
+        given,
+        scheme=given.scheme if scheme is None else scheme,
+        encoding=given.encoding if encoding is None else encoding,
+        columns=given.columns if columns is None else columns,
+        bare_type=given.bare_type if bare_type is None else bare_type,
+        types=given.types if types is None else frozenset(types),
+    )
+    files.must_be_known(how.encoding)
     if format is None:
         format = detect(path, how.encoding, skip_broken=how.skip_broken)
     kind = format_named(format)
-    with gc_paused():
+    with reading.gc_paused():
         leaves = _leaves(kind, path)
         if len(leaves) == 1 and not kind.by_annotator:
             return kind.read(leaves[0], how)
-        return _together(kind, path, leaves, how)
+        return _read_together(kind, path, leaves, how)
 
 
 def _leaves(kind: Format, path: Path) -> list[Path]:
     """The files and folders that are read one by one."""
-    if not is_folder(path):
+    if not files.is_folder(path):
         return [path]
     leaves = files_under(path)
     if kind.whole and not (leaves and all(leaf.is_dir() for leaf in leaves)):
@@ -233,43 +184,38 @@ def _leaves(kind: Format, path: Path) -> list[Path]:
     return leaves
 
 
-def _together(kind: Format, path: Path, leaves: Sequence[Path], how: Options) -> Reading:
-    """Several files as one reading; a broken one is left out if that is wished."""
-    problems: list[Problem] = []
-    readings: list[Reading] = []
-    versions: list[Version] = []
-    for leaf in leaves:
-        with how.document(problems, leaf):
-            reading = kind.read(leaf, how)
-            readings.append(reading)
-            problems += reading.problems
-            if kind.by_annotator:
-                versions += [_version(leaf, document) for document in reading.documents]
-    if not readings:
-        raise DataError("no file is left", where=str(path))
-    details = dict(readings[0].details)
-    if not kind.by_annotator:
-        documents = [document for reading in readings for document in reading.documents]
-        several = [version for reading in readings for version in reading.versions]
-        return Reading(documents, problems, kind.name, details, several)
-    chosen = choose_versions(versions, how.annotators, where=str(path), problems=problems)
-    if not chosen.documents:
-        raise DataError("nobody's annotation is left", where=str(path))
-    details |= chosen.details
-    return Reading(chosen.documents, problems, kind.name, details, chosen.versions)
-
-
 _EXPORTED = frozenset(("annotation", "annotation_ser", "curation", "annotations"))
 
 
-def _version(leaf: Path, document: Document) -> Version:
-    """A file's document, and whose it is.
-
-    INCEpTION exports ``annotation/DOCUMENT/ANNOTATOR.xmi``.
-    """
-    if leaf.parent.parent.name.lower() in _EXPORTED:
-        return Version(leaf.name.partition(".")[0], replace(document, id=leaf.parent.name))
-    return Version("", document)
+def _read_together(kind: Format, path: Path, leaves: Sequence[Path], how: Options) -> Reading:
+    """Several files as one reading; broken ones are skipped if `skip_broken` is set."""
+    whole = Reading([], Problems(), kind.name)
+    versions: list[Version] = []
+    read_any = False
+    for leaf in leaves:
+        with how.document(whole.problems, leaf):
+            one = kind.read(leaf, how)
+            if not read_any:
+                whole.details.update(one.details)
+            read_any = True
+            whole.problems.extend(one.problems)
+            whole.documents.extend(one.documents)
+            whole.versions.extend(one.versions)
+            # INCEpTION exports annotation/DOCUMENT/ANNOTATOR.xmi
+            exported = leaf.parent.parent.name.lower() in _EXPORTED
+            for document in one.documents:
+                named = replace(document, id=leaf.parent.name) if exported else document
+                versions.append(Version(leaf.name.partition(".")[0] if exported else "", named))
+    if not read_any:
+        raise DataError("no file is left", where=str(path))
+    if not kind.by_annotator:
+        return whole
+    documents, details, several = reading.choose_versions(
+        versions, how.annotators, where=str(path), problems=whole.problems
+    )
+    if not documents:
+        raise DataError("nobody's annotation is left", where=str(path))
+    return Reading(documents, whole.problems, kind.name, whole.details | details, several)
 
 
 def write(
@@ -293,6 +239,8 @@ def write(
             "the format is only read, never written",
             expected=" or ".join(name for name, one in FORMATS.items() if one.write),
             got=repr(format),
-            fix=f"write {_INSTEAD.get(format, 'jsonl, which holds everything')}",
+            fix=f"write {kind.instead}",
         )
-    return kind.write(documents, Path(path), scheme)
+    out = Output(Path(path), scheme)
+    kind.write(reading.reduce_to(kind.supports, documents, out), out)
+    return out.problems

@@ -12,26 +12,34 @@ import re
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import count
 from pathlib import Path
 
 from confide.errors import FormatError, MissingDataError
-from confide.text.document import Document, Entity, Problem, Relation, Span
-from confide.text.draft import Draft, Source, head_first, read_documents
+from confide.text import reading
+from confide.text.document import Document, Entity, Relation, Span
 from confide.text.files import lines_of, read_text, write_text
-from confide.text.reading import Options, Reading, file_name, quoted, unheld, whole_number
+from confide.text.reading import Draft, Format, Options, Output, Reading, Source, Supports
+from confide.text.rows import quoted, whole_numbers
 
-__all__ = ["ENDINGS", "read_brat", "write_brat"]
-
-_CONCEPT = "a concept"  # with a blank: no attribute can be called so
-ENDINGS = (".ann", ".a1", ".a2", ".rel")
+MARKS = frozenset((".ann", ".a1", ".a2"))
+ENDINGS = (*sorted(MARKS, reverse=True), ".rel")
 """Of annotations; BioNLP's shared tasks have given entities, events and relations apart."""
-Line = tuple[str, list[str], str]
-"""A line's place, its columns, and the first of them (its id)."""
+_BIONLP = re.compile(rb"(?:[TREMNA#]\d+|\*)\t")
+_CONCEPT = "a concept"  # with a blank: no attribute can be called so
+CONFIDENCE = "Confidence"
+"""The attribute that is a confidence."""
 
 
-def read_brat(path: Path, options: Options) -> Reading:
+def _is_brat(path: Path, raw: bytes) -> bool:
+    """Return whether a file is one of brat's, or the text of one."""
+    suffix = path.suffix.lower()
+    if suffix == ".txt":
+        return any(path.with_suffix(mark).is_file() for mark in MARKS)
+    return suffix in MARKS or (suffix == ".rel" and _BIONLP.match(raw) is not None)
+
+
+def _read(path: Path, options: Options) -> Reading:
     """Read a folder of brat files (with all folders in it), or one document of it.
 
     Documents are named by their path in the folder.
@@ -41,23 +49,21 @@ def read_brat(path: Path, options: Options) -> Reading:
         FormatError: a line is not one of brat's.
         DataError: a type was not declared.
     """
-    if not path.is_dir():
-        source = Source(path, options, "", options.encoding or "utf-8")
-        rows = [(str(path), path.stem, path.with_suffix(""))]
-        return read_documents(source, rows, partial(_document, source), format="brat")
-    stems = {file.with_suffix("") for file in path.rglob("*") if file.suffix in (*ENDINGS, ".txt")}
-    if not stems:
+    source = Source(path, options, encoding=options.encoding or "utf-8")
+    rows = [(str(path), path.stem, path.with_suffix(""))]
+    if path.is_dir():
+        found = (file for file in path.rglob("*") if file.suffix in (*ENDINGS, ".txt"))
+        stems = sorted({file.with_suffix("") for file in found})
+        rows = [(str(stem), stem.relative_to(path).as_posix(), stem) for stem in stems]
+    if not rows:
         raise MissingDataError(
             "the folder holds no brat file", expected=".txt and .ann files", where=str(path)
         )
-    source = Source(path, options, "", options.encoding or "utf-8")
-    rows = [(str(stem), stem.relative_to(path).as_posix(), stem) for stem in sorted(stems)]
-    return read_documents(source, rows, partial(_document, source), format="brat")
+    return source.read(rows, _document, format="brat")
 
 
 def _document(source: Source, where: str, name: str, stem: Path) -> Document:
     """One document: `stem` is its path without an ending."""
-    options = source.options
     parts = [stem.parent / f"{stem.name}{ending}" for ending in ENDINGS]
     parts = [part for part in parts if part.is_file()]
     text_file = stem.parent / f"{stem.name}.txt"
@@ -67,55 +73,71 @@ def _document(source: Source, where: str, name: str, stem: Path) -> Document:
             where=str(text_file),
             fix="put the .txt file beside the .ann file",
         )
-    text, _ = read_text(text_file, options.encoding)
-    lines: list[Line] = []
-    for part in parts:
-        content, _ = read_text(part, options.encoding)
-        for number, line in enumerate(lines_of(content), 1):
-            if line.strip():
-                columns = line.split("\t")
-                lines.append((f"{part}:{number}", columns, columns[0].strip()))
+    text, _ = read_text(text_file, source.options.encoding)
     draft = source.draft(name, text, str(parts[0] if parts else text_file))
     draft.keep = True
     if not parts:
-        draft.note("no-annotation-file", "no .ann file beside it", lost=False)
-    return _Reader(draft, source.roles).run(lines)
+        draft.note("no-annotation-file", "no .ann file beside it")
+    lines: list[_Line] = []
+    for part in parts:
+        content, _ = read_text(part, source.options.encoding)
+        for number, line in enumerate(lines_of(content), 1):
+            if line.strip():
+                lines.append(_Line(line.split("\t"), f"{part}:{number}"))
+    return _Reader(draft).run(lines)
+
+
+class _Line:
+    """A line of annotation: its columns, the first of which is its id, and where it stands."""
+
+    def __init__(self, columns: list[str], where: str) -> None:
+        self.name, self.where, self.columns = columns[0].strip(), where, columns
+        self.rest = "\t".join(columns[2:])
+
+    def words(self, least: int) -> list[str]:
+        """The words of the second column. Raises FormatError if they are too few."""
+        words = self.columns[1].split() if len(self.columns) > 1 else []
+        if len(words) < least:
+            raise FormatError(
+                f"a line {self.name!r} of too few parts",
+                expected=f"at least {least} after its id and a tab",
+                got=str(len(words)),
+                where=self.where,
+            )
+        return words
 
 
 class _Reader:
-    """Turns the lines of one document into entities and relations."""
+    """Turns the lines of one document into entities and relations; a line may point to a later."""
 
-    def __init__(self, draft: Draft, roles: dict[frozenset[str], str]) -> None:
-        self.draft, self.roles = draft, roles
+    def __init__(self, draft: Draft) -> None:
+        self.draft, self.roles = draft, draft.source.roles
         self.entities, self.relations = draft.entities, draft.relations
         self.triggers: dict[str, str] = {}
-        self.said: dict[str, list[tuple[str, str]]] = {}
-        self.concepts: dict[str, list[str]] = {}
+        self.said: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
+        self.concepts: defaultdict[str, list[str]] = defaultdict(list)
         self.groups = 0
 
-    def note(self, kind: str, where: str, what: str, *, lost: bool = True) -> None:
-        """Add a problem."""
-        self.draft.note(kind, what, lost=lost, where=where)
-
-    def run(self, lines: list[Line]) -> Document:
-        """The document with everything that the lines say; a line may point to a later one."""
-        for where, columns, name in lines:
-            if name[:1] == "T":
-                kind, spans, surface = _mention(columns, where)
-                self.draft.entity(kind, spans, given=name, surface=surface, where=where)
+    def run(self, lines: Sequence[_Line]) -> Document:
+        """The document with everything that the lines say."""
+        for line in lines:
+            if line.name[:1] == "T":
+                kind, *offsets = line.words(1)
+                spans = _spans(" ".join(offsets), line.where)
+                self.draft.entity(kind, spans, given=line.name, surface=line.rest, where=line.where)
         self.draft.place()
-        events = [line for line in lines if line[2][:1] == "E"]
-        for where, columns, name in events:
-            self._trigger(where, name, _words(columns, where, 1))
-        for where, columns, name in events:
-            self._arguments(where, name, _words(columns, where, 1)[1:])
-        for where, columns, name in lines:
-            if name[:1] == "R":
-                self._relation(where, name, _words(columns, where, 3))
-            elif name[:1] == "*":
-                self._equivalence(where, _words(columns, where, 3))
-        for where, columns, name in lines:
-            self._property(where, columns, name)
+        events = [line for line in lines if line.name[:1] == "E"]
+        for line in events:
+            self._trigger(line)
+        for line in events:
+            self._arguments(line)
+        for line in lines:
+            if line.name[:1] == "R":
+                self._relation(line)
+            elif line.name[:1] == "*":
+                self._equivalence(line)
+        for line in lines:
+            self._property(line)
         for name, concepts in self.concepts.items():
             self.entities[name] = replace(self.entities[name], concepts=tuple(concepts))
         for name, said in self.said.items():
@@ -126,117 +148,97 @@ class _Reader:
                 self.relations[name] = replace(self.relations[name], attributes=more)
         return self.draft.document()
 
-    def _trigger(self, where: str, name: str, words: list[str]) -> None:
+    def _trigger(self, line: _Line) -> None:
         """An event's first word, Type:T1."""
-        kind, _, target = words[0].partition(":")
+        kind, _, target = line.words(1)[0].partition(":")
         entity = self.entities.get(target)
         if entity is None:
-            self.note("dangling-event", where, f"event {name}: no entity {target}")
+            what = f"event {line.name}: no entity {target}"
+            self.draft.lost("dangling-event", what, where=line.where)
             return
         if kind != entity.type:
-            what = f"event {name} is {kind} but its trigger {target} is {entity.type}"
-            self.note("event-type", where, what)
-        self.triggers[name] = target
-        self._attribute(target, "event", name)
+            what = f"event {line.name} is {kind} but its trigger {target} is {entity.type}"
+            self.draft.lost("event-type", what, where=line.where)
+        self.triggers[line.name] = target
+        self.said[target].append(("event", line.name))
 
-    def _arguments(self, where: str, event: str, words: list[str]) -> None:
+    def _arguments(self, line: _Line) -> None:
         """An event's arguments, Role:T2 or Role:E2, as relations from its trigger."""
-        if event not in self.triggers:
+        if line.name not in self.triggers:
             return
-        for number, word in enumerate(words, 1):
+        for number, word in enumerate(line.words(1)[1:], 1):
             role, _, target = word.partition(":")
-            ends = self.triggers[event], self.triggers.get(target, target)
-            said = [("event", event), *([("argument", target)] if ends[1] != target else [])]
-            name = f"{event}.{number}"
-            self.draft.relation(role, *ends, given=name, where=where, attributes=tuple(said))
+            ends = self.triggers[line.name], self.triggers.get(target, target)
+            said = [("event", line.name), *([("argument", target)] if ends[1] != target else [])]
+            name = f"{line.name}.{number}"
+            self.draft.relation(role, *ends, given=name, where=line.where, attributes=tuple(said))
 
-    def _relation(self, where: str, name: str, words: list[str]) -> None:
+    def _relation(self, line: _Line) -> None:
         """Type Arg1:T1 Arg2:T2, in whichever order; other names of arguments are kept."""
-        roles, ends = zip(*(word.rpartition(":")[::2] for word in words[1:3]), strict=True)
-        if not head_first(roles, self.roles):
+        kind, *arguments = line.words(3)
+        roles, ends = zip(*(word.rpartition(":")[::2] for word in arguments[:2]), strict=True)
+        if not reading.head_first(roles, self.roles):
             roles, ends = roles[::-1], ends[::-1]
-        said = () if roles == ("Arg1", "Arg2") else (("roles", " ".join(roles)),)
+        said = () if roles == _ROLES else (("roles", " ".join(roles)),)
         ends = [self.triggers.get(end, end) for end in ends]
-        self.draft.relation(words[0], *ends, given=name, where=where, attributes=said)
+        self.draft.relation(kind, *ends, given=line.name, where=line.where, attributes=said)
 
-    def _equivalence(self, where: str, words: list[str]) -> None:
+    def _equivalence(self, line: _Line) -> None:
         """Equiv T1 T2 T3: a chain of relations that share the attribute "equivalence"."""
-        members = [self.triggers.get(word, word) for word in words[1:]]
-        members = list(dict.fromkeys(members))
+        kind, *words = line.words(3)
+        members = list(dict.fromkeys(self.triggers.get(word, word) for word in words))
         known = [member for member in members if member in self.entities]
         if len(known) < len(members):
-            self.note("dangling-relation", where, f"{words[0]}: a member is missing")
+            self.draft.lost("dangling-relation", f"{kind}: a member is missing", where=line.where)
         number = self.groups + 1
         for place, (head, tail) in enumerate(zip(known, known[1:], strict=False), 1):
             said, name = (("equivalence", f"*{number}"),), f"*{number}.{place}"
-            self.draft.relation(words[0], head, tail, given=name, where=where, attributes=said)
+            self.draft.relation(kind, head, tail, given=name, where=line.where, attributes=said)
             self.groups += 1
 
-    def _property(self, where: str, columns: list[str], name: str) -> None:
+    def _property(self, line: _Line) -> None:
         """A, M, N and # lines: what is said about an entity or a relation."""
-        letter = name[:1]
+        letter = line.name[:1]
         if letter in ("T", "E", "R", "*"):
             return
         if letter in ("A", "M"):
-            words = _words(columns, where, 2)
-            key, target, value = words[0], words[1], " ".join(words[2:])
+            key, target, *rest = line.words(2)
+            value = " ".join(rest)
         elif letter == "#":
-            words = _words(columns, where, 2)
-            key, target, value = f"#{words[0]}", words[1], "\t".join(columns[2:])
+            key, target = line.words(2)[:2]
+            key, value = f"#{key}", line.rest
         elif letter == "N":
-            words = _words(columns, where, 3)
-            key, target, value = _CONCEPT, words[1], words[2]
-            surface = "\t".join(columns[2:])
-            if target in self.entities and surface:
-                self._attribute(target, f"N {value}", surface)
+            key, (target, value) = _CONCEPT, line.words(3)[1:3]
+            if target in self.entities and line.rest:
+                self.said[target].append((f"N {value}", line.rest))
         else:
-            self.note("unknown-line", where, f"a line that begins with {quoted(name)}")
+            what = f"a line that begins with {quoted(line.name)}"
+            self.draft.lost("unknown-line", what, where=line.where)
             return
-        self._say(where, key, target, value)
-
-    def _say(self, where: str, key: str, target: str, value: str) -> None:
-        """Put an attribute, a note or a concept where it belongs."""
         if target in self.triggers:
             what = f"{key} of event {target} is kept on its trigger"
-            self.note("attribute-moved", where, what, lost=False)
+            self.draft.note("attribute-moved", what, where=line.where)
             target = self.triggers[target]
+        fraction = key == CONFIDENCE and _is_fraction(value)
         if key == _CONCEPT and target in self.entities:
-            self.concepts.setdefault(target, []).append(value)
-        elif key == CONFIDENCE and target in self.entities and _is_fraction(value):
+            self.concepts[target].append(value)
+        elif fraction and target in self.entities:
             self.entities[target] = replace(self.entities[target], confidence=float(value))
-        elif key == CONFIDENCE and target in self.relations and _is_fraction(value):
+        elif fraction and target in self.relations:
             self.relations[target] = replace(self.relations[target], confidence=float(value))
         elif key != _CONCEPT and (target in self.entities or target in self.relations):
-            self._attribute(target, key, value)
+            self.said[target].append((key, value))
         else:
-            self.note("dangling-attribute", where, f"{key}: nothing here is called {target}")
-
-    def _attribute(self, target: str, key: str, value: str) -> None:
-        """Add something to the entity of this name or, if there is none, to the relation."""
-        self.said.setdefault(target, []).append((key, value))
+            what = f"{key}: nothing here is called {target}"
+            self.draft.lost("dangling-attribute", what, where=line.where)
 
 
-def _words(columns: list[str], where: str, least: int) -> list[str]:
-    """The words of a line's second column."""
-    words = columns[1].split() if len(columns) > 1 else []
-    if len(words) < least:
-        raise FormatError(
-            f"a line {columns[0].strip()!r} of too few parts",
-            expected=f"at least {least} after its id and a tab",
-            got=str(len(words)),
-            where=where,
-        )
-    return words
-
-
-def _mention(columns: list[str], where: str) -> tuple[str, list[Span], str]:
-    """Type, fragments and text of a T line."""
-    words = _words(columns, where, 1)
-    offsets = " ".join(words[1:])
+def _spans(offsets: str, where: str) -> list[Span]:
+    """The fragments of a T line."""
     spans: list[Span] = []
     for part in offsets.split(";"):
-        ends = [whole_number(end) for end in part.split(" ")]
-        if len(ends) != 2 or ends[0] is None or ends[1] is None:
+        ends = whole_numbers(part.split(" "))
+        if ends is None or len(ends) != 2:
             raise FormatError(
                 "offsets of an entity",
                 expected="start end, or start end;start end",
@@ -244,7 +246,7 @@ def _mention(columns: list[str], where: str) -> tuple[str, list[Span], str]:
                 where=where,
             )
         spans.append((ends[0], ends[1]))
-    return words[0], spans, "\t".join(columns[2:])
+    return spans
 
 
 def _is_fraction(value: str) -> bool:
@@ -258,42 +260,25 @@ def _is_fraction(value: str) -> bool:
 #
 # A .txt and an .ann file for each, in one folder.
 
-CONFIDENCE = "Confidence"
 _GROUPS = re.compile(r"event E\d+|equivalence \*\d+")
 _ROLES = ("Arg1", "Arg2")
 _WORD = re.compile(r"[\s:;]+")
 
 
-def write_brat(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write documents into a folder, and return what brat cannot hold; `scheme` is not used.
-
-    A confidence becomes an attribute line ``Confidence``.
-
-    Raises:
-        DataError: the files cannot be written.
-    """
-    problems: list[Problem] = []
-    taken: set[str] = set()
+def _write(documents: Sequence[Document], out: Output) -> None:
+    """Write documents into a folder. A confidence becomes an attribute line ``Confidence``."""
     for document in documents:
-        name = file_name(document.id, taken)
-        writer = _Writer(document, problems)
-        lines = writer.lines()
-        write_text(path / f"{name}.txt", document.text)
-        write_text(path / f"{name}.ann", "".join(f"{line}\n" for line in lines))
-    cut = sum(bool(document.sentences) for document in documents)
-    described = sum(bool(document.attributes) for document in documents)
-    return [
-        *problems,
-        *unheld(path, "documents lose sentences and tokens", cut, kind="segmentation-unheld"),
-        *unheld(path, "documents lose attributes", described, kind="attributes-unheld"),
-    ]
+        path = out.file_for(document)
+        lines = _Writer(document, out).lines()
+        write_text(path.with_name(f"{path.name}.txt"), document.text)
+        write_text(path.with_name(f"{path.name}.ann"), "".join(f"{line}\n" for line in lines))
 
 
 class _Writer:
     """The lines of one document's .ann file."""
 
-    def __init__(self, document: Document, problems: list[Problem]) -> None:
-        self.document, self.problems = document, problems
+    def __init__(self, document: Document, out: Output) -> None:
+        self.document, self.problems = document, out.problems
         self.names = _numbered("T", [entity.id for entity in document.entities])
         plain = [relation.id for relation in document.relations if not _group(relation)]
         self.names |= _numbered("R", plain)
@@ -311,28 +296,22 @@ class _Writer:
         chains: defaultdict[str, list[str]] = defaultdict(list)
         for relation in self.document.relations:
             group = _group(relation)
-            ends = [self.names.get(end) for end in (relation.head, relation.tail)]
-            if relation.level == "concept" or None in ends:
-                what = f"{relation.type} {relation.id} does not link two mentions"
-                self._note("relation-unheld", what, lost=True)
-            elif group in events:
+            ends = [self.names[end] for end in (relation.head, relation.tail)]
+            if group in events:
                 target = dict(relation.attributes).get("argument", ends[1])
                 events[group].append(f"{_word(relation.type)}:{target}")
             elif group.startswith("*"):
-                chains[group] += [end for end in ends if end and end not in chains[group]]
+                chains[group] += [end for end in ends if end not in chains[group]]
             else:
-                lines += self._relation(relation, [str(end) for end in ends])
+                lines += self._relation(relation, ends)
         lines += [f"{event}\t{' '.join(words)}" for event, words in events.items()]
         return lines + [f"*\tEquiv {' '.join(members)}" for members in chains.values()]
-
-    def _note(self, kind: str, what: str, *, lost: bool = False) -> None:
-        where = self.document.source or self.document.id
-        self.problems.append(Problem(kind, where, what, lost))
 
     def _type(self, kind: str) -> str:
         safe = _word(kind)
         if safe != kind:
-            self._note("type-changed", f"{kind!r} is written as {safe}")
+            where = self.document.source or self.document.id
+            self.problems.note("type-changed", where, f"{kind!r} is written as {safe}")
         return safe
 
     def _entity(self, entity: Entity) -> list[str]:
@@ -342,8 +321,8 @@ class _Writer:
         lines = [f"{name}\t{self._type(entity.type)} {offsets}\t{surface}"]
         surfaces = {key[2:]: value for key, value in entity.attributes if key.startswith("N ")}
         for concept in entity.concepts:
-            number = next(self._numbers["N"])
-            line = f"N{number}\tReference {name} {_word(concept, ':')}\t"
+            one_word = re.sub(r"\s+", "_", concept) or "_"
+            line = f"N{next(self._numbers['N'])}\tReference {name} {one_word}\t"
             lines.append(line + _line(surfaces.get(concept, "")))
         others = [
             (key, value)
@@ -355,13 +334,11 @@ class _Writer:
     def _relation(self, relation: Relation, ends: list[str]) -> list[str]:
         name = self.names[relation.id]
         named = [value.split() for key, value in relation.attributes if key == "roles"]
-        roles = named[0] if named and len(named[0]) == 2 else []
-        arguments = " ".join(
-            f"{role}:{end}" for role, end in zip(roles or _ROLES, ends, strict=True)
-        )
-        line = f"{name}\t{self._type(relation.type)} {arguments}\t"
+        roles = named[0] if named and len(named[0]) == 2 else None
+        arguments = map(":".join, zip(roles or _ROLES, ends, strict=True))
+        line = f"{name}\t{self._type(relation.type)} {' '.join(arguments)}"
         others = [pair for pair in relation.attributes if pair[0] != "roles" or not roles]
-        return [line.rstrip("\t"), *self._said(name, others, relation.confidence)]
+        return [line, *self._said(name, others, relation.confidence)]
 
     def _said(
         self, name: str, pairs: Sequence[tuple[str, str]], confidence: float | None
@@ -382,26 +359,34 @@ class _Writer:
 
 def _group(relation: Relation) -> str:
     """The event or equivalence that a relation is part of, or an empty text."""
-    for key, value in relation.attributes:
-        if _GROUPS.fullmatch(f"{key} {value}"):
-            return value
-    return ""
+    pairs = relation.attributes
+    return next((value for key, value in pairs if _GROUPS.fullmatch(f"{key} {value}")), "")
 
 
 def _numbered(letter: str, ids: Sequence[str]) -> dict[str, str]:
     """Names for brat: the ids themselves if they have its form, otherwise numbers."""
-    fitting = re.compile(rf"{letter}\d+")
-    if len(set(ids)) == len(ids) and all(fitting.fullmatch(name) for name in ids):
+    form = re.compile(rf"{letter}\d+")
+    if len(set(ids)) == len(ids) and all(form.fullmatch(name) for name in ids):
         return {name: name for name in ids}
     return {name: f"{letter}{number}" for number, name in enumerate(ids, 1)}
 
 
-def _word(text: str, keep: str = "") -> str:
+def _word(text: str) -> str:
     """Text as one word of a line."""
-    if keep:
-        return re.sub(r"\s+", "_", text) or "_"
     return _WORD.sub("_", text) or "_"
 
 
 def _line(text: str) -> str:
     return re.sub(r"[\r\n\0]+", " ", text)
+
+
+BRAT = Format(
+    "brat",
+    "brat standoff, and BioNLP's",
+    "",
+    _read,
+    _write,
+    Supports(fragments=True, relations=True, confidences=True, concepts="all", said=True),
+    by_bytes=_is_brat,
+    whole=True,
+)

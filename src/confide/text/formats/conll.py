@@ -1,4 +1,4 @@
-"""CoNLL columns: one token per line, a tag beside it, a blank line between sentences.
+"""CoNLL columns, one token per line and a tag beside it; and CoNLL-U with entities in MISC.
 
 The text of a document is its tokens joined by spaces and its sentences joined by newlines. Without
 document marks, every sentence is a document of its own, named "<file stem>:<line>".
@@ -7,38 +7,20 @@ document marks, every sentence is a document of its own, named "<file stem>:<lin
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, groupby
 from operator import attrgetter
 from pathlib import Path
 
-from confide.errors import DataError, FormatError, SchemeError
-from confide.text.document import (
-    Document,
-    Entity,
-    PackedSpans,
-    Problem,
-    Sentence,
-    SpacedWords,
-    Spans,
-    pack_spans,
-)
-from confide.text.files import read_text, with_plain_ends, write_parts
-from confide.text.reading import Columns, Options, Reading, entity_id, no_document, place, unheld
-from confide.text.segment import segmented
-from confide.text.tagging import (
-    SchemeGuess,
-    TokenSpan,
-    contradiction,
-    detect_scheme,
-    flat_spans,
-    parse_tag,
-    scheme_named,
-    spans_from_tags,
-    tags_from_spans,
-)
+from confide.errors import ConfideError, DataError, FormatError, SchemeError
+from confide.text import document as internal
+from confide.text import files, reading, tagging
+from confide.text.document import Document, Entity, Sentence, SpacedWords, Span, Spans
+from confide.text.reading import Draft, Format, Options, Output, Reading, Sample, Source, Supports
+from confide.text.rows import quoted
+from confide.text.segment import PLACEHOLDER, segmented, text_of_tokens
 
 # --- Columns of a CoNLL file ----------------------------------------------------------------------
 #
@@ -84,11 +66,6 @@ class ColumnLayout:
         row = "(?!#|-DOCSTART-)" + ("\t" if self.tabs else " ").join(columns)
         return re.compile(f"(?:{row}\n)*+{row}")
 
-    @property
-    def is_token_and_tag(self) -> bool:
-        """True if each line is a token and its tag, and nothing else (see `two_columns`)."""
-        return (self.width, self.token, self.tag) == (2, 0, 1)
-
     def describe(self) -> str:
         """The layout in words, with columns counted from 0 as in the option."""
         cut = "tab" if self.tabs else "space"
@@ -121,25 +98,24 @@ def two_columns(block: str, cut: str, lines: int) -> tuple[str, list[str]] | Non
             if tag.split() != [tag]:
                 return None
             parts.append(words)
-            if " " in words:
-                tags += ["O"] * words.count(" ")
+            tags += ["O"] * words.count(" ")
             tags.append(tag)
         text = " ".join(parts)
     plain = text.count(" ") == lines and text.isprintable() and "  " not in text
     return (text, tags) if plain and text and text[0] != " " != text[-1] else None
 
 
-def looks_like_comment(line: str) -> bool:
-    """True if a line may be a comment; a token that begins with # may look like one, too."""
+def _is_comment(line: str) -> bool:
+    """Return whether a line may be a comment; a token that begins with # may look like one, too."""
     return line.startswith("#") and _COMMENT.match(line) is not None
 
 
-def is_document_mark(line: str) -> bool:
+def _is_document_mark(line: str) -> bool:
     """Return whether a line is CoNLL's mark of a new document."""
     return line.startswith("-DOCSTART-")
 
 
-def is_affixed(value: str) -> bool:
+def _is_affixed(value: str) -> bool:
     """Return whether a value looks like a tag without being one: empty, ``b-per``, ``PER-B``."""
     return not value or _AFFIX.search(value) is not None
 
@@ -156,9 +132,7 @@ def sample_lines(text: str) -> list[str]:
     return lines
 
 
-def find_layout(
-    lines: Sequence[str], stated: tuple[int, int | None] | None, where: str
-) -> ColumnLayout:
+def find_layout(lines: Sequence[str], stated: reading.Columns | None, where: str) -> ColumnLayout:
     """The layout of a file's lines; `stated` columns win over evidence.
 
     At least half of the lines must have the same width. The tag column is the last one whose
@@ -175,48 +149,58 @@ def find_layout(
         for number, line in enumerate(lines, 1)
         if line
         and not line.isspace()
-        and (line[0] not in "#-" or not (looks_like_comment(line) or is_document_mark(line)))
+        and (line[0] not in "#-" or not (_is_comment(line) or _is_document_mark(line)))
     ]
     if not content:  # maybe every token is a "#"
         content = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not content:
         raise DataError("the file is empty", where=where)
+    where = f"{where}:{content[0][0]}"
     tabs = 2 * sum("\t" in line for _, line in content) >= len(content)
     cut = ColumnLayout(tabs, 0, 0, None)
     step = max(1, len(content) // _SAMPLE)
     rows = [cut.fields(line) for _, line in content[::step]]
     width, usual = Counter(map(len, rows)).most_common(1)[0]
+    columns_in_words = f"{width} column{'s' * (width != 1)}"
+    if stated is not None:
+        if not isinstance(stated[0], int) or isinstance(stated[1], str):
+            raise FormatError(
+                "the columns of a CoNLL file have no names",
+                expected="numbers from 0, or from -1 at the end, such as 0,3 or 0,-1",
+                got=f"{stated[0]},{stated[1]}",
+                where=where,
+            )
+        token = stated[0] + width * (stated[0] < 0)
+        tag = None if stated[1] is None else stated[1] + width * (stated[1] < 0)
+        if tag == token or not all(0 <= one < width for one in (token, tag or 0)):
+            raise FormatError(
+                "the stated columns do not exist, or are the same",
+                expected=f"columns from 0 to {width - 1}",
+                got=f"token {stated[0]}, tag {stated[1]}; the lines have {columns_in_words}",
+                where=where,
+            )
+        return ColumnLayout(tabs, width, token, tag)
     even = 2 * usual >= len(rows) and width <= _WIDEST
     rows = [row for row in rows if len(row) == width]
-    if stated is not None:
-        return _stated(stated, tabs, width, f"{where}:{content[0][0]}")
     columns = [[row[index] for row in rows] for index in range(width)] if even else []
     tag, doubt = _tag_column(columns)
     if tag is None:
         raise FormatError(
             "no column of tags",
             expected="CoNLL columns: a token, a tag such as B-Disease or O, cut by tab or space",
-            got=f"{width} column{'s' * (width > 1)} on most lines",
-            where=f"{where}:{content[0][0]}",
+            got=f"{columns_in_words} on most lines",
+            where=where,
             fix="state the columns of token and tag, counted from 0: --columns 0,3, or "
             "columns = [0, 3] under [data]",
         )
-    return ColumnLayout(tabs, width, _token_column(columns, tag), tag, doubt)
-
-
-def _stated(stated: tuple[int, int | None], tabs: bool, width: int, where: str) -> ColumnLayout:
-    token, tag = (None if column is None else column + width * (column < 0) for column in stated)
-    if token is None or not 0 <= token < width or tag == token or not (
-        tag is None or 0 <= tag < width
-    ):  # fmt: skip
-        raise FormatError(
-            "the stated columns do not exist, or are the same",
-            expected=f"columns from 0 to {width - 1}",
-            got=f"token {stated[0]}, tag {stated[1]}; the lines have {width} "
-            f"column{'s' * (width != 1)}",
-            where=where,
-        )
-    return ColumnLayout(tabs, width, token, tag)
+    rest = [index for index in range(width) if index != tag]
+    wordy = [
+        index
+        for index in rest
+        if not set(columns[index]) <= {"_", "-", ""}
+        and not all(v[:1].isdigit() and not v.strip("0123456789.-") for v in columns[index])
+    ]
+    return ColumnLayout(tabs, width, (wordy or rest)[0], tag, doubt)
 
 
 def _tag_column(columns: Sequence[Sequence[str]]) -> tuple[int | None, str]:
@@ -235,21 +219,20 @@ def _tag_column(columns: Sequence[Sequence[str]]) -> tuple[int | None, str]:
             for index, values in enumerate(counts)
             if values["O"]
             and sum(n for value, n in values.items() if _prefixed(value)) * 5 > values.total() * 4
-            and any(parse_tag(value)[0] not in ("", "O") for value in values)
+            and any(tagging.parse_tag(value)[0] not in ("", "O") for value in values)
         ]
     if not tagged:
         tagged = [index for index, values in enumerate(counts) if _plain_types(values)]
     others = [index for index in tagged[:-1] if counts[index].keys() - {"O"}]
     doubt = ""
     if others and len(columns) > 2:
-        doubt = (
-            f"columns {', '.join(map(str, [*others, tagged[-1]]))} all hold tags; the last is read"
-        )
+        numbers = ", ".join(map(str, [*others, tagged[-1]]))
+        doubt = f"columns {numbers} all hold tags; the last is read"
     return (tagged[-1] if tagged else None), doubt
 
 
 def _prefixed(value: str) -> bool:
-    return parse_tag(value)[0] != ""
+    return tagging.parse_tag(value)[0] != ""
 
 
 def _plain_types(values: Counter[str]) -> bool:
@@ -257,28 +240,13 @@ def _plain_types(values: Counter[str]) -> bool:
     others = [value for value in values if value != "O"]
     return (
         values["O"] > 0
-        and len(others) <= max(2, values.total() // 5)
-        and len(others) <= 500
-        and all(value[:1].isalpha() and not is_affixed(value) for value in others)
+        and len(others) <= min(500, max(2, values.total() // 5))
+        and all(value[:1].isalpha() and not _is_affixed(value) for value in others)
     )
 
 
-def _token_column(columns: Sequence[Sequence[str]], tag: int) -> int:
-    rest = [index for index in range(len(columns)) if index != tag]
-    wordy = [
-        index
-        for index in rest
-        if not set(columns[index]) <= {"_", "-", ""} and not _running_number(columns[index])
-    ]
-    return (wordy or rest)[0]
+# --- Reading CoNLL --------------------------------------------------------------------------------
 
-
-def _running_number(column: Sequence[str]) -> bool:
-    """Return whether a column only numbers the tokens (1, 2-3, 4.1, ...)."""
-    return all(value[:1].isdigit() and not value.strip("0123456789.-") for value in column)
-
-
-PLACEHOLDER = "\ufffd"
 _NEW_DOCUMENT = re.compile(r"#\s*(?:newdoc(?:\s+id)?|doc_id|doc id|document)\s*(?:=\s*(.*))?$")
 _DOCSTART = re.compile(r"-DOCSTART-\s*\(([^)]*)\)")
 _BEGIN = re.compile(r"#\s*begin document\s*(.*)$")
@@ -291,40 +259,31 @@ class _Rows:
 
     `spans` are the tokens' places in `text` if one of them has a blank in it. `tags` are empty if
     all are O. `lines` are the tokens' lines if they do not follow each other from `line` on.
+    `document` is the number of the document mark above it; -1 before the first.
     """
 
-    text: str = ""
-    spans: PackedSpans | None = None
-    tags: tuple[str, ...] = ()
-    line: int = 0
+    text: str
+    tags: tuple[str, ...]
+    line: int
+    spans: Sequence[Span] | None = None
     lines: list[int] | None = None
     attributes: Sequence[tuple[str, str]] = ()
     document: int = -1
-    """The number of the document mark above it; -1 before the first."""
 
     def line_of(self, token: int) -> int:
         """The line of a token."""
         return self.line + token if self.lines is None else self.lines[token]
 
 
-@dataclass(slots=True)
-class _Mark:
-    """A mark of a new document."""
-
-    id: str
-    attributes: list[tuple[str, str]] = field(default_factory=list)
-
-
 class _Scan:
-    """One pass over the text of a file."""
+    """One pass over the text of a file; `marks` are the documents' names and attributes."""
 
-    def __init__(self, path: Path, layout: ColumnLayout, options: Options) -> None:
-        self.path, self.layout, self.options = path, layout, options
-        self.file, self.stem = str(path), path.stem
+    def __init__(self, source: Source, layout: ColumnLayout) -> None:
+        self.source, self.layout, self.problems = source, layout, source.problems
+        self.file, self.stem = str(source.path), source.path.stem
         self.sentences: list[_Rows] = []
-        self.marks: list[_Mark] = []
-        self.problems: list[Problem] = []
-        self._broken: set[int] = set()
+        self.marks: list[tuple[str, list[tuple[str, str]]]] = []
+        self.broken: set[int] = set()
         self._names: dict[str, str] = {}
         self._attributes: list[tuple[str, str]] = []
         self._begin()
@@ -342,18 +301,21 @@ class _Scan:
         Nearly all sentences are plain: rows of the usual columns and nothing else. They are cut all
         at once; any other is looked at line by line.
         """
-        number, plain = 1, self.layout.plain_rows().fullmatch
-        two, cut = self.layout.is_token_and_tag, "\t" if self.layout.tabs else " "
+        layout, number, plain = self.layout, 1, self.layout.plain_rows().fullmatch
+        two = (layout.width, layout.token, layout.tag) == (2, 0, 1)
+        cut = "\t" if layout.tabs else " "
         marked = "\n-D" in text or "\n#" in text
         for block in text.removesuffix("\n").split("\n\n"):
             lines = block.count("\n")
             simple = two and not (marked and ("\n-D" in block or "\n#" in block))
             found = two_columns(block, cut, lines) if simple else None
             if found:
-                words, tags = found
-                self._add(_Rows(words, None, self._kept(tags) if tags else (), number))
+                self._add(_Rows(found[0], self._kept(found[1]), number))
             elif plain(block):
-                self._block(block.replace("\n", cut).split(cut), number)
+                values = block.replace("\n", cut).split(cut)
+                tags = [] if layout.tag is None else values[layout.tag :: layout.width]
+                words = " ".join(values[layout.token :: layout.width])
+                self._add(_Rows(words, self._kept(tags), number))
             else:
                 for line_number, line in enumerate(block.split("\n"), number):
                     self._line(line, line_number)
@@ -362,21 +324,8 @@ class _Scan:
 
     def skip(self, error: FormatError, document: int) -> None:
         """Leave out the document (by its mark) of a broken sentence, or raise its error again."""
-        self.options.skip(error, self.problems, error.where)
-        self._broken.add(document)
-
-    def whole(self) -> list[_Rows]:
-        """The sentences of all documents that are not broken; each is one if there are no marks."""
-        if not self._broken or not self.marks:
-            return self.sentences
-        return [rows for rows in self.sentences if rows.document not in self._broken]
-
-    def _block(self, values: list[str], number: int) -> None:
-        """Take the values of all columns of a plain sentence."""
-        layout = self.layout
-        tokens = values[layout.token :: layout.width]
-        tags: Sequence[str] = () if layout.tag is None else values[layout.tag :: layout.width]
-        self._add(_Rows(" ".join(tokens), None, self._named(tags), number))
+        self.source.options.skip(error, self.problems, error.where)
+        self.broken.add(document)
 
     def _add(self, rows: _Rows) -> None:
         """Take a sentence, with the comments above it."""
@@ -385,21 +334,19 @@ class _Scan:
             rows.attributes, self._attributes = self._attributes, []
         self.sentences.append(rows)
 
-    def _named(self, tags: Sequence[str]) -> tuple[str, ...]:
-        """The tags; none if all are O."""
-        return () if tags.count("O") == len(tags) else self._kept(tags)
-
     def _kept(self, tags: Sequence[str]) -> tuple[str, ...]:
-        """The tags, each distinct one stored once."""
+        """The tags, each distinct one stored once; none if all are O."""
+        if not tags or tags.count("O") == len(tags):
+            return ()
         return tuple(map(self._names.setdefault, tags, tags))
 
     def _line(self, line: str, number: int) -> None:
         if not line or line.isspace():
             self._close()
-        elif line[0] == "-" and is_document_mark(line):
+        elif line[0] == "-" and _is_document_mark(line):
             named = _DOCSTART.match(line)
             self._mark(named.group(1).strip() if named else "", number)
-        elif line[0] == "#" and looks_like_comment(line) and not self._is_row(line):
+        elif line[0] == "#" and _is_comment(line) and not self._is_row(line):
             self._comment(line, number)
         elif not self._left_out:
             try:
@@ -413,11 +360,12 @@ class _Scan:
         if not self._tokens:
             self._left_out = False
             return
-        spans = None
+        rows = _Rows(" ".join(self._tokens), self._kept(self._tags), self._lines[0])
         if any(" " in token for token in self._tokens):
             ends = list(accumulate(len(token) + 1 for token in self._tokens))
-            spans = pack_spans(zip([0, *ends], [end - 1 for end in ends], strict=False))
-        rows = _Rows(" ".join(self._tokens), spans, self._named(self._tags), self._lines[0])
+            rows.spans = internal.pack_spans(
+                zip([0, *ends], [end - 1 for end in ends], strict=False)
+            )
         if self._lines[-1] - self._lines[0] >= len(self._lines):
             rows.lines = self._lines
         self._add(rows)
@@ -425,7 +373,7 @@ class _Scan:
 
     def _mark(self, name: str, number: int) -> None:
         self._close()
-        self.marks.append(_Mark(name or f"{self.stem}:{number}", self._attributes))
+        self.marks.append((name or f"{self.stem}:{number}", self._attributes))
         self._attributes = []
 
     def _is_row(self, line: str) -> bool:
@@ -435,55 +383,58 @@ class _Scan:
         tag = self.layout.tag
         if self.layout.tabs and not any(map(str.isspace, fields[0])):
             return True  # "#" and its tag: a comment has a blank after the #
-        return tag is not None and parse_tag(fields[tag].strip())[0] != ""
+        return tag is not None and _prefixed(fields[tag].strip())
 
     def _comment(self, line: str, number: int) -> None:
         begin, new = _BEGIN.match(line), _NEW_DOCUMENT.match(line)
-        if begin or new:
-            found = begin or new
-            name = (found.group(1) or "").strip() if found else ""
-            if begin or "newdoc" in line or not self.marks or self.marks[-1].id != name:
+        if found := begin or new:
+            name = (found.group(1) or "").strip()
+            if begin or "newdoc" in line or not self.marks or self.marks[-1][0] != name:
                 self._mark(name, number)
             return
         if self._tokens:
-            self._note("comment-in-sentence", number, "a comment between the tokens of a sentence")
+            what = "a comment between the tokens of a sentence"
+            self.problems.note("comment-in-sentence", f"{self.file}:{number}", what)
         words = line.lstrip("# \t")
-        pairs = [(key, value.strip()) for key, value in _KEY_VALUE.findall(words)]
         if words.startswith("id "):
-            pairs = [("id", words[3:].split("\t")[0].split(" ")[0]), *pairs]
-        self._attributes += pairs
+            self._attributes.append(("id", words[3:].split("\t")[0].split(" ")[0]))
+        self._attributes += [(key, value.strip()) for key, value in _KEY_VALUE.findall(words)]
 
     def _row(self, line: str, number: int) -> None:
-        layout = self.layout
+        layout, where = self.layout, f"{self.file}:{number}"
         fields = layout.fields(line)
-        if len(fields) != layout.width and self._misfits(len(fields)):
+        needed = max(layout.token, layout.tag or 0)
+        # a line of another width may be read only if nothing can have shifted
+        shifted = len(fields) <= needed or not layout.tabs or layout.width == 2
+        if len(fields) != layout.width and shifted:
             raise FormatError(
                 f"a line of {len(fields)} column{'s' * (len(fields) != 1)}",
                 expected=f"{layout.width} columns cut by {'tab' if layout.tabs else 'space'}",
-                where=f"{self.path}:{number}",
+                where=where,
                 fix="repair the line, or state the columns",
             )
         token = fields[layout.token]
         if "\ufeff" in token:
             token = token.replace("\ufeff", "")
-            self._note("byte-order-mark", number, "U+FEFF was removed from the token")
+            self.problems.note("byte-order-mark", where, "U+FEFF was removed from the token")
         if not token or token.isspace():
             token = PLACEHOLDER
-            self._note("empty-token", number, "the token is empty; read as U+FFFD")
+            self.problems.note("empty-token", where, "the token is empty; read as U+FFFD")
         self._tokens.append(token)
         self._tags.append("O" if layout.tag is None else fields[layout.tag].strip())
         self._lines.append(number)
 
-    def _misfits(self, width: int) -> bool:
-        """Return whether a line whose width differs from the others cannot be read safely."""
-        needed = max(self.layout.token, self.layout.tag or 0)
-        return width <= needed or not self.layout.tabs or self.layout.width == 2
 
-    def _note(self, kind: str, number: int, what: str) -> None:
-        self.problems.append(Problem(kind, f"{self.path}:{number}", what))
+def _is_conll(sample: Sample) -> bool:
+    """Return whether columns of tokens and tags can be told."""
+    try:
+        find_layout(sample.lines, None, "")
+        return True
+    except ConfideError:
+        return False
 
 
-def read_conll(path: Path, options: Options) -> Reading:
+def _read_conll(path: Path, options: Options) -> Reading:
     """Read a CoNLL file.
 
     Raises:
@@ -491,154 +442,99 @@ def read_conll(path: Path, options: Options) -> Reading:
         SchemeError: a value is not a tag, or the tags contradict the stated scheme.
         DataError: there is no token in the file, or a type was not declared.
     """
-    text, encoding = read_text(path, options.encoding)
-    text = with_plain_ends(text)
+    source = reading.open_source(path, options, longest=files.LONGEST_LINE)
+    text, source.text = files.with_plain_ends(source.text), ""
     if not text or text.isspace():
         raise DataError("the file is empty", where=str(path))
-    layout = find_layout(sample_lines(text), _numbered(options.columns, str(path)), str(path))
-    scan = _Scan(path, layout, options)
+    scan = _Scan(source, find_layout(sample_lines(text), options.columns, str(path)))
     scan.run(text)
     del text
-    problems = scan.problems
-    if layout.doubt:
-        problems.append(Problem("doubtful-columns", str(path), layout.doubt))
+    if scan.layout.doubt:
+        scan.problems.note("doubtful-columns", path, scan.layout.doubt)
     guess = _scheme(scan, path)
-    scan.sentences = scan.whole()
-    if not scan.sentences:
-        raise no_document(path, problems, "the file holds no token")
-    details = {"scheme": guess.scheme, "encoding": encoding, "columns": layout.describe()}
-    details["evidence"] = ", ".join(f"{key} {count}" for key, count in guess.evidence.items())
+    if scan.broken and scan.marks:  # without marks, each sentence is a document
+        scan.sentences = [one for one in scan.sentences if one.document not in scan.broken]
     documents = _documents(scan, guess.scheme)
     if not documents:
-        raise no_document(path, problems, "no document is left")
-    return Reading(documents, problems, "conll", details)
+        raise reading.no_document(path, scan.problems, "the file holds no token")
+    details = {
+        "scheme": guess.scheme,
+        "encoding": source.encoding,
+        "columns": scan.layout.describe(),
+        "evidence": ", ".join(f"{key} {count}" for key, count in guess.evidence.items()),
+    }
+    return Reading(documents, scan.problems, "conll", details)
 
 
-def _numbered(columns: Columns | None, where: str) -> tuple[int, int | None] | None:
-    """The stated columns, which have numbers here. Raises FormatError for names."""
-    if columns is None:
-        return None
-    token, tag = columns
-    if not isinstance(token, int) or isinstance(tag, str):
-        raise FormatError(
-            "the columns of a CoNLL file have no names",
-            expected="numbers from 0, or from -1 at the end, such as 0,3 or 0,-1",
-            got=f"{token},{tag}",
-            where=where,
-        )
-    return token, tag
-
-
-def _scheme(scan: _Scan, path: Path) -> SchemeGuess:
+def _scheme(scan: _Scan, path: Path) -> tagging.SchemeGuess:
     """The scheme, stated or detected; values that are not tags, and contradictions, are errors."""
-    options = scan.options
+    stated = scan.source.options.scheme
     tagged = [rows for rows in scan.sentences if rows.tags]
-    guess = detect_scheme([rows.tags for rows in tagged])
-    wrong_ones = _refuse_untaglike(scan, tagged, guess)
-    if wrong_ones:
-        scan.sentences = [rows for rows in scan.sentences if id(rows) not in wrong_ones]
-        tagged = [rows for rows in tagged if id(rows) not in wrong_ones]
-    sequences = [rows.tags for rows in tagged]
-    if options.scheme is not None:
-        stated = scheme_named(options.scheme)
-        wrong = contradiction(sequences, stated)
-        if wrong is not None:
-            raise SchemeError(
-                f"the tags are not {stated.upper()}: {wrong.malformed.why}",
-                expected=stated.upper(),
-                got=repr(wrong.malformed.tag),
-                where=f"{path}:{tagged[wrong.sequence].line_of(wrong.malformed.position)}",
-                fix=f"leave the scheme out or state {wrong.better!r}, which fits better"
-                if wrong.better != stated
-                else "repair the file, which mixes schemes",
-            )
-        return SchemeGuess(stated, guess.evidence, True)
-    if not guess.certain and any(key != "breaks iob2" for key in guess.evidence):
-        scan.problems.append(Problem("doubtful-scheme", str(path), _doubt(guess)))
-    return guess
-
-
-def _refuse_untaglike(scan: _Scan, sentences: Sequence[_Rows], guess: SchemeGuess) -> set[int]:
-    """Raise SchemeError for the first value that is not a tag: empty, or lacking a prefix.
-
-    Where broken documents are left out, those are the sentences with such a value, by `id`.
-    """
-    left_out: set[int] = set()
+    guess = tagging.detect_scheme([rows.tags for rows in tagged])
     prefixed = bool(guess.evidence.keys() & set("BIESLUMW"))
-    distinct = {tag for rows in sentences for tag in rows.tags}
-    wrong = {tag for tag in distinct if not parse_tag(tag)[0] and (prefixed or is_affixed(tag))}
-    for rows in sentences if wrong else ():
-        place = next((place for place, tag in enumerate(rows.tags) if tag in wrong), None)
-        if place is not None:
-            error = SchemeError(
-                "not a tag",
-                expected="O, or a prefix and a type as in B-Disease",
-                got=repr(rows.tags[place]),
-                where=f"{scan.path}:{rows.line_of(place)}",
-                fix="repair the line, or state the columns",
+    distinct = {tag for rows in tagged for tag in rows.tags}
+    wrong = {tag for tag in distinct if not _prefixed(tag) and (prefixed or _is_affixed(tag))}
+    broken = [rows for rows in tagged if not wrong.isdisjoint(rows.tags)]
+    for rows in broken:
+        place = next(place for place, tag in enumerate(rows.tags) if tag in wrong)
+        error = SchemeError(
+            "not a tag",
+            expected="O, or a prefix and a type as in B-Disease",
+            got=repr(rows.tags[place]),
+            where=f"{path}:{rows.line_of(place)}",
+            fix="repair the line, or state the columns",
+        )
+        scan.skip(error, rows.document)
+    if broken:
+        left_out = set(map(id, broken))
+        scan.sentences = [rows for rows in scan.sentences if id(rows) not in left_out]
+        tagged = [rows for rows in tagged if id(rows) not in left_out]
+    if stated is not None:
+        scheme = tagging.scheme_named(stated)
+        found = tagging.contradiction([rows.tags for rows in tagged], scheme)
+        if found is not None:
+            other = f"leave the scheme out or state {found.better!r}, which fits better"
+            raise SchemeError(
+                f"the tags are not {scheme.upper()}: {found.malformed.why}",
+                expected=scheme.upper(),
+                got=repr(found.malformed.tag),
+                where=f"{path}:{tagged[found.sequence].line_of(found.malformed.position)}",
+                fix="repair the file, which mixes schemes" if found.better == scheme else other,
             )
-            scan.skip(error, rows.document)
-            left_out.add(id(rows))
-    return left_out
-
-
-def _doubt(guess: SchemeGuess) -> str:
-    """Why a scheme is uncertain, in words."""
-    evidence = ", ".join(f"{key}: {count}" for key, count in guess.evidence.items())
-    breaks = {key: count for key, count in guess.evidence.items() if key.startswith("breaks")}
-    if breaks[f"breaks {guess.scheme}"]:
-        return f"no scheme explains every tag; read as {guess.scheme.upper()} ({evidence})"
-    return (
-        f"no B- tag: IOB1 or IO, read as {guess.scheme.upper()}; in IO neighbours of one type "
-        f"cannot be told apart ({evidence})"
-    )
+        return tagging.SchemeGuess(scheme, guess.evidence, True)
+    if not guess.certain and any(key != "breaks iob2" for key in guess.evidence):
+        evidence = ", ".join(f"{key}: {count}" for key, count in guess.evidence.items())
+        read_as = f"read as {guess.scheme.upper()}"
+        doubt = (
+            f"no B- tag: IOB1 or IO, {read_as}; in IO neighbours of one type cannot be told apart"
+        )
+        if guess.evidence[f"breaks {guess.scheme}"]:
+            doubt = f"no scheme explains every tag; {read_as}"
+        scan.problems.note("doubtful-scheme", path, f"{doubt} ({evidence})")
+    return guess
 
 
 def _documents(scan: _Scan, scheme: str) -> list[Document]:
     """Group sentences under their marks; without marks, each is one document."""
-    options = scan.options
-    if not scan.marks and options.types is None:  # nothing can be wrong with one any more
-        return [_alone(scan, rows, scheme, options) for rows in scan.sentences]
     documents: list[Document] = []
-    if not scan.marks:
-        for rows in scan.sentences:
-            with options.document(scan.problems, f"{scan.file}:{rows.line}"):
-                documents.append(_alone(scan, rows, scheme, options))
-        return documents
-    for number, grouped in groupby(scan.sentences, key=attrgetter("document")):
-        group = list(grouped)
-        name = f"{scan.stem}:{group[0].line}"
-        attributes = list(group[0].attributes) if len(group) == 1 else []
-        if number >= 0:
-            mark = scan.marks[number]
-            name, attributes = mark.id, [*mark.attributes, *attributes]
-        with options.document(scan.problems, f"{scan.file}:{group[0].line}"):
-            documents.append(_document(scan, group, (name, tuple(attributes)), scheme, options))
+    groups = ([rows] for rows in scan.sentences)
+    if scan.marks:
+        by_mark = groupby(scan.sentences, key=attrgetter("document"))
+        groups = (list(group) for _, group in by_mark)
+    for group in groups:
+        try:
+            documents.append(_document(scan, group, scheme))
+        except DataError as error:
+            scan.source.options.skip(error, scan.problems, f"{scan.file}:{group[0].line}")
     return documents
 
 
-def _alone(scan: _Scan, rows: _Rows, scheme: str, options: Options) -> Document:
-    """A document of one sentence, named after its line."""
-    text, line, attributes = rows.text, rows.line, tuple(rows.attributes)
-    name = f"{scan.stem}:{line}"
-    if rows.spans is not None:
-        made = _document(scan, (rows,), (name, attributes), scheme, options)
-        return replace(made, unmarked=True)
-    end = len(text)
-    words = SpacedWords(text, 0, end)
-    entities = tuple(_entities(scan, rows, words, scheme, options)) if rows.tags else ()
-    sentences = (Sentence(0, end, words),)
-    source = f"{scan.file}:{line}"
-    return Document(name, text, entities, (), sentences, attributes, source, unmarked=True)
-
-
-def _document(
-    scan: _Scan,
-    group: Sequence[_Rows],
-    head: tuple[str, tuple[tuple[str, str], ...]],
-    scheme: str,
-    options: Options,
-) -> Document:
+def _document(scan: _Scan, group: Sequence[_Rows], scheme: str) -> Document:
+    first = group[0]
+    name, attributes = f"{scan.stem}:{first.line}", first.attributes if len(group) == 1 else ()
+    if first.document >= 0:
+        name, above = scan.marks[first.document]
+        attributes = (*above, *attributes)
     text = "\n".join([rows.text for rows in group])
     sentences: list[Sentence] = []
     entities: list[Entity] = []
@@ -647,45 +543,50 @@ def _document(
         end = start + len(rows.text)
         tokens: Spans = SpacedWords(text, start, end)
         if rows.spans is not None:
-            tokens = pack_spans((a + start, b + start) for a, b in rows.spans)
+            tokens = internal.pack_spans((a + start, b + start) for a, b in rows.spans)
         sentences.append(Sentence(start, end, tokens))
         if rows.tags:
-            entities += _entities(scan, rows, tokens, scheme, options, before=len(entities))
+            _add_entities(scan, rows, tokens, scheme, entities)
         start = end + 1
-    source = f"{scan.file}:{group[0].line}"
-    return Document(head[0], text, tuple(entities), (), tuple(sentences), head[1], source)
+    return Document(
+        name,
+        text,
+        tuple(entities),
+        (),
+        tuple(sentences),
+        tuple(attributes),
+        f"{scan.file}:{first.line}",
+        unmarked=not scan.marks,
+    )
 
 
-def _entities(
-    scan: _Scan, rows: _Rows, tokens: Spans, scheme: str, options: Options, *, before: int = 0
-) -> list[Entity]:
-    """The entities of one sentence, numbered after `before`; malformed tags become problems."""
-    spans, malformed = spans_from_tags(rows.tags, scheme)
+def _add_entities(
+    scan: _Scan, rows: _Rows, tokens: Spans, scheme: str, entities: list[Entity]
+) -> None:
+    """Add the entities of one sentence; malformed tags become problems."""
+    options = scan.source.options
+    spans, malformed = tagging.spans_from_tags(rows.tags, scheme)
     for position, tag, why in malformed:
         where = f"{scan.file}:{rows.line_of(position)}"
-        scan.problems.append(Problem("malformed-tag", where, f"{tag}: {why}"))
+        scan.problems.note("malformed-tag", where, f"{tag}: {why}")
     stretches = tokens.stretches((first, last) for first, last, _ in spans)
-    entities: list[Entity] = []
     for (first, _, named), stretch in zip(spans, stretches, strict=True):
         kind = named or options.bare_type
         if options.types is not None:
             options.require(kind, f"{scan.file}:{rows.line_of(first)}")
-        before += 1
-        entities.append(Entity(entity_id(before), kind, (stretch,)))
-    return entities
+        entities.append(Entity(reading.entity_id(len(entities) + 1), kind, (stretch,)))
 
 
 # --- Writing CoNLL --------------------------------------------------------------------------------
 #
 # Two columns, the token and the tag, separated by a tab.
 
-_PLACEHOLDER = "\ufffd"
 _BREAKS = re.compile(r"[\t\n\r\ufeff\0]")
 _BLANK = re.compile(r"\s+")
 
 
-def write_conll(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write documents as one CoNLL file, and return what it cannot hold.
+def _write_conll(documents: Sequence[Document], out: Output) -> None:
+    """Write documents as one CoNLL file.
 
     Documents without sentences are segmented first. Documents of several sentences follow a
     ``# newdoc id =`` line; attributes are comment lines ``# key = value``.
@@ -694,104 +595,267 @@ def write_conll(documents: Sequence[Document], path: Path, scheme: str) -> list[
         SettingsError: there is no such scheme.
         DataError: the file cannot be written.
     """
-    scheme = scheme_named(scheme)
-    problems: list[Problem] = []
+    scheme = tagging.scheme_named(out.scheme)
     ready = [segmented(document) for document in documents]
     marked = any(len(document.sentences) > 1 for document in ready)
-    write_parts(path, (_part(document, marked, scheme, problems) for document in ready))
-    return problems + _unheld(ready, path)
+    files.write_parts(out.path, (_conll_part(one, marked, scheme, out) for one in ready))
+    respaced = sum(document.text != text_of_tokens(document) for document in ready)
+    what = "documents lose their white space: CoNLL holds tokens only"
+    out.unheld("white-space-unheld", respaced, what)
 
 
-def _part(document: Document, marked: bool, scheme: str, problems: list[Problem]) -> str:
-    """A segmented document as lines; what they cannot hold goes to `problems`."""
+def _conll_part(document: Document, marked: bool, scheme: str, out: Output) -> str:
+    """A segmented document as lines."""
     if not document.sentences:
         what = "a document without a token has no line"
-        problems.append(Problem("empty-document", document.source or document.id, what, True))
+        out.problems.lost("empty-document", document.source or document.id, what)
         return ""
-    lines = _head(document, marked)
-    spans, lost = flat_spans(document)
-    problems += lost
-    for sentence, (tokens, kept) in enumerate(
-        zip(map(document.token_texts, document.sentences), spans, strict=True)
-    ):
-        start = document.sentences[sentence].start
-        safe = [_token(token, document, start, problems) for token in tokens]
-        tags = _tags(len(tokens), kept, scheme, (document, start), problems)
-        lines += [f"{token}\t{tag}" for token, tag in zip(safe, tags, strict=True)]
-        if tokens:
-            lines.append("")
+    pairs = [*([("newdoc id", document.id)] if marked else []), *document.attributes]
+    lines = [f"# {key} = {_BLANK.sub(' ', value)}" for key, value in pairs]
+    spans, lost = tagging.flat_spans(document)
+    out.problems.extend(lost)
+    for sentence, own in zip(document.sentences, spans, strict=True):
+        where = reading.place(document, sentence.start, sentence.start)
+        tokens = [_column(token) for token in document.token_texts(sentence)]
+        for token in document.token_texts(sentence):
+            if _column(token) != token:
+                what = "a token of this sentence cannot stand in a column as it is"
+                out.problems.note("token-changed", where, what)
+        named = [(start, end, _BLANK.sub("_", kind)) for start, end, kind in own]
+        for kind in sorted({kind for _, _, kind in own if _BLANK.search(kind)}):
+            out.problems.note("type-changed", where, f"{kind!r} has blanks: written with _")
+        for before, now in zip(named, named[1:], strict=False) if scheme == "io" else ():
+            if before[1] == now[0] and before[2] == now[2]:
+                what = f"two {now[2]} next to each other are one in IO"
+                out.problems.lost("neighbours-joined", where, what)
+        tags = tagging.tags_from_spans(len(tokens), named, scheme)
+        lines += [f"{token}\t{tag}" for token, tag in zip(tokens, tags, strict=True)]
+        lines += [""] if tokens else []
     return "\n".join(lines) + "\n" if lines else ""
 
 
-def _head(document: Document, marked: bool) -> list[str]:
-    """The comment lines above a document."""
-    pairs = [("newdoc id", document.id)] if marked else []
-    pairs += document.attributes
-    return [f"# {key} = {_BLANK.sub(' ', value)}" for key, value in pairs]
-
-
-def _token(token: str, document: Document, start: int, problems: list[Problem]) -> str:
+def _column(token: str) -> str:
     """A token in a form that fits a column."""
     safe = _BREAKS.sub(" ", token).strip(" ") if _BREAKS.search(token) else token
     if not safe or safe.isspace():
-        safe = _PLACEHOLDER
-    if is_document_mark(safe):
-        safe = _PLACEHOLDER + safe
-    if safe != token:
-        where = place(document, start, start)
-        what = "a token of this sentence cannot stand in a column as it is"
-        problems.append(Problem("token-changed", where, what))
-    return safe
+        safe = PLACEHOLDER
+    return PLACEHOLDER + safe if _is_document_mark(safe) else safe
 
 
-def _tags(
-    length: int,
-    spans: Sequence[TokenSpan],
-    scheme: str,
-    where: tuple[Document, int],
-    problems: list[Problem],
-) -> list[str]:
-    """The tags of a sentence; reports types that a column cannot hold, and neighbours in IO."""
-    named = [(start, end, _BLANK.sub("_", kind)) for start, end, kind in spans]
-    at = place(where[0], where[1], where[1])
-    for kind in sorted({kind for _, _, kind in spans if _BLANK.search(kind)}):
-        problems.append(Problem("type-changed", at, f"{kind!r} has blanks: written with _"))
-    if scheme == "io":
-        for before, now in zip(named, named[1:], strict=False):
-            if before[1] == now[0] and before[2] == now[2]:
-                what = f"two {now[2]} next to each other are one in IO"
-                problems.append(Problem("neighbours-joined", at, what, True))
-    return tags_from_spans(length, named, scheme)
+CONLL = Format(
+    "conll",
+    "CoNLL columns",
+    ".conll",
+    _read_conll,
+    _write_conll,
+    Supports(fragments=True, attributes=True, sentences=True),  # pieces are named by flat_spans
+    by_text=_is_conll,
+)
 
 
-def _unheld(documents: Sequence[Document], path: Path) -> list[Problem]:
-    """Problems for what no CoNLL file can hold, counted over all documents."""
-    entities = [entity for document in documents for entity in document.entities]
-    relations = sum(len(document.relations) for document in documents)
-    respaced = sum(document.text != _joined(document) for document in documents)
-    return [
-        *unheld(path, "relations: CoNLL has no relations", relations, kind="relations-unheld"),
-        *unheld(
-            path,
-            "confidences: CoNLL has no place for them",
-            sum(entity.confidence is not None for entity in entities),
-            kind="confidences-unheld",
-        ),
-        *unheld(
-            path,
-            "entities with concepts or attributes: CoNLL holds types only",
-            sum(bool(entity.concepts or entity.attributes) for entity in entities),
-            kind="attributes-unheld",
-        ),
-        *unheld(
-            path,
-            "documents lose their white space: CoNLL holds tokens only",
-            respaced,
-            kind="white-space-unheld",
-        ),
-    ]
+# --- CoNLL-U with entities in the tenth column, MISC
+#
+# As tags (``NER=B-PER``) or as brackets.
+#
+# Words that share a token of the text (ranges such as ``1-2``) are one token here, and empty nodes
+# (``1.1``) none. ``SpaceAfter=No`` is kept. Brackets are those of GUM: ``Entity=(1-person-...``
+# opens an entity that ``1)`` closes; the second part is its type.
+
+COLUMNS = 10
+_ID = re.compile(r"(\d{1,6})(?:-(\d{1,6})|(\.\d{1,6}))?", re.ASCII)
+_TAGS = ("NER", "NE", "ner", "Entity", "NamedEntity", "ne")
+_OPEN = re.compile(r"\(([^()\-]+)-([^()\-]+)[^()]*(\))?|([^()\-]+)\)")
+_NEW = re.compile(r"#\s*newdoc(?:\s+id)?\s*(?:=\s*(.*))?$")
 
 
-def _joined(document: Document) -> str:
-    """The text that a reader will make of the document's tokens."""
-    return "\n".join(" ".join(document.token_texts(sentence)) for sentence in document.sentences)
+@dataclass(slots=True)
+class _Sentence:
+    """A sentence: tokens, whether a blank follows, tags, and entities in brackets.
+
+    `last` is the last word that the range before covers; `untagged`: a word of that range has no
+    tag. `broken`: one of its lines cannot be read, so that its document is left out.
+    """
+
+    where: str
+    tokens: list[str] = field(default_factory=list)
+    glued: list[bool] = field(default_factory=list)
+    tags: list[str] = field(default_factory=list)
+    brackets: list[tuple[int, str]] = field(default_factory=list)
+    new: str | None = None
+    last: int = -1
+    untagged: bool = False
+    broken: bool = False
+
+
+def _is_conllu(sample: Sample) -> bool:
+    """Return whether the first lines have ten columns, the first of which numbers the words."""
+    cells = [row.split("\t") for row in sample.rows[:200] if not row.startswith("#")]
+    return bool(cells) and all(
+        len(row) == COLUMNS and _ID.fullmatch(row[0]) is not None for row in cells
+    )
+
+
+def _read_conllu(path: Path, options: Options) -> Reading:
+    """Read a document for each ``# newdoc``; without one, for each sentence.
+
+    A range whose words are tagged differently has the tag of the first that has one; that is
+    reported. Without any tag or bracket, the documents have no entities ("no-tags").
+
+    Raises:
+        FormatError: a line does not have ten columns, or no number.
+        DataError: there is no word, or a type was not declared.
+    """
+    source = reading.open_source(path, options, longest=files.LONGEST_LINE)
+    sentences = [one for one in _sentences(source) if one.tokens or one.broken]
+    if not sentences:
+        raise DataError("the file holds no word", where=str(path))
+    tagged = [one.tags for one in sentences if any(tag != "O" for tag in one.tags)]
+    scheme = options.scheme or tagging.detect_scheme(tagged).scheme
+    scheme = tagging.scheme_named(scheme)
+    bracketed = any(one.brackets for one in sentences)
+    if not tagged and not bracketed:
+        what = "no entities in MISC: expected NER=B-TYPE, or Entity=(1-type ... 1)"
+        source.problems.note("no-tags", path, what)
+    marked = any(one.new is not None for one in sentences)
+    groups: list[list[_Sentence]] = []
+    for one in sentences:
+        if not marked or one.new is not None or not groups:
+            groups.append([one])
+        else:
+            groups[-1].append(one)
+
+    def _one(source: Source, where: str, name: str, group: list[_Sentence]) -> Document | None:
+        found = _conllu_document(source, where, name, group, scheme)
+        return found if marked or found is None else replace(found, unmarked=True)
+
+    rows = ((group[0].where, f"{path.stem}:{n}", group) for n, group in enumerate(groups, 1))
+    details = {} if bracketed else {"scheme": scheme}
+    return source.read(rows, _one, format="conllu", **details)
+
+
+def _sentences(source: Source) -> Iterator[_Sentence]:
+    now = _Sentence(f"{source.path}:1")
+    waiting: str | None = None
+    for number, line in enumerate(files.lines_of(source.text), 1):
+        where = f"{source.path}:{number}"
+        if not line.strip():
+            yield now
+            now = _Sentence(where)
+        elif line.startswith("#"):
+            new = _NEW.match(line)
+            if new is not None:
+                waiting = (new[1] or "").strip() or f"{source.path.stem}:{number}"
+        else:
+            if not now.tokens and not now.broken:
+                now.where = where
+                now.new, waiting = waiting, None
+            try:
+                _word(now, line.split("\t"), where, source)
+            except FormatError as error:
+                now.broken = True
+                source.options.skip(error, source.problems, where)
+    yield now
+
+
+def _word(now: _Sentence, cells: Sequence[str], where: str, source: Source) -> None:
+    number = _ID.fullmatch(cells[0])
+    if number is None or len(cells) != COLUMNS:
+        raise FormatError(
+            f"a line of {len(cells)} columns",
+            expected="ten, cut by tabs, the first a number",
+            got=quoted("\t".join(cells)),
+            where=where,
+        )
+    if number[3] is not None:
+        return  # an empty node is no part of the text
+    misc = dict(part.partition("=")[::2] for part in cells[9].split("|"))
+    given = next((misc[key].strip() for key in _TAGS if misc.get(key, "").strip()), "O")
+    inside = number[2] is None and int(number[1]) <= now.last
+    if not inside:
+        token = cells[1].replace("\ufeff", "")
+        if not token.strip():
+            token = PLACEHOLDER
+            source.problems.note("empty-token", where, "the token is empty; read as U+FFFD")
+        now.tokens.append(token)
+        now.glued.append(misc.get("SpaceAfter") == "No")
+        now.tags.append("O")
+        now.last = int(number[2]) if number[2] is not None else -1
+        now.untagged = False
+    if "(" in given or ")" in given:
+        now.brackets.append((len(now.tokens) - 1, given))
+    elif given in ("O", "_"):
+        now.untagged = now.untagged or inside
+    else:
+        tag = given if _prefixed(given) else f"I-{given}"
+        if now.tags[-1] == "O":
+            now.tags[-1] = tag
+            if inside and now.untagged:
+                what = f"{tag} begins inside {quoted(now.tokens[-1])}, which is one token"
+                source.problems.note("range-widened", where, what)
+        elif tagging.parse_tag(tag)[1] != tagging.parse_tag(now.tags[-1])[1]:
+            what = f"a word of a range is {tag}, the range {now.tags[-1]}"
+            source.problems.lost("range-tagged-twice", where, what)
+
+
+def _conllu_document(
+    source: Source, where: str, name: str, group: Sequence[_Sentence], scheme: str
+) -> Document | None:
+    if any(one.broken for one in group):
+        return None
+    pieces: list[str] = []
+    rows: list[Sentence] = []
+    mentions: list[tuple[str, Span]] = []
+    offset = 0
+    for one in group:
+        tokens: list[Span] = []
+        for place, (token, glued) in enumerate(zip(one.tokens, one.glued, strict=True)):
+            tokens.append((offset, offset + len(token)))
+            final = place == len(one.tokens) - 1
+            pieces += [token, "\n" if final else "" if glued else " "]
+            offset += len(token) + (final or not glued)
+        rows.append(Sentence(tokens[0][0], tokens[-1][1], tuple(tokens)))
+        found, malformed = tagging.spans_from_tags(one.tags, scheme)
+        for _, tag, why in malformed:
+            source.problems.note("malformed-tag", one.where, f"{tag}: {why}")
+        mentions += [
+            (kind or source.options.bare_type, (tokens[first][0], tokens[last - 1][1]))
+            for first, last, kind in found
+        ]
+    text = "".join(pieces)[:-1]
+    draft = source.draft(group[0].new or name, text, where, sentences=tuple(rows))
+    for kind, span in [*mentions, *_bracketed(group, rows, draft)]:
+        draft.entity(kind, [span])
+    return draft.document()
+
+
+def _bracketed(
+    group: Sequence[_Sentence], rows: Sequence[Sentence], draft: Draft
+) -> Iterator[tuple[str, Span]]:
+    """Entities in brackets, which may be nested and cross sentences."""
+    open_ones: defaultdict[str, list[tuple[int, str]]] = defaultdict(list)
+    for one, row in zip(group, rows, strict=True):
+        for place, brackets in one.brackets:
+            start, end = row.tokens[place]
+            for match in _OPEN.finditer(brackets):
+                if match[4] is None and match[3] is not None:
+                    yield match[2], (start, end)
+                elif match[4] is None:
+                    open_ones[match[1]].append((start, match[2]))
+                elif open_ones[match[4]]:
+                    first, kind = open_ones[match[4]].pop()
+                    yield kind, (first, end)
+                else:
+                    draft.lost("dangling-bracket", f"{match[4]}) closes nothing", where=one.where)
+    for name, left in open_ones.items():
+        if left:
+            draft.lost("dangling-bracket", f"({name} is never closed")
+
+
+CONLLU = Format(
+    "conllu",
+    "CoNLL-U with entities in MISC",
+    ".conllu",
+    _read_conllu,
+    by_text=_is_conllu,
+    instead="conll",
+)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from itertools import accumulate
 from pathlib import Path
@@ -17,16 +16,11 @@ from typing import Any, NamedTuple
 
 from confide.errors import DataError, FormatError, SettingsError, os_errors_as
 from confide.files import Tree, write_whole
-from confide.text.document import Document, Problem, Sentence, Span
-from confide.text.draft import (
-    Source,
-    TokenDocument,
-    TokenMention,
-    read_documents,
-    tokens_of_document,
-)
-from confide.text.files import Meter, Stream, read_bytes
-from confide.text.reading import Options, Reading, Supports, clean, extra, reduce_to, unheld
+from confide.text import reading
+from confide.text.document import Document, Sentence, Span
+from confide.text.files import Meter, read_bytes
+from confide.text.reading import Format, Options, Output, Reading, Source, Supports
+from confide.text.rows import clean
 from confide.text.segment import segmented
 
 GROUP = "sc"
@@ -34,6 +28,10 @@ GROUP = "sc"
 _NO, _INSIDE, _OUTSIDE, _BEGINS = range(4)
 _SPAN = struct.Struct(">QQQllll")
 _WANTED = ("ORTH", "ENT_IOB", "ENT_TYPE", "SENT_START", "ENT_KB_ID")
+
+
+def _library(module: str, where: object) -> Any:
+    return reading.extra(module, "spacy", where=where, what="DocBin files")
 
 
 class _Found(NamedTuple):
@@ -46,23 +44,7 @@ class _Found(NamedTuple):
     group: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Bin:
-    """The parts of a DocBin; `columns` says where an attribute stands."""
-
-    columns: dict[str, int]
-    strings: Any
-    rows: Any
-    lengths: list[int]
-    spaces: bytes
-    parts: Tree
-
-    def string(self, number: int) -> str:
-        """The word of a number; raises KeyError if nobody knows it."""
-        return clean(str(self.strings[number])) if number else ""
-
-
-def is_docbin(raw: bytes) -> bool:
+def _is_docbin(path: Path, raw: bytes) -> bool:
     """Return whether bytes are zlib's, and begin with the parts of a DocBin."""
     if not raw.startswith(b"\x78"):
         return False
@@ -73,7 +55,7 @@ def is_docbin(raw: bytes) -> bool:
     return b"version" in head or b"attrs" in head
 
 
-def read_docbin(path: Path, options: Options) -> Reading:
+def _read(path: Path, options: Options) -> Reading:
     """Read the documents. White space is text, never a token.
 
     Spans of groups are entities too; those that are no entity have the attribute "span_group".
@@ -83,16 +65,19 @@ def read_docbin(path: Path, options: Options) -> Reading:
         FormatError: the file is damaged, or holds far more than it weighs.
         DataError: there is no document, or a type was not declared.
     """
-    raw = _unpacked(read_bytes(path), path)
-    source = Source(path, options, "", "")
+    packed = read_bytes(path)
+    try:  # numbers pack better than text
+        raw = Meter(str(path), 2 * len(packed)).read(_Zlib(packed))
+    except zlib.error as error:
+        raise FormatError(f"not a DocBin ({error})", where=str(path)) from error
     try:
-        opened = _opened(raw, path)
+        opened = _Bin(raw, path)
     except (FormatError, SettingsError):
         raise
     except Exception as error:  # damaged bytes fail anywhere in msgpack and numpy
         raise _damaged(error, path) from error
 
-    def one(where: str, name: str, place: tuple[int, int]) -> Document:
+    def _one(source: Source, where: str, name: str, place: tuple[int, int]) -> Document:
         try:
             return _document(source, opened, place, where=where, name=name)
         except (KeyError, ValueError, IndexError, TypeError, struct.error) as error:
@@ -103,7 +88,7 @@ def read_docbin(path: Path, options: Options) -> Reading:
         (f"{path}#{number + 1}", f"{path.stem}:{number + 1}", (number, start))
         for number, start in zip(range(len(opened.lengths)), starts, strict=False)
     )
-    return read_documents(source, rows, one, format="docbin")
+    return Source(path, options).read(rows, _one, format="docbin")
 
 
 def _damaged(error: Exception, where: object) -> FormatError:
@@ -119,41 +104,43 @@ class _Zlib(BytesIO):
 
     def read(self, size: int | None = -1, /) -> bytes:
         """The next bytes, `size` at most."""
-        fed = self._packed.unconsumed_tail or super().read(1 << 16)
-        while fed:
-            found = self._packed.decompress(fed, max(1, size or 0))
-            if found:
+        while fed := self._packed.unconsumed_tail or super().read(1 << 16):
+            if found := self._packed.decompress(fed, max(1, size or 0)):
                 return found
-            fed = self._packed.unconsumed_tail or super().read(1 << 16)
         return b""
 
 
-def _unpacked(raw: bytes, path: Path) -> bytes:
-    stream: Stream = _Zlib(raw)
-    try:
-        return Meter(str(path), 2 * len(raw)).read(stream)  # numbers pack better than text
-    except zlib.error as error:
-        raise FormatError(f"not a DocBin ({error})", where=str(path)) from error
+class _Bin:
+    """The parts of a DocBin, each checked to be as long as the others say.
 
+    `columns` says where an attribute stands.
+    """
 
-def _opened(raw: bytes, path: Path) -> _Bin:
-    """The parts, each checked to be as long as the others say."""
-    numpy: Any = extra("numpy", "spacy", where=path, what="DocBin files")
-    srsly: Any = extra("srsly", "spacy", where=path, what="DocBin files")
-    known: dict[str, int] = extra("spacy.attrs", "spacy", where=path, what="DocBin files").IDS
-    store: Any = extra("spacy.strings", "spacy", where=path, what="DocBin files").StringStore
-    parts = srsly.msgpack_loads(raw)
-    attrs = [int(one) for one in parts["attrs"]]
-    rows = numpy.frombuffer(parts["tokens"], dtype="<u8").reshape(-1, len(attrs))
-    lengths = [int(one) for one in numpy.frombuffer(parts["lengths"], dtype="<i4")]
-    spaces = bytes(parts["spaces"])
-    columns = {name: attrs.index(known[name]) for name in _WANTED if known[name] in attrs}
-    if "ORTH" not in columns or sum(lengths) != len(rows) or len(spaces) != len(rows):
-        raise FormatError("the parts of the DocBin do not fit each other", where=str(path))
-    if min(lengths, default=0) < 0:
-        raise FormatError("a document of fewer than no tokens", where=str(path))
-    words = [str(word) for word in parts["strings"]]
-    return _Bin(columns, store(words), rows, lengths, spaces, parts)
+    def __init__(self, raw: bytes, path: Path) -> None:
+        numpy = _library("numpy", path)
+        self.parts: Tree = _library("srsly", path).msgpack_loads(raw)
+        known: dict[str, int] = _library("spacy.attrs", path).IDS
+        attrs = [int(one) for one in self.parts["attrs"]]
+        self.rows = numpy.frombuffer(self.parts["tokens"], dtype="<u8").reshape(-1, len(attrs))
+        self.lengths = [int(n) for n in numpy.frombuffer(self.parts["lengths"], dtype="<i4")]
+        self.spaces = bytes(self.parts["spaces"])
+        self.columns = {name: attrs.index(known[name]) for name in _WANTED if known[name] in attrs}
+        rows = len(self.rows)
+        if "ORTH" not in self.columns or sum(self.lengths) != rows or len(self.spaces) != rows:
+            raise FormatError("the parts of the DocBin do not fit each other", where=str(path))
+        if min(self.lengths, default=0) < 0:
+            raise FormatError("a document of fewer than no tokens", where=str(path))
+        words = [str(word) for word in self.parts["strings"]]
+        self._strings = _library("spacy.strings", path).StringStore(words)
+
+    def string(self, number: int) -> str:
+        """The word of a number; raises KeyError if nobody knows it."""
+        return clean(str(self._strings[number])) if number else ""
+
+    def part(self, key: str, number: int) -> Any:
+        """A part's value for one document; None if it says nothing."""
+        values = self.parts.get(key)
+        return values[number] if isinstance(values, list) and number < len(values) else None
 
 
 def _document(
@@ -162,10 +149,10 @@ def _document(
     number, start = place
     rows = opened.rows[start : start + opened.lengths[number]].tolist()
     spaces = opened.spaces[start : start + len(rows)]
-    flags = _part(opened.parts, "flags", number)
+    flags = opened.part("flags", number)
     if isinstance(flags, dict) and flags.get("has_unknown_spaces"):
         spaces = b"\1" * len(rows)
-    text, spans = "", []
+    spans: list[Span] = []
     pieces: list[str] = []
     length = 0
     for row, space in zip(rows, spaces, strict=True):
@@ -174,47 +161,36 @@ def _document(
         pieces += [word, " "] if space else [word]
         length += len(word) + bool(space)
     text = "".join(pieces)
-    said, own = _user_data(_part(opened.parts, "user_data", number), source.problems, where)
-    sentences = tuple(_sentences(opened, rows, spans, text))
-    draft = source.draft(own or name, text, where, sentences=sentences, attributes=said)
-    if _part(opened.parts, "cats", number):
-        draft.note("key-ignored", "categories of a whole document are not read")
+    said = _user_data(opened.part("user_data", number), source, where)
+    draft = source.draft(dict(reversed(said)).get("id", name), text, where)
+    draft.attributes = tuple(pair for pair in said if pair[0] != "id")
+    draft.sentences = tuple(_sentences(opened, rows, spans, text))
+    if opened.part("cats", number):
+        draft.lost("key-ignored", "categories of a whole document are not read")
     seen: set[tuple[int, int, str]] = set()
     for one in [*_entities(opened, rows), *_groups(opened, number, len(rows))]:
         fragment = (0, 0)
         if one.first < one.last:
             fragment = spans[one.first][0], spans[one.last - 1][1]
         if fragment[0] >= fragment[1]:
-            draft.note("empty-span", f"{one.type} covers no character")
-            continue
-        if (*fragment, one.type) in seen:  # a span that an entity is already is none of its own
-            continue
-        seen.add((*fragment, one.type))
-        draft.entity(
-            one.type,
-            [fragment],
-            concepts=(one.concept,) if one.concept else (),
-            attributes=(("span_group", one.group),) if one.group not in ("", GROUP) else (),
-        )
+            draft.lost("empty-span", f"{one.type} covers no character")
+        elif (*fragment, one.type) not in seen:  # a span that is an entity already is no other
+            seen.add((*fragment, one.type))
+            draft.entity(
+                one.type,
+                [fragment],
+                concepts=(one.concept,) if one.concept else (),
+                attributes=(("span_group", one.group),) if one.group not in ("", GROUP) else (),
+            )
     return draft.document()
 
 
-def _part(parts: Tree, key: str, number: int) -> Any:
-    """Return a part's value for one document; None if it says nothing."""
-    values = parts.get(key)
-    return values[number] if isinstance(values, list) and number < len(values) else None
-
-
-def _user_data(
-    raw: object, problems: list[Problem], where: str
-) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Plain values of a document's own data as attributes, and its "id"."""
-    if not isinstance(raw, bytes) or len(raw) < 2:
-        return (), ""
-    found = extra("srsly", "spacy", where=where, what="DocBin files").msgpack_loads(
-        raw, use_list=False
-    )
+def _user_data(raw: object, source: Source, where: str) -> list[tuple[str, str]]:
+    """Plain values of a document's own data as attributes; its "id" is among them."""
     pairs: list[tuple[str, str]] = []
+    if not isinstance(raw, bytes) or len(raw) < 2:
+        return pairs
+    found = _library("srsly", where).msgpack_loads(raw, use_list=False)
     ignored = False
     for key, value in found.items() if isinstance(found, dict) else ():
         several = value if isinstance(value, tuple) else (value,)
@@ -223,10 +199,8 @@ def _user_data(
         else:
             ignored = True
     if ignored:
-        what = "extension attributes are not read"
-        problems.append(Problem("key-ignored", where, what, lost=True))
-    name = next((value for key, value in pairs if key == "id"), "")
-    return tuple(pair for pair in pairs if pair[0] != "id"), name
+        source.problems.lost("key-ignored", where, "extension attributes are not read")
+    return pairs
 
 
 def _entities(opened: _Bin, rows: Sequence[Sequence[int]]) -> Iterator[_Found]:
@@ -248,10 +222,10 @@ def _entities(opened: _Bin, rows: Sequence[Sequence[int]]) -> Iterator[_Found]:
 
 def _groups(opened: _Bin, number: int, length: int) -> Iterator[_Found]:
     """The spans of every group."""
-    raw = _part(opened.parts, "span_groups", number)
+    raw = opened.part("span_groups", number)
     if not isinstance(raw, bytes) or len(raw) < 2:
         return
-    srsly: Any = extra("srsly", "spacy", where="", what="DocBin files")
+    srsly = _library("srsly", "")
     groups = srsly.msgpack_loads(raw)
     for packed in groups if isinstance(groups, dict | list) else ():
         group = srsly.msgpack_loads(packed)
@@ -281,15 +255,13 @@ def _sentences(
             tokens.append(span)
 
 
-# --- Documents to spaCy's DocBin
+# --- Documents to spaCy's DocBin ------------------------------------------------------------------
 #
 # `ents` for what does not overlap, a span group for everything.
 
-_KEEPS = Supports(concepts=True, attributes=True, sentences=True)
 
-
-def write_docbin(documents: Sequence[Document], path: Path, scheme: str) -> list[Problem]:
-    """Write a DocBin with the documents' text as it is; `scheme` is not used.
+def _write(documents: Sequence[Document], out: Output) -> None:
+    """Write a DocBin with the documents' text as it is.
 
     Entities are widened to tokens. `ents` holds the longest of those that overlap, and the span
     group "sc" all entities of a document where some do. The id and the attributes are user data.
@@ -298,35 +270,55 @@ def write_docbin(documents: Sequence[Document], path: Path, scheme: str) -> list
         SettingsError: spaCy is not installed.
         DataError: the file cannot be written.
     """
-    spacy: Any = extra("spacy", "spacy", where=path, what="DocBin files")
-    tokens: Any = extra("spacy.tokens", "spacy", where=path, what="DocBin files")
-    cut, problems = reduce_to(documents, _KEEPS, path)
+    spacy, tokens = _library("spacy", out.path), _library("spacy.tokens", out.path)
     vocab = spacy.blank("xx").vocab
     held = tokens.DocBin(
         attrs=["ENT_IOB", "ENT_TYPE", "ENT_KB_ID", "SENT_START"], store_user_data=True
     )
-    several = 0
-    for document in cut:
-        marked = tokens_of_document(document, problems)
+    for document in documents:
+        marked = reading.tokens_of_document(document, out.problems)
         if marked is not None:
-            held.add(_doc(segmented(document), marked, vocab, tokens))
-        several += sum(len(entity.concepts) > 1 for entity in document.entities)
-    with os_errors_as(DataError, "the file cannot be written", where=path):
-        write_whole(path, held.to_bytes())
-    what = "entities have several concepts: the first is written"
-    return [*problems, *unheld(path, what, several, kind="concepts-unheld")]
+            held.add(_doc(segmented(document), marked.mentions, vocab, tokens))
+    with os_errors_as(DataError, "the file cannot be written", where=out.path):
+        write_whole(out.path, held.to_bytes())
 
 
-def _doc(document: Document, marked: TokenDocument, vocab: Any, library: Any) -> Any:
-    """A spaCy document of the same text."""
-    words, spaces, starts, numbers = _words(document)
+def _doc(
+    document: Document, mentions: Sequence[reading.TokenMention], vocab: Any, library: Any
+) -> Any:
+    """A spaCy document of the same text: words and white space between them are its tokens."""
+    words: list[str] = []
+    spaces: list[bool] = []
+    starts: list[bool] = []
+    numbers: list[int] = []  # the number of the word of each of our tokens
+    offset = 0
+    tokens = [(place == 0, token) for sentence in document.sentences
+              for place, token in enumerate(sentence.tokens)]  # fmt: skip
+    end_of_text = len(document.text)
+    for first, (start, end) in [*tokens, (False, (end_of_text, end_of_text))]:
+        between = document.text[offset:start]
+        if words and between[:1] == " ":
+            spaces[-1], between = True, between[1:]
+        for word, begins in ((between, False), (document.text[start:end], first)):
+            if word:
+                words.append(word)
+                spaces.append(False)
+                starts.append(begins)
+        numbers.append(len(words) - 1)
+        offset = end
     doc = library.Doc(vocab, words=words, spaces=spaces, sent_starts=starts)
     spans = []
-    for mention in marked.mentions:
-        first, last = numbers[mention.start], numbers[mention.end - 1] + 1
-        spans.append(library.Span(doc, first, last, label=mention.type, kb_id=mention.concept))
-    flat = [spans[number] for number in _flat(marked.mentions)]
-    doc.set_ents(flat, default="outside")
+    for one in mentions:
+        first_word, last_word = numbers[one.start], numbers[one.end - 1] + 1
+        spans.append(library.Span(doc, first_word, last_word, label=one.type, kb_id=one.concept))
+    flat: list[int] = []  # of mentions that overlap the longest, then the first
+    taken: set[int] = set()
+    for number in sorted(range(len(spans)), key=lambda n: mentions[n].start - mentions[n].end):
+        own = range(mentions[number].start, mentions[number].end)
+        if taken.isdisjoint(own):
+            taken.update(own)
+            flat.append(number)
+    doc.set_ents([spans[number] for number in flat], default="outside")
     if len(flat) < len(spans):
         doc.spans[GROUP] = spans
     said: Tree = {"id": document.id}
@@ -337,46 +329,12 @@ def _doc(document: Document, marked: TokenDocument, vocab: Any, library: Any) ->
     return doc
 
 
-def _flat(mentions: Sequence[TokenMention]) -> list[int]:
-    """The numbers of mentions that do not overlap: of those that do the longest, then the first."""
-    chosen: list[int] = []
-    taken: set[int] = set()
-    order = sorted(range(len(mentions)), key=lambda n: mentions[n].start - mentions[n].end)
-    for number in order:
-        own = range(mentions[number].start, mentions[number].end)
-        if taken.isdisjoint(own):
-            taken.update(own)
-            chosen.append(number)
-    return chosen
-
-
-def _words(document: Document) -> tuple[list[str], list[bool], list[bool], list[int]]:
-    """Words and white space that make up the text, whether a blank follows, sentence starts.
-
-    Also the number of the word of each token.
-    """
-    words: list[str] = []
-    spaces: list[bool] = []
-    starts: list[bool] = []
-    numbers: list[int] = []
-    offset = 0
-
-    def gap(end: int) -> None:
-        between = document.text[offset:end]
-        if between and words and between[0] == " ":
-            spaces[-1], between = True, between[1:]
-        if between:
-            words.append(between)
-            spaces.append(False)
-            starts.append(False)
-
-    for sentence in document.sentences:
-        for place, (start, end) in enumerate(sentence.tokens):
-            gap(start)
-            numbers.append(len(words))
-            words.append(document.text[start:end])
-            spaces.append(False)
-            starts.append(place == 0)
-            offset = end
-    gap(len(document.text))
-    return words, spaces, starts, numbers
+DOCBIN = Format(
+    "docbin",
+    "spaCy's DocBin",
+    ".spacy",
+    _read,
+    _write,
+    Supports(concepts="one", attributes=True, sentences=True),
+    by_bytes=_is_docbin,
+)

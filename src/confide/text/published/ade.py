@@ -19,16 +19,17 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confide.errors import DataError, FormatError, MissingDataError
-from confide.text.document import Document, Problem, Span
-from confide.text.draft import Draft, Source, join_sentences, read_documents
+from confide.text.document import Document, Span
 from confide.text.files import lines_of, read_text
-from confide.text.reading import Options, Reading, is_number, quoted
+from confide.text.reading import Draft, Format, Options, Reading, Sample, Source
+from confide.text.rows import is_number, quoted
+from confide.text.segment import join_sentences
 
 EFFECTS, DOSES, NEGATIVES = "DRUG-AE.rel", "DRUG-DOSE.rel", "ADE-NEG.txt"
 _TYPES = {EFFECTS: "AE", DOSES: "Dose"}
 _RELATIONS = {"AE": "adverse-effect", "Dose": "dose"}
 _NEGATIVE = re.compile(r"([^|\s]+) NEG (.*\S.*)")
-_SURE = re.compile(r"\d+ NEG \S")
+_CERTAIN = re.compile(r"\d+ NEG \S")
 _SAMPLE = 50
 _MOST_PLACES = 1000
 
@@ -46,7 +47,6 @@ class _Row(NamedTuple):
     """A line of a `.rel` file: `drug` has the `other`, an effect or a dose."""
 
     where: str
-    abstract: str
     sentence: str
     other: _Mention
     drug: _Mention
@@ -56,29 +56,9 @@ class _Row(NamedTuple):
 class _Abstract:
     """Everything in the files about one abstract, in order."""
 
-    source: str
+    where: str
     positive: dict[str, list[_Row]] = field(default_factory=dict)
     negative: dict[str, str] = field(default_factory=dict)
-
-
-def read_ade(path: Path, options: Options) -> Reading:
-    """Read the corpus: all sentences of an abstract form one document, named by its PubMed id.
-
-    From a folder, all of the three files that exist are read. `DRUG-AE.rel` is read with the
-    `DRUG-DOSE.rel` beside it; `ADE-NEG.txt` gives the sentences without an adverse effect.
-
-    Raises:
-        MissingDataError: the folder holds none of the three files.
-        FormatError: a line does not have its file's form, or the file is none of the three.
-        DataError: `DRUG-DOSE.rel` is named without the `DRUG-AE.rel` beside it; a file is empty; or
-            a type was not declared.
-    """
-    return _reading(path, options, "ade")
-
-
-def read_ade_positive(path: Path, options: Options) -> Reading:
-    """Read the corpus without `ADE-NEG.txt`; otherwise as `read_ade`."""
-    return _reading(path, options, "ade-positive")
 
 
 def corpus_file(path: Path) -> str | None:
@@ -87,46 +67,46 @@ def corpus_file(path: Path) -> str | None:
     return next((known for known in (*_TYPES, NEGATIVES) if known.lower() == name), None)
 
 
-def is_ade(lines: Sequence[str]) -> bool:
+def _is_ade(sample: Sample) -> bool:
     """Return whether a file begins with lines of the ADE corpus."""
-    first = [line for line in lines if line.strip()][:_SAMPLE]
-    return bool(first) and (
-        all(_columns(line) is not None for line in first)
-        or all(_SURE.match(line) is not None for line in first)
-    )
+    first = sample.rows[:_SAMPLE]
+    return all(_columns(line) is not None for line in first) or all(map(_CERTAIN.match, first))
 
 
-def _reading(path: Path, options: Options, name: str) -> Reading:
+def _read(path: Path, options: Options, name: str) -> Reading:
+    """Read the corpus: all sentences of an abstract form one document, named by its PubMed id.
+
+    From a folder, all of the three files that exist are read. `DRUG-AE.rel` is read with the
+    `DRUG-DOSE.rel` beside it; `ADE-NEG.txt` gives the sentences without an adverse effect, unless
+    the format is "ade-positive".
+
+    Raises:
+        MissingDataError: the folder holds none of the three files.
+        FormatError: a line does not have its file's form, or the file is none of the three.
+        DataError: `DRUG-DOSE.rel` is named without the `DRUG-AE.rel` beside it; a file is empty; or
+            a type was not declared.
+    """
     files = _files(path, negatives=name == "ade")
-    problems: list[Problem] = []
+    source = Source(path, options)
     abstracts: dict[str, _Abstract] = {}
-    encodings: list[str] = []
     for part, file in files.items():
         text, encoding = read_text(file, options.encoding)
-        encodings.append(encoding)
+        source.encoding = source.encoding or encoding
         lines = [(f"{file}:{n}", line) for n, line in enumerate(lines_of(text), 1) if line.strip()]
         if not lines:
             raise DataError("the file is empty", where=str(file))
-        if part == NEGATIVES:
-            for where, line in lines:
-                with options.document(problems, where):
-                    _add_negative(where, line, abstracts, problems)
-            continue
         for where, line in lines:
-            with options.document(problems, where):
-                options.require("Drug", where)
-                options.require(_TYPES[part], where)
-                _add_row(where, line, _TYPES[part], abstracts)
+            with options.document(source.problems, where):
+                if part == NEGATIVES:
+                    _add_negative(where, line, abstracts, source)
+                else:
+                    _add_row(where, line, _TYPES[part], abstracts, options)
     if list(files) == [NEGATIVES] and _beside(path.parent).keys() & _TYPES.keys():
         what = f"the files beside it hold other sentences of the same abstracts: read {path.parent}"
-        problems.append(Problem("abstracts-divided", str(path), what))
-    source = Source(path, options, "", encodings[0], problems)
-    rows = ((abstract.source, id, abstract) for id, abstract in abstracts.items())
-    reading = read_documents(source, rows, partial(_document, source), format=name)
-    return replace(reading, details={"files": ", ".join(files), **reading.details})
-
-
-# --- which files --------------------------------------------------------------------------
+        source.problems.note("abstracts-divided", path, what)
+    rows = ((abstract.where, id, abstract) for id, abstract in abstracts.items())
+    found = source.read(rows, _document, format=name)
+    return replace(found, details={"files": ", ".join(files), **found.details})
 
 
 def _files(path: Path, *, negatives: bool) -> dict[str, Path]:
@@ -160,10 +140,9 @@ def _files(path: Path, *, negatives: bool) -> dict[str, Path]:
     if not negatives:
         chosen.pop(NEGATIVES, None)
     if not chosen:
-        wanted = (EFFECTS, DOSES, NEGATIVES) if negatives else (EFFECTS, DOSES)
-        raise MissingDataError(
-            "there is no file of the ADE corpus", expected=" or ".join(wanted), where=str(path)
-        )
+        wanted = " or ".join((EFFECTS, DOSES, *([NEGATIVES] if negatives else [])))
+        what = "there is no file of the ADE corpus"
+        raise MissingDataError(what, expected=wanted, where=str(path))
     return chosen
 
 
@@ -188,7 +167,7 @@ def _beside(folder: Path) -> dict[str, Path]:
     return found
 
 
-# --- their lines --------------------------------------------------------------------------
+# --- Lines ----------------------------------------------------------------------------------------
 
 
 def _columns(line: str) -> list[str] | None:
@@ -200,8 +179,12 @@ def _columns(line: str) -> list[str] | None:
     return columns if all(is_number(columns[place]) for place in (3, 4, 6, 7)) else None
 
 
-def _add_row(where: str, line: str, type: str, abstracts: dict[str, _Abstract]) -> None:
+def _add_row(
+    where: str, line: str, type: str, abstracts: dict[str, _Abstract], options: Options
+) -> None:
     """Put a line of a `.rel` file to its abstract."""
+    options.require("Drug", where)
+    options.require(type, where)
     columns = _columns(line)
     if columns is None:
         raise FormatError(
@@ -211,14 +194,12 @@ def _add_row(where: str, line: str, type: str, abstracts: dict[str, _Abstract]) 
         )
     id, sentence, surface, begin, end, drug, drug_begin, drug_end = columns
     other = _Mention(type, surface, int(begin), int(end))
-    row = _Row(where, id, sentence, other, _Mention("Drug", drug, int(drug_begin), int(drug_end)))
+    row = _Row(where, sentence, other, _Mention("Drug", drug, int(drug_begin), int(drug_end)))
     abstract = abstracts.setdefault(id, _Abstract(where))
     abstract.positive.setdefault(sentence, []).append(row)
 
 
-def _add_negative(
-    where: str, line: str, abstracts: dict[str, _Abstract], problems: list[Problem]
-) -> None:
+def _add_negative(where: str, line: str, abstracts: dict[str, _Abstract], source: Source) -> None:
     """Put a sentence of `ADE-NEG.txt` to its abstract, once."""
     match = _NEGATIVE.fullmatch(line)
     if match is None:
@@ -230,28 +211,26 @@ def _add_negative(
     abstract = abstracts.setdefault(match[1], _Abstract(where))
     if match[2] in abstract.positive:
         what = f"the sentence has an adverse effect in {abstract.positive[match[2]][0].where}"
-        problems.append(Problem("negative-and-positive", where, what))
+        source.problems.note("negative-and-positive", where, what)
     elif match[2] in abstract.negative:
         what = f"the sentence stands already in {abstract.negative[match[2]]}"
-        problems.append(Problem("duplicate-sentence", where, what))
+        source.problems.note("duplicate-sentence", where, what)
     else:
         abstract.negative[match[2]] = where
 
 
-# --- from abstracts to documents ----------------------------------------------------------
+# --- From abstracts to documents ------------------------------------------------------------------
 
 
 def _document(source: Source, where: str, name: str, abstract: _Abstract) -> Document:
     """The positive sentences in the order of the abstract, then the negative ones in file order."""
-    solved = {
-        text: _solved(text, rows, source.problems) for text, rows in abstract.positive.items()
-    }
-    ordered = sorted(solved, key=lambda text: solved[text][0])
+    placed = {text: _place(text, rows, source) for text, rows in abstract.positive.items()}
+    ordered = sorted(placed, key=lambda text: placed[text][0])
     whole = join_sentences([*ordered, *abstract.negative])
     draft = source.draft(name, whole.text, where, sentences=whole.sentences)
     marked: dict[tuple[str, _Mention], tuple[int, int, str]] = {}
     for text, start in zip(ordered, whole.starts, strict=False):
-        for mention, (begin, end) in solved[text][1].items():
+        for mention, (begin, end) in placed[text][1].items():
             marked[text, mention] = (start + begin, start + end, mention.type)
     keys = {mark: draft.entity(mark[2], [mark[:2]]) for mark in sorted(set(marked.values()))}
     names = {key: keys[mark] for key, mark in marked.items()}
@@ -267,54 +246,57 @@ def _relate(draft: Draft, rows: Sequence[_Row], names: dict[tuple[str, _Mention]
         head, tail = (names.get((row.sentence, end)) for end in (row.drug, row.other))
         if head is None or tail is None:
             what = f"{type} of {quoted(row.drug.surface)}: a mention is not in the sentence"
-            draft.note("dangling-relation", what, where=row.where)
+            draft.lost("dangling-relation", what, where=row.where)
             continue
         earlier = seen.setdefault((type, head, tail), row.where)
         if earlier != row.where:
             what = f"the same relation is in {earlier}"
-            draft.note("duplicate-relation", what, lost=False, where=row.where)
+            draft.note("duplicate-relation", what, where=row.where)
             continue
         draft.relation(type, head, tail, where=row.where)
 
 
-def _places(surface: str, text: str) -> list[int]:
-    """The offsets at which a string occurs in a text, the first `_MOST_PLACES` of them."""
-    found: list[int] = []
-    place = text.find(surface)
-    while place >= 0 and len(found) < _MOST_PLACES:
-        found.append(place)
-        place = text.find(surface, place + 1)
-    return found
-
-
-def _solved(
-    text: str, rows: Sequence[_Row], problems: list[Problem]
-) -> tuple[int, dict[_Mention, Span]]:
+def _place(text: str, rows: Sequence[_Row], source: Source) -> tuple[int, dict[_Mention, Span]]:
     """The start of a sentence in its abstract, and the places of its mentions in the sentence.
 
     Each place at which a mention's string occurs implies where the sentence would begin. The start
     that most mentions agree on is taken, and each mention gets the place nearest to it.
     """
     first = {mention: row.where for row in reversed(rows) for mention in (row.drug, row.other)}
-    places = {mention: _places(mention.surface, text) for mention in first}
+    places: dict[_Mention, list[int]] = {}
+    for mention in first:
+        found = places.setdefault(mention, [])
+        place = text.find(mention.surface)
+        while place >= 0 and len(found) < _MOST_PLACES:
+            found.append(place)
+            place = text.find(mention.surface, place + 1)
     votes = Counter(mention.begin - place for mention in places for place in places[mention])
     most = max(votes.values(), default=0)
     begins = [begin for begin, count in votes.items() if count == most]
     begin = max(begins, default=min(mention.begin for mention in places))
-    found: dict[_Mention, Span] = {}
+    spans: dict[_Mention, Span] = {}
     for mention, where in first.items():
         named, count = f"{mention.type} {quoted(mention.surface)}", len(places[mention])
         if not count:
-            what = f"{named} is not in the sentence"
-            problems.append(Problem("not-in-sentence", where, what, lost=True))
+            source.problems.lost("not-in-sentence", where, f"{named} is not in the sentence")
             continue
         meant = mention.begin - begin
         place = min(places[mention], key=lambda place: abs(place - meant))
-        found[mention] = (place, place + len(mention.surface))
+        spans[mention] = (place, place + len(mention.surface))
         if count > 1 and (len(begins) > 1 or place != meant):
             what = f"{named} may stand at {count} places of the sentence"
-            problems.append(Problem("ambiguous-mention", where, what))
+            source.problems.note("ambiguous-mention", where, what)
         elif place != meant or mention.end - mention.begin != len(mention.surface):
             what = f"{named} has offsets that contradict its length or the other mentions'"
-            problems.append(Problem("offset-mismatch", where, what))
-    return begin, found
+            source.problems.note("offset-mismatch", where, what)
+    return begin, spans
+
+
+ADE = Format("ade", "ADE corpus", "", partial(_read, name="ade"), by_text=_is_ade, whole=True)
+ADE_POSITIVE = Format(
+    "ade-positive",
+    "ADE corpus without negatives",
+    "",
+    partial(_read, name="ade-positive"),
+    whole=True,
+)

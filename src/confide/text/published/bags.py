@@ -5,30 +5,21 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from difflib import get_close_matches
 from html.entities import html5
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 from confide.errors import ConfideError, DataError, FormatError
 from confide.files import Tree, json_of
-from confide.text.document import PAIR, Document, Problem, Sentence, Span
-from confide.text.draft import Draft, Source, one_sentence, open_source, read_documents
-from confide.text.files import LONGEST_LINE, archive_member, lines_of, read_text
-from confide.text.places import LONGEST_NAME, WAYS, Effort, place_mentions
-from confide.text.reading import (
-    Options,
-    Reading,
-    clean,
-    malformed,
-    mend_surrogates,
-    quoted,
-    whole_number,
-)
-from confide.text.rows import json_objects, literal_value
+from confide.text import files, reading, rows
+from confide.text.document import PAIR, Document, Sentence, Span
+from confide.text.places import LONGEST_NAME, WAYS, place_mentions
+from confide.text.reading import Draft, Format, Options, Reading, Sample, Source
+from confide.text.rows import Row, clean, malformed, mend_surrogates, quoted
+from confide.text.segment import one_sentence
 
 # --- Common parts ---------------------------------------------------------------------------------
 #
@@ -37,109 +28,79 @@ from confide.text.rows import json_objects, literal_value
 MAPS = re.compile(r"relation2id\.txt|(.*_)?rel2id\.json")
 """Names of files beside bag data that number its relations."""
 _MAP_LINE = re.compile(r"(\S.*?)\s+(\d+)", re.ASCII)
+Place = tuple[Span, ...] | None
+"""The fragments of a name in the text; None if it was not found."""
 
 
-@dataclass(frozen=True, slots=True)
-class PairEnd:
-    """An end of a pair: what the file calls it, its type and its identifier ("": none).
+class PairEnd(NamedTuple):
+    """An end of a pair: its type, its place, and its identifier ("": none)."""
 
-    `fragments` is its place in the text, None if it was not found.
-    """
-
-    name: str
     type: str
+    place: Place
     concept: str = ""
-    fragments: tuple[Span, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class PairLine:
-    """A line of such a format. `label` is the relation; None if nobody says whether there is one.
+def pair_document(
+    draft: Draft, ends: Sequence[PairEnd], label: str | None, *, paired: bool = True
+) -> Document:
+    """The document of a line: one sentence that asks about its pair, head T1 and tail T2.
 
-    `sentences` is empty if the file gives no tokens. `paired` is false if the pair must not be
-    looked at, whether or not its ends were found.
-    """
-
-    id: str
-    where: str
-    text: str
-    ends: tuple[PairEnd, PairEnd]
-    label: str | None
-    attributes: tuple[tuple[str, str], ...] = ()
-    sentences: tuple[Sentence, ...] = ()
-    paired: bool = True
-
-
-def pair_document(line: PairLine, options: Options, problems: list[Problem]) -> Document:
-    """The line as a document of one sentence that asks about its pair, head T1 and tail T2.
-
-    If an end was not found, the document has no pair and its relation is lost; the caller reports
-    that. A label that `is_negative` is no relation.
+    If an end was not found, or if not `paired`, the document has no pair and its relation is lost;
+    the caller reports that. A label that is negative is no relation; None: nobody says whether
+    there is one.
 
     Raises DataError if a type was not declared.
     """
-    sentences = line.sentences or one_sentence(line.text)
-    draft = Draft(line.id, line.text, line.where, options, problems, sentences, line.attributes)
+    draft.sentences = draft.sentences or one_sentence(draft.text)
     draft.keep = True
-    for name, end in zip(("T1", "T2"), line.ends, strict=True):
-        options.require(end.type, line.where)
-        concepts = (end.concept,) if end.concept else ()
-        if end.fragments is not None:
-            draft.entity(end.type, end.fragments, given=name, concepts=concepts)
-    draft.pair("T1", "T2" if line.paired else "", line.label)
+    for name, end in zip(("T1", "T2"), ends, strict=True):
+        draft.source.options.require(end.type, draft.where)
+        if end.place is not None:
+            concepts = (end.concept,) if end.concept else ()
+            draft.entity(end.type, end.place, given=name, concepts=concepts)
+    draft.pair("T1", "T2" if paired else "", label)
     return draft.document()
 
 
-# --- where two names stand ----------------------------------------------------------------
-
-
-def find_names(
-    text: str,
-    names: Sequence[str],
-    *,
-    where: str,
-    problems: list[Problem],
-    effort: Effort,
-    taken: Sequence[Span] = (),
-) -> list[tuple[Span, ...] | None]:
+def _find_names(
+    source: Source, text: str, names: Sequence[str], where: str, *, taken: Sequence[Span] = ()
+) -> list[Place]:
     """The places of names in a sentence, each at a place of its own; None if one is missing.
 
     A name is first looked up as a whole word between blanks (the first of several), then in the
     ways 1 to 3 of `places`, away from the names already found and from what is taken. Reports what
-    is doubtful or lost. Raises FormatError if the `effort` for the file is spent.
+    is doubtful or lost. Raises FormatError if the effort for the file is spent.
     """
-    found: dict[int, tuple[Span, ...]] = {}
+    found: dict[int, Place] = {}
     used = list(taken)
     for number, name in enumerate(names):
-        places = list(whole_words(text, name, taken=used)) if len(name) <= LONGEST_NAME else []
-        effort.spend(len(places) >> 3)
-        if places:
-            found[number] = (places[0],)
-            used.append(places[0])
-            _doubt(name, len(places), where, problems)
+        spans = list(_whole_words(text, name, taken=used)) if len(name) <= LONGEST_NAME else []
+        source.effort.spend(len(spans) >> 3)
+        if spans:
+            found[number] = (spans[0],)
+            used.append(spans[0])
+            _doubt(source, name, len(spans), where)
     missing = [number for number in range(len(names)) if number not in found]
-    if not missing:
-        return [found[number] for number in range(len(names))]
-    masked = list(text)
-    for start, end in used:
-        masked[start:end] = "\0" * (end - start)
-    wanted = [names[number] for number in missing]
-    placed = place_mentions("".join(masked), wanted, effort=effort)
-    for number, place in zip(missing, placed, strict=True):
-        name = names[number]
-        if place is None or place.way not in WAYS[:3]:
-            what = f"{quoted(name)} is not in the sentence: its pair is left out"
-            problems.append(Problem("mention-not-found", where, what, lost=True))
-            continue
-        found[number] = place.fragments
-        _doubt(name, place.places, where, problems)
-        if place.way == WAYS[2]:
-            what = f"{quoted(name)} is read {place.way}"
-            problems.append(Problem("text-mismatch", where, what))
+    if missing:
+        masked = list(text)
+        for start, end in used:
+            masked[start:end] = "\0" * (end - start)
+        wanted = [names[number] for number in missing]
+        placed = place_mentions("".join(masked), wanted, effort=source.effort)
+        for number, place in zip(missing, placed, strict=True):
+            name = names[number]
+            if place is None or place.way not in WAYS[:3]:
+                what = f"{quoted(name)} is not in the sentence: its pair is left out"
+                source.problems.lost("mention-not-found", where, what)
+                continue
+            found[number] = place.fragments
+            _doubt(source, name, place.places, where)
+            if place.way == WAYS[2]:
+                source.problems.note("text-mismatch", where, f"{quoted(name)} is read {place.way}")
     return [found.get(number) for number in range(len(names))]
 
 
-def whole_words(text: str, name: str, *, taken: Sequence[Span] = ()) -> Iterator[Span]:
+def _whole_words(text: str, name: str, *, taken: Sequence[Span] = ()) -> Iterator[Span]:
     """The places of a name between blanks that share no character with those that are taken."""
     start = text.find(name) if name else -1
     while start >= 0:
@@ -150,69 +111,65 @@ def whole_words(text: str, name: str, *, taken: Sequence[Span] = ()) -> Iterator
         start = text.find(name, start + 1)
 
 
-def _doubt(name: str, places: int, where: str, problems: list[Problem]) -> None:
+def _doubt(source: Source, name: str, places: int, where: str) -> None:
     if places > 1:
         what = f"{quoted(name)} may stand at {places} places; read at the first"
-        problems.append(Problem("ambiguous-mention", where, what))
+        source.problems.note("ambiguous-mention", where, what)
 
 
-# --- relations that have numbers ----------------------------------------------------------
-
-
-def map_problems(path: Path, labels: Iterable[tuple[str, str]]) -> list[Problem]:
-    """Problems for labels that the maps of relations beside a file (`MAPS`) do not know.
+def _check_maps(source: Source, labels: Iterable[tuple[str, str]]) -> None:
+    """Report labels that are missing from the relation-id files beside the data (`MAPS`).
 
     Reading does not need a map; one that cannot be read, or that gives two relations one number, is
     a problem too.
     """
-    if archive_member(path) is not None or not path.parent.is_dir():
-        return []
+    path = source.path
+    if files.archive_member(path) is not None or not path.parent.is_dir():
+        return
     first: dict[str, str] = {}
     lines: Counter[str] = Counter()
     for label, where in labels:
         first.setdefault(label, where)
         lines[label] += 1
-    problems: list[Problem] = []
+    found: list[tuple[str, str, str]] = []
     for file in sorted(one for one in path.parent.iterdir() if MAPS.fullmatch(one.name)):
         try:
             known = _relation_map(file)
         except (ConfideError, ValueError) as error:
             what = f"this map of relations cannot be read: {error}"
-            problems.append(Problem("map-unread", str(file), what))
+            found.append(("map-unread", what, str(file)))
             continue
-        problems += _shared_numbers(file, known)
+        by_number: defaultdict[int, list[str]] = defaultdict(list)
+        for name, number in known.items():
+            by_number[number].append(name)
+        for number, names in by_number.items():
+            if len(names) > 1:
+                what = f"{' and '.join(names)} are all number {number}"
+                found.append(("map-number", what, str(file)))
         for label in first.keys() - known.keys():
             near = get_close_matches(label, known, n=1)
             hint = f"; the nearest that is there: {near[0]}" if near else ""
             what = f"{label} ({lines[label]} lines) is not in {file.name}{hint}"
-            problems.append(Problem("not-in-map", first[label], what))
-    return sorted(problems, key=lambda one: (one.kind, one.what))
+            found.append(("not-in-map", what, first[label]))
+    for kind, what, where in sorted(found):
+        source.problems.note(kind, where, what)
 
 
 def _relation_map(file: Path) -> Mapping[str, int]:
     """The relations of a map and their numbers. Raises ValueError if it is not a map."""
-    text, _ = read_text(file)
+    text, _ = files.read_text(file)
     if file.suffix == ".json":
         found = json_of(text)
         if not isinstance(found, dict) or not all(isinstance(n, int) for n in found.values()):
             raise ValueError("not an object of names and numbers")
         return found
-    lines = [line.strip() for line in lines_of(text) if line.strip()]
+    lines = [line.strip() for line in files.lines_of(text) if line.strip()]
     if lines and lines[0].isdigit():
         lines = lines[1:]  # how many there are
     matches = [_MAP_LINE.fullmatch(line) for line in lines]
     if not all(matches):
         raise ValueError("a line that is not a name and a number")
     return {match[1]: int(match[2]) for match in matches if match}
-
-
-def _shared_numbers(file: Path, known: Mapping[str, int]) -> Iterator[Problem]:
-    names: dict[int, list[str]] = {}
-    for name, number in known.items():
-        names.setdefault(number, []).append(name)
-    for number, same in names.items():
-        if len(same) > 1:
-            yield Problem("map-number", str(file), f"{' and '.join(same)} are all number {number}")
 
 
 # --- NYT10's lines (Riedel et al. 2010; GIDS too) -------------------------------------------------
@@ -226,7 +183,7 @@ END = "###END###"
 _NYT10_SAMPLE = 20
 
 
-def read_nyt10(path: Path, options: Options) -> Reading:
+def _read_nyt10(path: Path, options: Options) -> Reading:
     """Read the lines: each becomes a document of one sentence that asks about its pair.
 
     A name is looked up as a word of the sentence; the first of several places counts. Its ``_``
@@ -237,44 +194,40 @@ def read_nyt10(path: Path, options: Options) -> Reading:
         FormatError: a line does not have six or seven columns, or one is empty.
         DataError: there is no line, or the type was not declared.
     """
-    source, effort = open_source(path, options, longest=LONGEST_LINE), Effort(str(path))
+    source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     labels: list[tuple[str, str]] = []
     open_ended: list[str] = []
 
-    def one(where: str, name: str, row: str) -> Document:
-        *ends, label, sentence = _columns(row, where)
-        open_ended.extend([] if _ended(row) else [where])
-        sentence, places = _placed(ends[2:], sentence, (where, effort), source.problems)
+    def _one(source: Source, where: str, name: str, line: str) -> Document:
+        *concepts, head, tail, label, sentence = _columns(line, where)
+        open_ended.extend([] if line.rstrip().endswith(END) else [where])
+        places = _find_names(source, sentence, (head, tail), where)
         labels.append((label, where))
-        head, tail = (
-            PairEnd(name, options.bare_type, clean(concept), place)
-            for name, concept, place in zip(ends[2:], ends, places, strict=False)
-        )
-        line = PairLine(name, where, sentence, (head, tail), clean(label))
-        return pair_document(line, options, source.problems)
+        draft = source.draft(name, _without_underscores(sentence, (head, tail), places), where)
+        ends = [
+            PairEnd(options.bare_type, place, clean(concept))
+            for place, concept in zip(places, concepts, strict=True)
+        ]
+        return pair_document(draft, ends, clean(label))
 
-    reading = read_documents(source, source.lines(), one, format="nyt10")
+    found = source.read(source.lines(), _one, format="nyt10")
     if open_ended:
-        count = f"{len(open_ended)} of {len(reading.documents)}"
+        count = f"{len(open_ended)} of {len(found.documents)}"
         what = f"{count} lines do not end with {END}: are they whole?"
-        source.problems.append(Problem("no-end", open_ended[0], what))
-    source.problems.extend(map_problems(path, labels))
-    return reading
+        source.problems.note("no-end", open_ended[0], what)
+    _check_maps(source, labels)
+    return found
 
 
-def is_nyt10(lines: Sequence[str]) -> bool:
+def _is_nyt10(sample: Sample) -> bool:
     """Return whether the first lines of a file are such lines."""
-    first = [line for line in lines if line.strip()][:_NYT10_SAMPLE]
-    return bool(first) and all(_ended(line) and line.count("\t") in (5, 6) for line in first)
+    first = sample.rows[:_NYT10_SAMPLE]
+    return all(line.rstrip().endswith(END) and line.count("\t") in (5, 6) for line in first)
 
 
-def _ended(row: str) -> bool:
-    return row.rstrip().endswith(END)
-
-
-def _columns(row: str, where: str) -> list[str]:
+def _columns(line: str, where: str) -> list[str]:
     """Two identifiers, two names, the relation and the sentence."""
-    columns = [column.strip() for column in row.split("\t")]
+    columns = [column.strip() for column in line.split("\t")]
     if len(columns) > 6 and columns[-1] in (END, ""):
         columns.pop()
     columns[-1] = columns[-1].removesuffix(END).rstrip()
@@ -287,28 +240,23 @@ def _columns(row: str, where: str) -> list[str]:
     return columns
 
 
-def _placed(
-    names: Sequence[str], sentence: str, context: tuple[str, Effort], problems: list[Problem]
-) -> tuple[str, list[tuple[Span, ...] | None]]:
-    """The sentence with the names as they are read, and their places."""
-    where, effort = context
-    places = find_names(sentence, names, where=where, problems=problems, effort=effort)
+def _without_underscores(sentence: str, names: Sequence[str], places: Sequence[Place]) -> str:
+    """The sentence with blanks for ``_`` in the names; one at the border of a name stays."""
     if "_" not in sentence:
-        return sentence, places
-    spans = [span for fragments in places for span in fragments or ()]
+        return sentence
+    spans = [span for place in places for span in place or ()]
     known = [name for name in names if len(name) <= LONGEST_NAME]
-    spans += [span for name in known for span in whole_words(sentence, name)]
+    spans += [span for name in known for span in _whole_words(sentence, name)]
     letters = list(sentence)
     for start, end in spans:
-        letters[start:end] = _apart("".join(letters[start:end]))
-    return "".join(letters), places
+        name = "".join(letters[start:end])
+        inner = name.strip("_")
+        first = name.find(inner)
+        letters[start + first : start + first + len(inner)] = inner.replace("_", " ")
+    return "".join(letters)
 
 
-def _apart(name: str) -> str:
-    """A name with blanks for its ``_``; one that begins or ends with them keeps those."""
-    inner = name.strip("_")
-    start = name.find(inner) if inner else 0
-    return name[:start] + inner.replace("_", " ") + name[start + len(inner) :] if inner else name
+NYT10 = Format("nyt10", "NYT10's lines, and GIDS'", ".txt", _read_nyt10, by_text=_is_nyt10)
 
 
 # --- OpenNRE's JSON Lines (Han et al. 2019) -------------------------------------------------------
@@ -319,14 +267,12 @@ def _apart(name: str) -> str:
 # "text", positions are characters; with "token", a list of strings, they are tokens; their ends are
 # exclusive. Lines that are Python's dicts, in single quotes, are read, too, and never evaluated.
 
-NOTHING = "NA"
-"""The written label of a pair without a relation."""
-_KNOWN = frozenset(("id", "text", "token", "h", "t", "relation"))
+_KNOWN = frozenset(("id", "text", "token", "h", "t", "relation", PAIR))
 _OF_END = frozenset(("name", "id", "pos", "type"))
 _SAMPLE = 5
 
 
-def read_opennre(path: Path, options: Options) -> Reading:
+def _read_opennre(path: Path, options: Options) -> Reading:
     """Read the lines: a document for each, of one sentence, that asks about its pair.
 
     An end without a type has `options.bare_type`; its id becomes its concept. An end without a
@@ -337,47 +283,65 @@ def read_opennre(path: Path, options: Options) -> Reading:
         FormatError: a line is neither JSON nor a Python dict, or a part of it is not of its form.
         DataError: there is no line, or a type was not declared.
     """
-    source = open_source(path, options)
-    reader = _Reader(source, Effort(str(path)))
-    reading = read_documents(source, _rows(source), reader.document, format="opennre")
-    if reader.bare:
-        count = f"{len(reader.bare)} of {len(reading.documents)}"
-        what = f"{count} lines have no relation: read without one"
-        source.problems.append(Problem("no-label", reader.bare[0], what))
-    source.problems.extend(map_problems(path, reader.labels))
-    return reading
+    source = reading.open_source(path, options)
+    labels: list[tuple[str, str]] = []
+    bare: list[str] = []
 
+    def _one(source: Source, where: str, name: str, given: Tree | str) -> Document:
+        tree = _load(given, where) if isinstance(given, str) else given
+        text, tokens = _text(tree, where, source)
+        ends: list[PairEnd] = []
+        for side in ("h", "t"):
+            taken = ends[0].place if ends else None
+            ends.append(_pair_end(source, tree, side, text, tokens, where, taken=taken or ()))
+        label = tree.get("relation")
+        if label is None:
+            bare.append(where)
+        else:
+            label = Row(tree, where).type(label, "the relation")
+            labels.append((label, where))
+        for key in {PAIR} & tree.keys():
+            source.ignore(key, where)
+        attributes = source.attributes(tree, _KNOWN, where)
+        own = Row(tree, where).name(("id",), name)
+        draft = source.draft(own, text, where, attributes=attributes)
+        if tokens is not None:  # a token with blanks in it is several, an empty one none
+            spans = [(start + match.start(), start + match.end()) for start, end in tokens
+                     for match in re.finditer(r"\S+", text[start:end])]  # fmt: skip
+            if spans:
+                draft.sentences = (Sentence(spans[0][0], spans[-1][1], tuple(spans)),)
+        return pair_document(draft, ends, label)
 
-def is_opennre(lines: Sequence[str]) -> bool:
-    """Return whether the first lines of a file are such lines."""
-    first = [line.strip() for line in lines if line.strip()][:_SAMPLE]
-    return bool(first) and all(map(_is_row, first))
-
-
-def _is_row(line: str) -> bool:
-    if not line.startswith("{") or not line.endswith("}"):
-        return False
-    try:
-        row = _load(line, "")
-    except FormatError:
-        return False
-    return isinstance(row.get("h"), dict) and isinstance(row.get("t"), dict)
-
-
-def _rows(source: Source) -> Iterator[tuple[str, str, Tree | str]]:
-    """Every object or line of a file, where it stands, and a name for it."""
+    lines: Iterable[tuple[str, str, Tree | str]] = source.lines()
     if source.text.lstrip()[:1] == "[":
-        yield from json_objects(
-            source.text, source.path, options=source.options, problems=source.problems
-        )
-        return
-    yield from ((where, name, line.strip()) for where, name, line in source.lines())
+        lines = source.objects()
+    found = source.read(lines, _one, format="opennre")
+    if bare:
+        count = f"{len(bare)} of {len(found.documents)}"
+        what = f"{count} lines have no relation: read without one"
+        source.problems.note("no-label", bare[0], what)
+    _check_maps(source, labels)
+    return found
+
+
+def _is_opennre(sample: Sample) -> bool:
+    """Return whether the first lines of a file are such lines."""
+    for line in map(str.strip, sample.rows[:_SAMPLE]):
+        if not line.startswith("{") or not line.endswith("}"):
+            return False
+        try:
+            tree = _load(line, "")
+        except FormatError:
+            return False
+        if not isinstance(tree.get("h"), dict) or not isinstance(tree.get("t"), dict):
+            return False
+    return True
 
 
 def _load(line: str, where: str) -> Tree:
     """A line as a dict, from JSON or else from a Python literal."""
     try:
-        row = literal_value(line)
+        tree = rows.literal_value(line.strip())
     except ValueError as error:
         raise FormatError(
             "a line that is neither JSON nor a Python dict",
@@ -385,152 +349,85 @@ def _load(line: str, where: str) -> Tree:
             got=quoted(line),
             where=where,
         ) from error
-    if not isinstance(row, dict):
+    if not isinstance(tree, dict):
         raise FormatError("not an object", expected='{"text": ...}', where=where)
-    return row
+    return tree
 
 
-class _Reader:
-    """Makes documents of the objects of one file."""
-
-    def __init__(self, source: Source, effort: Effort) -> None:
-        self.options, self.problems, self.effort = source.options, source.problems, effort
-        self.labels: list[tuple[str, str]] = []
-        self.bare: list[str] = []
-        self._ignored: set[str] = set()
-
-    def document(self, where: str, name: str, given: Tree | str) -> Document:
-        """One document; `name` stands in where the object has no id."""
-        row = _load(given, where) if isinstance(given, str) else given
-        text, tokens = self._text(row, where)
-        ends = self._ends(row, text, tokens, where=where)
-        label = row.get("relation")
-        if label is None:
-            self.bare.append(where)
-        elif not isinstance(label, str) or not label.strip():
-            raise malformed("the relation", "a string that is not empty", label, where=where)
-        else:
-            label = clean(label.strip())
-            self.labels.append((label, where))
-        own = row.get("id")
-        line = PairLine(
-            clean(str(own)) if isinstance(own, str | int) else name,
-            where,
-            text,
-            ends,
-            label,
-            attributes=tuple(self._attributes(row, where)),
-            sentences=_sentence(text, tokens),
-        )
-        return pair_document(line, self.options, self.problems)
-
-    def _text(self, row: Tree, where: str) -> tuple[str, list[Span] | None]:
-        """The text, and where its tokens stand if the file has them."""
-        if "text" in row:
-            if not isinstance(row["text"], str):
-                raise malformed("the text", "a string", row["text"], where=where)
-            return mend_surrogates(row["text"], where, self.problems), None
-        tokens = row.get("token")
-        if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
-            raise malformed("a line without text", '"text" or a list "token"', tokens, where=where)
-        tokens = [mend_surrogates(token, where, self.problems) for token in tokens]
-        spans: list[Span] = []
-        for token in tokens:
-            start = spans[-1][1] + 1 if spans else 0
-            spans.append((start, start + len(token)))
-        return " ".join(tokens), spans
-
-    def _ends(
-        self, row: Tree, text: str, tokens: list[Span] | None, *, where: str
-    ) -> tuple[PairEnd, PairEnd]:
-        ends: list[PairEnd] = []
-        for side in ("h", "t"):
-            item = row.get(side)
-            if not isinstance(item, dict):
-                raise malformed(f"{side!r}, an end of the pair", "an object", item, where=where)
-            self._note_keys((f"{side}.{key}" for key in item.keys() - _OF_END), where)
-            taken = ends[0].fragments if ends else None
-            ends.append(self._end(item, text, tokens, taken=taken or (), where=where))
-        return ends[0], ends[1]
-
-    def _end(
-        self, item: Tree, text: str, tokens: list[Span] | None, *, taken: Sequence[Span], where: str
-    ) -> PairEnd:
-        name, kind, given = item.get("name"), item.get("type"), item.get("id")
-        if not isinstance(name, str | None) or not isinstance(kind, str | None):
-            raise malformed("name or type of an end", "strings", item, where=where)
-        concept = clean(str(given).strip()) if isinstance(given, str | int) else ""
-        wanted = clean(name or "")
-        fragments: tuple[Span, ...] | None
-        if item.get("pos") is None:
-            (fragments,) = find_names(
-                text, [wanted], where=where, problems=self.problems, effort=self.effort, taken=taken
-            )
-        else:
-            fragments = self._position(item["pos"], text, tokens, name=wanted, where=where)
-        return PairEnd(wanted, clean(kind or "") or self.options.bare_type, concept, fragments)
-
-    def _position(
-        self, given: Any, text: str, tokens: list[Span] | None, *, name: str, where: str
-    ) -> tuple[Span, ...] | None:
-        """The characters of the text, or None and a problem if there are none."""
-        whole = isinstance(given, list | tuple) and len(given) == 2
-        if not whole or not all(type(place) is int for place in given):
-            raise malformed('"pos"', "[start, end], whole numbers", given, where=where)
-        start, end = given
-        known = len(text) if tokens is None else len(tokens)
-        unit = "characters" if tokens is None else "tokens"
-        if not 0 <= start < end <= known:
-            slug = "empty-span" if start >= end else "beyond-text"
-            what = f"{quoted(name)} {start}-{end} points nowhere in {known} {unit}"
-            self.problems.append(Problem(slug, where, what, lost=True))
-            return None
-        if tokens is not None:
-            start, end = tokens[start][0], tokens[end - 1][1]
-        start += len(text[start:end]) - len(text[start:end].lstrip())
-        found = text[start:end].strip()
-        if not found:
-            what = f"{quoted(name)} is white space in the text"
-            self.problems.append(Problem("empty-span", where, what, lost=True))
-            return None
-        if name and _letters(name) != _letters(found):
-            what = f"{quoted(name)} is {quoted(found)} in the text"
-            self.problems.append(Problem("text-mismatch", where, what))
-        return ((start, start + len(found)),)
-
-    def _attributes(self, row: Tree, where: str) -> Iterator[tuple[str, str]]:
-        for key, value in row.items():
-            if key in _KNOWN or value is None:
-                continue
-            if key != PAIR and isinstance(value, str | int | float):
-                yield clean(str(key)), clean(str(value))
-            else:
-                self._note_keys([str(key)], where)
-
-    def _note_keys(self, keys: Iterator[str] | Sequence[str], where: str) -> None:
-        """Report keys that are not read, each once."""
-        for key in sorted(set(keys) - self._ignored):
-            self._ignored.add(key)
-            what = f"{quoted(key)} is not read, here and further on"
-            self.problems.append(Problem("key-ignored", where, what, lost=True))
-
-
-def _letters(text: str) -> str:
-    """Letters and digits in lower case: names are written with other blanks than the text."""
-    return "".join(character for character in text.casefold() if character.isalnum())
-
-
-def _sentence(text: str, tokens: list[Span] | None) -> tuple[Sentence, ...]:
-    """The given tokens as one sentence; a token with blanks in it is several, an empty one none."""
-    if tokens is None:
-        return ()
+def _text(tree: Tree, where: str, source: Source) -> tuple[str, list[Span] | None]:
+    """The text, and where its tokens stand if the file has them."""
+    if "text" in tree:
+        if not isinstance(tree["text"], str):
+            raise malformed("the text", "a string", tree["text"], where=where)
+        return mend_surrogates(tree["text"], where, source.problems), None
+    tokens = Row(tree, where).words("token")
+    tokens = [mend_surrogates(token, where, source.problems) for token in tokens]
     spans: list[Span] = []
-    for start, end in tokens:
-        for word in text[start:end].split():
-            start = text.index(word, start)
-            spans.append((start, start + len(word)))
-            start += len(word)
-    return (Sentence(spans[0][0], spans[-1][1], tuple(spans)),) if spans else ()
+    for token in tokens:
+        start = spans[-1][1] + 1 if spans else 0
+        spans.append((start, start + len(token)))
+    return " ".join(tokens), spans
+
+
+def _pair_end(
+    source: Source,
+    tree: Tree,
+    side: str,
+    text: str,
+    tokens: list[Span] | None,
+    where: str,
+    *,
+    taken: Sequence[Span],
+) -> PairEnd:
+    """An end of the pair, at its position or, without one, where its name stands."""
+    item = tree.get(side)
+    if not isinstance(item, dict):
+        raise malformed(f"{side!r}, an end of the pair", "an object", item, where=where)
+    for key in sorted(item.keys() - _OF_END):
+        source.ignore(f"{side}.{key}", where)
+    name, kind, given = item.get("name"), item.get("type"), item.get("id")
+    if not isinstance(name, str | None) or not isinstance(kind, str | None):
+        raise malformed("name or type of an end", "strings", item, where=where)
+    concept = clean(str(given).strip()) if isinstance(given, str | int) else ""
+    wanted = clean(name or "")
+    if item.get("pos") is None:
+        (place,) = _find_names(source, text, [wanted], where, taken=taken)
+    else:
+        place = _position(source, item["pos"], text, tokens, name=wanted, where=where)
+    return PairEnd(clean(kind or "") or source.options.bare_type, place, concept)
+
+
+def _position(
+    source: Source, given: object, text: str, tokens: list[Span] | None, *, name: str, where: str
+) -> Place:
+    """The characters of the text, or None and a problem if there are none."""
+    ends = given if isinstance(given, list | tuple) else ()
+    if len(ends) != 2 or not all(type(place) is int for place in ends):
+        raise malformed('"pos"', "[start, end], whole numbers", given, where=where)
+    start, end = ends
+    known = len(text) if tokens is None else len(tokens)
+    unit = "characters" if tokens is None else "tokens"
+    if not 0 <= start < end <= known:
+        slug = "empty-span" if start >= end else "beyond-text"
+        what = f"{quoted(name)} {start}-{end} points nowhere in {known} {unit}"
+        source.problems.lost(slug, where, what)
+        return None
+    if tokens is not None:
+        start, end = tokens[start][0], tokens[end - 1][1]
+    start += len(text[start:end]) - len(text[start:end].lstrip())
+    found = text[start:end].strip()
+    if not found:
+        source.problems.lost("empty-span", where, f"{quoted(name)} is white space in the text")
+        return None
+    # names are written with other blanks than the text
+    if name and len({"".join(filter(str.isalnum, one.casefold())) for one in (name, found)}) > 1:
+        source.problems.note(
+            "text-mismatch", where, f"{quoted(name)} is {quoted(found)} in the text"
+        )
+    return ((start, start + len(found)),)
+
+
+OPENNRE = Format("opennre", "OpenNRE's JSON Lines", ".jsonl", _read_opennre, by_text=_is_opennre)
 
 
 # --- PGR (Sousa, Lamurias & Couto 2019) -----------------------------------------------------------
@@ -555,7 +452,7 @@ _VERDICTS = {"C": False, "I": True}
 _ESCAPE = re.compile(r"&(?:#\d{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]*);")
 
 
-def read_pgr(path: Path, options: Options) -> Reading:
+def _read_pgr(path: Path, options: Options) -> Reading:
     """Read the table: a document for each row, of one sentence, that asks about its pair.
 
     The gene is the head, the phenotype the tail; what holds between them is `RELATION`, where the
@@ -569,94 +466,65 @@ def read_pgr(path: Path, options: Options) -> Reading:
         FormatError: a column is missing, a row has other columns, or a value is invalid.
         DataError: there is no row, or a type was not declared.
     """
-    source, effort = open_source(path, options, longest=LONGEST_LINE), Effort(str(path))
+    source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     lines = list(source.lines())
     if len(lines) < 2:
         raise DataError("the table has no rows", where=str(path))
-    header = _header(lines[0][2], lines[0][0])
-
-    def one(where: str, name: str, line: str) -> Document:
-        row = _row(header, line, where)
-        found = _line(row, name, where, source.problems, effort=effort)
-        return pair_document(found, options, source.problems)
-
-    curated = "yes" if _CONFIRMATION in header else "no"
-    return read_documents(source, lines[1:], one, format="pgr", curated=curated)
-
-
-def is_pgr(lines: Sequence[str]) -> bool:
-    """Return whether a file begins with such a header."""
-    first = next((line for line in lines if line.strip()), "")
-    return set(_COLUMNS) <= {name.strip() for name in first.split("\t")}
-
-
-def _header(line: str, where: str) -> list[str]:
-    names = [name.strip() for name in line.split("\t")]
-    names = [_CONFIRMATION if name.startswith(_CONFIRMATION) else name for name in names]
-    missing = [name for name in _COLUMNS if name not in names]
-    if missing or len(set(names)) != len(names):
+    header = [name.strip() for name in lines[0][2].split("\t")]
+    header = [_CONFIRMATION if name.startswith(_CONFIRMATION) else name for name in header]
+    missing = [name for name in _COLUMNS if name not in header]
+    if missing or len(set(header)) != len(header):
         raise FormatError(
             "the header is not that of PGR",
             expected=f"each column once, {', '.join(missing) or 'and no other twice'} among them",
-            where=where,
+            where=lines[0][0],
         )
-    return names
+
+    def _one(source: Source, where: str, name: str, line: str) -> Document:
+        cells = line.split("\t")
+        if len(cells) != len(header):
+            raise FormatError(
+                "a row of other columns than the header",
+                expected=str(len(header)),
+                got=str(len(cells)),
+                where=where,
+            )
+        return _pgr_document(source, where, name, dict(zip(header, cells, strict=True)))
+
+    curated = "yes" if _CONFIRMATION in header else "no"
+    return source.read(lines[1:], _one, format="pgr", curated=curated)
 
 
-def _row(header: Sequence[str], line: str, where: str) -> dict[str, str]:
-    cells = line.split("\t")
-    if len(cells) != len(header):
-        raise FormatError(
-            "a row of other columns than the header",
-            expected=str(len(header)),
-            got=str(len(cells)),
-            where=where,
-        )
-    return dict(zip(header, cells, strict=True))
+def _is_pgr(sample: Sample) -> bool:
+    """Return whether a file begins with such a header."""
+    return set(_COLUMNS) <= {name.strip() for name in sample.rows[0].split("\t")}
 
 
-def _line(
-    row: dict[str, str], name: str, where: str, problems: list[Problem], *, effort: Effort
-) -> PairLine:
+def _pgr_document(source: Source, where: str, name: str, row: dict[str, str]) -> Document:
     raw = row["SENTENCE"]
     text, shifts = unescaped(raw)
     names = [unescaped(row[end])[0].strip() for end in _ENDS]
-    places: list[tuple[Span, ...] | None] = []
+    places: list[Place] = []
     for end, wanted in zip(_ENDS, names, strict=True):
-        start, stop = (_offset(row, f"{end}_{side}_POSITION", where) for side in ("START", "END"))
-        span = _moved(start, shifts), _moved(stop, shifts)
+        columns = [f"{end}_{side}_POSITION" for side in ("START", "END")]
+        offsets = []
+        for column in columns:
+            offset = rows.whole_number(row[column])
+            if offset is None:
+                what, got = f"{column} is no offset", quoted(row[column])
+                raise FormatError(what, expected="a whole number", got=got, where=where)
+            offsets.append(offset)
+        span = _moved(offsets[0], shifts), _moved(offsets[1], shifts)
         fits = bool(wanted) and text[slice(*span)].casefold() == wanted.casefold()
         places.append((span,) if fits else None)
         if not fits:
-            what = f"{end.lower()} {quoted(wanted)} is {quoted(raw[start:stop])} at its offsets"
-            problems.append(Problem("offset-mismatch", where, what))
+            found = quoted(raw[slice(*offsets)])
+            what = f"{end.lower()} {quoted(wanted)} is {found} at its offsets"
+            source.problems.note("offset-mismatch", where, what)
     for number, place in enumerate(places):
         if place is None:
             taken = places[1 - number] or ()
-            (places[number],) = find_names(
-                text, [names[number]], where=where, problems=problems, effort=effort, taken=taken
-            )
-    gene, phenotype = (
-        PairEnd(wanted, end.capitalize(), clean(row[f"{end}_ID"].strip()), place)
-        for end, wanted, place in zip(_ENDS, names, places, strict=True)
-    )
-    label = _label(row, where)
-    if label is None:
-        what = "nobody knows whether the label is right: the pair is left out"
-        problems.append(Problem("uncertain-label", where, what, lost=True))
-    return PairLine(
-        name,
-        where,
-        text,
-        (gene, phenotype),
-        RELATION if label else "NA",
-        attributes=((FILE, clean(row["FILE_ID"].strip())),),
-        paired=label is not None,
-    )
-
-
-def _label(row: dict[str, str], where: str) -> bool | None:
-    """Return whether the relation holds; None if that is uncertain."""
+            (places[number],) = _find_names(source, text, [names[number]], where, taken=taken)
     label = _LABELS.get(row["RELATION"].strip().lower())
     verdict = row.get(_CONFIRMATION, "C").strip().upper()
     if label is None or verdict not in (*_VERDICTS, "U"):
@@ -666,15 +534,16 @@ def _label(row: dict[str, str], where: str) -> bool | None:
             got=f"{quoted(row['RELATION'])} {quoted(row.get(_CONFIRMATION, ''))}",
             where=where,
         )
-    return None if verdict == "U" else label is not _VERDICTS[verdict]
-
-
-def _offset(row: dict[str, str], column: str, where: str) -> int:
-    value = whole_number(row[column])
-    if value is None:
-        got = quoted(row[column])
-        raise FormatError(f"{column} is no offset", expected="a whole number", got=got, where=where)
-    return value
+    if verdict == "U":
+        what = "nobody knows whether the label is right: the pair is left out"
+        source.problems.lost("uncertain-label", where, what)
+    holds = label is not _VERDICTS.get(verdict)
+    draft = source.draft(name, text, where, attributes=((FILE, clean(row["FILE_ID"].strip())),))
+    ends = [
+        PairEnd(end.capitalize(), place, clean(row[f"{end}_ID"].strip()))
+        for end, place in zip(_ENDS, places, strict=True)
+    ]
+    return pair_document(draft, ends, RELATION if holds else "NA", paired=verdict != "U")
 
 
 def unescaped(text: str) -> tuple[str, list[tuple[int, int]]]:
@@ -702,3 +571,6 @@ def _moved(offset: int, shifts: Sequence[tuple[int, int]]) -> int:
     """An offset of a text with escapes as one of the text without."""
     before = bisect_right(shifts, offset, key=lambda shift: shift[0])
     return offset - (shifts[before - 1][1] if before else 0)
+
+
+PGR = Format("pgr", "PGR's table", ".tsv", _read_pgr, by_text=_is_pgr)

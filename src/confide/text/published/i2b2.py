@@ -5,26 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
-from typing import NamedTuple
 
-from confide.errors import DataError, FormatError, MissingDataError
-from confide.text.document import Document, Problem, Sentence, Span
-from confide.text.draft import Draft, Source, read_documents
-from confide.text.files import Element, lines_of, parse_xml, read_text
-from confide.text.reading import (
-    NO_DATA,
-    Options,
-    Reading,
-    clean,
-    merge_fragments,
-    quoted,
-    quoted_at,
-    whole_number,
-)
+from confide.errors import DataError, FormatError, MissingDataError, os_errors_as
+from confide.text import reading
+from confide.text.document import Document, Sentence, Span
+from confide.text.files import Element, lines_of, parse_xml, read_text, root_name
+from confide.text.reading import NO_DATA, Draft, Format, Options, Reading, Sample, Source
+from confide.text.rows import clean, quoted, whole_numbers
 
-# --- i2b2/VA 2010
+# --- i2b2/VA 2010 ---------------------------------------------------------------------------------
 #
 # Notes as lines of tokens, and beside them concepts, assertions and relations.
 #
@@ -56,19 +46,11 @@ _EXPECTED_FORMS = {
 _SLACK = 200
 _TOKEN = re.compile(r"[^ \t\f\v\r]+")
 Place = tuple[int, int, int, int]
-Parts = tuple[str, ...]
-"""A line, and the groups of its pattern from 1 on."""
-
-
-class _Mention(NamedTuple):
-    """A concept in a line: its text in lower case, and (line, token, line, token)."""
-
-    surface: str
-    place: Place
+"""Line and token of the first word, line and token of the last."""
 
 
 @dataclass(slots=True)
-class _Lines:
+class _Note:
     """A note in the making.
 
     `lines` are its tokens, line by line, as offsets into the text; `at` has the ids of entities by
@@ -76,11 +58,22 @@ class _Lines:
     """
 
     draft: Draft
-    lines: list[tuple[Span, ...]]
+    lines: list[list[Span]]
     at: dict[tuple[object, ...], str] = field(default_factory=dict)
 
+    def span(self, place: Place, kind: str, surface: str, *, where: str) -> Span | None:
+        """The characters of a place; None, and a problem, if the note does not have it."""
+        line, token, last_line, last_token = place
+        if 1 <= line <= last_line <= len(self.lines) and place[:2] <= place[2:]:
+            first, last = self.lines[line - 1], self.lines[last_line - 1]
+            if token < len(first) and last_token < len(last):
+                return first[token][0], last[last_token][1]
+        what = f"{kind} {quoted(surface)} points to a line or token that the note has not"
+        self.draft.lost("beyond-text", what, where=where)
+        return None
 
-def read_2010(path: Path, options: Options) -> Reading:
+
+def _read_2010(path: Path, options: Options) -> Reading:
     """Read all notes below a folder, or the note that one file belongs to.
 
     Every line with a token is a sentence. A concept's assertion becomes its attribute "assertion".
@@ -91,20 +84,19 @@ def read_2010(path: Path, options: Options) -> Reading:
         FormatError: a line does not belong into its file.
         DataError: a note occurs twice, or a type was not declared.
     """
-    folder = path if path.is_dir() else note_folder(path)
-    notes = _notes(folder)
+    notes = _notes(path if path.is_dir() else _note_folder(path))
     if not path.is_dir():
         notes = {name: files for name, files in notes.items() if path in files.values()}
     if not notes:
         raise MissingDataError(
             "there is no note", expected=".txt, .con and .rel files", where=str(path)
         )
-    source = Source(path, options, "", options.encoding or "utf-8")
+    source = Source(path, options, encoding=options.encoding or "utf-8")
     rows = ((str(next(iter(files.values()))), name, files) for name, files in sorted(notes.items()))
-    return read_documents(source, rows, partial(_document_2010, source), format="i2b2")
+    return source.read(rows, _document_2010, format="i2b2")
 
 
-def belongs(path: Path) -> bool:
+def is_note_file(path: Path) -> bool:
     """True if a file is one of a note's: a .con or .ast file, or a text that has a .con file."""
     ending = path.suffix.lower()
     if ending != ".txt":
@@ -115,7 +107,7 @@ def belongs(path: Path) -> bool:
     return any((place / f"{path.stem}{CONCEPTS}").is_file() for place in places)
 
 
-def note_folder(path: Path) -> Path:
+def _note_folder(path: Path) -> Path:
     """The folder that holds all files of a note, given one of them."""
     return path.parent.parent if path.parent.name.lower() in FOLDERS else path.parent
 
@@ -123,14 +115,12 @@ def note_folder(path: Path) -> Path:
 def _notes(folder: Path) -> dict[str, dict[str, Path]]:
     """The files of each note by their ending; notes are named by their path in the folder."""
     notes: dict[str, dict[str, Path]] = {}
-    try:
+    with os_errors_as(DataError, "the folder cannot be read", where=folder):
         files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in ENDINGS)
-    except OSError as error:
-        raise DataError(f"the folder cannot be read ({error})", where=str(folder)) from error
     for file in files:
         if file.name.startswith(".") or not file.is_file():
             continue
-        inside = note_folder(file)
+        inside = _note_folder(file)
         base = inside.relative_to(folder) if inside.is_relative_to(folder) else Path()
         parts = notes.setdefault((base / file.stem).as_posix(), {})
         ending = file.suffix.lower()
@@ -141,11 +131,10 @@ def _notes(folder: Path) -> dict[str, dict[str, Path]]:
                 fix="keep one, or read the folders one by one",
             )
         parts[ending] = file
-    annotated = {name: parts for name, parts in notes.items() if parts.keys() - {".txt"}}
     return {
         name: parts
         for name, parts in notes.items()
-        if name in annotated or not NO_DATA.search(parts[".txt"].name)
+        if parts.keys() != {".txt"} or not NO_DATA.search(parts[".txt"].name)
     }
 
 
@@ -156,49 +145,42 @@ def _document_2010(source: Source, where: str, name: str, files: dict[str, Path]
         )
     note = _note(source, name, files[".txt"])
     if CONCEPTS not in files:
-        what = "no .con file beside it: read without annotation"
-        note.draft.note("no-annotation-file", what, lost=False)
+        note.draft.note("no-annotation-file", "no .con file beside it: read without annotation")
     for ending, add in ((CONCEPTS, _concept), (ASSERTIONS, _assertion), (RELATIONS, _relation)):
-        for at, match in _matches(files.get(ending), ending, source.options):
-            add(note, match, at)
+        if ending not in files:
+            continue
+        text, _ = read_text(files[ending], source.options.encoding)
+        for number, line in enumerate(lines_of(text), 1):
+            at, parts = f"{files[ending]}:{number}", _parts(line.strip(), ending)
+            if parts:
+                add(note, parts, at)
+            elif line.strip():
+                what, wanted = f"not a line of a {ending} file", _EXPECTED_FORMS[ending]
+                raise FormatError(what, expected=wanted, where=at)
     return note.draft.document()
 
 
-def _note(source: Source, name: str, file: Path) -> _Lines:
+def _note(source: Source, name: str, file: Path) -> _Note:
     """A note without its annotation; every line with a token is a sentence."""
     rows = lines_of(read_text(file, source.options.encoding)[0])
-    lines = tokens_of_lines(rows)
-    sentences = tuple(Sentence(row[0][0], row[-1][1], row) for row in lines if row)
-    return _Lines(source.draft(name, "\n".join(rows), str(file), sentences=sentences), lines)
+    lines: list[list[Span]] = []
+    offset = 0
+    for row in rows:
+        tokens = (match.span() for match in _TOKEN.finditer(row))
+        lines.append([(start + offset, end + offset) for start, end in tokens])
+        offset += len(row) + 1
+    sentences = tuple(Sentence(line[0][0], line[-1][1], tuple(line)) for line in lines if line)
+    return _Note(source.draft(name, "\n".join(rows), str(file), sentences=sentences), lines)
 
 
-def _matches(file: Path | None, ending: str, options: Options) -> Iterator[tuple[str, Parts]]:
-    if file is None:
-        return
-    text, _ = read_text(file, options.encoding)
-    for number, line in enumerate(lines_of(text), 1):
-        if not line.strip():
-            continue
-        match = _parts(line.strip(), ending)
-        if not match:
-            raise FormatError(
-                f"not a line of a {ending} file",
-                expected=_EXPECTED_FORMS[ending],
-                where=f"{file}:{number}",
-            )
-        yield f"{file}:{number}", match
+def _parts(line: str, ending: str) -> Sequence[str]:
+    """Its one or two concepts, each a text and four numbers, and its values; empty if malformed.
 
-
-def is_relation_line(line: str) -> bool:
-    """Return whether a line is one of a ``.rel`` file."""
-    return bool(_parts(line.strip(), RELATIONS))
-
-
-def _parts(line: str, ending: str) -> Parts:
-    """The line with its one or two places and its values; empty if it has another form."""
+    Of a relation: head, tail, type.
+    """
     if ending != RELATIONS:
         match = _FORMS[ending].fullmatch(line)
-        return (line, *match.groups()) if match else ()
+        return match.groups() if match else ()
     tail = _tail(line, len(line))
     if tail is None or not line.startswith('c="'):
         return ()
@@ -206,7 +188,7 @@ def _parts(line: str, ending: str) -> Parts:
         head = _tail(line, kind.start())
         if head is not None and head.start() >= 3 and kind.end() <= tail.start():
             first, second = line[3 : head.start()], line[kind.end() : tail.start()]
-            return (line, first, *head.groups(), kind[1], second, *tail.groups())
+            return (first, *head.groups(), second, *tail.groups(), kind[1])
     return ()
 
 
@@ -215,92 +197,77 @@ def _tail(line: str, end: int) -> re.Match[str] | None:
     return _TAIL.search(line, max(0, end - _LONGEST_TAIL), end)
 
 
-def _mention(match: Parts, first: int) -> _Mention:
-    """The concept whose five groups begin with group `first`."""
-    line, token, last_line, last_token = (int(match[first + n]) for n in range(1, 5))
-    return _Mention(match[first], (line, token, last_line, last_token))
+def _place(numbers: Sequence[str]) -> Place:
+    line, token, last_line, last_token = map(int, numbers)
+    return line, token, last_line, last_token
 
 
-def tokens_of_lines(lines: Sequence[str]) -> list[tuple[Span, ...]]:
-    """The runs without white space of each line, as offsets into the lines joined by newlines."""
-    found: list[tuple[Span, ...]] = []
-    offset = 0
-    for line in lines:
-        tokens = [match.span() for match in _TOKEN.finditer(line)]
-        found.append(tuple((start + offset, end + offset) for start, end in tokens))
-        offset += len(line) + 1
-    return found
-
-
-def span_of(lines: Sequence[tuple[Span, ...]], place: Place) -> Span | None:
-    """The characters from the first token to the last; None if one of them does not exist."""
-    line, token, last_line, last_token = place
-    if not 1 <= line <= last_line <= len(lines) or (line, token) > (last_line, last_token):
-        return None
-    rows = lines[line - 1], lines[last_line - 1]
-    if token >= len(rows[0]) or last_token >= len(rows[1]):
-        return None
-    return rows[0][token][0], rows[1][last_token][1]
-
-
-def _concept(note: _Lines, match: Parts, where: str) -> None:
-    (surface, place), kind, draft = _mention(match, 1), match[6], note.draft
-    draft.options.require(kind, where)
-    span = span_of(note.lines, place)
+def _concept(note: _Note, parts: Sequence[str], where: str) -> None:
+    surface, *numbers, kind = parts
+    place, draft = _place(numbers), note.draft
+    draft.source.options.require(kind, where)
+    span = note.span(place, kind, surface, where=where)
     if span is None:
-        what = f"{kind} {quoted(surface)} points to a line or token that the note has not"
-        draft.note("beyond-text", what, where=where)
         return
-    if not same_words(draft.text, span, surface):
-        what = f"{kind} {quoted(surface)} is {quoted_at(draft.text, [span])} in the text"
-        draft.note("text-mismatch", what, lost=False, where=where)
+    if found := _differs(draft.text, span, surface):
+        what = f"{kind} {quoted(surface)} is {found} in the text"
+        draft.note("text-mismatch", what, where=where)
     same = draft.entities.get(note.at.get(place, ""))
     if same is not None:
         what = f"{kind} {quoted(surface)} stands where {same.type} {same.id} does"
         if same.type == kind:
-            draft.note("duplicate-mention", what, lost=False, where=where)
+            draft.note("duplicate-mention", what, where=where)
             return
         what += ", which the relations of this place go to"
-        draft.note("ambiguous-mention", what, lost=False, where=where)
+        draft.note("ambiguous-mention", what, where=where)
     key = draft.entity(kind, [span], where=where)
     note.at.setdefault(place, draft.names[key])
 
 
-def _assertion(note: _Lines, match: Parts, where: str) -> None:
-    (surface, place), value = _mention(match, 1), match[7]
-    name = note.at.get(place)
+def _differs(text: str, span: Span, surface: str) -> str:
+    """A quotation from a text, if it differs from a surface by more than case and blanks."""
+    near = span[1] - span[0] <= 2 * len(surface) + _SLACK
+    if near and text[slice(*span)].lower().split() == surface.lower().split():
+        return ""
+    return reading.quoted_at(text, [span])
+
+
+def _assertion(note: _Note, parts: Sequence[str], where: str) -> None:
+    surface, *numbers, _, value = parts
+    name = note.at.get(_place(numbers))
     if name is None:
         what = f"{value}: no concept stands at the place of {quoted(surface)}"
-        note.draft.note("dangling-attribute", what, where=where)
+        note.draft.lost("dangling-attribute", what, where=where)
         return
     entity = note.draft.entities[name]
     said = (*entity.attributes, ("assertion", value))
     note.draft.entities[name] = replace(entity, attributes=said)
 
 
-def same_words(text: str, span: Span, surface: str) -> bool:
-    """Return whether a stretch equals a surface apart from case and white space."""
-    if span[1] - span[0] > 2 * len(surface) + _SLACK:
-        return False
-    return text[slice(*span)].lower().split() == surface.lower().split()
-
-
-def _relation(note: _Lines, match: Parts, where: str) -> None:
-    ends, kind, draft = (_mention(match, 1), _mention(match, 7)), match[6], note.draft
-    names = [note.at.get(end.place) for end in ends]
-    for end, name in zip(ends, names, strict=True):
+def _relation(note: _Note, parts: Sequence[str], where: str) -> None:
+    kind, draft, ends = parts[10], note.draft, []
+    for surface, *numbers in (parts[:5], parts[5:10]):
+        name = note.at.get(_place(numbers))
         if name is None:
-            what = f"{kind}: no concept stands at the place of {quoted(end.surface)}"
-            draft.note("dangling-relation", what, where=where)
+            what = f"{kind}: no concept stands at the place of {quoted(surface)}"
+            draft.lost("dangling-relation", what, where=where)
             return
-        span = draft.entities[name].fragments[0]
-        if not same_words(draft.text, span, end.surface):
-            found = quoted_at(draft.text, [span])
-            what = f"{kind} of {quoted(end.surface)} goes to {found}, which stands there"
-            draft.note("text-mismatch", what, lost=False, where=where)
-    head, tail = map(str, names)
-    draft.relation(kind, head, tail, where=where)
+        if found := _differs(draft.text, draft.entities[name].fragments[0], surface):
+            what = f"{kind} of {quoted(surface)} goes to {found}, which stands there"
+            draft.note("text-mismatch", what, where=where)
+        ends.append(name)
+    draft.relation(kind, *ends, where=where)
 
+
+I2B2 = Format(
+    "i2b2",
+    "i2b2/VA 2010",
+    "",
+    _read_2010,
+    by_bytes=lambda path, raw: is_note_file(path),
+    by_text=lambda sample: bool(_parts(sample.rows[0].strip(), RELATIONS)),
+    whole=True,
+)
 
 # --- i2b2 2009 ------------------------------------------------------------------------------------
 #
@@ -330,13 +297,13 @@ _SAMPLE = 5
 _ENTRY_FORM = 'm="medication" line:token line:token||do="..."||mo="..."||f="..."||ln="list"'
 
 
-def is_entries(lines: list[str]) -> bool:
+def _has_entries(sample: Sample) -> bool:
     """Return whether the first lines of a file are entries."""
-    first = [line.strip() for line in lines if line.strip()][:_SAMPLE]
-    return bool(first) and all(_ENTRY.match(line) and "||" in line for line in first)
+    first = [line.strip() for line in sample.rows[:_SAMPLE]]
+    return all(_ENTRY.match(line) and "||" in line for line in first)
 
 
-def read_2009(path: Path, options: Options) -> Reading:
+def _read_2009(path: Path, options: Options) -> Reading:
     """Read all notes of a folder that have entries, or the note of one file of entries.
 
     A medication is linked to each of its fields by a relation of the field's type. Events,
@@ -347,24 +314,17 @@ def read_2009(path: Path, options: Options) -> Reading:
         FormatError: a line is no entry.
         DataError: a type was not declared.
     """
-    files = sorted(path.rglob("*")) if path.is_dir() else [path]
-    pages = {file: _entries(file, options) for file in files if file.is_file() and _data(file)}
-    entries = {file: lines for file, lines in pages.items() if lines is not None}
+    entries: dict[Path, list[str]] = {}
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file() and not file.name.startswith(".") and not NO_DATA.search(file.name):
+            lines = lines_of(read_text(file, options.encoding)[0])
+            if any(_ENTRY.match(line.strip()) for line in lines):
+                entries[file] = lines
     if not entries:
         raise MissingDataError("there are no entries", expected=_ENTRY_FORM, where=str(path))
-    source = Source(path, options, "", options.encoding or "utf-8")
+    source = Source(path, options, encoding=options.encoding or "utf-8")
     rows = ((str(file), _stem(file.name), (file, lines)) for file, lines in entries.items())
-    return read_documents(source, rows, partial(_document_2009, source), format="i2b2-2009")
-
-
-def _data(file: Path) -> bool:
-    return not file.name.startswith(".") and not NO_DATA.search(file.name)
-
-
-def _entries(file: Path, options: Options) -> list[str] | None:
-    text, _ = read_text(file, options.encoding)
-    lines = lines_of(text)
-    return lines if any(_ENTRY.match(line.strip()) for line in lines) else None
+    return source.read(rows, _document_2009, format="i2b2-2009")
 
 
 def _stem(name: str) -> str:
@@ -413,7 +373,7 @@ def _fields(line: str, where: str) -> Iterator[tuple[str, str, str]]:
         place = match.end()
 
 
-def _entry(note: _Lines, line: str, where: str) -> None:
+def _entry(note: _Note, line: str, where: str) -> None:
     drug, draft = "", note.draft
     said: list[tuple[str, str]] = []
     parts: list[tuple[str, str]] = []
@@ -422,9 +382,9 @@ def _entry(note: _Lines, line: str, where: str) -> None:
             if surface != _NOT_MENTIONED:
                 said.append((_OTHERS[key], surface))
         elif key not in TYPES:
-            draft.note("key-ignored", f"the field {key} is not known", where=where)
+            draft.lost("key-ignored", f"the field {key} is not known", where=where)
         elif places.strip():
-            draft.options.require(TYPES[key], where)
+            draft.source.options.require(TYPES[key], where)
             name = _medication(note, TYPES[key], surface, places, where=where)
             if key == "m":
                 drug = name
@@ -434,35 +394,35 @@ def _entry(note: _Lines, line: str, where: str) -> None:
         draft.relation(kind, drug, tail, where=where)
     if parts and not drug:
         what = f"{len(parts)} fields of a medication without a place"
-        draft.note("dangling-relation", what, where=where)
+        draft.lost("dangling-relation", what, where=where)
     if drug:
         entity = draft.entities[drug]
         pairs = tuple(dict.fromkeys((*entity.attributes, *said)))
         draft.entities[drug] = replace(entity, attributes=pairs)
 
 
-def _medication(note: _Lines, kind: str, surface: str, places: str, *, where: str) -> str:
+def _medication(note: _Note, kind: str, surface: str, places: str, *, where: str) -> str:
     """The id of the entity at some places; empty if one is not there."""
     spans: list[Span] = []
-    draft = note.draft
     for match in _PLACE.finditer(places):
-        line, token, last_line, last_token = (int(part) for part in match.groups())
-        span = span_of(note.lines, (line, token, last_line, last_token))
+        span = note.span(_place(match.groups()), kind, surface, where=where)
         if span is None:
-            what = f"{kind} {quoted(surface)} points to a line or token that the note has not"
-            draft.note("beyond-text", what, where=where)
             return ""
         spans.append(span)
-    fragments = merge_fragments(spans)
+    draft, fragments = note.draft, reading.merge_fragments(spans)
     words = surface.replace(" ... ", " ")
-    if len(fragments) == 1 and not same_words(draft.text, fragments[0], words):
-        what = f"{kind} {quoted(surface)} is {quoted_at(draft.text, fragments)} in the text"
-        draft.note("text-mismatch", what, lost=False, where=where)
+    if len(fragments) == 1 and (found := _differs(draft.text, fragments[0], words)):
+        what = f"{kind} {quoted(surface)} is {found} in the text"
+        draft.note("text-mismatch", what, where=where)
     if (kind, fragments) not in note.at:
         key = draft.entity(kind, fragments, where=where)
         note.at[kind, fragments] = draft.names[key]
     return note.at[kind, fragments]
 
+
+I2B2_2009 = Format(
+    "i2b2-2009", "i2b2 2009, medications", "", _read_2009, by_text=_has_entries, whole=True
+)
 
 # --- i2b2's XML of 2012 and 2014, and its relatives such as MEDDOCAN ------------------------------
 #
@@ -476,13 +436,12 @@ _KNOWN = frozenset(("id", "start", "end", "text", "TYPE", "fromID", "toID", "fro
 _LINKS = {"TLINK": "type", "LINK": "TYPE"}
 
 
-def is_i2b2_xml(raw: bytes) -> bool:
+def _is_i2b2_xml(path: Path, raw: bytes) -> bool:
     """Return whether the bytes of an XML file have a TEXT and TAGS."""
-    head = raw[:_HEAD]
-    return b"<TEXT>" in head and (b"<TAGS" in raw)
+    return root_name(raw) != "" and b"<TEXT>" in raw[:_HEAD] and b"<TAGS" in raw
 
 
-def read_xml(path: Path, options: Options) -> Reading:
+def _read_xml(path: Path, options: Options) -> Reading:
     """Read a file as one document, called as the file.
 
     Raises:
@@ -490,34 +449,31 @@ def read_xml(path: Path, options: Options) -> Reading:
         DataError: a type was not declared.
     """
     root, encoding = parse_xml(path, options.encoding)
-    held = root.find("TEXT")
-    tags = root.find("TAGS")
+    held, tags = root.find("TEXT"), root.find("TAGS")
     if held is None or tags is None:
         raise FormatError("not i2b2's XML", expected="<TEXT> and <TAGS>", where=str(path))
-    problems: list[Problem] = []
-    text = clean(held.text or "")
-    if len(held):
-        what = "elements inside the text are not read"
-        problems.append(Problem("key-ignored", str(path), what, lost=True))
+    source = Source(path, options, encoding=encoding)
     name = path.name.partition(".")[0] or path.name
-    draft = Draft(name, text, str(path), options, problems)
+    draft = source.draft(name, clean(held.text or ""), str(path))
+    if len(held):
+        draft.lost("key-ignored", "elements inside the text are not read")
     links: list[Element] = []
     bare = 0
     for tag in tags:
         if "fromID" in tag.attrib and "toID" in tag.attrib:
             links.append(tag)
         elif "start" in tag.attrib and "end" in tag.attrib:
-            _tag_entity(draft, tag)
+            _add_tag(draft, tag)
         else:
             bare += 1
     if bare:
-        draft.note("tags-without-place", f"{bare} tags about the whole document are not read")
+        draft.lost("tags-without-place", f"{bare} tags about the whole document are not read")
     for tag in links:
         key = _LINKS.get(tag.tag, "type")
         kind = clean(tag.get(key, "").strip() or tag.tag)
         ends = clean(tag.get("fromID", "")), clean(tag.get("toID", ""))
         draft.relation(kind, *ends, attributes=_said(tag, key))
-    return Reading([draft.document()], problems, "i2b2-xml", {"encoding": encoding})
+    return Reading([draft.document()], source.problems, "i2b2-xml", {"encoding": encoding})
 
 
 def _said(tag: Element, named: str) -> tuple[tuple[str, str], ...]:
@@ -529,11 +485,11 @@ def _said(tag: Element, named: str) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _tag_entity(draft: Draft, tag: Element) -> None:
+def _add_tag(draft: Draft, tag: Element) -> None:
     named = next((key for key in ("TYPE", "type") if tag.get(key, "").strip()), "")
     kind = clean(tag.get(named, "").strip() or tag.tag)
-    start, end = (whole_number(tag.get(key)) for key in ("start", "end"))
-    if start is None or end is None:
+    ends = whole_numbers([tag.get("start"), tag.get("end")])
+    if ends is None:
         raise FormatError(
             "a tag's start and end",
             expected="whole numbers",
@@ -545,8 +501,13 @@ def _tag_entity(draft: Draft, tag: Element) -> None:
         said = (("tag", clean(tag.tag)), *said)
     draft.entity(
         kind,
-        [(start, end)],
+        [(ends[0], ends[1])],
         given=clean(tag.get("id", "")),
         surface=tag.get("text"),
         attributes=said,
     )
+
+
+I2B2_XML = Format(
+    "i2b2-xml", "i2b2's XML of 2012 and 2014", "", _read_xml, by_bytes=_is_i2b2_xml, instead="brat"
+)

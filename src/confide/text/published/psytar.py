@@ -11,19 +11,18 @@ import warnings
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 
 from confide.errors import DataError, FormatError
-from confide.text.document import Document, Problem, Span
-from confide.text.draft import Source, join_sentences, read_documents
-from confide.text.files import read_bytes, zipped_files
-from confide.text.places import WAYS, Effort, place_mentions
-from confide.text.reading import Options, Reading, clean, extra, is_number, quoted
+from confide.text import reading
+from confide.text.document import Document, Span
+from confide.text.files import ZIP, read_bytes, zipped_files
+from confide.text.places import WAYS, place_mentions
+from confide.text.reading import Format, Options, Reading, Source
+from confide.text.rows import clean, is_number, quoted
+from confide.text.segment import join_sentences
 
-ZIP = b"PK\x03\x04"
-"""The first bytes of every .xlsx file."""
 SENTENCES = "Sentence_Labeling"
 MOST_CELLS = 250_000
 """Cells of all sheets that are read; the published workbook has half as many."""
@@ -58,12 +57,16 @@ class _Sentence:
 class _Review:
     """A review; `at` are its sentences by their index."""
 
-    source: str
+    where: str
     sentences: list[_Sentence] = field(default_factory=list)
     at: dict[int, dict[str, _Sentence]] = field(default_factory=dict)
 
 
-def read_psytar(path: Path, options: Options) -> Reading:
+def _is_workbook(path: Path, raw: bytes) -> bool:
+    return raw.startswith(ZIP) and (b"[Content_Types].xml" in raw or b"xl/" in raw)
+
+
+def _read(path: Path, options: Options) -> Reading:
     """Read the workbook: each review becomes a document, named by its `drug_id`.
 
     Documents have the attributes "drug" and "domain", both the drug's name in lower case.
@@ -73,26 +76,31 @@ def read_psytar(path: Path, options: Options) -> Reading:
         FormatError: this is not a workbook, or it lacks PsyTAR's sheets and columns.
         DataError: there is no review, or a type was not declared.
     """
-    book = _workbook(path)
-    problems: list[Problem] = []
-    reviews = _reviews(_rows(book, SENTENCES, path, problems), problems)
+    book, source = _workbook(path), Source(path, options)
+    reviews: dict[str, _Review] = {}
+    for row in _rows(book, SENTENCES, source):
+        review = reviews.setdefault(row.review, _Review(row.where))
+        if not row.text:
+            source.problems.note("empty-sentence", row.where, "there is no text in it")
+            continue
+        if row.index in review.at:
+            what = f"{row.review} has two sentences {row.index}; both are kept"
+            source.problems.note("duplicate-index", row.where, what)
+        sentence = _Sentence(row.index, row.text)
+        review.sentences.append(sentence)
+        review.at.setdefault(row.index, {}).setdefault(row.text, sentence)
     if not reviews:
         raise DataError("there is no review in the workbook", where=f"{path}#{SENTENCES}")
     ways: Counter[str] = Counter()
-    effort = Effort(str(path))
     for type in TYPES:
-        for row in _rows(book, f"{type}_Identified", path, problems):
-            _add_mentions(
-                type, row, reviews, options=options, problems=problems, ways=ways, effort=effort
-            )
+        for row in _rows(book, f"{type}_Identified", source):
+            _add_mentions(type, row, reviews.get(row.review), source, ways)
     counted = [f"{ways[way]:,} {way}" for way in (*WAYS, "not placed") if ways[way]]
-    source = Source(path, options, "", "", problems)
-    rows = ((review.source, id, review) for id, review in reviews.items())
-    said = ", ".join(counted) or "none"
-    return read_documents(source, rows, partial(_document, source), format="psytar", mentions=said)
+    rows = ((review.where, id, review) for id, review in reviews.items())
+    return source.read(rows, _document, format="psytar", mentions=", ".join(counted) or "none")
 
 
-# --- the workbook -------------------------------------------------------------------------
+# --- The workbook ---------------------------------------------------------------------------------
 
 
 def _workbook(path: Path) -> dict[str, list[list[str]]]:
@@ -100,10 +108,15 @@ def _workbook(path: Path) -> dict[str, list[list[str]]]:
     raw = read_bytes(path)
     if not raw.startswith(ZIP):
         raise FormatError("not a workbook", expected="an .xlsx file", where=str(path))
-    openpyxl = extra("openpyxl", "xlsx", where=path, what="a workbook")
+    openpyxl = reading.extra("openpyxl", "xlsx", where=path, what="a workbook")
     wanted = (SENTENCES, *(f"{type}_Identified" for type in TYPES))
     try:
-        _must_be_small(raw, path)
+        at_once = 0  # openpyxl counts nothing: large parts would take it long to read
+        for name, part in zipped_files(raw, str(path)):
+            tags = part.count(b"<")
+            at_once += 0 if name.startswith(_SHEETS) else tags
+            if max(tags // 2, at_once) > MOST_CELLS:
+                raise _too_large(path, f"more than {MOST_CELLS:,} tags in {quoted(name)}")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             book = openpyxl.load_workbook(BytesIO(raw), read_only=True, data_only=True)
@@ -127,16 +140,6 @@ def _workbook(path: Path) -> dict[str, list[list[str]]]:
         ) from error
 
 
-def _must_be_small(raw: bytes, path: Path) -> None:
-    """Raise FormatError for parts that openpyxl would take long to read: it counts nothing."""
-    at_once = 0
-    for name, part in zipped_files(raw, str(path)):
-        tags = part.count(b"<")
-        at_once += 0 if name.startswith(_SHEETS) else tags
-        if max(tags // 2, at_once) > MOST_CELLS:
-            raise _too_large(path, f"more than {MOST_CELLS:,} tags in {quoted(name)}")
-
-
 def _too_large(path: Path, what: str) -> FormatError:
     return FormatError(
         f"the workbook has {what}",
@@ -155,14 +158,12 @@ def _string(cell: object) -> str:
     return clean(str(cell)).strip()
 
 
-def _rows(
-    book: dict[str, list[list[str]]], name: str, path: Path, problems: list[Problem]
-) -> Iterator[_Row]:
+def _rows(book: dict[str, list[list[str]]], name: str, source: Source) -> Iterator[_Row]:
     """The lines of a sheet that are about a sentence."""
-    where = f"{path}#{name}"
+    where = f"{source.path}#{name}"
     if name not in book:
         expected = f"the sheets of PsyTAR, {SENTENCES} and {', '.join(TYPES)} with _Identified"
-        raise FormatError(f"there is no sheet {name}", expected=expected, where=str(path))
+        raise FormatError(f"there is no sheet {name}", expected=expected, where=str(source.path))
     header, *rows = book[name] or [[]]
     missing = [key for key in _KEYS if key not in header]
     if missing:
@@ -176,76 +177,54 @@ def _rows(
             yield _Row(f"{where}:{number}", review, int(index), text, cells)
         elif review or text:  # the last line, of sums, has none
             what = f"no drug_id, or a sentence_index that is no number: {quoted(review)}"
-            problems.append(Problem("row-without-key", f"{where}:{number}", what, lost=True))
+            source.problems.lost("row-without-key", f"{where}:{number}", what)
 
 
-# --- from lines to documents ----------------------------------------------------------------
-
-
-def _reviews(rows: Iterator[_Row], problems: list[Problem]) -> dict[str, _Review]:
-    """All reviews with their sentences in order."""
-    reviews: dict[str, _Review] = {}
-    for row in rows:
-        review = reviews.setdefault(row.review, _Review(row.where))
-        if not row.text:
-            problems.append(Problem("empty-sentence", row.where, "there is no text in it"))
-            continue
-        if row.index in review.at:
-            what = f"{row.review} has two sentences {row.index}; both are kept"
-            problems.append(Problem("duplicate-index", row.where, what))
-        sentence = _Sentence(row.index, row.text)
-        review.sentences.append(sentence)
-        review.at.setdefault(row.index, {}).setdefault(row.text, sentence)
-    for review in reviews.values():
-        review.sentences.sort(key=lambda sentence: sentence.index)
-    return reviews
+# --- From lines to documents ----------------------------------------------------------------------
 
 
 def _add_mentions(
-    type: str,
-    row: _Row,
-    reviews: dict[str, _Review],
-    *,
-    options: Options,
-    problems: list[Problem],
-    ways: Counter[str],
-    effort: Effort,
+    type: str, row: _Row, review: _Review | None, source: Source, ways: Counter[str]
 ) -> None:
     """Place the mentions of a line in its sentence; report those that cannot be placed."""
-    column = re.compile(rf"{type}\d+")
+    column, problems = re.compile(rf"{type}\d+"), source.problems
     mentions = {name: cell for name, cell in row.cells.items() if cell and column.fullmatch(name)}
-    same = reviews[row.review].at.get(row.index, {}) if row.review in reviews else {}
+    same = review.at.get(row.index, {}) if review is not None else {}
     sentence = same.get(row.text, next(iter(same.values()), None))
     text = "" if sentence is None else sentence.text
-    found = place_mentions(text, list(mentions.values()), effort=effort)
+    found = place_mentions(text, list(mentions.values()), effort=source.effort)
     for (name, mention), place in zip(mentions.items(), found, strict=True):
-        options.require(type, row.where)
+        source.options.require(type, row.where)
         ways["not placed" if place is None else place.way] += 1
+        called = f"{name} {quoted(mention)}"
         if sentence is None or place is None:
-            what = f"{name} {quoted(mention)} is not in sentence {row.index} of {row.review}"
-            problems.append(Problem("mention-not-found", row.where, what, lost=True))
+            what = f"{called} is not in sentence {row.index} of {row.review}"
+            problems.lost("mention-not-found", row.where, what)
             continue
-        key = (type, place.fragments)
         if place.places > 1:
-            what = f"{name} {quoted(mention)} may stand at {place.places} places; read at the first"
-            problems.append(Problem("ambiguous-mention", row.where, what))
+            what = f"{called} may stand at {place.places} places; read at the first"
+            problems.note("ambiguous-mention", row.where, what)
         if place.way == WAYS[4]:
-            start, end = place.fragments[0]
-            what = f"{name} {quoted(mention)} is {quoted(text[start:end])} in the sentence"
-            problems.append(Problem("text-mismatch", row.where, what))
+            what = f"{called} is {quoted(text[slice(*place.fragments[0])])} in the sentence"
+            problems.note("text-mismatch", row.where, what)
+        key = (type, place.fragments)
         if key in sentence.mentions:
-            what = f"{name} {quoted(mention)} stands where {sentence.mentions[key]} does"
-            problems.append(Problem("duplicate-mention", row.where, what))
+            what = f"{called} stands where {sentence.mentions[key]} does"
+            problems.note("duplicate-mention", row.where, what)
         sentence.mentions.setdefault(key, name)
 
 
 def _document(source: Source, where: str, name: str, review: _Review) -> Document:
     """A review as a document."""
-    whole = join_sentences(sentence.text for sentence in review.sentences)
+    sentences = sorted(review.sentences, key=lambda sentence: sentence.index)
+    whole = join_sentences(sentence.text for sentence in sentences)
     drug = (name.rpartition(".")[0] or name).lower()
     about = (("domain", drug), ("drug", drug))
     draft = source.draft(name, whole.text, where, sentences=whole.sentences, attributes=about)
-    for offset, sentence in zip(whole.starts, review.sentences, strict=True):
+    for offset, sentence in zip(whole.starts, sentences, strict=True):
         for type, fragments in sentence.mentions:
             draft.entity(type, [(start + offset, end + offset) for start, end in fragments])
     return draft.document()
+
+
+PSYTAR = Format("psytar", "PsyTAR workbook", ".xlsx", _read, by_bytes=_is_workbook)

@@ -5,38 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.files import Tree, json_of
-from confide.text.document import Document, Problem, Sentence, Span, pair_attributes
-from confide.text.draft import (
+from confide.text import files, reading
+from confide.text.document import Document, Sentence, Span, pair_attributes
+from confide.text.places import TextPart
+from confide.text.published.bags import PairEnd, pair_document
+from confide.text.reading import (
     Draft,
+    Format,
+    Options,
+    Reading,
+    Sample,
     Source,
     TokenDocument,
     TokenLink,
     TokenMention,
-    document_from_tokens,
-    join_sentences,
-    lay_out_tokens,
-    one_sentence,
-    open_source,
-    read_documents,
 )
-from confide.text.files import (
-    LONGEST_LINE,
-    Element,
-    archive_member,
-    files_below,
-    is_folder,
-    parse_xml,
-)
-from confide.text.places import TextPart
-from confide.text.published.bags import PairEnd, PairLine, pair_document
-from confide.text.reading import Options, Reading, clean, mend_surrogates, merge_fragments, quoted
-from confide.text.rows import Row, json_objects
+from confide.text.rows import Row, clean, mend_surrogates, quoted
+from confide.text.segment import join_sentences, lay_out_tokens, one_sentence
 
 # --- ChemProt as SciBERT's authors published it ---------------------------------------------------
 #
@@ -56,7 +46,7 @@ class _Arguments(NamedTuple):
     second: Span
 
 
-def read_chemprot(path: Path, options: Options) -> Reading:
+def _read_chemprot(path: Path, options: Options) -> Reading:
     """Read the file: each line becomes a document of one sentence that asks about its one pair.
 
     Marks are removed from the text. Both entities have the type `options.bare_type`; the relation,
@@ -66,28 +56,23 @@ def read_chemprot(path: Path, options: Options) -> Reading:
         FormatError: a line is not JSON, has no text or label, or does not mark two arguments.
         DataError: there is no line, or the type was not declared.
     """
-    source = open_source(path, options)
-    rows = json_objects(source.text, path, options=options, problems=source.problems)
-    return read_documents(source, rows, partial(_chemprot_document, source), format="chemprot")
+    source = reading.open_source(path, options)
+    return source.read(source.objects(), _chemprot_document, format="chemprot")
 
 
-def is_chemprot(lines: Sequence[str]) -> bool:
+def _is_chemprot(sample: Sample) -> bool:
     """Return whether the first lines of a file are such JSON Lines."""
-    first = [line for line in lines if line.strip()][:_CHEMPROT_SAMPLE]
-    return bool(first) and all(map(_is_row, first))
+    return sample.is_json and all(map(_is_chemprot_row, sample.rows[:_CHEMPROT_SAMPLE]))
 
 
-def _is_row(line: str) -> bool:
+def _is_chemprot_row(line: str) -> bool:
     try:
         row = json_of(line)
     except ValueError:
         return False
-    return (
-        isinstance(row, dict)
-        and isinstance(row.get("label"), str)
-        and isinstance(row.get("text"), str)
-        and unmarked(row["text"]) is not None
-    )
+    if not isinstance(row, dict) or not isinstance(row.get("label"), str):
+        return False
+    return isinstance(row.get("text"), str) and unmarked(row["text"]) is not None
 
 
 def unmarked(text: str) -> _Arguments | None:
@@ -124,28 +109,27 @@ def _between(text: str, opens: str, closes: str, *, start: int) -> Span | None:
     return (begin, end) if end > 0 else None
 
 
-def _chemprot_document(source: Source, where: str, name: str, row: Tree) -> Document:
-    text, label = row.get("text"), row.get("label")
-    if not isinstance(text, str) or not isinstance(label, str) or not label.strip():
-        raise FormatError(
-            "a line without text or label", expected='"text" and "label", strings', where=where
-        )
-    found = unmarked(mend_surrogates(text, where, source.problems))
+def _chemprot_document(source: Source, where: str, name: str, tree: Tree) -> Document:
+    row = Row(tree, where)
+    label = row.string("label")
+    found = unmarked(mend_surrogates(row.string("text"), where, source.problems))
     if found is None:
         raise FormatError(
             "the text does not mark two arguments",
             expected="<< a >> and after it [[ b ]], with blanks",
             where=where,
         )
+    for key in sorted(tree.keys() - {"text", "label"}):
+        if tree[key]:
+            source.problems.lost("key-ignored", where, f"{quoted(key)} is not read")
     draft = source.draft(name, found.text, where)
-    draft.sentences = one_sentence(found.text)
-    for key in sorted(row.keys() - {"text", "label"}):
-        if row[key]:
-            draft.note("key-ignored", f"{quoted(key)} is not read")
-    ends = [draft.entity(source.options.bare_type, [span]) for span in found[1:]]
-    draft.pair(ends[0], ends[1], clean(label.strip()))
-    return draft.document()
+    ends = [PairEnd(source.options.bare_type, (span,)) for span in found[1:]]
+    return pair_document(draft, ends, label)
 
+
+CHEMPROT = Format(
+    "chemprot", "ChemProt's JSON Lines", ".jsonl", _read_chemprot, by_text=_is_chemprot
+)
 
 # --- BioBERT's tables for relations (GAD, EU-ADR) -------------------------------------------------
 #
@@ -160,67 +144,57 @@ _BLINDED = re.compile(r"@([A-Za-z][\w-]*)\$")
 _SAMPLE = 50
 
 
-def read_biobert(path: Path, options: Options) -> Reading:
+def _read_biobert(path: Path, options: Options) -> Reading:
     """Read a table: each line becomes a document of one sentence that asks about its one pair.
 
     The pair goes from the first blinded entity to the second, since nothing says which is the head.
     The label ``1`` means the relation "related"; any other label that is not negative names it.
+    Unless a sentence has two entities, its label belongs to no pair.
 
     Raises:
         FormatError: a line's columns differ from those of the first, or a label is empty.
         DataError: there is no sentence, or a type was not declared.
     """
-    source = open_source(path, options, longest=LONGEST_LINE)
-    rows = list(source.lines())
-    headed = bool(rows) and rows[0][2].split("\t") == HEADER
+    source = reading.open_source(path, options, longest=files.LONGEST_LINE)
+    lines = list(source.lines())
+    headed = bool(lines) and lines[0][2].split("\t") == HEADER
 
-    def one(where: str, name: str, line: str) -> Document:
-        return _biobert_document(source, where, name, _columns(line, where, headed=headed))
+    def _one(source: Source, where: str, name: str, line: str) -> Document:
+        columns = line.split("\t")
+        if len(columns) != (3 if headed else 2) or not all(map(str.strip, columns[-2:])):
+            raise FormatError(
+                f"a line of {len(columns)} columns, or an empty one among them",
+                expected=f"{'index, sentence' if headed else 'sentence'} and label, cut by tabs",
+                where=where,
+            )
+        sentence, label = columns[-2], columns[-1].strip()
+        draft = source.draft(name, sentence, where, sentences=one_sentence(sentence))
+        found = [draft.entity(match[1], [match.span()]) for match in _BLINDED.finditer(sentence)]
+        if len(found) == 2:
+            draft.pair(found[0], found[1], RELATED if label == POSITIVE else label)
+        else:
+            draft.pair("", "", None)
+            what = f"the label {quoted(label)} of a sentence with {len(found)} blinded entities"
+            draft.lost("not-one-pair", what)
+        return draft.document()
 
-    return read_documents(
-        source, rows[headed:], one, format="biobert", header="yes" if headed else "no"
-    )
+    return source.read(lines[headed:], _one, format="biobert", header="yes" if headed else "no")
 
 
-def is_biobert(lines: Sequence[str]) -> bool:
+def _is_biobert(sample: Sample) -> bool:
     """True if the first lines of a file are such a table: most sentences have a blinded pair."""
-    rows = [line.split("\t") for line in lines if line.strip()][:_SAMPLE]
-    headed = bool(rows) and rows[0] == HEADER
+    rows = [line.split("\t") for line in sample.rows[:_SAMPLE]]
+    headed = rows[0] == HEADER
     rows = rows[headed:]
-    width = 3 if headed else 2
-    if any(len(row) != width for row in rows):
+    if any(len(row) != (3 if headed else 2) for row in rows):
         return False
     paired = sum(" " in row[-2] and len(_BLINDED.findall(row[-2])) == 2 for row in rows)
     return 2 * paired > len(rows)
 
 
-def _columns(line: str, where: str, *, headed: bool) -> tuple[str, str]:
-    """The sentence and the label of a line."""
-    columns = line.split("\t")
-    if len(columns) != (3 if headed else 2) or not columns[-1].strip() or not columns[-2].strip():
-        wanted = "index, sentence and label" if headed else "sentence and label"
-        raise FormatError(
-            f"a line of {len(columns)} columns, or an empty one among them",
-            expected=f"{wanted}, cut by tabs",
-            where=where,
-        )
-    return columns[-2], columns[-1].strip()
-
-
-def _biobert_document(source: Source, where: str, name: str, row: tuple[str, str]) -> Document:
-    """A line as a document. Unless it has two entities, its label belongs to no pair."""
-    sentence, label = row
-    draft = source.draft(name, sentence, where)
-    draft.sentences = one_sentence(sentence)
-    found = [draft.entity(match[1], [match.span()]) for match in _BLINDED.finditer(sentence)]
-    if len(found) == 2:
-        draft.pair(found[0], found[1], RELATED if label == POSITIVE else label)
-    else:
-        draft.pair("", "", None)
-        what = f"the label {quoted(label)} of a sentence with {len(found)} blinded entities"
-        draft.note("not-one-pair", what)
-    return draft.document()
-
+BIOBERT = Format(
+    "biobert", "BioBERT's table of relations", ".tsv", _read_biobert, by_text=_is_biobert
+)
 
 # --- SemEval-2010 task 8 --------------------------------------------------------------------------
 #
@@ -249,7 +223,7 @@ class _Item:
     comment: str = ""
 
 
-def read_semeval(path: Path, options: Options) -> Reading:
+def _read_semeval(path: Path, options: Options) -> Reading:
     """Read the file: each sentence becomes a document, named by its number, about its one pair.
 
     Marks and outer quotation marks are removed from the text. Both entities have the type
@@ -260,22 +234,21 @@ def read_semeval(path: Path, options: Options) -> Reading:
         FormatError: a line is not of this format, or a sentence does not mark e1 and e2 once each.
         DataError: there is no sentence, or the type was not declared.
     """
-    source = open_source(path, options, longest=LONGEST_LINE)
+    source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     items = list(_items(source))
     bare = [item for item in items if item.label is None]
     if bare:
         what = (
             f"{len(bare)} of {len(items)} sentences have no label: they are read without relation"
         )
-        source.problems.append(Problem("no-label", bare[0].where, what))
+        source.problems.note("no-label", bare[0].where, what)
     rows = ((item.where, item.number, item) for item in items)
-    return read_documents(source, rows, partial(_semeval_document, source), format="semeval")
+    return source.read(rows, _semeval_document, format="semeval")
 
 
-def is_semeval(lines: Sequence[str]) -> bool:
+def _is_semeval(sample: Sample) -> bool:
     """Return whether a file begins with such a sentence."""
-    first = next((line for line in lines if line.strip()), "")
-    match = _SENTENCE.fullmatch(first)
+    match = _SENTENCE.fullmatch(sample.rows[0])
     return match is not None and "<e1>" in match[2] and "<e2>" in match[2]
 
 
@@ -308,17 +281,6 @@ def _semeval_document(source: Source, where: str, name: str, item: _Item) -> Doc
     marked = item.marked.strip()
     if len(marked) > 1 and marked[0] == marked[-1] == '"':
         marked = marked[1:-1].strip()
-    text, spans = _unmarked(marked, where)
-    comment = (("comment", item.comment),) if item.comment else ()
-    draft = source.draft(name, text, where, attributes=comment)
-    draft.sentences = one_sentence(text)
-    ends = [draft.entity(source.options.bare_type, [span]) for span in spans]
-    draft.pair(ends[0], ends[1], item.label)
-    return draft.document()
-
-
-def _unmarked(marked: str, where: str) -> tuple[str, tuple[Span, Span]]:
-    """A text without its four marks, and the places of e1 and e2."""
     borders: dict[str, int] = {}
     text, last, twice = "", 0, False
     for match in _MARK.finditer(marked):
@@ -329,46 +291,40 @@ def _unmarked(marked: str, where: str) -> tuple[str, tuple[Span, Span]]:
         twice = twice or match[0] in borders
         borders[match[0]] = len(text)
     text += marked[last:]
-    whole = len(borders) == 4 and not twice
-    for mark in ("</e1>", "</e2>"):
-        borders[mark] = len(text[: borders.get(mark, 0)].rstrip())
-    first, second = (
-        (borders.get(f"<e{number}>", 0), borders.get(f"</e{number}>", 0)) for number in (1, 2)
-    )
-    if not whole or first[0] >= first[1] or second[0] >= second[1]:
+    spans = [
+        (borders.get(f"<e{number}>", 0), len(text[: borders.get(f"</e{number}>", 0)].rstrip()))
+        for number in (1, 2)
+    ]
+    if len(borders) != 4 or twice or any(start >= end for start, end in spans):
         raise FormatError(
             "the sentence does not mark two nominals",
             expected="<e1>...</e1> and <e2>...</e2>, each once and not empty",
             where=where,
         )
-    return text, (first, second)
+    draft = source.draft(name, text, where)
+    draft.attributes = (("comment", item.comment),) if item.comment else ()
+    ends = [PairEnd(source.options.bare_type, (span,)) for span in spans]
+    return pair_document(draft, ends, item.label)
 
+
+SEMEVAL = Format(
+    "semeval", "SemEval-2010 task 8, and KBP37", ".txt", _read_semeval, by_text=_is_semeval
+)
 
 # --- TACRED and FewRel ----------------------------------------------------------------------------
 #
 # JSON with the tokens of one sentence, and one pair of entities in it.
 
-NOTHING = "no_relation"
 _TACRED = frozenset((
-    "id", "docid", "relation", "token", "subj_start", "subj_end", "obj_start", "obj_end",
+    "id", "relation", "token", "subj_start", "subj_end", "obj_start", "obj_end",
     "subj_type", "obj_type",
+    # a parser's layers of tokens are not annotation, and not read
+    "stanford_pos", "stanford_ner", "stanford_head", "stanford_deprel",
 ))  # fmt: skip
-_LAYERS = frozenset(("stanford_pos", "stanford_ner", "stanford_head", "stanford_deprel"))
-"""A parser's layers of tokens: not annotation, and not read."""
 _MOST_PLACES = 1000
 
 
-def is_tacred(keys: Sequence[str]) -> bool:
-    """Return whether the keys of a record are TACRED's."""
-    return {"token", "subj_start", "obj_start"} <= set(keys)
-
-
-def is_fewrel(keys: Sequence[str], inner: Sequence[str]) -> bool:
-    """Return whether the keys of a file's object, and of the first record in it, are FewRel's."""
-    return bool(keys) and {"tokens", "h", "t"} <= set(inner)
-
-
-def read_tacred(path: Path, options: Options) -> Reading:
+def _read_tacred(path: Path, options: Options) -> Reading:
     """Read a document for each line: subject and object, T1 and T2, and their relation.
 
     ``no_relation`` is none. The places of subject and object include their last tokens.
@@ -377,85 +333,57 @@ def read_tacred(path: Path, options: Options) -> Reading:
         FormatError: a record does not have TACRED's form.
         DataError: there is no record, or a type was not declared.
     """
-    source = open_source(path, options)
-    rows = json_objects(source.text, path, options=options, problems=source.problems)
-    return read_documents(source, rows, partial(_tacred, source), format="tacred")
+    source = reading.open_source(path, options)
+    return source.read(source.objects(), _tacred_document, format="tacred")
 
 
-def _tacred(source: Source, where: str, name: str, tree: Tree) -> Document:
-    row, options, problems = Row(tree, where), source.options, source.problems
-    text, spans = _sentence(row, "token", problems)
+def _tacred_document(source: Source, where: str, name: str, tree: Tree) -> Document:
+    row = Row(tree, where)
+    draft, sentence = _draft(source, row, "token", row.name(("id",), name))
     ends = []
     for side in ("subj", "obj"):
-        places = range(row.number(f"{side}_start"), row.number(f"{side}_end") + 1)
-        fragments = _stretch(places[:_MOST_PLACES], spans)
-        kind = row.name((f"{side}_type",), options.bare_type)
-        ends.append(_end(text, kind, fragments, row=row, problems=problems))
-    label = row.tree.get("relation")
-    pairs = [
-        (key, str(value))
-        for key, value in row.tree.items()
-        if key not in _TACRED | _LAYERS and isinstance(value, str | int | float)
-    ]
-    if isinstance(row.tree.get("docid"), str):
-        pairs.append(("docid", row.string("docid")))
-    line = PairLine(
-        row.name(("id",), name),
-        row.where,
-        text,
-        (ends[0], ends[1]),
-        None if label is None else row.type(label, '"relation"'),
-        attributes=tuple((clean(key), clean(value)) for key, value in pairs),
-        sentences=_one(spans),
-    )
-    return pair_document(line, options, problems)
+        numbers = range(row.number(f"{side}_start"), row.number(f"{side}_end") + 1)
+        kind = row.name((f"{side}_type",), source.options.bare_type)
+        ends.append(_end(draft, sentence, kind, numbers[:_MOST_PLACES]))
+    draft.attributes = source.attributes(tree, _TACRED, where)
+    label = tree.get("relation")
+    return pair_document(draft, ends, None if label is None else row.type(label, '"relation"'))
 
 
-def _one(spans: Sequence[Span]) -> tuple[Sentence, ...]:
-    return (Sentence(spans[0][0], spans[-1][1], tuple(spans)),)
-
-
-def _sentence(row: Row, key: str, problems: list[Problem]) -> tuple[str, tuple[Span, ...]]:
-    text, spans = lay_out_tokens([row.words(key)], row.where, problems)
-    if not spans:
-        raise DataError("a record without a token", where=row.where)
-    return text, spans[0]
-
-
-def _stretch(places: Sequence[int], spans: Sequence[Span]) -> tuple[Span, ...] | None:
-    """The characters of some tokens, neighbours in one fragment; None if one is not there."""
-    if not places or min(places) < 0 or max(places) >= len(spans):
-        return None
-    fragments: list[Span] = []
-    last = -2
-    for place in sorted(set(places)):
-        start = fragments.pop()[0] if place == last + 1 and fragments else spans[place][0]
-        fragments.append((start, spans[place][1]))
-        last = place
-    return merge_fragments(fragments)
+def _draft(source: Source, row: Row, key: str, name: str) -> tuple[Draft, Sentence]:
+    """A document of one sentence of tokens."""
+    text, sentences = lay_out_tokens([row.words(key)], row.where, source.problems)
+    return source.draft(name, text, row.where, sentences=sentences), sentences[0]
 
 
 def _end(
-    text: str,
-    kind: str,
-    fragments: tuple[Span, ...] | None,
-    *,
-    row: Row,
-    problems: list[Problem],
-    concept: str = "",
+    draft: Draft, sentence: Sentence, kind: str, numbers: Sequence[int], *, concept: str = ""
 ) -> PairEnd:
-    if fragments is None:
+    """An end of the pair by the numbers of its tokens; neighbours are one fragment."""
+    tokens = sentence.tokens
+    if not numbers or min(numbers) < 0 or max(numbers) >= len(tokens):
         what = f"{kind} is not among the tokens: its pair is left out"
-        problems.append(Problem("beyond-text", row.where, what, lost=True))
-        return PairEnd("", kind, concept)
-    name = " ".join(text[start:end] for start, end in fragments)
-    return PairEnd(name, kind, concept, fragments)
+        draft.lost("beyond-text", what)
+        return PairEnd(kind, None, concept)
+    fragments: list[Span] = []
+    last = -2
+    for number in sorted(set(numbers)):
+        start = fragments.pop()[0] if number == last + 1 else tokens[number][0]
+        fragments.append((start, tokens[number][1]))
+        last = number
+    return PairEnd(kind, tuple(fragments), concept)
 
 
-# --- FewRel -------------------------------------------------------------------------------
+TACRED = Format(
+    "tacred",
+    "TACRED's JSON",
+    ".json",
+    _read_tacred,
+    by_text=lambda sample: sample.has_keys("token", "subj_start", "obj_start"),
+)
 
 
-def read_fewrel(path: Path, options: Options) -> Reading:
+def _read_fewrel(path: Path, options: Options) -> Reading:
     """Read a document for each instance: head and tail, T1 and T2, with the key as relation.
 
     Of several places of an entity the first is read. An entity has `options.bare_type`, and its
@@ -465,58 +393,45 @@ def read_fewrel(path: Path, options: Options) -> Reading:
         FormatError: the file or an instance does not have FewRel's form.
         DataError: there is no instance, or the type was not declared.
     """
-    source, more = open_source(path, options), 0
+    source, more = reading.open_source(path, options), 0
 
-    def one(where: str, label: str, row: Row) -> Document:
+    def _one(source: Source, where: str, label: str, row: Row) -> Document:
         nonlocal more
-        document, places = _fewrel(row, label, options, source.problems)
-        more += places
-        return document
+        draft, sentence = _draft(source, row, "tokens", where.rpartition("#")[2])
+        ends = []
+        for side in ("h", "t"):
+            item, what = row.tree.get(side), f'"{side}"'
+            places = row.part(item, 2, what)
+            if not isinstance(places, list) or not places or not isinstance(places[0], list):
+                raise row.malformed(f"the places of {what}", "[[token, ...], ...]", places)
+            more += len(places) > 1
+            first = [row.whole(one, f"a place of {what}") for one in places[0][:_MOST_PLACES]]
+            given = row.part(item, 1, what)
+            concept = clean(given) if isinstance(given, str) else ""
+            ends.append(_end(draft, sentence, options.bare_type, first, concept=concept))
+        return pair_document(draft, ends, label)
 
     rows = (
         (f"{path}#{clean(label)}:{number}", clean(label), row)
-        for where, _, tree in json_objects(
-            source.text, path, options=options, problems=source.problems
-        )
+        for where, _, tree in source.objects()
         for label in tree
         for number, row in enumerate(Row(tree, where).rows(label), 1)
     )
     named = ((where, label, Row(row.tree, where)) for where, label, row in rows)
-    reading = read_documents(source, named, one, format="fewrel")
+    found = source.read(named, _one, format="fewrel")
     if more:
         what = f"{more} entities stand at several places: the first is read"
-        source.problems.append(Problem("ambiguous-mention", str(path), what))
-    return reading
+        source.problems.note("ambiguous-mention", path, what)
+    return found
 
 
-def _fewrel(
-    row: Row, label: str, options: Options, problems: list[Problem]
-) -> tuple[Document, int]:
-    """The document of an instance, and how many of its two entities stand at several places."""
-    text, spans = _sentence(row, "tokens", problems)
-    ends, more = [], 0
-    for side in ("h", "t"):
-        item = row.tree.get(side)
-        places = row.part(item, 2, f'"{side}"')
-        if not isinstance(places, list) or not places or not isinstance(places[0], list):
-            raise row.malformed(f'the places of "{side}"', "[[token, ...], ...]", places)
-        more += len(places) > 1
-        first = [row.whole(place, f'a place of "{side}"') for place in places[0][:_MOST_PLACES]]
-        concept = row.part(item, 1, f'"{side}"')
-        ends.append(
-            _end(
-                text,
-                options.bare_type,
-                _stretch(first, spans),
-                row=row,
-                problems=problems,
-                concept=clean(str(concept)) if isinstance(concept, str) else "",
-            )
-        )
-    stem = row.where.rpartition("#")[2]
-    line = PairLine(stem, row.where, text, (ends[0], ends[1]), label, sentences=_one(spans))
-    return pair_document(line, options, problems), more
-
+FEWREL = Format(
+    "fewrel",
+    "FewRel's JSON",
+    ".json",
+    _read_fewrel,
+    by_text=lambda sample: bool(sample.keys) and {"tokens", "h", "t"} <= set(sample.inner),
+)
 
 # --- DocRED ---------------------------------------------------------------------------------------
 #
@@ -528,32 +443,26 @@ def _fewrel(
 _EVIDENCE = "evidence"
 
 
-def is_docred(keys: Sequence[str]) -> bool:
-    """Return whether the keys of a record are DocRED's."""
-    return {"sents", "vertexSet"} <= set(keys)
-
-
-def read_docred(path: Path, options: Options) -> Reading:
+def _read_docred(path: Path, options: Options) -> Reading:
     """Read a document for each record. The sentences of its evidence are a relation's attribute.
 
     Raises:
         FormatError: a record does not have DocRED's form.
         DataError: there is no record, or a type was not declared.
     """
-    source = open_source(path, options)
+    source = reading.open_source(path, options)
     bare = 0
 
-    def one(where: str, name: str, tree: Tree) -> Document:
+    def _one(source: Source, where: str, name: str, tree: Tree) -> Document:
         nonlocal bare
         bare += "labels" not in tree
-        return document_from_tokens(_marked(Row(tree, where), name), options, source.problems)
+        return reading.document_from_tokens(_marked(Row(tree, where), name), source)
 
-    rows = json_objects(source.text, path, options=options, problems=source.problems)
-    reading = read_documents(source, rows, one, format="docred")
+    found = source.read(source.objects(), _one, format="docred")
     if bare:
-        what = f"{bare} of {len(reading.documents)} documents have no relations: read without"
-        source.problems.append(Problem("no-label", str(path), what))
-    return reading
+        what = f"{bare} of {len(found.documents)} documents have no relations: read without"
+        source.problems.note("no-label", path, what)
+    return found
 
 
 def _marked(row: Row, name: str) -> TokenDocument:
@@ -561,31 +470,37 @@ def _marked(row: Row, name: str) -> TokenDocument:
     marked = TokenDocument(row.name(("title",), name), row.where, sentences)
     starts = marked.starts
     vertices = row.values("vertexSet")
+    what = "a mention"
     for number, vertex in enumerate(vertices):
         if not isinstance(vertex, list):
             raise row.malformed('an item of "vertexSet"', "a list of mentions", vertex)
         for item in vertex:
-            marked.mentions.append(_mention(row, item, starts, f"V{number}"))
+            sentence = row.whole(row.part(item, "sent_id", what), "a mention's sent_id")
+            place = row.part(item, "pos", what)
+            first, last = (row.whole(row.part(place, n, '"pos"'), '"pos"') for n in (0, 1))
+            kind = row.type(row.part(item, "type", what), "a mention's type")
+            mention = TokenMention(-1, -1, kind, f"V{number}")
+            if 0 <= sentence < len(starts) and first >= 0:
+                start = starts[sentence]
+                mention = mention._replace(start=start + first, end=start + last)
+            marked.mentions.append(mention)
     for label in row.rows("labels"):
         head, tail = label.number("h"), label.number("t")
         if not 0 <= head < len(vertices) or not 0 <= tail < len(vertices):
             raise row.malformed('"h" and "t"', f"entities from 0 to {len(vertices) - 1}", head)
-        evidence = " ".join(str(one) for one in label.values(_EVIDENCE))
+        evidence = " ".join(map(str, label.values(_EVIDENCE)))
         said = ((_EVIDENCE, evidence),) if evidence else ()
         marked.links.append(TokenLink(label.string("r"), f"V{head}", f"V{tail}", said))
     return marked
 
 
-def _mention(row: Row, item: object, starts: Sequence[int], concept: str) -> TokenMention:
-    what = "a mention"
-    sentence = row.whole(row.part(item, "sent_id", what), "a mention's sent_id")
-    place = row.part(item, "pos", what)
-    first, last = (row.whole(row.part(place, n, '"pos"'), '"pos"') for n in (0, 1))
-    kind = row.type(row.part(item, "type", what), "a mention's type")
-    if not 0 <= sentence < len(starts) or first < 0:
-        return TokenMention(-1, -1, kind, concept)
-    return TokenMention(starts[sentence] + first, starts[sentence] + last, kind, concept)
-
+DOCRED = Format(
+    "docred",
+    "DocRED's JSON",
+    ".json",
+    _read_docred,
+    by_text=lambda sample: sample.has_keys("sents", "vertexSet"),
+)
 
 # --- The DDI corpus (2013): drugs in sentences, and for every pair of them whether they interact
 #
@@ -597,7 +512,7 @@ ROOT = "document"
 _OFFSETS = re.compile(r"(\d{1,15})-(\d{1,15})", re.ASCII)
 
 
-def read_ddi(path: Path, options: Options) -> Reading:
+def _read_ddi(path: Path, options: Options) -> Reading:
     """Read one file, or all ``.xml`` files below a folder, which may be in an archive.
 
     Sentences stay as they are in the file, separated by newlines. A pair that interacts is a
@@ -611,24 +526,21 @@ def read_ddi(path: Path, options: Options) -> Reading:
         FormatError: a file is not XML or not of the corpus.
         DataError: an entity type was not declared.
     """
-    files = xml_files(path) if is_folder(path) else [path]
-    if not files:
+    trees = xml_files(path) if files.is_folder(path) else [path]
+    if not trees:
         raise MissingDataError("the folder holds no .xml file", where=str(path))
-    source = Source(path, options, "", "")
-    reading = read_documents(
-        source, ((str(f), f.stem, f) for f in files), partial(_document, source), format="ddi"
-    )
-    encoding = source.encoding
-    return replace(reading, details={"files": str(len(files)), "encoding": encoding})
+    source = Source(path, options)
+    found = source.read(((str(f), f.stem, f) for f in trees), _ddi_document, format="ddi")
+    return replace(found, details={"files": str(len(trees)), "encoding": source.encoding})
 
 
 def xml_files(folder: Path) -> list[Path]:
     """The XML files of a folder and of the folders in it, in the order of their names."""
     try:
-        packed = archive_member(folder) is not None and not folder.exists()
+        packed = files.archive_member(folder) is not None and not folder.exists()
         return sorted(
             file
-            for file in (files_below(folder) if packed else folder.rglob("*"))
+            for file in (files.files_below(folder) if packed else folder.rglob("*"))
             if file.suffix.lower() == ".xml"
             and not file.name.startswith(".")
             and (packed or file.is_file())
@@ -637,8 +549,8 @@ def xml_files(folder: Path) -> list[Path]:
         raise DataError(f"the folder cannot be read ({error})", where=str(folder)) from error
 
 
-def _document(source: Source, where: str, name: str, path: Path) -> Document:
-    root, source.encoding = parse_xml(path, source.options.encoding)
+def _ddi_document(source: Source, where: str, name: str, path: Path) -> Document:
+    root, source.encoding = files.parse_xml(path, source.options.encoding)
     if root.tag != ROOT or root.find("passage") is not None:
         raise FormatError(
             "not a document of the DDI corpus",
@@ -649,16 +561,16 @@ def _document(source: Source, where: str, name: str, path: Path) -> Document:
     sentences = root.findall("sentence")
     texts = [sentence.get("text", "") for sentence in sentences]
     whole = join_sentences(texts)
-    called = "_".join(root.get("id", name).split()) or name
-    draft = source.draft(called, whole.text, where)
-    draft.sentences, draft.keep = whole.sentences, True
+    called = _one_word(root.get("id", name)) or name
+    draft = source.draft(called, whole.text, where, sentences=whole.sentences)
+    draft.keep = True
     keys: list[dict[str, str]] = []
     places = [f"{path}#{one.get('id', f's{number}')}" for number, one in enumerate(sentences)]
     for start, text, sentence, place in zip(whole.starts, texts, sentences, places, strict=True):
         draft.within = (TextPart(start, start + len(text)),)
         keys.append({})
         for item in sentence.findall("entity"):
-            name, key = _entity(draft, item, place)
+            name, key = _add_drug(draft, item, place)
             keys[-1].setdefault(name, key)
     pairs: list[tuple[str, str]] = []
     complete = True
@@ -673,27 +585,27 @@ def _document(source: Source, where: str, name: str, path: Path) -> Document:
     return draft.document()
 
 
-def _entity(draft: Draft, item: Element, where: str) -> tuple[str, str]:
+def _one_word(name: str) -> str:
+    return "_".join(name.split())
+
+
+def _add_drug(draft: Draft, item: files.Element, where: str) -> tuple[str, str]:
     """Take an entity; its name in the file, and its key."""
-    kind, given = item.get("type", ""), item.get("id", "")
-    if not kind or not given.strip():
+    kind, name = item.get("type", ""), _one_word(item.get("id", ""))
+    if not kind or not name:
         raise FormatError("an entity without id or type", expected="both", where=where)
-    name, spans = "_".join(given.split()), _spans(item.get("charOffset", ""), where)
-    return name, draft.entity(kind, spans, given=name, surface=item.get("text"), where=where)
-
-
-def _spans(offsets: str, where: str) -> list[Span]:
-    """Half-open fragments from offsets whose end is inclusive."""
+    offsets = item.get("charOffset", "")
     matches = [_OFFSETS.fullmatch(part.strip()) for part in offsets.split(";")]
     if not all(matches):
         raise FormatError(
             "offsets of an entity", expected="a-b, or a-b;c-d", got=quoted(offsets), where=where
         )
-    return [(int(match[1]), int(match[2]) + 1) for match in matches if match]
+    spans = [(int(match[1]), int(match[2]) + 1) for match in matches if match]
+    return name, draft.entity(kind, spans, given=name, surface=item.get("text"), where=where)
 
 
 def _pairs(
-    draft: Draft, sentence: Element, known: dict[str, str], where: str
+    draft: Draft, sentence: files.Element, known: dict[str, str], where: str
 ) -> Iterator[tuple[str, str]]:
     """Add a sentence's relations, and every pair that it asks about."""
     for item in sentence.findall("pair"):
@@ -705,12 +617,23 @@ def _pairs(
                 got=quoted(answer),
                 where=where,
             )
-        head, tail = ("_".join(item.get(end, "").split()) for end in ("e1", "e2"))
+        head, tail = (_one_word(item.get(end, "")) for end in ("e1", "e2"))
+        placed = {head, tail} <= known.keys()
         if answer == "true" and not kind:
             what = f"pair {item.get('id')} interacts, but how is not said: the pair is left out"
-            draft.note("relation-without-type", what, where=where)
-        elif answer == "true" or not {head, tail} <= known.keys():
+            draft.lost("relation-without-type", what, where=where)
+        elif answer == "true" or not placed:
             ends = known.get(head, f"\0{head}"), known.get(tail, f"\0{tail}")
             draft.relation(kind or "pair", *ends, where=where)
-        if {head, tail} <= known.keys() and (answer == "false" or kind):
+        if placed and (answer == "false" or kind):
             yield draft.names[known[head]], draft.names[known[tail]]
+
+
+DDI = Format(
+    "ddi",
+    "DDI corpus",
+    "",
+    _read_ddi,
+    by_bytes=lambda path, raw: files.root_name(raw) == ROOT,
+    whole=True,
+)
