@@ -259,7 +259,7 @@ PAPERS = {
 @each("name", PAPERS)
 def test_a_recipe_of_a_paper_is_literal(name):
     settings = load(recipe_path(name))
-    own = method_of(settings).Settings(**settings.options)
+    own = method_of(settings).of.Settings(**settings.options)
     tree = {**settings.model_dump(mode="json"), "options": own.model_dump(mode="json")}
     found = {}
     for key in PAPERS[name]:

@@ -67,10 +67,10 @@ def watched(site: Any, memory: Any, ask: Any, turn: Any) -> Any:
     return reply, memory
 
 
-class Watched(METHODS[PAIR]):  # type: ignore[misc]
+class Watched(METHODS[PAIR].of):  # type: ignore[misc]
     steps = tuple(
         replace(step, answer=watched) if step.name == BID.name else step
-        for step in METHODS[PAIR].steps
+        for step in METHODS[PAIR].of.steps
     )
 
 
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    METHODS[PAIR] = Watched
+    METHODS[PAIR] = replace(METHODS[PAIR], of=Watched)
     folder = given.out / f"{given.recipe}-{given.seed}"
     shutil.rmtree(folder, ignore_errors=True)
     overrides = [

@@ -172,14 +172,14 @@ def _recorded(method: str, form: tuple[str, ...], folder: Path) -> list[Phase]:
     sums = settings.federation.sums or "plain"
     hosting = Hosting(
         answered_in(settings),
-        made.Memory,
+        made.pair.Memory,
         settings.seed,
         sums=sums,
         binding=bytes(32),
         groups=settings.federation.groups,
         simulated=settings.seed if settings.key == SIMULATED else None,
     )
-    steps = {step.name: as_asked(step, sums) for step in made.steps} | EXCHANGES
+    steps = {step.name: as_asked(step, sums) for step in made.pair.steps} | EXCHANGES
     engine = _Recording(SequentialEngine(gathered.specs, hosting))
     federation = Federation(engine, seed=settings.seed, ledger=Ledger())  # type: ignore[arg-type]
     federation.summing = summing_of(settings, run="fuzzed", sites=engine.sites)

@@ -57,10 +57,10 @@ def watched(site, memory, ask, turn):
 PAIR = "lazy-mil-bags"
 
 
-class Watched(METHODS[PAIR]):
+class Watched(METHODS[PAIR].of):  # type: ignore[misc]
     steps = tuple(
         replace(step, answer=watched) if step.name == TRAIN_ON_WINNERS.name else step
-        for step in METHODS[PAIR].steps
+        for step in METHODS[PAIR].of.steps
     )
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     parser.add_argument("--set", dest="overrides", nargs="*", default=[], help="for every run")
     given = parser.parse_args()
     given.out = given.out.absolute()
-    METHODS[PAIR] = Watched
+    METHODS[PAIR] = replace(METHODS[PAIR], of=Watched)
     method = f"lazy-mil{given.how or ''}"
     only = "half" if given.half else "scattered"
     overrides = [TAKING_PART[only], *FEDERATED[method], *given.overrides]

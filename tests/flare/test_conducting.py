@@ -25,8 +25,9 @@ from confide.flare.joining import Join, wire_digest, wire_of
 from confide.flare.server import Conductor
 from confide.flare.site import UNKNOWN, SiteHome
 from confide.jobs.predict import predict
+from confide.kinds.protocol import Score
 from confide.methods import METHODS, method_of
-from confide.methods.fedavg import Score, Train
+from confide.methods.fedavg import Train
 from confide.methods.fedner import Improve
 from confide.runs.folder import RunFolder
 from confide.runs.run import run

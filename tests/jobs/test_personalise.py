@@ -228,10 +228,10 @@ SERVER = (
 
 def test_a_site_at_home_steps_as_the_server_did_and_in_whole_passes(tmp_path: Path) -> None:
     settings = tiny(tmp_path, *SERVER)
-    config = METHODS["fedavg-tagger"](settings).at_home(3)
+    config = METHODS["fedavg-tagger"](settings).config_alone(3)
     assert (config.optimiser, config.learning_rate) == ("adam", 0.005)
     assert (config.epochs, config.batches, config.keep) == (1, 0, False)
-    plain = METHODS["fedavg-tagger"](tiny(tmp_path, "training.decay=0.5")).at_home(3)
+    plain = METHODS["fedavg-tagger"](tiny(tmp_path, "training.decay=0.5")).config_alone(3)
     assert plain.learning_rate == tiny(tmp_path).training.learning_rate / 4
     assert plain.optimiser == tiny(tmp_path).training.optimiser
 

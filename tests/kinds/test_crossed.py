@@ -48,10 +48,10 @@ def test_two_rounds_of_every_pair_learn_something_finite(tmp_path: Path, name: s
     assert not federation.faults
     scored = method.score(state, federation, part="test", round=2)
     assert sorted(scored) == ["site-1", "site-2", "site-3"]
-    assert encode(decode(method.State, encode(state))) == encode(state)
+    assert encode(decode(method.pair.State, encode(state))) == encode(state)
     for site in federation.sites:
         memory = engine.memory(site)
-        assert encode(decode(method.Memory, encode(memory))) == encode(memory)
+        assert encode(decode(method.pair.Memory, encode(memory))) == encode(memory)
         if pair.personal:
             assert not memory.own.keys() & state.weights.keys()
             assert memory.steps == 2
@@ -115,7 +115,7 @@ def test_what_a_site_does_not_look_for_is_not_counted_there(tmp_path: Path) -> N
     state = method.start(federation)
     for number in range(1, settings.rounds + 1):
         state, _ = method.round(state, federation, number)
-    found = method.extractor(state, None, key=KEY)(engine.site("site-3").test)
+    found = method.pair.extractor(state, None, key=KEY)(engine.site("site-3").test)
     assert {entity.type for one in found for entity in one.entities} == {"Drug", "Effect"}
     counts = method.score(state, federation, part="test", round=1)
     assert counts["site-3"].strict.keys() == {"Drug"}
@@ -140,7 +140,7 @@ def test_a_row_of_a_pcnn_may_be_the_mean_over_the_sites_that_have_its_word(
     total_V = np.zeros(len(rows_VD))
     for site, documents in sites.items():
         seed = derive_seed(federation.seed, 1, site, "train_bags")
-        optimiser = train_config(method._run, 1).steps
+        optimiser = train_config(method.run, 1).steps
         own, _ = learnt(state, documents, optimiser=optimiser, seed=seed, epochs=1, batch_size=6)
         tokens = {token.lower() for one in documents for token in one.text.split()}
         ids = np.unique([UNK, *words.ids(sorted(tokens))])

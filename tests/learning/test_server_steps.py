@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cases import each
-from confide.training.optimisers import Descent, Optimiser, ServerStep, stepped
+from confide.training.optimisers import Descent, Optimiser, ServerStep, Term, stepped
 
 BEFORE = {"w": np.float32([1.0, -2.0, 0.5])}
 MEANS = ({"w": np.float32([1.5, -2.0, 0.0])}, {"w": np.float32([1.25, -1.0, 0.25])})
@@ -59,7 +59,7 @@ def test_the_mean_is_the_mean_itself() -> None:
 
 def test_training_is_held_to_where_it_began() -> None:
     weight = torch.nn.Parameter(torch.tensor([2.0]))
-    descent = Descent([weight], Optimiser("sgd", 0.1, momentum=0.0, clip=0.0, proximal=0.5))
+    descent = Descent([weight], Optimiser("sgd", 0.1, momentum=0.0, clip=0.0, term=Term(0.5)))
     descent.step((3.0 * weight).sum())  # w0: nothing pulls yet
     assert weight.item() == pytest.approx(2.0 - 0.1 * 3.0)
     descent.step((3.0 * weight).sum())
@@ -72,8 +72,22 @@ def test_of_a_sparse_gradient_the_rows_that_it_has_are_held() -> None:
     table = torch.nn.Embedding(3, 1, sparse=True)
     with torch.no_grad():
         table.weight.fill_(1.0)
-    how = Optimiser("sgd", 0.1, momentum=0.0, clip=0.0, proximal=0.5)
+    how = Optimiser("sgd", 0.1, momentum=0.0, clip=0.0, term=Term(0.5))
     descent = Descent([table.weight], how, make=row_steps)
     for expected in (0.8, 0.8 - 0.1 * (2.0 + 0.5 * (0.8 - 1.0))):
         descent.step((2.0 * table(torch.tensor([1]))).sum())
         assert table.weight[:, 0].tolist() == pytest.approx([1.0, expected, 1.0])
+
+
+def test_a_method_adds_terms_to_the_loss() -> None:
+    """μ/2 ‖w - w₀‖² + ⟨g, w⟩ of the parameters that it names, also where a batch reads none."""
+    one, two = (torch.nn.Parameter(torch.tensor([value])) for value in (2.0, 5.0))
+    term = Term(
+        0.5, {"one": np.float32([1.0])}, {"one": np.float32([0.25]), "two": np.float32([4])}
+    )
+    how = Optimiser("sgd", 0.1, momentum=0.0, clip=0.0, term=term)
+    assert not how.keeps_still
+    assert not how.rowwise
+    Descent([one, two], how, names=["one", "two"]).step((3.0 * one).sum())
+    assert one.item() == pytest.approx(2.0 - 0.1 * (3.0 + 0.5 * (2.0 - 1.0) + 0.25))
+    assert two.item() == pytest.approx(5.0 - 0.1 * 4.0)

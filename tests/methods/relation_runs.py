@@ -69,8 +69,8 @@ def started(
     key = Path(settings.key) if settings.key else None
     gathered = gather(settings, folder / "sites", key_file=key)
     method = method_of(settings)(settings, changes.get("public", gathered.public))
-    steps = {step.name: step for step in method.steps}
-    engine = Seen(gathered.specs, Hosting(steps, method.Memory, settings.seed))
+    steps = {step.name: step for step in method.pair.steps}
+    engine = Seen(gathered.specs, Hosting(steps, method.pair.Memory, settings.seed))
     federation = Federation(engine, seed=settings.seed, ledger=Ledger(), at_least=at_least)
     return method, federation, engine
 

@@ -91,9 +91,9 @@ def test_a_site_steps_along_its_own_noisy_sums_and_predicts(
     expected = np.clip(said[:, 1:] - said[:, :1], -16, 16)
     np.testing.assert_allclose(reply.said_SQ, expected, rtol=1e-3, atol=1e-3)
     assert (reply.loss, reply.sentences, reply.sites, reply.knows) == (0.0, 1, 1, {})
-    own = method._run.privacy
+    own = method.run.privacy
     assert ask.drawn == pytest.approx(own.rate * own.units / 3) and ask.steps == 2
-    assert ask.noise == method._noise
+    assert ask.noise == method.plan.noise
 
 
 def test_a_site_adds_all_of_the_noise_by_itself_and_charges_every_step(tmp_path: Path) -> None:

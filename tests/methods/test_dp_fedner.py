@@ -77,7 +77,7 @@ def test_the_private_parts_stay_and_the_shared_ones_leave(kind: str, tmp_path: P
     assert memory.own and not reply.noisy.keys() & memory.own.keys()
     assert reply.noisy.keys() == ask.weights.keys() == state.weights.keys()
     assert memory.steps == 1
-    own = method._run.privacy
+    own = method.run.privacy
     assert ask.drawn == pytest.approx(own.rate * own.units / 3)
     assert {"take_share", "improve"} & {
         step.name for step in METHODS[f"dp-fedner-{kind}"].steps

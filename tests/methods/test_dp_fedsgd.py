@@ -445,7 +445,7 @@ def test_a_run_ends_when_a_site_has_spent_all_it_allows(tmp_path: Path) -> None:
         ("data.mask_common=0.5", "depends on all others"),
         ("privacy.units=", "privacy.units is missing"),
         ("privacy.epsilon=0.5", "out of reach"),
-        ("privacy.noise=0.1", "no bound"),
+        ("privacy.noise=0.1", "too little noise"),
     ],
 )
 def test_settings_that_break_the_promise_are_refused(

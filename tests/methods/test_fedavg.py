@@ -250,9 +250,9 @@ def test_a_site_whose_key_changed_in_the_middle_says_so(tmp_path: Path) -> None:
 def test_only_the_right_key_makes_an_extractor(tmp_path: Path) -> None:
     method, federation, _ = started(tmp_path, tiny(tmp_path))
     state = method.start(federation)
-    assert callable(method.extractor(state, None, key=KEY))
+    assert callable(method.pair.extractor(state, None, key=KEY))
     with pytest.raises(KeyFileError, match="not the key that the sites trained with"):
-        method.extractor(state, None, key=bytes(32))
+        method.pair.extractor(state, None, key=bytes(32))
 
 
 # --- word vectors ---------------------------------------------------------------------------------

@@ -60,7 +60,7 @@ def test_the_mean_steps_down_the_loss_against_the_ensemble(tmp_path: Path) -> No
     models = [{k: a / reply.weight for k, a in reply.weights.items()} for reply in replies]
 
     trainer = trainer_of(state.form, load_encoder(state.form.encoder))
-    public, _ = state.form.public(method._public)
+    public, _ = state.form.public(method.public)
     encoded = trainer.prepared(public.examples())
     said = []
     for weights in models:

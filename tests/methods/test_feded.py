@@ -263,7 +263,7 @@ def test_the_labels_of_the_public_set_are_not_sent(tmp_path: Path) -> None:
     assert memory.public.texts == state.public.texts
     assert len(state.labels) == state.public.rows == 24
     assert {one.relation for one in memory.public.examples()} == {NO_RELATION}
-    assert not any("label" in name for name in fields_of(method.Memory))
+    assert not any("label" in name for name in fields_of(method.pair.Memory))
 
 
 FORM = RelationForm(

@@ -171,7 +171,7 @@ def test_the_tagger_needs_no_key_anywhere(tmp_path: Path) -> None:
     Path(settings.key or "").unlink()
     method, federation, _ = started(tmp_path, settings.model_copy(update={"key": None}))
     state, _ = method.round(method.start(federation), federation, 1)
-    extract = method.extractor(state, None, key=None)
+    extract = method.pair.extractor(state, None, key=None)
     assert extract([Document("d", "The patient took aspirin .")])[0].sentences
     with pytest.raises(SettingsError, match=r"word vectors are useless.*vectors of \[model\]"):
         started(tmp_path, tiny(tmp_path, "method=feded-tagger", "model.vectors=v.txt"))

@@ -834,9 +834,9 @@ def test_a_site_that_starts_again_between_bidding_and_training_gives_the_same_re
     told = {site: HearWinners(won) for site, won in winners(bids, asked=b"").items()}
     heard = second.ask(HEAR_WINNERS, told, round=1)
     assert all(reply.sentences for reply in heard.values())
-    steps = {step.name: step for step in method.steps}
+    steps = {step.name: step for step in method.pair.steps}
     specs = gather(settings, tmp_path / "again" / "sites", key_file=tmp_path / "shared.key").specs
-    second._engine = fresh = Seen(specs, Hosting(steps, method.Memory, settings.seed))
+    second._engine = fresh = Seen(specs, Hosting(steps, method.pair.Memory, settings.seed))
     ask = engine.asks["train_on_winners", "site-2"]
     total = second.sum(lazy_mil.TRAIN_ON_WINNERS, ask, round=1)
     assert fresh.sent["train_on_winners", "site-2"] == sent

@@ -126,7 +126,7 @@ def test_a_sentence_that_harms_the_others_counts_nothing_and_is_not_unlearnt(
         monkeypatch.setattr(pseudo_complete, "moved_weights", fixed)
         settings = tiny(tmp_path, "method=pseudo-complete-tagger", "options.warmup_rounds=0")
         done = run(settings, out=tmp_path / str(weight))
-        states[weight] = _weights(done.folder, METHODS["pseudo-complete-tagger"](settings).State)
+        states[weight] = _weights(done.folder, METHODS["pseudo-complete-tagger"].State)
         kept = json.loads((done.folder / "sites" / "site-1" / "weights.json").read_text())
         assert {one["weight"] for one in kept["sentences"]} == {weight}
     for name, array in states[0.0].items():
@@ -145,7 +145,7 @@ def test_centred_weights_choose_among_sentences_and_weigh_all_together_as_none_d
         words = ("method=pseudo-complete-tagger", "options.warmup_rounds=0", f"options.{option}")
         settings = tiny(tmp_path, *words)
         done = run(settings, out=tmp_path / option)
-        states.append(_weights(done.folder, METHODS["pseudo-complete-tagger"](settings).State))
+        states.append(_weights(done.folder, METHODS["pseudo-complete-tagger"].State))
     centred, none, unlearnt = states
     for name, array in none.items():
         np.testing.assert_array_equal(array, centred[name])
@@ -248,7 +248,7 @@ def test_a_share_of_lightner_travels_and_hidden_decides_how_much(tmp_path: Path)
 def test_an_adversary_travels_with_lightner(adversary: str, tmp_path: Path) -> None:
     settings = tiny(tmp_path, "method=pseudo-complete-lightner", f"lightner.adversary={adversary}")
     done = run(settings, out=tmp_path / "run")
-    state = METHODS["pseudo-complete-lightner"](settings).State
+    state = METHODS["pseudo-complete-lightner"].State
     names = {name for name in _weights(done.folder, state) if name.startswith("adversary.")}
     assert names
     assert len(opened(done.folder).entities([Document("d", "the patient took aspirin .")])) == 1

@@ -7,13 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from confide.methods import CROSSED
 from confide.methods.fedavg import FedAvg
 from confide.runs.run import run
 from contract.corpus import tiny
 from contract.runs import states
 
-PAIRS = [(f"fedavg-{kind}",) for kind in CROSSED[FedAvg]]
+PAIRS = [(f"fedavg-{kind}",) for kind in FedAvg.kinds]
 PAIRS += [("fedavg-bags", "bags.reader=encoder")]
 
 

@@ -194,14 +194,12 @@ class Toy:
     personal: bool = False
     apart: bool = False
     made: int = 0
+    Memory: Any = object
 
     def extractor(self, state: Any, memory: Any, *, key: bytes | None, encoder: str | None) -> Any:
         assert (key is not None) == self.keyed
         self.made += 1
         return Reader(self.task)
-
-    def sentence_weights(self, latest: Any) -> None:
-        return None
 
 
 def homes(folder: Path, *, key: Path | None = None) -> list[Home]:

@@ -24,7 +24,7 @@ from confide.errors import SettingsError
 from confide.federation.messages import forms_of
 from confide.federation.steps import WireRow, wire_table
 from confide.kinds.steps import SCORING
-from confide.methods import METHODS, Method, wire
+from confide.methods import METHODS, Pair, wire
 from wire import pages
 
 FOLDER = Path(__file__).parent
@@ -50,7 +50,7 @@ def lines(rows: Iterable[WireRow]) -> list[str]:
     return found
 
 
-def of_a_kind(pair: type[Method]) -> dict[str, list[str]]:
+def of_a_kind(pair: Pair) -> dict[str, list[str]]:
     """The lines of a kind: of the steps that describe text, and those that methods' steps hold."""
     kind = pair.kind
     named = {"form": kind.Spec, "public": kind.Spec.Public}
@@ -87,7 +87,7 @@ def read(text: str) -> dict[str, list[str]]:
     return blocks
 
 
-def of_a_method(pair: type[Method]) -> str:
+def of_a_method(pair: Pair) -> str:
     """The lines of a method's own steps, with what is its kind's left out."""
     found, blocks = lines(wire(pair.name)), of_a_kind(pair)
     found = found[len(blocks.pop("")) :]
@@ -107,7 +107,7 @@ def whole(kind: str, method: str) -> list[str]:
     return found
 
 
-def table_of(pair: type[Method]) -> str:
+def table_of(pair: Pair) -> str:
     """The file of a pair's kind; one whose words are clear where there is a public set has two."""
     kind = pair.kind
     return f"{kind.name}-on-public" if kind.keyed and pair.public else kind.name

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 
 from confide.errors import CheckpointError, MessageError, RunError, os_errors_as
 from confide.federation.failures import Refusal
-from confide.federation.messages import Arrays, carries, decode_file, encode
+from confide.federation.messages import Arrays, carries, class_of, decode_file, encode
 from confide.files import write_atomically
 
 
@@ -112,7 +112,12 @@ class MemoryStore(Generic[Kept]):
         return self._newest(earlier)
 
     def commit(self, round: int, step: str, memory: Kept) -> None:
-        """Keep `memory` as the version that this turn made; forget what no re-ask can need."""
+        """Keep `memory` as the version that this turn made; forget what no re-ask can need.
+
+        Of a step that gives only a part of the memory, such as its form, the rest starts anew.
+        """
+        if isinstance(memory, Given) and type(memory) is not class_of(self._kind):
+            memory = class_of(self._kind)(**vars(memory))
         path = self._path(round, step, "memory")
         if path is not None:
             write_atomically(path, encode(memory))

@@ -6,6 +6,7 @@ the two messages, and so what reaches a site and what leaves it.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import typing
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
@@ -72,6 +73,7 @@ class Step:
             other; it runs on both sides of the wall. What a single field may hold is declared on it
             (`carries`, `learnt`).
         sizes: shapes of the reply's arrays that its fields do not declare.
+        memory: the class of the memory that the function gives, if it declares one.
         drawn: the name that seeds the step's random choices, if it is not `name`.
         noisy: the reply is under noise of the site's own, even if its text cannot be used. How long
             that takes may depend on the text, so it leaves in its own time. No other step of such a
@@ -95,6 +97,7 @@ class Step:
     summed: bool = False
     check: Check | None = None
     sizes: Shapes | None = None
+    memory: Any = None
     drawn: str = ""
     tables: Tables | None = None
     seen: str = ""
@@ -178,13 +181,18 @@ class Step:
         Raises MessageError if a message cannot travel or does not declare its arrays.
         """
         hints = typing.get_type_hints(answer)
+        reply, memory = typing.get_args(hints["return"])
+        memory = memory.__bound__ if isinstance(memory, TypeVar) else memory
         step = Step(
             answer.__name__,
             hints["ask"],
-            typing.get_args(hints["return"])[0],
+            reply,
             answer,
             summed,
             check,
+            memory=memory
+            if dataclasses.is_dataclass(typing.get_origin(memory) or memory)
+            else None,
             drawn=drawn,
             once=once,
             noisy=noisy,

@@ -353,8 +353,7 @@ class Conductor:
         federation = runs.federation_of(settings, engine, ledger, sites=sites, watch=watch)
         joined = federation.ask(joining.JOIN, self._join(settings, sites), round=0)
         binding = runs.binding_of(settings, _fingerprint(joined, public))
-        method = method_of(settings)(settings, public)
-        method.begin_with(start)
+        method = method_of(settings)(settings, public, start=start)
         plan = runs.Plan(settings, method, engine, folder, binding, watch, called=self.name)
         outcome = runs.outcome_of(plan, name, sorted(joined), ledger=ledger)
         federation.giving = outcome.giving

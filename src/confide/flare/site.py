@@ -407,7 +407,7 @@ class SiteHome:
         calibrator = Calibrator(ask.temperature, ask.offset, ask.finds)
         if not calibrator.is_sound:
             raise Refusal("bad-ask")
-        method = method_named(run.settings.trained_by)(run.settings)
+        method = method_named(run.settings.trained_by)
         state = joining.state_in(run.host.site.whole(ask), method.State)
         progress, encoded = json.dumps({"best_round": ask.round}), as_array(encode(state))
         run.folder.store().save(

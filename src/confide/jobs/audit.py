@@ -33,7 +33,7 @@ from confide.federation.site import Scratch
 from confide.files import for_the_owner
 from confide.jobs.personalise import alone_configs
 from confide.kinds.protocol import ModelSpec, SiteModel, TrainConfig
-from confide.methods import Method, method_of
+from confide.methods import Pair, method_of
 from confide.methods.noised import budget_of
 from confide.report.sections import audit_svg
 from confide.runs.folder import (
@@ -310,7 +310,7 @@ class _Run:
     folder: RunFolder
     settings: Settings
     result: Result
-    method: type[Method]
+    method: Pair
     gathered: Gathered
 
 
@@ -402,13 +402,13 @@ def _attack(found: _Run, spec: SiteSpec, scratch: Scratch) -> SiteAttack:
     """A site's text with the model that it ended with. Raises RunError, CheckpointError."""
     method, made = found.method, found.method(found.settings, found.gathered.public)
     own = spec.name if method.personal or "" not in found.result.best_rounds else None
-    form, weights = made.model(*found.folder.trained(method, own))
+    form, weights = method.model(*found.folder.trained(method, own))
     return SiteAttack(
         found.settings,
         spec,
         form,
         weights,
-        made.at_home,
+        made.config_alone,
         tuple(form.labels),
         canaries=found.gathered.canaries[spec.name],
         promised=promised(found.settings),

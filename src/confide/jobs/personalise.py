@@ -42,7 +42,7 @@ from confide.federation.site import Scratch
 from confide.files import for_the_owner, private_folder, write_of_run
 from confide.kinds.protocol import SiteModel, TrainConfig
 from confide.kinds.steps import SCORING
-from confide.methods import Method, method_of
+from confide.methods import Pair, method_of
 from confide.runs.folder import (
     FEDERATED,
     HOME,
@@ -151,19 +151,14 @@ class _SiteChoice:
     """One site with its text, and the model of the run."""
 
     def __init__(
-        self,
-        folder: RunFolder,
-        settings: Settings,
-        method: type[Method],
-        spec: SiteSpec,
-        scratch: Scratch,
+        self, folder: RunFolder, settings: Settings, method: Pair, spec: SiteSpec, scratch: Scratch
     ) -> None:
         self._settings = settings
         self._method = method
         self._spec = spec
         self._made = method(settings)
         own = spec.name if method.personal or "" not in folder.result().best_rounds else None
-        self._form, self._weights = self._made.model(*folder.trained(method, own))
+        self._form, self._weights = method.model(*folder.trained(method, own))
         self._site = make_site(spec, scratch)
         self._desk: SiteModel = self._form.at(self._site)
         self._store = folder.home(spec.name)
@@ -178,11 +173,13 @@ class _SiteChoice:
         last = self._settings.rounds
         if found[FEDERATED].dev is not None and self._spec.train:
             if passes:
-                configs = [replace(self._made.at_home(last), vectors=False)] * passes
+                configs = [replace(self._made.config_alone(last), vectors=False)] * passes
                 found[TUNED] = self._trained(TUNED, self._weights, configs, patience=3)
             if alone:
                 first = self._form.first(derive_seed(self._settings.seed, "home", "weights"))
-                configs = alone_configs(self._made.at_home, self._settings, size=self._desk.size)
+                configs = alone_configs(
+                    self._made.config_alone, self._settings, size=self._desk.size
+                )
                 found[TRAINED_ALONE] = self._trained(TRAINED_ALONE, first, configs, patience=10)
         candidates = {}
         for name, one in found.items():

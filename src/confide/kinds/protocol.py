@@ -48,7 +48,7 @@ from confide.settings import Settings as RunSettings
 from confide.tasks import Counts, TaskName
 from confide.text.document import Document, Entity, Problem, Relation, stated_pairs
 from confide.training.batches import Rows
-from confide.training.optimisers import Moments, Optimiser
+from confide.training.optimisers import Moments, Optimiser, Term
 from confide.training.trainer import Pulls
 from confide.training.vocabulary import SPECIALS, KeyedVocabulary
 from confide.training.weights import load, trained
@@ -138,9 +138,13 @@ class TrainConfig:
             momentum=self.momentum,
             weight_decay=self.weight_decay,
             clip=self.clip,
-            proximal=self.proximal,
+            term=Term(self.proximal) if self.proximal else None,
             most=self.batches,
         )
+
+    def with_term(self, term: Term) -> LocalConfig:
+        """Copy the settings, with a term that the method adds to the loss."""
+        return LocalConfig(**{**vars(self), "term": term})
 
     def without_vectors(self) -> TrainConfig:
         """Copy the settings without word vectors, for weights that already have them."""
@@ -148,15 +152,21 @@ class TrainConfig:
 
 
 @dataclass(frozen=True)
-class ResumedConfig(TrainConfig):
-    """Training settings with the state of an optimiser that a site remembers; never sent."""
+class LocalConfig(TrainConfig):
+    """Training settings with what a site adds to them; never sent.
 
-    moments: Moments = field(default_factory=Moments)
+    `moments` is the state of an optimiser that it remembers, `term` what its method adds to the
+    loss.
+    """
+
+    moments: Moments | None = None
+    term: Term | None = None
 
     @property
     def steps(self) -> Optimiser:
-        """The optimiser, its numbers, and what it remembers."""
-        return replace(super().steps, moments=self.moments)
+        """The optimiser, its numbers, and what is added."""
+        steps = super().steps
+        return replace(steps, moments=self.moments, term=self.term or steps.term)
 
 
 def train_config(run: RunSettings, round: int) -> TrainConfig:
@@ -745,6 +755,10 @@ class Kept(Given, Generic[F]):
     _: KW_ONLY
     moments: Arrays = carries("what its optimiser remembers: never sent", start=dict)
 
+    def row_weights(self) -> tuple[int, NDArray[np.float32]] | None:
+        """The round of the instance weights of the training rows, and these; None: all alike."""
+        return None
+
 
 @dataclass(frozen=True)
 class State(Generic[F]):
@@ -849,5 +863,5 @@ def fitted_on(
     if not config.keep:
         return fit(config), memory
     moments = Moments(memory.moments)
-    fitted = fit(ResumedConfig(**vars(config), moments=moments))
+    fitted = fit(LocalConfig(**{**vars(config), "moments": moments}))
     return fitted, replace(memory, moments=moments.arrays())

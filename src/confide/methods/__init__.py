@@ -2,205 +2,103 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Protocol
-
-import numpy as np
-from numpy.typing import NDArray
 
 from confide.errors import SettingsError
 from confide.federation.broadcast import COMMON
 from confide.federation.combining import NEEDED, ORDERED
-from confide.federation.federation import Federation, round_half_up
-from confide.federation.messages import Arrays, fields_of
+from confide.federation.federation import round_half_up
+from confide.federation.messages import fields_of
 from confide.federation.quantising import can_quantise
 from confide.federation.steps import Step, WireRow, wire_table
-from confide.kinds import KINDS, Extractor
-from confide.kinds.protocol import Kind, ModelSpec, TrainConfig
-from confide.kinds.steps import COUNT_EXAMPLES, SCORING, Start, steps_of
+from confide.kinds import KINDS
+from confide.kinds.steps import COUNT_EXAMPLES, SCORING
 from confide.methods.chain import Chain
 from confide.methods.dp_feded import DpFedED
 from confide.methods.dp_fedner import DpFedNER
 from confide.methods.dp_fedsgd import DpFedSGD
 from confide.methods.fedatt import FedAtt
-from confide.methods.fedavg import Carried, Facts, FedAvg, Latest
+from confide.methods.fedavg import FedAvg
 from confide.methods.feddf import FedDF
 from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
 from confide.methods.lazy_mil import LazyMil
+from confide.methods.method import Method, Pair, closed
 from confide.methods.pseudo_complete import PseudoComplete
 from confide.settings import REFERENCES, nearest
 from confide.settings import Settings as RunSettings
-from confide.tasks import TASKS, Counts, TaskName
-from confide.text.document import Document
 
+__all__ = [
+    "METHODS",
+    "Expecting",
+    "Method",
+    "Pair",
+    "answered_in",
+    "check_enough",
+    "method_named",
+    "method_of",
+    "methods_of",
+    "wire",
+]
 
-class Method(Protocol):
-    """A pair of a method and a kind: steps, messages, a start, and rounds that read like the paper.
-
-    `apart`: for sites that each annotate only some of the types. `personal`: every site ends with a
-    model of its own, part of which is only in its memory. `keyed`: only holders of the sites' key
-    can use the model. `public`: the method gives all sites a public set, and is constructed with
-    it. `private`: the model is trained under noise, as `[privacy]` says; `steps_alone`: by each
-    site in steps of its own, of which nobody else's noise hides anything. `wants_public`: models of
-    the kind can learn from a public set, so settings may name one; a method without use for it
-    leaves that text out. `drawn_from`: the seed of the form's first weights, from which a run that
-    has started sets out; None if it sets out from others.
-    """
-
-    name: ClassVar[str]
-    method: ClassVar[str]
-    kind: ClassVar[Kind]
-    steps: ClassVar[tuple[Step, ...]]
-    Settings: ClassVar[type]
-    State: ClassVar[type]
-    Memory: ClassVar[type]
-    task: ClassVar[TaskName]
-    personal: ClassVar[bool]
-    keyed: ClassVar[bool]
-    apart: ClassVar[bool]
-    public: ClassVar[bool]
-    private: ClassVar[bool]
-    steps_alone: ClassVar[bool]
-    wants_public: ClassVar[bool]
-    drawn_from: int | None
-
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None: ...
-
-    def begin_with(self, start: Start | None) -> None:
-        """Let round 1 begin with a trained model; None: with weights drawn from the seed."""
-        ...
-
-    def expects(self, step: str, n: int) -> Mapping[str, object]:
-        """Fields of an ask of this step in round `n`, by name, as the settings prescribe them.
-
-        A field of an ask that is not here, and no array, is declared to vary.
-        """
-        ...
-
-    def start(self, federation: Federation) -> Carried:
-        """The first state."""
-        ...
-
-    def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:
-        """The next state, and the round's facts for the history."""
-        ...
-
-    def score(
-        self, state: Any, federation: Federation, *, part: str, round: int
-    ) -> Mapping[str, Counts]:
-        """Every site's counts on its own `part` ("dev" or "test")."""
-        ...
-
-    def model(self, state: Any, memory: Any) -> tuple[ModelSpec, Arrays]:
-        """The trained form and weights; `memory` is the site's if the method is personal."""
-        ...
-
-    def extractor(
-        self, state: Any, memory: Any, *, key: bytes | None, encoder: str | None = None
-    ) -> Extractor:
-        """The trained model, which reads documents and returns them annotated."""
-        ...
-
-    def at_home(self, n: int) -> TrainConfig:
-        """Training settings for one pass of a site by itself, at the rate of round `n`."""
-        ...
-
-    def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
-        """The instance weights of a site's training sentences; `latest` loads its memory.
-
-        Gives the round of the weights, and the weights row by row; None if all count the same.
-        """
-        ...
-
-
-_EVERY = tuple(KINDS)
-_ENTITIES = tuple(name for name, kind in KINDS.items() if TASKS[kind.task].learns == "entities")
-
-CROSSED: dict[type[FedAvg], tuple[str, ...]] = {
-    FedAvg: _EVERY,
-    FedAtt: _EVERY,
-    Chain: _EVERY,
-    DpFedSGD: ("tagger", "encoder", "spans", "relations"),
-    DpFedED: ("relations", "tagger", "encoder", "spans"),
-    DpFedNER: ("tagger", "encoder", "spans", "relations"),
-    FedNER: (*_ENTITIES, "relations"),
-    FedED: ("relations", "tagger", "encoder", "spans"),
-    FedDF: ("relations", "tagger", "encoder", "spans"),
-    LazyMil: ("bags",),
-    PseudoComplete: (*_ENTITIES, "relations"),
-}
-"""The kinds that each method trains."""
+OURS: tuple[type[Method], ...] = (
+    FedAvg,
+    FedAtt,
+    Chain,
+    DpFedSGD,
+    DpFedED,
+    DpFedNER,
+    FedNER,
+    FedED,
+    FedDF,
+    LazyMil,
+    PseudoComplete,
+)
+"""The methods of this package."""
 PLUGINS = "confide.methods"
 """The group of entry points under which other packages provide methods."""
 
 
-def plugged() -> dict[type[FedAvg], tuple[str, ...]]:
-    """The methods of other installed packages, and the kinds that each trains.
+def plugged() -> list[type[Method]]:
+    """The methods of other installed packages.
 
     Raises SettingsError if two methods share a name, or if one names no kind or an unknown one.
     """
-    found: dict[type[FedAvg], tuple[str, ...]] = {}
-    taken = {method.method for method in CROSSED} | set(REFERENCES)
+    found: list[type[Method]] = []
+    taken = {method.name for method in OURS} | set(REFERENCES)
     for entry in entry_points(group=PLUGINS):
-        method = entry.load()
-        kinds = tuple(getattr(method, "kinds", ()))
-        if method.method in taken:
+        method: type[Method] = entry.load()
+        if method.name in taken:
             raise SettingsError(
-                f"two methods are called {method.method!r}",
+                f"two methods are called {method.name!r}",
                 where=entry.value,
                 fix="give the plugin's method another name, or uninstall one of the two",
             )
-        odd = sorted(set(kinds) - KINDS.keys())
-        if odd or not kinds:
+        odd = sorted(set(method.kinds) - KINDS.keys())
+        if odd or not method.kinds:
             raise SettingsError(
-                f"the method {method.method!r} does not say which kinds it trains",
+                f"the method {method.name!r} does not say which kinds it trains",
                 where=entry.value,
                 expected=f"kinds, some of {', '.join(KINDS)}",
                 got=odd[0] if odd else "none",
             )
-        taken.add(method.method)
-        found[method] = kinds
+        taken.add(method.name)
+        found.append(method)
     return found
 
 
-def paired(method: type[FedAvg], kind: Kind) -> type[Method]:
-    """The pair of a method and a kind: the kind's form fills the method's messages and state."""
-    types = (kind.Spec, kind.Spec.Public or object)
-    own = {
-        "name": f"{method.method}-{kind.name}",
-        "kind": kind,
-        "steps": steps_of(kind, method.own_steps, public=method.public),
-        "State": _with(method.State, types),
-        "Memory": _with(method.Memory, types),
-        "task": kind.task,
-        "keyed": kind.keyed and not method.public,
-        "wants_public": kind.Spec.Public is not None,
-        "__doc__": f"{method.method} of the kind {kind.name}.",
-        "__module__": __name__,
-    }
-    pair: type[Method] = type(f"{method.__name__}Of{type(kind).__name__}", (method,), own)
-    return pair
-
-
-def _with(message: Any, types: tuple[type, ...]) -> type:
-    """A message with a kind's form filled in, and its public set if the message holds one."""
-    filled: type = message[types[: len(message.__parameters__)]]
-    return filled
-
-
-METHODS: dict[str, type[Method]] = {
+METHODS: dict[str, Pair] = {
     pair.name: pair
-    for method, kinds in (CROSSED | plugged()).items()
-    for pair in (paired(method, KINDS[kind]) for kind in kinds)
+    for method in (*OURS, *plugged())
+    for pair in (Pair(method, KINDS[kind]) for kind in method.kinds)
 }
 """The pairs by the names that `Settings.trained_by` gives: METHOD-KIND."""
 
 
-def method_named(name: str) -> type[Method]:
+def method_named(name: str) -> Pair:
     """The pair of that name, METHOD-KIND; a bare METHOD stands for the first kind it trains.
 
     Raises SettingsError, which suggests the nearest known name.
@@ -214,7 +112,7 @@ def method_named(name: str) -> type[Method]:
     raise SettingsError(f"there is no method {name!r}", fix=nearest(name, known))
 
 
-def method_of(settings: RunSettings) -> type[Method]:
+def method_of(settings: RunSettings) -> Pair:
     """The pair that these settings run.
 
     Raises SettingsError if there is no such method, if it does not train this kind, or if it does
@@ -248,10 +146,12 @@ def answered_in(settings: RunSettings) -> dict[str, Step]:
     text it has, whatever the server asks. Raises SettingsError if there is no such method.
     """
     pair = method_named(settings.trained_by)
-    own = settings.privacy if pair.private else None
-    closed = own is not None and own.holdout_scores == "withheld"
     tell = (SCORING[pair.kind.task].reply, COUNT_EXAMPLES.reply)
-    return {one.name: one for one in pair.steps if not (closed and one.reply in tell)}
+    return {
+        one.name: one
+        for one in pair.steps
+        if not (pair.private and closed(settings) and one.reply in tell)
+    }
 
 
 @dataclass(frozen=True)
@@ -262,14 +162,14 @@ class Expecting:
 
     def __call__(self, step: str, round: int) -> Mapping[str, object]:
         """The values of an ask of this step in this round, by the names of its fields."""
-        return self._method.expects(step, round)
+        return self._made.expects(step, round)
 
     @cached_property
-    def _method(self) -> Method:
+    def _made(self) -> Method:
         return method_named(self.settings.trained_by)(self.settings)
 
 
-def _check_private(settings: RunSettings, kind: type[Method]) -> None:
+def _check_private(settings: RunSettings, kind: Pair) -> None:
     """Raise SettingsError if nothing would keep what `[privacy]` promises, or nothing is promised.
 
     A reference is one site, or each by itself, and has no sum in which noise could hide anybody.
@@ -291,7 +191,7 @@ def _check_private(settings: RunSettings, kind: type[Method]) -> None:
         )
 
 
-def _check_combine(settings: RunSettings, kind: type[Method]) -> None:
+def _check_combine(settings: RunSettings, kind: Pair) -> None:
     """Raise SettingsError if the method has no mean that `federation.combine` could replace."""
     how = settings.federation.combine
     if how == "mean" or settings.method in REFERENCES:
@@ -309,7 +209,7 @@ def _check_combine(settings: RunSettings, kind: type[Method]) -> None:
         check_enough(settings, sites)
 
 
-def _check_travels(settings: RunSettings, kind: type[Method]) -> None:
+def _check_travels(settings: RunSettings, kind: Pair) -> None:
     """Raise SettingsError if nothing of this method could travel as the settings say."""
     if settings.method in REFERENCES:
         return

@@ -24,13 +24,9 @@ from confide.federation.guards import Within
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept, ModelSpec
-from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Train, Update, train
+from confide.methods.fedavg import FedAvgState, Train, Update, train, train_ask, train_fields
+from confide.methods.method import Facts, Method
 from confide.seeds import derive_seed
-from confide.settings import Table
-
-
-class ChainSettings(Table):
-    """The table `[options]`: nothing to set."""
 
 
 def train_in_turn(
@@ -43,38 +39,35 @@ def train_in_turn(
 TRAIN_IN_TURN = Step.of(train_in_turn)
 
 
-class Chain(FedAvg):
+class Chain(Method):
     """The method: in a round the drawn sites train in turn, and no mean is taken."""
 
-    method: ClassVar[str] = "chain"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_IN_TURN, SCORE)
-    Settings: ClassVar[type] = ChainSettings
+    name: ClassVar[str] = "chain"
+    steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_IN_TURN, SCORE)
+    State: ClassVar[type] = FedAvgState
 
     def round(
         self, state: FedAvgState[ModelSpec], federation: Federation, n: int
     ) -> tuple[FedAvgState[ModelSpec], Facts]:
         """The drawn sites train in a random order, each from where the last one stopped."""
-        drawn = federation.draw(self._run.federation.fraction, n)
-        order = np.random.default_rng(derive_seed(federation.seed, "chain", n)).permutation(
-            [site for site in drawn if site not in state.idle]
+        sites, facts = self.drawn(state, federation, n)
+        order = np.random.default_rng(derive_seed(federation.seed, "chain", n)).permutation(sites)
+        ask = train_ask(self, state, n)
+        replies = federation.relay(
+            TRAIN_IN_TURN, ask, round=n, sites=list(map(str, order)), then=_on_from
         )
-        ask = self._ask(state, n)
-        step = self._step(TRAIN_IN_TURN)
-        replies = federation.relay(step, ask, round=n, sites=list(map(str, order)), then=_on_from)
         links = list(replies.values())
-        facts: Facts = {
+        facts |= {
             "loss": sum(link.loss for link in links) / len(links) if links else None,
-            "learning_rate": ask.config.learning_rate,
-            "sites": list(drawn),
             "order": list(replies),
             "sentences": sum(link.examples for link in links),
         }
         weights = links[-1].weights if links else state.weights
         return replace(state, weights=weights), facts
 
-    def expects(self, step: str, n: int) -> dict[str, object]:
-        """Add to FedAvg's fields that only the first site of all fills in word vectors."""
-        return super().expects(step, n) | {"config.vectors": Within(0, n == 1)}
+    def fields(self, n: int) -> dict[str, object]:
+        """Only the first site of all fills in word vectors."""
+        return train_fields(self) | {"config.vectors": Within(0, n == 1)}
 
 
 def _on_from(ask: Train, reply: Update) -> Train:

@@ -32,8 +32,7 @@ from confide.federation.memory import known
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import SCORE, F, P, TrainConfig
-from confide.methods.fedavg import Facts
+from confide.kinds.protocol import SCORE, F, P
 from confide.methods.feded import (
     TAKE_PUBLIC_SET,
     Central,
@@ -46,7 +45,8 @@ from confide.methods.feded import (
     predicted,
     saturated,
 )
-from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of
+from confide.methods.method import Facts, Options
+from confide.methods.noised import Noise, Noisily, mean_of
 from confide.training.optimisers import AdamMoments, adam
 
 MOST_STEPS = 10_000
@@ -93,41 +93,38 @@ def predict_noisily(
 PREDICT_NOISILY = Step.of(predict_noisily, summed=True, noisy=True)
 
 
-class DpFedED(UnderNoise, FedED):
+class DpFedED(FedED):
     """The method: in a round all sites train under noise; the server learns as under FedED."""
 
-    method: ClassVar[str] = "dp-feded"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, PREDICT_NOISILY, SCORE)
-    Settings: ClassVar[type] = DpFedEDSettings
-    steps_alone: ClassVar[bool] = True
+    name: ClassVar[str] = "dp-feded"
+    steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, PREDICT_NOISILY, SCORE)
+    Settings: ClassVar[type[Options]] = DpFedEDSettings
 
-    def expects(self, step: str, n: int) -> dict[str, object]:
+    def fields(self, n: int) -> dict[str, object]:
         """Add to FedED's fields how a site steps under noise."""
-        own = self._run.privacy
+        own = self.run.privacy
         assert own is not None, "the settings were checked"
-        return super().expects(step, n) | {"steps": own.steps, "rate": self._own.noisy_rate}
+        noisy = {"steps": own.steps, "rate": self.options.noisy_rate}
+        return super().fields(n) | self.plan.fields() | noisy
 
     def _said(
-        self, state: Central, federation: Federation, config: TrainConfig
+        self, state: Central, federation: Federation, n: int
     ) -> tuple[Predicted | None, TrainAndPredict, Facts]:
-        own = self._run.privacy
+        sites, facts = self.drawn(state, federation, n)
+        own = self.run.privacy
         assert own is not None, "the settings were checked"
-        sites = [site for site in federation.sites if site not in state.idle]
-        plain: dict[str, Any] = vars(self._asked_of(state, config))
+        plain: dict[str, Any] = vars(self._asked_of(state, n))
         ask = PredictNoisily(
             **plain,
-            noise=self._noise,
+            noise=self.plan.noise,
             steps=own.steps,
-            rate=self._own.noisy_rate,
-            drawn=self._units / len(federation.sites),
+            rate=self.options.noisy_rate,
+            drawn=self.plan.units / len(federation.sites),
         )
-        total: Predicted = federation.sum(PREDICT_NOISILY, ask, round=config.round, sites=sites)
-        facts: Facts = {
-            "loss": None,
-            "learning_rate": self._own.noisy_rate,
-            "sites": sites,
-            "sentences": 0,
+        total: Predicted = federation.sum(PREDICT_NOISILY, ask, round=n, sites=sites)
+        facts |= {
+            "learning_rate": self.options.noisy_rate,
             "saturated": saturated(total, ask),
-            "epsilon": self._budget.epsilon_after(config.round),
+            "epsilon": self.plan.budget.epsilon_after(n),
         }
         return total, ask, facts

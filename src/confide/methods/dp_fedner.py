@@ -22,9 +22,8 @@ has no round that was best and keeps the last.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
@@ -37,20 +36,31 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import F, ModelSpec
 from confide.methods.dp_fedsgd import NoisySum
-from confide.methods.fedavg import Facts
 from confide.methods.fedner import ENROL, SCORE_OWN, TEST_OWN, Enrolled, FedNER, FedNERState
-from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of, wrapped
+from confide.methods.method import Facts, Options
+from confide.methods.noised import Noise, Noisily, mean_of, wrapped
 from confide.settings import Settings as RunSettings
-from confide.settings import Table
 from confide.training.optimisers import AdamMoments, adam
 
 
-class DpFedNERSettings(Table):
+class DpFedNERSettings(Options):
     """The table `[options]`. `private` are as under FedNER; `noisy_rate` is Adam's rate."""
 
     private: tuple[str, ...] | None = None
     types: Literal["common"] = "common"
+    local_steps: Literal[1] = 1
     noisy_rate: Annotated[float, Field(gt=0, le=1)] = 0.01
+
+    def check(self, run: RunSettings) -> None:
+        """Raise SettingsError if a site has word vectors."""
+        named = ["[model]"] if run.model.vectors else []
+        named += [site.name for site in run.site if site.vectors]
+        if named:
+            raise SettingsError(
+                "under noise a site has no word vectors of its own",
+                expected="no `vectors`",
+                got=f"vectors of {', '.join(named)}",
+            )
 
 
 @dataclass(frozen=True)
@@ -88,52 +98,37 @@ def improve_noisily(
 IMPROVE_NOISILY = Step.of(improve_noisily, summed=True, noisy=True)
 
 
-class DpFedNER(UnderNoise, FedNER):
+class DpFedNER(FedNER):
     """The method: `round` is one iteration of Algorithm 1 under noise."""
 
-    method: ClassVar[str] = "dp-fedner"
-    own_steps: ClassVar[tuple[Step, ...]] = (ENROL, IMPROVE_NOISILY, SCORE_OWN, TEST_OWN)
-    Settings: ClassVar[type] = DpFedNERSettings
+    name: ClassVar[str] = "dp-fedner"
+    kinds: ClassVar[tuple[str, ...]] = ("tagger", "encoder", "spans", "relations")
+    steps: ClassVar[tuple[Step, ...]] = (ENROL, IMPROVE_NOISILY, SCORE_OWN, TEST_OWN)
+    Settings: ClassVar[type[Options]] = DpFedNERSettings
 
-    def _check_training(self, settings: RunSettings) -> None:
-        """Raise SettingsError if a site has word vectors."""
-        named = ["[model]"] if settings.model.vectors else []
-        named += [site.name for site in settings.site if site.vectors]
-        if named:
-            raise SettingsError(
-                "under noise a site has no word vectors of its own",
-                expected="no `vectors`",
-                got=f"vectors of {', '.join(named)}",
-            )
-
-    def _improving(self) -> dict[str, Any]:
-        """The rate of a site's own steps."""
-        return {"rate": self._own.noisy_rate}
-
-    def _share_out(self, federation: Federation, sizes: Mapping[str, int]) -> None:
-        """Nothing: no number depends on how much text a site has."""
+    def fields(self, n: int) -> dict[str, object]:
+        """Add to FedNER's fields the noise, and the rate of a site's own steps."""
+        rate: float = self.options.noisy_rate
+        return {**super().fields(n), **self.plan.fields(), "rate": rate}
 
     def round(
         self, state: FedNERState[ModelSpec], federation: Federation, n: int
     ) -> tuple[FedNERState[ModelSpec], Facts]:
         """Sites step by themselves; the server steps along the noisy mean of shared gradients."""
-        rate, noise = self._own.noisy_rate, self._noise
-        sites = [site for site in federation.sites if site not in state.idle]
+        rate, plan = self.options.noisy_rate, self.plan
+        sites, facts = self.drawn(state, federation, n)
         ask = ImproveNoisily(
-            weights=state.weights, noise=noise, rate=rate, drawn=self._units / len(federation.sites)
+            weights=state.weights,
+            noise=plan.noise,
+            rate=rate,
+            drawn=plan.units / len(federation.sites),
         )
-        total = federation.sum(self._step(IMPROVE_NOISILY), ask, round=n, sites=sites)
+        total = federation.sum(IMPROVE_NOISILY, ask, round=n, sites=sites)
         weights, moments = adam(
             state.weights,
-            mean_of(total.noisy, noise, drawn=self._units),
+            mean_of(total.noisy, plan.noise, drawn=plan.units),
             moments=AdamMoments(state.steps, state.means, state.squares),
             learning_rate=rate,
         )
-        facts: Facts = {
-            "loss": None,
-            "learning_rate": rate,
-            "sites": sites,
-            "sentences": 0,
-            "epsilon": self._budget.epsilon_after(n),
-        }
+        facts |= {"learning_rate": rate, "epsilon": plan.budget.epsilon_after(n)}
         return replace(state, weights=weights, **vars(moments)), facts

@@ -40,8 +40,9 @@ from confide.federation.messages import Arrays, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept
-from confide.methods.fedavg import Carried, Facts, ServerTable
-from confide.methods.noised import Noise, Noisily, UnderNoise, mean_of, wrapped
+from confide.methods.fedavg import FedAvgState
+from confide.methods.method import Carried, Facts, Method, Options, ServerTable
+from confide.methods.noised import Noise, Noisily, mean_of, wrapped
 from confide.training.optimisers import Server, stepped
 
 
@@ -88,33 +89,32 @@ def add_noisily(
 ADD_NOISILY = Step.of(add_noisily, summed=True, noisy=True)
 
 
-class DpFedSGD(UnderNoise):
+class DpFedSGD(Method):
     """The method: `round` takes a step along the noisy sum of clipped gradients."""
 
-    method: ClassVar[str] = "dp-fedsgd"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE, ADD_NOISILY, SCORE)
-    Settings: ClassVar[type] = DpFedSGDSettings
+    name: ClassVar[str] = "dp-fedsgd"
+    kinds: ClassVar[tuple[str, ...]] = ("tagger", "encoder", "spans", "relations")
+    steps: ClassVar[tuple[Step, ...]] = (TAKE, ADD_NOISILY, SCORE)
+    Settings: ClassVar[type[Options]] = DpFedSGDSettings
+    State: ClassVar[type] = FedAvgState
+
+    def fields(self, n: int) -> dict[str, object]:
+        """The noise."""
+        return self.plan.fields()
 
     def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:
         """Take a step along the sum of the drawn units' clipped gradients, with its noise."""
-        noise = self._noise
-        sites = [site for site in federation.sites if site not in state.idle]
-        ask = Noisy(state.weights, noise)
-        total = federation.sum(self._step(ADD_NOISILY), ask, round=n, sites=sites)
-        step, training = self._own.step(n), self._run.training
-        rate = 1.0 if step.adaptive else training.learning_rate * training.decay ** (n - 1)
-        mean = mean_of(total.noisy, noise, drawn=self._units)
+        sites, facts = self.drawn(state, federation, n)
+        ask = Noisy(state.weights, self.plan.noise)
+        total = federation.sum(ADD_NOISILY, ask, round=n, sites=sites)
+        step = self.options.step(n)
+        rate = 1.0 if step.adaptive else self.config(n).learning_rate
+        mean = mean_of(total.noisy, self.plan.noise, drawn=self.plan.units)
         moved = {
             name: start - np.float32(rate) * mean[name] for name, start in state.weights.items()
         }
         weights, moments, squares = stepped(
             state.weights, moved, how=step, moments=state.moments, squares=state.squares
         )
-        facts: Facts = {
-            "loss": None,
-            "learning_rate": rate * step.rate,
-            "sites": sites,
-            "sentences": 0,
-            "epsilon": self._budget.epsilon_after(n),
-        }
+        facts |= {"learning_rate": rate * step.rate, "epsilon": self.plan.budget.epsilon_after(n)}
         return replace(state, weights=weights, moments=moments, squares=squares), facts

@@ -37,9 +37,9 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import SCORE, F, K, Kept, ModelSpec, Take, Taken, taken
-from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Train, Update, train
-from confide.settings import Table
+from confide.kinds.protocol import SCORE, TAKE, F, K, Kept, ModelSpec
+from confide.methods.fedavg import FedAvgState, Train, Update, train, train_ask, train_fields
+from confide.methods.method import Facts, Method, Options
 
 FARTHEST = 150.0
 """Norms above count as this, so that exp of a norm fits its digits."""
@@ -47,7 +47,7 @@ DIGITS, BITS = 8, 32
 """exp of a norm, times 2^32, travels as 8 digits of 32 bits, the lowest first."""
 
 
-class FedAttSettings(Table):
+class FedAttSettings(Options):
     """The table `[options]`: `epsilon` is how far the central weights move."""
 
     epsilon: Annotated[float, Field(gt=0)] = 1.2
@@ -100,11 +100,6 @@ class Attending(Kept[F], Generic[F]):
         "the round of its last measured change; -1 before the first", start=lambda: -1
     )
     change: Arrays = carries("that change, until it has been attended to: never sent", start=dict)
-
-
-def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, Attending[F]]:
-    """Keep the form, and encode the training text; nothing was measured yet."""
-    return taken(site, ask.form), Attending(ask.form)
 
 
 def train_alone(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Update, K]:
@@ -179,35 +174,38 @@ def totals_of(powers_LP: NDArray[np.int64]) -> NDArray[np.float64]:
 TRAIN_ALONE = Step.of(train_alone)
 MEASURE = Step.of(measure, summed=True, drawn="train_alone", once=True)
 ATTEND = Step.of(attend, summed=True, once=True, after=MEASURE.name)
-TAKE_TO_ATTEND = Step.of(take)
 
 
-class FedAtt(FedAvg):
+class FedAtt(Method):
     """The method: `round` moves the central weights towards the sites', by attention."""
 
-    method: ClassVar[str] = "fedatt"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE_TO_ATTEND, TRAIN_ALONE, MEASURE, ATTEND, SCORE)
-    Memory: ClassVar[type] = Attending
-    Settings: ClassVar[type] = FedAttSettings
+    name: ClassVar[str] = "fedatt"
+    steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, MEASURE, ATTEND, SCORE)
+    Settings: ClassVar[type[Options]] = FedAttSettings
+    State: ClassVar[type] = FedAvgState
 
     def round(
         self, state: FedAvgState[ModelSpec], federation: Federation, n: int
     ) -> tuple[FedAvgState[ModelSpec], Facts]:
         """Sites train from the common weights, which then move towards the sites' (Algorithm 2)."""
-        ask, sites, facts = self._drawn(state, federation, n)
+        sites, facts = self.drawn(state, federation, n)
         if not sites:
             return state, facts
+        ask = train_ask(self, state, n)
         if federation.summing is not None:
             return self._unseen(state, federation, ask, n=n, sites=sites, facts=facts)
-        step = self._step(TRAIN_ALONE)
-        replies = list(federation.ask(step, ask, round=n, sites=sites).values())
+        replies = list(federation.ask(TRAIN_ALONE, ask, round=n, sites=sites).values())
         facts |= {
             "loss": sum(reply.loss for reply in replies) / len(replies),
             "sentences": sum(reply.examples for reply in replies),
         }
         trained = [reply.weights for reply in replies]
-        moved = attended(state.weights, trained, epsilon=self._own.epsilon)
+        moved = attended(state.weights, trained, epsilon=self.options.epsilon)
         return replace(state, weights=moved), facts
+
+    def fields(self, n: int) -> dict[str, object]:
+        """All sites count alike."""
+        return train_fields(self)
 
     def _unseen(
         self,
@@ -221,13 +219,13 @@ class FedAtt(FedAvg):
     ) -> tuple[FedAvgState[ModelSpec], Facts]:
         """Take the step from two sums: of what attention is divided by, and of attended changes."""
         assert federation.summing is not None, "asked only where replies are summed unseen"
-        first = federation.sum(self._step(MEASURE), ask, round=n, sites=sites)
+        first = federation.sum(MEASURE, ask, round=n, sites=sites)
         shapes = {name: np.array(one.shape, np.int64) for name, one in ask.weights.items()}
         second = Attend(totals_of(first.powers_LP), shapes)
         there = federation.summing.newest
-        total = federation.sum(self._step(ATTEND), second, round=n, sites=there)
+        total = federation.sum(ATTEND, second, round=n, sites=there)
         moved = {
-            name: (start + self._own.epsilon * total.change[name]).astype(np.float32)
+            name: (start + self.options.epsilon * total.change[name]).astype(np.float32)
             for name, start in state.weights.items()
         }
         facts |= {"loss": first.loss / first.sites, "sentences": first.examples}

@@ -33,7 +33,6 @@ Where we differ from the papers or decide what they leave open:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Generic, Literal
 
@@ -46,64 +45,23 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds import Extractor
 from confide.kinds.protocol import (
     SCORE,
     TAKE,
     F,
     Fitted,
     K,
-    Kept,
-    Kind,
-    ModelSpec,
-    Score,
     SiteModel,
     State,
-    Take,
     TrainConfig,
     fitted_on,
-    train_config,
 )
-from confide.kinds.steps import Start, first_weights, no_tables, scores_from, settle
-from confide.seeds import derive_seed
-from confide.settings import Settings as RunSettings
-from confide.settings import Table, own_settings
-from confide.tasks import Counts
-from confide.text.document import Document
-from confide.training.optimisers import Server, ServerStep, stepped
+from confide.kinds.steps import no_tables
+from confide.methods.method import Carried, Facts, Method, Options, ServerTable
+from confide.training.optimisers import ServerStep, Term, stepped
 
 Weighting = Literal["equal", "examples", "sentences"]
 """The weight of a site in a mean; `sentences` is a synonym of `examples`."""
-
-Carried = State[ModelSpec]
-"""The state that every method carries from round to round, of whichever kind."""
-Latest = Callable[[], Any]
-"""Loads what a site remembers; None if it remembers nothing."""
-Facts = dict[str, Any]
-"""Entries of a round in the history."""
-
-
-class ServerTable(Table):
-    """Settings of the server's step towards the mean (`confide.training.optimisers`).
-
-    Its rate (default: 1, and 0.01 for adam and yogi) is multiplied by `server_decay` after every
-    round; then its momentum β and, for adam and yogi, β₂ of the squares and the floor τ.
-    """
-
-    server: Server = "mean"
-    server_rate: Annotated[float, Field(gt=0)] | None = None
-    server_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    server_squares: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    server_floor: Annotated[float, Field(gt=0)] = 1e-3
-
-    def step(self, round: int) -> ServerStep:
-        """Return the server's step after a round."""
-        step = ServerStep(
-            self.server, 1.0, self.server_momentum, self.server_squares, self.server_floor
-        )
-        rate = self.server_rate or (0.01 if step.adaptive else 1.0)
-        return replace(step, rate=rate * self.server_decay ** (round - 1))
 
 
 class FedAvgSettings(ServerTable):
@@ -133,6 +91,20 @@ class Train:
         "tables whose rows count only if the site has what they stand for", rule="varies"
     )
 
+    def fit(
+        self, site: Site, memory: K | None, turn: Turn, *, term: Term | None = None
+    ) -> tuple[Fitted, K]:
+        """Train the common model on the site's own text; gives the result and the memory after it.
+
+        The method may add a term to the loss. Raises Refusal if the site has no memory or no text.
+        """
+        memory = known(memory)
+        desk = memory.form.at(site)
+        config = self.config if term is None else self.config.with_term(term)
+        return fitted_on(
+            memory, config, lambda config: desk.fit(self.weights, config, seed=turn.seed)
+        )
+
 
 @dataclass(frozen=True)
 class Update:
@@ -155,33 +127,29 @@ class Update:
     loss: float = carries("mean training loss per example, times the weight")
     examples: int = carries("examples trained on, over all epochs", value=Value(least=1))
 
+    @staticmethod
+    def of(fitted: Fitted, *, weight: float, seen: Arrays | None = None) -> Update:
+        """The result of training, times the site's weight; `seen` is 1 for each row that counts."""
+        weights, own = fitted.weights, seen or {}
+        if weight != 1.0:
+            weights = {name: array * np.float32(weight) for name, array in weights.items()}
+        for name, seen_V in own.items():
+            weights[name] *= seen_V.reshape(-1, *[1] * (weights[name].ndim - 1))
+            seen_V *= np.float32(weight)
+        return Update(weights, weight, own, fitted.loss * weight, fitted.examples)
+
 
 def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Update, K]:
     """Train the common model on the site's own text for some epochs."""
-    memory = known(memory)
-    desk = memory.form.at(site)
-    fitted, memory = fitted_on(
-        memory, ask.config, lambda config: desk.fit(ask.weights, config, seed=turn.seed)
-    )
-    return trained_reply(desk, ask, fitted), memory
+    fitted, memory = ask.fit(site, memory, turn)
+    return weighed(memory.form.at(site), ask, fitted), memory
 
 
-def trained_reply(desk: SiteModel, ask: Train, fitted: Fitted) -> Update:
+def weighed(desk: SiteModel, ask: Train, fitted: Fitted) -> Update:
     """The result of training at a site model, weighted as the ask says."""
     rows = desk.rows_seen(ask.config) if ask.tables else {}
     weight = float(desk.size) if ask.weighting == "examples" else 1.0
-    return reply_of(fitted, weight, seen={name: rows[name] for name in ask.tables})
-
-
-def reply_of(fitted: Fitted, weight: float, *, seen: Arrays | None = None) -> Update:
-    """The result of training, times the site's weight; `seen` is 1 for each row that counts."""
-    weights, own = fitted.weights, seen or {}
-    if weight != 1.0:
-        weights = {name: array * np.float32(weight) for name, array in weights.items()}
-    for name, seen_V in own.items():
-        weights[name] *= seen_V.reshape(-1, *[1] * (weights[name].ndim - 1))
-        seen_V *= np.float32(weight)
-    return Update(weights, weight, own, fitted.loss * weight, fitted.examples)
+    return Update.of(fitted, weight=weight, seen={name: rows[name] for name in ask.tables})
 
 
 def mean_of(total: Update, before: Arrays) -> Arrays:
@@ -204,159 +172,69 @@ def mean_of(total: Update, before: Arrays) -> Arrays:
 TRAIN = Step.of(train, summed=True)
 
 
-class FedAvg:
-    """The method: `start` agrees on the model, `round` averages the sites' trained weights."""
+class FedAvg(Method):
+    """The method: `round` averages the sites' trained weights."""
 
-    method: ClassVar[str] = "fedavg"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, SCORE)
-    Settings: ClassVar[type] = FedAvgSettings
+    name: ClassVar[str] = "fedavg"
+    steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, SCORE)
+    Settings: ClassVar[type[Options]] = FedAvgSettings
     State: ClassVar[type] = FedAvgState
-    Memory: ClassVar[type] = Kept
-    personal: ClassVar[bool] = False
-    apart: ClassVar[bool] = False
-    public: ClassVar[bool] = False
-    private: ClassVar[bool] = False
-    steps_alone: ClassVar[bool] = False
-    kind: ClassVar[Kind]
-    steps: ClassVar[tuple[Step, ...]]
-
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        self._run = settings
-        self._start: Start | None = None
-        self.drawn_from: int | None = None
-        self._own: Any = own_settings(self.Settings, settings.options)
-        self.kind.check(settings, public=self.public)
-
-    def begin_with(self, start: Start | None) -> None:
-        """Let round 1 begin with a trained model; None: with weights drawn from the seed."""
-        self._start = start
 
     def start(self, federation: Federation) -> Any:
         """Agree on the model, hand out its form, and draw the first weights."""
-        step = self._step(TAKE)
-        agreed, _, idle = settle(self._run, federation, self.kind, step=step, ask=self._given)
-        if self._rows == "seen" and not agreed.form.tables():
+        state = super().start(federation)
+        if "tables" not in self.fields(1) and not state.form.tables():
             raise no_tables(self.kind.name)
-        first = self._first(agreed.form, federation)
-        return self.State(agreed.form, first, idle)
-
-    def _first(self, form: ModelSpec, federation: Federation) -> Arrays:
-        """The weights before round 1. Raises SettingsError if those to start from do not fit."""
-        seed = derive_seed(federation.seed, "weights")
-        self.drawn_from = seed if self._start is None else None
-        return first_weights(form, seed=seed, start=self._start)
-
-    def _given(self, form: ModelSpec) -> Take[ModelSpec]:
-        """The ask that hands the agreed form to the sites."""
-        return Take(form)
+        return state
 
     def round(self, state: Any, federation: Federation, n: int) -> tuple[Carried, Facts]:
         """Sites train from the common weights; the mean of their results is the next state."""
-        ask, sites, facts = self._drawn(state, federation, n)
+        return self.averaged(state, federation, n, step=TRAIN)
+
+    def averaged(
+        self, state: Any, federation: Federation, n: int, *, step: Step
+    ) -> tuple[Carried, Facts]:
+        """A round in which sites train by this step, and the server takes the mean."""
+        sites, facts = self.drawn(state, federation, n)
         if not sites:
             return state, facts
-        total = federation.sum(self._step(TRAIN), ask, round=n, sites=sites)
+        total = federation.sum(step, train_ask(self, state, n), round=n, sites=sites)
         facts |= {"loss": total.loss / total.weight, "sentences": total.examples}
+        own = self.options
         weights, moments, squares = stepped(
             state.weights,
             mean_of(total, state.weights),
-            how=self._own.step(n) if hasattr(self._own, "step") else ServerStep(),
+            how=own.step(n) if isinstance(own, ServerTable) else ServerStep(),
             moments=state.moments,
             squares=state.squares,
         )
         return replace(state, weights=weights, moments=moments, squares=squares), facts
 
-    def _drawn(
-        self, state: Carried, federation: Federation, n: int
-    ) -> tuple[Train, list[str], Facts]:
-        """The ask of a round, the drawn sites that have text to train on, and the first facts."""
-        drawn = federation.draw(self._run.federation.fraction, n)
-        ask = self._ask(state, n)
-        facts: Facts = {
-            "loss": None,
-            "learning_rate": ask.config.learning_rate,
-            "sites": list(drawn),
-            "sentences": 0,
-        }
-        return ask, [site for site in drawn if site not in state.idle], facts
+    def fields(self, n: int) -> dict[str, object]:
+        """The weight of a site, and how training is held to its start."""
+        own = self.options
+        return train_fields(self, weighting=own.weighting, rows=own.rows, proximal=own.proximal)
 
-    def score(
-        self, state: Any, federation: Federation, *, part: str, round: int
-    ) -> dict[str, Counts]:
-        """Every site's counts on its own held-out text."""
-        ask = Score(state.weights, part)
-        return scores_from(
-            federation, self.kind, step=self._step(SCORE), ask=ask, round=round, form=state.form
-        )
 
-    def model(self, state: Carried, memory: Any) -> tuple[ModelSpec, Arrays]:
-        """The common model, the same for all sites: its form and its weights."""
-        return state.form, state.weights
+def train_fields(
+    method: Method,
+    *,
+    weighting: Weighting | None = "equal",
+    rows: Literal["all", "seen"] = "all",
+    proximal: float = 0.0,
+) -> dict[str, object]:
+    """The fields of `Train` that follow from settings; the default `weighting` is the kind's."""
+    if weighting is None:
+        weighting = method.kind.Spec.weighting
+    found: dict[str, object] = {
+        "weighting": "equal" if weighting == "equal" else "examples",
+        "config.proximal": proximal,
+    }
+    return found if rows == "seen" else {**found, "tables": []}
 
-    def extractor(
-        self, state: Carried, memory: Any, *, key: bytes | None, encoder: str | None = None
-    ) -> Extractor:
-        """The trained model, ready for use; a keyed kind needs the key."""
-        form, weights = self.model(state, memory)
-        return form.extractor(weights, key=key, encoder=encoder)
 
-    def at_home(self, n: int) -> TrainConfig:
-        """Training settings for one pass of a site by itself, at the rate of round `n`.
-
-        Where the server takes the adaptive steps, the site takes them.
-        """
-        config = replace(train_config(self._run, n), epochs=1, batches=0, keep=False)
-        step = self._own.step(n) if hasattr(self._own, "step") else ServerStep()
-        if step.adaptive:
-            config = replace(config, optimiser="adam", learning_rate=step.rate)
-        return config
-
-    def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
-        """None: all sentences of a site count the same."""
-        return None
-
-    @property
-    def _rows(self) -> str:
-        return str(getattr(self._own, "rows", "all"))
-
-    def _step(self, step: Step) -> Step:
-        """This pair's version of the step."""
-        return next(one for one in self.steps if one.name == step.name)
-
-    @property
-    def _weighting(self) -> str:
-        """The factor of a site's weights."""
-        weighting = getattr(self._own, "weighting", "equal")
-        if weighting is None:
-            weighting = self.kind.Spec.weighting
-        return "equal" if weighting == "equal" else "examples"
-
-    def _config(self, n: int) -> TrainConfig:
-        """Training settings of a round."""
-        return replace(train_config(self._run, n), proximal=getattr(self._own, "proximal", 0.0))
-
-    def _ask(self, state: Carried, n: int) -> Train:
-        """Make the ask of a round: training settings, and the weight of a site."""
-        return Train(
-            weights=state.weights,
-            config=self._config(n),
-            weighting=self._weighting,
-            tables=list(state.form.tables()) if self._rows == "seen" else [],
-        )
-
-    def expects(self, step: str, n: int) -> dict[str, object]:
-        """Fields of an ask of this step in round `n`, by name, as the settings prescribe them.
-
-        A site compares what it is asked with it (`guards.check_expected`). What an ask has besides
-        must be declared to vary.
-        """
-        own = self.kind.asked(self._run, public=self.public)
-        if step in own:
-            return dict(own[step])
-        settled = self.kind.Spec.settled(self._run, public=self.public).items()
-        found = {
-            f"{place}.{name}": value for place in ("form", "public") for name, value in settled
-        }
-        found |= {f"config.{name}": value for name, value in vars(self._config(max(n, 1))).items()}
-        found["weighting"] = self._weighting
-        return found | ({"tables": []} if self._rows == "all" else {})
+def train_ask(method: Method, state: Carried, n: int) -> Train:
+    """The ask of a round: training settings, and the weight of a site."""
+    fields: dict[str, Any] = method.fields(n)
+    tables = fields.get("tables", list(state.form.tables()))
+    return Train(state.weights, method.config(n), fields["weighting"], tables)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
@@ -30,18 +31,15 @@ from confide.federation.messages import Arrays
 from confide.federation.steps import Step
 from confide.kinds.protocol import SCORE, TAKE, ModelSpec, PublicSet
 from confide.kinds.public import Student
-from confide.kinds.steps import settle
 from confide.methods.fedatt import TRAIN_ALONE
-from confide.methods.fedavg import Facts, FedAvg, FedAvgState, Update, Weighting
-from confide.methods.feded import softened_mean
+from confide.methods.fedavg import FedAvgState, Update, Weighting, train_ask, train_fields
+from confide.methods.feded import ON_A_PUBLIC_SET, softened_mean
+from confide.methods.method import Facts, Method, Options, Trait
 from confide.seeds import derive_seed
-from confide.settings import Settings as RunSettings
-from confide.settings import Table
-from confide.text.document import Document
 from confide.training.trainer import Lesson
 
 
-class FedDFSettings(Table):
+class FedDFSettings(Options):
     """The table `[options]`. The default of `weighting` is the kind's, as under FedAvg."""
 
     weighting: Weighting | None = None
@@ -51,50 +49,47 @@ class FedDFSettings(Table):
     distil_learning_rate: Annotated[float, Field(gt=0)] | None = None
 
 
-class FedDF(FedAvg):
+class FedDF(Method):
     """The method: `round` averages the sites' weights and distils their ensemble into the mean."""
 
-    method: ClassVar[str] = "feddf"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, SCORE)
-    Settings: ClassVar[type] = FedDFSettings
-    public: ClassVar[bool] = True
-
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        super().__init__(settings, public)
-        self._public = public
-        self._student = Student()
+    name: ClassVar[str] = "feddf"
+    kinds: ClassVar[tuple[str, ...]] = ON_A_PUBLIC_SET
+    steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, SCORE)
+    Settings: ClassVar[type[Options]] = FedDFSettings
+    State: ClassVar[type] = FedAvgState
+    traits: ClassVar[frozenset[Trait]] = frozenset({"public"})
 
     def start(self, federation: Federation) -> FedAvgState[ModelSpec]:
         """Agree on the model, hand out its form, and draw the first weights.
 
         Raises SettingsError if there is no public set.
         """
-        agreed, _, idle = settle(
-            self._run,
-            federation,
-            self.kind,
-            step=self._step(TAKE),
-            public=self._public,
-            ask=self._given,
-        )
-        self._set(agreed.form)
-        first = self._first(agreed.form, federation)
-        return FedAvgState(agreed.form, first, idle)
+        state: FedAvgState[ModelSpec] = super().start(federation)
+        self._set(state.form)
+        return state
+
+    def fields(self, n: int) -> dict[str, object]:
+        """The weight of a site."""
+        return train_fields(self, weighting=self.options.weighting)
+
+    @cached_property
+    def _student(self) -> Student:
+        return Student()
 
     def _set(self, form: ModelSpec) -> PublicSet:
         """The public set."""
-        public: PublicSet = form.public(self._public)[0]
+        public: PublicSet = form.public(self.public)[0]
         return public
 
     def round(
         self, state: FedAvgState[ModelSpec], federation: Federation, n: int
     ) -> tuple[FedAvgState[ModelSpec], Facts]:
         """Sites train from the common weights; their mean learns what they say together."""
-        ask, sites, facts = self._drawn(state, federation, n)
+        sites, facts = self.drawn(state, federation, n)
         if not sites:
             return state, facts
-        step, own = self._step(TRAIN_ALONE), self._own
-        replies = list(federation.ask(step, ask, round=n, sites=sites).values())
+        ask, own = train_ask(self, state, n), self.options
+        replies = list(federation.ask(TRAIN_ALONE, ask, round=n, sites=sites).values())
         public = self._set(state.form)
         said = [self._student.said(state.form, public, alone(reply)) for reply in replies]
         weights, loss = self._student.learn(

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Generic, Literal
 
 import numpy as np
@@ -68,16 +69,12 @@ from confide.kinds.protocol import (
     TrainConfig,
     fitted_on,
     taken,
-    train_config,
 )
 from confide.kinds.public import SEVERAL, Student
 from confide.kinds.relations.model import probabilities
 from confide.kinds.steps import settle
-from confide.methods.fedavg import Facts, FedAvg
+from confide.methods.method import Facts, Method, Options, Trait
 from confide.seeds import derive_seed
-from confide.settings import Settings as RunSettings
-from confide.settings import Table
-from confide.text.document import Document
 from confide.training.trainer import Lesson, softened
 
 # --- FedED at a site: the messages, and how a site answers
@@ -314,7 +311,11 @@ def certain(labels: Sequence[str], names: Sequence[str]) -> NDArray[np.float32]:
     return wanted_SR
 
 
-class FedEDSettings(Table):
+ON_A_PUBLIC_SET = ("relations", "tagger", "encoder", "spans")
+"""The kinds that learn from a public set."""
+
+
+class FedEDSettings(Options):
     """The method's own settings: the table `[options]`."""
 
     upload: Literal["logits", "probabilities"] = "logits"
@@ -345,21 +346,23 @@ Central = FedEDState[ModelSpec, PublicSet]
 """The state of whichever kind."""
 
 
-class FedED(FedAvg):
+class FedED(Method):
     """The method: `start` hands out the public set, `round` is one turn of Algorithm 1."""
 
-    method: ClassVar[str] = "feded"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, TRAIN_AND_PREDICT, SCORE)
-    Settings: ClassVar[type] = FedEDSettings
+    name: ClassVar[str] = "feded"
+    kinds: ClassVar[tuple[str, ...]] = ON_A_PUBLIC_SET
+    steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, TRAIN_AND_PREDICT, SCORE)
+    Settings: ClassVar[type[Options]] = FedEDSettings
     State: ClassVar[type] = FedEDState
-    Memory: ClassVar[type] = PublicKept
-    public: ClassVar[bool] = True
+    traits: ClassVar[frozenset[Trait]] = frozenset({"public"})
 
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        super().__init__(settings, public)
-        self._public = public
-        self._student = Student()
-        self._judge = Student()
+    @cached_property
+    def _student(self) -> Student:
+        return Student()
+
+    @cached_property
+    def _judge(self) -> Student:
+        return Student()
 
     def start(self, federation: Federation) -> Central:
         """Agree on the model, hand out the public set, and draw the first weights.
@@ -369,33 +372,33 @@ class FedED(FedAvg):
         labels: list[str] = []
 
         def with_public(form: ModelSpec) -> TakePublic[ModelSpec, PublicSet]:
-            public, found = form.public(self._public)
-            labels.extend(found if self._run.public.labelled else ())
+            public, found = form.public(self.public)
+            labels.extend(found if self.run.public.labelled else ())
             return TakePublic(form, public)
 
         agreed, taken, idle = settle(
-            self._run,
+            self.run,
             federation,
             self.kind,
-            step=self._step(TAKE_PUBLIC_SET),
-            public=self._public,
+            step=self.step(TAKE_PUBLIC_SET.name),
+            public=self.public,
             ask=with_public,
         )
         state = FedEDState(
             form=agreed.form,
-            weights=self._first(agreed.form, federation),
+            weights=self.first(agreed.form, federation),
             idle=idle,
             public=taken.public,
             labels=labels,
         )
-        if self._own.holdout_share:
+        if self.options.holdout_share:
             self._held(state, federation.seed)
         return state
 
     def round(self, state: Central, federation: Federation, n: int) -> tuple[Central, Facts]:
         """Sites train and predict the public set; the central model learns from their mean."""
-        own, config = self._own, train_config(self._run, n)
-        total, ask, facts = self._said(state, federation, config)
+        own, config = self.options, self.config(n)
+        total, ask, facts = self._said(state, federation, n)
         if total is None:
             return state, facts
         if own.past_weight:
@@ -406,16 +409,14 @@ class FedED(FedAvg):
         return replace(state, weights=weights), facts | distilled
 
     def _said(
-        self, state: Central, federation: Federation, config: TrainConfig
+        self, state: Central, federation: Federation, n: int
     ) -> tuple[Predicted | None, TrainAndPredict, Facts]:
         """The sum of what the drawn sites predict, the ask for it, and the facts of the round."""
-        drawn = federation.draw(self._run.federation.fraction, config.round)
-        sites = [site for site in drawn if site not in state.idle]
-        ask = self._asked_of(state, config)
-        facts: Facts = {"loss": None, "learning_rate": config.learning_rate, "sites": list(drawn)}
+        sites, facts = self.drawn(state, federation, n)
+        ask = self._asked_of(state, n)
         if not sites:
-            return None, ask, {**facts, "sentences": 0}
-        total = federation.sum(TRAIN_AND_PREDICT, ask, round=config.round, sites=sites)
+            return None, ask, facts
+        total = federation.sum(TRAIN_AND_PREDICT, ask, round=n, sites=sites)
         facts |= {
             "loss": total.loss / total.sites,
             "sentences": total.sentences,
@@ -425,7 +426,7 @@ class FedED(FedAvg):
 
     def _upload(self) -> dict[str, Any]:
         """The form in which a site sends its predictions."""
-        own = self._own
+        own = self.options
         return {
             "upload": own.upload,
             "average": own.average,
@@ -433,15 +434,15 @@ class FedED(FedAvg):
             "most": own.max_logit if own.upload == "logits" else 1.0,
         }
 
-    def expects(self, step: str, n: int) -> dict[str, object]:
-        """Add to FedAvg's fields the form in which a site sends its predictions."""
-        return super().expects(step, n) | self._upload()
+    def fields(self, n: int) -> dict[str, object]:
+        """The form in which a site sends its predictions."""
+        return self._upload()
 
-    def _asked_of(self, state: Central, config: TrainConfig) -> TrainAndPredict:
+    def _asked_of(self, state: Central, n: int) -> TrainAndPredict:
         """Make the ask of a round."""
         return TrainAndPredict(
             weights=state.weights,
-            config=config,
+            config=self.config(n),
             public=state.public.digest,
             examples=state.public.rows,
             classes=state.form.classes,
@@ -452,7 +453,7 @@ class FedED(FedAvg):
         self, state: Central, teacher_SR: NDArray[np.float32], config: TrainConfig, *, seed: int
     ) -> tuple[Arrays, Facts]:
         """The central model after the distillation of a round, and its facts (Eq. 6)."""
-        own = self._own
+        own = self.options
         lesson = Lesson(
             teacher_SR,
             own.temperature if own.temper_student else 1.0,
@@ -482,7 +483,7 @@ class FedED(FedAvg):
     def _held(self, state: Central, seed: int) -> Chosen:
         """The rows of the public set that are held out; the same in every round."""
         return held_out(
-            state.public, self._own.holdout_share, seed=derive_seed(seed, "public parts")
+            state.public, self.options.holdout_share, seed=derive_seed(seed, "public parts")
         )
 
     def _best(

@@ -51,6 +51,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, Learnt, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
+from confide.kinds import KINDS
 from confide.kinds.protocol import (
     Agreed,
     F,
@@ -62,15 +63,12 @@ from confide.kinds.protocol import (
     Taken,
     TrainConfig,
     shown,
-    train_config,
 )
-from confide.kinds.steps import compare_vectors, examples_of_all, scores_from
-from confide.methods.fedavg import Carried, Facts, FedAvg
+from confide.kinds.steps import compare_vectors, examples_of_all
+from confide.methods.method import Facts, Method, Options, Trait
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
-from confide.settings import Table
-from confide.tasks import Counts
-from confide.text.document import Document
+from confide.tasks import TASKS
 from confide.training.batches import check_covers
 from confide.training.optimisers import AdamMoments, adam
 
@@ -128,6 +126,14 @@ class Enrolled(Kept[F], Generic[F]):
     best_round: int = carries("the round that was best on the site's development text", start=int)
     best_score: float = carries("its score there", start=lambda: -2.0)
     best: Arrays = carries("weights of the whole model in that round", start=dict)
+
+    def model(self, common: Arrays) -> tuple[F, Arrays]:
+        """The form and weights of the model that the site kept, or has with these common parts."""
+        return self.form, self.best or self.now(common)
+
+    def now(self, common: Arrays) -> Arrays:
+        """The site's model as it is now, with these common parts."""
+        return lifted({**common, **self.own}, self)
 
 
 @dataclass(frozen=True)
@@ -262,7 +268,7 @@ def score(
 ) -> tuple[S, Enrolled[F]]:
     """Count on the site's development text, and keep the model if it is the best yet there."""
     memory = known(memory)
-    weights = _current(ask, memory)
+    weights = memory.now(ask.weights)
     desk = _desk(site, memory)
     counted: S = desk.scored(weights, "dev")
     value = -1 / max(turn.round, 1)  # grows from round to round, and stays below every score
@@ -280,8 +286,8 @@ def test(
 ) -> tuple[S, Enrolled[F]]:
     """Count on the site's test text, with the model that the site kept."""
     memory = known(memory)
-    weights = memory.best or _current(ask, memory)
-    return memory.form.at(site).scored(weights, "test"), memory
+    form, weights = memory.model(ask.weights)
+    return form.at(site).scored(weights, "test"), memory
 
 
 def check_share(ask: TakeShare, reply: ShareTaken) -> None:
@@ -321,12 +327,14 @@ def lifted(weights: Arrays, memory: Enrolled[F]) -> Arrays:
     return {**weights, **tables}
 
 
-def _current(ask: ScoreOwn, memory: Enrolled[F]) -> Arrays:
-    """The site's model as it is now."""
-    return lifted({**ask.weights, **memory.own}, memory)
+ON_ANNOTATION = (
+    *(name for name, kind in KINDS.items() if TASKS[kind.task].learns == "entities"),
+    "relations",
+)
+"""The kinds that learn from annotation of entities, or of single pairs of them."""
 
 
-class FedNERSettings(Table):
+class FedNERSettings(Options):
     """The method's own settings: the table `[options]`.
 
     `private` are parts of the model, by prefix of their parameters' names; by default those that
@@ -336,6 +344,22 @@ class FedNERSettings(Table):
     private: tuple[str, ...] | None = None
     types: Literal["own", "common"] = "own"
     local_steps: Annotated[int, Field(ge=1)] = 1
+
+    def check(self, run: RunSettings) -> None:
+        """Raise SettingsError for steps that FedNER does not take."""
+        if run.training.optimiser != "adam":
+            raise SettingsError(
+                "FedNER trains with Adam only",
+                expected='training.optimiser = "adam"',
+                got=repr(run.training.optimiser),
+            )
+        if run.training.optimiser_state != "reset":
+            raise SettingsError(
+                "FedNER always goes on from Adam's running means, those of private parts at the"
+                " site and all others at the server",
+                expected="no training.optimiser_state",
+                got=repr(run.training.optimiser_state),
+            )
 
 
 @dataclass(frozen=True)
@@ -347,43 +371,23 @@ class FedNERState(State[F], Generic[F]):
     squares: Arrays = carries("Adam's running means of its square", start=dict)
 
 
-class FedNER(FedAvg):
+class FedNER(Method):
     """The method: `start` enrols the sites, `round` is one iteration of Algorithm 1."""
 
-    method: ClassVar[str] = "fedner"
-    own_steps: ClassVar[tuple[Step, ...]] = (ENROL, TAKE_SHARE, IMPROVE, SCORE_OWN, TEST_OWN)
-    Settings: ClassVar[type] = FedNERSettings
+    name: ClassVar[str] = "fedner"
+    kinds: ClassVar[tuple[str, ...]] = ON_ANNOTATION
+    steps: ClassVar[tuple[Step, ...]] = (ENROL, TAKE_SHARE, IMPROVE, SCORE_OWN, TEST_OWN)
+    Settings: ClassVar[type[Options]] = FedNERSettings
     State: ClassVar[type] = FedNERState
-    Memory: ClassVar[type] = Enrolled
-    personal: ClassVar[bool] = True
-
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        super().__init__(settings, public)
-        self._check_training(settings)
-
-    def _check_training(self, settings: RunSettings) -> None:
-        """Raise SettingsError for steps that the method does not take."""
-        if settings.training.optimiser != "adam":
-            raise SettingsError(
-                "FedNER trains with Adam only",
-                expected='training.optimiser = "adam"',
-                got=repr(settings.training.optimiser),
-            )
-        if settings.training.optimiser_state != "reset":
-            raise SettingsError(
-                "FedNER always goes on from Adam's running means, those of private parts at the"
-                " site and all others at the server",
-                expected="no training.optimiser_state",
-                got=repr(settings.training.optimiser_state),
-            )
+    traits: ClassVar[frozenset[Trait]] = frozenset({"personal"})
 
     def start(self, federation: Federation) -> FedNERState[ModelSpec]:
         """Agree on the form, draw the shared weights, and enrol every site."""
-        run = self._run
+        run = self.run
         agreed = self.kind.agree(run, federation)
         private = self._private(agreed.form)
         self._check_types(federation, agreed, private)
-        first = self._first(agreed.form, federation)
+        first = self.first(agreed.form, federation)
         _check_parts(first, set(private) - set(agreed.form.private))
         shared = {name: value for name, value in first.items() if not is_of(name, private)}
         has_file = bool(run.model.vectors or any(site.vectors for site in run.site))
@@ -391,17 +395,18 @@ class FedNER(FedAvg):
         enrol = Enrol(
             agreed.form,
             private=private,
-            own_types=self._own.types == "own",
+            own_types=self.options.types == "own",
             tables=words if has_file else {},
         )
-        step = self._step(ENROL)
+        step = self.step(ENROL.name)
         taken = federation.ask(step, enrol, round=0, sites=agreed.sites)
         sizes = {site: taken[site].size for site in compare_vectors(federation, step, taken)}
         idle = sorted(site for site, size in sizes.items() if not size)
         sizes = {site: size for site, size in sizes.items() if size}
         if not sizes:
             raise FederationError("no site has any training text to learn from")
-        self._share_out(federation, sizes)
+        if run.privacy is None:  # under noise no number depends on how much text a site has
+            self._share_out(federation, sizes)
         return FedNERState(agreed.form, shared, idle)
 
     def _share_out(self, federation: Federation, sizes: Mapping[str, int]) -> None:
@@ -409,7 +414,7 @@ class FedNER(FedAvg):
 
         Where no site's size may be seen, each works them out from the size of all together.
         """
-        batch = self._run.training.batch_size
+        batch = self.run.training.batch_size
         asks: object
         if federation.summing is not None:
             total = examples_of_all(federation, sorted(sizes))
@@ -421,7 +426,7 @@ class FedNER(FedAvg):
 
     def _private(self, form: ModelSpec) -> list[str]:
         """The parts that stay at the sites: as the settings say, else as the kind does."""
-        own: tuple[str, ...] | None = self._own.private
+        own: tuple[str, ...] | None = self.options.private
         return list(form.private if own is None else own)
 
     def _check_types(self, federation: Federation, agreed: Agreed, private: Sequence[str]) -> None:
@@ -430,7 +435,7 @@ class FedNER(FedAvg):
         Raises FederationError if too few have the same.
         """
         head = agreed.form.head
-        if head and head not in private and self._own.types == "own":
+        if head and head not in private and self.options.types == "own":
             own = {site: t for site, t in agreed.types.items() if agreed.sentences.get(site, 1)}
             compare_types(federation, own, step=self.kind.steps[0], head=head)
 
@@ -438,13 +443,11 @@ class FedNER(FedAvg):
         self, state: FedNERState[ModelSpec], federation: Federation, n: int
     ) -> tuple[FedNERState[ModelSpec], Facts]:
         """Sites send gradients of the shared parts; the server steps along their mean (Eq. 2)."""
-        own, config = self._own, train_config(self._run, n)
-        drawn = federation.draw(self._run.federation.fraction, n)
-        sites = [site for site in drawn if site not in state.idle]
-        facts: Facts = {"loss": None, "learning_rate": config.learning_rate}
+        own, config = self.options, self.config(n)
+        sites, facts = self.drawn(state, federation, n)
         if not sites:
-            return state, {**facts, "sites": list(drawn), "sentences": 0}
-        ask = Improve(weights=state.weights, config=config, **self._improving())
+            return state, facts
+        ask = Improve(weights=state.weights, config=config, local_steps=own.local_steps)
         total = federation.sum(IMPROVE, ask, round=n, sites=sites)
         mean = {n: (sums / total.share).astype(np.float32) for n, sums in total.update.items()}
         if own.local_steps == 1:
@@ -459,42 +462,26 @@ class FedNER(FedAvg):
         else:
             moved = {name: state.weights[name] + change for name, change in mean.items()}
             state = replace(state, weights=moved)
-        facts |= {
-            "loss": total.loss / total.share,
-            "sites": list(drawn),
-            "sentences": total.sentences,
-        }
+        facts |= {"loss": total.loss / total.share, "sentences": total.sentences}
         return state, facts
 
-    def expects(self, step: str, n: int) -> dict[str, object]:
-        """Add FedNER's fields to FedAvg's; only bounds of a site's part of a batch."""
-        own = self._own
-        found = super().expects(step, n) | self._improving()
-        found.pop("tables", None)  # here they are weights, which the server gives
-        found |= {
+    def fields(self, n: int) -> dict[str, object]:
+        """The settings of enrolling and stepping; only bounds of a site's part of a batch."""
+        own = self.options
+        found: dict[str, object] = {
             "own_types": own.types == "own",
-            "select": self._run.select.by,
-            "batch_size": Within(1, self._run.training.batch_size),
+            "local_steps": own.local_steps,
+            "select": self.run.select.by,
+            "batch_size": Within(1, self.run.training.batch_size),
             "share": Within(0, 1),
             "total": Within(0, MOST),
         }
         return found if own.private is None else found | {"private": list(own.private)}
 
-    def _improving(self) -> dict[str, Any]:
-        """The fields of a round's ask besides the training settings."""
-        return {"local_steps": self._own.local_steps}
-
-    def score(
-        self, state: Carried, federation: Federation, *, part: str, round: int
-    ) -> dict[str, Counts]:
-        """Every site's counts on its own held-out text, each with its own tagger."""
-        ask = ScoreOwn(state.weights, self._run.select.by)
-        step = self._step(SCORE_OWN if part == "dev" else TEST_OWN)
-        return scores_from(federation, self.kind, step=step, ask=ask, round=round, form=state.form)
-
-    def model(self, state: Carried, memory: Enrolled[ModelSpec]) -> tuple[ModelSpec, Arrays]:
-        """The form and weights of the model that a site kept."""
-        return memory.form, memory.best or lifted({**state.weights, **memory.own}, memory)
+    def scoring(self, state: Any, part: str) -> tuple[Step, object]:
+        """Each site scores its own tagger."""
+        step = SCORE_OWN if part == "dev" else TEST_OWN
+        return step, ScoreOwn(state.weights, self.run.select.by)
 
 
 def shares_of_batch(sentences: Mapping[str, int], batch_size: int) -> dict[str, int]:

@@ -49,7 +49,7 @@ import hashlib
 import hmac
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Generic, Literal, NamedTuple
+from typing import Annotated, Any, ClassVar, Generic, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,20 +64,20 @@ from confide.federation.messages import Arrays, carries, encode
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.agreement import check_digests, one_each
-from confide.kinds.bags.site import BagForm, BagSiteModel
-from confide.kinds.protocol import SCORE, F, Kept, ModelSpec, Take, Taken, fitted_on, taken
+from confide.kinds.bags.site import BagSiteModel
+from confide.kinds.protocol import SCORE, TAKE, F, Kept, ModelSpec, Take, fitted_on, train_config
+from confide.kinds.steps import settle
 from confide.methods.fedavg import (
     TRAIN,
-    Carried,
-    Facts,
     FedAvg,
     FedAvgState,
     Train,
     Update,
     mean_of,
-    reply_of,
+    train_ask,
+    train_fields,
 )
-from confide.settings import Table
+from confide.methods.method import Carried, Facts, Options
 from confide.training.batches import Rows, covered
 from confide.training.vocabulary import DIGEST_BYTES
 
@@ -389,11 +389,6 @@ class WinnersHeard:
     )
 
 
-def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, LazyMemory[F]]:
-    """Keep the form, and encode the training text; there are no bids yet."""
-    return taken(site, ask.form), LazyMemory(ask.form)
-
-
 def bid(
     site: Site, memory: LazyMemory[F] | None, ask: Bid, turn: Turn
 ) -> tuple[Bids, LazyMemory[F]]:
@@ -501,16 +496,15 @@ def train_on_winners(
         lambda config: desk.fit(ask.weights, config, seed=turn.seed, only_W=won_W),
     )
     weight = float(len(won_W)) if ask.weighting == "examples" else 1.0
-    return reply_of(fitted, weight), memory
+    return Update.of(fitted, weight=weight), memory
 
 
-TAKE_AND_BID = Step.of(take)
 BID = Step.of(bid, check=check_bids)
 HEAR_WINNERS = Step.of(hear_winners, check=check_heard, to_each=True)
 TRAIN_ON_WINNERS = Step.of(train_on_winners, summed=True)
 
 
-class LazyMilSettings(Table):
+class LazyMilSettings(Options):
     """The table `[options]` of Lazy MIL.
 
     `weighting`: how much a site's weights count in the mean. `warmup_rounds`: rounds before the
@@ -541,43 +535,40 @@ class LazyMilSettings(Table):
 class LazyMil(FedAvg):
     """The method: `round` is bidding, choosing and training (Algorithm 1)."""
 
-    method: ClassVar[str] = "lazy-mil"
-    own_steps: ClassVar[tuple[Step, ...]] = (
-        TAKE_AND_BID,
-        TRAIN,
-        BID,
-        HEAR_WINNERS,
-        TRAIN_ON_WINNERS,
-        SCORE,
-    )
-    Settings: ClassVar[type] = LazyMilSettings
+    name: ClassVar[str] = "lazy-mil"
+    kinds: ClassVar[tuple[str, ...]] = ("bags",)
+    steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, BID, HEAR_WINNERS, TRAIN_ON_WINNERS, SCORE)
+    Settings: ClassVar[type[Options]] = LazyMilSettings
     State: ClassVar[type] = LazyState
-    Memory: ClassVar[type] = LazyMemory
 
-    def _given(self, form: ModelSpec) -> Take[ModelSpec]:
-        """The ask with a form whose model is trained on single sentences."""
-        assert isinstance(form, BagForm)
-        return Take(replace(form, denoise=DENOISE))
+    def start(self, federation: Federation) -> LazyState[ModelSpec]:
+        """Agree on a model that is trained on single sentences, and draw the first weights."""
+
+        def take(form: Any) -> Take[Any]:
+            return Take(replace(form, denoise=DENOISE))
+
+        _, given, idle = settle(self.run, federation, self.kind, step=self.step("take"), ask=take)
+        return LazyState(given.form, self.first(given.form, federation), idle)
 
     def temperature(self, n: int) -> float:
         """The temperature of round `n`: it falls from the first round with bids on."""
-        first, later = self._own.temperature, n - 1 - self._own.warmup_rounds
-        return max(first * self._own.cooling**later, COLDEST) if first else 0.0
+        first, later = self.options.temperature, n - 1 - self.options.warmup_rounds
+        return max(first * self.options.cooling**later, COLDEST) if first else 0.0
 
     @property
     def _levels(self) -> int:
         """The number of values that a bid may have."""
-        levels: int | None = self._own.levels
+        levels: int | None = self.options.levels
         if levels is None:
-            levels = LEVELS if self._run.federation.sums == "masked" else 0
+            levels = LEVELS if self.run.federation.sums == "masked" else 0
         return levels
 
-    def expects(self, step: str, n: int) -> dict[str, object]:
+    def fields(self, n: int) -> dict[str, object]:
         """Add to FedAvg's fields how sites bid; an adaptive factor depends on the bids."""
-        factor = self._own.factor
-        return super().expects(step, n) | {
+        factor = self.options.factor
+        return train_fields(self, weighting=self.options.weighting) | {
             "form.denoise": DENOISE,
-            "vectors": self._config(max(n, 1)).vectors,
+            "vectors": train_config(self.run, n).vectors,
             "temperature": self.temperature(n),
             "levels": self._levels,
             "factor": Within(0, 1) if isinstance(factor, str) else factor,
@@ -585,18 +576,17 @@ class LazyMil(FedAvg):
 
     def _factor(self, bids: Mapping[str, Bids]) -> float:
         """The share of the best value that wins, from the first round with bids to the last."""
-        given: float | str = self._own.factor
+        given: float | str = self.options.factor
         return leniency(best_values(bids)) if isinstance(given, str) else given
 
     def round(
         self, state: LazyState[ModelSpec], federation: Federation, n: int
     ) -> tuple[Carried, Facts]:
         """Sites bid, the server picks the winners, their sites train, and the server averages."""
-        if n <= self._own.warmup_rounds:
+        if n <= self.options.warmup_rounds:
             return super().round(state, federation, n)
-        drawn = federation.draw(self._run.federation.fraction, n)
-        ask = self._ask(state, n)
-        bidders = [site for site in drawn if site not in state.idle]
+        bidders, facts = self.drawn(state, federation, n)
+        ask = train_ask(self, state, n)
         heat = self.temperature(n)
         bid_ask = Bid(ask.weights, ask.config.vectors, heat, self._levels)
         bids = federation.ask(BID, bid_ask, round=n, sites=bidders)
@@ -604,14 +594,10 @@ class LazyMil(FedAvg):
         won = winners(bids, asked=encode(bid_ask), temperature=heat, factor=factor)
         told = {site: HearWinners(digests, factor) for site, digests in won.items()}
         heard = federation.ask(HEAR_WINNERS, told, round=n)
-        facts: Facts = {
-            "loss": None,
-            "learning_rate": ask.config.learning_rate,
-            "sites": list(drawn),
+        facts |= {
             "bids": sum(len(reply.values_G) for reply in bids.values()),
             "factor": factor,
             "winners": {site: reply.sentences for site, reply in heard.items()},
-            "sentences": 0,
         }
         if bids:
             state = replace(state, factor=factor)

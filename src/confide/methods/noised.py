@@ -13,14 +13,13 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import GuardError, SettingsError, together
+from confide.errors import GuardError, SettingsError
 from confide.federation.failures import Refusal
-from confide.federation.federation import Federation
 from confide.federation.guards import Within
 from confide.federation.messages import Arrays, carries, encode
 from confide.federation.seals import digest, int_bytes
@@ -28,13 +27,11 @@ from confide.federation.site import Site, note_traceback
 from confide.federation.steps import Turn
 from confide.kinds.entities import clipped_sum, units_of
 from confide.kinds.protocol import SiteModel, fingerprint
-from confide.methods.fedavg import FedAvg
 from confide.privacy.account import Mechanism, NoisePlan, plan_noise
 from confide.privacy.accountant import Charge, SpentError
 from confide.privacy.noise import WIDEST, Whole, draw_key, drawn, keyed, noise_key, skellam_of
 from confide.settings import Settings as RunSettings
-from confide.tasks import TASKS, Counts
-from confide.text.document import Document
+from confide.tasks import TASKS
 from confide.training.batches import Rows
 
 
@@ -206,63 +203,52 @@ def mean_of(
 # --- at the server ----------------------------------------------------------------------------
 
 
-class UnderNoise(FedAvg):
-    """The server's part of methods under noise: what is spent, and what may be looked at."""
+@dataclass(frozen=True)
+class RunNoise:
+    """The noise of a run's sums, and what its budget says of it."""
 
-    private: ClassVar[bool] = True
+    budget: NoisePlan
+    noise: Noise
+    units: float
 
-    def __init__(self, settings: RunSettings, public: Sequence[Document] = ()) -> None:
-        faults = []
-        try:
-            super().__init__(settings, public)
-        except SettingsError as error:
-            faults.append(error)
-        try:
-            self._budget = budget_of(settings)
-            faults += _beyond(settings, self._budget)
-        except SettingsError as error:
-            faults.append(error)
-        faults += _faults(settings)
-        own = settings.privacy
-        if own is not None and own.steps > 1 and not self.steps_alone:
-            faults.append(
-                SettingsError(
-                    f"under {settings.method} a site takes one step under noise in a round",
-                    expected="no privacy.steps",
-                    got=str(own.steps),
-                )
-            )
-        if len(faults) > 1:
-            plan = "`confide privacy plan SETTINGS --epsilon 8` proposes what is missing, and why"
-            faults.append(SettingsError(plan))
-        if faults:
-            raise together(faults)
+    @classmethod
+    def of(cls, settings: RunSettings) -> RunNoise:
+        """The noise of settings without a fault (`faults_of`).
 
-    @property
-    def _noise(self) -> Noise:
-        own, one = self._run.privacy, self._budget.mechanism
-        assert own is not None, "the settings were checked"
-        return Noise(own.unit, own.patients, own.clip, one.clip, one.variance, one.rate)
-
-    def expects(self, step: str, n: int) -> dict[str, object]:
-        """Add the noise to FedAvg's fields; a site cannot know how many others take part."""
-        noise = {f"noise.{name}": value for name, value in vars(self._noise).items()}
-        return super().expects(step, n) | noise | {"drawn": Within(0, self._units)}
-
-    @property
-    def _units(self) -> float:
-        """The mean number of units of all sites in a sum, about: what sums are divided by."""
-        own = self._run.privacy
+        `units` is the mean number of units of all sites in a sum, about: what sums are divided by.
+        """
+        own, budget = settings.privacy, budget_of(settings)
         assert own is not None and own.units is not None, "the settings were checked"
-        return self._budget.rate * own.units
+        one = budget.mechanism
+        noise = Noise(own.unit, own.patients, own.clip, one.clip, one.variance, one.rate)
+        return cls(budget, noise, budget.rate * own.units)
 
-    def score(
-        self, state: Any, federation: Federation, *, part: str, round: int
-    ) -> dict[str, Counts]:
-        """Every site's counts, if held-out text is open; nothing otherwise."""
-        if self._run.privacy is not None and self._run.privacy.holdout_scores == "withheld":
-            return {}
-        return super().score(state, federation, part=part, round=round)
+    def fields(self) -> dict[str, object]:
+        """The fields of asks that say the noise; a site cannot know how many others take part."""
+        noise = {f"noise.{name}": value for name, value in vars(self.noise).items()}
+        return noise | {"drawn": Within(0, self.units)}
+
+
+def faults_of(settings: RunSettings, *, alone: bool) -> list[SettingsError]:
+    """All that is wrong with the settings of a run under noise.
+
+    `alone`: sites take steps under noise by themselves.
+    """
+    try:
+        faults = _beyond(settings, budget_of(settings))
+    except SettingsError as error:
+        faults = [error]
+    faults += _faults(settings)
+    own = settings.privacy
+    if own is not None and own.steps > 1 and not alone:
+        faults.append(
+            SettingsError(
+                f"under {settings.method} a site takes one step under noise in a round",
+                expected="no privacy.steps",
+                got=str(own.steps),
+            )
+        )
+    return faults
 
 
 def budget_of(settings: RunSettings) -> NoisePlan:
@@ -321,7 +307,7 @@ def _beyond(settings: RunSettings, budget: NoisePlan) -> list[SettingsError]:
     elif not math.isfinite(budget.epsilon_after(settings.rounds)):
         found.append(
             SettingsError(
-                "with so little noise no bound is known, so nothing would be promised",
+                "there is too little noise for any ε to be proven",
                 fix="set more noise, fewer rounds or a lower rate: `confide privacy plan` shows ε",
             )
         )

@@ -53,6 +53,7 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import (
     HELD_OUT,
+    TAKE,
     CompleteText,
     F,
     Kept,
@@ -61,14 +62,12 @@ from confide.kinds.protocol import (
     Score,
     SiteModel,
     State,
-    Take,
-    Taken,
     TrainConfig,
     fitted_on,
-    taken,
 )
-from confide.methods.fedavg import Facts, FedAvg, Latest, Train, Update, mean_of, trained_reply
-from confide.settings import Table
+from confide.methods.fedavg import FedAvg, Train, Update, mean_of, train_ask, train_fields, weighed
+from confide.methods.fedner import ON_ANNOTATION
+from confide.methods.method import Facts, Options, Trait
 from confide.training.batches import covered
 from confide.training.examples import RowSlopes
 from confide.training.trainer import Pulls
@@ -93,6 +92,10 @@ class Counting(Kept[F], Generic[F]):
         "instance weight of each training row", start=lambda: np.ones(0, np.float32)
     )
     weighed: int = carries("the round of their last update", start=int)
+
+    def row_weights(self) -> tuple[int, NDArray[np.float32]] | None:
+        """The round of the instance weights, and these; None if there are none."""
+        return (self.weighed, self.instance_weights_S) if len(self.instance_weights_S) else None
 
 
 @dataclass(frozen=True)
@@ -157,7 +160,8 @@ def _annotated(
     Made once per round, if both steps of the round say the same.
     """
     weights = ask.weights if distil else None
-    cache, key = desk.site.cache, (round, digest_of(weights or {}), ask.confidence)
+    cache = desk.site.cache
+    key = (desk, round, digest_of(weights or {}), ask.confidence)
     kept = cache.get("completing annotated")
     if kept is None or kept[0] != key:
         kept = (key, desk.completed(weights, confidence=ask.confidence))
@@ -171,7 +175,7 @@ def _pulls(desk: SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
 
     The target is zero if fewer rows have one than a gradient must cover.
     """
-    encoded, key = _annotated(desk, ask, round=round).encoded, (round, ask.config)
+    encoded, key = _annotated(desk, ask, round=round).encoded, (desk, round, ask.config)
     kept = desk.site.cache.get("completing slopes")
     if kept is None or kept[0] != key or kept[1] is not encoded:
         found = desk.slopes(ask.weights, ask.config, encoded)
@@ -184,13 +188,6 @@ def _pulls(desk: SiteModel, ask: Weigh | Complete, *, round: int) -> Pulls:
 
 
 # --- what a site answers --------------------------------------------------------------------------
-
-
-def take(site: Site, memory: object, ask: Take[F], turn: Turn) -> tuple[Taken, Counting[F]]:
-    """Keep the form, and count all rows alike."""
-    for name in ("annotated", "slopes"):
-        site.cache.pop(f"completing {name}", None)
-    return taken(site, ask.form), Counting(ask.form)
 
 
 def weigh(
@@ -220,7 +217,7 @@ def complete(
             ask.weights, config, seed=turn.seed, encoded=annotated.encoded, each_S=each_S
         ),
     )
-    found = trained_reply(desk, ask, fitted)
+    found = weighed(desk, ask, fitted)
     return Completed(**vars(found), own=annotated.own, pseudo=annotated.pseudo), after
 
 
@@ -298,13 +295,12 @@ def counting(weights_S: NDArray[np.float32], *, centred: bool) -> NDArray[np.flo
     return np.maximum(weights_S, np.float32(0))
 
 
-TAKE_AND_COUNT = Step.of(take)
 SCORE_APART = Step.of(score)
 WEIGH = Step.of(weigh, summed=True)
 COMPLETE = Step.of(complete, summed=True)
 
 
-class PseudoCompleteSettings(Table):
+class PseudoCompleteSettings(Options):
     """The method's own settings: the table `[options]`.
 
     `distil`: pseudo-annotation (3.2), where the common model's confidence is at least `confidence`
@@ -335,25 +331,26 @@ class CompleteState(State[F], Generic[F]):
 class PseudoComplete(FedAvg):
     """The method: `start` agrees on the types, `round` annotates, weighs and trains."""
 
-    method: ClassVar[str] = "pseudo-complete"
-    own_steps: ClassVar[tuple[Step, ...]] = (TAKE_AND_COUNT, WEIGH, COMPLETE, SCORE_APART)
-    Settings: ClassVar[type] = PseudoCompleteSettings
+    name: ClassVar[str] = "pseudo-complete"
+    kinds: ClassVar[tuple[str, ...]] = ON_ANNOTATION
+    steps: ClassVar[tuple[Step, ...]] = (TAKE, WEIGH, COMPLETE, SCORE_APART)
+    Settings: ClassVar[type[Options]] = PseudoCompleteSettings
     State: ClassVar[type] = CompleteState
-    Memory: ClassVar[type] = Counting
-    apart: ClassVar[bool] = True
+    traits: ClassVar[frozenset[Trait]] = frozenset({"apart"})
 
     def start(self, federation: Federation) -> CompleteState[ModelSpec]:
         """Agree on the types and the form of the model, and draw its first weights."""
         state: CompleteState[ModelSpec] = super().start(federation)
         return replace(state, parameters=state.form.parameters(state.weights))
 
-    def expects(self, step: str, n: int) -> dict[str, object]:
+    def fields(self, n: int) -> dict[str, object]:
         """Add to FedAvg's fields how the text is completed and weighed."""
-        return super().expects(step, n) | self._completing(n)
+        own = self.options
+        return train_fields(self, weighting=own.weighting, rows=own.rows) | self._completing(n)
 
     def _completing(self, n: int) -> dict[str, Any]:
         """The fields that say how a round completes the text and weighs its rows."""
-        own = self._own
+        own = self.options
         return {
             "distil": own.distil and n > own.warmup_rounds,
             "confidence": own.confidence,
@@ -361,22 +358,15 @@ class PseudoComplete(FedAvg):
             "centred": own.centred,
         }
 
-    def sentence_weights(self, latest: Latest) -> tuple[int, NDArray[np.float32]] | None:
-        """The round of a site's instance weights, and the weights; None if it has none."""
-        kept: Counting[ModelSpec] | None = latest()
-        if kept is None or not len(kept.instance_weights_S):
-            return None
-        return kept.weighed, kept.instance_weights_S
-
     def round(
         self, state: CompleteState[ModelSpec], federation: Federation, n: int
     ) -> tuple[CompleteState[ModelSpec], Facts]:
         """One turn of Algorithm 1: instance weights, pseudo-complete annotation, training, mean."""
-        own = self._own
-        train, sites, facts = self._drawn(state, federation, n)
+        own = self.options
+        sites, facts = self.drawn(state, federation, n)
         if not sites:
             return state, {**facts, "own": 0, "pseudo": 0}
-        learnt = n > own.warmup_rounds
+        train, learnt = train_ask(self, state, n), n > own.warmup_rounds
         slope_G = np.zeros(0, np.float32)
         if own.distil and own.instance_weights and learnt:
             weigh = Weigh(state.weights, _shared(state), train.config, own.confidence)

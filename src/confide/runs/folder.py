@@ -51,7 +51,7 @@ from confide.tasks import TASKS, USUAL, Counted
 from confide.version import __version__
 
 if TYPE_CHECKING:
-    from confide.methods import Method
+    from confide.methods import Pair
 
 
 T = TypeVar("T")
@@ -281,7 +281,7 @@ class RunFolder:
             )
         return site
 
-    def trained(self, method: type[Method], site: str | None) -> tuple[object, object]:
+    def trained(self, method: Pair, site: str | None) -> tuple[object, object]:
         """The state of the selected round, and the site's memory that goes with it, if any.
 
         Raises RunError (also if another version wrote the state), CheckpointError.

@@ -79,7 +79,7 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
                 fix="choose another folder with --out",
             )
     method = method_of(settings)
-    form, weights = method(settings).model(*folder.trained(method, site))
+    form, weights = method.model(*folder.trained(method, site))
     kept = kept_at_home(folder, site)
     weights = weights if kept is None else kept.weights
     calibrator = folder.calibrator(site) if kept is None else kept.calibrator
@@ -392,10 +392,10 @@ def _opened(
         secret_key = read_key(secret) if method.keyed else None
         encoder = own.context if own else None
         if (kept := kept_at_home(folder, site)) is not None:
-            form, _ = method(settings).model(state, memory)
+            form, _ = method.model(state, memory)
             model = form.extractor(kept.weights, key=secret_key, encoder=encoder)
         else:
-            model = method(settings).extractor(state, memory, key=secret_key, encoder=encoder)
+            model = method.extractor(state, memory, key=secret_key, encoder=encoder)
     except LockedKeyError:
         raise
     except KeyFileError as error:

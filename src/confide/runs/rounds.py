@@ -143,7 +143,7 @@ class Rounds:
         """Agree on the state before round 1."""
         state = self._method.start(self._federation)
         faults = self._federation.take_faults()
-        seed = getattr(self._method, "drawn_from", None)  # a method of others may lack it
+        seed = self._method.first_drawn(self._federation)
         self._state = _with(state, self._federation.giving.begin(state.weights, seed=seed))
         return Progress(left_out={fault.site: fault.code for fault in faults})
 
@@ -355,7 +355,7 @@ class Rounds:
 
     def _decoded(self, checkpoint: Checkpoint, state: NDArray[np.uint8]) -> Any:
         try:
-            return decode(self._method.State, state.tobytes())
+            return decode(self._method.pair.State, state.tobytes())
         except MessageError as error:
             raise CheckpointError(
                 f"another version of confide wrote this checkpoint: {error.what}",

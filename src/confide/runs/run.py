@@ -35,7 +35,15 @@ from confide.files import Tree, for_the_owner, write_of_run
 from confide.kinds import Extractor
 from confide.kinds.protocol import Report
 from confide.kinds.steps import Start
-from confide.methods import Expecting, Method, answered_in, check_enough, method_named, method_of
+from confide.methods import (
+    Expecting,
+    Method,
+    Pair,
+    answered_in,
+    check_enough,
+    method_named,
+    method_of,
+)
 from confide.methods.noised import budget_of
 from confide.recipes import settings_file
 from confide.runs.folder import (
@@ -437,7 +445,7 @@ def start_of(settings: Settings, *, place: Path | None = None) -> Start | None:
             fix="name a run that ended with a common model",
         )
     state, _ = folder.trained(method, None)
-    form, weights = method(trained).model(state, None)
+    form, weights = method.model(state, None)
     return Start(form, weights, where)
 
 
@@ -462,7 +470,7 @@ class Home:
     memory: object = None
 
 
-def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
+def site_reports(pair: Pair, homes: Iterable[Home]) -> dict[str, Counts]:
     """Write every site's report and give its counts.
 
     Neighbours with one model and one key share the extractor; only one is held at a time.
@@ -471,23 +479,23 @@ def site_reports(method: Method, homes: Iterable[Home]) -> dict[str, Counts]:
     extract: Extractor | None = None
     made: tuple[object, object, bytes | None] = (None, None, None)
     for home in homes:
-        spec, key = home.spec, _key_of(home.spec) if method.keyed else None
-        no_model = (method.keyed and key is None) or (method.personal and home.memory is None)
+        spec, key = home.spec, _key_of(home.spec) if pair.keyed else None
+        no_model = (pair.keyed and key is None) or (pair.personal and home.memory is None)
         if no_model or not spec.test:
-            counts[spec.name] = TASKS[method.task].nothing
+            counts[spec.name] = TASKS[pair.task].nothing
             continue
         if extract is None or not (
             made[0] is home.state and made[1] is home.memory and made[2] == key
         ):
-            extract = method.extractor(home.state, home.memory, key=key, encoder=spec.context)
+            extract = pair.extractor(home.state, home.memory, key=key, encoder=spec.context)
             made = (home.state, home.memory, key)
-        some = spec.annotates or method.apart
-        looked_for = annotated_at(spec, TASKS[method.task].learns) if some else None
+        some = spec.annotates or pair.apart
+        looked_for = annotated_at(spec, TASKS[pair.task].learns) if some else None
         own = extract.only(spec.types) if spec.types else extract
         report = own.report(spec.test, looked_for)
         counts[spec.name] = report.counts
-        keep(spec, report, task=method.task)
-        _keep_weights(method, extract, spec)
+        keep(spec, report, task=pair.task)
+        _keep_weights(pair, extract, spec)
     return counts
 
 
@@ -511,11 +519,10 @@ def keep(spec: SiteSpec, report: Report, *, task: str) -> None:
     write_of_run(spec.folder / SENTENCES, json.dumps(body, separators=(",", ":")).encode())
 
 
-def _keep_weights(method: Method, extract: Any, spec: SiteSpec) -> None:
+def _keep_weights(pair: Pair, extract: Any, spec: SiteSpec) -> None:
     """Keep at the site how much each training sentence counts, if the method weighs them."""
-    found = method.sentence_weights(
-        lambda: MemoryStore(spec.folder / "memory", method.Memory).latest()
-    )
+    memory: Any = MemoryStore(spec.folder / "memory", pair.Memory).latest()
+    found = memory.row_weights() if memory is not None else None
     if found is None:
         return
     round, weights_S = found
@@ -589,8 +596,7 @@ def run(
     gathered = gather(chosen, folder.sites, key_file=folder.key_file(chosen))
     own_keys = (spec.key_file for spec in gathered.specs if spec.key_file)
     unlock(own_keys, ask=chosen.workers == 1)  # a worker cannot ask for a passphrase
-    method = kind(chosen, gathered.public)
-    method.begin_with(start)
+    method = kind(chosen, gathered.public, start=start)
     with folder.writing(chosen, resume=resume):
         folder.begin(chosen)
         folder.write("environment.json", environment(chosen, gathered.fingerprint))
@@ -632,7 +638,7 @@ def _carried_out(
     whole = list(zip(parts, outcomes, strict=True))
     left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
     there = [spec for spec in gathered.specs if spec.name not in left_out]
-    return outcomes, site_reports(method, (_at_home(spec, whole, method) for spec in there))
+    return outcomes, site_reports(method.pair, (_at_home(spec, whole, method) for spec in there))
 
 
 def _train(
@@ -649,7 +655,7 @@ def _train(
     binding = binding_of(settings, gathered.fingerprint)
     hosting = Hosting(
         answered_in(settings),
-        method.Memory,
+        method.pair.Memory,
         settings.seed,
         every=settings.select.every,
         last=settings.rounds,
@@ -691,8 +697,8 @@ def _at_home(spec: SiteSpec, ended: list[tuple[Part, Outcome]], method: Method) 
     """
     part, outcome = next((one for one in ended if spec in one[0].specs), ended[0])
     owner = spec if spec in part.specs else part.specs[0]
-    took_part = method.personal and owner.name in outcome.counts
-    memory = memory_of(owner.folder, method.Memory) if took_part else None
+    took_part = method.pair.personal and owner.name in outcome.counts
+    memory = memory_of(owner.folder, method.pair.Memory) if took_part else None
     return Home(replace(spec, key_file=owner.key_file), outcome.trained.state, memory)
 
 

@@ -66,15 +66,33 @@ _STEP = "step"
 
 
 @dataclass(frozen=True)
+class Term:
+    """A term that a method adds to the loss of a site's training: μ/2 ‖w - w₀‖² + ⟨g, w⟩.
+
+    `proximal` is μ, `towards` w₀ by parameter (None: the weights that training starts from), and
+    `linear` g by parameter; of one that it does not name, g is 0. It is added to the gradient of
+    each batch before that is clipped. Alone, μ and the start make FedProx (Li et al., "Federated
+    Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2).
+    """
+
+    proximal: float = 0.0
+    towards: Arrays | None = None
+    linear: Arrays | None = None
+
+    @property
+    def keeps_still(self) -> bool:
+        """True if a number whose gradient is always zero stays as it is without the term."""
+        return self.linear is None and (self.towards is None or not self.proximal)
+
+
+@dataclass(frozen=True)
 class Optimiser:
     """An optimiser and its numbers. `clip` bounds the norm of the whole gradient; 0: no bound.
 
-    `momentum` is SGD's; Adam's and AdamW's betas are 0.9 and 0.999. `proximal` is μ: it adds μ/2 ‖w
-    - w₀‖² to the loss, where w₀ are the weights that training started from (Li et al., "Federated
-    Optimization in Heterogeneous Networks", MLSys 2020, Eq. 2). The defaults are those of
-    Luboshnikov & Makarov 2020, after Ma & Hovy 2016, 3.2. `most` bounds the steps of a training,
-    whatever its epochs; 0: no bound. With `moments` it goes on from what an optimiser before it
-    remembered; without, it starts afresh.
+    `momentum` is SGD's; Adam's and AdamW's betas are 0.9, 0.999. `term` is added to the loss. The
+    defaults are those of Luboshnikov & Makarov 2020, after Ma & Hovy 2016, 3.2. `most` bounds the
+    steps of a training, whatever its epochs; 0: no bound. With `moments` it goes on from what an
+    optimiser before it remembered; without, it starts afresh.
     """
 
     name: str = "sgd"
@@ -82,7 +100,7 @@ class Optimiser:
     momentum: float = 0.9
     weight_decay: float = 0.0
     clip: float = 5.0
-    proximal: float = 0.0
+    term: Term | None = field(default=None, compare=False)
     most: int = 0
     moments: Moments | None = field(default=None, compare=False)
 
@@ -93,12 +111,13 @@ class Optimiser:
     @property
     def keeps_still(self) -> bool:
         """True if a number whose gradient is always zero stays as it is, bit for bit."""
-        return self.weight_decay == 0.0
+        return self.weight_decay == 0.0 and (self.term is None or self.term.keeps_still)
 
     @property
     def rowwise(self) -> bool:
         """True if rows of a table can be stepped without regard to the others."""
-        return self.name == "sgd" and self.momentum == 0.0
+        still = self.term is None or self.term.keeps_still
+        return self.name == "sgd" and self.momentum == 0.0 and still
 
 
 def build(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:
@@ -185,7 +204,7 @@ def clip(parameters: Sequence[nn.Parameter], most: float) -> None:
 class Descent:
     """Takes the steps of any training: the one place where gradients are computed and used.
 
-    `make` makes the optimiser of the parameters.
+    `make` makes the optimiser of the parameters; `names` are theirs, where a term names some.
     """
 
     def __init__(
@@ -194,13 +213,13 @@ class Descent:
         settings: Optimiser,
         *,
         make: Callable[[list[nn.Parameter], Optimiser], Steps] | None = None,
+        names: Iterable[str] = (),
     ) -> None:
         self._parameters, self._settings = list(parameters), settings
         self.steps = (make or build)(self._parameters, settings)
         if settings.moments is not None:
             settings.moments.into(self.steps, self._parameters)
-        held = self._parameters if settings.proximal else ()
-        self._start = [parameter.detach().clone() for parameter in held]
+        self._pulls = _pulls(settings.term, names, self._parameters)
 
     def step(self, *losses: Tensor) -> Tensor:
         """Take one step down the gradient of the sum of losses, clipped; gives the sum."""
@@ -222,8 +241,8 @@ class Descent:
         for parameter in self._parameters:
             if parameter.grad is not None and parameter.grad.is_sparse:
                 self._merge(parameter)
-        if self._start:
-            self._hold()
+        if self._settings.term is not None:
+            self._add_term(self._settings.term)
         if self._settings.clip > 0.0:
             clip(self._parameters, self._settings.clip)
         self.steps.step()
@@ -238,18 +257,47 @@ class Descent:
             parameter.grad = slope.coalesce()
 
     @torch.no_grad()
-    def _hold(self) -> None:
-        """Add the gradient of the proximal term; to a sparse gradient, only in its own rows."""
-        for parameter, start in zip(self._parameters, self._start, strict=True):
+    def _add_term(self, term: Term) -> None:
+        """Add the gradient of the method's term; to a sparse gradient, only in its own rows."""
+        for parameter, towards, linear in self._pulls:
+            if parameter.grad is None and not term.keeps_still:
+                parameter.grad = torch.zeros_like(parameter)
             slope = parameter.grad
             if slope is None:
                 continue
             if slope.is_sparse:
+                assert towards is not None, "rows are sparse only where the rest keeps still"
                 rows_U = slope._indices()[0]
-                away_UD = parameter[rows_U] - start[rows_U]
-                slope._values().add_(away_UD, alpha=self._settings.proximal)
-            else:
-                slope.add_(parameter - start, alpha=self._settings.proximal)
+                slope._values().add_(parameter[rows_U] - towards[rows_U], alpha=term.proximal)
+                continue
+            if towards is not None:
+                slope.add_(parameter - towards, alpha=term.proximal)
+            if linear is not None:
+                slope.add_(linear)
+
+
+def _pulls(
+    term: Term | None, names: Iterable[str], parameters: Sequence[nn.Parameter]
+) -> list[tuple[nn.Parameter, Tensor | None, Tensor | None]]:
+    """The parameters that a term pulls: towards what, and by which linear gradient."""
+    if term is None:
+        return []
+    if term.proximal and term.towards is None and term.linear is None:
+        return [(parameter, parameter.detach().clone(), None) for parameter in parameters]
+    found = []
+    for name, parameter in zip(names, parameters, strict=True):
+        towards = parameter.detach().clone() if term.proximal else None
+        if term.proximal and term.towards is not None:
+            towards = _beside(term.towards.get(name), parameter)
+        found.append((parameter, towards, _beside((term.linear or {}).get(name), parameter)))
+    return [one for one in found if one[1:] != (None, None)]
+
+
+def _beside(array: NDArray[np.float32] | None, parameter: nn.Parameter) -> Tensor | None:
+    """A copy of the array on the parameter's device, in its number type."""
+    if array is None:
+        return None
+    return torch.from_numpy(array.copy()).to(parameter.device, parameter.dtype)
 
 
 class RowSteps:

@@ -401,8 +401,8 @@ def train(
     fewer rows than a gradient may cover.
     """
     started = time.perf_counter()
-    trained = [p for p in model.parameters() if p.requires_grad]
-    descent = Descent(trained, optimiser, make=make)
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    descent = Descent(trained.values(), optimiser, make=make, names=trained)
     steps = tokens = sentences = 0
     mean = 0.0
     model.train()

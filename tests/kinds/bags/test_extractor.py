@@ -38,7 +38,7 @@ def learned(
 @pytest.fixture(scope="module")
 def extract(learned: tuple[Any, Any]) -> BagExtractor:
     method, state = learned
-    found: BagExtractor = method.extractor(state, None, key=KEY)
+    found: BagExtractor = method.pair.extractor(state, None, key=KEY)
     return found
 
 
@@ -131,6 +131,6 @@ def test_documents_without_pairs_come_back(extract: BagExtractor) -> None:
 def test_it_needs_the_key_of_the_sites(learned: tuple[Any, Any]) -> None:
     method, state = learned
     with pytest.raises(KeyFileError, match="the words of this model are keyed"):
-        method.extractor(state, None, key=None)
+        method.pair.extractor(state, None, key=None)
     with pytest.raises(KeyFileError, match="not the key that the sites trained with"):
-        method.extractor(state, None, key=bytes(32))
+        method.pair.extractor(state, None, key=bytes(32))

@@ -109,7 +109,7 @@ def test_an_encoder_reads_without_words(tmp_path: Path) -> None:
         "max",
         reply.encoder,
     )
-    extract = method.extractor(state, None, key=None)  # the pieces of a public encoder: no key
+    extract = method.pair.extractor(state, None, key=None)  # the pieces of a public encoder: no key
     assert extract.relations == tuple(state.form.relations)
     engine.replies.clear()
     engine.change = lambda step, site, turn, given: (

@@ -41,7 +41,7 @@ def learned(tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, Any]:
 @pytest.fixture(scope="module")
 def extract(learned: tuple[Any, Any]) -> RelationExtractor:
     method, state = learned
-    found: RelationExtractor = method.extractor(state, None, key=None)
+    found: RelationExtractor = method.pair.extractor(state, None, key=None)
     return found
 
 
@@ -92,10 +92,10 @@ def test_documents_without_pairs_come_back(extract: RelationExtractor) -> None:
 def test_it_needs_the_files_of_its_encoder(learned: tuple[Any, Any], tmp_path: Path) -> None:
     method, state = learned
     copy = shutil.copytree(folder_of(encoder()), tmp_path / "copy")
-    moved = method.extractor(state, None, key=None, encoder=str(copy))
-    assert moved(BARE) == method.extractor(state, None, key=None)(BARE)
+    moved = method.pair.extractor(state, None, key=None, encoder=str(copy))
+    assert moved(BARE) == method.pair.extractor(state, None, key=None)(BARE)
     other = tiny_bert(tmp_path / "other", seed=7, initializer_range=0.1)
     with pytest.raises(FederationError, match="not the encoder that the relation model was"):
-        method.extractor(state, None, key=None, encoder=str(other))
+        method.pair.extractor(state, None, key=None, encoder=str(other))
     with pytest.raises(MissingDataError):
-        method.extractor(state, None, key=None, encoder=str(tmp_path / "nowhere"))
+        method.pair.extractor(state, None, key=None, encoder=str(tmp_path / "nowhere"))

@@ -62,7 +62,7 @@ def test_the_form_is_the_union_of_what_the_sites_have(tmp_path: Path, method: st
         memory = engine.memory(site)
         assert memory.form == state.form
         assert (memory.form.max_tokens, memory.form.max_sentences) == (7, 0)
-        assert decode(made.Memory, encode(memory)) == memory
+        assert decode(made.pair.Memory, encode(memory)) == memory
         rules = rules_of(memory.form)
         assert rules.types == {("Drug", "Pain"), ("Drug-2", "Pain-2")}
         assert (rules.direction, rules.max_tokens, rules.max_sentences) == ("undirected", 7, 0)
