@@ -22,7 +22,7 @@ def test_the_runs_settings_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
     run = parse({"device": "cuda:1", "precision": "bfloat16", "micro_batch_size": 64})
     own = parse_site({**FILE, "micro_batch_size": 4})
     mine = run.model_copy(update=own_computing(own))
-    assert (mine.device, mine.precision, mine.at_once) == ("cpu", "auto", 4)
+    assert (mine.device, mine.precision, mine.micro_batch_size) == ("cpu", "auto", 4)
     threads = torch.get_num_threads()
     try:
         compute_as(mine)

@@ -17,7 +17,7 @@ from confide.federation.messages import encode
 from confide.federation.secure.site import SUMS
 from confide.federation.steps import Delivery
 from confide.flare.peers import Pins
-from confide.flare.site import ACCOUNTS, ROSTERS, Heads, Peering
+from confide.flare.site import ACCOUNTS, ROSTERS, Peering, note_accounts
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
@@ -258,17 +258,17 @@ OLD, NEW, OTHER = (f"{count} {digit * 64}" for count, digit in ((3, "a"), (4, "b
     ],
 )
 def test_an_account_may_only_grow(before: str, after: str, code: str, tmp_path: Path) -> None:
-    Heads(tmp_path).note({"11" * 32: before, "22" * 32: ""}, ["a", "b"])
+    note_accounts(tmp_path, {"11" * 32: before, "22" * 32: ""}, ["a", "b"])
     said = ""
     try:
-        Heads(tmp_path).note({"11" * 32: after, "22" * 32: ""}, ["a", "b"])
+        note_accounts(tmp_path, {"11" * 32: after, "22" * 32: ""}, ["a", "b"])
     except Refusal as refused:
         said = refused.code
     assert said == code
 
 
 def test_a_refused_account_is_not_remembered(tmp_path: Path) -> None:
-    Heads(tmp_path).note({"11" * 32: NEW}, ["a"])
+    note_accounts(tmp_path, {"11" * 32: NEW}, ["a"])
     with pytest.raises(Refusal):
-        Heads(tmp_path).note({"11" * 32: OTHER, "22" * 32: NEW}, ["a", "b"])
+        note_accounts(tmp_path, {"11" * 32: OTHER, "22" * 32: NEW}, ["a", "b"])
     assert json.loads((tmp_path / ACCOUNTS).read_text()) == {"11" * 32: NEW}

@@ -20,14 +20,7 @@ from pathlib import Path
 
 import torch
 
-from confide.errors import (
-    ConfideError,
-    GuardError,
-    MessageError,
-    RunError,
-    SettingsError,
-    os_errors_as,
-)
+from confide.errors import ConfideError, GuardError, MessageError, RunError, SettingsError
 from confide.federation import seals
 from confide.federation.engines import Hosting, SiteSpec
 from confide.federation.failures import Failure, Refusal, failure_from
@@ -47,7 +40,6 @@ from confide.files import (
     for_the_owner,
     inside,
     json_of,
-    private_folder,
     text_of,
     write_of_run,
 )
@@ -81,31 +73,25 @@ ROSTERS, ACCOUNTS = "rosters.txt", "accounts.json"
 _ACCOUNT = re.compile(r"([1-9][0-9]{0,14}) ([0-9a-f]{64})", re.ASCII)
 
 
-@dataclass(frozen=True)
-class Heads:
-    """The last known state of each peer's account of noise, in a folder of the site's.
+def note_accounts(folder: Path, accounts: Mapping[str, str], names: Sequence[str]) -> None:
+    """Remember the last known state of each peer's account of noise, by identity.
 
     An account that was put back from a backup has fewer charges than its peers have seen, or as
     many and another digest. What such a site spends again is counted nowhere, so nobody sums with
-    it.
+    it: raises Refusal for an account that is older than before, or malformed.
     """
-
-    folder: Path
-
-    def note(self, shown: Mapping[str, str], names: Sequence[str]) -> None:
-        """Remember accounts, by identity. Raises Refusal for one that is older than before."""
-        path = self.folder / ACCOUNTS
-        before: dict[str, str] = json_of(text_of(path)) if path.exists() else {}
-        for name, (identity, account) in zip(names, shown.items(), strict=True):
-            old, new = _read(before.get(identity, ""), name), _read(account, name)
-            if new[0] < old[0] or (new[0] == old[0] and new != old):
-                raise Refusal("older-account", name)
-        now = before | {identity: account for identity, account in shown.items() if account}
-        if now != before:
-            write_of_run(path, json.dumps(now, sort_keys=True).encode())
+    path = folder / ACCOUNTS
+    before: dict[str, str] = json_of(text_of(path)) if path.exists() else {}
+    for name, (identity, account) in zip(names, accounts.items(), strict=True):
+        old, new = _charges(before.get(identity, ""), name), _charges(account, name)
+        if new[0] < old[0] or (new[0] == old[0] and new != old):
+            raise Refusal("older-account", name)
+    now = before | {identity: account for identity, account in accounts.items() if account}
+    if now != before:
+        write_of_run(path, json.dumps(now, sort_keys=True).encode())
 
 
-def _read(account: str, name: str) -> tuple[int, str]:
+def _charges(account: str, name: str) -> tuple[int, str]:
     """The charges and the digest of an account. Raises Refusal if it is malformed."""
     if not account:
         return 0, ""
@@ -149,7 +135,8 @@ class Peering:
                 continue
             self.place.meet(card, "site", name, only_compared=self.only_compared)
         self._note(dict(zip(ask.names, ask.identities, strict=True)))
-        Heads(self.folder).note(dict(zip(ask.identities, ask.accounts, strict=True)), ask.names)
+        accounts = dict(zip(ask.identities, ask.accounts, strict=True))
+        note_accounts(self.folder, accounts, ask.names)
 
     def _note(self, roster: dict[str, str]) -> None:
         """Note the roster. Raises Refusal if it is too close to an earlier one."""
@@ -339,9 +326,13 @@ class SiteHome:
         file = self._file
         if ask.version != __version__:
             raise Refusal("other-version")
-        settings = parse(_plain(ask.settings))
+        try:
+            tree = parse_toml(ask.settings)
+            folder = RunFolder(inside(Path(file.memory), RUNS, ask.run))
+        except (SettingsError, GuardError) as error:  # of the settings, of an unsafe name
+            raise Refusal("bad-ask") from error
+        settings = parse(tree)
         joining.check_suited(settings)
-        folder = _folder_of(file, ask.run)
         asked = RunTerms(settings, tuple(ask.sites), ask.lead, ask.run)
         agreed = self._agreements.agreed(file, settings.trained_by, ask.wire)
         if fewest(settings, ask.sites) < file.guards.min_sites:
@@ -355,9 +346,8 @@ class SiteHome:
         guards = Guards(**file.guards.model_dump())
         joining.check_guards(settings, guards)
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
-        mine = settings.model_copy(
-            update={"site": (_table(file),), "split": None, "public": public, **own_computing(file)}
-        )
+        own = own_computing(file) | {"site": (site_table(file),), "split": None, "public": public}
+        mine = settings.model_copy(update=own)
         folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
         folder.close()
         self._agreements.count(agreed, asked)
@@ -371,26 +361,16 @@ class SiteHome:
         )  # fmt: skip
         self._steps |= self._run.steps
         folder.write("settings.toml", dump(mine))
-        reply = self._joined(gathered)
+        facts = gathered.facts()["sites"][file.name]
+        reply = joining.Joined(
+            fingerprint=self._veiled(gathered.fingerprint),
+            sentences={part: 0 if member else facts[part] for part in ("train", "dev", "test")},
+            entities={} if member else facts["entities"],
+            problems={} if member else facts["problems"],
+        )
         check_reply(joining.JOIN, ask, reply)
         check_open(reply, guards)
         return reply
-
-    def _joined(self, gathered: Gathered) -> joining.Joined:
-        if self._run is not None and self._run.host.site.member is not None:
-            return joining.Joined(
-                fingerprint=self._veiled(gathered.fingerprint),
-                sentences=dict.fromkeys(("train", "dev", "test"), 0),
-                entities={},
-                problems={},
-            )
-        facts = gathered.facts()["sites"][self._file.name]
-        return joining.Joined(
-            fingerprint=self._veiled(gathered.fingerprint),
-            sentences={part: facts[part] for part in ("train", "dev", "test")},
-            entities=facts["entities"],
-            problems=facts["problems"],
-        )
 
     def _veiled(self, fingerprint: str) -> str:
         """The text's digest under a secret that never leaves.
@@ -532,41 +512,9 @@ def _weighed(kind: type | None, message: bytes) -> list[FieldSize]:
         return [FieldSize("(unreadable)", "bytes", len(message), 1)]
 
 
-def _plain(settings: str) -> Tree:
-    try:
-        return parse_toml(settings)
-    except SettingsError as error:
-        raise Refusal("bad-ask") from error
-
-
-def _folder_of(file: SiteFile, run: str) -> RunFolder:
-    """The folder in which this site keeps a run. Raises Refusal if the run's name is unsafe."""
-    try:
-        return RunFolder(inside(Path(file.memory), RUNS, run))
-    except GuardError as error:
-        raise Refusal("bad-ask") from error
-
-
-def _table(file: SiteFile) -> SiteTable:
+def site_table(file: SiteFile) -> SiteTable:
     """The part of a site's own file that a run's settings hold."""
     return SiteTable(**{name: getattr(file, name) for name in SiteTable.model_fields})
-
-
-def check_home(file: SiteFile) -> Gathered:
-    """Read a site's text as a run would, and make its memory folder, closed to others.
-
-    Raises ConfideError, which says what is wrong with the text or the folder, and where.
-    """
-    settings = parse({"site": [_table(file).model_dump(exclude_none=True)]})
-    memory = Path(file.memory)
-    with os_errors_as(
-        ConfideError,
-        "the site's memory folder cannot be made or closed to others",
-        where=memory,
-        fix="name a folder that belongs to the user that runs the site",
-    ):
-        private_folder(memory)
-    return gather(settings, memory, key_file=None)
 
 
 # --- Evidence at a site

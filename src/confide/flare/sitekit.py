@@ -8,23 +8,23 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Literal
 
-from confide.errors import KitError, SettingsError
+from confide.errors import ConfideError, KitError, SettingsError, os_errors_as
 from confide.federation.failures import Refusal
 from confide.federation.guards import Guards
 from confide.federation.keys import read_key
 from confide.federation.steps import WireRow
-from confide.files import for_the_owner, write_of_run
+from confide.files import for_the_owner, private_folder, write_of_run
 from confide.flare import agreements
 from confide.flare.joining import check_guards, check_suited, run_steps, wire_digest, wire_of
 from confide.flare.kit import Kit
 from confide.flare.peers import open_signer
-from confide.flare.site import check_home
+from confide.flare.site import site_table
 from confide.flare.status import held_agreements, read_site_file, site_file
 from confide.methods import method_named
 from confide.recipes import settings_file
-from confide.runs.sites import Gathered
-from confide.settings import REFERENCES, Settings, SiteFile, dump_site, load, load_site, nearest
-from confide.settings.sitefile import Agreement, parse_consent
+from confide.runs.sites import Gathered, gather
+from confide.settings import REFERENCES, Settings, SiteFile, load, nearest, parse
+from confide.settings.sitefile import Agreement, dump_site, load_site, parse_consent
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,15 @@ def setup_site(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
             got=repr(site.name),
         )
     read_key(Path(site.key))
-    gathered = check_home(site)
+    with os_errors_as(
+        ConfideError,
+        "the site's memory folder cannot be made or closed to others",
+        where=site.memory,
+        fix="name a folder that belongs to the user that runs the site",
+    ):
+        private_folder(Path(site.memory))
+    alone = parse({"site": [site_table(site).model_dump(exclude_none=True)]})
+    gathered = gather(alone, Path(site.memory), key_file=None)
     open_signer(kit, make=True)
     before = agreements.Agreements(settings).old(site) | (
         held_agreements(kit) if site_file(kit).exists() else {}
