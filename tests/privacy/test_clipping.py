@@ -75,7 +75,7 @@ def test_units_at_once_are_to_the_bit_what_each_is_by_itself(numbers: int, grid:
     like = each[0]
     alone = [whole(one, clip=0.7, grid=grid) for one in each]
     make_whole(together, clip=0.7, grid=grid)
-    total = Sum(like, grid=grid)
+    total = Sum(like)
     total.add(together)
     for one in each:  # some in full, as a unit is that was worked out alone
         full = UnitSlopes.of(one)
@@ -93,7 +93,7 @@ def test_units_at_once_are_to_the_bit_what_each_is_by_itself(numbers: int, grid:
 
 def test_a_sum_of_many_units_is_exact() -> None:
     """More than float32 adds exactly."""
-    total = Sum({"w": np.zeros(3, np.float32)}, grid=2**16)
+    total = Sum({"w": np.zeros(3, np.float32)})
     for _ in range(700):
         total.add(UnitSlopes.of({"w": np.array([2**16, -(2**16) + 1, 1], np.float32)}))
     many = np.tile(np.array([[2**16, -1, 0]], np.float32), (300, 1))
@@ -105,7 +105,7 @@ def test_a_sum_of_many_units_is_exact() -> None:
 @each("grid", [2**10, 2**16, 2**24, 2**25])
 @each("units", [0, 1, 256, 257, 701])
 def test_so_many_units_at_once_are_summed_exactly_too(units: int, grid: int) -> None:
-    total = Sum({"w": np.zeros(2, np.float32)}, grid=grid)
+    total = Sum({"w": np.zeros(2, np.float32)})
     odd = min(grid, 2**24) - 1
     many = np.tile(np.array([[odd, -1]], np.float32), (units, 1))
     for _ in range(3):

@@ -464,7 +464,7 @@ def clipped_sum(
 
     `like` gives the names and shapes. The gradients are overwritten.
     """
-    total = Sum(like, grid=grid)
+    total = Sum(like)
     for some in gradients:
         make_whole(some, clip=clip, grid=grid)
         total.add(some)

@@ -257,32 +257,21 @@ def _rounded(
     What is multiplied by 1 was rounded before and stays.
     """
     squares_U = np.zeros(len(factors_U))
-    dense_UG = slopes.dense_UG
-    units, size = dense_UG.shape
-    some = max(1, _CLIPPED_AT_ONCE // max(size, 1))
-    wide_B = np.empty(max(_CLIPPED_AT_ONCE, some * min(size, _CLIPPED_AT_ONCE)))
-    for first in range(0, units, some):
-        own = slice(first, first + some)
-        if rounding is np.trunc and (factors_U[own] == 1).all():
+    for unit, dense_G in enumerate(slopes.dense_UG):
+        if rounding is np.trunc and factors_U[unit] == 1:
             continue
-        for start in range(0, size, _CLIPPED_AT_ONCE):
-            block_UB = dense_UG[own, start : start + _CLIPPED_AT_ONCE]
-            np.multiply(block_UB, factors_U[own, None], out=block_UB)
-            rounding(block_UB, out=block_UB)
-            wide_UB = wide_B[: block_UB.size].reshape(block_UB.shape)
-            wide_UB[:] = block_UB
-            squares_U[own] += (
-                np.dot(wide_UB[0], wide_UB[0])
-                if len(wide_UB) == 1
-                else np.einsum("ub,ub->u", wide_UB, wide_UB)
-            )
+        for start in range(0, len(dense_G), _CLIPPED_AT_ONCE):
+            block_B = dense_G[start : start + _CLIPPED_AT_ONCE]
+            rounding(np.multiply(block_B, factors_U[unit], out=block_B), out=block_B)
+            wide_B = block_B.astype(np.float64)
+            squares_U[unit] += np.dot(wide_B, wide_B)
     for table in slopes.tables.values():
         rows_ND = table.rows_ND
         np.multiply(rows_ND, factors_U[table.units_N, None], out=rows_ND)
         rounding(rows_ND, out=rows_ND)
         wide_ND = rows_ND.astype(np.float64)
         squares_N = np.einsum("nd,nd->n", wide_ND, wide_ND)
-        squares_U += np.bincount(table.units_N, squares_N, minlength=units)
+        squares_U += np.bincount(table.units_N, squares_N, minlength=len(factors_U))
     return squares_U
 
 
@@ -307,62 +296,29 @@ def _tamed(
 
 
 class Sum:
-    """Adds up vectors of units that `make_whole` clipped to this grid, exactly.
+    """Adds up vectors of units that `make_whole` clipped, exactly; `like` gives names and shapes.
 
-    `like` gives names and shapes. Up to 2^24, float32 adds whole numbers exactly, and in half of
-    the memory that float64 needs; so a few units are added in float32 before they go into the rest.
-    More at once go there as they are.
+    float64 holds sums of whole numbers up to 2^53.
     """
 
-    def __init__(self, like: Mapping[str, NDArray[np.floating]], *, grid: int) -> None:
-        self._like = like
-        self._most = 2**24 // grid
-        self._few: dict[tuple[str, ...], tuple[int, NDArray[np.float32]]] = {}
-        self._dense: dict[tuple[str, ...], NDArray[np.float64]] = {}
-        self._tables: dict[str, NDArray[np.float64]] = {}
+    def __init__(self, like: Mapping[str, NDArray[np.floating]]) -> None:
+        self._total = {name: np.zeros(array.shape) for name, array in like.items()}
 
     def add(self, slopes: UnitSlopes) -> None:
         """Add vectors; at most 2^30 units in all."""
-        names, units = slopes.names, len(slopes.numbers_U)
-        if units > self._most:
-            sums_G = slopes.dense_UG.sum(0, dtype=np.float64)
-            self._dense[names] = self._dense.get(names, 0.0) + sums_G
-        elif units:
-            count, few_G = self._few.get(names, (self._most, np.zeros(0, np.float32)))
-            if count + units > self._most:
-                self._settle(names)
-                count, few_G = 0, np.zeros(slopes.dense_UG.shape[1], np.float32)
-            if units == 1:
-                few_G += slopes.dense_UG[0]
-            else:
-                few_G += slopes.dense_UG.sum(0, dtype=np.float64).astype(np.float32)
-            self._few[names] = count + units, few_G
+        sums_G = slopes.dense_UG.sum(0, dtype=np.float64)
+        for name, sums in unflatten(sums_G, slopes.names, self._total).items():
+            self._total[name] += sums
         for name, table in slopes.tables.items():
-            if name not in self._tables:
-                self._tables[name] = np.zeros(self._like[name].shape)
             order_N = np.argsort(table.ids_N, kind="stable")
             ids_K, starts_K = np.unique(table.ids_N[order_N], return_index=True)
             if len(ids_K):
                 rows_ND = table.rows_ND[order_N].astype(np.float64)
-                self._tables[name][ids_K] += np.add.reduceat(rows_ND, starts_K)
-
-    def _settle(self, names: tuple[str, ...]) -> None:
-        """Move what was added in float32 to the rest."""
-        if names in self._few:
-            few_G = self._few.pop(names)[1]
-            self._dense[names] = self._dense.get(names, 0.0) + few_G.astype(np.float64)
+                self._total[name][ids_K] += np.add.reduceat(rows_ND, starts_K)
 
     def whole(self) -> Whole:
         """The sum, of every name in `like`."""
-        for names in list(self._few):
-            self._settle(names)
-        found = {name: np.zeros(array.shape, np.int64) for name, array in self._like.items()}
-        for names, total_G in self._dense.items():
-            for name, array in unflatten(total_G.astype(np.int64), names, self._like).items():
-                found[name] += array
-        for name, total_VD in self._tables.items():
-            found[name] += total_VD.astype(np.int64)
-        return found
+        return {name: total.astype(np.int64) for name, total in self._total.items()}
 
 
 def square_of(vector: Mapping[str, NDArray[np.number]]) -> int:
