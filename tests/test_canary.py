@@ -20,9 +20,10 @@ import pytest
 
 import confide
 from confide.errors import ConfideError
-from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Delivery
 from confide.federation.messages import carries, decode, encode
+from confide.federation.site import Site
 from confide.kinds.agreement import CheckKey
 from confide.kinds.linear import TABLE, features_key
 from confide.kinds.tagger.model import Marks, rows_read
@@ -455,7 +456,7 @@ def failing_reply(folder: Path, step: tuple[str, str], error: Exception) -> byte
     kind = METHODS[method]
     declared = next(one for one in kind.steps if one.name == name)
     steps = {name: replace(declared, ask=Nothing, answer=raising, like=())}
-    host = Hosting(steps, kind.Memory, 1).host(SiteSpec("site-2", [], folder / "site-2"), {})
+    host = Hosting(steps, kind.Memory, 1).host(Site("site-2", [], folder / "site-2"), {})
     return host.answer(name, 1, encode(Nothing(0)))
 
 

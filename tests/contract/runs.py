@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 
-from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Delivery
 from confide.federation.ledger import read_ledger
-from confide.federation.site import SiteHost
+from confide.federation.site import Site, SiteHost
 from confide.runs.folder import RunFolder
 from confide.runs.run import run
 from confide.settings import Settings
@@ -183,7 +183,7 @@ def breaking(patch: pytest.MonkeyPatch, site: str, step: str, error: Exception) 
     """One step raises at one site, in every round."""
     real = Hosting.host
 
-    def host(self: Hosting, spec: SiteSpec, scratch: dict[str, Any]) -> SiteHost:
+    def host(self: Hosting, spec: Site, scratch: dict[str, Any]) -> SiteHost:
         def raising(*_: object) -> None:
             raise error
 

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from confide.errors import FederationError, MessageError, QuorumError
-from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.failures import CODES, Failure
 from confide.federation.federation import Delivery
 from confide.federation.messages import class_of, decode, encode, peek
 from confide.federation.secure.messages import Meet, Opening
 from confide.federation.secure.server import SumAttempt
 from confide.federation.secure.steps import EXCHANGES, is_summed
-from confide.federation.site import SiteHost
+from confide.federation.site import Site, SiteHost
 from confide.federation.steps import Step
 from confide.methods import METHODS
 from confide.methods.lazy_mil import HEAR_WINNERS, HearWinners, WinnersHeard
@@ -295,7 +295,7 @@ def test_sites_that_received_other_settings_sum_nothing(
 ) -> None:
     real = Hosting.host
 
-    def host(self: Hosting, spec: SiteSpec, scratch: dict[str, Any], **given: Any) -> SiteHost:
+    def host(self: Hosting, spec: Site, scratch: dict[str, Any], **given: Any) -> SiteHost:
         sums = dataclasses.replace(self.sums, binding=bytes(32))
         other = dataclasses.replace(self, sums=sums, seed=self.seed + 1)
         return real(self if spec.name == "site-1" else other, spec, scratch, **given)
@@ -357,7 +357,7 @@ def test_a_site_that_is_restarted_between_two_sums_still_has_its_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Restarting(SequentialEngine):
-        def __init__(self, specs: Sequence[SiteSpec], hosting: Hosting) -> None:
+        def __init__(self, specs: Sequence[Site], hosting: Hosting) -> None:
             super().__init__(specs, hosting)
             self._again = {spec.name: lambda: hosting.host(specs[1], {}) for spec in specs[1:2]}
 

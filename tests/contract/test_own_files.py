@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from confide.federation.engines import Hosting, SiteSpec
-from confide.federation.site import SiteHost
+from confide.federation.engines import Hosting
+from confide.federation.site import Site, SiteHost
 from confide.methods import METHODS
 from confide.runs.run import run
 from confide.training.encoder import MODELS
@@ -31,7 +31,7 @@ def test_a_site_reads_its_own_copy_and_no_other(
     host, answer = Hosting.host, SiteHost.answer
     own = str(folder_of(FILES[METHODS[method].kind.name]))
 
-    def remote(self: Hosting, spec: SiteSpec, scratch: dict[Any, Any], **given: Any) -> SiteHost:
+    def remote(self: Hosting, spec: Site, scratch: dict[Any, Any], **given: Any) -> SiteHost:
         found = host(self, replace(spec, context=own), scratch, **given)
         found.site.remote = True
         return found

@@ -11,11 +11,11 @@ import pytest
 
 from confide.errors import DataError, QuorumError, SettingsError
 from confide.federation.combining import TOO_FAR, Pile
-from confide.federation.engines import Hosting, SiteSpec
+from confide.federation.engines import Hosting
 from confide.federation.failures import Failure
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
-from confide.federation.site import SiteHost
+from confide.federation.site import Site, SiteHost
 from confide.methods import METHODS
 from confide.methods.fedavg import mean_of
 from confide.runs.run import run
@@ -246,7 +246,7 @@ def test_a_group_with_a_liar_does_not_count(
     assert not any(too_far(found))
     real = Hosting.host
 
-    def host(self: Hosting, spec: SiteSpec, scratch: dict[str, Any], **given: Any) -> SiteHost:
+    def host(self: Hosting, spec: Site, scratch: dict[str, Any], **given: Any) -> SiteHost:
         found = real(self, spec, scratch, **given)
         if spec.name == "site-5":
             step = found._steps["train"]
@@ -309,7 +309,7 @@ def test_a_site_that_knows_of_no_groups_is_summed_in_none(
     settings = tiny(tmp_path, "federation.sums=masked", *GROUPED, sites=9)
     real = Hosting.host
 
-    def host(self: Hosting, spec: SiteSpec, scratch: dict[str, Any], **given: Any) -> SiteHost:
+    def host(self: Hosting, spec: Site, scratch: dict[str, Any], **given: Any) -> SiteHost:
         sums = dataclasses.replace(self.sums, group=0)
         return real(dataclasses.replace(self, sums=sums), spec, scratch, **given)
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import GuardError, MessageError
-from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.failures import Failure
 from confide.federation.guards import check_reply
 from confide.federation.ledger import Ledger, read_ledger
@@ -329,7 +329,7 @@ def test_the_wire_table_says_what_is_within() -> None:
 
 def hosted(folder: Path, *steps: Step) -> SequentialEngine:
     named = {step.name: step for step in steps}
-    return SequentialEngine([SiteSpec("site-1", [], folder)], Hosting(named, Has[Shape], 7))
+    return SequentialEngine([Site("site-1", [], folder)], Hosting(named, Has[Shape], 7))
 
 
 def test_the_ledger_names_what_is_within(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 from confide.errors import FederationError, QuorumError
-from confide.federation.engines import SiteSpec, WorkerEngine, _deal, _placed, _taken
+from confide.federation.engines import WorkerEngine, _deal, _placed, _taken
 from confide.federation.messages import encode
+from confide.federation.site import Site
 from confide.text.document import Document
 from federation.toys import MULTIPLY, TELL, ask, federation, hosting, sequential, specs
 
@@ -109,7 +110,7 @@ def test_a_reply_that_nobody_waited_for_does_not_answer_the_next_ask(
 def test_the_largest_sites_go_to_whoever_has_least_to_do(tmp_path: Path) -> None:
     sizes = {"a": 1, "b": 10, "c": 3, "d": 6, "e": 2}
     sites = [
-        SiteSpec(name, [Document("d", "x" * size)], tmp_path / name) for name, size in sizes.items()
+        Site(name, [Document("d", "x" * size)], tmp_path / name) for name, size in sizes.items()
     ]
     shares = [[spec.name for spec in share] for share in _deal(sites, 2)]
     assert shares == [["b", "e"], ["d", "c", "a"]]

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError
-from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Delivery, Federation
 from confide.federation.ledger import Ledger
 from confide.federation.messages import Arrays, Learnt, Value, carries
@@ -156,9 +156,9 @@ def ask(mood: str = "", number: int = 1) -> Ask:
     )
 
 
-def specs(folder: Path, count: int) -> list[SiteSpec]:
+def specs(folder: Path, count: int) -> list[Site]:
     return [
-        SiteSpec(name, [Document("d", "x" * number)], folder / name)
+        Site(name, [Document("d", "x" * number)], folder / name)
         for number in range(1, count + 1)
         for name in [f"site-{number}"]
     ]

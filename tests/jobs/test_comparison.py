@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import RunError, SettingsError
-from confide.federation.engines import SiteSpec
+from confide.federation.site import Site
 from confide.jobs.comparison import RunComparison, compare
 from confide.kinds.entities import entity_report
 from confide.runs.folder import RunFolder, read_sentences
@@ -267,7 +267,7 @@ def test_options_that_make_no_sense(tmp_path: Path, options: dict[str, Any], wor
 def test_the_file_holds_what_sentence_counts_says(tmp_path_factory: Any, sides: Any) -> None:
     gold, predicted = sides
     folder = tmp_path_factory.mktemp("site")
-    spec = SiteSpec("north", [], folder, test=gold)
+    spec = Site("north", [], folder, test=gold)
     keep(spec, entity_report(gold, predicted), task="ner")
     for how in ("strict", "relaxed"):
         known = sentence_counts(gold, predicted, matching=how)
@@ -283,7 +283,7 @@ def test_the_fingerprint_is_that_of_text_and_annotation(tmp_path: Path) -> None:
         one, text = {**base, **options}["spans"], {**base, **options}["text"]
         gold = document(*one, sentences=sentences(0, 12, 16, 24))
         gold = type(gold)(gold.id, text, gold.entities, sentences=gold.sentences)
-        spec = SiteSpec("north", [], tmp_path, test=[gold])
+        spec = Site("north", [], tmp_path, test=[gold])
         keep(spec, entity_report([gold], [gold]), task="ner")
         return read_sentences(tmp_path / "sentences.json").fingerprint
 

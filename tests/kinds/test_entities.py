@@ -31,7 +31,7 @@ def test_held_out_text_is_read_anew_where_the_vocabulary_is_another(tmp_path: Pa
 
     def site() -> Site:
         spec = gather(settings, tmp_path / "sites", key_file=Path(str(settings.key))).specs[0]
-        return Site("site-1", spec.train, spec.dev, spec.test, key_file=spec.key_file)
+        return Site("site-1", spec.train, dev=spec.dev, test=spec.test, key_file=spec.key_file)
 
     used, fresh = site(), site()
     for part in ("dev", "test"):

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from cases import each
-from confide.federation.engines import make_site
 from confide.jobs.audit import _attack, _opened
 from confide.kinds import KINDS
 from confide.runs.run import run
@@ -58,7 +57,7 @@ def test_it_is_what_training_minimises(kind: str, tmp_path: Path) -> None:
         batch_size=10_000, word_dropout=0.0,
     )  # fmt: skip
     spec, weights = bench.spec, bench.weights
-    desk = bench.form.at(make_site(spec, {}))
+    desk = bench.form.at(spec.in_process({}))
     found = desk.losses(weights, config, spec.train)
     sizes = np.ones(len(found.losses_U))
     if found.units == "sentences":

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import FederationError, GuardError, QuorumError
-from confide.federation.engines import Hosting, SequentialEngine, SiteSpec
+from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Federation
 from confide.federation.guards import Guards
 from confide.federation.keys import key_check, new_key
@@ -63,7 +63,7 @@ def federation(
     if not key.exists():
         new_key(key, KEY)
     specs = [
-        SiteSpec(name, train, folder / name, **{"key_file": key, **spec})  # type: ignore[arg-type]
+        Site(name, train, folder / name, **{"key_file": key, **spec})  # type: ignore[arg-type]
         for name, train in texts.items()
     ]
     steps = {step.name: step for step in (CHECK_KEY, COUNT_VOCABULARY)}

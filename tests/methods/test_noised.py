@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from confide.errors import QuorumError
-from confide.federation.engines import Hosting, SiteSpec
+from confide.federation.engines import Hosting
 from confide.federation.failures import Failure, Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import Guards
 from confide.federation.messages import decode_one_of, encode
 from confide.federation.secure.messages import Offered, Opening, colluders, threshold
+from confide.federation.site import Site
 from confide.kinds.protocol import Kept
 from confide.kinds.steps import COUNT_EXAMPLES, CountExamples, ExamplesCounted
 from confide.methods import METHODS, noised
@@ -115,7 +116,7 @@ class Noisily:
             members[name] = member(name)
             text = [Document(str(number), f"{name} {number}") for number in range(5)]
             guards = Guards(max_epsilon=1e6)
-            spec = SiteSpec(name, text, self.folder / name, guards=guards)
+            spec = Site(name, text, self.folder / name, guards=guards)
             hosts[name] = hosting.host(spec, {}, member=members[name])
             form = Text(fails=self.fails.get(name, lambda place: None))
             hosts[name]._memory.commit(1, "begin", remembered(self.method, form))
@@ -283,7 +284,7 @@ def test_what_adds_no_noise_sees_no_text(noisy: bool, tmp_path: Path) -> None:
 
     count = replace(COUNT_EXAMPLES, answer=look)
     steps = {step.name: step for step in (count, ADD_NOISILY)[: 1 + noisy]}
-    spec = SiteSpec("site-01", [Document("1", "text")], tmp_path)
+    spec = Site("site-01", [Document("1", "text")], tmp_path)
     host = Hosting(steps, Kept, SEED, every=10**6).host(spec, {})
     reply = decode_one_of(
         (ExamplesCounted, Failure), host.answer(count.name, 1, encode(CountExamples()))

@@ -12,8 +12,8 @@ import pytest
 
 from cases import each
 from confide.errors import RunError, SettingsError
-from confide.federation.engines import SiteSpec
 from confide.federation.keys import new_key
+from confide.federation.site import Site
 from confide.jobs.comparison import compare
 from confide.kinds.entities import EntityExtractor, entity_report
 from confide.kinds.protocol import WORST, Report
@@ -56,7 +56,7 @@ SEEN = [
 ]
 
 
-def related(predicted: Sequence[Document], spec: SiteSpec, rules: Rules) -> Any:
+def related(predicted: Sequence[Document], spec: Site, rules: Rules) -> Any:
     """Keep the report of a relation model, and give its counts."""
     report = relation_report(spec.test, predicted, rules)
     keep(spec, report, task="re")
@@ -70,7 +70,7 @@ def kept(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def test_relations_are_counted_by_document(tmp_path: Path) -> None:
-    counts = related(SEEN, SiteSpec("north", [], tmp_path, test=GOLD), RULES)
+    counts = related(SEEN, Site("north", [], tmp_path, test=GOLD), RULES)
     assert counts == RelationCounts(
         {
             ("causes", NO_RELATION): 1, ("causes", "treats"): 1, (NO_RELATION, "causes"): 1,
@@ -91,7 +91,7 @@ def test_relations_are_counted_by_document(tmp_path: Path) -> None:
 
 
 def test_the_surest_wrong_relation_comes_first_and_what_was_not_found_last(tmp_path: Path) -> None:
-    related(SEEN, SiteSpec("north", [], tmp_path, test=GOLD), RULES)
+    related(SEEN, Site("north", [], tmp_path, test=GOLD), RULES)
     errors, _ = kept(tmp_path)
     told = [(case["where"], case["gold"], case["predicted"], case["confidence"])
             for case in errors["worst"]]  # fmt: skip
@@ -108,7 +108,7 @@ def test_the_surest_wrong_relation_comes_first_and_what_was_not_found_last(tmp_p
 
 
 def test_right_relations_are_kept_too(tmp_path: Path) -> None:
-    related(SEEN, SiteSpec("north", [], tmp_path, test=GOLD), RULES)
+    related(SEEN, Site("north", [], tmp_path, test=GOLD), RULES)
     errors, _ = kept(tmp_path)
     (right,) = errors["right"]
     assert (right["gold"], right["predicted"]) == ("treats", "treats")
@@ -118,7 +118,7 @@ def test_right_relations_are_kept_too(tmp_path: Path) -> None:
 def test_both_kinds_of_mistake_have_room(tmp_path: Path, found: int, unseen: int) -> None:
     gold = [note("n")] * found + [note("n", ("treats", "T1", "T2"))] * unseen
     seen = [note("n", ("treats", "T1", "T2"), sure=0.5)] * found + [note("n")] * unseen
-    related(seen, SiteSpec("north", [], tmp_path, test=gold), RULES)
+    related(seen, Site("north", [], tmp_path, test=gold), RULES)
     predicted = [case["predicted"] for case in kept(tmp_path)[0]["worst"]]
     assert len(predicted) == min(WORST, found + unseen)
     for label, count, other in (("treats", found, unseen), (NO_RELATION, unseen, found)):
@@ -127,7 +127,7 @@ def test_both_kinds_of_mistake_have_room(tmp_path: Path, found: int, unseen: int
 
 def test_the_fingerprint_is_of_relations_and_stated_pairs_too(tmp_path: Path) -> None:
     def printed(document: Document) -> str:
-        related([document], SiteSpec("north", [], tmp_path, test=[document]), RULES)
+        related([document], Site("north", [], tmp_path, test=[document]), RULES)
         return str(kept(tmp_path)[1]["fingerprint"])
 
     first, *_ = GOLD
@@ -146,7 +146,7 @@ def test_the_fingerprint_is_of_relations_and_stated_pairs_too(tmp_path: Path) ->
 def test_sites_compare_their_relations(tmp_path: Path) -> None:
     gold = GOLD * 20
     for name, seen in (("a", SEEN), ("b", GOLD)):
-        related(seen * 20, SiteSpec("north", [], tmp_path / name, test=gold), RULES)
+        related(seen * 20, Site("north", [], tmp_path / name, test=gold), RULES)
     found = compare(tmp_path / "a", tmp_path / "b", samples=200)
     assert (found.matching, found.unit, found.overall.sentences) == ("micro", "documents", 60)
     assert (found.overall.first.f1, found.overall.verdict) == (2 / 7, "better")
@@ -158,14 +158,14 @@ def test_sites_compare_their_relations(tmp_path: Path) -> None:
 def test_other_rules_are_compared_by_the_same_gold(tmp_path: Path) -> None:
     """What one does not look at counts as gold for both."""
     for name, rules in (("a", RULES), ("b", Rules(max_sentences=None))):
-        related(SEEN, SiteSpec("north", [], tmp_path / name, test=GOLD), rules)
+        related(SEEN, Site("north", [], tmp_path / name, test=GOLD), rules)
     found = compare(tmp_path / "a", tmp_path / "b", samples=100)
     assert found.overall.difference == 0
 
 
 def test_entities_and_relations_are_not_compared(tmp_path: Path) -> None:
-    related(SEEN, SiteSpec("north", [], tmp_path / "re", test=GOLD), RULES)
-    keep(SiteSpec("north", [], tmp_path / "ner", test=GOLD), entity_report(GOLD, SEEN), task="ner")
+    related(SEEN, Site("north", [], tmp_path / "re", test=GOLD), RULES)
+    keep(Site("north", [], tmp_path / "ner", test=GOLD), entity_report(GOLD, SEEN), task="ner")
     with pytest.raises(RunError, match=r"ner \(ner\) and .*re \(re\): these runs have different"):
         compare(tmp_path / "ner", tmp_path / "re")
 
@@ -205,7 +205,7 @@ class Toy:
 def homes(folder: Path, *, key: Path | None = None) -> list[Home]:
     state = object()
     return [
-        Home(SiteSpec(name, [], folder / name, test=test, key_file=key), state)
+        Home(Site(name, [], folder / name, test=test, key_file=key), state)
         for name, test in (("a", GOLD), ("b", []), ("c", GOLD[:1]))
     ]
 
@@ -244,10 +244,10 @@ def test_of_types_that_nobody_looked_for_at_a_site_nothing_is_an_error(
         replace(one, entities=tuple(e for e in one.entities if e.type == "Drug")) for one in GOLD
     ]
     sites = {
-        "a": SiteSpec("a", drugs, tmp_path / "a", test=drugs),
-        "b": SiteSpec("b", drugs, tmp_path / "b", test=drugs, annotates=("Drug",)),
-        "c": SiteSpec("c", drugs, tmp_path / "c", test=drugs, test_annotates=("Sign",)),
-        "d": SiteSpec("d", drugs, tmp_path / "d", test=GOLD),
+        "a": Site("a", drugs, tmp_path / "a", test=drugs),
+        "b": Site("b", drugs, tmp_path / "b", test=drugs, annotates=("Drug",)),
+        "c": Site("c", drugs, tmp_path / "c", test=drugs, test_annotates=("Sign",)),
+        "d": Site("d", drugs, tmp_path / "d", test=GOLD),
     }
     site_reports(method, [Home(spec, object()) for spec in sites.values()])
     sums = {
@@ -272,10 +272,10 @@ def test_of_relations_that_nobody_looked_for_at_a_site_nothing_is_an_error(
         for one in GOLD
     ]
     sites = {
-        "a": SiteSpec("a", causes, tmp_path / "a", test=causes),
-        "b": SiteSpec("b", causes, tmp_path / "b", test=causes, annotates=("causes",)),
-        "c": SiteSpec("c", causes, tmp_path / "c", test=causes, test_annotates=("treats",)),
-        "d": SiteSpec("d", causes, tmp_path / "d", test=GOLD),
+        "a": Site("a", causes, tmp_path / "a", test=causes),
+        "b": Site("b", causes, tmp_path / "b", test=causes, annotates=("causes",)),
+        "c": Site("c", causes, tmp_path / "c", test=causes, test_annotates=("treats",)),
+        "d": Site("d", causes, tmp_path / "d", test=GOLD),
     }
     counts = site_reports(method, [Home(spec, object()) for spec in sites.values()])
     predicted = {name: set(getattr(one, "relations", ())) for name, one in counts.items()}

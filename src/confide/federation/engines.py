@@ -1,7 +1,7 @@
 """The embedded engine: all sites on one machine, one after another, through the same codec.
 
-`SiteSpec` says how to make a site's host. The sequential engine makes hosts here, the engine of
-`workers` makes them in its processes, and both give the same numbers.
+`Hosting` makes a site's host. The sequential engine makes hosts here, the engine of `workers` makes
+them in its processes, and both give the same numbers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import recv_handle, send_handle
 from pathlib import Path
@@ -27,7 +27,6 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from confide.errors import FederationError
 from confide.federation.broadcast import Left, Up, Uploading
 from confide.federation.failures import Failure
-from confide.federation.guards import Guards
 from confide.federation.memory import MemoryStore
 from confide.federation.messages import encode
 from confide.federation.secure.site import Member, Sets
@@ -35,39 +34,7 @@ from confide.federation.secure.steps import SumHost, Sums
 from confide.federation.site import Expects, Scratch, Site, SiteHost
 from confide.federation.steps import Delivery, Step
 from confide.privacy.accountant import PRIVACY, Limit, PrivacyBudget
-from confide.text.document import Document
 from confide.training.devices import Place, compute_at, here
-
-
-@dataclass(frozen=True)
-class SiteSpec:
-    """A site as plain data, before any process holds it: the fields of `Site`, and its folder."""
-
-    name: str
-    train: Sequence[Document]
-    folder: Path
-    dev: Sequence[Document] = ()
-    test: Sequence[Document] = ()
-    key_file: Path | None = None
-    vectors: Path | None = None
-    context: str | None = None
-    tag_scheme: str | None = None
-    annotates: tuple[str, ...] = ()
-    test_annotates: tuple[str, ...] = ()
-    types: tuple[str, ...] = ()
-    guards: Guards = Guards()
-    remote: bool = False
-
-    @property
-    def weight(self) -> int:
-        """The site's load: characters of its training text."""
-        return sum(len(document.text) for document in self.train)
-
-
-def make_site(spec: SiteSpec, scratch: Scratch) -> Site:
-    """The site itself; sites of one process share `scratch`."""
-    common = {one.name: getattr(spec, one.name) for one in fields(spec) if one.name != "folder"}
-    return Site(**common, scratch=scratch)
 
 
 @dataclass(frozen=True)
@@ -97,7 +64,7 @@ class Hosting:
 
     def host(
         self,
-        spec: SiteSpec,
+        spec: Site,
         scratch: Scratch,
         *,
         member: Member | None = None,
@@ -109,7 +76,7 @@ class Hosting:
         this process, and believes all others'. `budget` is the folder of its account over all runs;
         by default this run has one of its own.
         """
-        site = make_site(spec, scratch)
+        site = spec.in_process(scratch)
         site.log = spec.folder / "site.log"
         limit = Limit(spec.guards.max_epsilon, spec.guards.delta)
         made_of = b"" if self.simulated is None else f"{self.simulated}\0{spec.name}".encode()
@@ -144,7 +111,7 @@ class Hosting:
 class SequentialEngine:
     """Asks one site after another, in the order of their names, in this process."""
 
-    def __init__(self, specs: Sequence[SiteSpec], hosting: Hosting) -> None:
+    def __init__(self, specs: Sequence[Site], hosting: Hosting) -> None:
         scratch: Scratch = {}
         self._hosts = {spec.name: hosting.host(spec, scratch) for spec in specs}
 
@@ -189,7 +156,7 @@ class WorkerEngine:
     """Sites spread over `workers` processes of `threads` threads each."""
 
     def __init__(
-        self, specs: Sequence[SiteSpec], hosting: Hosting, *, workers: int, threads: int = 1
+        self, specs: Sequence[Site], hosting: Hosting, *, workers: int, threads: int = 1
     ) -> None:
         self._sites = tuple(sorted(spec.name for spec in specs))
         self._stopped = False
@@ -265,7 +232,7 @@ class WorkerEngine:
 class _Worker:
     """One process and the pipe to it."""
 
-    def __init__(self, specs: Sequence[SiteSpec], hosting: Hosting, threads: int) -> None:
+    def __init__(self, specs: Sequence[Site], hosting: Hosting, threads: int) -> None:
         self._arguments = (list(specs), hosting, threads, here())
         self._every = hosting.every
         self.lock = threading.Lock()
@@ -375,9 +342,9 @@ def _ready(workers: list[_Worker], timeout: float | None) -> list[_Worker]:
             return found
 
 
-def _deal(specs: Sequence[SiteSpec], count: int) -> list[list[SiteSpec]]:
+def _deal(specs: Sequence[Site], count: int) -> list[list[Site]]:
     """The sites of each worker: the largest first, each to the worker with the least so far."""
-    shares: list[list[SiteSpec]] = [[] for _ in range(count)]
+    shares: list[list[Site]] = [[] for _ in range(count)]
     loads = [0] * count
     for spec in sorted(specs, key=lambda spec: (-spec.weight, spec.name)):
         place = loads.index(min(loads))
@@ -387,7 +354,7 @@ def _deal(specs: Sequence[SiteSpec], count: int) -> list[list[SiteSpec]]:
 
 
 def _work(
-    pipe: Connection, specs: list[SiteSpec], hosting: Hosting, threads: int, place: Place
+    pipe: Connection, specs: list[Site], hosting: Hosting, threads: int, place: Place
 ) -> None:
     """The life of a worker process: answer until the pipe closes."""
     import torch

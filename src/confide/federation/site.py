@@ -41,11 +41,12 @@ Scratch = dict[Hashable, Any]
 
 @dataclass
 class Site:
-    """A step's view of its site.
+    """A site: plain data before any process holds it, and then a step's view of it.
 
     Attributes:
         name: the site's name.
         train: its training documents; `dev` and `test` likewise.
+        folder: where its memory and its log are.
         key_file: the file with the key that the sites share.
         vectors: the site's file of word vectors.
         context: its frozen encoder.
@@ -70,6 +71,7 @@ class Site:
 
     name: str
     train: Sequence[Document]
+    folder: Path = Path()
     dev: Sequence[Document] = ()
     test: Sequence[Document] = ()
     key_file: Path | None = None
@@ -90,6 +92,15 @@ class Site:
     files: dict[str, str] = field(default_factory=dict)
     cache: Scratch = field(default_factory=dict)
     scratch: Scratch = field(default_factory=dict)
+
+    @property
+    def weight(self) -> int:
+        """The site's load: characters of its training text."""
+        return sum(len(document.text) for document in self.train)
+
+    def in_process(self, scratch: Scratch) -> Site:
+        """Copy the site for one process, whose sites share `scratch`."""
+        return replace(self, files={}, cache={}, scratch=scratch)
 
     def documents(self, part: str) -> Sequence[Document]:
         """The documents of `part`: "train", "dev" or "test"."""

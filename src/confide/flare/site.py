@@ -22,7 +22,7 @@ import torch
 
 from confide.errors import ConfideError, GuardError, MessageError, RunError, SettingsError
 from confide.federation import seals
-from confide.federation.engines import Hosting, SiteSpec
+from confide.federation.engines import Hosting
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.guards import Guards, check_open, check_reply
 from confide.federation.ledger import MET, OPENED, SEAL, Ledger, read_lines
@@ -31,7 +31,7 @@ from confide.federation.messages import FieldSize, decode, encode, limits_of, pe
 from confide.federation.secure.messages import Meet, colluders
 from confide.federation.secure.site import SUMS, Member, Sets
 from confide.federation.secure.steps import EXCHANGES, as_asked
-from confide.federation.site import SiteHost, ask_in, note_traceback
+from confide.federation.site import Site, SiteHost, ask_in, note_traceback
 from confide.federation.steps import Step
 from confide.files import (
     MOST_JSON,
@@ -464,7 +464,7 @@ class _Run:
         self.asked = asked
         self.folder = folder
         self.gathered = gathered
-        self.spec: SiteSpec = replace(gathered.specs[0], guards=guards, remote=True)
+        self.spec: Site = replace(gathered.specs[0], guards=guards, remote=True)
         self.steps = answered_in(settings)
         self.ledger = Ledger.resumed(folder.path / LEDGER)
         if opening and not self.ledger.lines:

@@ -24,12 +24,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError, RunError
-from confide.federation.engines import SiteSpec, make_site
 from confide.federation.failures import Refusal
 from confide.federation.ledger import ledger_files, read_ledger
 from confide.federation.messages import Arrays
 from confide.federation.secure.messages import Offered, Shares
-from confide.federation.site import Scratch
+from confide.federation.site import Scratch, Site
 from confide.files import for_the_owner
 from confide.jobs.personalise import alone_configs
 from confide.kinds.protocol import ModelSpec, SiteModel, TrainConfig
@@ -117,7 +116,7 @@ class SiteAttack:
     """
 
     settings: Settings
-    spec: SiteSpec
+    spec: Site
     form: ModelSpec
     weights: Arrays
     at_home: Callable[[int], TrainConfig]
@@ -167,7 +166,7 @@ class SiteAttack:
 
     @cached_property
     def _desk(self) -> SiteModel:
-        return self.form.at(make_site(self.spec, self.scratch))
+        return self.form.at(self.spec.in_process(self.scratch))
 
     def _scored(
         self, pool: _Pool, places: Places, made: Sequence[_Reference]
@@ -237,9 +236,9 @@ class SiteAttack:
             found.append(_Reference(self._trained(own, seed), frozenset(half)))
         return found
 
-    def _trained(self, spec: SiteSpec, seed: int) -> Arrays:
+    def _trained(self, spec: Site, seed: int) -> Arrays:
         """Weights that this text alone gives, trained for as many passes as the run took."""
-        desk = self.form.at(make_site(spec, self.scratch))
+        desk = self.form.at(spec.in_process(self.scratch))
         weights = self.form.first(derive_seed(seed, "weights"))
         configs = alone_configs(self.at_home, self.settings, size=desk.size)
         for turn, config in enumerate(configs):
@@ -398,7 +397,7 @@ def _opened(path: Path, key: Path | None) -> _Run:
     return _Run(folder, settings, result, method, gathered)
 
 
-def _attack(found: _Run, spec: SiteSpec, scratch: Scratch) -> SiteAttack:
+def _attack(found: _Run, spec: Site, scratch: Scratch) -> SiteAttack:
     """A site's text with the model that it ended with. Raises RunError, CheckpointError."""
     method, made = found.method, found.method(found.settings, found.gathered.public)
     own = spec.name if method.personal or "" not in found.result.best_rounds else None

@@ -36,9 +36,8 @@ from pathlib import Path
 
 from confide.corpora.dealing import grouped
 from confide.errors import RunError, os_errors_as
-from confide.federation.engines import SiteSpec, make_site
 from confide.federation.messages import Arrays, encode
-from confide.federation.site import Scratch
+from confide.federation.site import Scratch, Site
 from confide.files import for_the_owner, private_folder, write_of_run
 from confide.kinds.protocol import SiteModel, TrainConfig
 from confide.kinds.steps import SCORING
@@ -151,7 +150,7 @@ class _SiteChoice:
     """One site with its text, and the model of the run."""
 
     def __init__(
-        self, folder: RunFolder, settings: Settings, method: Pair, spec: SiteSpec, scratch: Scratch
+        self, folder: RunFolder, settings: Settings, method: Pair, spec: Site, scratch: Scratch
     ) -> None:
         self._settings = settings
         self._method = method
@@ -159,7 +158,7 @@ class _SiteChoice:
         self._made = method(settings)
         own = spec.name if method.personal or "" not in folder.result().best_rounds else None
         self._form, self._weights = method.model(*folder.trained(method, own))
-        self._site = make_site(spec, scratch)
+        self._site = spec.in_process(scratch)
         self._desk: SiteModel = self._form.at(self._site)
         self._store = folder.home(spec.name)
         self._round = round_of(folder, spec.name)

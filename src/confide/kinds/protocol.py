@@ -33,7 +33,6 @@ from typing import (
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.federation.engines import SiteSpec
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.keys import read_key
@@ -70,12 +69,12 @@ class Holders:
     run's sites annotated only some types.
     """
 
-    find: Callable[[], Sequence[SiteSpec]]
+    find: Callable[[], Sequence[Site]]
     key: Path | None
     apart: int
 
     @cached_property
-    def specs(self) -> Sequence[SiteSpec]:
+    def specs(self) -> Sequence[Site]:
         """The sites."""
         return self.find()
 

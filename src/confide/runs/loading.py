@@ -16,8 +16,8 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 
 from confide.errors import KeyFileError, LockedKeyError, RunError, SettingsError
-from confide.federation.engines import SiteSpec
 from confide.federation.keys import read_key
+from confide.federation.site import Site
 from confide.files import MOST_JSON, json_of, text_of, write_of_run
 from confide.kinds import KINDS, Extractor
 from confide.kinds.bags.site import BagExtractor
@@ -84,7 +84,7 @@ def release(run: Path, *, out: Path, site: str | None = None, key: Path | None =
     weights = weights if kept is None else kept.weights
     calibrator = folder.calibrator(site) if kept is None else kept.calibrator
 
-    def find() -> Sequence[SiteSpec]:
+    def find() -> Sequence[Site]:
         gathered = gather(settings, folder.sites, key_file=folder.key_file(settings))
         return [spec for spec in gathered.specs if site in (None, spec.name)]
 

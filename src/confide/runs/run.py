@@ -21,7 +21,7 @@ from typing import Any
 from confide.errors import KeyFileError, RunError, SettingsError
 from confide.federation.broadcast import Giving, Up
 from confide.federation.combining import NEEDED, Combining
-from confide.federation.engines import Hosting, SequentialEngine, SiteSpec, WorkerEngine
+from confide.federation.engines import Hosting, SequentialEngine, WorkerEngine
 from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.federation import Federation
 from confide.federation.keys import read_key, unlock
@@ -30,6 +30,7 @@ from confide.federation.memory import MemoryStore
 from confide.federation.secure.messages import threshold
 from confide.federation.secure.server import LostSites, Summing
 from confide.federation.secure.steps import Sums
+from confide.federation.site import Site
 from confide.federation.steps import Engine
 from confide.files import Tree, for_the_owner, write_of_run
 from confide.kinds import Extractor
@@ -465,7 +466,7 @@ WEIGHTS = "weights.json"
 class Home:
     """A site at the end of a run: the state, and the memory that goes with it, if any."""
 
-    spec: SiteSpec
+    spec: Site
     state: object
     memory: object = None
 
@@ -499,13 +500,13 @@ def site_reports(pair: Pair, homes: Iterable[Home]) -> dict[str, Counts]:
     return counts
 
 
-def annotated_at(spec: SiteSpec, learns: str) -> set[str]:
+def annotated_at(spec: Site, learns: str) -> set[str]:
     """The types of what is learnt that a site annotates in training or test text."""
     seen = {found.type for one in spec.train for found in getattr(one, learns, ())}
     return {*(spec.annotates or seen), *spec.test_annotates}
 
 
-def keep(spec: SiteSpec, report: Report, *, task: str) -> None:
+def keep(spec: Site, report: Report, *, task: str) -> None:
     """Write a site's errors on its test text, and the counts of its sentences, into its own folder.
 
     (true, predicted, gold) of each sentence are only numbers, but still the site's own: they tell
@@ -519,7 +520,7 @@ def keep(spec: SiteSpec, report: Report, *, task: str) -> None:
     write_of_run(spec.folder / SENTENCES, json.dumps(body, separators=(",", ":")).encode())
 
 
-def _keep_weights(pair: Pair, extract: Any, spec: SiteSpec) -> None:
+def _keep_weights(pair: Pair, extract: Any, spec: Site) -> None:
     """Keep at the site how much each training sentence counts, if the method weighs them."""
     memory: Any = MemoryStore(spec.folder / "memory", pair.Memory).latest()
     found = memory.row_weights() if memory is not None else None
@@ -530,7 +531,7 @@ def _keep_weights(pair: Pair, extract: Any, spec: SiteSpec) -> None:
     write_of_run(spec.folder / WEIGHTS, json.dumps(body, indent=1).encode())
 
 
-def _key_of(spec: SiteSpec) -> bytes | None:
+def _key_of(spec: Site) -> bytes | None:
     """The key of a site with test text; None if it has no key and so took no part."""
     try:
         return read_key(spec.key_file) if spec.test and spec.key_file else None
@@ -558,7 +559,7 @@ class Part:
     """One federation of a run: its name and its sites."""
 
     name: str
-    specs: tuple[SiteSpec, ...]
+    specs: tuple[Site, ...]
 
 
 @for_the_owner()
@@ -690,7 +691,7 @@ def _train(
                 raise
 
 
-def _at_home(spec: SiteSpec, ended: list[tuple[Part, Outcome]], method: Method) -> Home:
+def _at_home(spec: Site, ended: list[tuple[Part, Outcome]], method: Method) -> Home:
     """A site with the state and memory that it ends with, and the key that goes with them.
 
     They come from its own federation, or from the only one if all text is in one place.

@@ -33,9 +33,9 @@ from confide.corpora.dealing import (
     partition,
 )
 from confide.errors import DataError, RunError, SettingsError, os_errors_as
-from confide.federation.engines import SiteSpec
 from confide.federation.guards import Guards
 from confide.federation.keys import simulated_key
+from confide.federation.site import Site
 from confide.files import Tree, bytes_of, private_folder, write_of_run
 from confide.kinds import KINDS
 from confide.kinds.bags.batches import Same
@@ -305,7 +305,7 @@ class Gathered:
     `apart` names (`[split]`) with held-out ones.
     """
 
-    specs: tuple[SiteSpec, ...]
+    specs: tuple[Site, ...]
     problems: dict[str, list[Problem]]
     fingerprint: str
     task: str = USUAL
@@ -416,7 +416,7 @@ def public_set(settings: Settings, problems: list[Problem] | None = None) -> tup
 
 def _spec(
     name: str, parts: Parts, settings: Settings, *, folder: Path, key_file: Path | None
-) -> SiteSpec:
+) -> Site:
     """A site's documents, with what its table says about it."""
     if not any(document.text.strip() for document in parts["train"]):
         raise DataError(
@@ -425,7 +425,7 @@ def _spec(
         )
     own = next((site for site in settings.site if site.name == name), None)
     vectors = (own.vectors if own else None) or KINDS[settings.kind].Spec.vectors(settings)
-    return SiteSpec(
+    return Site(
         name=name,
         train=parts["train"],
         dev=parts["dev"],
@@ -582,7 +582,7 @@ def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:
             )
 
 
-def _check_relations(specs: Sequence[SiteSpec], task: str) -> None:
+def _check_relations(specs: Sequence[Site], task: str) -> None:
     """Raise DataError if relations are to be learnt and no site has any.
 
     A single real site may have nothing but pairs without a relation.
@@ -604,7 +604,7 @@ def _check_relations(specs: Sequence[SiteSpec], task: str) -> None:
 # All text in one place, or the public set alone.
 
 
-def pooled(gathered: Gathered, folder: Path) -> SiteSpec:
+def pooled(gathered: Gathered, folder: Path) -> Site:
     """One site with the text of all, which is only possible where text may move.
 
     It also trains on the public set, if that is labelled.
@@ -614,7 +614,7 @@ def pooled(gathered: Gathered, folder: Path) -> SiteSpec:
     return _everybody("pooled", train, gathered, folder)
 
 
-def public_only(gathered: Gathered, folder: Path) -> SiteSpec:
+def public_only(gathered: Gathered, folder: Path) -> Site:
     """One site that trains on the public set alone and is tested on everybody's text.
 
     Raises SettingsError if there is no labelled public set.
@@ -630,9 +630,9 @@ def public_only(gathered: Gathered, folder: Path) -> SiteSpec:
     return _everybody("public-only", list(gathered.public), gathered, folder)
 
 
-def _everybody(name: str, train: list[Document], gathered: Gathered, folder: Path) -> SiteSpec:
+def _everybody(name: str, train: list[Document], gathered: Gathered, folder: Path) -> Site:
     specs = gathered.specs
-    return SiteSpec(
+    return Site(
         name=name,
         train=train,
         dev=[document for spec in specs for document in spec.dev],

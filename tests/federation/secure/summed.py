@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from confide.federation.engines import Hosting, SiteSpec
+from confide.federation.engines import Hosting
 from confide.federation.failures import Failure
 from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
@@ -307,7 +307,7 @@ def sites_of(
     hosting = Hosting(STEPS, Kept, SEED, every=every, sums="masked", binding=BINDING)
     hosts, members = {}, {}
     for number, name in enumerate(named(count), start=1):
-        spec = SiteSpec(name, [Document("d", "x" * number)], folder / name)
+        spec = Site(name, [Document("d", "x" * number)], folder / name)
         members[name] = member(name, record=record(folder / name / "sums"), **parts)
         hosts[name] = hosting.host(spec, {}, member=members[name])
     return Sites(hosts, members)
