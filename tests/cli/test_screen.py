@@ -94,7 +94,7 @@ def test_the_tree_is_whole() -> None:
     assert {("ledger",), ("data", "check"), ("site", "consent"), ("key", "new")} <= set(VERBS)
 
 
-@pytest.mark.parametrize("verb", VERBS, ids=" ".join)
+@each("verb", VERBS)
 def test_what_a_verb_is_given_gets_out_printable(
     verb: tuple[str, ...], refusing: None, in_tmp: Path
 ) -> None:
@@ -134,14 +134,13 @@ def notes(in_tmp: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
+@each(
     "words",
     [
         ("check",), ("check", "--all"), ("check", "--json"), ("stats",), ("stats", "--json"),
         ("split", "--sites", "2", "--out", "dealt"), ("convert", "--to", "brat", "--out", NAME),
         ("convert", "--to", NAME, "--out", "x"),
     ],
-    ids=lambda words: " ".join(words[:2]),
 )  # fmt: skip
 def test_what_a_file_holds_gets_out_printable(words: tuple[str, ...], notes: Path) -> None:
     shown = called("data", words[0], str(notes), *words[1:])

@@ -205,7 +205,7 @@ def test_sigterm_ends_any_verb_with_143_and_one_sentence(put: Any) -> None:
     assert done.stderr == f"{AGAIN}\n"
 
 
-@pytest.mark.parametrize(
+@each(
     ("number", "says"),
     [
         (errno.ENOSPC, "free some disk space"),
@@ -546,7 +546,7 @@ def test_help_says_where_the_formats_are_listed(words: tuple[str, ...]) -> None:
     assert "confide data formats" in re.sub(r"[\s│]+", " ", call(*words, "--help").stdout)
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@each("shell", ["bash", "zsh", "fish"])
 def test_the_shell_completes_verbs_and_options(shell: str) -> None:
     """Asked for by name: typer asks the process for its shell only without one."""
     done = CliRunner().invoke(app, ["--show-completion", shell], prog_name="confide")
@@ -573,7 +573,7 @@ def test_bash_completion_offers(line: str, at: int, offered: str) -> None:
     assert offered in done.stdout.split(), done
 
 
-@pytest.mark.parametrize("words", [("ledger", "runs/a"), ("wire", "fedavg")])
+@each("words", [("ledger", "runs/a"), ("wire", "fedavg")])
 def test_ledger_and_wire_show_what_leaves_and_on_demand_both(
     put: Any, words: tuple[str, str]
 ) -> None:

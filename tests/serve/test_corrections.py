@@ -172,7 +172,7 @@ def test_a_whole_text_replaces_its_sentences(tmp_path) -> None:
     assert list(without_replaced(kept.of("ann"))) == ["f.s1", "d"]
 
 
-@pytest.mark.parametrize("format", ["jsonl", "brat", "doccano", "pubtator"])
+@each("format", ["jsonl", "brat", "doccano", "pubtator"])
 def test_a_part_of_a_word_is_exported(tmp_path, format: str) -> None:
     part = Document("d", "Took drug1stopped.", (Entity("a", "DRUG", ((5, 10),)),))
     raw, suffix = exported([part], format)

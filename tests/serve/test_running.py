@@ -162,7 +162,7 @@ def test_who_wishes_lets_everyone_on_this_machine_in(monkeypatch) -> None:
     assert "#" not in told[0] and there.get("/v1/models").status_code == 200
 
 
-@pytest.mark.parametrize("at", ["0.0.0.0:0", "https://notes.example=127.0.0.1:0"])
+@each("at", ["0.0.0.0:0", "https://notes.example=127.0.0.1:0"])
 def test_others_never_enter_freely(at: str) -> None:
     with pytest.raises(SettingsError, match="--token-file"):
         listen(ServedPages(models()), Address.of(at, FREE), say=print)
@@ -218,7 +218,7 @@ def test_a_caller_that_never_ends_its_headers_is_closed(port: int) -> None:
         assert time.monotonic() - start < 4
 
 
-@pytest.mark.parametrize("path", ["/v1/predict", "/healthz"])
+@each("path", ["/v1/predict", "/healthz"])
 def test_an_ask_that_says_twice_where_it_ends_is_refused(port: int, path: str) -> None:
     """A proxy before us might believe the other of the two, and pass on half of the next ask."""
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nContent-Type: application/json\r\n"

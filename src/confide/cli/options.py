@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_origin
 
@@ -83,6 +84,7 @@ def command(
     return add
 
 
+@cache
 def _entries(docstring: str | None) -> dict[str, tuple[str, ...]]:
     """The flag, metavar, lower bound and help of each parameter in a section "Options"."""
     section = (docstring or "").partition("Options:\n")[2]
