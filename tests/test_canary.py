@@ -25,7 +25,7 @@ from confide.federation.federation import Delivery
 from confide.federation.messages import carries, decode, encode
 from confide.federation.site import Site
 from confide.kinds.agreement import CheckKey
-from confide.kinds.linear import TABLE, features_key
+from confide.kinds.linear import TABLE
 from confide.kinds.tagger.model import Marks, rows_read
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
@@ -362,6 +362,11 @@ def share_moved(folder: Path, key: bytes) -> float:
     text = trainer.prepared([Example(0, 0, tuple(canaries("site-1")[name] for name in WORDS))])
     rows = rows_read(trainer.initial(0), text)
     return float(state.weights[TABLE][rows].any(1).mean())
+
+
+def features_key(key: bytes, nonce: str) -> bytes:
+    """The key of a run's features, as a site makes it of the common key."""
+    return digest(key, "features", nonce)
 
 
 def nonce_of(taken: list[tuple[str, str, bytes]]) -> str:

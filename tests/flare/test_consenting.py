@@ -194,7 +194,7 @@ def test_an_agreement_is_not_beyond_itself_and_reads_as_it_was_written(
     assert all(f"# {told}" in text for told in BOUNDS.values())
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "about", "field"),
     [
         ({"rounds": 13}, {}, "rounds"),
@@ -366,7 +366,7 @@ def test_the_difference_names_the_lines_that_go_further() -> None:
 # --- the file -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "said"),
     [
         ({"sites": ["b", "c"]}, "this site, 'a', is missing from sites"),

@@ -257,7 +257,7 @@ def test_a_site_is_added_where_the_other_kits_have_been_given_away(copied):
     assert add_site(copied.path, "west").name == "west"
 
 
-@pytest.mark.parametrize("name", ["north", "SOUTH", "server", "lead", "a.b"])
+@each("name", ["north", "SOUTH", "server", "lead", "a.b"])
 def test_a_site_of_a_taken_name_is_not_added(copied, name):
     before = _digests(copied.path)
     with pytest.raises(KitError):
@@ -404,7 +404,7 @@ def test_the_lead_may_handle_its_own_runs_and_nothing_else(founded):
     assert _allowed(server, "lead", submitter="x@y.zz", org="another") == set()
 
 
-@pytest.mark.parametrize("role", ["project_admin", "org_admin", "member", "anyone"])
+@each("role", ["project_admin", "org_admin", "member", "anyone"])
 def test_no_other_role_may_do_anything(founded, role):
     for kit in (founded.kit("server"), founded.kit("north")):
         assert _allowed(kit, role, submitter="lead@confide.lead") == set()

@@ -346,7 +346,11 @@ class SiteHome:
         guards = Guards(**file.guards.model_dump())
         joining.check_guards(settings, guards)
         public = settings.public.model_copy(update={"files": ()})  # it lies at the server
-        own = own_computing(file) | {"site": (site_table(file),), "split": None, "public": public}
+        own = own_computing(file) | {
+            "site": (as_site_table(file),),
+            "split": None,
+            "public": public,
+        }
         mine = settings.model_copy(update=own)
         folder.check(mine, resume=folder.is_taken())  # another run's folder is not written over
         folder.close()
@@ -512,7 +516,7 @@ def _weighed(kind: type | None, message: bytes) -> list[FieldSize]:
         return [FieldSize("(unreadable)", "bytes", len(message), 1)]
 
 
-def site_table(file: SiteFile) -> SiteTable:
+def as_site_table(file: SiteFile) -> SiteTable:
     """The part of a site's own file that a run's settings hold."""
     return SiteTable(**{name: getattr(file, name) for name in SiteTable.model_fields})
 

@@ -18,7 +18,7 @@ from confide.flare import agreements
 from confide.flare.joining import check_guards, check_suited, run_steps, wire_digest, wire_of
 from confide.flare.kit import Kit
 from confide.flare.peers import open_signer
-from confide.flare.site import site_table
+from confide.flare.site import as_site_table
 from confide.flare.status import held_agreements, read_site_file, site_file
 from confide.methods import method_named
 from confide.recipes import settings_file
@@ -72,7 +72,7 @@ def setup_site(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
         fix="name a folder that belongs to the user that runs the site",
     ):
         private_folder(Path(site.memory))
-    alone = parse({"site": [site_table(site).model_dump(exclude_none=True)]})
+    alone = parse({"site": [as_site_table(site).model_dump(exclude_none=True)]})
     gathered = gather(alone, Path(site.memory), key_file=None)
     open_signer(kit, make=True)
     before = agreements.Agreements(settings).old(site) | (

@@ -138,7 +138,7 @@ def part_of(value: object, code: str = ReturnCode.OK) -> Shareable:
     return reply
 
 
-@pytest.mark.parametrize("value", [b"", b"x" * 699, b"x" * 701, "x" * 700, bytearray(700), None])
+@each("value", [b"", b"x" * 699, b"x" * 701, "x" * 700, bytearray(700), None])
 def test_a_part_of_another_length_or_kind_ends_it(value: object) -> None:
     with pytest.raises(EngineError, match="did not come"):
         fetched(Ticket(NAME, 1400), lambda **_: part_of(value))

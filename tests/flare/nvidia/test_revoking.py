@@ -20,6 +20,7 @@ from nvflare.apis.client import Client
 from nvflare.apis.fl_constant import RunProcessKey
 from nvflare.private.fed.server.client_manager import ClientManager
 
+from cases import each
 from confide.cli import sites as kit_verbs
 from confide.cli.verbs import app
 from confide.errors import KitError
@@ -65,7 +66,7 @@ def test_who_is_revoked_stands_in_the_engines_own_list(server):
     assert [one.name for one in server.path.iterdir() if one.suffix == ".tmp"] == []
 
 
-@pytest.mark.parametrize("name", ["server", "All", "../north", "a b", "", "FL.example.org"])
+@each("name", ["server", "All", "../north", "a b", "", "FL.example.org"])
 def test_what_no_site_is_called_is_not_revoked(server, name):
     with pytest.raises(KitError, match=r"have this name"):
         revoke_site(server, name)
@@ -83,7 +84,7 @@ def test_only_who_is_revoked_is_admitted(server):
     assert revoked(server) == ("south",)
 
 
-@pytest.mark.parametrize("torn", [b"", b"[]", b'{"disabled_clients": [1]}', b"{}", b"\xff"])
+@each("torn", [b"", b"[]", b'{"disabled_clients": [1]}', b"{}", b"\xff"])
 def test_a_damaged_list_is_never_read_as_an_empty_one(server, torn):
     (server.path / processes.REVOKED).write_bytes(torn)
     for refused in (revoked, processes.start, status, lambda kit: revoke_site(kit, "north")):

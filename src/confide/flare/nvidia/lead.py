@@ -377,7 +377,7 @@ def follow_run(
                 record.write(folder)  # the settings come last: with them the folder is taken
                 folder.write("settings.toml", dump(settings))
             watch = on_event or unwatched
-            return _Following(settings, folder, record, session, watch, place).to_its_end()
+            return _Follower(settings, folder, record, session, watch, place).to_its_end()
     finally:
         session.close()
 
@@ -462,7 +462,7 @@ def write_submission(
 
 
 @dataclass
-class _Following:
+class _Follower:
     """One run, over as many submissions as it takes."""
 
     settings: Settings
