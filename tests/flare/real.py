@@ -20,7 +20,7 @@ from confide.federation.events import Event
 from confide.flare.kit import Consortium, Kit
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.consortium import create_consortium
-from confide.flare.nvidia.lead import Coordinated, LeadRecord, coordinate_run
+from confide.flare.nvidia.lead import CoordinatedRun, LeadRecord, coordinate_run
 from confide.flare.sitekit import agree_to, setup_site
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
@@ -109,7 +109,7 @@ class Real:
         settings: Settings | None = None,
         watch: Callable[[Event], None] | None = None,
         **given: Any,
-    ) -> Coordinated:
+    ) -> CoordinatedRun:
         """A run of the lead, in the folder of that name; of all sites where none is named."""
         file = self.folder / f"{name}.toml"
         chosen = settings or self.settings

@@ -38,7 +38,7 @@ from confide.flare.nvidia.engine import (
     FlareEngine,
     Outbox,
     Ticket,
-    free,
+    free_memory,
     read_ask,
     read_reply,
     write_ask,
@@ -86,7 +86,7 @@ class Wire:
 def unsealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process of the tests keeps its own hooks, and its objects as they are."""
     monkeypatch.setattr(service, "seal_run", lambda: None)
-    monkeypatch.setattr("confide.flare.nvidia.engine.free", lambda: None)
+    monkeypatch.setattr("confide.flare.nvidia.engine.free_memory", lambda: None)
 
 
 @pytest.fixture(autouse=True)
@@ -308,7 +308,7 @@ def test_what_only_refers_to_itself_is_freed(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
     ring = weakref.ref(Ring())
     assert ring() is not None
-    free()
+    free_memory()
     assert ring() is None
     assert frozen == [True] * (not gc.get_freeze_count())
 

@@ -15,11 +15,11 @@ from confide.federation.federation import round_half_up
 from confide.flare.agreements import (
     RunTerms,
     agreement_lines,
-    beyond,
-    fewest,
-    outside,
-    proposed,
-    usual,
+    fewest_in_sum,
+    fields_outside,
+    lines_beyond,
+    proposed_agreement,
+    usual_agreement,
     with_bounds,
 )
 from confide.methods import METHODS
@@ -168,7 +168,7 @@ def test_what_is_outside_is_what_the_plain_words_say(
     agreement: Agreement, run: tuple[Settings, dict[str, Any]]
 ) -> None:
     settings, about = run
-    assert set(outside(agreement, settings, **about)) == holds(agreement, settings, about)
+    assert set(fields_outside(agreement, settings, **about)) == holds(agreement, settings, about)
 
 
 @given(agreements(), agreements(), runs())
@@ -176,15 +176,15 @@ def test_what_goes_not_beyond_an_agreement_lets_no_run_out_of_it(
     agreed: Agreement, asked: Agreement, run: tuple[Settings, dict[str, Any]]
 ) -> None:
     settings, about = run
-    if not beyond(agreed, asked) and not outside(asked, settings, **about):
-        assert not outside(agreed, settings, **about)
+    if not lines_beyond(agreed, asked) and not fields_outside(asked, settings, **about):
+        assert not fields_outside(agreed, settings, **about)
 
 
 @given(agreements())
 def test_an_agreement_is_not_beyond_itself_and_reads_as_it_was_written(
     agreement: Agreement,
 ) -> None:
-    assert not beyond(agreement, agreement)
+    assert not lines_beyond(agreement, agreement)
     site = agreement.sites[0] if agreement.sites else "a"
     held = ConsentFile(site=site, method={"fedavg-tagger": agreement})
     text = dump_consent(held)
@@ -215,8 +215,8 @@ def test_one_step_outside_is_outside(
     changes: dict[str, Any], about: dict[str, Any], field: str
 ) -> None:
     agreement = Agreement.model_validate(AGREED)
-    assert outside(agreement, parse(RUN), **AS) == []
-    assert outside(agreement, parse(RUN | changes), **(AS | about)) == [field]
+    assert fields_outside(agreement, parse(RUN), **AS) == []
+    assert fields_outside(agreement, parse(RUN | changes), **(AS | about)) == [field]
 
 
 @each(
@@ -237,8 +237,8 @@ def test_no_setting_changes_what_a_bound_means(changes: dict[str, Any], field: s
     """Groups make sums smaller, steps a pass longer; a word of one site is everybody's."""
     agreement = Agreement.model_validate(AGREED | {"word_sites": 2})
     run = RUN | {"vocabulary": {"min_sites": 2}}
-    assert outside(agreement, parse(run), **AS) == []
-    assert outside(agreement, parse(run | changes), **AS) == [field]
+    assert fields_outside(agreement, parse(run), **AS) == []
+    assert fields_outside(agreement, parse(run | changes), **AS) == [field]
     allowed = {
         "local_steps": 200,
         "rows": ["seen"],
@@ -246,7 +246,7 @@ def test_no_setting_changes_what_a_bound_means(changes: dict[str, Any], field: s
         "word_sites": 1,
     }
     wide = Agreement.model_validate(AGREED | allowed | {"at_least": 2})
-    assert set(outside(wide, parse(run | changes), **AS)) <= {"options.rows"}
+    assert set(fields_outside(wide, parse(run | changes), **AS)) <= {"options.rows"}
 
 
 def test_an_older_agreement_allows_the_least_of_what_it_does_not_say() -> None:
@@ -256,9 +256,9 @@ def test_an_older_agreement_allows_the_least_of_what_it_does_not_say() -> None:
 
 def test_a_name_that_is_said_twice_is_one_site() -> None:
     settings = parse(RUN)
-    assert fewest(settings, ["a", "a", "a"]) == 1
+    assert fewest_in_sum(settings, ["a", "a", "a"]) == 1
     agreement = Agreement.model_validate(AGREED | {"sites": [], "others": True})
-    assert outside(agreement, settings, **(AS | {"sites": ["a", "a", "a"]})) == [
+    assert fields_outside(agreement, settings, **(AS | {"sites": ["a", "a", "a"]})) == [
         "federation.at_least"
     ]
 
@@ -266,7 +266,7 @@ def test_a_name_that_is_said_twice_is_one_site() -> None:
 def test_other_ways_of_combining_are_outside() -> None:
     agreement = Agreement.model_validate(AGREED)
     median = RUN | {"federation": {"combine": "median"}}
-    assert outside(agreement, parse(median), **AS) == ["federation.combine"]
+    assert fields_outside(agreement, parse(median), **AS) == ["federation.combine"]
 
 
 def test_a_resumed_run_is_the_same_and_one_with_other_settings_another() -> None:
@@ -282,17 +282,19 @@ def test_a_resumed_run_is_the_same_and_one_with_other_settings_another() -> None
 @each("pair", METHODS)
 def test_the_usual_bounds_let_the_defaults_of_a_pair_run(pair: str) -> None:
     now = datetime(2026, 11, 23, tzinfo=UTC)
-    agreement = usual(pair, AGREED["wire"], at_least=3, now=now)
+    agreement = usual_agreement(pair, AGREED["wire"], at_least=3, now=now)
     of = METHODS[pair]
     tree: dict[str, Any] = {"method": of.method, "task": of.task}
     tree |= {"model": {"kind": of.kind.name}} if of.task == "ner" else {}
     assert parse(tree).trained_by == pair
     about = {"sites": ["x", "y", "z"], "lead": "anyone", "runs": 10, "today": date(2027, 11, 23)}
-    assert outside(agreement, parse(tree), **about) == []
-    assert outside(agreement, parse(tree), **(about | {"runs": 11})) == ["runs"]
-    assert outside(agreement, parse(tree), **(about | {"today": date(2027, 11, 24)})) == ["until"]
+    assert fields_outside(agreement, parse(tree), **about) == []
+    assert fields_outside(agreement, parse(tree), **(about | {"runs": 11})) == ["runs"]
+    assert fields_outside(agreement, parse(tree), **(about | {"today": date(2027, 11, 24)})) == [
+        "until"
+    ]
     many = parse(tree | {"rounds": 100_000})
-    assert outside(agreement, many, **about) == ["rounds"]
+    assert fields_outside(agreement, many, **about) == ["rounds"]
 
 
 @given(agreements(), runs())
@@ -300,8 +302,8 @@ def test_a_run_is_within_what_its_settings_propose(
     base: Agreement, run: tuple[Settings, dict[str, Any]]
 ) -> None:
     settings, about = run
-    asked = proposed(settings, base)
-    fields = set(outside(asked, settings, **about))
+    asked = proposed_agreement(settings, base)
+    fields = set(fields_outside(asked, settings, **about))
     assert not fields & {
         "rounds",
         "training.local_epochs",
@@ -318,7 +320,7 @@ def test_a_run_is_within_what_its_settings_propose(
 
 
 def test_bounds_are_given_as_settings_are() -> None:
-    base = usual("fedavg-tagger", AGREED["wire"], at_least=3, now=AGREED["agreed"])
+    base = usual_agreement("fedavg-tagger", AGREED["wire"], at_least=3, now=AGREED["agreed"])
     found = with_bounds(
         base, ["runs=3", "until=2027-01-31", "lead=ada", "sites=a,b,c", 'combine=["mean"]']
     )
@@ -349,7 +351,7 @@ def test_bounds_are_given_as_settings_are() -> None:
     ],
 )
 def test_bounds_that_cannot_be_are_refused(bound: str, said: str) -> None:
-    base = usual("fedavg-tagger", AGREED["wire"], at_least=3, now=AGREED["agreed"])
+    base = usual_agreement("fedavg-tagger", AGREED["wire"], at_least=3, now=AGREED["agreed"])
     with pytest.raises(SettingsError, match=said):
         with_bounds(base, [bound])
 

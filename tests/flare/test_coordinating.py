@@ -14,7 +14,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.errors import ConfideError, EngineError, RunError
 from confide.federation.events import Event
 from confide.flare.agreements import CONSENT_FILE
-from confide.flare.joining import EventBuffer, bring_home, carried
+from confide.flare.joining import EventBuffer, bring_home, files_to_carry
 from confide.flare.nvidia.lead import ATTEMPTS, LOST, RECORD, STOPPED, follow_run, stop_submissions
 from confide.flare.server import Conductor
 from confide.jobs.logs import Logs
@@ -244,7 +244,7 @@ def test_a_lead_that_dies_while_it_brings_the_run_home_is_resumed(
     settings, files = setting(tmp_path)
     server = Server(tmp_path / "server", engines(files))
     lead(server, settings, tmp_path / "whole")
-    files_of_a_run = len(list(carried(tmp_path / "whole")))
+    files_of_a_run = len(list(files_to_carry(tmp_path / "whole")))
     server = Server(tmp_path / "server-2", engines(files))
     for copied in (0, 1, files_of_a_run // 2, files_of_a_run - 1):
         with monkeypatch.context() as dying:

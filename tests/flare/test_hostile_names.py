@@ -215,7 +215,7 @@ def _submission_that_the_server_holds(place: Place, name: Any) -> None:
     folder = place.server / "store/runs" / str(uuid.uuid4())
     folder.mkdir(parents=True)
     (folder / "meta").write_text(json.dumps({"name": str(name), "status": "FINISHED:X"}))
-    [held] = cleanup.held_runs(kit)  # type: ignore[arg-type]
+    [held] = cleanup.stored_runs(kit)  # type: ignore[arg-type]
     assert held.folders == (folder,)
     assert held.run.isprintable()
 

@@ -17,7 +17,7 @@ from confide.federation.failures import Failure
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
 from confide.federation.secure.site import SUMS, Sets
-from confide.flare.nvidia.lead import LOST, Coordinated
+from confide.flare.nvidia.lead import LOST, CoordinatedRun
 from confide.runs.run import run
 from confide.settings import Settings
 from contract.corpus import tiny
@@ -75,7 +75,9 @@ def on_one_machine(
     return states(run(settings.model_copy(update={"federation": federation}), out=out).folder)
 
 
-def lost_in(real: Real, exchange: str, who: str, *overrides: str) -> tuple[Coordinated, list[str]]:
+def lost_in(
+    real: Real, exchange: str, who: str, *overrides: str
+) -> tuple[CoordinatedRun, list[str]]:
     """A run in which a process dies in that exchange of training, and what the lead was told."""
     told: list[str] = []
     fatal = real.killed_at(VICTIM, exchange, round=WHEN, who=who)

@@ -528,7 +528,7 @@ def test_an_uncaught_exception_is_told_without_its_message(capsys, monkeypatch):
 
     monkeypatch.setattr(sys, "excepthook", sys.excepthook)
     monkeypatch.setattr(threading, "excepthook", threading.excepthook)
-    service.install()
+    service.hide_error_messages()
     try:
         raise ValueError("Mr Smith")
     except ValueError as error:

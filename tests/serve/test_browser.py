@@ -261,7 +261,7 @@ def test_a_relation_from_sentence_to_sentence_of_a_whole_text(page, tmp_path) ->
 
 
 def test_a_site_agrees_within_its_own_bounds(chromium, agreeing) -> None:
-    from confide.flare.status import held_agreements
+    from confide.flare.status import read_agreements
 
     address, kit = agreeing
     until = date.today() + timedelta(days=20)
@@ -271,15 +271,15 @@ def test_a_site_agrees_within_its_own_bounds(chromium, agreeing) -> None:
         page.get_by_label("lead, for fedavg-tagger").fill("ada, bob")
         page.get_by_role("button", name="Agree to fedavg-tagger").click()
         page.get_by_text("Agreed until", exact=False).first.wait_for()
-        held = held_agreements(kit)["fedavg-tagger"].agreement
+        held = read_agreements(kit)["fedavg-tagger"].agreement
         assert (held.runs, held.until, held.lead) == (2, until, ("ada", "bob"))
         page.get_by_label("sites, for fedavg-tagger", exact=True).fill("nobody here")
         page.get_by_role("button", name="Agree to fedavg-tagger").click()
         page.get_by_role("alert").wait_for()
-        assert held_agreements(kit)["fedavg-tagger"].agreement == held
+        assert read_agreements(kit)["fedavg-tagger"].agreement == held
         page.get_by_role("button", name="Withdraw from fedavg-tagger").click()
         page.get_by_text("Not agreed to.").wait_for()
-        assert held_agreements(kit) == {}
+        assert read_agreements(kit) == {}
 
 
 def test_a_site_agrees_on_a_phone_and_without_a_violation(chromium, agreeing) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 
 from confide.flare import sitekit
 from confide.flare.kit import Kit
-from confide.flare.status import held_agreements
+from confide.flare.status import read_agreements
 from confide.methods import METHODS
 from confide.serve.app import ServedPages
 from serve.kits import kit_in
@@ -85,14 +85,14 @@ def test_what_is_shown_is_agreed_to_and_withdrawn(kit: Kit, study) -> None:
     page = there.get("/consent").text
     assert "fedavg-tagger – the lead asks for this" in page and "Not agreed to." in page
     assert "weights" in page and "min_sites" in page and ">12<" in page
-    assert held_agreements(kit) == {}, "to look is not to agree"
+    assert read_agreements(kit) == {}, "to look is not to agree"
     assert there.post("/consent", data=_form(page, "agree")).status_code == 303
-    held = held_agreements(kit)["fedavg-tagger"].agreement
+    held = read_agreements(kit)["fedavg-tagger"].agreement
     assert (held.rounds, held.local_epochs, held.batch_size) == (12, 3, 16)
     page = there.get("/consent").text
     assert "<strong>Agreed</strong>" in page and "Withdraw from fedavg-tagger" in page
     there.post("/consent", data=_form(page, "withdraw"))
-    assert held_agreements(kit) == {}
+    assert read_agreements(kit) == {}
 
 
 def test_more_than_was_agreed_is_said(kit: Kit, study) -> None:
@@ -116,7 +116,7 @@ def test_what_has_changed_since_it_was_shown_is_not_agreed_to(kit: Kit, study) -
     form = _form(there.get("/consent").text, "agree")
     study.write_text(STUDY.replace("12", "900"))
     found = there.post("/consent", data=form)
-    assert found.headers["location"] == "/consent?changed=1" and held_agreements(kit) == {}
+    assert found.headers["location"] == "/consent?changed=1" and read_agreements(kit) == {}
     assert "Nothing was agreed to" in there.get("/consent?changed=1").text
 
 
@@ -129,7 +129,7 @@ def test_nobody_else_agrees(kit: Kit, study) -> None:
     assert there.post("/consent", data={**form, "shown": "0" * 64}).status_code == 303
     assert there.post("/consent", data={**form, "act": "both"}).status_code == 422
     assert there.post("/consent", data={**form, "method": "nothing"}).status_code == 422
-    assert held_agreements(kit) == {}
+    assert read_agreements(kit) == {}
 
 
 def test_without_settings_the_agreements_are_shown(kit: Kit) -> None:
@@ -158,7 +158,7 @@ def test_the_site_sets_the_bounds(kit: Kit, study) -> None:
         at_least="2",
     )
     assert there.post("/consent", data=form).status_code == 303
-    held = held_agreements(kit)["fedavg-tagger"].agreement
+    held = read_agreements(kit)["fedavg-tagger"].agreement
     assert (held.runs, held.until, held.rounds, held.at_least) == (2, until, 6, 2)
     assert (held.sites, held.others, held.lead) == (("site-1", "site-2"), False, ("ada",))
     assert (held.combine, held.fraction) == (("mean", "median"), 0.5)
@@ -171,7 +171,7 @@ def test_the_page_agrees_to_what_the_command_agrees_to(kit: Kit, study) -> None:
     bounds = ["runs=3", "until=2099-01-31", 'lead=["ada"]', 'sites=["site-1"]', "others=false"]
     asked = sitekit.settings_asked(str(study))
     sitekit.agree_to(kit, "fedavg-tagger", asked=asked, bounds=bounds, steps=["join", "take"])
-    by_command = held_agreements(kit)["fedavg-tagger"].agreement
+    by_command = read_agreements(kit)["fedavg-tagger"].agreement
     sitekit.withdraw_from(kit, "fedavg-tagger")
     form = _form(
         there.get("/consent").text,
@@ -184,7 +184,7 @@ def test_the_page_agrees_to_what_the_command_agrees_to(kit: Kit, study) -> None:
     )
     left = {key: one for key, one in form.items() if not key.startswith("step.")}
     there.post("/consent", data={**left, "step.join": "yes", "step.take": "yes"})
-    by_page = held_agreements(kit)["fedavg-tagger"].agreement
+    by_page = read_agreements(kit)["fedavg-tagger"].agreement
     assert by_page.steps == ("join", "take")
     assert by_page.model_copy(update={"agreed": by_command.agreed}) == by_command
 
@@ -206,7 +206,7 @@ def test_a_bound_that_is_none_is_said_and_nothing_is_agreed_to(kit: Kit, study) 
             form["bound.others"] = "false"  # other sites only: this one would not be among them
         found = there.post("/consent", data=form)
         assert found.status_code == 422 and "Nothing was agreed to" in found.text, (name, value)
-        assert held_agreements(kit) == {} and "<script>" not in found.text
+        assert read_agreements(kit) == {} and "<script>" not in found.text
         if "\n" not in value and len(value) < 100 and name != "others":
             assert _form(found.text)[f"bound.{name}"] == value, "it comes back to be mended"
 
@@ -215,7 +215,7 @@ def test_bounds_and_steps_that_nobody_knows_change_nothing(kit: Kit, study) -> N
     there = _there(kit, study)
     form = _form(there.get("/consent").text)
     there.post("/consent", data={**form, "bound.wire": "0" * 16, "step.more": "yes"})
-    held = held_agreements(kit)["fedavg-tagger"].agreement
+    held = read_agreements(kit)["fedavg-tagger"].agreement
     assert held.wire != "0" * 16 and held.steps == ()
 
 
@@ -227,7 +227,7 @@ def test_no_step_is_no_agreement(kit: Kit, study) -> None:
     assert (
         found.status_code == 422
         and "no step is ticked" in found.text
-        and held_agreements(kit) == {}
+        and read_agreements(kit) == {}
     )
 
 
@@ -243,5 +243,5 @@ def test_any_method_can_be_looked_at_and_agreed_to(kit: Kit) -> None:
     page = there.get("/consent?method=fedner-tagger").text
     assert "fedner-tagger</h2>" in page and "proposed" in page
     assert there.post("/consent", data=_form(page)).status_code == 303
-    assert list(held_agreements(kit)) == ["fedner-tagger"]
+    assert list(read_agreements(kit)) == ["fedner-tagger"]
     assert there.get("/consent?method=<b>").status_code == 200

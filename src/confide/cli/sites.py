@@ -359,7 +359,7 @@ def server_tidy(
     from confide.flare.nvidia import cleanup
 
     opened = _open(kit, "server")
-    found = cleanup.held_runs(opened)
+    found = cleanup.stored_runs(opened)
     those = cleanup.choose_runs(found, older_than=older_than, runs=runs or ())
     if delete:
         cleanup.delete_runs(opened, those)
@@ -405,7 +405,7 @@ def site_setup(kit: Path, *, settings: Path) -> None:
     screen.show(mapping(facts["entities"], columns=("entity in training text", "count")))
     if facts["problems"]:
         screen.show(mapping(facts["problems"], columns=("did not fit", "count")))
-    agreed = ", ".join(sorted(status.held_agreements(_open(kit, "site"))))
+    agreed = ", ".join(sorted(status.read_agreements(_open(kit, "site"))))
     none = "no method yet; agree to one with `confide site consent`"
     screen.say(f"consents to {agreed or none}")
 

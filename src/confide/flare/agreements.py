@@ -75,7 +75,7 @@ class AgreementLine:
     outside: bool
 
 
-def fewest(settings: Settings, sites: Sequence[str]) -> int:
+def fewest_in_sum(settings: Settings, sites: Sequence[str]) -> int:
     """The fewest sites that a sum of this run may cover; under `alone` it is one.
 
     Fewer than half of the drawn sites can be too far off to be in a sum (`max_norm_ratio`). Of
@@ -129,7 +129,7 @@ def _needs(settings: Settings) -> Tree:
     }
 
 
-def outside(
+def fields_outside(
     agreement: Agreement,
     settings: Settings,
     *,
@@ -149,18 +149,18 @@ def outside(
         today: the day at the site.
     """
     asked = _needs(settings) | {
-        "at_least": fewest(settings, sites),
+        "at_least": fewest_in_sum(settings, sites),
         "lead": (lead,),
         "sites": tuple(sites),
         "others": False,
         "runs": runs,
         "until": today,
     }
-    wrong = beyond(agreement, agreement.model_copy(update=asked))
+    wrong = lines_beyond(agreement, agreement.model_copy(update=asked))
     return list(dict.fromkeys(_SETTINGS.get(name, name) for name in wrong))
 
 
-def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
+def lines_beyond(agreed: Agreement, asked: Agreement) -> list[str]:
     """The lines in which the agreement `asked` allows more than `agreed` does."""
     strangers = asked.others or set(asked.sites) - set(agreed.sites)
     is_beyond = {
@@ -185,7 +185,7 @@ def beyond(agreed: Agreement, asked: Agreement) -> list[str]:
 
 def agreement_lines(agreed: Agreement | None, asked: Agreement) -> list[AgreementLine]:
     """An agreement line by line, beside the one that is asked for."""
-    wrong = beyond(agreed, asked) if agreed else ()
+    wrong = lines_beyond(agreed, asked) if agreed else ()
     return [
         AgreementLine(
             name, says, agreed and getattr(agreed, name), getattr(asked, name), name in wrong
@@ -194,7 +194,7 @@ def agreement_lines(agreed: Agreement | None, asked: Agreement) -> list[Agreemen
     ]
 
 
-def usual(
+def usual_agreement(
     method: str, wire: str, *, at_least: int, now: datetime, steps: Sequence[str] = ()
 ) -> Agreement:
     """An agreement with the usual bounds: `method` with its default settings, for a year.
@@ -225,7 +225,7 @@ def usual(
     )
 
 
-def proposed(settings: Settings, base: Agreement) -> Agreement:
+def proposed_agreement(settings: Settings, base: Agreement) -> Agreement:
     """The agreement `base`, changed to what a run with these settings needs.
 
     Raises SettingsError.
@@ -233,7 +233,7 @@ def proposed(settings: Settings, base: Agreement) -> Agreement:
     known = base.sites or settings.method == ALONE
     at_least = settings.federation.at_least or base.at_least
     needs = _needs(settings)
-    needs["at_least"] = fewest(settings, base.sites) if known else at_least
+    needs["at_least"] = fewest_in_sum(settings, base.sites) if known else at_least
     needs["max_norm_ratio"] = needs["max_norm_ratio"] or base.max_norm_ratio
     return _valid(base.model_dump() | needs)
 
@@ -271,7 +271,7 @@ OUTSIDE = "outside-consent"
 
 
 @dataclass(frozen=True)
-class HeldAgreement:
+class SiteAgreement:
     """An agreement to a method. `old`: it is from a site's own file, which had no bounds once."""
 
     method: str
@@ -314,7 +314,7 @@ class Agreements:
         self._path = path
         self._today = today
 
-    def of(self, site: SiteFile) -> dict[str, HeldAgreement]:
+    def of(self, site: SiteFile) -> dict[str, SiteAgreement]:
         """All agreements of a site, by method. Raises SettingsError: damaged, or another site's."""
         path = self._path.with_name(CONSENT_FILE)
         held = _consent_at(path, _stamp(path))
@@ -326,9 +326,9 @@ class Agreements:
                 where=str(path),
             )
         named = (held.method if held else {}).items()
-        return self.old(site) | {name: HeldAgreement(name, one) for name, one in named}
+        return self.old(site) | {name: SiteAgreement(name, one) for name, one in named}
 
-    def agreed(self, site: SiteFile, method: str, wire: str | None) -> HeldAgreement:
+    def agreed(self, site: SiteFile, method: str, wire: str | None) -> SiteAgreement:
         """The site's agreement to a method, whose wire table has the digest `wire`, if given.
 
         Raises Refusal if the site did not agree to everything that the method sends.
@@ -346,10 +346,10 @@ class Agreements:
             raise Refusal("other-wire", method)
         return found
 
-    def check(self, found: HeldAgreement, terms: RunTerms) -> None:
+    def check(self, found: SiteAgreement, terms: RunTerms) -> None:
         """Raise Refusal, with the names of the fields, if a run is outside an agreement."""
         runs = self.runs(found)
-        fields = outside(
+        fields = fields_outside(
             found.agreement,
             terms.settings,
             sites=terms.sites,
@@ -360,7 +360,7 @@ class Agreements:
         if fields:
             raise Refusal(OUTSIDE, ", ".join(fields))
 
-    def runs(self, found: HeldAgreement) -> frozenset[str] | None:
+    def runs(self, found: SiteAgreement) -> frozenset[str] | None:
         """The runs that count against an agreement; None if its count is lost.
 
         A line that cannot be read counts as a run under every agreement made before it.
@@ -371,21 +371,21 @@ class Agreements:
             return frozenset(counted.get(found.mark, set()) | counted.get("", set()))
         return frozenset(counted[found.mark]) if found.mark in counted else None
 
-    def count(self, found: HeldAgreement, terms: RunTerms) -> None:
+    def count(self, found: SiteAgreement, terms: RunTerms) -> None:
         """Note once that a run began. Raises RunError if it cannot be written."""
         if terms.key not in (self.runs(found) or ()):
             _add(self._path.parent, found.mark, terms.key, self._today())
 
-    def old(self, site: SiteFile) -> dict[str, HeldAgreement]:
+    def old(self, site: SiteFile) -> dict[str, SiteAgreement]:
         """The agreements in the site's own file, valid for a year from when it was written."""
         if not site.consent:
             return {}
         written = datetime.fromtimestamp(int(self._path.stat().st_mtime), UTC)
         least = site.guards.min_sites
         return {
-            method: HeldAgreement(
+            method: SiteAgreement(
                 method,
-                usual(method, table.wire, at_least=least, now=written, steps=table.steps),
+                usual_agreement(method, table.wire, at_least=least, now=written, steps=table.steps),
                 old=True,
             )
             for method, table in site.consent.items()
@@ -400,7 +400,7 @@ def write_agreements(folder: Path, held: ConsentFile) -> None:
     with for_the_owner():
         count = _read_count(folder / COUNT_FILE) if (folder / COUNT_FILE).exists() else {}
         for method, agreement in held.method.items():
-            mark = HeldAgreement(method, agreement).mark
+            mark = SiteAgreement(method, agreement).mark
             if mark not in count:
                 _add(folder, mark, "", agreement.agreed.date())
         write_of_run(folder / CONSENT_FILE, dump_consent(held).encode())

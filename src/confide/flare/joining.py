@@ -79,7 +79,7 @@ class Leave:
     finds: int = carries("how many finds in development text made both")
 
 
-def leaving(state: Any, round: int, calibrator: Sequence[float]) -> Leave:
+def leave_ask(state: Any, round: int, calibrator: Sequence[float]) -> Leave:
     """The ask to keep this state: the weights by themselves, since sites may have them.
 
     `calibrator` is the temperature and the offset of its confidences, and how many finds made them.
@@ -88,7 +88,7 @@ def leaving(state: Any, round: int, calibrator: Sequence[float]) -> Leave:
     return Leave(rest, state.weights, round, *Calibrator.read(calibrator))
 
 
-def state_in(ask: Leave, kind: type) -> Any:
+def state_of(ask: Leave, kind: type) -> Any:
     """The state, of this class, that an ask with whole weights gives. Raises MessageError."""
     return replace(decode(kind, ask.state.data), weights=ask.weights)
 
@@ -338,7 +338,7 @@ finished. The settings do not travel: they are the lead's own."""
 _CHECKPOINT = re.compile(r"round-\d{6}\.ckpt")
 
 
-def carried(folder: Path) -> Iterator[tuple[str, ...]]:
+def files_to_carry(folder: Path) -> Iterator[tuple[str, ...]]:
     """The files of this run that travel, as names below the folder, the result last."""
     for part in (*((ALONE, site) for site in _plain_names(folder / ALONE)), ()):
         own = folder.joinpath(*part)
@@ -351,7 +351,7 @@ def carried(folder: Path) -> Iterator[tuple[str, ...]]:
 def collect(folder: Path, into: Path) -> None:
     """Copy the files of a run that travel, readable by their owner only."""
     with for_the_owner():
-        for names in carried(folder):
+        for names in files_to_carry(folder):
             place = inside(into, *names)
             place.parent.mkdir(parents=True, exist_ok=True)
             fresh = place.with_name(f"{place.name}.new")
@@ -364,8 +364,8 @@ def bring_home(source: Path, target: Path) -> None:
 
     Earlier checkpoints that the download lacks are deleted: the run keeps its last and its best.
     """
-    new = set(carried(source))
-    for names in carried(target):
+    new = set(files_to_carry(source))
+    for names in files_to_carry(target):
         if CHECKPOINTS in names and names not in new and (source / Path(*names).parent).is_dir():
             inside(target, *names).unlink()
     collect(source, target)

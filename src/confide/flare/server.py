@@ -405,7 +405,7 @@ def _leave(federation: Federation, outcome: runs.Outcome, *, sites: Sequence[str
     The run succeeds even if no site takes the state because none agrees any more.
     """
     progress = outcome.trained.progress
-    ask = joining.leaving(outcome.trained.state, progress.best_round, progress.calibrator)
+    ask = joining.leave_ask(outcome.trained.state, progress.best_round, progress.calibrator)
     last = progress.history[-1]["round"]
     try:
         federation.ask(joining.LEAVE, ask, round=last, sites=sites, at_least=1)

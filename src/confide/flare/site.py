@@ -44,7 +44,7 @@ from confide.files import (
     write_of_run,
 )
 from confide.flare import joining
-from confide.flare.agreements import OUTSIDE, Agreements, RunTerms, fewest
+from confide.flare.agreements import OUTSIDE, Agreements, RunTerms, fewest_in_sum
 from confide.flare.kit import SERVER
 from confide.flare.peers import Card, Signer
 from confide.methods import Expecting, answered_in, method_named
@@ -335,7 +335,7 @@ class SiteHome:
         joining.check_suited(settings)
         asked = RunTerms(settings, tuple(ask.sites), ask.lead, ask.run)
         agreed = self._agreements.agreed(file, settings.trained_by, ask.wire)
-        if fewest(settings, ask.sites) < file.guards.min_sites:
+        if fewest_in_sum(settings, ask.sites) < file.guards.min_sites:
             raise Refusal("few-sites")
         usual = colluders(len(set(ask.sites)))
         if (settings.federation.colluding or usual) < (file.colluding or usual):
@@ -392,7 +392,7 @@ class SiteHome:
         if not calibrator.is_sound:
             raise Refusal("bad-ask")
         method = method_named(run.settings.trained_by)
-        state = joining.state_in(run.host.site.whole(ask), method.State)
+        state = joining.state_of(run.host.site.whole(ask), method.State)
         progress, encoded = json.dumps({"best_round": ask.round}), as_array(encode(state))
         run.folder.store().save(
             Checkpoint(ask.round, encoded, run.gathered.fingerprint, progress, 0), best=ask.round

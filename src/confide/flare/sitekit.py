@@ -19,7 +19,7 @@ from confide.flare.joining import check_guards, check_suited, run_steps, wire_di
 from confide.flare.kit import Kit
 from confide.flare.peers import open_signer
 from confide.flare.site import as_site_table
-from confide.flare.status import held_agreements, read_site_file, site_file
+from confide.flare.status import read_agreements, read_site_file, site_file
 from confide.methods import method_named
 from confide.recipes import settings_file
 from confide.runs.sites import Gathered, gather
@@ -76,7 +76,7 @@ def setup_site(kit: Kit, settings: Path) -> tuple[SiteFile, Gathered]:
     gathered = gather(alone, Path(site.memory), key_file=None)
     open_signer(kit, make=True)
     before = agreements.Agreements(settings).old(site) | (
-        held_agreements(kit) if site_file(kit).exists() else {}
+        read_agreements(kit) if site_file(kit).exists() else {}
     )
     _keep(kit, site, {method: agreed.agreement for method, agreed in before.items()})
     return site, gathered
@@ -91,7 +91,7 @@ def propose_consent(
     settings it is the present agreement, or one with the usual bounds. Raises SettingsError,
     KitError.
     """
-    site, held, method = read_site_file(kit), held_agreements(kit), method_named(method).name
+    site, held, method = read_site_file(kit), read_agreements(kit), method_named(method).name
     found = held.get(method)
     rows = tuple(wire_of(method))
     wire = wire_digest(rows)
@@ -104,7 +104,7 @@ def propose_consent(
         "no" if known is None else "yes" if known.wire == wire else "to another table",
         known.steps if known else (),
         tuple(agreements.agreement_lines(known, proposal)),
-        tuple(agreements.beyond(known, proposal)) if known else (),
+        tuple(agreements.lines_beyond(known, proposal)) if known else (),
         known.until if known else None,
         bool(found and found.old),
         _refused(site, asked),
@@ -128,7 +128,7 @@ def agree_to(
     for step in steps:
         if step not in known:
             raise SettingsError(f"{method} has no step {step!r}", fix=nearest(step, known))
-    site, held = read_site_file(kit), held_agreements(kit)
+    site, held = read_site_file(kit), read_agreements(kit)
     before = held[method].agreement if method in held else None
     proposal = _proposal(site, method, before, asked=asked, bounds=bounds)
     if proposal.until < _now().date():
@@ -147,7 +147,7 @@ def agree_to(
 def withdraw_from(kit: Kit, method: str) -> Consent:
     """Take a consent back; a run under way is refused at its next ask. Raises KitError."""
     method = method_named(method).name
-    left = {name: held.agreement for name, held in held_agreements(kit).items()}
+    left = {name: held.agreement for name, held in read_agreements(kit).items()}
     left.pop(method, None)
     _keep(kit, read_site_file(kit), left)
     return propose_consent(kit, method)
@@ -185,7 +185,7 @@ def _proposal(
     bounds: Sequence[str],
 ) -> Agreement:
     wire, now = wire_digest(wire_of(method)), _now()
-    fresh = agreements.usual(method, wire, at_least=site.guards.min_sites, now=now)
+    fresh = agreements.usual_agreement(method, wire, at_least=site.guards.min_sites, now=now)
     base = known or fresh
     if base.until < now.date():
         base = base.model_copy(update={"until": fresh.until})
@@ -199,7 +199,7 @@ def _proposal(
             got=asked.trained_by,
             fix="leave the method out, or name the one in the settings",
         )
-    return agreements.with_bounds(agreements.proposed(asked, base), bounds)
+    return agreements.with_bounds(agreements.proposed_agreement(asked, base), bounds)
 
 
 def _keep(kit: Kit, site: SiteFile, agreed: dict[str, Agreement]) -> None:

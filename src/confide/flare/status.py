@@ -9,7 +9,7 @@ from typing import Literal
 
 from confide.errors import KitError
 from confide.federation.secure.site import SUMS, Sets
-from confide.flare.agreements import SITE_FILE, Agreements, HeldAgreement
+from confide.flare.agreements import SITE_FILE, Agreements, SiteAgreement
 from confide.flare.kit import Kit
 from confide.flare.peers import list_peers
 from confide.privacy.accountant import PRIVACY, Limit, PrivacyBudget
@@ -76,7 +76,7 @@ def read_site_file(kit: Kit) -> SiteFile:
     return load_site(site_file(kit))
 
 
-def held_agreements(kit: Kit) -> dict[str, HeldAgreement]:
+def read_agreements(kit: Kit) -> dict[str, SiteAgreement]:
     """Read the site's agreements, by method. Raises KitError, SettingsError."""
     return Agreements(site_file(kit)).of(read_site_file(kit))
 
@@ -86,7 +86,7 @@ def agreement_status(kit: Kit, *, today: date | None = None) -> list[AgreementSt
     day = today or date.today()
     agreements = Agreements(site_file(kit))
     found = []
-    for method, held in sorted(held_agreements(kit).items()):
+    for method, held in sorted(read_agreements(kit).items()):
         agreement, runs = held.agreement, agreements.runs(held)
         left = (agreement.until - day).days
         warnings = []

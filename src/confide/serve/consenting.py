@@ -98,7 +98,7 @@ class ConsentPage:
     def methods(self, other: str = "") -> list[str]:
         """The methods to show: another one, the one that is asked for, then those agreed to."""
         asked = self.settings()
-        agreed = sorted(status.held_agreements(self.opened()))
+        agreed = sorted(status.read_agreements(self.opened()))
         first = [other] if other in METHODS else []
         return list(dict.fromkeys([*first, *([asked.trained_by] if asked else []), *agreed]))
 

@@ -17,7 +17,7 @@ from confide.cli import sites
 from confide.errors import KitError
 from confide.flare.kit import Kit
 from confide.flare.nvidia import cleanup, processes
-from confide.flare.nvidia.cleanup import choose_runs, held_runs
+from confide.flare.nvidia.cleanup import choose_runs, stored_runs
 from confide.flare.nvidia.consortium import create_consortium
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
@@ -73,20 +73,20 @@ def kit(founded: Kit, tmp_path: Path) -> Kit:
     return kit
 
 
-def names(found: tuple[cleanup.HeldRun, ...]) -> list[str]:
+def names(found: tuple[cleanup.StoredRun, ...]) -> list[str]:
     return [one.run for one in found]
 
 
 def test_what_is_held_of_each_run(kit: Kit) -> None:
-    found = {one.run: one for one in held_runs(kit)}
-    assert names(held_runs(kit)) == ["broken", "waiting", "refused", "old", "new"]
+    found = {one.run: one for one in stored_runs(kit)}
+    assert names(stored_runs(kit)) == ["broken", "waiting", "refused", "old", "new"]
     assert {run for run, one in found.items() if one.over} == {"old", "new", "refused"}
     assert found["old"].last == NOW - datetime.timedelta(days=40)
     assert len(found["old"].folders) == 3 and found["old"].bytes > 2000
 
 
 def test_only_what_is_over_goes_by_age_and_anything_by_name(kit: Kit) -> None:
-    found = held_runs(kit)
+    found = stored_runs(kit)
     assert choose_runs(found, now=NOW) == ()
     assert names(choose_runs(found, older_than=30, now=NOW)) == ["refused", "old"]
     assert names(choose_runs(found, older_than=0, now=NOW)) == ["refused", "old", "new"]
@@ -102,7 +102,7 @@ def test_only_what_is_over_goes_by_age_and_anything_by_name(kit: Kit) -> None:
 def test_a_finished_run_that_went_on_is_not_old(kit: Kit) -> None:
     """Rounds can be added to a run that has a result."""
     (kit.path / "runs/old/checkpoints/round-2.ckpt").write_bytes(b"w")
-    assert names(choose_runs(held_runs(kit), older_than=30, now=NOW)) == ["refused"]
+    assert names(choose_runs(stored_runs(kit), older_than=30, now=NOW)) == ["refused"]
 
 
 def test_what_was_chosen_goes_and_nothing_else(kit: Kit, tmp_path: Path) -> None:
@@ -112,8 +112,8 @@ def test_what_was_chosen_goes_and_nothing_else(kit: Kit, tmp_path: Path) -> None
     (kit.path / "runs/link").symlink_to(outside)
     (kit.path / "runs/old/link").symlink_to(outside)
     aged(kit.path / "runs/old", 40)
-    cleanup.delete_runs(kit, choose_runs(held_runs(kit), older_than=30, now=NOW))
-    assert names(held_runs(kit)) == ["broken", "waiting", "new"]
+    cleanup.delete_runs(kit, choose_runs(stored_runs(kit), older_than=30, now=NOW))
+    assert names(stored_runs(kit)) == ["broken", "waiting", "new"]
     left = {path.name for path in (kit.path / "runs").iterdir()}
     assert left == {"broken", "new", "note.txt", "link"}
     assert len(list((kit.path / "store/runs").iterdir())) == 4
@@ -125,8 +125,8 @@ def test_nothing_is_deleted_below_a_server_that_runs(kit: Kit) -> None:
     running = processes.lock_kit(kit.path)
     assert running is not None
     with running, pytest.raises(KitError, match="the server is running"):
-        cleanup.delete_runs(kit, held_runs(kit))
-    assert len(held_runs(kit)) == 5
+        cleanup.delete_runs(kit, stored_runs(kit))
+    assert len(stored_runs(kit)) == 5
 
 
 def test_the_verb_shows_before_it_deletes(kit: Kit) -> None:
@@ -140,10 +140,10 @@ def test_the_verb_shows_before_it_deletes(kit: Kit) -> None:
     assert "with --delete" in said("--older-than", "30")
     listed = {one["run"]: one["chosen"] for one in json.loads(said("--run", "broken", "--json"))}
     assert [run for run, there in listed.items() if there] == ["broken"]
-    assert len(held_runs(kit)) == 5
+    assert len(stored_runs(kit)) == 5
     assert "deleted" in said("--run", "broken", "--delete")
-    assert "broken" not in names(held_runs(kit))
+    assert "broken" not in names(stored_runs(kit))
 
 
 def test_a_server_that_never_ran_holds_nothing(founded: Kit) -> None:
-    assert held_runs(founded) == ()
+    assert stored_runs(founded) == ()

@@ -30,7 +30,7 @@ from confide.flare.nvidia.engine import (
     FlareEngine,
     Outbox,
     Ticket,
-    parts,
+    fetch_parts,
     read_ask,
     read_reply,
     write_ask,
@@ -46,7 +46,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts_module, "WHOLE", 1000)
     monkeypatch.setattr(parts_module, "PART", 700)
     monkeypatch.setattr(parts_module, "_PAUSE", 0.001)
-    monkeypatch.setattr("confide.flare.nvidia.engine.free", lambda: None)
+    monkeypatch.setattr("confide.flare.nvidia.engine.free_memory", lambda: None)
 
 
 def talking(answer: Callable[..., Any]) -> Any:
@@ -63,7 +63,7 @@ def talking(answer: Callable[..., Any]) -> Any:
 
 
 def fetched(ticket: Any, answer: Callable[..., Any], *, over: bool = False) -> bytes:
-    return b"".join(parts(ticket, talking(answer), "peer", over=lambda: over))
+    return b"".join(fetch_parts(ticket, talking(answer), "peer", over=lambda: over))
 
 
 def put(data: bytes) -> tuple[Outbox, Ticket]:

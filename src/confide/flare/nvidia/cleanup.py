@@ -23,7 +23,7 @@ _RESULT, _META, _ENDED = "result.json", "meta", "FINISHED"
 
 
 @dataclass(frozen=True)
-class HeldRun:
+class StoredRun:
     """One run that a server holds.
 
     `over`: it has a result or never began, so it cannot be resumed. `last`: when anything of it was
@@ -37,7 +37,7 @@ class HeldRun:
     folders: tuple[Path, ...]
 
 
-def held_runs(kit: Kit) -> tuple[HeldRun, ...]:
+def stored_runs(kit: Kit) -> tuple[StoredRun, ...]:
     """List the runs that this kit's server holds, the oldest first. Raises KitError: unreadable."""
     with os_errors_as(
         KitError,
@@ -52,12 +52,12 @@ def held_runs(kit: Kit) -> tuple[HeldRun, ...]:
 
 
 def choose_runs(
-    found: Iterable[HeldRun],
+    found: Iterable[StoredRun],
     *,
     older_than: float | None = None,
     runs: Sequence[str] = (),
     now: datetime.datetime | None = None,
-) -> tuple[HeldRun, ...]:
+) -> tuple[StoredRun, ...]:
     """The runs that are over and older than `days`, and the named ones, over or not.
 
     Raises KitError if the server holds no run of a given name.
@@ -78,7 +78,7 @@ def choose_runs(
     )
 
 
-def delete_runs(kit: Kit, those: Iterable[HeldRun]) -> None:
+def delete_runs(kit: Kit, those: Iterable[StoredRun]) -> None:
     """Delete everything that is held of these runs.
 
     A run's own folder goes last, so a run that could not be deleted completely is still listed.
@@ -107,12 +107,12 @@ def _own(kit: Kit, name: str) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _of(folder: Path | None, name: str, submissions: Sequence[tuple[Path, str]]) -> HeldRun:
+def _of(folder: Path | None, name: str, submissions: Sequence[tuple[Path, str]]) -> StoredRun:
     own = [folder] if folder else []
     folders = (*(path for path, _ in submissions), *own)
     files = [path.lstat() for one in folders for path in (one, *one.rglob("*"))]
     ended = all(status.startswith(_ENDED) for _, status in submissions)
-    return HeldRun(
+    return StoredRun(
         run=name,
         over=(folder / _RESULT).is_file() if folder else ended,
         last=datetime.datetime.fromtimestamp(max(one.st_mtime for one in files), datetime.UTC),

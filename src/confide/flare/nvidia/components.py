@@ -62,7 +62,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
             return make_reply(ReturnCode.BAD_TASK_DATA)
         round, data, seal = asked
         self._outbox.empty()  # who asks anew has the last reply, or has given it up
-        engine.free()
+        engine.free_memory()
         if isinstance(data, engine.Ticket):
             try:
                 data = self._whole(data, abort_signal)
@@ -84,7 +84,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
         """A large ask, fetched from the server. Raises EngineError if it does not come."""
         assert self._engine is not None, "START_RUN comes before the first task"
         data = io.BytesIO()
-        for part in engine.parts(ticket, self._engine, SERVER, over=lambda: stop.triggered):
+        for part in engine.fetch_parts(ticket, self._engine, SERVER, over=lambda: stop.triggered):
             data.write(part)
         return data.getvalue()
 

@@ -112,7 +112,7 @@ class Outbox:
         return reply
 
 
-def parts(
+def fetch_parts(
     ticket: Ticket, engine: Talking, sender: str, *, over: Callable[[], bool]
 ) -> Iterator[bytes]:
     """A message's parts, in order, from the outbox of `sender`.
@@ -220,7 +220,7 @@ LARGE = 1_000_000
 """Messages of more bytes than this are worth a collection each."""
 
 
-def free() -> None:
+def free_memory() -> None:
     """Collect unreachable objects now, and give their memory back: some milliseconds.
 
     Objects that exist at the first call are never looked at again. Where the C library has no
@@ -289,7 +289,7 @@ class FlareEngine:
         `seals` vouch for the asks (`federation.seals`). Raises EngineError if FLARE ends the run,
         RunError if a large reply finds no room on the disk.
         """
-        free()
+        free_memory()
         heard: Heard = queue.SimpleQueue()
         over = threading.Event()
         different = {id(data): data for data in asks.values()}
@@ -361,7 +361,7 @@ class FlareEngine:
 
         engine = self._context.get_engine()
         try:
-            for part in parts(ticket, engine, site, over=over.is_set):
+            for part in fetch_parts(ticket, engine, site, over=over.is_set):
                 spool.put(part)
         except RunError as error:
             spool.close()
@@ -389,7 +389,7 @@ def _alone(said: Callable[[], Delivery]) -> Generator[Delivery, None, None]:
     """Deliver a site's reply once; nothing else here keeps a large one."""
     delivery = said()
     if len(delivery.reply) > LARGE:
-        free()
+        free_memory()
     yield delivery
 
 

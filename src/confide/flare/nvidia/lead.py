@@ -88,7 +88,7 @@ class LeadRecord:
 
 
 @dataclass(frozen=True)
-class Coordinated:
+class CoordinatedRun:
     """A finished run over real sites: the lead's folder, and the content of result.json."""
 
     folder: Path
@@ -104,7 +104,7 @@ def coordinate_run(
     sites: Sequence[str] = (),
     resume: bool = False,
     on_event: Watcher | None = None,
-) -> Coordinated:
+) -> CoordinatedRun:
     """Train and score over real sites, as the settings say.
 
     Args:
@@ -130,7 +130,7 @@ def coordinate_run(
         on_event=on_event,
         place=open_signer(held, make=True),
     )
-    return Coordinated(folder, result)
+    return CoordinatedRun(folder, result)
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,7 @@ class LogFormatter(logging.Formatter):
         stamp = self.formatTime(record, "%Y-%m-%dT%H:%M:%S")
         said = f"{stamp} {record.levelname} {record.name}: {without_content(record.getMessage())}"
         error = record.exc_info[1] if record.exc_info else None
-        return said if error is None else f"{said} | {where(error)}"
+        return said if error is None else f"{said} | {error_without_message(error)}"
 
 
 def without_content(message: str) -> str:
@@ -68,7 +68,7 @@ def without_content(message: str) -> str:
     return " | ".join((first, *code))
 
 
-def where(error: BaseException) -> str:
+def error_without_message(error: BaseException) -> str:
     """An exception's kind and the lines of code that it passed through, without its message.
 
     >>> where(ValueError("Mr Smith"))
@@ -78,7 +78,7 @@ def where(error: BaseException) -> str:
     return " ".join((type(error).__name__, *(f"{at.filename}:{at.lineno}" for at in frames)))
 
 
-def install() -> None:
+def hide_error_messages() -> None:
     """From now on, print uncaught exceptions of this process without their messages."""
     sys.excepthook = _uncaught
     threading.excepthook = _uncaught_in_thread
@@ -91,7 +91,7 @@ def seal_run() -> None:
     """
     from nvflare.private.fed.client.admin_commands import AdminCommands
 
-    install()
+    hide_error_messages()
     commands = AdminCommands.commands
     commands[:] = [command for command in commands if type(command).__name__ in NEEDED_IN_RUN]
 
@@ -100,12 +100,12 @@ def _uncaught(kind: type[BaseException], error: BaseException, trace: TracebackT
     if issubclass(kind, KeyboardInterrupt):
         sys.__excepthook__(kind, error, trace)
     else:
-        sys.stderr.write(f"uncaught: {where(error)}\n")
+        sys.stderr.write(f"uncaught: {error_without_message(error)}\n")
 
 
 def _uncaught_in_thread(args: threading.ExceptHookArgs) -> None:
     if args.exc_value is not None and not issubclass(args.exc_type, SystemExit):
-        sys.stderr.write(f"uncaught in a thread: {where(args.exc_value)}\n")
+        sys.stderr.write(f"uncaught in a thread: {error_without_message(args.exc_value)}\n")
 
 
 NEEDED = (
@@ -134,7 +134,7 @@ def run_service(path: str) -> None:
     held = lock_kit(kit.path)
     if held is None:
         sys.exit(f"the {kit.kind} is already running")
-    install()
+    hide_error_messages()
     from nvflare.fuel.f3.mpm import MainProcessMonitor
 
     flare = _flare(kit)
