@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from confide.errors import ConfideError, LockedKeyError, MessageError, SmallBatchError, printable
 from confide.federation.broadcast import HELD, HeldWeights, Uploading, whole
@@ -31,6 +31,10 @@ from confide.text.document import Document
 from confide.text.segment import segmented
 from confide.training.batches import covering
 from confide.training.encoder import is_encoder_name
+
+if TYPE_CHECKING:
+    from confide.federation.secure.site import Member
+    from confide.federation.secure.steps import SumHost
 
 MOST_LOG = 4 * 2**20
 """Bytes after which a site's own log is set aside."""
@@ -83,7 +87,7 @@ class Site:
     types: tuple[str, ...] = ()
     guards: Guards = Guards()
     remote: bool = False
-    member: Any = None
+    member: Member | None = None
     budget: PrivacyBudget | None = None
     draws: Callable[[int], Arrays] | None = None
     size: Callable[[], int] | None = None
@@ -185,16 +189,6 @@ Common = Callable[[int, str], bytes]
 """The digest of what a site holds in common with the others before the turn of a round and step."""
 
 
-class Sums(Protocol):
-    """Answers for sums that the server cannot open, in place of the host."""
-
-    def answer(
-        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work, common: Common
-    ) -> bytes | None:
-        """The encoded reply; None if the step is none of its own. Raises as a step does."""
-        ...
-
-
 class SiteHost:
     """The site's side of the wall: bytes come in, bytes go out, and nothing else leaves.
 
@@ -214,7 +208,7 @@ class SiteHost:
         memory: MemoryStore[object],
         seed: int,
         uploading: Uploading | None = None,
-        sums: Sums | None = None,
+        sums: SumHost | None = None,
         expects: Expects | None = None,
     ) -> None:
         self._sums = sums
@@ -335,7 +329,9 @@ class SiteHost:
         """Digest what every sum's keys are made for: what this site was given before, and read."""
         memory: Any = self._memory.as_of(round, step)
         given = {} if memory is None else memory.given
-        return digest(self.site.member.binding, *_texts(given))
+        member = self.site.member
+        assert member is not None, "only sites that sum under masks have something in common"
+        return digest(member.binding, *_texts(given))
 
     def _turn(self, step: Step, round: int) -> Turn:
         seed = derive_seed(self._seed, round, self.site.name, step.drawn or step.name)

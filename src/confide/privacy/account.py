@@ -136,25 +136,26 @@ def converted(delta: float) -> Curve:
     return np.log1p(-1 / orders_A) - np.log(delta * orders_A) / (orders_A - 1)
 
 
-def epsilon_of(curve_A: Curve, delta: float, *, draws: float = 0.0) -> float:
-    """ε at this δ; inf if there is none.
+def epsilon_of(curve_A: Curve, delta: float, *, draws: float = 0.0, order: int = 0) -> float:
+    """ε at this δ, at one order or at the best; inf if there is none.
 
     `draws` is how many numbers of noise were drawn in all: each is a little off, and what that
     costs is taken off δ first.
     """
     if not curve_A.any():
         return 0.0
-    found = _least(curve_A, delta)
+    found = _least(curve_A, delta, order)
     if not draws:
         return found
     off = 2 * draws * DISTANCE
     left = delta - off * (1 + math.exp(min(found + 1, 700.0)))
-    again = _least(curve_A, left) if left > 0 else math.inf
+    again = _least(curve_A, left, order) if left > 0 else math.inf
     return again if again <= found + 1 else math.inf
 
 
-def _least(curve_A: Curve, delta: float) -> float:
-    return max(0.0, float((curve_A + converted(delta)).min()))
+def _least(curve_A: Curve, delta: float, order: int) -> float:
+    found_A = curve_A + converted(delta)
+    return max(0.0, float(found_A[ORDERS.index(order)] if order else found_A.min()))
 
 
 # --- Planning

@@ -23,7 +23,6 @@ import fcntl
 import hashlib
 import hmac
 import json
-import math
 import os
 import secrets
 from collections.abc import Iterator
@@ -37,7 +36,7 @@ import numpy as np
 
 from confide.errors import GuardError
 from confide.files import json_of, write_once
-from confide.privacy.account import DISTANCE, ORDERS, Mechanism, converted
+from confide.privacy.account import ORDERS, Mechanism, converted, epsilon_of
 
 PRIVACY, ACCOUNT = "privacy", "account.jsonl"
 """The folder, in a site's memory folder or its part of a run, and the account in it."""
@@ -169,7 +168,10 @@ class PrivacyBudget:
                 now.head = _digest(lines)
             now.curve = now.curve + curve_A
             now.draws += charge.draws
-            if not _epsilon(now, self.limit.delta) <= self.limit.epsilon:
+            if (
+                not epsilon_of(now.curve, self.limit.delta, draws=now.draws, order=now.order)
+                <= self.limit.epsilon
+            ):
                 raise SpentError(
                     f"another round would spend more than the site's max_epsilon ="
                     f" {self.limit.epsilon:g} at delta = {self.limit.delta:g}",
@@ -210,7 +212,11 @@ class PrivacyBudget:
             return AccountStatus(0.0, 0, _NONE)
         with self._locked() as file:
             now = _read(file, self._path)
-        spent = _epsilon(now, self.limit.delta) if now.marks else 0.0
+        spent = (
+            epsilon_of(now.curve, self.limit.delta, draws=now.draws, order=now.order)
+            if now.marks
+            else 0.0
+        )
         return AccountStatus(spent, len(now.marks), now.head)
 
     @contextmanager
@@ -226,18 +232,6 @@ def _as_it_lies(file: BufferedRandom) -> object:
     """A stamp that changes with every write to the file."""
     found = os.fstat(file.fileno())
     return found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _epsilon(now: _State, delta: float) -> float:
-    """ε of all charges at the account's order, which the first charge fixed."""
-    place = ORDERS.index(now.order)
-    spent = float(now.curve[place])
-    found = max(0.0, spent + float(converted(delta)[place]))
-    left = delta - 2 * now.draws * DISTANCE * (1 + math.exp(min(found + 1, 700.0)))
-    if left <= 0:
-        return math.inf
-    again = max(0.0, spent + float(converted(left)[place]))
-    return again if again <= found + 1 else math.inf
 
 
 def _read(file: BufferedRandom, path: Path) -> _State:
