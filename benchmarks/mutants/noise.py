@@ -171,8 +171,8 @@ MUTANTS = (
          "if now.marks.get(charge.ask) == charge.mark:", "if charge.ask in now.marks:"),
     Made("the limit is looked at before the charge is added", SPENDING,
          "            now.curve = now.curve + curve_A\n            now.draws += charge.draws\n"
-         "            if not _epsilon(now, self.limit.delta) <= self.limit.epsilon:\n",
-         "            late = not (now.marks == {} or _epsilon(now, self.limit.delta)"
+         "            if not now.epsilon(self.limit.delta) <= self.limit.epsilon:\n",
+         "            late = not (now.marks == {} or now.epsilon(self.limit.delta)"
          " <= self.limit.epsilon)\n"
          "            now.curve = now.curve + curve_A\n            now.draws += charge.draws\n"
          "            if late:\n"),

@@ -26,9 +26,9 @@ from confide.federation.combining import (
     Pile,
     change_norm,
     changes,
-    combined,
+    clip_factors,
+    combine_changes,
     fewest_left,
-    shrinking,
 )
 from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
@@ -75,7 +75,7 @@ def test_it_is_what_brute_force_finds(
     cells = st.lists(numbers | st.just(np.float32(np.nan)), min_size=size, max_size=size)
     said_KB = np.array(data.draw(st.lists(cells, min_size=sites, max_size=sites)), np.float32)
     factors_K = np.array(data.draw(st.lists(st.floats(0, 1), min_size=sites, max_size=sites)))
-    found_B = combined(said_KB, Combining(how, trim), factors_K=factors_K)
+    found_B = combine_changes(said_KB, Combining(how, trim), factors_K=factors_K)
     wanted = [brute(column, how, trim, factors_K) for column in said_KB.T]
     assert found_B == pytest.approx(wanted, rel=1e-6, abs=1e-6)
 
@@ -86,8 +86,10 @@ def test_the_order_of_sites_does_not_matter(order: list[int], how: Combination, 
     said_KB = np.random.default_rng(3).normal(size=(7, 50)).astype(np.float32)
     if gaps:
         said_KB[said_KB > 1] = np.nan
-    one = combined(said_KB, Combining(how), factors_K=np.ones(7))
-    assert np.array_equal(one, combined(said_KB[order], Combining(how), factors_K=np.ones(7)))
+    one = combine_changes(said_KB, Combining(how), factors_K=np.ones(7))
+    assert np.array_equal(
+        one, combine_changes(said_KB[order], Combining(how), factors_K=np.ones(7))
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -100,7 +102,7 @@ def test_one_site_of_four_or_more_moves_nothing_out_of_the_honest_range(
     honest: list[np.float32], lie: float, how: Combination
 ) -> None:
     said_K1 = np.array([*honest, lie], np.float32)[:, None]
-    (found,) = combined(said_K1, Combining(how), factors_K=np.ones(len(said_K1)))
+    (found,) = combine_changes(said_K1, Combining(how), factors_K=np.ones(len(said_K1)))
     assert min(honest) - 1e-3 <= found <= max(honest) + 1e-3
 
 
@@ -108,7 +110,7 @@ def test_one_site_of_four_or_more_moves_nothing_out_of_the_honest_range(
 @given(st.lists(st.just(0.0) | st.floats(1e-9, 1e6), min_size=1, max_size=9))
 def test_no_change_is_clipped_to_more_than_the_median(norms: list[float]) -> None:
     said = [norm for norm in norms if norm > 0]
-    for norm, factor in zip(norms, shrinking(norms), strict=True):
+    for norm, factor in zip(norms, clip_factors(norms), strict=True):
         assert factor <= 1
         assert norm * factor <= (statistics.median(said) if said else 0) * (1 + 1e-9)
 

@@ -17,8 +17,8 @@ from confide.privacy.account import (
     ORDERS,
     Mechanism,
     NoisePlan,
-    converted,
     epsilon_of,
+    epsilon_terms,
     skellam,
     subsampled,
 )
@@ -217,7 +217,7 @@ def test_what_draws_are_off_by_is_taken_off_delta() -> None:
 def test_the_conversion_is_the_published_one() -> None:
     """Canonne, Kairouz & Steinke 2020, Proposition 12, at order 10."""
     expected = (math.log(1 / DELTA) + 9 * math.log(0.9) - math.log(10)) / 9
-    assert converted(DELTA)[ORDERS.index(10)] == pytest.approx(expected)
+    assert epsilon_terms(DELTA)[ORDERS.index(10)] == pytest.approx(expected)
 
 
 @each(("clip", "variance", "rate"), [(0, 1, 0.1), (1, 0, 0.1), (1, 1, 0), (1, 1, 1.1)])

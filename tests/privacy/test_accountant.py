@@ -12,7 +12,7 @@ import pytest
 from cases import each
 from confide.errors import GuardError
 from confide.privacy import accountant
-from confide.privacy.account import ORDERS, Mechanism, converted
+from confide.privacy.account import ORDERS, Mechanism, epsilon_terms
 from confide.privacy.accountant import Charge, Limit, PrivacyBudget, SpentError
 
 ONE = Mechanism(1000, 10**6, 0.01)
@@ -51,7 +51,7 @@ def test_what_is_spent_is_the_sum_at_one_order(tmp_path: Path) -> None:
         mine.spend(charge(mark))
     mine.spend(charge(99, mechanism=other))
     curve_A = 20 * ONE.curve + other.curve
-    found = [float(c + k) for c, k in zip(curve_A, converted(1e-5), strict=True)]
+    found = [float(c + k) for c, k in zip(curve_A, epsilon_terms(1e-5), strict=True)]
     assert min(abs(mine.status().epsilon - one) for one in found) < 1e-9
     assert mine.status().epsilon >= min(found) - 1e-12
 
@@ -80,7 +80,7 @@ def test_the_order_is_fixed_before_the_first_charge(tmp_path: Path) -> None:
     for mark in range(2, 30):
         mine.spend(charge(mark, mechanism=Mechanism(1000, 10**9, 1.0)))
     assert mine._path.read_bytes().splitlines()[0] == first
-    left = 5.0 - converted(1e-5)
+    left = 5.0 - epsilon_terms(1e-5)
     best = max(range(len(ORDERS)), key=lambda place: left[place] / ONE.curve[place])
     assert f'"order": {ORDERS[best]}'.encode() in first
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from confide.errors import SettingsError
-from confide.privacy.noise import draw_key, drawn, keyed, noise_key
+from confide.privacy.noise import draw_key, draw_units, keyed, noise_key
 
 RUN, OTHER = b"k" * 32, b"o" * 32
 
@@ -48,12 +48,12 @@ def test_who_is_drawn_depends_on_the_run_the_ask_and_the_text() -> None:
 
 def test_units_are_drawn_by_the_key_each_with_its_probability() -> None:
     key = draw_key(RUN, b"round 1", text=b"t")
-    found = drawn(key, 100_000, rate=0.03)
+    found = draw_units(key, 100_000, rate=0.03)
     assert abs(found.mean() - 0.03) < 5 * (0.03 * 0.97 / 100_000) ** 0.5
-    assert (drawn(key, 1000, rate=0.03) == found[:1000]).all()
-    again = drawn(draw_key(RUN, b"round 2", text=b"t"), 100_000, rate=0.03)
+    assert (draw_units(key, 1000, rate=0.03) == found[:1000]).all()
+    again = draw_units(draw_key(RUN, b"round 2", text=b"t"), 100_000, rate=0.03)
     both = (found & again).mean()
     assert abs(both - 0.0009) < 5 * (0.0009 / 100_000) ** 0.5
-    assert drawn(key, 1000, rate=1.0).all()
-    assert not drawn(key, 1000, rate=1e-19).any()
-    assert (drawn(key, 1000, rate=0.01) <= drawn(key, 1000, rate=0.03)).all()
+    assert draw_units(key, 1000, rate=1.0).all()
+    assert not draw_units(key, 1000, rate=1e-19).any()
+    assert (draw_units(key, 1000, rate=0.01) <= draw_units(key, 1000, rate=0.03)).all()

@@ -286,7 +286,7 @@ class Pile:
     def _change(self, first: int, size: int) -> NDArray[np.float64]:
         """`size` numbers of the combined change, from the number `first` on."""
         kept = [self._kept[site] for site in self.sites]
-        factors_K = shrinking([one.norm for one in kept])
+        factors_K = clip_factors([one.norm for one in kept])
         change = np.empty(size)
         block = max(1, BLOCK // len(kept))
         for place in range(0, size, block):
@@ -295,7 +295,9 @@ class Pile:
             for row_B, one in zip(said_KB, kept, strict=True):
                 data = self._spool.get(one.spooled[0] + 4 * (first + place), 4 * count)
                 row_B[:] = np.frombuffer(data, np.float32)
-            change[place : place + count] = combined(said_KB, self._combining, factors_K=factors_K)
+            change[place : place + count] = combine_changes(
+                said_KB, self._combining, factors_K=factors_K
+            )
         return change
 
 
@@ -336,10 +338,10 @@ def change_norm(learnt: Learnt, ask: object, reply: object) -> float:
     return math.sqrt(sum(squares))
 
 
-def shrinking(norms_K: Sequence[float]) -> NDArray[np.float64]:
+def clip_factors(norms_K: Sequence[float]) -> NDArray[np.float64]:
     """The factor for each change that brings its norm down to at most the median norm.
 
-    >>> shrinking([1.0, 2.0, 8.0]).tolist()
+    >>> clip_factors([1.0, 2.0, 8.0]).tolist()
     [1.0, 1.0, 0.25]
     """
     said = [norm for norm in norms_K if norm > 0]
@@ -347,13 +349,13 @@ def shrinking(norms_K: Sequence[float]) -> NDArray[np.float64]:
     return np.array([most / norm if norm > most else 1.0 for norm in norms_K])
 
 
-def combined(
+def combine_changes(
     said_KB: NDArray[np.float32], combining: Combining, *, factors_K: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """One number per column, from its numbers that are not NaN; 0 if all are. Not for `mean`.
 
     >>> said = np.float32([[1, 0], [2, np.nan], [90, np.nan]])
-    >>> combined(said, Combining("median"), factors_K=np.ones(3)).tolist()
+    >>> combine_changes(said, Combining("median"), factors_K=np.ones(3)).tolist()
     [2.0, 0.0]
     """
     missing_KB = np.isnan(said_KB)

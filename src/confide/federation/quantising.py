@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -133,15 +133,18 @@ def clip_to(block: NDArray[np.float64], most: float) -> NDArray[np.float64]:
     return np.clip(block, -most, most, out=block)
 
 
-def round_by_chance(
-    numbers: NDArray[np.float64], generator: np.random.Generator
-) -> NDArray[np.float64]:
-    """Numbers rounded up or down in place, by chance, so that they are right on average.
+def rounder(seed: int) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Make a function that rounds numbers up or down by chance, in place, right on average.
 
-    It hides nothing, so the generator's seed is no secret.
+    It hides nothing, so its seed is no secret.
     """
-    numbers += generator.random(numbers.shape)
-    return np.floor(numbers, out=numbers)
+    generator = np.random.default_rng(seed)
+
+    def rounded(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        numbers += generator.random(numbers.shape)
+        return np.floor(numbers, out=numbers)
+
+    return rounded
 
 
 def _largest(change: Arrays, share: float) -> Arrays:

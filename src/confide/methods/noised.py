@@ -29,7 +29,7 @@ from confide.kinds.entities import clipped_sum, units_of
 from confide.kinds.protocol import SiteModel, fingerprint
 from confide.privacy.account import Mechanism, NoisePlan, plan_noise
 from confide.privacy.accountant import Charge, SpentError
-from confide.privacy.noise import WIDEST, Whole, draw_key, drawn, keyed, noise_key, skellam_of
+from confide.privacy.noise import WIDEST, Whole, draw_key, draw_units, keyed, noise_key, skellam_of
 from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS
 from confide.training.batches import Rows
@@ -151,7 +151,7 @@ class Noisily:
         self.site.check_sentences()
         desk = self.form.at(self.site)
         units = units_at(self.site, desk, noise)
-        took_U = drawn(key, len(units), rate=noise.rate)
+        took_U = draw_units(key, len(units), rate=noise.rate)
         chosen = [rows for rows, took in zip(units, took_U, strict=True) if took]
         gradients = desk.unit_gradients(weights, chosen) if chosen else ()
         return clipped_sum(gradients, like=like, clip=noise.clip, grid=noise.grid)

@@ -130,7 +130,7 @@ def _log_sum(terms: NDArray[np.float64]) -> float:
     return most + math.log(float(np.exp(terms - most).sum()))
 
 
-def converted(delta: float) -> Curve:
+def epsilon_terms(delta: float) -> Curve:
     """The term that turns a curve, at each order, into ε at this δ."""
     orders_A = np.array(ORDERS, np.float64)
     return np.log1p(-1 / orders_A) - np.log(delta * orders_A) / (orders_A - 1)
@@ -154,7 +154,7 @@ def epsilon_of(curve_A: Curve, delta: float, *, draws: float = 0.0, order: int =
 
 
 def _least(curve_A: Curve, delta: float, order: int) -> float:
-    found_A = curve_A + converted(delta)
+    found_A = curve_A + epsilon_terms(delta)
     return max(0.0, float(found_A[ORDERS.index(order)] if order else found_A.min()))
 
 

@@ -36,7 +36,7 @@ import numpy as np
 
 from confide.errors import GuardError
 from confide.files import json_of, write_once
-from confide.privacy.account import ORDERS, Mechanism, converted, epsilon_of
+from confide.privacy.account import ORDERS, Mechanism, epsilon_of, epsilon_terms
 
 PRIVACY, ACCOUNT = "privacy", "account.jsonl"
 """The folder, in a site's memory folder or its part of a run, and the account in it."""
@@ -86,6 +86,10 @@ class _State:
     marks: dict[str, str] = field(default_factory=dict)
     curve: Any = field(default_factory=lambda: np.zeros(len(ORDERS)))
     draws: int = 0
+
+    def epsilon(self, delta: float) -> float:
+        """ε of all charges at the account's order, which the first charge fixed."""
+        return epsilon_of(self.curve, delta, draws=self.draws, order=self.order)
 
 
 @dataclass(frozen=True)
@@ -162,16 +166,13 @@ class PrivacyBudget:
             self._known = None  # until this is written, what was read is not how the file stands
             curve_A, lines = charge.mechanism.curve, b""
             if not now.order:  # the one at which most rounds of this curve fit
-                left_A = self.limit.epsilon - converted(self.limit.delta)
+                left_A = self.limit.epsilon - epsilon_terms(self.limit.delta)
                 now.order = ORDERS[int(np.argmax(left_A / np.maximum(curve_A, 1e-300)))]
                 lines = _line({"schema": SCHEMA, "order": now.order, "before": now.head})
                 now.head = _digest(lines)
             now.curve = now.curve + curve_A
             now.draws += charge.draws
-            if (
-                not epsilon_of(now.curve, self.limit.delta, draws=now.draws, order=now.order)
-                <= self.limit.epsilon
-            ):
+            if not now.epsilon(self.limit.delta) <= self.limit.epsilon:
                 raise SpentError(
                     f"another round would spend more than the site's max_epsilon ="
                     f" {self.limit.epsilon:g} at delta = {self.limit.delta:g}",
@@ -212,11 +213,7 @@ class PrivacyBudget:
             return AccountStatus(0.0, 0, _NONE)
         with self._locked() as file:
             now = _read(file, self._path)
-        spent = (
-            epsilon_of(now.curve, self.limit.delta, draws=now.draws, order=now.order)
-            if now.marks
-            else 0.0
-        )
+        spent = now.epsilon(self.limit.delta) if now.marks else 0.0
         return AccountStatus(spent, len(now.marks), now.head)
 
     @contextmanager

@@ -362,7 +362,7 @@ def noise_key(
     return keyed(run_key, "noise", context, text, found.digest())
 
 
-def drawn(key: bytes, count: int, *, rate: float) -> NDArray[np.bool_]:
+def draw_units(key: bytes, count: int, *, rate: float) -> NDArray[np.bool_]:
     """drawn_U: whether each unit takes part, each by itself with this probability.
 
     The probability is rounded down to a multiple of 2^-63, so it is never more.

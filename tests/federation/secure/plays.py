@@ -17,13 +17,13 @@ from confide.federation.secure.crypto import (
     SHARE,
     add_streams,
     box_info,
-    derived,
+    derive_key,
     join_shares,
+    open_box,
     own_info,
     pair_info,
     public_key,
-    shared,
-    unsealed,
+    shared_secret,
 )
 from confide.federation.secure.lanes import EMPTY, LaneLayout, LanePart, Lanes
 from confide.federation.secure.messages import (
@@ -331,10 +331,10 @@ class Curious:
             for owner in (name for name in made.names if name != holder):
                 others = [one for one in made.roster.names if one != owner]
                 box = made.offers[owner].boxes_O148[others.index(holder)].tobytes()
-                key = shared(session.box_secret, made.roster.peer(owner).box_key)
+                key = shared_secret(session.box_secret, made.roster.peer(owner).box_key)
                 offered = bytes.fromhex(made.offers[owner].key)
                 info = box_info(made.context, owner, holder, offered=offered)
-                inside = unsealed(derived(key, info), box)
+                inside = open_box(derive_key(key, info), box)
                 if inside is not None:
                     keys[owner][made.roster.place(holder)] = inside[:SHARE]
                     seeds[owner][made.roster.place(holder)] = inside[SHARE:]
@@ -384,13 +384,13 @@ class Curious:
         """A site's masked numbers without every mask that the server can compute."""
         made = self._ring
         lanes = self._heard.masked[name].copy()
-        masks = [(derived(self.seeds[name], own_info(made.context)), -1)]
+        masks = [(derive_key(self.seeds[name], own_info(made.context)), -1)]
         for other in self._heard.told[name][0]:
             if other == name or other in hidden:
                 continue
             one, two = (name, other) if name in self.keys else (other, name)
-            key = shared(self.keys[one], bytes.fromhex(made.offers[two].key))
-            pair = derived(key, pair_info(made.context, name, other))
+            key = shared_secret(self.keys[one], bytes.fromhex(made.offers[two].key))
+            pair = derive_key(key, pair_info(made.context, name, other))
             masks.append((pair, -1 if name < other else 1))
         add_streams(made.layout.by_width(lanes), masks)
         return lanes

@@ -15,14 +15,14 @@ from confide.errors import FederationError
 from confide.federation.failures import Failure
 from confide.federation.messages import decode, encode
 from confide.federation.seals import digest
-from confide.federation.secure import crypto, server
+from confide.federation.secure import crypto, messages
 from confide.federation.secure.crypto import (
     SHARE,
     box_info,
-    derived,
+    derive_key,
     public_key,
-    sealed,
-    shared,
+    seal_box,
+    shared_secret,
     split_secret,
 )
 from confide.federation.secure.lanes import LaneLayout
@@ -34,6 +34,7 @@ from confide.federation.secure.messages import (
     Signed,
     offer_statement,
 )
+from confide.federation.secure.server import SumAttempt
 from federation.secure.summed import (
     COUNT,
     SENT,
@@ -191,11 +192,11 @@ def boxed(liar: Any, now: Any, shares: list[bytes], *, size: int = 2 * SHARE) ->
     found = []
     for place, peer in enumerate(roster.peers):
         if peer.name != liar.name:
-            key = derived(
-                shared(session.box_secret, peer.box_key),
+            key = derive_key(
+                shared_secret(session.box_secret, peer.box_key),
                 box_info(now.context, liar.name, peer.name, offered=public_key(now.secret)),
             )
-            found.append(sealed(key, shares[place].ljust(size, b"\0")[:size]))
+            found.append(seal_box(key, shares[place].ljust(size, b"\0")[:size]))
     return np.frombuffer(b"".join(found), np.uint8).reshape(len(found), -1)
 
 
@@ -251,7 +252,14 @@ def test_without_the_check_a_wrong_sum_would_pass(
 
     engine = sites_of(5, tmp_path)
     craft(monkeypatch, engine, other_secrets)
-    monkeypatch.setattr(server, "seed_commitment", lambda context, seed: Anything())
+    take_off = SumAttempt._take_off_masks
+
+    def unchecked(attempt: SumAttempt, shares: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(messages, "seed_commitment", lambda context, seed: Anything())
+            take_off(attempt, shares)
+
+    monkeypatch.setattr(SumAttempt, "_take_off_masks", unchecked)
     real = LaneLayout.total_of
     monkeypatch.setattr(LaneLayout, "total_of", lambda *parts: (real(*parts)[0], 0))
     total = federation_of(engine, summing_of(engine)).sum(COUNT, ask(), round=1)
@@ -300,14 +308,14 @@ def test_one_bad_box_does_no_harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_box_of_one_byte_is_no_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A box that opens, but holds something else than two shares, is not read on."""
     seen: list[int] = []
-    real = crypto.unsealed
+    real = crypto.open_box
 
     def short(key: bytes, box: bytes) -> bytes | None:
         inside = real(key, box)
         seen.append(len(inside or b""))
         return inside[:1] if inside else None
 
-    monkeypatch.setattr(crypto, "unsealed", short)
+    monkeypatch.setattr(crypto, "open_box", short)
     engine = sites_of(3, tmp_path)
     federation = federation_of(engine, summing_of(engine))
     with pytest.raises(FederationError, match="stays closed"):

@@ -14,7 +14,7 @@ from cases import each
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
 from confide.federation.secure import crypto, messages
-from confide.federation.secure.crypto import box_info, derived, unsealed
+from confide.federation.secure.crypto import box_info, derive_key, open_box
 from confide.federation.secure.lanes import LaneLayout
 from confide.federation.secure.messages import Agree, Mask, Unmask
 from confide.federation.secure.site import SumState
@@ -89,7 +89,7 @@ def test_without_its_own_mask_a_late_one_would_open(monkeypatch: pytest.MonkeyPa
         real(parts, [(key, sign) for key, sign in keys if key not in first])
 
     first += [
-        crypto.derived(made.inside(name).seed, crypto.own_info(made.context)) for name in FIVE
+        crypto.derive_key(made.inside(name).seed, crypto.own_info(made.context)) for name in FIVE
     ]
     monkeypatch.setattr(crypto, "add_streams", skip_own)
     heard = honest_play(made, FIVE, FIVE[:4])
@@ -99,7 +99,7 @@ def test_without_its_own_mask_a_late_one_would_open(monkeypatch: pytest.MonkeyPa
     curious.seeds["site-05"] = bytes(32)
     bare = curious._bare("site-05", set())
     parts = LAYOUT.by_width(bare)
-    own = crypto.derived(bytes(32), crypto.own_info(made.context))
+    own = crypto.derive_key(bytes(32), crypto.own_info(made.context))
     crypto.add_streams(parts, [(own, 1)])  # `_bare` took off a mask that was never there
     assert np.array_equal(bare, made.numbers["site-05"])
     assert not np.array_equal(late, made.numbers["site-05"])
@@ -219,8 +219,8 @@ def test_a_box_is_sealed_for_one_offer() -> None:
     shared = session.box_secret_with(peer.box_key)
     offered = bytes.fromhex(made.offers[OWN].key)
     info = box_info(made.context, OWN, peer.name, offered=offered)
-    assert unsealed(derived(shared, info), made.offers[OWN].boxes_O148[0].tobytes()) is not None
-    assert unsealed(derived(shared, info), boxes[0].tobytes()) is None
+    assert open_box(derive_key(shared, info), made.offers[OWN].boxes_O148[0].tobytes()) is not None
+    assert open_box(derive_key(shared, info), boxes[0].tobytes()) is None
 
 
 def test_a_second_mask_of_other_content_is_refused() -> None:

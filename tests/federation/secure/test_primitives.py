@@ -21,14 +21,14 @@ from confide.federation.secure.crypto import (
     TAG,
     add_streams,
     box_info,
-    derived,
+    derive_key,
     is_low_order,
+    open_box,
     own_info,
     pair_info,
     public_key,
-    sealed,
-    shared,
-    unsealed,
+    seal_box,
+    shared_secret,
 )
 
 ONE, TWO = bytes(range(32)), bytes(range(32, 64))
@@ -67,27 +67,27 @@ def test_a_pair_of_keys_and_their_mask() -> None:
     assert public_key(TWO).hex() == (
         "358072d6365880d1aeea329adf9121383851ed21a28e3b75e965d0d2cd166254"
     )
-    both = shared(ONE, public_key(TWO))
-    assert both == shared(TWO, public_key(ONE))
+    both = shared_secret(ONE, public_key(TWO))
+    assert both == shared_secret(TWO, public_key(ONE))
     assert both.hex() == "9663aa1da97e848a914a436d04163dfbb89178f107f1b5b77ed3854203382854"
     assert keystream(PAIR_KEY, 4).tolist() == [1418046945, 3876031614, 3445161604, 902844259]
 
 
 def test_the_key_of_a_pair_follows_from_the_secret_and_both_names() -> None:
     """HKDF by hand (RFC 5869, sections 2.2 and 2.3), with the names in order."""
-    both = shared(ONE, public_key(TWO))
+    both = shared_secret(ONE, public_key(TWO))
     said = b"".join(
         len(part).to_bytes(8, "little") + part for part in (CONTEXT, b"pair", b"site-1", b"site-2")
     )
     extracted = hmac.digest(bytes(32), both, "sha256")
     by_hand = hmac.digest(extracted, hashlib.sha256(said).digest() + b"\x01", "sha256")
-    assert derived(both, pair_info(CONTEXT, "site-2", "site-1")) == by_hand
-    assert derived(both, pair_info(CONTEXT, "site-1", "site-3")) != by_hand
-    assert derived(both, pair_info(digest(b"other"), "site-1", "site-2")) != by_hand
+    assert derive_key(both, pair_info(CONTEXT, "site-2", "site-1")) == by_hand
+    assert derive_key(both, pair_info(CONTEXT, "site-1", "site-3")) != by_hand
+    assert derive_key(both, pair_info(digest(b"other"), "site-1", "site-2")) != by_hand
 
 
 def test_the_key_of_a_sites_own_mask() -> None:
-    own = derived(bytes(32), own_info(CONTEXT))
+    own = derive_key(bytes(32), own_info(CONTEXT))
     assert keystream(own, 4).tolist() == [2449981377, 2137136345, 1127154615, 685992718]
 
 
@@ -111,14 +111,14 @@ def test_the_key_of_a_sites_own_mask() -> None:
 )
 def test_rfc_7748(secret: str, public: str, both: str) -> None:
     """Section 5.2."""
-    assert shared(bytes.fromhex(secret), bytes.fromhex(public)).hex() == both
+    assert shared_secret(bytes.fromhex(secret), bytes.fromhex(public)).hex() == both
 
 
 def test_rfc_7748_iterated() -> None:
     """Section 5.2: after one and after a thousand iterations from the base point."""
     key, point = bytes([9]) + bytes(31), bytes([9]) + bytes(31)
     for count in range(1_000):
-        key, point = shared(key, point), key
+        key, point = shared_secret(key, point), key
         if count == 0:
             assert key.hex() == "422c8e7a6227d7bca1350b3e2bb7279f7897b87bb6854b783c60e80311ae3079"
     assert key.hex() == "684cf59ba83309552800ef566f2f4d3c1c3887c49360e3875f2eb94d99532c51"
@@ -159,7 +159,7 @@ def test_rfc_8032(seed: str, key: str, message: str, signature: str) -> None:
 
 def test_rfc_5869() -> None:
     """Appendix A.3, without salt and info: the first 32 bytes."""
-    found = derived(bytes.fromhex("0b" * 22), b"")
+    found = derive_key(bytes.fromhex("0b" * 22), b"")
     assert found.hex() == "8da4e775a563c18f715f802a063c5a31b8a11f5c5ee1879ec3454e5f3c738d2d"
 
 
@@ -191,9 +191,9 @@ def test_the_counter_begins_at_zero_and_counts_blocks() -> None:
 
 
 def test_rfc_8439_seals_a_box_with_a_tag_and_a_nonce_of_zeros() -> None:
-    box = sealed(ONE, b"inside")
+    box = seal_box(ONE, b"inside")
     assert len(box) == 6 + TAG
-    assert unsealed(ONE, box) == b"inside"
+    assert open_box(ONE, box) == b"inside"
     assert ChaCha20Poly1305(ONE).decrypt(bytes(12), box, None) == b"inside"
 
 
@@ -275,7 +275,7 @@ def test_adding_and_subtracting_a_keystream_wraps_around(width: int) -> None:
 def test_keys_of_low_order_are_seen(point: str) -> None:
     assert is_low_order(bytes.fromhex(point))
     with pytest.raises(ValueError, match=r"."):
-        shared(ONE, bytes.fromhex(point))
+        shared_secret(ONE, bytes.fromhex(point))
 
 
 def test_other_keys_are_not_of_low_order_and_half_keys_are_none() -> None:
@@ -285,16 +285,16 @@ def test_other_keys_are_not_of_low_order_and_half_keys_are_none() -> None:
 
 @each("box", [b"", b"x", bytes(16), bytes(148)])
 def test_what_was_not_sealed_does_not_open(box: bytes) -> None:
-    assert unsealed(ONE, box) is None
+    assert open_box(ONE, box) is None
 
 
 def test_a_box_opens_only_with_its_own_key_and_unchanged() -> None:
-    box = sealed(ONE, bytes(132))
-    assert unsealed(TWO, box) is None
+    box = seal_box(ONE, bytes(132))
+    assert open_box(TWO, box) is None
     for place in range(len(box)):
         changed = bytearray(box)
         changed[place] ^= 1
-        assert unsealed(ONE, bytes(changed)) is None
+        assert open_box(ONE, bytes(changed)) is None
     infos = {
         box_info(CONTEXT, *names, offered=key)
         for key in (ONE, CONTEXT)

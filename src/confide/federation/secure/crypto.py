@@ -49,13 +49,13 @@ def public_key(secret: bytes) -> bytes:
     return X25519PrivateKey.from_private_bytes(secret).public_key().public_bytes_raw()
 
 
-def shared(secret: bytes, public: bytes) -> bytes:
+def shared_secret(secret: bytes, public: bytes) -> bytes:
     """Derive two X25519 keys' common secret. Raises ValueError for a key of low order."""
-    return exchanger(secret)(public)
+    return secrets_with(secret)(public)
 
 
-def exchanger(secret: bytes) -> Callable[[bytes], bytes]:
-    """`shared` for one secret and many public keys: reading a secret key costs as much as using it.
+def secrets_with(secret: bytes) -> Callable[[bytes], bytes]:
+    """`shared_secret` for many public keys: reading a secret key costs as much as using it.
 
     The function raises ValueError for a key of low order.
     """
@@ -66,13 +66,13 @@ def exchanger(secret: bytes) -> Callable[[bytes], bytes]:
 def is_low_order(public: bytes) -> bool:
     """Return whether a public key leads everyone to the same shared secret, or is none at all."""
     try:
-        shared(bytes([1]) * SECRET, public)
+        shared_secret(bytes([1]) * SECRET, public)
     except ValueError:
         return True
     return False
 
 
-def derived(secret: bytes, info: bytes) -> bytes:
+def derive_key(secret: bytes, info: bytes) -> bytes:
     """A key for one use, which `info` names: HKDF-SHA256 without salt."""
     return HKDF(hashes.SHA256(), length=SECRET, salt=None, info=info).derive(secret)
 
@@ -131,12 +131,12 @@ def _add(blocks: Sequence[tuple[int, NDArray[Any]]], keys: Sequence[tuple[bytes,
             (np.add if sign > 0 else np.subtract)(own, mask, out=own)
 
 
-def sealed(key: bytes, inside: bytes) -> bytes:
+def seal_box(key: bytes, inside: bytes) -> bytes:
     """A box that only holders of this key can open or make. The key seals nothing else."""
     return ChaCha20Poly1305(key).encrypt(_NONCE, inside, None)
 
 
-def unsealed(key: bytes, box: bytes) -> bytes | None:
+def open_box(key: bytes, box: bytes) -> bytes | None:
     """Open a box; None if this key did not seal it."""
     try:
         return ChaCha20Poly1305(key).decrypt(_NONCE, box, None)

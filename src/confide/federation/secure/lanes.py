@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from confide.errors import GuardError
 from confide.federation.combining import Total, changes, row_blocks
 from confide.federation.messages import Learnt, by_name, forms_of, made_of, values_of
-from confide.federation.quantising import clip_to, round_by_chance
+from confide.federation.quantising import clip_to, rounder
 from confide.federation.seals import digest
 from confide.federation.steps import Step
 
@@ -388,7 +388,7 @@ def _put_changes(
     arrays = by_name(getattr(reply, learnt.field))
     if {part.name: part.shape for part in parts} != {n: a.shape for n, a in arrays.items()}:
         raise GuardError(f"{learnt.field} does not have the form of its layout")
-    changed, generator = changes(learnt, ask, reply), np.random.default_rng(seed)
+    changed, rounded = changes(learnt, ask, reply), rounder(seed)
     for part in parts:  # in the order of their names, as the blocks are
         view, done = views[part.field, part.name].view(f"<i{part.width}"), 0
         shared = part.is_shared and (learnt.weight or learnt.shared)
@@ -400,7 +400,7 @@ def _put_changes(
             if part.most:
                 clip_to(block, part.most)
                 block *= factor
-                view[done : done + block.size] = round_by_chance(block, generator)
+                view[done : done + block.size] = rounded(block)
                 done += block.size
                 continue
             largest = max(float(block.max()), -float(block.min())) if block.size else 0.0

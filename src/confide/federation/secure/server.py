@@ -291,14 +291,14 @@ class SumAttempt:
                 seed = b"" if secret is None else secret
                 if messages.seed_commitment(self.context, seed).hex() != offer.commitment:
                     raise self._closed(owner, "its shares do not give what it committed to")
-                masks.append((crypto.derived(seed, crypto.own_info(self.context)), -1))
+                masks.append((crypto.derive_key(seed, crypto.own_info(self.context)), -1))
                 continue
             if secret is None or crypto.public_key(secret).hex() != offer.key:
                 raise self._closed(owner, "its shares do not give its key")
-            with_key = crypto.exchanger(secret)
+            with_key = crypto.secrets_with(secret)
             for name in self.masked:
                 known = with_key(bytes.fromhex(self.offers[name].key))
-                pair = crypto.derived(known, crypto.pair_info(self.context, owner, name))
+                pair = crypto.derive_key(known, crypto.pair_info(self.context, owner, name))
                 masks.append((pair, -1 if name < owner else 1))
         crypto.add_streams(self.layout.by_width(self.lanes), masks)
 

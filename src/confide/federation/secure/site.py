@@ -208,7 +208,7 @@ class SessionKeys:
     def box_secret_with(self, public: bytes) -> bytes:
         """Return the secret shared with the owner of a public key for boxes; worked out once."""
         if public not in self._boxes:
-            self._boxes[public] = crypto.shared(self.box_secret, public)
+            self._boxes[public] = crypto.shared_secret(self.box_secret, public)
         return self._boxes[public]
 
 
@@ -373,7 +373,7 @@ class Member:
         for share, peer in zip(both, roster.peers, strict=True):
             if peer.name != self.name:
                 info = crypto.box_info(context, self.name, peer.name, offered=key)
-                boxes += crypto.sealed(self._box_key(info, peer.box_key), share)
+                boxes += crypto.seal_box(self._box_key(info, peer.box_key), share)
         marks = b"".join(messages.share_marks(context, share) for share in both)
         commitment = messages.seed_commitment(context, seed).hex()
         text = messages.offer_statement(
@@ -408,14 +408,14 @@ class Member:
             offered = messages.raw(now.offered[name])
             info = crypto.box_info(now.context, name, self.name, offered=offered)
             key = self._box_key(info, now.roster.peer(name).box_key)
-            inside = crypto.unsealed(key, box.tobytes())
+            inside = crypto.open_box(key, box.tobytes())
             fits = inside is not None and len(inside) == messages.INSIDE
             fits = fits and messages.share_marks(now.context, inside or b"") == marks.tobytes()
             now.held[name] = inside if fits else None
         now.held[self.name] = now.own_shares
-        masks = [(crypto.derived(now.seed, crypto.own_info(now.context)), 1)]
+        masks = [(crypto.derive_key(now.seed, crypto.own_info(now.context)), 1)]
         for name in others:
-            pair = crypto.derived(known[name], crypto.pair_info(now.context, self.name, name))
+            pair = crypto.derive_key(known[name], crypto.pair_info(now.context, self.name, name))
             masks.append((pair, 1 if self.name < name else -1))
         crypto.add_streams(now.ask.layout.by_width(lanes), masks)
         now.lanes = None  # the numbers themselves are gone
@@ -523,7 +523,7 @@ class Member:
         own = ask.keys[ask.names.index(self.name)]
         if messages.raw(own) != crypto.public_key(now.secret):
             raise Refusal("bad-offer", self.name)
-        with_key, known = crypto.exchanger(now.secret), {}
+        with_key, known = crypto.secrets_with(now.secret), {}
         for name, key, commitment, boxes, marks, signature in zip(ask.names, *columns, strict=True):
             text = messages.offer_statement(
                 now.context, key, commitment=commitment, boxes=boxes, marks=marks
@@ -543,7 +543,7 @@ class Member:
             raise Refusal("second-ask")
 
     def _box_key(self, info: bytes, key: bytes) -> bytes:
-        return crypto.derived(self._keys.box_secret_with(key), info)
+        return crypto.derive_key(self._keys.box_secret_with(key), info)
 
 
 def _turn_of(run: str, ask: SumAsk) -> SumTurn:
