@@ -193,6 +193,13 @@ class Row:
             raise self.malformed(f'"{key}"', "a string that is not empty", value)
         return clean(value.strip())
 
+    def text(self, key: str, problems: Problems) -> str:
+        """A string as it stands, but for lone surrogates, which are reported."""
+        value = self.tree.get(key)
+        if not isinstance(value, str):
+            raise self.malformed(f'"{key}"', "a string", value)
+        return mend_surrogates(value, self.where, problems)
+
     def name(self, keys: Sequence[str], otherwise: str) -> str:
         """The first of some keys that holds a string or a number, as a string."""
         for key in keys:

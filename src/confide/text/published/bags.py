@@ -357,9 +357,7 @@ def _load(line: str, where: str) -> Tree:
 def _text(tree: Tree, where: str, source: Source) -> tuple[str, list[Span] | None]:
     """The text, and where its tokens stand if the file has them."""
     if "text" in tree:
-        if not isinstance(tree["text"], str):
-            raise malformed("the text", "a string", tree["text"], where=where)
-        return mend_surrogates(tree["text"], where, source.problems), None
+        return Row(tree, where).text("text", source.problems), None
     tokens = Row(tree, where).words("token")
     tokens = [mend_surrogates(token, where, source.problems) for token in tokens]
     spans: list[Span] = []

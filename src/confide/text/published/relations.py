@@ -25,7 +25,7 @@ from confide.text.reading import (
     TokenLink,
     TokenMention,
 )
-from confide.text.rows import Row, clean, mend_surrogates, quoted
+from confide.text.rows import Row, clean, quoted
 from confide.text.segment import join_sentences, lay_out_tokens, one_sentence
 
 # --- ChemProt as SciBERT's authors published it ---------------------------------------------------
@@ -112,7 +112,7 @@ def _between(text: str, opens: str, closes: str, *, start: int) -> Span | None:
 def _chemprot_document(source: Source, where: str, name: str, tree: Tree) -> Document:
     row = Row(tree, where)
     label = row.string("label")
-    found = unmarked(mend_surrogates(row.string("text"), where, source.problems))
+    found = unmarked(row.text("text", source.problems))
     if found is None:
         raise FormatError(
             "the text does not mark two arguments",
