@@ -310,8 +310,7 @@ def test_a_site_that_knows_of_no_groups_is_summed_in_none(
     real = Hosting.host
 
     def host(self: Hosting, spec: Site, scratch: dict[str, Any], **given: Any) -> SiteHost:
-        sums = dataclasses.replace(self.sums, group=0)
-        return real(dataclasses.replace(self, sums=sums), spec, scratch, **given)
+        return real(dataclasses.replace(self, groups=0), spec, scratch, **given)
 
     monkeypatch.setattr(Hosting, "host", host)
     with pytest.raises(QuorumError, match="over too few sites, over strangers"):

@@ -181,7 +181,7 @@ def craft(
             now.context, fields["key"], commitment=fields["commitment"], boxes=boxes, marks=marks
         )
         reply = Offered(**fields | {"signature": session.signer.sign(said).hex()})
-        now.said["offer"] = (b"", reply)
+        now.offer = reply
         return reply
 
     monkeypatch.setattr(liar, "offer", offer)
