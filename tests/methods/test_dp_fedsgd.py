@@ -467,7 +467,7 @@ def test_text_that_is_dealt_so_that_one_document_takes_out_others_is_refused(
 ) -> None:
     settings = private(tmp_path)
     for apart, refused in (("", False), ("file", True)):
-        split = SplitTable(train=("all.conll",), sites=2, apart=apart)
+        split = SplitTable(train=("all.conll",), sites=2, disjoint_by=apart)
         dealt = settings.model_copy(update={"site": (), "split": split})
         with pytest.raises(SettingsError, match="out of training") if refused else nullcontext():
             method_of(dealt)(dealt)

@@ -108,8 +108,9 @@ class Noisily:
             return reply, after
 
         self.step = replace(step, answer=answer)
+        memory = type(remembered(self.method, None))
         hosting = Hosting(
-            {step.name: self.step}, Kept, SEED, every=10**6, sums="masked", binding=BINDING
+            {step.name: self.step}, memory, SEED, every=10**6, sums="masked", binding=BINDING
         )
         hosts, members = {}, {}
         for name in named(self.count):
