@@ -1,4 +1,4 @@
-"""The lead's order, and the steps around those of a method: join, leave and close.
+"""Around a method's steps: the lead's order, the steps join, leave and close, events and files.
 
 To join, a site gets the settings of the run, checks that it agreed to the method's wire table,
 reads its own text, and says how much it has. To leave, it gets the trained state, keeps it beside

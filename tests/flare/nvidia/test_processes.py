@@ -145,7 +145,7 @@ import threading
 done = threading.Event()
 flare = SimpleNamespace(main=main, parse_arguments=lambda: SimpleNamespace(workspace="."))
 service._flare = lambda kit: flare
-service.main(".")
+service.run_service(".")
 """
 
 
