@@ -169,7 +169,7 @@ class LinearForm(EntitySpec):
         """
         if not self.features_key:
             known = common_key(key, nonce=self.nonce, check=self.check)
-            return digest(known, "features", self.nonce)
+            return features_key(known, self.nonce)
         try:
             return bytes.fromhex(self.features_key)
         except ValueError as error:
@@ -190,6 +190,11 @@ class LinearForm(EntitySpec):
         """The model with the key of this run's features. Raises KeyFileError."""
         key = self.key_of_features(holders.secret())
         return replace(self, nonce="", check="", features_key=key.hex()), weights
+
+
+def features_key(key: bytes, nonce: str) -> bytes:
+    """The key of a run's features, made from the sites' own."""
+    return digest(key, "features", nonce)
 
 
 class LinearSiteModel(EntitySiteModel):
