@@ -51,20 +51,11 @@ from confide.settings import Settings as RunSettings
 from confide.settings.tables import VocabularyTable
 from confide.text.document import Document
 from confide.text.published.catalogue import locate
+from confide.training import vocabulary
 from confide.training.batches import Encoded, Example, examples_from, with_context
 from confide.training.context import cache_folder, contextual
 from confide.training.encoder import FrozenEncoder, Tuning, load_encoder
-from confide.training.vocabulary import (
-    DIGEST_BYTES,
-    KeyedVocabulary,
-    VectorFile,
-    bucket_of,
-    bucket_rows,
-    count_characters,
-    count_words,
-    digest,
-    read_vectors,
-)
+from confide.training.vocabulary import digest
 
 Counts = tuple[NDArray[np.uint8], NDArray[np.int64]]
 """Digests (W × 16) and how often each occurs (W)."""
@@ -114,7 +105,7 @@ class VocabularyCounted:
     )
 
 
-NOTHING_V16 = np.zeros((0, DIGEST_BYTES), np.uint8)
+NOTHING_V16 = np.zeros((0, vocabulary.DIGEST_BYTES), np.uint8)
 """No digest."""
 
 
@@ -159,8 +150,8 @@ def count_vocabulary(
     examples = training_examples(site)
     tokens = Counter(token for example in examples for token in example.tokens)
     floor = site.guards.min_token_count
-    words = digested(key, "word", count_words(tokens, ask.how), floor=floor)  # type: ignore[arg-type]
-    characters = digested(key, "character", count_characters(tokens), floor=floor)
+    words = digested(key, "word", vocabulary.count_words(tokens, ask.how), floor=floor)  # type: ignore[arg-type]
+    characters = digested(key, "character", vocabulary.count_characters(tokens), floor=floor)
     return VocabularyCounted(*words, *characters), memory
 
 
@@ -177,9 +168,14 @@ def check_counted(ask: CountVocabulary, reply: VocabularyCounted) -> None:
 
 def check_digests(kind: str, digests: NDArray[np.uint8]) -> None:
     """Raise GuardError if these are not sorted, distinct digests of `kind`s."""
-    if digests.ndim != 2 or digests.shape[1] != DIGEST_BYTES or digests.dtype != np.uint8:
+    if (
+        digests.ndim != 2
+        or digests.shape[1] != vocabulary.DIGEST_BYTES
+        or digests.dtype != np.uint8
+    ):
         raise GuardError(
-            f"the digests of {kind}s are not rows of {DIGEST_BYTES} bytes", got=str(digests.shape)
+            f"the digests of {kind}s are not rows of {vocabulary.DIGEST_BYTES} bytes",
+            got=str(digests.shape),
         )
     high_W, low_W = np.ascontiguousarray(digests).view(">u8").reshape(-1, 2).T
     rises_W = (high_W[1:] > high_W[:-1]) | ((high_W[1:] == high_W[:-1]) & (low_W[1:] > low_W[:-1]))
@@ -257,13 +253,15 @@ def no_entity() -> DataError:
     )
 
 
-def vectors_of(file: Path, words: KeyedVocabulary, *, how: str, dim: int) -> VectorFile:
+def vectors_of(
+    file: Path, words: vocabulary.KeyedVocabulary, *, how: str, dim: int
+) -> vocabulary.VectorFile:
     """The rows of a site's own vector file for common words.
 
     Raises Refusal if it is unusable, or its vectors have not `dim` numbers.
     """
     try:
-        found = read_vectors(file, words, how=how)  # type: ignore[arg-type]
+        found = vocabulary.read_vectors(file, words, how=how)  # type: ignore[arg-type]
     except (OSError, ConfideError) as error:
         raise Refusal("vectors-missing") from error
     if found.dims != dim:
@@ -281,7 +279,7 @@ def number(counted: Mapping[str, Counts], *, min_count: int, min_sites: int) -> 
     kept = (occurrences >= min_count) & (reporters >= min_sites)
     order = np.lexsort((np.arange(len(distinct)), -occurrences))
     chosen = distinct[order[kept[order]]]
-    return chosen.view(np.uint8).reshape(len(chosen), DIGEST_BYTES).copy()
+    return chosen.view(np.uint8).reshape(len(chosen), vocabulary.DIGEST_BYTES).copy()
 
 
 def common_key(key: bytes | None, *, nonce: str, check: str) -> bytes:
@@ -311,12 +309,12 @@ def digested(key: bytes, kind: str, counts: Counter[str], *, floor: int) -> Coun
     )
     digests = np.frombuffer(b"".join(mark for mark, _ in pairs), np.uint8)
     counted = np.array([count for _, count in pairs], np.int64)
-    return digests.reshape(len(pairs), DIGEST_BYTES), counted
+    return digests.reshape(len(pairs), vocabulary.DIGEST_BYTES), counted
 
 
 def one_each(digests: NDArray[np.uint8]) -> NDArray[np.void]:
     """Each row of 16 bytes as one value, which sorts as its bytes do."""
-    return np.ascontiguousarray(digests).view(f"V{DIGEST_BYTES}").reshape(-1)
+    return np.ascontiguousarray(digests).view(f"V{vocabulary.DIGEST_BYTES}").reshape(-1)
 
 
 def _other_keys(parted: Parted) -> FederationError:
@@ -394,8 +392,8 @@ def buckets_counted(site: Site, ask: CountBuckets, tokens: Iterable[str]) -> Buc
         raise Refusal("bad-ask")
     every = list(tokens)
     key, floor = site.key(), site.guards.min_token_count
-    words = count_words(every, ask.how)  # type: ignore[arg-type]
-    spelled: Counter[str] = count_characters(every) if ask.character_bits else Counter()
+    words = vocabulary.count_words(every, ask.how)  # type: ignore[arg-type]
+    spelled: Counter[str] = vocabulary.count_characters(every) if ask.character_bits else Counter()
     return BucketsCounted(
         *_counted(key, "word", words, bits=ask.word_bits, floor=floor),
         *_counted(key, "character", spelled, bits=ask.character_bits, floor=floor),
@@ -408,7 +406,7 @@ def _counted(
     found = np.zeros(size_of(bits), np.int32)
     for text, count in counts.items():
         if count >= floor:
-            found[bucket_of(digest(key, kind, text), bits)] += count
+            found[vocabulary.bucket_of(digest(key, kind, text), bits)] += count
     return found, (found > 0).astype(np.int32)
 
 
@@ -445,7 +443,7 @@ def common_buckets(
     kept = (counts_B >= max(1, min_count)) & (sites_B >= max(1, min_sites))
     order = np.lexsort((np.arange(len(counts_B)), -counts_B))
     bits = max(0, len(counts_B) - 1).bit_length()
-    return bucket_rows(order[kept[order]], bits)
+    return vocabulary.bucket_rows(order[kept[order]], bits)
 
 
 # --- Contextual features at a site

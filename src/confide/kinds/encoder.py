@@ -21,18 +21,7 @@ from confide.federation.federation import Federation
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step
-from confide.kinds.agreement import (
-    TUNING,
-    agree_on_types,
-    agreed,
-    asked_of_types,
-    describing,
-    encoder_of,
-    find_encoder,
-    keeping_features,
-    own_types,
-    tuning_of,
-)
+from confide.kinds import agreement
 from confide.kinds.entities import NEEDS_ENCODER, EntityKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import (
     EncodedTokens,
@@ -49,17 +38,9 @@ from confide.kinds.public import OfTags
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
+from confide.training import crf
 from confide.training.batches import Example, Rows, TagScheme, TagSet, TypedSpan
 from confide.training.context import cache_folder
-from confide.training.crf import (
-    FORBIDDEN,
-    Rules,
-    Scores,
-    allowed_tags,
-    partial_word_losses,
-    viterbi,
-    weights_outside,
-)
 from confide.training.devices import beside, home, placed, predicting, widen
 from confide.training.encoder import WHOLE, FrozenEncoder, Tuning, by_word, states_of, tune
 from confide.training.optimisers import Optimiser
@@ -143,14 +124,16 @@ def parted(losses_BL: Tensor, source_BL: Tensor) -> tuple[Tensor, Tensor]:
     return of_source_B, losses_BL.masked_fill(source_BL, 0.0).sum(1)
 
 
-def path_scores(rules: Rules) -> Scores:
+def path_scores(rules: crf.Rules) -> crf.Scores:
     """Scores that decoding adds to the words' own: nothing if a move is allowed."""
-    return Scores(*(torch.zeros(part.shape).masked_fill(~part, FORBIDDEN) for part in rules))
+    return crf.Scores(
+        *(torch.zeros(part.shape).masked_fill(~part, crf.FORBIDDEN) for part in rules)
+    )
 
 
-def decode(logits_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tensor:
+def decode(logits_BLY: Tensor, scores: crf.Scores, *, lengths_B: Tensor) -> Tensor:
     """tags_BL: the likeliest path of each sentence that the rules allow, 0 in the padding."""
-    return viterbi(logits_BLY.log_softmax(2), scores, lengths_B=lengths_B)
+    return crf.viterbi(logits_BLY.log_softmax(2), scores, lengths_B=lengths_B)
 
 
 def path_probabilities(
@@ -319,14 +302,14 @@ class TokenTrainer(EntityTrainer):
         return split_loss(output, batch, outside_Y=self._outside(own))
 
     @cached_property
-    def _scores(self) -> Scores:
+    def _scores(self) -> crf.Scores:
         moves, starts, ends = (torch.from_numpy(part) for part in self.tags.rules)
         return path_scores((moves, starts, ends))
 
     def _outside(self, encoded: EncodedTokens) -> Tensor | None:
         """The tags that a word outside all entities may have, weighted; None: `O` alone."""
         opened = self.open > 0 and encoded.open_Y[1:].any()
-        return weights_outside(encoded.open_Y, self.open) if opened else None
+        return crf.weights_outside(encoded.open_Y, self.open) if opened else None
 
     def _cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         return by_word(self.encoder.loaded.cutter, sentences)
@@ -343,18 +326,20 @@ def split_loss(
     if outside_Y is None:
         return parted(word_losses(logits_BLY, batch), batch.source_BL)
     outside_Y = outside_Y.to(logits_BLY.device)
-    both_BLY = allowed_tags(batch.tags_BL, outside_Y)
-    own_BLY = allowed_tags(batch.tags_BL.masked_fill(~batch.source_BL, 0), outside_Y)
+    both_BLY = crf.allowed_tags(batch.tags_BL, outside_Y)
+    own_BLY = crf.allowed_tags(batch.tags_BL.masked_fill(~batch.source_BL, 0), outside_Y)
     all_BLY = torch.zeros_like(own_BLY)
     source_BL, target_BL = (
-        partial_word_losses(logits_BLY, inner_BLY=inner, outer_BLY=outer, lengths_B=batch.lengths_B)
+        crf.partial_word_losses(
+            logits_BLY, inner_BLY=inner, outer_BLY=outer, lengths_B=batch.lengths_B
+        )
         for inner, outer in ((own_BLY, all_BLY), (both_BLY, own_BLY))
     )
     return source_BL.sum(1), target_BL.sum(1)
 
 
 def _batch_spans(
-    logits_BLY: Tensor, batch: TokenBatch, *, tags: TagSet, scores: Scores
+    logits_BLY: Tensor, batch: TokenBatch, *, tags: TagSet, scores: crf.Scores
 ) -> list[list[FoundSpan]]:
     """The spans of each row, numbered by its own words."""
     tags_BL = decode(logits_BLY, scores, lengths_B=batch.lengths_B).numpy()
@@ -393,7 +378,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
     digest: str = carries("digest of the encoder's files", rule="varies")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest window, in word pieces")
-    tuning: str = carries(TUNING, before="")
+    tuning: str = carries(agreement.TUNING, before="")
 
     @classmethod
     def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
@@ -404,7 +389,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
             "encoder": own.encoder,
             "dropout": own.dropout,
             "longest": own.max_length,
-            "tuning": str(tuning_of(run)),
+            "tuning": str(agreement.tuning_of(run)),
         }
 
     def at(self, site: Site) -> SiteModel:
@@ -434,11 +419,11 @@ class EncoderSiteModel(EntitySiteModel):
         assert isinstance(text, TokenText)
         bench = self.form.bench(self.site)
         assert isinstance(bench.trainer, TokenTrainer)
-        with keeping_features():
+        with agreement.keeping_features():
             return bench.trainer.featured(text, bench.model, folder=cache_folder())
 
 
-DESCRIBE = describing(encoder_of, types=own_types)
+DESCRIBE = agreement.describing(agreement.encoder_of, types=agreement.own_types)
 
 
 class EncoderKind(EntityKind):
@@ -453,18 +438,18 @@ class EncoderKind(EntityKind):
 
     def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""
-        return {DESCRIBE.name: asked_of_types(run, run.classifier.encoder)}
+        return {DESCRIBE.name: agreement.asked_of_types(run, run.classifier.encoder)}
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
     ) -> Agreed:
         """Agree on the types; all sites need the server's encoder. Raises FederationError."""
         own = run.classifier
-        digest = find_encoder(own.encoder).digest
-        types, replies = agree_on_types(
+        digest = agreement.find_encoder(own.encoder).digest
+        types, replies = agreement.agree_on_types(
             run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public or ()
         )
-        return agreed(
+        return agreement.agreed(
             EncoderForm(
                 types=types, digest=digest, **EncoderForm.settled(run, public=public is not None)
             ),

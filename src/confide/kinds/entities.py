@@ -18,20 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from confide import scoring
 from confide.errors import FederationError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
-from confide.kinds.agreement import (
-    NONE,
-    check_no_encoder,
-    encoder_of,
-    find_encoder,
-    own_types,
-    training_examples,
-    types_in_text,
-    with_cached,
-)
+from confide.kinds import agreement
 from confide.kinds.protocol import (
     RIGHT,
     WORST,
@@ -48,16 +40,6 @@ from confide.kinds.protocol import (
 )
 from confide.kinds.steps import Scored, counts_of, score_documents
 from confide.privacy.noise import Sum, UnitSlopes, Whole, make_whole
-from confide.scoring import (
-    Confusion,
-    ErrorCase,
-    confusion,
-    count_entities,
-    f1,
-    micro,
-    right_sentences,
-    worst_errors,
-)
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.counts import Count, Match, by_sentence, match_documents
 from confide.settings import Settings as RunSettings
@@ -85,16 +67,20 @@ def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Re
     """The confusion, the worst and some right sentences, and the counts of each sentence."""
     matches = list(match_documents(*by_sentence(gold, predicted)))
     return Report(
-        counts=count_entities(gold, predicted),
+        counts=scoring.count_entities(gold, predicted),
         errors={
-            "confusion": _rows(confusion(gold, predicted)),
-            "worst": [_case(case) for case in worst_errors(gold, predicted, WORST)],
-            "right": [_case(case) for case in right_sentences(gold, predicted, RIGHT)],
+            "confusion": _rows(scoring.confusion(gold, predicted)),
+            "worst": [_case(case) for case in scoring.worst_errors(gold, predicted, WORST)],
+            "right": [_case(case) for case in scoring.right_sentences(gold, predicted, RIGHT)],
         },
         sentences={
             "fingerprint": fingerprint(gold),
-            "strict": [micro({one.type: one.strict for one in sentence}) for sentence in matches],
-            "relaxed": [micro({one.type: one.relaxed for one in sentence}) for sentence in matches],
+            "strict": [
+                scoring.micro({one.type: one.strict for one in sentence}) for sentence in matches
+            ],
+            "relaxed": [
+                scoring.micro({one.type: one.relaxed for one in sentence}) for sentence in matches
+            ],
             "types": _by_type(matches),
         },
     )
@@ -134,7 +120,7 @@ def _by_type(matches: Sequence[Sequence[Match]]) -> dict[str, list[Count]]:
     return dict(sorted(found.items()))
 
 
-def _rows(found: Confusion) -> dict[str, dict[str, int]]:
+def _rows(found: scoring.Confusion) -> dict[str, dict[str, int]]:
     """Gold type -> predicted type -> count; "" stands for no entity on that side."""
     rows: dict[str, dict[str, int]] = {}
     for (gold, predicted), count in found.pairs.items():
@@ -146,7 +132,7 @@ def _rows(found: Confusion) -> dict[str, dict[str, int]]:
     return rows
 
 
-def _case(case: ErrorCase) -> dict[str, object]:
+def _case(case: scoring.ErrorCase) -> dict[str, object]:
     return {
         "where": case.document,
         "text": case.text,
@@ -172,11 +158,11 @@ class EntitySiteModel(SiteModel):
     @property
     def size(self) -> int:
         """The number of training sentences."""
-        return len(training_examples(self.site))
+        return len(agreement.training_examples(self.site))
 
     def check(self) -> None:
         """Raise Refusal if the site annotates or wants a type that the form lacks."""
-        if not own_types(self.site) <= set(self.form.types):
+        if not agreement.own_types(self.site) <= set(self.form.types):
             raise Refusal("tag-outside-set")
         if not {*self.site.types} <= set(self.form.types):
             raise Refusal("type-unknown")
@@ -195,17 +181,17 @@ class EntitySiteModel(SiteModel):
     @cached_property
     def text(self) -> Any:
         """The training sentences, encoded, without annotation."""
-        examples = training_examples(self.site)
+        examples = agreement.training_examples(self.site)
         return self.featured(self.trainer.prepared(examples), examples)
 
     @cached_property
     def own(self) -> Any:
         """The training sentences, encoded, with the site's own annotation."""
-        return self.annotated([one.spans for one in training_examples(self.site)])
+        return self.annotated([one.spans for one in agreement.training_examples(self.site)])
 
     def annotated(self, spans: Sequence[Sequence[TypedSpan]]) -> Any:
         """The training sentences with these spans; the site's own types are marked as source."""
-        return self.trainer.annotated(self.text, spans, source=own_types(self.site))
+        return self.trainer.annotated(self.text, spans, source=agreement.own_types(self.site))
 
     def find(self, weights: Arrays) -> list[list[FoundSpan]]:
         """The spans that a model of these weights finds in each training sentence."""
@@ -218,9 +204,9 @@ class EntitySiteModel(SiteModel):
         Only types that the site lacks are added, with at least this confidence, where no own span
         is (Wang et al. 2023, Eq. 5).
         """
-        spans = [list(example.spans) for example in training_examples(self.site)]
+        spans = [list(example.spans) for example in agreement.training_examples(self.site)]
         own = sum(map(len, spans))
-        missing = set(self.form.types) - own_types(self.site)
+        missing = set(self.form.types) - agreement.own_types(self.site)
         if weights is not None and missing:
             spans = [
                 completed(mine, [s[:3] for s in spotted if s[3] >= confidence], missing=missing)
@@ -231,7 +217,7 @@ class EntitySiteModel(SiteModel):
     @property
     def places(self) -> list[tuple[int, int]]:
         """The document and the sentence of each training row, by number."""
-        examples = training_examples(self.site)
+        examples = agreement.training_examples(self.site)
         rows = (examples[one.example] for one in self.text.windows)
         return [(one.document, one.sentence) for one in rows]
 
@@ -241,7 +227,10 @@ class EntitySiteModel(SiteModel):
 
     def losses(self, weights: Arrays, config: TrainConfig, documents: Sequence[Document]) -> Losses:
         """Work out the loss of these weights on each sentence, by word."""
-        examples, known = examples_from(documents)[0], own_types(self.site) & {*self.form.types}
+        examples, known = (
+            examples_from(documents)[0],
+            agreement.own_types(self.site) & {*self.form.types},
+        )
         spans = [[one for one in own if one[2] in known] for own in self.spans(documents)]
         text = self.featured(self.trainer.prepared(examples), examples)
         encoded = self.trainer.annotated(text, spans, source=known)
@@ -256,7 +245,7 @@ class EntitySiteModel(SiteModel):
 
     def known_classes(self) -> list[bool]:
         """For each class of a public row, whether the site annotates its type."""
-        known: list[bool] = self.form.known(own_types(self.site))
+        known: list[bool] = self.form.known(agreement.own_types(self.site))
         return known
 
     def predicted(self, weights: Arrays, public: Any) -> NDArray[np.float32]:
@@ -275,7 +264,11 @@ class EntitySiteModel(SiteModel):
 
     def worth(self, counted: Scored, by: str) -> float | None:
         """The score by which models are compared; None if nothing was scored."""
-        return f1(micro(getattr(counts_of(counted), by))) if counted.sentences else None
+        return (
+            scoring.f1(scoring.micro(getattr(counts_of(counted), by)))
+            if counted.sentences
+            else None
+        )
 
     def scored(self, weights: Arrays, part: str, *, apart: bool = False) -> Scored:
         """Counts on a part of the held-out text.
@@ -295,7 +288,7 @@ class EntitySiteModel(SiteModel):
         predicted = annotate_with(self.trainer, model, self._held_out[part], wanted=wanted)
         if self.site.annotates or apart:
             test = self.site.test_annotates if part == "test" else ()
-            predicted = among(predicted, gold, {*own_types(self.site), *test})
+            predicted = among(predicted, gold, {*agreement.own_types(self.site), *test})
         return score_documents(gold, predicted)
 
 
@@ -353,7 +346,7 @@ class EntityExtractor:
         """`keep`: the encoder's states are read from the cache, or written there."""
         found = read(self.trainer, documents)
         if self.encoder is not None:
-            text = with_cached(found.text, found.examples, self.encoder, keep=keep)
+            text = agreement.with_cached(found.text, found.examples, self.encoder, keep=keep)
             found = replace(found, text=text)
         made = annotate_with(self.trainer, self.model, found, wanted=self.wanted)
         return calibrated(made, self.calibrator, of="entities")
@@ -396,8 +389,8 @@ class EntityKind(Kind):
     def check(self, run: RunSettings, *, public: bool) -> None:
         """Raise SettingsError if what is asked for is not here: an adversary, a tuned encoder."""
         if not self.tunes:
-            check_no_encoder(run, f"model.kind = {run.model.kind!r}")
-        if run.lightner.adversary != NONE:
+            agreement.check_no_encoder(run, f"model.kind = {run.model.kind!r}")
+        if run.lightner.adversary != agreement.NONE:
             raise SettingsError(
                 "only LightNER can be trained against an adversary",
                 expected='model.kind = "lightner", or lightner.adversary = "none"',
@@ -500,7 +493,7 @@ class EntitySpec(ModelSpec):
         examples = public.examples()
         text = extractor.trainer.prepared(examples)
         if extractor.encoder is not None:
-            text = with_cached(text, examples, extractor.encoder)
+            text = agreement.with_cached(text, examples, extractor.encoder)
         spans = self.told(public, labels)
         return text, extractor.trainer.annotated(text, spans, source=set(self.types))
 
@@ -529,7 +522,7 @@ class MadeOfFiles(EntitySpec):
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only."""
-        return replace(self, types=types_in_text(site)) if types else self  # type: ignore[type-var]
+        return replace(self, types=agreement.types_in_text(site)) if types else self  # type: ignore[type-var]
 
     def first(self, seed: int, *, site: Site | None = None) -> Arrays:
         """The weights of all that is trained. Raises Refusal at a site without the same files."""
@@ -578,8 +571,8 @@ class MadeOfEncoder(MadeOfFiles):
 
     def found(self, place: str) -> FrozenEncoder:
         """The encoder of this name or folder. Raises as `find_encoder`."""
-        return find_encoder(place)
+        return agreement.find_encoder(place)
 
     def found_at(self, site: Site) -> FrozenEncoder:
         """The site's encoder. Raises Refusal if it is unusable."""
-        return encoder_of(site, self.encoder)
+        return agreement.encoder_of(site, self.encoder)

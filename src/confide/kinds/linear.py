@@ -24,19 +24,7 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step
-from confide.kinds.agreement import (
-    CHECK_KEY,
-    DESCRIBE_ENCODER,
-    NONE,
-    agree_on_encoder,
-    agree_on_types,
-    asked_of_types,
-    common_key,
-    compare_keys,
-    find_encoder,
-    types_in_text,
-    with_features,
-)
+from confide.kinds import agreement
 from confide.kinds.encoder import DESCRIBE
 from confide.kinds.entities import (
     EntityExtractor,
@@ -135,7 +123,7 @@ class LinearForm(EntitySpec):
         """
         if site.tag_scheme not in (None, self.tag_scheme):
             raise Refusal("tag-scheme")
-        return replace(self, types=types_in_text(site)) if types else self
+        return replace(self, types=agreement.types_in_text(site)) if types else self
 
     def bench(self, site: Site) -> SharedModel:
         """The process's shared model. Raises Refusal if the site's key is not the common one."""
@@ -168,7 +156,7 @@ class LinearForm(EntitySpec):
         malformed release.
         """
         if not self.features_key:
-            known = common_key(key, nonce=self.nonce, check=self.check)
+            known = agreement.common_key(key, nonce=self.nonce, check=self.check)
             return features_key(known, self.nonce)
         try:
             return bytes.fromhex(self.features_key)
@@ -183,7 +171,11 @@ class LinearForm(EntitySpec):
         Raises KeyFileError, MessageError, and what `find_encoder` raises.
         """
         trainer = self.trainer(Marks(self.key_of_features(key)))
-        frozen = None if self.context == NONE else find_encoder(encoder or self.context)
+        frozen = (
+            None
+            if self.context == agreement.NONE
+            else agreement.find_encoder(encoder or self.context)
+        )
         return extractor_with(trainer, weights, encoder=frozen)
 
     def in_clear(self, weights: Arrays, holders: Holders) -> tuple[Self, Arrays]:
@@ -203,7 +195,7 @@ class LinearSiteModel(EntitySiteModel):
     def featured(self, text: object, examples: Sequence[Example]) -> object:
         """The text with the states of the frozen encoder."""
         assert isinstance(text, Encoded)
-        return with_features(text, examples, site=self.site, name=self.form.context)
+        return agreement.with_features(text, examples, site=self.site, name=self.form.context)
 
     def rows_seen(self, config: TrainConfig) -> Arrays:
         """For each row of the table: 1 if a feature of the training text reads it, else 0."""
@@ -220,7 +212,7 @@ class LinearKind(EntityKind):
 
     name: ClassVar[str] = "linear"
     Spec: ClassVar[type[ModelSpec]] = LinearForm
-    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE, CHECK_KEY, DESCRIBE_ENCODER)
+    steps: ClassVar[tuple[Step, ...]] = (DESCRIBE, agreement.CHECK_KEY, agreement.DESCRIBE_ENCODER)
     release: ClassVar[Release] = Release(
         "linear.safetensors",
         "ReleasedLinear",
@@ -242,20 +234,20 @@ class LinearKind(EntityKind):
     def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""
         return {
-            DESCRIBE.name: asked_of_types(run),
-            DESCRIBE_ENCODER.name: {"encoder": run.model.context},
+            DESCRIBE.name: agreement.asked_of_types(run),
+            agreement.DESCRIBE_ENCODER.name: {"encoder": run.model.context},
         }
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
     ) -> Agreed:
         """Agree on the types, the key and the frozen encoder. Raises FederationError."""
-        types, told = agree_on_types(run, federation, step=DESCRIBE)
-        nonce, check, holders = compare_keys(federation)
+        types, told = agreement.agree_on_types(run, federation, step=DESCRIBE)
+        nonce, check, holders = agreement.compare_keys(federation)
         form = LinearForm(
             types=types,
             **LinearForm.settled(run, public=False),
-            context_dim=agree_on_encoder(federation, run.model.context),
+            context_dim=agreement.agree_on_encoder(federation, run.model.context),
             nonce=nonce,
             check=check,
         )

@@ -19,30 +19,8 @@ from confide.federation.keys import key_check
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.agreement import (
-    CHECK_KEY,
-    MOST_COMMON,
-    MOST_WORDS,
-    WIDEST,
-    BucketsCounted,
-    CountBuckets,
-    asked_of_buckets,
-    buckets_counted,
-    check_buckets,
-    check_digests,
-    check_no_encoder,
-    common_buckets,
-    common_key,
-    compare_keys,
-    digested,
-    encoder_of,
-    file_check,
-    find_encoder,
-    keeping_features,
-    number,
-    vectors_of,
-    with_encoder,
-)
+from confide.kinds import agreement
+from confide.kinds.agreement import number
 from confide.kinds.bags.batches import Bags, EncodedSentences, Same, held_out_bags, training_bags
 from confide.kinds.bags.model import BagForm as Made
 from confide.kinds.bags.model import (
@@ -94,20 +72,10 @@ from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import NO_RELATION, Document, Relation
 from confide.text.segment import tokenise
+from confide.training import vocabulary
 from confide.training.batches import Rows
 from confide.training.context import cache_folder
 from confide.training.encoder import FrozenEncoder, Tuning
-from confide.training.vocabulary import (
-    DIGEST_BYTES,
-    UNK,
-    ClearVocabulary,
-    KeyedVocabulary,
-    VectorFile,
-    Vocabulary,
-    count_words,
-    digest,
-    rows_of_digests,
-)
 from confide.training.weights import load, trained
 
 # --- The form of a bag model
@@ -142,10 +110,13 @@ class BagsCounted:
     """A site's facts for the common model. W words."""
 
     word_digests_W16: NDArray[np.uint8] = carries(
-        "keyed digests of the site's words, sorted; none if an encoder reads", most=MOST_WORDS
+        "keyed digests of the site's words, sorted; none if an encoder reads",
+        most=agreement.MOST_WORDS,
     )
     word_counts_W: NDArray[np.int64] = carries(
-        "how often each word occurs in the training text", most=MOST_WORDS, rule="min_token_count"
+        "how often each word occurs in the training text",
+        most=agreement.MOST_WORDS,
+        rule="min_token_count",
     )
     encoder: str = carries("digest of the encoder's public files; empty without one", rule="open")
     dim: int = carries("width of the encoder's states; 0 without one", rule="open")
@@ -173,7 +144,7 @@ class BagForm(PairForm):
     nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
     check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
     word_digests_V16: NDArray[np.uint8] = carries(
-        "keyed digests of the common words, in order of ids", most=MOST_COMMON
+        "keyed digests of the common words, in order of ids", most=agreement.MOST_COMMON
     )
     words: list[str] = carries(
         "the words, in order of ids; only in a release, if a PCNN reads", before=[]
@@ -218,7 +189,7 @@ class BagForm(PairForm):
 
     def row_names(self) -> Mapping[str, Sequence[Hashable]]:
         """The words' keyed digests, if a PCNN reads."""
-        return {name: rows_of_digests(self.word_digests_V16) for name in self.tables()}
+        return {name: vocabulary.rows_of_digests(self.word_digests_V16) for name in self.tables()}
 
     def at(self, site: Site) -> SiteModel:
         """The site model of this form."""
@@ -239,7 +210,7 @@ class BagForm(PairForm):
             for document in holders.train
             for start, end in tokenise(document.text)
         )
-        texts = sorted(count_words(tokens, self.how))  # type: ignore[arg-type]
+        texts = sorted(vocabulary.count_words(tokens, self.how))  # type: ignore[arg-type]
         words, ids = named(words_of(self, holders.secret()), texts)
         clear = replace(self, words=words, word_digests_V16=self.word_digests_V16[:0])
         return clear, {**weights, WORD_ROWS: weights[WORD_ROWS][ids]}
@@ -250,15 +221,17 @@ def count_bags(
 ) -> tuple[BagsCounted, object]:
     """Count the words, relations and types of the training text; without text there are none."""
     if ask.reader == PCNN and site.member is not None:  # its words are summed by bucket
-        digests, times = np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
+        digests, times = np.zeros((0, vocabulary.DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
         encoder, dim = "", 0
     elif ask.reader == PCNN:
-        counts = count_words(_tokens(site), ask.how)  # type: ignore[arg-type]
-        digests, times = digested(site.key(), "word", counts, floor=site.guards.min_token_count)
+        counts = vocabulary.count_words(_tokens(site), ask.how)  # type: ignore[arg-type]
+        digests, times = agreement.digested(
+            site.key(), "word", counts, floor=site.guards.min_token_count
+        )
         encoder, dim = "", 0
     else:
-        digests, times = np.zeros((0, DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
-        found = encoder_of(site, ask.encoder)
+        digests, times = np.zeros((0, vocabulary.DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
+        found = agreement.encoder_of(site, ask.encoder)
         encoder, dim = found.digest, found.dim
     return BagsCounted(digests, times, encoder, dim, **annotation_of(site.train)), memory
 
@@ -271,27 +244,27 @@ def _tokens(site: Site) -> Iterable[str]:
 
 def check_bags_counted(ask: CountBags, reply: BagsCounted) -> None:
     """Raise GuardError if a reply is malformed or impossible."""
-    check_digests("word", reply.word_digests_W16)
+    agreement.check_digests("word", reply.word_digests_W16)
     counts = reply.word_counts_W
     if counts.shape != (len(reply.word_digests_W16),) or counts.dtype != np.int64:
         raise GuardError("word_counts_W is not one int64 for each digest")
     if (counts < 1).any() or (ask.reader != PCNN and len(counts)):
         raise GuardError("word_counts_W must be at least 1, and empty if an encoder reads")
     least = 0 if ask.reader == PCNN else 1
-    if not least <= reply.dim <= WIDEST * least:
+    if not least <= reply.dim <= agreement.WIDEST * least:
         raise GuardError("dim is out of range")
     check_annotation(reply)
 
 
 def count_bag_buckets(
-    site: Site, memory: object, ask: CountBuckets, turn: Turn
-) -> tuple[BucketsCounted, object]:
+    site: Site, memory: object, ask: agreement.CountBuckets, turn: Turn
+) -> tuple[agreement.BucketsCounted, object]:
     """Count the words of the training text by bucket."""
-    return buckets_counted(site, ask, _tokens(site)), memory
+    return agreement.buckets_counted(site, ask, _tokens(site)), memory
 
 
 COUNT_BAGS = Step.of(count_bags, check=check_bags_counted)
-COUNT_BAG_BUCKETS = Step.of(count_bag_buckets, summed=True, check=check_buckets)
+COUNT_BAG_BUCKETS = Step.of(count_bag_buckets, summed=True, check=agreement.check_buckets)
 
 
 def agree_on_bags(run: RunSettings, federation: Federation) -> tuple[BagForm, list[str]]:
@@ -299,16 +272,16 @@ def agree_on_bags(run: RunSettings, federation: Federation) -> tuple[BagForm, li
 
     Raises FederationError if keys or encoders differ or no site has a relation, and QuorumError.
     """
-    nonce, check, holders = compare_keys(federation)
+    nonce, check, holders = agreement.compare_keys(federation)
     reads_words = run.bags.reader == PCNN
     name = "" if reads_words else run.classifier.encoder
     ask = asked_of_bags(run)
     replies = federation.ask(COUNT_BAGS, ask, round=0, sites=holders)
     encoder = ""
     if not reads_words:
-        encoder = find_encoder(name).digest
+        encoder = agreement.find_encoder(name).digest
         digests = {site: reply.encoder for site, reply in replies.items()}
-        same = with_encoder(federation, COUNT_BAGS, digests, ours=encoder)
+        same = agreement.with_encoder(federation, COUNT_BAGS, digests, ours=encoder)
         replies = {site: replies[site] for site in same}
     pairs = pair_form(run, replies.values(), digest=encoder, pool="max")
     words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in replies.items()}
@@ -318,11 +291,11 @@ def agree_on_bags(run: RunSettings, federation: Federation) -> tuple[BagForm, li
     if federation.summing is not None and reads_words:
         counted = federation.sum(
             COUNT_BAG_BUCKETS,
-            asked_of_buckets(run.vocabulary, characters=False),
+            agreement.asked_of_buckets(run.vocabulary, characters=False),
             round=0,
             sites=sorted(replies),
         )
-        words_V16 = common_buckets(
+        words_V16 = agreement.common_buckets(
             counted.word_counts_B, counted.word_sites_B, min_count=least, min_sites=sites
         )
     settled = BagForm.settled(run, public=False)
@@ -355,7 +328,7 @@ def bag_form_of(memory: BagForm) -> Made:
     return Made(tuple(memory.relations), reader, memory.dropout)
 
 
-def bag_trainer(memory: BagForm, source: Vocabulary | FrozenEncoder) -> BagTrainer:
+def bag_trainer(memory: BagForm, source: vocabulary.Vocabulary | FrozenEncoder) -> BagTrainer:
     """The trainer of this form, which reads these words or this encoder's pieces."""
     return BagTrainer(bag_form_of(memory), source, memory.denoise)  # type: ignore[arg-type]
 
@@ -366,25 +339,25 @@ def trainer_without_key(memory: BagForm, *, site: Site | None = None) -> BagTrai
     Raises what `find_encoder` raises or, at a site, Refusal.
     """
     if memory.reader == PCNN:
-        unread = KeyedVocabulary(memory.word_digests_V16, "word", b"")
+        unread = vocabulary.KeyedVocabulary(memory.word_digests_V16, "word", b"")
         return bag_trainer(memory, unread)
     name = memory.encoder
-    encoder = find_encoder(name) if site is None else encoder_of(site, name)
+    encoder = agreement.find_encoder(name) if site is None else agreement.encoder_of(site, name)
     return bag_trainer(memory, encoder)
 
 
-def words_of(memory: BagForm, key: bytes | None) -> KeyedVocabulary:
+def words_of(memory: BagForm, key: bytes | None) -> vocabulary.KeyedVocabulary:
     """The common words, for a holder of the key.
 
     Raises KeyFileError if there is no key, or if it is not the key that the sites share.
     """
-    key = common_key(key, nonce=memory.nonce, check=memory.check)
-    return KeyedVocabulary(memory.word_digests_V16, "word", key)
+    key = agreement.common_key(key, nonce=memory.nonce, check=memory.check)
+    return vocabulary.KeyedVocabulary(memory.word_digests_V16, "word", key)
 
 
 def triple_digest(memory: BagForm, key: bytes, triple: tuple[str, str, str]) -> bytes:
     """The 16-byte digest of (head, tail, relation) in this run under the sites' key."""
-    return digest(key, "triple", json.dumps([memory.nonce, *triple]))
+    return vocabulary.digest(key, "triple", json.dumps([memory.nonce, *triple]))
 
 
 # --- A bag model at a site
@@ -400,7 +373,7 @@ class _SharedWords(SharedModel):
 
     trainer: BagTrainer
     words_V16: NDArray[np.uint8]
-    vectors: dict[Path, VectorFile] = field(default_factory=dict)
+    vectors: dict[Path, vocabulary.VectorFile] = field(default_factory=dict)
 
     def knows(self, form: BagForm) -> bool:
         """Return whether the shared model was made for the form's words."""
@@ -458,7 +431,7 @@ class BagSiteModel(SiteModel):
         """The process's shared model. Raises Refusal if the site's key or encoder differs."""
         key, form, encoder = self.key, self.form, None
         if form.reader != PCNN:
-            encoder = encoder_of(self.site, form.encoder)
+            encoder = agreement.encoder_of(self.site, form.encoder)
             if encoder.digest != form.digest:
                 raise Refusal("other-encoder")
         benches: dict[object, _SharedWords] = self.site.scratch.setdefault("bag benches", {})
@@ -482,7 +455,7 @@ class BagSiteModel(SiteModel):
         return model
 
     @property
-    def file(self) -> VectorFile | None:
+    def file(self) -> vocabulary.VectorFile | None:
         """The site's own vectors of the common words, read once; None without a file."""
         place, form = self.site.vectors, self.form
         if place is None or form.reader != PCNN:
@@ -490,12 +463,12 @@ class BagSiteModel(SiteModel):
         read = self.bench.vectors
         if place not in read:
             words, dim = words_of(form, self.site.key()), form.sizes["word_dim"]
-            read[place] = vectors_of(place, words, how=form.how, dim=dim)
+            read[place] = agreement.vectors_of(place, words, how=form.how, dim=dim)
         return read[place]
 
     def vectors(self) -> str:
         """A keyed check value of the vector file; empty without one."""
-        return file_check(self.site.key(), self.file.digest) if self.file else ""
+        return agreement.file_check(self.site.key(), self.file.digest) if self.file else ""
 
     def rows_seen(self, config: TrainConfig) -> Arrays:
         """For each row of a PCNN's word table: 1 if it counts, else 0.
@@ -507,7 +480,7 @@ class BagSiteModel(SiteModel):
             return {}
         words_V = np.zeros(self.bench.model.state_dict()[WORD_ROWS].shape[0], np.float32)
         words_V[encoded.words_N] = 1.0
-        words_V[UNK] = 1.0
+        words_V[vocabulary.UNK] = 1.0
         if config.vectors and self.file:
             words_V[self.file.ids_K] = 1.0
         return {WORD_ROWS: words_V}
@@ -525,7 +498,7 @@ class BagSiteModel(SiteModel):
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
         bench = self.bench
         encoded = bench.trainer.prepared(examples)
-        with keeping_features():
+        with agreement.keeping_features():
             return bench.trainer.featured(encoded, bench.model, cache_folder())
 
     def _held_out(self, part: str) -> Looked:
@@ -551,7 +524,9 @@ class BagSiteModel(SiteModel):
             encoded=self.featured(bags.examples),
             groups=bags.groups,
             relations_G=np.array([number[name] for name in bags.relations], np.int64),
-            digests_G16=np.frombuffer(b"".join(marks), np.uint8).reshape(-1, DIGEST_BYTES),
+            digests_G16=np.frombuffer(b"".join(marks), np.uint8).reshape(
+                -1, vocabulary.DIGEST_BYTES
+            ),
         )
 
     def likely(self, weights: Arrays, *, vectors: bool) -> NDArray[np.float32]:
@@ -614,7 +589,7 @@ class BagSiteModel(SiteModel):
 
 
 _NONE = np.zeros(0, np.int64)
-_NO_DIGESTS = np.zeros((0, DIGEST_BYTES), np.uint8)
+_NO_DIGESTS = np.zeros((0, vocabulary.DIGEST_BYTES), np.uint8)
 
 
 # --- The report of a bag model at a site
@@ -847,10 +822,12 @@ def extractor_of(
     FederationError if the files are not those of the training, and what `find_encoder` raises.
     """
     if memory.words:
-        return extractor_with(memory, weights, ClearVocabulary(tuple(memory.words), "word"))
+        return extractor_with(
+            memory, weights, vocabulary.ClearVocabulary(tuple(memory.words), "word")
+        )
     if memory.reader == PCNN:
         return extractor_with(memory, weights, words_of(memory, key))
-    found = find_encoder(encoder or memory.encoder)
+    found = agreement.find_encoder(encoder or memory.encoder)
     if found.digest != memory.digest:
         raise FederationError(
             "this is not the encoder that the bag model was trained with",
@@ -861,7 +838,7 @@ def extractor_of(
 
 
 def extractor_with(
-    memory: BagForm, weights: Arrays, source: Vocabulary | FrozenEncoder
+    memory: BagForm, weights: Arrays, source: vocabulary.Vocabulary | FrozenEncoder
 ) -> BagExtractor:
     """The extractor with these words (word i is row i of the word table) or this encoder."""
     trainer = bag_trainer(memory, source)
@@ -883,7 +860,7 @@ class BagKind(Kind):
     name: ClassVar[str] = "bags"
     task: ClassVar[TaskName] = "bags"
     Spec: ClassVar[type[ModelSpec]] = BagForm
-    steps: ClassVar[tuple[Step, ...]] = (CHECK_KEY, COUNT_BAGS, COUNT_BAG_BUCKETS)
+    steps: ClassVar[tuple[Step, ...]] = (agreement.CHECK_KEY, COUNT_BAGS, COUNT_BAG_BUCKETS)
     release: ClassVar[Release] = Release(
         "bags.safetensors", "ReleasedBags", "anyone who has this folder can read its word list"
     )
@@ -891,13 +868,15 @@ class BagKind(Kind):
     def check(self, run: RunSettings, *, public: bool) -> None:
         """Raise SettingsError if an encoder is to be tuned and none reads."""
         if run.bags.reader != "encoder":
-            check_no_encoder(run, f"bags.reader = {run.bags.reader!r}")
+            agreement.check_no_encoder(run, f"bags.reader = {run.bags.reader!r}")
 
     def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""
         return {
             COUNT_BAGS.name: vars(asked_of_bags(run)),
-            COUNT_BAG_BUCKETS.name: vars(asked_of_buckets(run.vocabulary, characters=False)),
+            COUNT_BAG_BUCKETS.name: vars(
+                agreement.asked_of_buckets(run.vocabulary, characters=False)
+            ),
         }
 
     def agree(

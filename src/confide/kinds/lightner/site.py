@@ -20,17 +20,7 @@ from confide.federation.federation import Federation, Parted, alike
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step
-from confide.kinds.agreement import (
-    NONE,
-    TypesDescribed,
-    agree_on_types,
-    agreed,
-    asked_of_types,
-    check_no_encoder,
-    describing,
-    found_at,
-    own_types,
-)
+from confide.kinds import agreement
 from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfFiles
 from confide.kinds.lightner.adversaries import AdversarialTrainer, Reversal
 from confide.kinds.lightner.adversaries import Kind as Adversary
@@ -81,7 +71,7 @@ class LightnerForm(MadeOfFiles):
         """The values of the form that the settings alone decide."""
         own = run.lightner.model_dump()
         own |= {"where": own.pop("prompts_in"), "longest": own.pop("max_length")}
-        return own | {"rises": 0 if run.lightner.adversary == NONE else run.rounds}
+        return own | {"rises": 0 if run.lightner.adversary == agreement.NONE else run.rounds}
 
     @property
     def files(self) -> str:
@@ -122,7 +112,7 @@ class LightnerForm(MadeOfFiles):
     def trainer(self, files: PretrainedBart) -> EntityTrainer:
         """The trainer of this form, with its adversary if there is one."""
         made = LightnerTrainer(files, self.made())
-        if self.adversary == NONE:
+        if self.adversary == agreement.NONE:
             return made
         kind = cast(Adversary, self.adversary)
         return AdversarialTrainer(made, kind, sites=len(self.told_apart))
@@ -146,7 +136,7 @@ class LightnerSiteModel(EntitySiteModel):
 
 def bart_of(site: Site, name: str) -> PretrainedBart:
     """The site's BART. Raises Refusal if it is unusable."""
-    return found_at(site, name, shelf="barts", find=find_bart)
+    return agreement.found_at(site, name, shelf="barts", find=find_bart)
 
 
 def find_bart(place: str) -> PretrainedBart:
@@ -163,7 +153,7 @@ def find_bart(place: str) -> PretrainedBart:
     return load_bart(str(locate(place)) if place.startswith("$") else place)
 
 
-DESCRIBE = describing(bart_of, types=own_types)
+DESCRIBE = agreement.describing(bart_of, types=agreement.own_types)
 
 
 class LightnerKind(EntityKind):
@@ -180,11 +170,11 @@ class LightnerKind(EntityKind):
 
     def check(self, run: RunSettings, *, public: bool) -> None:
         """Raise SettingsError if `[encoder]` is to tune it: `lightner.tune` does that."""
-        check_no_encoder(run, "a LightNER")
+        agreement.check_no_encoder(run, "a LightNER")
 
     def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
         """Fields of the asks of the kind's own steps, from the settings."""
-        return {DESCRIBE.name: asked_of_types(run, run.lightner.bart)}
+        return {DESCRIBE.name: agreement.asked_of_types(run, run.lightner.bart)}
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
@@ -192,21 +182,21 @@ class LightnerKind(EntityKind):
         """Agree on the types; all sites need the server's BART. Raises FederationError."""
         bart = find_bart(run.lightner.bart)
         digest = bart.digest
-        types, replies = agree_on_types(
+        types, replies = agreement.agree_on_types(
             run, federation, step=DESCRIBE, name=run.lightner.bart, digest=digest
         )
         if not run.data.types:
             replies = _told_apart(bart, federation, replies)
             types = sorted({name for reply in replies.values() for name in reply.types})
-        told_apart = [] if run.lightner.adversary == NONE else sorted(replies)
+        told_apart = [] if run.lightner.adversary == agreement.NONE else sorted(replies)
         settled = LightnerForm.settled(run, public=False)
         form = LightnerForm(types=types, digest=digest, told_apart=told_apart, **settled)
-        return agreed(form, replies)
+        return agreement.agreed(form, replies)
 
 
 def _told_apart(
-    bart: PretrainedBart, federation: Federation, replies: Mapping[str, TypesDescribed]
-) -> dict[str, TypesDescribed]:
+    bart: PretrainedBart, federation: Federation, replies: Mapping[str, agreement.TypesDescribed]
+) -> dict[str, agreement.TypesDescribed]:
     """The replies of sites whose types the model can tell from each other and from other sites'.
 
     Of names with the same pieces, the one that most sites use stays; the others' sites are left

@@ -18,15 +18,7 @@ from confide.federation.guards import check_mark, check_names
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.agreement import (
-    TUNING,
-    WIDEST,
-    encoder_of,
-    find_encoder,
-    keeping_features,
-    tuning_of,
-    with_encoder,
-)
+from confide.kinds import agreement
 from confide.kinds.entities import NEEDS_ENCODER
 from confide.kinds.pieces import EncodedRelations
 from confide.kinds.protocol import (
@@ -207,7 +199,7 @@ class PairForm(ModelSpec):
     pool: str = carries("what stands for an entity: sum, start or max; or cls for both")
     dropout: float = carries("share of features dropped in training")
     longest: int = carries("longest example, in word pieces")
-    tuning: str = carries(TUNING, before="")
+    tuning: str = carries(agreement.TUNING, before="")
 
     weighting: ClassVar[Literal["equal", "examples"]] = "examples"
 
@@ -249,7 +241,7 @@ class RelationForm(PairForm):
         Raises Refusal at a site that has no such encoder.
         """
         name = self.encoder
-        encoder = find_encoder(name) if site is None else encoder_of(site, name)
+        encoder = agreement.find_encoder(name) if site is None else agreement.encoder_of(site, name)
         return trained(trainer_of(self, encoder).initial(seed))
 
     def tables(self) -> Sequence[str]:
@@ -297,7 +289,7 @@ def describe_relations(
     site: Site, memory: object, ask: DescribeRelations, turn: Turn
 ) -> tuple[RelationsDescribed, object]:
     """Find the encoder, and describe the annotation of the training text."""
-    encoder = encoder_of(site, ask.encoder)
+    encoder = agreement.encoder_of(site, ask.encoder)
     said = annotation_of(() if ask.closed else site.train)
     return RelationsDescribed(encoder.digest, encoder.dim, **said), memory
 
@@ -315,7 +307,7 @@ def annotation_of(documents: Sequence[Document]) -> dict[str, list[Any]]:
 
 def check_relations(ask: object, reply: RelationsDescribed) -> None:
     """Raise GuardError if the reply is malformed or impossible."""
-    if not 1 <= reply.dim <= WIDEST:
+    if not 1 <= reply.dim <= agreement.WIDEST:
         raise GuardError("dim is out of range")
     check_annotation(reply)
 
@@ -352,11 +344,11 @@ def agree_on_relations(
     A public set adds its own relations, types and pairs. Raises FederationError if too few sites
     have the server's encoder, or if no site annotates a relation.
     """
-    server = find_encoder(run.classifier.encoder)
+    server = agreement.find_encoder(run.classifier.encoder)
     ask = DescribeRelations(run.classifier.encoder, run.privacy is not None)
     replies = federation.ask(DESCRIBE_RELATIONS, ask, round=0)
     digests = {site: reply.encoder for site, reply in replies.items()}
-    same = with_encoder(federation, DESCRIBE_RELATIONS, digests, ours=server.digest)
+    same = agreement.with_encoder(federation, DESCRIBE_RELATIONS, digests, ours=server.digest)
     replies = {site: replies[site] for site in same}
     form = RelationForm(
         **pair_form(
@@ -413,7 +405,7 @@ def settled_pairs(run: RunSettings, *, encoder: bool, pool: str) -> dict[str, An
         "pool": pool,
         "dropout": own.dropout,
         "longest": own.max_length,
-        "tuning": str(tuning_of(run)) if encoder else "",
+        "tuning": str(agreement.tuning_of(run)) if encoder else "",
     }
 
 
@@ -559,7 +551,7 @@ class RelationSiteModel(SiteModel):
     @property
     def bench(self) -> SharedModel:
         """The process's shared model. Raises Refusal if the site's encoder differs."""
-        encoder = encoder_of(self.site, self.form.encoder)
+        encoder = agreement.encoder_of(self.site, self.form.encoder)
         if encoder.digest != self.form.digest:
             raise Refusal("other-encoder")
         trainer = trainer_of(self.form, encoder)
@@ -584,7 +576,7 @@ class RelationSiteModel(SiteModel):
     def featured(self, examples: Sequence[RelationExample]) -> EncodedRelations:
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
         made = self.trainer
-        with keeping_features():
+        with agreement.keeping_features():
             return made.featured(made.prepared(examples), self.bench.model, folder=cache_folder())
 
     @property
@@ -869,7 +861,7 @@ def extractor_of(
     Raises FederationError if the files are not those of the training, and what `find_encoder`
     raises.
     """
-    found = find_encoder(encoder or memory.encoder)
+    found = agreement.find_encoder(encoder or memory.encoder)
     if found.digest != memory.digest:
         raise FederationError(
             "this is not the encoder that the relation model was trained with",
