@@ -27,7 +27,8 @@ from common import plain_model
 
 from confide.kinds.pieces import EncodedRelations, RelationBatch, relation_batch
 from confide.kinds.relations.batches import candidates
-from confide.kinds.relations.model import RelationClassifier, RelationForm, RelationTrainer
+from confide.kinds.relations.model import RelationClassifier, RelationTrainer
+from confide.kinds.relations.site import RelationForm
 from confide.runs.sites import Gathered
 from confide.settings import Settings
 from confide.training.encoder import load_encoder

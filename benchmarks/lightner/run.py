@@ -35,7 +35,6 @@ from confide.kinds.lightner.model import (
     NOTHING,
     EncodedLightner,
     Lightner,
-    LightnerForm,
     LightnerTrainer,
     PointerBatch,
     Text,
@@ -47,6 +46,7 @@ from confide.kinds.lightner.model import (
     split_loss,
     write,
 )
+from confide.kinds.lightner.site import LightnerForm
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training.batches import examples_from

@@ -23,7 +23,8 @@ from torch.nn import functional
 from confide.kinds.pieces import EncodedRelations, RelationBatch, relation_batch
 from confide.kinds.relations import model as relation
 from confide.kinds.relations.batches import candidates
-from confide.kinds.relations.model import RelationClassifier, RelationForm, RelationTrainer
+from confide.kinds.relations.model import RelationClassifier, RelationTrainer
+from confide.kinds.relations.site import RelationForm
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training.devices import WideLinear

@@ -32,7 +32,7 @@ from confide.kinds.agreement import find_encoder
 from confide.kinds.pieces import EncodedRelations
 from confide.kinds.relations.batches import candidates
 from confide.kinds.relations.model import RelationTrainer
-from confide.kinds.relations.site import RelationTraining, optimiser_of, trainer_of, training_of
+from confide.kinds.relations.site import RelationTraining, optimiser_of, training_of
 from confide.methods.feded import FedED, FedEDState, examples_of
 from confide.recipes import recipe_path
 from confide.runs.sites import Gathered, gather
@@ -48,7 +48,7 @@ class Bare:
 
     def __init__(self, settings: Settings, state: FedEDState, gathered: Gathered) -> None:
         self.settings, self.state = settings, state
-        self.trainer: RelationTrainer = trainer_of(state, find_encoder(state.encoder))
+        self.trainer: RelationTrainer = RelationTrainer(find_encoder(state.encoder), state)
         self.model = self.trainer.initial(0)
         self.text = {
             spec.name: self.trainer.prepared(candidates(spec.train).examples)

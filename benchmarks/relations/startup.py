@@ -23,7 +23,8 @@ torch.set_num_threads({threads})
 from confide.kinds.relations.batches import RelationExample
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
-from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.kinds.relations.model import RelationTrainer
+from confide.kinds.relations.site import RelationForm
 text = "the patient took aspirin and had a headache the whole of the next day"
 one = RelationExample(id="1", text=text, head=((17, 24),), tail=((35, 43),), head_type="Drug",
                       tail_type="Effect", relation="causes")

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from confide.kinds import encoder
-from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.encoder import EncoderForm, TokenTrainer
 from confide.kinds.pieces import token_batch
 from confide.kinds.tagger.model import TaggerTrainer
 from confide.text.formats import read
@@ -82,7 +82,7 @@ def backwards(losses: Losses, rows: int, weight: nn.Parameter, *, model: nn.Modu
 def slopes_of_tokens(
     examples: list[Example], types: tuple[str, ...]
 ) -> dict[str, Callable[[], Slopes]]:
-    made = TokenTrainer(load_encoder("minilm"), TokenForm(types))
+    made = TokenTrainer(load_encoder("minilm"), EncoderForm(types))
     model = made.initial(1)
     spans = [one.spans for one in examples]
     encoded = made.annotated(made.prepared(examples), spans, source=set(types[::2]))
@@ -198,7 +198,7 @@ def annotating(examples: list[Example], types: tuple[str, ...], repeats: int) ->
     """How long it takes to read a text once, and to lay annotation over it."""
     found: dict[str, float] = {}
     kinds: dict[str, Any] = {
-        "classifier": TokenTrainer(load_encoder("minilm"), TokenForm(types)),
+        "classifier": TokenTrainer(load_encoder("minilm"), EncoderForm(types)),
         "CRF": crf_kind(examples, types),
     }
     for name, made in kinds.items():

@@ -17,7 +17,8 @@ from confide.federation.guards import check_reply, clipped
 from confide.federation.messages import Arrays
 from confide.federation.quantising import restore_reply
 from confide.kinds.relations.batches import candidates
-from confide.kinds.relations.site import rules_of, trainer_of
+from confide.kinds.relations.model import RelationTrainer
+from confide.kinds.relations.site import rules_of
 from confide.methods.fedavg import TRAIN, Train, Update
 from confide.seeds import derive_seed
 from confide.training.encoder import load_encoder
@@ -65,7 +66,7 @@ def test_one_site_learns_what_it_would_without_a_federation(tmp_path: Path) -> N
     settings = tiny(tmp_path, "method=fedavg-relations", *overrides, sites=1)
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
-    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
+    trainer = RelationTrainer(load_encoder(state.form.encoder), state.form)
     found = candidates(engine.site("site-1").train, rules_of(state.form)).examples
     model, encoded = trainer.initial(0), trainer.annotated(trainer.prepared(found))
     load(model, state.weights)

@@ -17,12 +17,15 @@ import torch.fx.experimental._config
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten
 
-from confide.kinds.bags.model import BagForm, BagTrainer, EncoderForm, PcnnForm, bag_scores
-from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.bags.model import BagTrainer, bag_scores
+from confide.kinds.bags.site import BagForm
+from confide.kinds.encoder import EncoderForm, TokenTrainer
 from confide.kinds.lightner.adversaries import AdversarialTrainer
-from confide.kinds.lightner.model import LightnerForm, LightnerTrainer, load_bart
+from confide.kinds.lightner.model import LightnerTrainer, load_bart
+from confide.kinds.lightner.site import LightnerForm
 from confide.kinds.relations.batches import RelationExample
-from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.kinds.relations.model import RelationTrainer
+from confide.kinds.relations.site import RelationForm
 from confide.training import devices
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
@@ -107,7 +110,7 @@ def a_tagger(folder: Path) -> Trained:
 
 def an_encoder(folder: Path) -> Trained:
     """An encoder that tags words."""
-    form = TokenForm(("Drug", "Effect"), longest=32, dropout=0.0)
+    form = EncoderForm(("Drug", "Effect"), longest=32, dropout=0.0)
     return _of_entities(TokenTrainer(load_encoder(str(folder / "bert")), form), 16)
 
 
@@ -163,13 +166,15 @@ def _bags(made: BagTrainer) -> Trained:
 
 def a_pcnn(folder: Path) -> Trained:
     """A piecewise CNN that reads bags."""
-    form = BagForm(("none", "causes"), PcnnForm(how="lower", filters=8), dropout=0.0)
+    form = BagForm(
+        ["none", "causes"], how="lower", sizes={"filters": 8, "farthest": 60}, dropout=0.0
+    )
     return _bags(BagTrainer(form, ClearVocabulary(WORDS, "word")))
 
 
 def bags(folder: Path) -> Trained:
     """An encoder that reads bags."""
-    form = BagForm(("none", "causes"), EncoderForm(longest=32), dropout=0.0)
+    form = BagForm(["none", "causes"], reader="encoder", longest=32, dropout=0.0)
     return _bags(BagTrainer(form, load_encoder(str(folder / "bert"))))
 
 

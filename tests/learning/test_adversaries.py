@@ -14,7 +14,8 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import SettingsError
 from confide.kinds.lightner.adversaries import AdversarialTrainer, Kind, Opposed, Reversal
-from confide.kinds.lightner.model import LightnerForm, LightnerTrainer, load_bart
+from confide.kinds.lightner.model import LightnerTrainer, load_bart
+from confide.kinds.lightner.site import LightnerForm
 from confide.training.batches import Example
 from confide.training.optimisers import Optimiser
 from confide.training.weights import arrays

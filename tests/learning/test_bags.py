@@ -13,15 +13,13 @@ import torch
 from cases import each
 from confide.errors import DataError, SettingsError
 from confide.kinds.bags.model import (
-    BagForm,
     BagModel,
     BagTrainer,
     Denoise,
-    EncoderForm,
-    PcnnForm,
     bag_scores,
     sentence_probabilities,
 )
+from confide.kinds.bags.site import BagForm
 from confide.kinds.relations.batches import RelationExample
 from confide.training.optimisers import Optimiser, row_steps
 from confide.training.vocabulary import ClearVocabulary
@@ -31,7 +29,10 @@ DENOISERS: tuple[Denoise, ...] = ("none", "one", "att", "ave", "att-ra")
 WORDS = tuple(f"w{number}" for number in range(40))
 VOCABULARY = ClearVocabulary((*WORDS, "head", "tail", "causes", "unused"))
 FORM = BagForm(
-    relations=("none", "causes"), reader=PcnnForm(how="lower", word_dim=10, filters=12), dropout=0.1
+    relations=["none", "causes"],
+    how="lower",
+    sizes={"word_dim": 10, "filters": 12, "farthest": 60},
+    dropout=0.1,
 )
 SGD = Optimiser("sgd", learning_rate=0.3, momentum=0.0)
 
@@ -229,7 +230,7 @@ def test_an_encoder_reads_bags_too(denoise: Denoise, tmp_path: Path) -> None:
     from learning.encoders import LIMIT, tiny_bert
 
     encoder = load_encoder(str(tiny_bert(tmp_path / "encoder", initializer_range=0.1)))
-    form = BagForm(("none", "causes"), EncoderForm(longest=LIMIT), dropout=0.0)
+    form = BagForm(["none", "causes"], reader="encoder", longest=LIMIT, dropout=0.0)
     trainer = BagTrainer(form, encoder)
     model, encoded = trainer.initial(1), trainer.prepared(EXAMPLES)
     assert model.reader.features == 2 * encoder.dim

@@ -14,20 +14,22 @@ from hypothesis import strategies as st
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.kinds.bags.model import BagForm, BagTrainer, EncoderForm
-from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.bags.model import BagTrainer
+from confide.kinds.bags.site import BagForm
+from confide.kinds.encoder import EncoderForm, TokenTrainer
 from confide.kinds.pieces import predict_token_batches, token_batch
-from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.kinds.relations.model import RelationTrainer
+from confide.kinds.relations.site import RelationForm
 from confide.text.document import Document
 from confide.training.batches import Example
-from confide.training.encoder import FrozenEncoder, SlowCutter, Tuning, by_word, load_encoder
+from confide.training.encoder import FrozenEncoder, SlowCutter, by_word, load_encoder
 from confide.training.optimisers import Optimiser
 from confide.training.trainer import FoundSpan, with_entities
 from confide.training.weights import arrays, trained
 from learning.families import FAMILIES, tiny
 from learning.places import pairs
 
-FORM = TokenForm(("drug", "effect"), longest=24, dropout=0.0)
+FORM = EncoderForm(("drug", "effect"), longest=24, dropout=0.0)
 ADAM = Optimiser("adamw", learning_rate=1e-3, clip=1.0)
 SENTENCES = [
     ("the", "patient", "took", "aa", "."),
@@ -97,7 +99,9 @@ def test_every_kind_with_an_encoder_trains_one_of_each_family(family: str, shelf
     before = arrays(model)
     pair.fit(model, pair.annotated(examples), epochs=1, batch_size=6, optimiser=ADAM, seed=1)
     assert moved(before, model) and np.isfinite(pair.row_logits(model, examples)).all()
-    bags = BagTrainer(BagForm(("none", "causes"), EncoderForm(longest=24)), own, "att")
+    bags = BagTrainer(
+        BagForm(["none", "causes"], reader="encoder", longest=24, dropout=0.5), own, "att"
+    )
     model = bags.initial(1)
     before = arrays(model)
     groups = [np.arange(0, 6), np.arange(6, 12)]
@@ -221,7 +225,7 @@ def test_every_family_is_tuned_in_every_way(family: str, tune: str, shelf: Path)
         pytest.skip("this family has no such part")
     made = RelationTrainer(
         encoder(shelf, family),
-        RelationForm(("none", "causes"), longest=24, dropout=0.0, tuning=Tuning.of(tune)),
+        RelationForm(("none", "causes"), longest=24, dropout=0.0, tuning=tune),
     )
     model, examples = made.initial(1), made.prepared(pairs())
     before = arrays(model)

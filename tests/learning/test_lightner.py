@@ -19,7 +19,6 @@ from confide.kinds.lightner.model import (
     Bart,
     EncodedLightner,
     Lightner,
-    LightnerForm,
     LightnerTrainer,
     PointerBatch,
     PretrainedBart,
@@ -27,6 +26,7 @@ from confide.kinds.lightner.model import (
     split_loss,
     trace,
 )
+from confide.kinds.lightner.site import LightnerForm
 from confide.training.batches import Example
 from confide.training.optimisers import Optimiser
 from confide.training.trainer import FoundSpan

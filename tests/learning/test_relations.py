@@ -17,12 +17,8 @@ from cases import each
 from confide.errors import DataError, SettingsError
 from confide.kinds.relations import model as relations
 from confide.kinds.relations.batches import RelationExample
-from confide.kinds.relations.model import (
-    LabelledPairs,
-    RelationClassifier,
-    RelationForm,
-    RelationTrainer,
-)
+from confide.kinds.relations.model import LabelledPairs, RelationClassifier, RelationTrainer
+from confide.kinds.relations.site import RelationForm
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
 from confide.training.weights import arrays, load

@@ -13,7 +13,7 @@ from torch.nn import functional
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.kinds.pieces import token_batch
-from confide.kinds.spans import NEVER, Cells, SpanMaking, SpanTrainer, cells_from
+from confide.kinds.spans import NEVER, Cells, SpanForm, SpanTrainer, cells_from
 from confide.training.batches import Example, Window
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
@@ -36,7 +36,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def made(folder: Path, longest: int = 32) -> SpanTrainer:
-    return SpanTrainer(load_encoder(str(folder)), SpanMaking(TYPES, WIDTH, 0.0, longest))
+    return SpanTrainer(
+        load_encoder(str(folder)), SpanForm(TYPES, width=WIDTH, dropout=0.0, longest=longest)
+    )
 
 
 def spans_of(words: int) -> list[tuple[int, int]]:

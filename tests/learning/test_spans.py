@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import DataError
 from confide.kinds.pieces import predict_token_batches
-from confide.kinds.spans import SpanMaking, SpanTrainer, annotated_spans, gold_of, inside
+from confide.kinds.spans import SpanForm, SpanTrainer, annotated_spans, gold_of, inside
 from confide.text.document import Document, Entity
 from confide.training.batches import Example, examples_from, nested_spans
 from confide.training.encoder import load_encoder
@@ -31,7 +31,7 @@ def trainer(tmp_path_factory: pytest.TempPathFactory) -> SpanTrainer:
     folder: Path = tiny_bert(
         tmp_path_factory.mktemp("span") / "bert", words=WORDS, initializer_range=0.1
     )
-    form = SpanMaking(TYPES, width=4, dropout=0, longest=32)
+    form = SpanForm(TYPES, width=4, dropout=0, longest=32)
     return SpanTrainer(load_encoder(str(folder)), form)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
-from confide.kinds.encoder import TokenForm, TokenTrainer, word_losses
+from confide.kinds.encoder import EncoderForm, TokenTrainer, word_losses
 from confide.kinds.pieces import token_batch
 from confide.kinds.tagger.model import TaggerTrainer
 from confide.training import tagger
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(kind: str, folder: Path, *, longest: int = LIMIT) -> Any:
     """A trainer without dropout; `longest`: what it reads at once."""
     if kind == "encoder":
-        form = TokenForm(types=CORPUS.tags.types, dropout=0.0, longest=longest)
+        form = EncoderForm(types=CORPUS.tags.types, dropout=0.0, longest=longest)
         return TokenTrainer(load_encoder(str(folder)), form)
     sizes = TaggerSizes(
         words=len(CORPUS.words),

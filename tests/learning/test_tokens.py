@@ -14,7 +14,7 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import DataError, SettingsError
-from confide.kinds.encoder import TokenForm, TokenTrainer, split_loss
+from confide.kinds.encoder import EncoderForm, TokenTrainer, split_loss
 from confide.kinds.pieces import token_batch
 from confide.training.batches import Example, TagScheme
 from confide.training.crf import weights_outside
@@ -24,7 +24,7 @@ from confide.training.optimisers import Optimiser
 from confide.training.weights import arrays
 from learning.encoders import LIMIT, Reference, tiny_bert, tiny_roberta
 
-FORM = TokenForm(types=("drug", "effect"), longest=LIMIT)
+FORM = EncoderForm(types=("drug", "effect"), longest=LIMIT)
 ADAM = Optimiser("adamw", learning_rate=5e-3)
 BOTH = {"drug", "effect"}
 

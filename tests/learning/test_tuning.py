@@ -13,9 +13,11 @@ from torch import nn
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import SettingsError
-from confide.kinds.bags.model import BagForm, BagTrainer, EncoderForm
-from confide.kinds.encoder import TokenForm, TokenTrainer
-from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.kinds.bags.model import BagTrainer
+from confide.kinds.bags.site import BagForm
+from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.relations.model import RelationTrainer
+from confide.kinds.relations.site import RelationForm
 from confide.training.batches import Example
 from confide.training.encoder import (
     FrozenEncoder,
@@ -44,14 +46,12 @@ def bert(tmp_path_factory: pytest.TempPathFactory) -> FrozenEncoder:
 
 
 def tokens(bert: FrozenEncoder, way: str) -> TokenTrainer:
-    form = TokenForm(("drug", "effect"), longest=LIMIT, dropout=0.0, tuning=Tuning.of(way))
+    form = EncoderForm(("drug", "effect"), longest=LIMIT, dropout=0.0, tuning=way)
     return TokenTrainer(bert, form)
 
 
 def relations(bert: FrozenEncoder, way: str, **changes: Any) -> RelationTrainer:
-    form = RelationForm(
-        ("none", "causes"), longest=LIMIT, dropout=0.0, tuning=Tuning.of(way), **changes
-    )
+    form = RelationForm(("none", "causes"), longest=LIMIT, dropout=0.0, tuning=way, **changes)
     return RelationTrainer(bert, form)
 
 
@@ -126,8 +126,8 @@ def test_another_place_makes_the_same_model_of_what_travelled(
     other = made.initial(99)
     load(other, trained(model))
     assert np.array_equal(made.row_logits(other, encoded), made.row_logits(model, encoded))
-    reader = EncoderForm(longest=LIMIT, tuning=Tuning.of(way))
-    bags = BagTrainer(BagForm(("none", "causes"), reader), bert)
+    form = BagForm(["none", "causes"], reader="encoder", longest=LIMIT, tuning=way)
+    bags = BagTrainer(form, bert)
     one, two = bags.initial(1), bags.initial(2)
     load(two, trained(one))
     assert all(np.array_equal(value, arrays(two)[n]) for n, value in arrays(one).items())

@@ -14,7 +14,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.errors import SettingsError
 from confide.federation.quantising import restore_reply
 from confide.kinds.pieces import relation_batch
-from confide.kinds.relations.site import trainer_of
+from confide.kinds.relations.model import RelationTrainer
 from confide.methods.fedatt import TRAIN_ALONE
 from confide.training.encoder import load_encoder
 from confide.training.weights import load
@@ -59,7 +59,7 @@ def test_the_mean_steps_down_the_loss_against_the_ensemble(tmp_path: Path) -> No
     assert counts == [16, 8]
     models = [{k: a / reply.weight for k, a in reply.weights.items()} for reply in replies]
 
-    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
+    trainer = RelationTrainer(load_encoder(state.form.encoder), state.form)
     public, _ = state.form.public(method.public)
     encoded = trainer.prepared(public.examples())
     said = []

@@ -20,7 +20,8 @@ from confide.federation.messages import Arrays, encode, fields_of
 from confide.federation.seals import is_digest
 from confide.kinds.pieces import relation_batch
 from confide.kinds.relations.batches import NO_RELATION, candidates
-from confide.kinds.relations.site import RelationForm, rules_of, trainer_of
+from confide.kinds.relations.model import RelationTrainer
+from confide.kinds.relations.site import RelationForm, rules_of
 from confide.methods.feded import Predicted, columns, teacher_of
 from confide.runs.run import run
 from confide.seeds import derive_seed
@@ -158,7 +159,7 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
     method, federation, engine = started(tmp_path, settings)
     state = method.start(federation)
     _, facts = method.round(state, federation, 1)
-    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
+    trainer = RelationTrainer(load_encoder(state.form.encoder), state.form)
     public = trainer.prepared(state.public.examples())
     assert len(public) == 24
     for name in ("site-1", "site-2"):
@@ -205,7 +206,7 @@ def test_the_student_steps_down_the_loss_of_equation_6(
 
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     teacher = teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2.0)
-    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
+    trainer = RelationTrainer(load_encoder(state.form.encoder), state.form)
     encoded = trainer.prepared(state.public.examples(state.labels))
     model = trainer.initial(0)
     load(model, state.weights)
@@ -381,7 +382,7 @@ def test_a_relation_that_no_site_knows_is_learnt_from_the_public_labels(tmp_path
     state = method.start(federation)
     assert state.form.relations == [NO_RELATION, "causes", "eases"]
     after, _ = method.round(state, federation, 1)
-    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
+    trainer = RelationTrainer(load_encoder(state.form.encoder), state.form)
     eases = [one for one in state.public.examples(state.labels) if one.relation == "eases"]
 
     def likely(weights: Arrays) -> float:

@@ -17,7 +17,7 @@ from confide.errors import SettingsError
 from confide.federation.messages import encode
 from confide.kinds.pieces import relation_batch
 from confide.kinds.public import PublicSentences, Student
-from confide.kinds.relations.site import trainer_of
+from confide.kinds.relations.model import RelationTrainer
 from confide.methods.feded import held_out, teacher_of, with_past
 from confide.runs.run import run
 from confide.training.encoder import load_encoder
@@ -160,7 +160,7 @@ def test_labels_and_predictions_are_learnt_of_all_that_is_public(tmp_path: Path)
 
     replies = [engine.replies[STEP, name] for name in ("site-1", "site-2")]
     q = torch.from_numpy(teacher_of(total_of(*replies), engine.asks[STEP, "site-1"], temperature=2))
-    trainer = trainer_of(state.form, load_encoder(state.form.encoder))
+    trainer = RelationTrainer(load_encoder(state.form.encoder), state.form)
     encoded = trainer.prepared(state.public.examples(state.labels))
     model = trainer.initial(0)
     load(model, state.weights)

@@ -13,7 +13,6 @@ from confide.kinds.lightner.model import (
     NOTHING,
     Bart,
     Lightner,
-    LightnerSizes,
     Names,
     Prompt,
     choose_trained,
@@ -21,6 +20,7 @@ from confide.kinds.lightner.model import (
     symbol_losses,
     trace,
 )
+from confide.kinds.lightner.site import LightnerForm
 from models.barts import config_of
 from models.lightners import DIM, NAMES, STOP, TYPES, Batch, batch, lightner, only, word
 
@@ -168,7 +168,7 @@ def test_the_share_is_near_the_papers() -> None:
         }  # fmt: skip
     with torch.device("meta"):
         bart = Bart(config_of(**sizes))
-        model = Lightner(bart, Names(((5,),), start=2, stop=2), LightnerSizes())
+        model = Lightner(bart, Names(((5,),), start=2, stop=2), LightnerForm([]))
     choose_trained(model)
     assert sum(p.numel() for p in bart.parameters()) == 139_420_416  # facebook/bart-base
     travels = sum(p.numel() for p in model.parameters() if p.requires_grad)

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from cases import each
 from confide.kinds.bags import model as pcnn
-from confide.kinds.bags.model import Pcnn, PcnnSizes
+from confide.kinds.bags.model import Pcnn
 
 FAR = 3
 # words, words of the head, words of the tail
@@ -69,10 +69,7 @@ def slow(model: Pcnn, sentences: Any = SENTENCES, *, longest: int = 14) -> Tenso
             1,
         )
         answers_HL = functional.conv1d(
-            values_LD.t()[None],
-            model.filters.transpose(1, 2),
-            model.bias,
-            padding=model.sizes.width // 2,
+            values_LD.t()[None], model.filters.transpose(1, 2), model.bias, padding=model.width // 2
         )[0]
         cuts = [0, *sorted((head[1], tail[1])), len(own)]
         for start, end in pairwise(cuts):
@@ -80,14 +77,14 @@ def slow(model: Pcnn, sentences: Any = SENTENCES, *, longest: int = 14) -> Tenso
             found.append(
                 inside.max(1).values if end > start else torch.zeros(len(inside)).to(inside)
             )
-    act = torch.tanh if model.sizes.activation == "tanh" else torch.relu
+    act = torch.tanh if model.activation == "tanh" else torch.relu
     return act(torch.stack(found)).view(len(sentences), -1)
 
 
 def made(**changes: Any) -> Pcnn:
     torch.manual_seed(1)
     sizes: dict[str, Any] = {"words": 12, "word_dim": 4, "position_dim": 2, "farthest": FAR}
-    model = Pcnn(PcnnSizes(**{**sizes, "filters": 6, **changes})).double()
+    model = Pcnn(**{**sizes, "filters": 6, **changes}).double()
     with torch.no_grad():
         model.bias.uniform_(-1, 1)
     return model
@@ -139,7 +136,7 @@ def test_many_sentences() -> None:
         spans = [(start, start + 1 + draw(2)) for start in (draw(length - 2), draw(length - 2))]
         words = torch.randint(1, 500, (length,), generator=random).tolist()
         sentences.append((words, *spans))
-    model = Pcnn(PcnnSizes(words=500, farthest=FAR, filters=16)).double()
+    model = Pcnn(words=500, farthest=FAR, filters=16).double()
     ours, plain = model(batch(sentences)), slow(model, sentences, longest=70)
     torch.testing.assert_close(ours, plain)
     slopes = torch.randn_like(ours)

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from confide.kinds.relations.model import MentionReader, RelationClassifier, RelationSizes, loss
+from confide.kinds.relations.model import MentionReader, RelationClassifier, loss
 
 
 class Echo(nn.Module):
@@ -46,7 +46,7 @@ def encoder() -> Echo:
 
 
 def test_the_first_state_and_the_sums_over_each_entity(encoder: Echo) -> None:
-    model = RelationClassifier(encoder, RelationSizes(dim=3, relations=4)).eval()
+    model = RelationClassifier(encoder, dim=3, relations=4).eval()
     table = encoder.table.weight
     want = torch.stack(
         (
@@ -58,7 +58,7 @@ def test_the_first_state_and_the_sums_over_each_entity(encoder: Echo) -> None:
 
 
 def test_the_states_that_open_the_entities(encoder: Echo) -> None:
-    model = RelationClassifier(encoder, RelationSizes(dim=3, relations=4, pool="start")).eval()
+    model = RelationClassifier(encoder, dim=3, relations=4, pool="start").eval()
     table = encoder.table.weight
     want = torch.stack(
         (torch.cat((table[1], table[5], table[6])), torch.cat((table[1], table[4], table[6])))
@@ -75,14 +75,14 @@ def test_the_maximum_over_each_entity(encoder: Echo) -> None:
     assert reader.features == 6
     empty = batch(head_BP=torch.zeros(2, 6, dtype=torch.bool))
     torch.testing.assert_close(reader(empty)[:, :3], torch.zeros(2, 3))
-    model = RelationClassifier(encoder, RelationSizes(dim=3, relations=4, pool="max")).eval()
+    model = RelationClassifier(encoder, dim=3, relations=4, pool="max").eval()
     opening = table[1].expand(2, 3)
     torch.testing.assert_close(model(batch()), model.relation(torch.cat((opening, want), 1)))
 
 
 @pytest.mark.parametrize("pool", ["sum", "start", "max"])
 def test_loss_falls_and_every_parameter_learns(encoder: Echo, pool: Any) -> None:
-    model = RelationClassifier(encoder, RelationSizes(dim=3, relations=2, pool=pool, dropout=0.0))
+    model = RelationClassifier(encoder, dim=3, relations=2, pool=pool, dropout=0.0)
     steps = torch.optim.Adam(model.parameters(), lr=0.1)
     first = loss(model, batch())
     assert first.shape == (2,)
@@ -95,7 +95,7 @@ def test_loss_falls_and_every_parameter_learns(encoder: Echo, pool: Any) -> None
 
 
 def test_an_entity_without_a_piece_counts_as_zeros(encoder: Echo) -> None:
-    model = RelationClassifier(encoder, RelationSizes(dim=3, relations=4)).eval()
+    model = RelationClassifier(encoder, dim=3, relations=4).eval()
     empty = batch(head_BP=torch.zeros(2, 6, dtype=torch.bool))
     table = encoder.table.weight
     want = torch.cat((table[1], torch.zeros(3), table[7] + table[3]))

@@ -13,7 +13,6 @@ from torch.nn import functional
 
 from confide.kinds.encoder import (
     TokenClassifier,
-    TokenSizes,
     decode,
     parted,
     path_probabilities,
@@ -56,7 +55,7 @@ BATCH = Batch(
 
 def model() -> TokenClassifier:
     torch.manual_seed(2)
-    return TokenClassifier(Table(), TokenSizes(dim=6, tags=5)).eval()
+    return TokenClassifier(Table(), dim=6, tags=5).eval()
 
 
 def test_a_word_is_its_first_piece() -> None:

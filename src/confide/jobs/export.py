@@ -653,11 +653,11 @@ def write_peft(copy: Copy) -> dict[str, Any]:
     """
     trainer, model = copy.model.trainer, copy.model.model
     known = isinstance(trainer, (TokenTrainer, RelationTrainer))
-    if not known or trainer.form.tuning.tune != "lora":
+    if not known or trainer.tuning.tune != "lora":
         raise SettingsError(
             "this model has no adapter",
             expected='a run with encoder.tune = "lora"',
-            got=f"encoder.tune = {trainer.form.tuning.tune!r}" if known else "no encoder",
+            got=f"encoder.tune = {trainer.tuning.tune!r}" if known else "no encoder",
         )
     graph, encoder = graph_of(copy.model), trainer.encoder
     if isinstance(trainer, TokenTrainer):
@@ -700,7 +700,7 @@ def _adapted(
     theirs: Any, trainer: Any, *, task_type: str, modules_to_save: list[str] | None = None
 ) -> Any:
     """A model of transformers with updates of the trainer's rank over it."""
-    peft, tuning = encoders.peft_library(), trainer.form.tuning
+    peft, tuning = encoders.peft_library(), trainer.tuning
     config = peft.LoraConfig(
         r=tuning.rank,
         lora_alpha=tuning.alpha,

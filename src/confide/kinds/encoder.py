@@ -39,10 +39,10 @@ from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
 from confide.training import crf
-from confide.training.batches import Example, Rows, TagScheme, TagSet, TypedSpan
+from confide.training.batches import Example, Rows, TagSet, TypedSpan
 from confide.training.context import cache_folder
 from confide.training.devices import beside, home, placed, predicting, widen
-from confide.training.encoder import WHOLE, FrozenEncoder, Tuning, by_word, states_of, tune
+from confide.training.encoder import FrozenEncoder, Tuning, by_word, states_of, tune
 from confide.training.optimisers import Optimiser
 from confide.training.trainer import (
     EntityTrainer,
@@ -71,24 +71,14 @@ from confide.training.trainer import (
 # of a span.
 
 
-@dataclass(frozen=True)
-class TokenSizes:
-    """`dim` is the width of the encoder's states."""
-
-    dim: int
-    tags: int
-    dropout: float = 0.1
-
-
 class TokenClassifier(nn.Module):
     """`encoder` takes `input_ids` and `attention_mask`, and gives `last_hidden_state`."""
 
-    def __init__(self, encoder: nn.Module, sizes: TokenSizes) -> None:
+    def __init__(self, encoder: nn.Module, *, dim: int, tags: int, dropout: float = 0.1) -> None:
         super().__init__()
-        self.sizes = sizes
         self.encoder = encoder
-        self.dropout = nn.Dropout(sizes.dropout)
-        self.tag = nn.Linear(sizes.dim, sizes.tags)
+        self.dropout = nn.Dropout(dropout)
+        self.tag = nn.Linear(dim, tags)
 
     def forward(self, batch: TokenBatch) -> Tensor:
         """logits_BLY; those in the padding are meaningless."""
@@ -165,20 +155,6 @@ def path_probabilities(
 
 
 @dataclass(frozen=True)
-class TokenForm:
-    """All that a token classifier is but its weights. `types` are in the order of its tags.
-
-    `longest` is the most pieces of a window, special ones included.
-    """
-
-    types: tuple[str, ...]
-    tag_scheme: TagScheme = "iobes"
-    dropout: float = 0.1
-    longest: int = 128
-    tuning: Tuning = WHOLE
-
-
-@dataclass(frozen=True)
 class TokenTrainer(EntityTrainer):
     """Makes and trains classifiers of one form from one encoder.
 
@@ -191,18 +167,23 @@ class TokenTrainer(EntityTrainer):
     per_batch: ClassVar[int] = 2048
 
     encoder: FrozenEncoder
-    form: TokenForm
+    form: EncoderForm
     open: float = 0.0
 
     @property
     def types(self) -> tuple[str, ...]:
         """The complete tag set, in order."""
-        return self.form.types
+        return tuple(self.form.types)
 
     @cached_property
     def tags(self) -> TagSet:
         """The tags that words are classified into."""
-        return TagSet(self.form.types, self.form.tag_scheme)
+        return self.form.tags
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """The part of the encoder that is trained."""
+        return Tuning.of(self.form.tuning)
 
     @property
     def classes(self) -> int:
@@ -225,12 +206,12 @@ class TokenTrainer(EntityTrainer):
 
     def initial(self, seed: int) -> TokenClassifier:
         """The encoder with a new linear layer, drawn by the seed."""
-        sizes = TokenSizes(self.encoder.dim, len(self.tags), self.form.dropout)
         body = self.encoder.loaded.body()
         with seeded(seed):
-            model = TokenClassifier(body, sizes)
+            own = {"dim": self.encoder.dim, "tags": self.classes}
+            model = TokenClassifier(body, **own, dropout=self.form.dropout)
             widen(model)
-            tune(model, body, self.form.tuning)
+            tune(model, body, self.tuning)
         return placed(model.eval())
 
     def featured(self, text: TokenText, model: nn.Module, *, folder: Path | None) -> TokenText:
@@ -238,7 +219,7 @@ class TokenTrainer(EntityTrainer):
 
         The same text if the encoder is trained. Raises DataError.
         """
-        if not self.form.tuning.frozen:
+        if not self.tuning.frozen:
             return text
         reads = f"{self.encoder.digest} first piece"
         return with_word_features(text, model, reads=reads, folder=folder)
@@ -373,12 +354,12 @@ class EncoderForm(OfTags, MadeOfEncoder):
     slope: ClassVar[str] = "tag.weight"
 
     types: list[str] = carries("names of all entity types", rule="varies")
-    tag_scheme: str = carries("scheme of the tags: iobes or iob2")
-    encoder: str = carries("the encoder's name in the settings of the run")
-    digest: str = carries("digest of the encoder's files", rule="varies")
-    dropout: float = carries("share of features dropped in training")
-    longest: int = carries("longest window, in word pieces")
-    tuning: str = carries(agreement.TUNING, before="")
+    tag_scheme: str = carries("scheme of the tags: iobes or iob2", start=lambda: "iobes")
+    encoder: str = carries("the encoder's name in the settings of the run", start=str)
+    digest: str = carries("digest of the encoder's files", rule="varies", start=str)
+    dropout: float = carries("share of features dropped in training", start=lambda: 0.1)
+    longest: int = carries("longest window, in word pieces", start=lambda: 128)
+    tuning: str = carries(agreement.TUNING, before="", start=lambda: "all")
 
     @classmethod
     def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
@@ -398,17 +379,7 @@ class EncoderForm(OfTags, MadeOfEncoder):
 
     def trainer(self, files: FrozenEncoder) -> EntityTrainer:
         """The trainer of this form."""
-        return TokenTrainer(files, self.made())
-
-    def made(self) -> TokenForm:
-        """The form as its trainer knows it."""
-        return TokenForm(
-            types=tuple(self.types),
-            tag_scheme=self.tag_scheme,  # type: ignore[arg-type]
-            dropout=self.dropout,
-            longest=self.longest,
-            tuning=Tuning.of(self.tuning),
-        )
+        return TokenTrainer(files, self)
 
 
 class EncoderSiteModel(EntitySiteModel):

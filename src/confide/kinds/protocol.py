@@ -723,6 +723,7 @@ def release_message(kind: Kind) -> Any:
         [("weights", Arrays, weights), ("apart", int, apart)],
         bases=(kind.Spec,),
         frozen=True,
+        kw_only=True,
     )
 
 

@@ -38,7 +38,7 @@ from confide.kinds.agreement import (
     encoder_of,
     find_encoder,
 )
-from confide.kinds.encoder import TokenForm, TokenTrainer
+from confide.kinds.encoder import EncoderForm, TokenTrainer
 from confide.kinds.entities import NEEDS_ENCODER, EntityKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import TokenBatch, TokenText, token_batch
 from confide.kinds.protocol import Agreed, ModelSpec, PublicSet, Release, SiteModel, desk_at
@@ -85,35 +85,27 @@ from confide.training.trainer import (
 # the order of first word, then width; Y types.
 
 
+_HIDDEN = 256
 _RARE = 0.01
 """The probability that a new model gives each type of each span: most spans are no entity."""
-
-
-@dataclass(frozen=True)
-class SpanSizes:
-    """`dim` is the width of the encoder's states, `width` the most words of a span."""
-
-    dim: int
-    types: int
-    width: int
-    hidden: int = 256
-    dropout: float = 0.1
 
 
 class SpanClassifier(nn.Module):
     """`encoder` takes `input_ids` and `attention_mask`, and gives `last_hidden_state`."""
 
-    def __init__(self, encoder: nn.Module, sizes: SpanSizes) -> None:
+    def __init__(
+        self, encoder: nn.Module, *, dim: int, types: int, width: int, dropout: float = 0.1
+    ) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.width = width
         self.encoder = encoder
-        self.dropout = nn.Dropout(sizes.dropout)
-        self.first = nn.Linear(sizes.dim, sizes.hidden)
-        self.last = nn.Linear(sizes.dim, sizes.hidden, bias=False)
-        self.wide = nn.Embedding(sizes.width, sizes.hidden)
+        self.dropout = nn.Dropout(dropout)
+        self.first = nn.Linear(dim, _HIDDEN)
+        self.last = nn.Linear(dim, _HIDDEN, bias=False)
+        self.wide = nn.Embedding(width, _HIDDEN)
         with warnings.catch_warnings():  # a site may have no type at all
             warnings.filterwarnings("ignore", message="Initializing zero-element tensors")
-            self.span = nn.Linear(sizes.hidden, sizes.types)
+            self.span = nn.Linear(_HIDDEN, types)
         nn.init.constant_(self.span.bias, math.log(_RARE / (1 - _RARE)))
 
     def forward(self, batch: TokenBatch) -> Tensor:
@@ -123,7 +115,7 @@ class SpanClassifier(nn.Module):
         rows_B1 = torch.arange(len(states_BPD), device=states_BPD.device)[:, None]
         words_BLD = self.dropout(states_BPD[rows_B1, batch.firsts_BL])
         count = words_BLD.shape[1]
-        width = self.sizes.width
+        width = self.width
         ends_LW = _ends(count, width, like=words_BLD)
         last_BLH = self.last(words_BLD)
         last_BLWH = last_BLH[:, ends_LW.clamp(max=count - 1)]
@@ -441,19 +433,6 @@ class Cells:
 
 
 @dataclass(frozen=True)
-class SpanMaking:
-    """All that a span classifier is but its weights. `types` are in the order of its outputs.
-
-    `width` is the most words of a span; `longest` the most pieces of a window.
-    """
-
-    types: tuple[str, ...]
-    width: int = 12
-    dropout: float = 0.1
-    longest: int = 128
-
-
-@dataclass(frozen=True)
 class SpanTrainer(EntityTrainer):
     """Makes and trains classifiers of one form from one encoder.
 
@@ -465,21 +444,21 @@ class SpanTrainer(EntityTrainer):
     per_batch: ClassVar[int] = 1024
 
     encoder: FrozenEncoder
-    form: SpanMaking
+    form: SpanForm
     open: float = 0.0
 
     @property
     def types(self) -> tuple[str, ...]:
         """The complete tag set, in order."""
-        return self.form.types
+        return tuple(self.form.types)
 
     def initial(self, seed: int) -> SpanClassifier:
         """A new model on a copy of the encoder; all of it is trained."""
         own = self.form
-        sizes = SpanSizes(self.encoder.dim, len(own.types), own.width, dropout=own.dropout)
         body = self.encoder.loaded.body()
         with seeded(seed):
-            model = SpanClassifier(body, sizes)
+            sizes = {"dim": self.encoder.dim, "types": len(own.types), "width": own.width}
+            model = SpanClassifier(body, **sizes, dropout=own.dropout)
             widen(model)
         return placed(model.requires_grad_(True).eval())
 
@@ -532,7 +511,7 @@ class SpanTrainer(EntityTrainer):
     @cached_property
     def _reader(self) -> TokenTrainer:
         own = self.form
-        form = TokenForm(own.types, dropout=own.dropout, longest=own.longest)
+        form = EncoderForm(own.types, dropout=own.dropout, longest=own.longest)
         return TokenTrainer(self.encoder, form)
 
     def _inside(self, batch: TokenBatch) -> Tensor:
@@ -580,11 +559,11 @@ class SpanForm(MadeOfEncoder):
     Public: ClassVar[type[PublicSet] | None] = PublicSpans
 
     types: list[str] = carries("names of all entity types", rule="varies")
-    encoder: str = carries("the encoder's name in the settings of the run")
-    digest: str = carries("digest of the encoder's files", rule="varies")
-    width: int = carries("most words of a span")
-    dropout: float = carries("share of features dropped in training")
-    longest: int = carries("longest window, in word pieces")
+    encoder: str = carries("the encoder's name in the settings of the run", start=str)
+    digest: str = carries("digest of the encoder's files", rule="varies", start=str)
+    width: int = carries("most words of a span", start=lambda: 12)
+    dropout: float = carries("share of features dropped in training", start=lambda: 0.1)
+    longest: int = carries("longest window, in word pieces", start=lambda: 128)
 
     @classmethod
     def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
@@ -624,11 +603,7 @@ class SpanForm(MadeOfEncoder):
 
     def trainer(self, files: FrozenEncoder) -> EntityTrainer:
         """The trainer of this form."""
-        return SpanTrainer(files, self.made())
-
-    def made(self) -> SpanMaking:
-        """The form as its trainer knows it."""
-        return SpanMaking(tuple(self.types), self.width, self.dropout, self.longest)
+        return SpanTrainer(files, self)
 
 
 def _seen(site: Site) -> set[str]:

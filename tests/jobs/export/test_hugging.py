@@ -13,8 +13,9 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import SettingsError
 from confide.jobs.export import Copy, write_hf
-from confide.kinds.encoder import TokenForm, TokenTrainer
-from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.relations.model import RelationTrainer
+from confide.kinds.relations.site import RelationForm
 from confide.training.encoder import FrozenEncoder, load_encoder
 from learning.families import FAMILIES, tiny
 
@@ -47,7 +48,7 @@ def written(made: Any, out: Path) -> dict[str, Any]:
 def test_each_familys_class_gives_the_same_logits(
     family: str, task: str, shelf: dict[str, FrozenEncoder], tmp_path: Path
 ) -> None:
-    made: Any = TokenTrainer(shelf[family], TokenForm(("drug", "effect"), longest=24))
+    made: Any = TokenTrainer(shelf[family], EncoderForm(("drug", "effect"), longest=24))
     if task == "pairs":
         form = RelationForm(("none", "causes", "eases"), types=("a", "b"), pool="cls", longest=32)
         made = RelationTrainer(shelf[family], form)

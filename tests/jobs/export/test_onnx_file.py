@@ -14,8 +14,9 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.errors import SettingsError
 from confide.jobs import export
 from confide.jobs.export import MODEL, Copy, write_onnx
-from confide.kinds.encoder import TokenForm, TokenTrainer
-from confide.kinds.relations.model import RelationForm, RelationTrainer
+from confide.kinds.encoder import EncoderForm, TokenTrainer
+from confide.kinds.relations.model import RelationTrainer
+from confide.kinds.relations.site import RelationForm
 from confide.training.encoder import load_encoder
 from learning.families import FAMILIES, tiny
 
@@ -27,7 +28,7 @@ def written(family: str, place: Path) -> list[float]:
     encoder = load_encoder(str(tiny(family, place / "encoder")))
     found = []
     both: list[Any] = [
-        TokenTrainer(encoder, TokenForm(("drug", "effect"), longest=24)),
+        TokenTrainer(encoder, EncoderForm(("drug", "effect"), longest=24)),
         RelationTrainer(encoder, RelationForm(("none", "causes"), longest=24)),
     ]
     for number, made in enumerate(both):
@@ -63,7 +64,7 @@ def test_int8_leaves_no_wide_weights_behind(
 
     monkeypatch.setattr(export, "_write_onnx", modern)
     encoder = load_encoder(str(tiny("bert", tmp_path / "encoder")))
-    made = TokenTrainer(encoder, TokenForm(("drug",), longest=24))
+    made = TokenTrainer(encoder, EncoderForm(("drug",), longest=24))
     out = tmp_path / "out"
     out.mkdir()
     extractor = SimpleNamespace(trainer=made, model=made.initial(1))

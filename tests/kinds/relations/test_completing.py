@@ -20,8 +20,8 @@ from cases import each
 from confide.kinds.pieces import EncodedRelations, relation_batch
 from confide.kinds.protocol import SiteModel
 from confide.kinds.relations.batches import NO_RELATION
-from confide.kinds.relations.model import LabelledPairs, RelationForm, RelationTrainer
-from confide.kinds.relations.site import among, completed
+from confide.kinds.relations.model import LabelledPairs, RelationTrainer
+from confide.kinds.relations.site import RelationForm, among, completed
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.relations import documents

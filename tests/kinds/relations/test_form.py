@@ -17,6 +17,7 @@ from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
 from confide.federation.messages import decode, encode
 from confide.kinds.relations.batches import NO_RELATION
+from confide.kinds.relations.model import RelationTrainer
 from confide.kinds.relations.site import (
     ANY,
     DESCRIBE_RELATIONS,
@@ -24,7 +25,6 @@ from confide.kinds.relations.site import (
     RelationForm,
     RelationsDescribed,
     rules_of,
-    trainer_of,
 )
 from confide.text.document import Document
 from confide.training.encoder import load_encoder
@@ -69,7 +69,7 @@ def test_the_form_is_the_union_of_what_the_sites_have(tmp_path: Path, method: st
     described = engine.replies["describe_relations", "site-1"]
     assert described.relations == ["causes"]
     assert described.types == ["Drug", "Pain"]
-    form = trainer_of(state.form, load_encoder(state.form.encoder)).form
+    form = RelationTrainer(load_encoder(state.form.encoder), state.form).form
     assert form.types == ("Drug", "Drug-2", "Pain", "Pain-2")
     assert form.relations == (NO_RELATION, "causes", "eases")
 

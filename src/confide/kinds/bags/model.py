@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -46,15 +46,15 @@ from confide.kinds.pieces import (
     relation_batch,
 )
 from confide.kinds.relations.batches import RelationExample
-from confide.kinds.relations.model import MentionReader, Pool, RelationForm, RelationTrainer
+from confide.kinds.relations.model import MentionReader, Pool, RelationTrainer
 from confide.seeds import seeded
 from confide.training.batches import Rows, joined
 from confide.training.devices import at_home, beside, home, placed, predicting, widen
-from confide.training.encoder import WHOLE, FrozenEncoder, Tuning, tune
+from confide.training.encoder import FrozenEncoder, tune
 from confide.training.optimisers import Optimiser, row_steps
 from confide.training.tagger import shuffled, start_embedding
 from confide.training.trainer import Make, Parts, Random, RowTrainer, only_rows, pieces_read
-from confide.training.vocabulary import PAD, Normalisation, VectorFile, Vocabulary
+from confide.training.vocabulary import PAD, VectorFile, Vocabulary
 from confide.training.weights import set_rows
 
 # --- A piecewise convolutional network
@@ -85,36 +85,34 @@ from confide.training.weights import set_rows
 PIECES = 3
 _BLOCK = 2048  # words of a block
 
-Activation = Literal["tanh", "relu"]
-
-
-@dataclass(frozen=True)
-class PcnnSizes:
-    """`farthest` is the largest distance with its own position; `width` is odd."""
-
-    words: int
-    word_dim: int = 50
-    position_dim: int = 5
-    farthest: int = 60
-    filters: int = 230
-    width: int = 3
-    activation: Activation = "tanh"
-
 
 class Pcnn(nn.Module):
-    """Reads sentences: features_SF, F = 3 · filters, piece after piece."""
+    """Reads sentences: features_SF, F = 3 · filters, piece after piece.
 
-    def __init__(self, sizes: PcnnSizes) -> None:
+    `farthest` is the largest distance with its own position; `width` is odd.
+    """
+
+    def __init__(
+        self,
+        words: int,
+        *,
+        word_dim: int = 50,
+        position_dim: int = 5,
+        farthest: int = 60,
+        filters: int = 230,
+        width: int = 3,
+        activation: str = "tanh",
+    ) -> None:
         super().__init__()
-        self.sizes = sizes
-        self.features = PIECES * sizes.filters
-        self.word = start_embedding(sizes.words, sizes.word_dim)
-        self.head = start_embedding(2 * sizes.farthest + 2, sizes.position_dim)
-        self.tail = start_embedding(2 * sizes.farthest + 2, sizes.position_dim)
-        wide = sizes.word_dim + 2 * sizes.position_dim
-        self.filters = nn.Parameter(torch.empty(sizes.filters, sizes.width, wide))
-        self.bias = nn.Parameter(torch.zeros(sizes.filters))
-        bound = (6.0 / (sizes.width * (wide + sizes.filters))) ** 0.5  # Glorot, of a convolution
+        self.width, self.activation = width, activation
+        self.features = PIECES * filters
+        self.word = start_embedding(words, word_dim)
+        self.head = start_embedding(2 * farthest + 2, position_dim)
+        self.tail = start_embedding(2 * farthest + 2, position_dim)
+        wide = word_dim + 2 * position_dim
+        self.filters = nn.Parameter(torch.empty(filters, width, wide))
+        self.bias = nn.Parameter(torch.zeros(filters))
+        bound = (6.0 / (width * (wide + filters))) ** 0.5  # Glorot, of a convolution
         nn.init.uniform_(self.filters, -bound, bound)
 
     def forward(self, batch: SentenceBatch) -> Tensor:
@@ -135,7 +133,7 @@ class Pcnn(nn.Module):
         return self._activated(maxima_SF)
 
     def _activated(self, maxima_SF: Tensor) -> Tensor:
-        return torch.tanh(maxima_SF) if self.sizes.activation == "tanh" else maxima_SF.relu()
+        return torch.tanh(maxima_SF) if self.activation == "tanh" else maxima_SF.relu()
 
     def plainly(self, batch: SentenceBatch) -> Tensor:
         """maxima_SF by ordinary operations, which suit devices of many small units.
@@ -303,6 +301,9 @@ def _spread(filters_HK: Tensor, won_GH: Tensor, slopes_GH: Tensor, words: int) -
         per_sample_weights=slopes_GH.flatten().index_select(0, order_X),
     )
 
+
+if TYPE_CHECKING:
+    from confide.kinds.bags.site import BagForm
 
 Denoise = Literal["none", "one", "att", "ave", "att-ra"]
 
@@ -532,40 +533,6 @@ def said(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
 _MOST = 64  # most sentences of a bag that an encoder is trained on in an epoch
 
 
-@dataclass(frozen=True)
-class PcnnForm:
-    """All that a piecewise CNN is but its vocabulary and weights."""
-
-    how: Normalisation = "lower-digits"
-    word_dim: int = 50
-    position_dim: int = 5
-    filters: int = 230
-    width: int = 3
-    activation: Activation = "tanh"
-    longest: int = 120
-    farthest: int = 60
-
-
-@dataclass(frozen=True)
-class EncoderForm:
-    """An encoder's way to read a sentence: the fields of `RelationForm`."""
-
-    types: tuple[str, ...] = ()
-    blind: bool = True
-    pool: Pool = "max"
-    longest: int = 128
-    tuning: Tuning = WHOLE
-
-
-@dataclass(frozen=True)
-class BagForm:
-    """All that a model of bags is but its words and weights. `relations` are its classes."""
-
-    relations: tuple[str, ...]
-    reader: PcnnForm | EncoderForm = PcnnForm()
-    dropout: float = 0.5
-
-
 @dataclass(frozen=True, eq=False)
 class GroupedBags:
     """Encoded sentences in bags; `groups[g]` are the rows of bag `g`."""
@@ -604,8 +571,8 @@ class BagBatch:
 class BagTrainer(RowTrainer):
     """Makes and trains models of one form, and turns examples into what they read.
 
-    `source` is the vocabulary that a `PcnnForm` needs, or the encoder that an `EncoderForm` needs.
-    `denoise` says how the sentences of a bag are combined in training.
+    `source` is the vocabulary of a piecewise CNN, or the encoder that reads. `denoise` says how the
+    sentences of a bag are combined in training.
 
     A batch has bags in random order. With "none" each sentence is a bag of its own. With "one" each
     batch picks the sentence of each bag by the current weights. An encoder trains on at most 64
@@ -625,32 +592,32 @@ class BagTrainer(RowTrainer):
         with seeded(seed):
             model = self._new()
             if isinstance(model.reader, MentionReader):
-                tune(model, model.reader.encoder, self._relations.form.tuning)
+                tune(model, model.reader.encoder, self._relations.tuning)
         return placed(model.eval())
 
     def _new(self) -> BagModel:
         form = self.form
         reader: Pcnn | MentionReader
-        if isinstance(form.reader, PcnnForm):
-            reader = Pcnn(_sizes(form.reader, len(self._vocabulary)))
-        else:
-            body = self._relations.body()
-            reader = MentionReader(body, self._relations.encoder.dim, pool=form.reader.pool)
+        if isinstance(self.source, FrozenEncoder):
+            pool: Pool = form.pool  # type: ignore[assignment]
+            reader = MentionReader(self._relations.body(), self.source.dim, pool=pool)
             widen(reader)
+        else:
+            reader = Pcnn(len(self.source), **form.sizes, activation=form.activation)
         return BagModel(reader, len(form.relations), dropout=form.dropout)
 
     def prepared(self, examples: Sequence[RelationExample]) -> EncodedBags:
         """The examples, encoded. Raises DataError if one has a relation that is not a class."""
-        reader = self.form.reader
-        if isinstance(reader, EncoderForm):
+        form = self.form
+        if isinstance(self.source, FrozenEncoder):
             return self._relations.prepared(examples)
         return encode_sentences(
             examples,
-            words=self._vocabulary,
-            relations=self.form.relations,
-            how=reader.how,
-            longest=reader.longest,
-            farthest=reader.farthest,
+            words=self.source,
+            relations=form.relations,
+            how=form.how,  # type: ignore[arg-type]
+            longest=form.longest,
+            farthest=form.sizes["farthest"],
         )
 
     def featured(self, encoded: EncodedBags, model: BagModel, folder: Path) -> EncodedBags:
@@ -751,38 +718,10 @@ class BagTrainer(RowTrainer):
         chosen = _chosen(model, text, groups) if self.denoise == "one" else groups
         return _batch(text, chosen)
 
-    @property
-    def _vocabulary(self) -> Vocabulary:
-        if isinstance(self.source, FrozenEncoder):
-            raise TypeError("a piecewise CNN needs a vocabulary")
-        return self.source
-
     @cached_property
     def _relations(self) -> RelationTrainer:
-        reader = self.form.reader
-        if not isinstance(self.source, FrozenEncoder) or isinstance(reader, PcnnForm):
-            raise TypeError("an encoder form needs an encoder")
-        own = RelationForm(
-            relations=self.form.relations,
-            types=reader.types,
-            blind=reader.blind,
-            pool=reader.pool,
-            longest=reader.longest,
-            tuning=reader.tuning,
-        )
-        return RelationTrainer(self.source, own)
-
-
-def _sizes(form: PcnnForm, words: int) -> PcnnSizes:
-    return PcnnSizes(
-        words=words,
-        word_dim=form.word_dim,
-        position_dim=form.position_dim,
-        farthest=form.farthest,
-        filters=form.filters,
-        width=form.width,
-        activation=form.activation,
-    )
+        assert isinstance(self.source, FrozenEncoder)
+        return RelationTrainer(self.source, self.form)
 
 
 def set_vectors(model: BagModel, vectors: VectorFile) -> None:

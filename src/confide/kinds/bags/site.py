@@ -22,14 +22,11 @@ from confide.federation.steps import Step, Turn
 from confide.kinds import agreement
 from confide.kinds.agreement import number
 from confide.kinds.bags.batches import Bags, EncodedSentences, Same, held_out_bags, training_bags
-from confide.kinds.bags.model import BagForm as Made
 from confide.kinds.bags.model import (
     BagModel,
     BagTrainer,
     Denoise,
     EncodedBags,
-    EncoderForm,
-    PcnnForm,
     bag_scores,
     sentence_probabilities,
     set_vectors,
@@ -75,7 +72,7 @@ from confide.text.segment import tokenise
 from confide.training import vocabulary
 from confide.training.batches import Rows
 from confide.training.context import cache_folder
-from confide.training.encoder import FrozenEncoder, Tuning
+from confide.training.encoder import FrozenEncoder
 from confide.training.weights import load, trained
 
 # --- The form of a bag model
@@ -133,21 +130,29 @@ class BagsCounted:
 class BagForm(PairForm):
     """The form of a bag model: its shape, and the keyed digests of the common words."""
 
-    pool: str = carries("what stands for an entity if an encoder reads: max")
-    longest: int = carries("longest example, in words or word pieces")
-    reader: str = carries("what reads a sentence: pcnn or encoder")
-    denoise: str = carries("how the sentences of a bag are combined")
-    same: str = carries("what makes two mentions one entity: concept or letters")
-    how: str = carries("how a word is normalised")
-    sizes: dict[str, int] = carries("sizes of the PCNN")
-    activation: str = carries("the PCNN's activation: tanh or relu")
-    nonce: str = carries("this run's nonce, by which the sites compared keys", rule="varies")
-    check: str = carries("the nonce's HMAC under the common key: verifies a key", rule="varies")
+    pool: str = carries("what stands for an entity if an encoder reads: max", start=lambda: "max")
+    longest: int = carries("longest example, in words or word pieces", start=lambda: 120)
+    reader: str = carries("what reads a sentence: pcnn or encoder", start=lambda: PCNN)
+    denoise: str = carries("how the sentences of a bag are combined", start=lambda: "none")
+    same: str = carries(
+        "what makes two mentions one entity: concept or letters", start=lambda: "concept"
+    )
+    how: str = carries("how a word is normalised", start=lambda: "lower-digits")
+    sizes: dict[str, int] = carries("sizes of the PCNN", start=lambda: {"farthest": 60})
+    activation: str = carries("the PCNN's activation: tanh or relu", start=lambda: "tanh")
+    nonce: str = carries(
+        "this run's nonce, by which the sites compared keys", rule="varies", start=str
+    )
+    check: str = carries(
+        "the nonce's HMAC under the common key: verifies a key", rule="varies", start=str
+    )
     word_digests_V16: NDArray[np.uint8] = carries(
-        "keyed digests of the common words, in order of ids", most=agreement.MOST_COMMON
+        "keyed digests of the common words, in order of ids",
+        most=agreement.MOST_COMMON,
+        start=lambda: agreement.NOTHING_V16,
     )
     words: list[str] = carries(
-        "the words, in order of ids; only in a release, if a PCNN reads", before=[]
+        "the words, in order of ids; only in a release, if a PCNN reads", before=[], start=list
     )
 
     @classmethod
@@ -311,26 +316,9 @@ def asked_of_bags(run: RunSettings) -> CountBags:
     )
 
 
-def bag_form_of(memory: BagForm) -> Made:
-    """The form as `kinds.bags.model` knows it: without words, encoder and weights."""
-    reader: PcnnForm | EncoderForm
-    if memory.reader == PCNN:
-        sizes: dict[str, Any] = {**memory.sizes, "how": memory.how, "activation": memory.activation}
-        reader = PcnnForm(**sizes, longest=memory.longest)
-    else:
-        reader = EncoderForm(
-            types=tuple(memory.types),
-            blind=memory.blind,
-            pool=memory.pool,  # type: ignore[arg-type]
-            longest=memory.longest,
-            tuning=Tuning.of(memory.tuning),
-        )
-    return Made(tuple(memory.relations), reader, memory.dropout)
-
-
 def bag_trainer(memory: BagForm, source: vocabulary.Vocabulary | FrozenEncoder) -> BagTrainer:
     """The trainer of this form, which reads these words or this encoder's pieces."""
-    return BagTrainer(bag_form_of(memory), source, memory.denoise)  # type: ignore[arg-type]
+    return BagTrainer(memory, source, memory.denoise)  # type: ignore[arg-type]
 
 
 def trainer_without_key(memory: BagForm, *, site: Site | None = None) -> BagTrainer:
@@ -426,6 +414,11 @@ class BagSiteModel(SiteModel):
             raise Refusal("other-key")
         return key
 
+    @cached_property
+    def _shape(self) -> str:
+        """Tells forms apart but for their words."""
+        return repr(replace(self.form, word_digests_V16=self.form.word_digests_V16[:0]))
+
     @property
     def bench(self) -> _SharedWords:
         """The process's shared model. Raises Refusal if the site's key or encoder differs."""
@@ -435,7 +428,7 @@ class BagSiteModel(SiteModel):
             if encoder.digest != form.digest:
                 raise Refusal("other-encoder")
         benches: dict[object, _SharedWords] = self.site.scratch.setdefault("bag benches", {})
-        place = (bag_form_of(form), form.denoise, form.check)
+        place = self._shape
         if place not in benches or not benches[place].knows(form):
             trainer = bag_trainer(form, encoder or words_of(form, key))
             benches[place] = _SharedWords(trainer, form.word_digests_V16)

@@ -266,7 +266,7 @@ class AdversarialTrainer(EntityTrainer):
         Raises SettingsError if nothing of the encoder is trained, so that no adversary could move
         it.
         """
-        if self.lightner.form.keeps_states:
+        if self.lightner.keeps_states:
             raise SettingsError(
                 "an adversary needs an encoder that is trained",
                 expected='prompts in the encoder: where = "both"',

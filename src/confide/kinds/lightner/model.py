@@ -32,7 +32,7 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -87,6 +87,8 @@ from confide.training.weights import still
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import BartConfig, EncoderDecoderCache
+
+    from confide.kinds.lightner.site import LightnerForm
 
 
 # --- BART with prompts
@@ -264,28 +266,10 @@ def _prompted(
     return mixed_BHTE.transpose(1, 2), None
 
 
-Where = Literal["both", "decoder"]
-Tune = Literal["prompts", "all", "lora"]
-
 NOTHING = -1
 """Padding of `symbols_BT`."""
 
 _NEVER = -1e9  # the score of a symbol that does not exist
-
-
-@dataclass(frozen=True)
-class LightnerSizes:
-    """`hidden` is the paper's h; `where` says which layers have prompts.
-
-    `tune` says what is trained: only the "prompts"; also low-rank updates of this `rank` of every
-    query and value ("lora"); or "all". With 0 prompts there is no q.
-    """
-
-    prompts: int = 10
-    hidden: int = 400
-    where: Where = "both"
-    tune: Tune = "prompts"
-    rank: int = 8
 
 
 @dataclass(frozen=True)
@@ -314,14 +298,14 @@ class Projection(nn.Module):
 class Prompts(nn.Module):
     """`q_QD` and its projection for each layer; the encoder may have none."""
 
-    def __init__(self, bart: Bart, sizes: LightnerSizes) -> None:
+    def __init__(self, bart: Bart, form: LightnerForm) -> None:
         super().__init__()
         dim, own = bart.config.d_model, bart.config
-        reading = own.encoder_layers if sizes.where == "both" else 0
-        self.q_QD = nn.Parameter(torch.randn(sizes.prompts, dim))
-        self.encoder = nn.ModuleList(Projection(dim, sizes.hidden) for _ in range(reading))
+        reading = own.encoder_layers if form.where == "both" else 0
+        self.q_QD = nn.Parameter(torch.randn(form.prompts, dim))
+        self.encoder = nn.ModuleList(Projection(dim, form.hidden) for _ in range(reading))
         self.decoder = nn.ModuleList(
-            Projection(dim, sizes.hidden) for _ in range(own.decoder_layers)
+            Projection(dim, form.hidden) for _ in range(own.decoder_layers)
         )
 
     def forward(self, layers: nn.ModuleList, q: Tensor | None = None) -> list[Prompt]:
@@ -355,12 +339,12 @@ class Trace(NamedTuple):
 class Lightner(nn.Module):
     """A BART with prompts that writes symbols."""
 
-    def __init__(self, bart: Bart, names: Names, sizes: LightnerSizes) -> None:
+    def __init__(self, bart: Bart, names: Names, form: LightnerForm) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.form = form
         self.types = len(names.labels)
         self.bart = bart
-        self.prompts = Prompts(bart, sizes) if sizes.prompts else None
+        self.prompts = Prompts(bart, form) if form.prompts else None
         labels_YK, shares_YK = _labels(names.labels)
         self.register_buffer("labels_YK", labels_YK, persistent=False)
         self.register_buffer("shares_YK", shares_YK, persistent=False)
@@ -474,8 +458,8 @@ def split_losses(logits_BTV: Tensor, batch: PointerBatch) -> tuple[Tensor, Tenso
 
 
 def choose_trained(model: Lightner) -> None:
-    """Require gradients for exactly what `sizes.tune` says; updates of low rank are peft's."""
-    model.requires_grad_(model.sizes.tune == "all")
+    """Require gradients for exactly what `form.tune` says; updates of low rank are peft's."""
+    model.requires_grad_(model.form.tune == "all")
     if model.prompts is not None:
         model.prompts.requires_grad_(True)
     for name, parameter in model.named_parameters():
@@ -1048,31 +1032,6 @@ _PER_BATCH = 4096  # most padded pieces of a batch
 _PER_SLOPES = 512  # the same if the graph is kept for two backward passes
 
 
-@dataclass(frozen=True)
-class LightnerForm:
-    """All that a LightNER is but its BART and its weights. `types` are in the order of its labels.
-
-    `prompts`, `hidden`, `where`, `tune` and `rank` are those of `LightnerSizes`; `longest` is the
-    most pieces of a window, special ones included. With `constrained`, decoding follows the
-    grammar; without, as in the paper, malformed entities are dropped.
-    """
-
-    types: tuple[str, ...]
-    prompts: int = 10
-    hidden: int = 400
-    longest: int = 512
-    where: Where = "both"
-    tune: Tune = "prompts"
-    rank: int = 8
-    constrained: bool = True
-    dropout: float = 0.1
-
-    @property
-    def keeps_states(self) -> bool:
-        """True if the encoder's states of a text never change."""
-        return self.where == "decoder" and self.tune != "all"
-
-
 class KeptStates:
     """states_ND of the encoder for all pieces of a text, once known."""
 
@@ -1129,7 +1088,7 @@ class LightnerTrainer(EntityTrainer):
     @property
     def types(self) -> tuple[str, ...]:
         """The complete tag set, in order."""
-        return self.form.types
+        return tuple(self.form.types)
 
     @cached_property
     def pieces(self) -> Pieces:
@@ -1147,10 +1106,9 @@ class LightnerTrainer(EntityTrainer):
         return Names(tuple(labels), start=loaded.start, stop=loaded.stop)
 
     @property
-    def sizes(self) -> LightnerSizes:
-        """The sizes of the form."""
-        form = self.form
-        return LightnerSizes(form.prompts, form.hidden, form.where, form.tune, form.rank)
+    def keeps_states(self) -> bool:
+        """True if the encoder's states of a text never change."""
+        return self.form.where == "decoder" and self.form.tune != "all"
 
     def initial(self, seed: int) -> Lightner:
         """The BART with prompts drawn by the seed; only trained parameters require a gradient.
@@ -1166,7 +1124,7 @@ class LightnerTrainer(EntityTrainer):
                 side = body if self.form.where == "both" else body.decoder
                 rank = self.form.rank  # alpha is the rank: the learning rate does the same
                 add_low_rank(side, ["q_proj", "v_proj"], rank=rank, alpha=rank)
-            model = Lightner(body, self.names, self.sizes)
+            model = Lightner(body, self.names, self.form)
         choose_trained(model)
         widen(model)
         return placed(model.eval())
@@ -1276,7 +1234,7 @@ class LightnerTrainer(EntityTrainer):
 
     def _keep(self, model: Lightner, text: LightnerText) -> None:
         """Compute the encoder's states of the text if they never change and are not known yet."""
-        if not self.form.keeps_states or text.kept.states_ND is not None:
+        if not self.keeps_states or text.kept.states_ND is not None:
             return
         states_ND = torch.zeros(len(text.pieces.ids_N), model.bart.config.d_model)
         with predicting(model):

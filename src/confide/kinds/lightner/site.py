@@ -24,7 +24,6 @@ from confide.kinds import agreement
 from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfFiles
 from confide.kinds.lightner.adversaries import AdversarialTrainer, Reversal
 from confide.kinds.lightner.adversaries import Kind as Adversary
-from confide.kinds.lightner.model import LightnerForm as Made
 from confide.kinds.lightner.model import (
     LightnerTrainer,
     PretrainedBart,
@@ -49,21 +48,25 @@ class LightnerForm(MadeOfFiles):
     types: list[str] = carries(
         "names of all entity types, by which the model writes them", rule="varies"
     )
-    bart: str = carries("the BART's name in the settings of the run")
-    digest: str = carries("digest of the BART's files", rule="varies")
-    prompts: int = carries("number of prompts, N_q")
-    hidden: int = carries("width of the projections of the prompts, h")
-    where: str = carries("which self-attention has prompts: both or decoder")
-    tune: str = carries("what is trained: prompts, all or lora")
-    rank: int = carries("rank of the updates of lora")
-    constrained: bool = carries("whether decoding allows only well-formed entities")
-    dropout: float = carries("share of features dropped in training")
-    longest: int = carries("longest window, in word pieces")
-    adversary: str = carries("the adversary: none, dann, fada or fade")
-    reversal: float = carries("how much of the adversary's gradient reaches the model at the end")
-    rises: int = carries("rounds over which that share grows; 0 without an adversary")
+    bart: str = carries("the BART's name in the settings of the run", start=str)
+    digest: str = carries("digest of the BART's files", rule="varies", start=str)
+    prompts: int = carries("number of prompts, N_q; 0: there is no q", start=lambda: 10)
+    hidden: int = carries("width of the projections of the prompts, h", start=lambda: 400)
+    where: str = carries("which self-attention has prompts: both or decoder", start=lambda: "both")
+    tune: str = carries("what is trained: prompts, all or lora", start=lambda: "prompts")
+    rank: int = carries("rank of the updates of lora", start=lambda: 8)
+    constrained: bool = carries(
+        "whether decoding allows only well-formed entities", start=lambda: True
+    )
+    dropout: float = carries("share of features dropped in training", start=lambda: 0.1)
+    longest: int = carries("longest window, in word pieces", start=lambda: 512)
+    adversary: str = carries("the adversary: none, dann, fada or fade", start=lambda: "none")
+    reversal: float = carries(
+        "how much of the adversary's gradient reaches the model at the end", start=lambda: 1.0
+    )
+    rises: int = carries("rounds over which that share grows; 0 without an adversary", start=int)
     told_apart: list[str] = carries(
-        "names of the sites that the adversary tells apart", rule="varies"
+        "names of the sites that the adversary tells apart", rule="varies", start=list
     )
 
     @classmethod
@@ -95,23 +98,9 @@ class LightnerForm(MadeOfFiles):
         """The site model of this form."""
         return desk_at(site, self, LightnerSiteModel)
 
-    def made(self) -> Made:
-        """The form as its trainer knows it."""
-        return Made(
-            types=tuple(self.types),
-            prompts=self.prompts,
-            hidden=self.hidden,
-            where=self.where,  # type: ignore[arg-type]
-            tune=self.tune,  # type: ignore[arg-type]
-            rank=self.rank,
-            constrained=self.constrained,
-            dropout=self.dropout,
-            longest=self.longest,
-        )
-
     def trainer(self, files: PretrainedBart) -> EntityTrainer:
         """The trainer of this form, with its adversary if there is one."""
-        made = LightnerTrainer(files, self.made())
+        made = LightnerTrainer(files, self)
         if self.adversary == agreement.NONE:
             return made
         kind = cast(Adversary, self.adversary)

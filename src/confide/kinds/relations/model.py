@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -41,15 +41,7 @@ from confide.kinds.relations.batches import RelationExample
 from confide.seeds import seeded
 from confide.training.batches import Rows
 from confide.training.devices import at_home, beside, home, on, placed, predicting, widen
-from confide.training.encoder import (
-    MARKS,
-    WHOLE,
-    FrozenEncoder,
-    MarkedEmbedding,
-    Tuning,
-    states_of,
-    tune,
-)
+from confide.training.encoder import MARKS, FrozenEncoder, MarkedEmbedding, Tuning, states_of, tune
 from confide.training.examples import OuterSlopes
 from confide.training.optimisers import Optimiser
 from confide.training.trainer import (
@@ -62,29 +54,29 @@ from confide.training.trainer import (
     pieces_read,
 )
 
+if TYPE_CHECKING:
+    from confide.kinds.relations.site import PairForm
+
 Pool = Literal["sum", "start", "max", "cls"]
-
-
-@dataclass(frozen=True)
-class RelationSizes:
-    """`dim` is the width of the encoder's states."""
-
-    dim: int
-    relations: int
-    pool: Pool = "sum"
-    dropout: float = 0.1
 
 
 class RelationClassifier(nn.Module):
     """`encoder` takes `input_ids` and `attention_mask`, and gives `last_hidden_state`."""
 
-    def __init__(self, encoder: nn.Module, sizes: RelationSizes) -> None:
+    def __init__(
+        self,
+        encoder: nn.Module,
+        *,
+        dim: int,
+        relations: int,
+        pool: Pool = "sum",
+        dropout: float = 0.1,
+    ) -> None:
         super().__init__()
-        self.sizes = sizes
+        self.pool: Pool = pool
         self.encoder = encoder
-        self.dropout = nn.Dropout(sizes.dropout)
-        read = 1 if sizes.pool == "cls" else 3
-        self.relation = nn.Linear(read * sizes.dim, sizes.relations)
+        self.dropout = nn.Dropout(dropout)
+        self.relation = nn.Linear((1 if pool == "cls" else 3) * dim, relations)
 
     def forward(self, batch: RelationBatch) -> Tensor:
         """logits_BR."""
@@ -96,9 +88,9 @@ class RelationClassifier(nn.Module):
         if batch.features_BF is not None:
             return batch.features_BF
         states_BPD = states_of(self.encoder, batch.ids_BP, batch.mask_BP)
-        if self.sizes.pool == "cls":
+        if self.pool == "cls":
             return states_BPD[:, 0]
-        entities_B2D = _entities(states_BPD, batch, self.sizes.pool)
+        entities_B2D = _entities(states_BPD, batch, self.pool)
         return torch.cat((states_BPD[:, :1], entities_B2D), 1).flatten(1)
 
 
@@ -147,23 +139,6 @@ def loss(model: RelationClassifier, batch: RelationBatch) -> Tensor:
 # Shapes: S examples, R relations, F numbers that the last layer reads, G = R · F.
 
 
-@dataclass(frozen=True)
-class RelationForm:
-    """All that a relation classifier is but its weights.
-
-    `relations` are its classes in order, including the one of no relation. `types` are entity types
-    with marks of their own; if empty, all share the same marks.
-    """
-
-    relations: tuple[str, ...]
-    types: tuple[str, ...] = ()
-    blind: bool = True
-    pool: Pool = "sum"
-    dropout: float = 0.1
-    longest: int = 128
-    tuning: Tuning = WHOLE
-
-
 @dataclass(frozen=True, eq=False)
 class LabelledPairs:
     """Encoded pairs, each with a label.
@@ -198,8 +173,13 @@ class RelationTrainer(RowTrainer):
     per_batch: ClassVar[int] = 2048
 
     encoder: FrozenEncoder
-    form: RelationForm
+    form: PairForm
     open: float = 0.0
+
+    @cached_property
+    def tuning(self) -> Tuning:
+        """The part of the encoder that is trained."""
+        return Tuning.of(self.form.tuning)
 
     @cached_property
     def marking(self) -> Marking:
@@ -212,23 +192,24 @@ class RelationTrainer(RowTrainer):
             after=tuple(loaded.after),
             longest=self.form.longest,
             blind=self.form.blind,
-            types=self.form.types,
+            types=tuple(self.form.types),
             padding=loaded.padding,
         )
 
     def initial(self, seed: int) -> RelationClassifier:
         """The encoder with rows for the marks and a new linear layer, drawn by the seed."""
-        sizes = RelationSizes(
-            dim=self.encoder.dim,
-            relations=len(self.form.relations),
-            pool=self.form.pool,
-            dropout=self.form.dropout,
-        )
+        own = self.form
         with seeded(seed):
             body = self.body()
-            model = RelationClassifier(body, sizes)
+            model = RelationClassifier(
+                body,
+                dim=self.encoder.dim,
+                relations=len(own.relations),
+                pool=own.pool,  # type: ignore[arg-type]
+                dropout=own.dropout,
+            )
             widen(model)
-            tune(model, body, self.form.tuning)
+            tune(model, body, self.tuning)
         return placed(model.eval())
 
     def body(self) -> nn.Module:
@@ -237,9 +218,8 @@ class RelationTrainer(RowTrainer):
         Those of an encoder that is not trained as a whole are parameters of their own.
         """
         body: nn.Module = self.encoder.loaded.body()
-        tuning = self.form.tuning
-        with seeded(MARKS) if tuning.frozen else nullcontext():
-            _add_rows(body, self.marking.count, apart=not tuning.whole)
+        with seeded(MARKS) if self.tuning.frozen else nullcontext():
+            _add_rows(body, self.marking.count, apart=not self.tuning.whole)
         return body
 
     def featured(
@@ -249,7 +229,7 @@ class RelationTrainer(RowTrainer):
 
         The same examples if the encoder is trained. Raises DataError.
         """
-        if not self.form.tuning.frozen:
+        if not self.tuning.frozen:
             return encoded
         pieces = self.marking.count, type(model).__name__
         reads = f"{self.encoder.digest} {self.form.pool} {pieces} {MARKS}"

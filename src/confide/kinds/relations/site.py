@@ -56,7 +56,6 @@ from confide.kinds.relations.model import (
     RelationTrainer,
     probabilities,
 )
-from confide.kinds.relations.model import RelationForm as Made
 from confide.kinds.steps import RelationsScored, relation_counts_of, relations_scored
 from confide.scoring import RelationCounts, count_relations, micro, sum_relation_counts
 from confide.scoring.calibration import AS_IS, Calibrator
@@ -64,7 +63,6 @@ from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS, TaskName
 from confide.text.document import NO_RELATION, Document
 from confide.training.context import cache_folder
-from confide.training.encoder import FrozenEncoder, Tuning
 from confide.training.weights import load, trained
 
 # --- A public set of relation examples
@@ -184,22 +182,24 @@ class PairForm(ModelSpec):
         "names of the relations; the first stands for none", rule="varies"
     )
     types: list[str] = carries(
-        "entity types with marks of their own; empty: all share one", rule="varies"
+        "entity types with marks of their own; empty: all share one", rule="varies", start=list
     )
-    known_types: list[str] = carries("entity types of the training text", rule="varies")
+    known_types: list[str] = carries("entity types of the training text", rule="varies", start=list)
     pairs: list[tuple[str, str]] = carries(
-        "pairs of entity types that may be related", rule="varies"
+        "pairs of entity types that may be related", rule="varies", start=list
     )
-    direction: str = carries("directed or undirected")
-    max_sentences: int = carries("most sentence ends between the two entities; -1: any")
-    max_tokens: int = carries("most tokens between the two entities; -1: any")
-    encoder: str = carries("the encoder's name in the settings of the run")
-    digest: str = carries("digest of the encoder's files", rule="varies")
-    blind: bool = carries("whether entities are replaced by their types")
-    pool: str = carries("what stands for an entity: sum, start or max; or cls for both")
-    dropout: float = carries("share of features dropped in training")
-    longest: int = carries("longest example, in word pieces")
-    tuning: str = carries(agreement.TUNING, before="")
+    direction: str = carries("directed or undirected", start=lambda: "directed")
+    max_sentences: int = carries("most sentence ends between the two entities; -1: any", start=int)
+    max_tokens: int = carries("most tokens between the two entities; -1: any", start=lambda: ANY)
+    encoder: str = carries("the encoder's name in the settings of the run", start=str)
+    digest: str = carries("digest of the encoder's files", rule="varies", start=str)
+    blind: bool = carries("whether entities are replaced by their types", start=lambda: True)
+    pool: str = carries(
+        "what stands for an entity: sum, start or max; or cls for both", start=lambda: "sum"
+    )
+    dropout: float = carries("share of features dropped in training", start=lambda: 0.1)
+    longest: int = carries("longest example, in word pieces", start=lambda: 128)
+    tuning: str = carries(agreement.TUNING, before="", start=lambda: "all")
 
     weighting: ClassVar[Literal["equal", "examples"]] = "examples"
 
@@ -242,7 +242,7 @@ class RelationForm(PairForm):
         """
         name = self.encoder
         encoder = agreement.find_encoder(name) if site is None else agreement.encoder_of(site, name)
-        return trained(trainer_of(self, encoder).initial(seed))
+        return trained(RelationTrainer(encoder, self).initial(seed))
 
     def tables(self) -> Sequence[str]:
         """The last layer: a row for each relation. Word pieces are public, so no site lacks one."""
@@ -424,20 +424,6 @@ def rules_of(memory: PairForm) -> Rules:
     )
 
 
-def trainer_of(memory: RelationForm, encoder: FrozenEncoder) -> RelationTrainer:
-    """The trainer of this form."""
-    form = Made(
-        relations=tuple(memory.relations),
-        types=tuple(memory.types),
-        blind=memory.blind,
-        pool=memory.pool,  # type: ignore[arg-type]
-        dropout=memory.dropout,
-        longest=memory.longest,
-        tuning=Tuning.of(memory.tuning),
-    )
-    return RelationTrainer(encoder, form)
-
-
 # --- Pseudo-complete annotation of pairs
 #
 # A site's own relations, plus a model's that it lacks.
@@ -554,8 +540,8 @@ class RelationSiteModel(SiteModel):
         encoder = agreement.encoder_of(self.site, self.form.encoder)
         if encoder.digest != self.form.digest:
             raise Refusal("other-encoder")
-        trainer = trainer_of(self.form, encoder)
-        return self.site.once("relations", trainer.form, make=lambda: SharedModel(trainer))
+        trainer = RelationTrainer(encoder, self.form)
+        return self.site.once("relations", repr(self.form), make=lambda: SharedModel(trainer))
 
     def looked(self, part: str) -> Looked:
         """The examples of a part of the site's text, made once.
@@ -651,7 +637,10 @@ class RelationSiteModel(SiteModel):
         """logits_SR of public examples, which are encoded once per process."""
         made = self.trainer
         encoded = self.site.once(
-            "public pairs", public.digest, made.form, make=lambda: self.featured(public.examples())
+            "public pairs",
+            public.digest,
+            repr(made.form),
+            make=lambda: self.featured(public.examples()),
         )
         return made.row_logits(self.model(weights, lent=True), encoded)
 
@@ -810,7 +799,7 @@ class RelationExtractor:
     @property
     def relations(self) -> tuple[str, ...]:
         """The classes, `NO_RELATION` among them."""
-        return self.trainer.form.relations
+        return tuple(self.trainer.form.relations)
 
     def __call__(self, documents: Sequence[Document]) -> list[Document]:
         """The documents with the relations that the model finds between their entities.
@@ -868,7 +857,7 @@ def extractor_of(
             where=str(found.folder),
             fix="name the folder of the same files",
         )
-    trainer = trainer_of(memory, found)
+    trainer = RelationTrainer(found, memory)
     model = trainer.initial(0)
     load(model, weights)
     return RelationExtractor(trainer, model, rules_of(memory), tuple(memory.known_types))
