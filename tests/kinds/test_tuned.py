@@ -18,6 +18,7 @@ from confide.methods import METHODS
 from confide.runs.loading import opened
 from confide.runs.run import run
 from confide.training.context import VARIABLE
+from confide.training.encoder import Tuning
 from contract.corpus import tiny
 from contract.models import named
 from contract.runs import same_run
@@ -95,7 +96,7 @@ def test_a_form_of_before_means_the_whole_encoder() -> None:
         decode_file(EncoderForm, data)
     old = encode(form).replace(b',\\"tuning\\":\\"all\\"', b" " * len(b',\\"tuning\\":\\"all\\"'))
     assert decode_file(EncoderForm, old).tuning == ""
-    assert str(decode_file(EncoderForm, old).made().tuning) == "all"
+    assert str(Tuning.of(decode_file(EncoderForm, old).tuning)) == "all"
 
 
 @pytest.mark.parametrize("at_once", [2])

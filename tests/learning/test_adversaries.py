@@ -32,7 +32,8 @@ def bart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trainer(folder: Path, kind: Kind = "dann", **changes: Any) -> AdversarialTrainer:
-    form = {name: changes.pop(name) for name in list(changes) if hasattr(FORM, name)}
+    own = {"site", "reversal", "weight"}
+    form = {name: changes.pop(name) for name in {*changes} - own}
     made = LightnerTrainer(load_bart(str(folder)), replace(FORM, **form))
     return AdversarialTrainer(made, kind, sites=3, **changes)
 

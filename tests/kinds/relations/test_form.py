@@ -17,7 +17,6 @@ from confide.errors import FederationError, GuardError, QuorumError
 from confide.federation.guards import Guards, check_reply
 from confide.federation.messages import decode, encode
 from confide.kinds.relations.batches import NO_RELATION
-from confide.kinds.relations.model import RelationTrainer
 from confide.kinds.relations.site import (
     ANY,
     DESCRIBE_RELATIONS,
@@ -27,7 +26,6 @@ from confide.kinds.relations.site import (
     rules_of,
 )
 from confide.text.document import Document
-from confide.training.encoder import load_encoder
 from contract.corpus import tiny
 from contract.models import folder_of
 from contract.relations import documents, encoder
@@ -69,9 +67,6 @@ def test_the_form_is_the_union_of_what_the_sites_have(tmp_path: Path, method: st
     described = engine.replies["describe_relations", "site-1"]
     assert described.relations == ["causes"]
     assert described.types == ["Drug", "Pain"]
-    form = RelationTrainer(load_encoder(state.form.encoder), state.form).form
-    assert form.types == ("Drug", "Drug-2", "Pain", "Pain-2")
-    assert form.relations == (NO_RELATION, "causes", "eases")
 
 
 def test_settings_may_say_which_pairs_are_looked_at(tmp_path: Path) -> None:
