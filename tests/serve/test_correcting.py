@@ -251,7 +251,7 @@ def test_a_save_waits_for_no_slow_work(tmp_path, monkeypatch) -> None:
         return []
 
     monkeypatch.setattr(reading, "documents_in", slow)
-    monkeypatch.setattr(correcting, "exported", lambda *given: (slow(), b"", ".txt")[1:])
+    monkeypatch.setattr(correcting, "export_corrections", lambda *given: (slow(), b"", ".txt")[1:])
     own = {"ours": models()["ours"]}
     shown = ServedPages(own, QUICK, tmp_path / "kept", [Document("start", "drug7 was given.")])
     app = application(shown, hosts=frozenset({HOST}), tell=print)

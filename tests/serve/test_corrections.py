@@ -19,7 +19,7 @@ from confide.errors import DataError, FormatError, GuardError
 from confide.serve.correcting import (
     EXPORTS,
     Corrections,
-    exported,
+    export_corrections,
     sentence_place,
     without_replaced,
 )
@@ -38,7 +38,7 @@ def test_what_is_saved_is_read_again(tmp_path) -> None:
     assert kept.annotators() == [] and not kept.folder.exists()
     assert kept.save("ann", ONE) == 1
     again = Corrections(tmp_path / "kept")
-    found = again.of("ann")["d.s1"]
+    found = again.by_annotator("ann")["d.s1"]
     assert (found.text, found.entities, found.relations) == (ONE.text, ONE.entities, ONE.relations)
     assert dict(found.attributes)["annotator"] == "ann"
     assert again.annotators() == ["ann"]
@@ -54,7 +54,7 @@ def test_the_last_correction_of_a_sentence_counts(tmp_path) -> None:
     kept = Corrections(tmp_path)
     kept.save("ann", ONE)
     assert kept.save("ann", Document("d.s1", ONE.text)) == 1
-    assert Corrections(tmp_path).of("ann")["d.s1"].entities == ()
+    assert Corrections(tmp_path).by_annotator("ann")["d.s1"].entities == ()
 
 
 @each("cut", [1, 10, 60])
@@ -66,21 +66,21 @@ def test_a_torn_last_line_is_left_out(tmp_path, cut: int) -> None:
     file.write_bytes(file.read_bytes()[:-cut])
     again = Corrections(tmp_path)
     there = {"d.s1", "d.s2"} if cut == 1 else {"d.s1"}
-    assert set(again.of("ann")) == there
+    assert set(again.by_annotator("ann")) == there
     again.save("ann", Document("d.s3", "Third."))
-    assert set(Corrections(tmp_path).of("ann")) == there | {"d.s3"}
+    assert set(Corrections(tmp_path).by_annotator("ann")) == there | {"d.s3"}
     assert all(json.loads(line) for line in file.read_text().splitlines())
 
 
 def test_a_file_torn_in_its_first_line(tmp_path) -> None:
     (tmp_path / "ann.jsonl").write_bytes(b'{"id": "x", "te')
-    assert Corrections(tmp_path).of("ann") == {}
+    assert Corrections(tmp_path).by_annotator("ann") == {}
 
 
 def test_a_damaged_line_in_the_middle_is_said(tmp_path) -> None:
     (tmp_path / "ann.jsonl").write_bytes(b"{torn\n" + b'{"id": "x", "text": "a"}\n')
     with pytest.raises(FormatError):
-        Corrections(tmp_path).of("ann")
+        Corrections(tmp_path).by_annotator("ann")
 
 
 def test_a_name_cannot_leave_the_folder(tmp_path) -> None:
@@ -106,7 +106,7 @@ def test_a_full_disk_keeps_the_file_as_it_was(tmp_path, monkeypatch) -> None:
         kept.save("ann", Document("d.s2", "Second."))
     monkeypatch.undo()
     assert (tmp_path / "ann.jsonl").read_bytes() == before
-    assert set(kept.of("ann")) == {"d.s1"}
+    assert set(kept.by_annotator("ann")) == {"d.s1"}
 
 
 KILLED = """
@@ -128,13 +128,13 @@ def test_kill_9_loses_nothing_that_was_answered(tmp_path) -> None:
         process.send_signal(signal.SIGKILL)
         said += process.stdout.readlines()
     numbers = {int(line) for line in said if line.endswith("\n")}
-    found = {int(id.removeprefix("d.s")) for id in Corrections(tmp_path).of("ann")}
+    found = {int(id.removeprefix("d.s")) for id in Corrections(tmp_path).by_annotator("ann")}
     assert len(numbers) >= 30 and numbers <= found
 
 
 @each("format", EXPORTS)
 def test_every_format_is_exported(tmp_path, format: str) -> None:
-    raw, suffix = exported([ONE], format)
+    raw, suffix = export_corrections([ONE], format)
     assert raw
     path = tmp_path / f"file{suffix}"
     if suffix == ".zip":
@@ -154,7 +154,7 @@ def test_a_sentence_is_saved_with_its_place(tmp_path) -> None:
     kept = Corrections(tmp_path)
     kept.save("ann", ONE, of="d", at=17)
     kept.save("ann", Document("e", "Whole."))
-    again = Corrections(tmp_path).of("ann")
+    again = Corrections(tmp_path).by_annotator("ann")
     assert sentence_place(again["d.s1"]) == ("d", 17) and sentence_place(again["e"]) is None
 
 
@@ -167,15 +167,15 @@ def test_a_whole_text_replaces_its_sentences(tmp_path) -> None:
     kept = Corrections(tmp_path)
     kept.save("ann", ONE, of="d", at=0)
     kept.save("ann", Document("f.s1", "Other."), of="f", at=0)
-    assert list(without_replaced(kept.of("ann"))) == ["d.s1", "f.s1"]
+    assert list(without_replaced(kept.by_annotator("ann"))) == ["d.s1", "f.s1"]
     kept.save("ann", Document("d", "Rash after drug1. Gone."))
-    assert list(without_replaced(kept.of("ann"))) == ["f.s1", "d"]
+    assert list(without_replaced(kept.by_annotator("ann"))) == ["f.s1", "d"]
 
 
 @each("format", ["jsonl", "brat", "doccano", "pubtator"])
 def test_a_part_of_a_word_is_exported(tmp_path, format: str) -> None:
     part = Document("d", "Took drug1stopped.", (Entity("a", "DRUG", ((5, 10),)),))
-    raw, suffix = exported([part], format)
+    raw, suffix = export_corrections([part], format)
     (tmp_path / f"f{suffix}").write_bytes(raw)
     place = tmp_path / f"f{suffix}"
     if suffix == ".zip":
@@ -192,22 +192,22 @@ def test_what_another_server_saves_is_seen_and_exported(tmp_path) -> None:
     """Each sees what the other saved, also of the same annotator, and counts it."""
     one, other = Corrections(tmp_path / "kept"), Corrections(tmp_path / "kept")
     one.save("ann", Document("1", "One."))
-    assert set(other.of("ann")) == {"1"}
+    assert set(other.by_annotator("ann")) == {"1"}
     assert other.save("ann", Document("2", "Two.")) == 2
-    assert set(one.of("ann")) == {"1", "2"}
+    assert set(one.by_annotator("ann")) == {"1", "2"}
     assert one.save("ann", Document("3", "Three.")) == 3
     other.save("ann", Document("1", "One."))
-    assert set(one.of("ann")) == set(other.of("ann")) == {"1", "2", "3"}
+    assert set(one.by_annotator("ann")) == set(other.by_annotator("ann")) == {"1", "2", "3"}
 
 
 def test_a_file_that_is_put_there_or_removed_meanwhile(tmp_path) -> None:
     kept = Corrections(tmp_path / "kept")
     kept.save("ann", Document("1", "One."))
     (kept.folder / "bob.jsonl").write_bytes((kept.folder / "ann.jsonl").read_bytes())
-    assert set(kept.of("bob")) == {"1"}
+    assert set(kept.by_annotator("bob")) == {"1"}
     (kept.folder / "ann.jsonl").unlink()
-    assert kept.of("ann") == {} and kept.save("ann", Document("2", "Two.")) == 1
-    assert set(kept.of("ann")) == {"2"}
+    assert kept.by_annotator("ann") == {} and kept.save("ann", Document("2", "Two.")) == 1
+    assert set(kept.by_annotator("ann")) == {"2"}
 
 
 SAVES = """
@@ -228,6 +228,6 @@ def test_servers_that_save_at_once_lose_nothing(tmp_path) -> None:
     processes = [subprocess.Popen(command) for command in commands]
     kept = Corrections(tmp_path)
     while any(one.poll() is None for one in processes):
-        kept.of("ann")
+        kept.by_annotator("ann")
     assert [one.returncode for one in processes] == [0, 0, 0]
-    assert set(kept.of("ann")) == {f"{name}{n}" for name in "abc" for n in range(60)}
+    assert set(kept.by_annotator("ann")) == {f"{name}{n}" for name in "abc" for n in range(60)}

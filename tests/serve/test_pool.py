@@ -82,7 +82,7 @@ def test_whole_texts_have_an_order_of_their_own() -> None:
     while (item := pool.next(order, whole=True)) is not None:
         order.append(item.document.id)
     assert order == ["d0", "d2", "d1"], "the least sure entity first"
-    whole = pool.found("d0")
+    whole = pool.get("d0")
     assert whole is not None and (whole.of, whole.before, whole.after) == ("", "", "")
     assert [one.start for one in whole.document.entities] == [0, 12] and whole.sure == 0.1
 

@@ -141,14 +141,14 @@ def test_a_full_queue_is_refused_and_recovers() -> None:
 
     async def main() -> None:
         model = Served("slow", "entities", (), waits, CallerLimits(waiting=2, pad=0))
-        asks = [asyncio.create_task(model.found([Document("1", "drug1")])) for _ in range(3)]
+        asks = [asyncio.create_task(model.predict([Document("1", "drug1")])) for _ in range(3)]
         done, _ = await asyncio.wait(asks, return_when=asyncio.FIRST_COMPLETED)
         (full,) = done
         assert isinstance(full.exception(), HttpError) and full.exception().status == 503
         held.set()
         await asyncio.gather(*(ask for ask in asks if ask is not full))
         assert model.waiting == 0
-        assert await model.found([Document("1", "drug1")])
+        assert await model.predict([Document("1", "drug1")])
 
     asyncio.run(main())
 
@@ -160,9 +160,9 @@ def test_a_long_ask_does_not_hold_up_a_short_one() -> None:
 
     async def main() -> None:
         model = Served("slow", "entities", (), slow, QUICK)
-        long = asyncio.create_task(model.found([Document(str(n), "x") for n in range(60)]))
+        long = asyncio.create_task(model.predict([Document(str(n), "x") for n in range(60)]))
         await asyncio.sleep(0.05)
-        await model.found([Document("1", "x")])
+        await model.predict([Document("1", "x")])
         assert not long.done()
         await long
 
@@ -181,7 +181,7 @@ def test_the_time_says_nothing_of_the_words() -> None:
         times = []
         for text in ("known", "other") * 5:
             start = time.perf_counter()
-            await model.found([Document("1", text)])
+            await model.predict([Document("1", text)])
             times.append(time.perf_counter() - start)
         return times
 

@@ -32,7 +32,7 @@ def runs(tmp_path, demo_run):
 
 def test_a_finished_run_and_one_in_progress(runs) -> None:
     seen = Runs(runs)
-    done, going = seen.of("done"), seen.of("going")
+    done, going = seen.view("done"), seen.view("going")
     assert (done.state, going.state) == ("finished", "running")
     assert done.done == going.done == done.rounds == 8
     assert done.method == "fedavg" and done.sites == ["cardiology", "oncology", "practice"]
@@ -46,14 +46,14 @@ def test_the_round_in_progress_comes_from_the_ledger(runs) -> None:
     line = {"round": 9, "step": "train"}
     with open(runs / "going/ledger.jsonl", "ab") as file:
         file.write(json.dumps(line).encode() + b'\n{"round": 10, "torn')
-    assert Runs(runs).of("going").now == 9
+    assert Runs(runs).view("going").now == 9
 
 
 def test_a_run_that_writes_nothing_for_long_is_quiet(runs) -> None:
     old = time.time() - QUIET - 60
     for path in (runs / "going").rglob("*"):
         os.utime(path, (old, old))
-    assert Runs(runs).of("going").state == "quiet"
+    assert Runs(runs).view("going").state == "quiet"
 
 
 def test_a_run_that_was_stopped_is_quiet_after_the_clock_was_set_back(runs) -> None:
@@ -61,16 +61,16 @@ def test_a_run_that_was_stopped_is_quiet_after_the_clock_was_set_back(runs) -> N
     later = time.time() + 86_400
     for path in (runs / "going").rglob("*"):
         os.utime(path, (later, later))
-    assert Runs(runs).of("going").state == "quiet"
+    assert Runs(runs).view("going").state == "quiet"
     os.utime(runs / "going" / "ledger.jsonl")  # another life of the run writes on
-    assert Runs(runs).of("going").state == "running"
+    assert Runs(runs).view("going").state == "running"
 
 
 def test_a_change_is_seen(runs) -> None:
     seen = Runs(runs)
-    assert seen.of("going").state == "running"
+    assert seen.view("going").state == "running"
     shutil.copy(runs / "done/result.json", runs / "going/result.json")
-    assert seen.of("going").state == "finished"
+    assert seen.view("going").state == "finished"
 
 
 def test_a_damaged_run_is_named_and_hides_no_other(runs) -> None:
@@ -93,7 +93,7 @@ def test_links_and_other_names_are_no_runs(runs, tmp_path) -> None:
     assert Runs(runs).names() == ["done", "going"]
     for name in ("../outside", "link", "a b", "", ".", "..", "only-settings", "nowhere"):
         with pytest.raises(GuardError):
-            Runs(runs).of(name)
+            Runs(runs).view(name)
         there = browser(ServedPages({}, QUICK, watched=runs))
         assert there.get("/watch/run", params={"name": name}).status_code == 404
 

@@ -5,7 +5,7 @@ def main() -> None:
     """Run the command `confide`."""
     from confide.cli import screen
 
-    with screen.heeding_sigterm():
+    with screen.handle_sigterm():
         from confide.cli import verbs
 
         verbs.run_program()

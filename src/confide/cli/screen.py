@@ -202,7 +202,7 @@ class Terminated(KeyboardInterrupt):
 
 
 @contextmanager
-def heeding_sigterm() -> Iterator[None]:
+def handle_sigterm() -> Iterator[None]:
     """SIGTERM raises `Terminated` in the block; a second one ends the process at once."""
     heard = False
 
@@ -223,7 +223,7 @@ def heeding_sigterm() -> Iterator[None]:
         sys.exit(TERMINATED)
 
 
-def stopped(by: KeyboardInterrupt, how: str) -> typer.Exit:
+def stop_exit(by: KeyboardInterrupt, how: str) -> typer.Exit:
     """Say in one sentence that a verb was stopped and how to go on; the exit to raise."""
     say(how)
     return typer.Exit(TERMINATED if isinstance(by, Terminated) else STOPPED)
@@ -239,7 +239,7 @@ def disk_error(error: OSError) -> ConfideError | None:
 
 
 @contextmanager
-def saying_notes() -> Iterator[None]:
+def print_notes() -> Iterator[None]:
     """Say a `Note` about a result in one line, where Python would show a line of code."""
     shows = warnings.showwarning
 

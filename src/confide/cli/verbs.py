@@ -88,12 +88,12 @@ class Verbs(TyperGroup):
         Notes about a result are printed, each once.
         """
         try:
-            with screen.saying_notes():
+            with screen.print_notes():
                 done = super().invoke(ctx)
                 sys.stdout.flush()  # or a full disk would be told when nobody listens any more
                 return done
         except KeyboardInterrupt as stop:
-            raise screen.stopped(stop, screen.AGAIN) from None
+            raise screen.stop_exit(stop, screen.AGAIN) from None
         except (ConfideError, typer.BadParameter, UnicodeEncodeError, OSError) as error:
             if (message := _message_of(error)) is None:
                 raise
@@ -304,7 +304,7 @@ def run_command(
             return screen.AGAIN
         return "stopped; repeat the command with --resume to continue from the last checkpoint"
 
-    with _following(log, quiet=quiet, on_stop=how_to_go_on) as watcher:
+    with _follow_run(log, quiet=quiet, on_stop=how_to_go_on) as watcher:
         done = api.run(settings, overrides=changes, out=out, resume=resume, on_event=watcher)
     screen.show(tables.site_table(done.result))
     if and_personalise:
@@ -315,7 +315,7 @@ def run_command(
 
 
 @contextmanager
-def _following(
+def _follow_run(
     log: list[str] | None, *, quiet: bool, on_stop: Callable[[str | None], str]
 ) -> Iterator[Watcher]:
     """Show and log the events of a run; if it is stopped, say what `on_stop` has of its folder."""
@@ -324,7 +324,7 @@ def _following(
         with progress, api.Logs(log or (), say=screen.say) as logs:
             yield to_all(progress, logs)
     except KeyboardInterrupt as stop:
-        raise screen.stopped(stop, on_stop(progress.latest.folder)) from None
+        raise screen.stop_exit(stop, on_stop(progress.latest.folder)) from None
 
 
 @command(app, "recipes")
@@ -977,7 +977,7 @@ def coordinate_command(
         "no longer watching, but the run continues; repeat the command with --resume to watch it"
         " again, or with --end to end it"
     )
-    with _following(log, quiet=quiet, on_stop=lambda folder: going_on) as watcher:
+    with _follow_run(log, quiet=quiet, on_stop=lambda folder: going_on) as watcher:
         done = lead.coordinate_run(
             settings,
             kit=kit,

@@ -60,7 +60,7 @@ class ConsentPage:
     asked: str | None = None
     one_by_one: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def opened(self) -> Kit:
+    def open_kit(self) -> Kit:
         """The kit. Raises KitError."""
         return open_kit(self.kit, "site")
 
@@ -68,9 +68,9 @@ class ConsentPage:
         """The lead's settings, read again. Raises SettingsError."""
         return None if self.asked is None else sitekit.settings_asked(self.asked)
 
-    def found(self, method: str) -> Consent:
+    def consent_to(self, method: str) -> Consent:
         """Return what the method would send and its limits. Raises SettingsError, KitError."""
-        return sitekit.propose_consent(self.opened(), method, asked=self._asked_of(method))
+        return sitekit.propose_consent(self.open_kit(), method, asked=self._asked_of(method))
 
     def answer(self, form: Mapping[str, str]) -> bool:
         """Agree or withdraw, as the form says; whether what it showed is still so.
@@ -78,19 +78,19 @@ class ConsentPage:
         Raises SettingsError, KitError, RunError: a bound that is none, or no step.
         """
         method, act = form.get("method", ""), form.get("act", "")
-        before = self.found(method)
+        before = self.consent_to(method)
         if consent_digest(before) != form.get("shown", ""):
             return False
         if act == "agree":
             sitekit.agree_to(
-                self.opened(),
+                self.open_kit(),
                 method,
                 steps=steps_in(form, method),
                 asked=self._asked_of(method),
                 bounds=bounds_in(form),
             )
         elif act == "withdraw":
-            sitekit.withdraw_from(self.opened(), method)
+            sitekit.withdraw_from(self.open_kit(), method)
         else:
             raise HttpError(422, "act", "agree, or withdraw")
         return True
@@ -98,7 +98,7 @@ class ConsentPage:
     def methods(self, other: str = "") -> list[str]:
         """The methods to show: another one, the one that is asked for, then those agreed to."""
         asked = self.settings()
-        agreed = sorted(status.read_agreements(self.opened()))
+        agreed = sorted(status.read_agreements(self.open_kit()))
         first = [other] if other in METHODS else []
         return list(dict.fromkeys([*first, *([asked.trained_by] if asked else []), *agreed]))
 
@@ -199,9 +199,9 @@ def _page(
 ) -> Response:
     """The page; with the form that was `sent` and what is `wrong` with it."""
     try:
-        kit = place.opened()
+        kit = place.open_kit()
         asked = place.settings()
-        found = [place.found(one) for one in place.methods(other)]
+        found = [place.consent_to(one) for one in place.methods(other)]
         agreed = {one.method: one for one in status.agreement_status(kit)}
         guards = status.guard_values(kit)
     except ConfideError as error:

@@ -70,7 +70,7 @@ class Corrections:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._turn = threading.Lock()
-        self._held: dict[str, tuple[Mark, dict[str, Document]]] = {}
+        self._cache: dict[str, tuple[Mark, dict[str, Document]]] = {}
 
     def annotators(self) -> list[str]:
         """Who has corrected something."""
@@ -79,12 +79,12 @@ class Corrections:
         files = (path for path in self.folder.iterdir() if path.name.endswith(ENDING))
         return sorted(path.name.removesuffix(ENDING) for path in files if is_regular(path))
 
-    def of(self, annotator: str) -> dict[str, Document]:
+    def by_annotator(self, annotator: str) -> dict[str, Document]:
         """An annotator's corrections by id, each as last saved. Raises DataError, FormatError."""
         if not self.folder.is_dir():
             return {}
-        with self._alone():
-            return dict(self._of(annotator))
+        with self._locked():
+            return dict(self._read(annotator))
 
     def save(self, annotator: str, document: Document, *, of: str = "", at: int = 0) -> int:
         """Keep a correction, whatever happens next; how many the annotator has now.
@@ -99,18 +99,18 @@ class Corrections:
         line = json.dumps(document_record(kept), ensure_ascii=False) + "\n"
         path = self._path(annotator)
         private_folder(self.folder)
-        with self._alone():
-            held = self._of(annotator)
+        with self._locked():
+            held = self._read(annotator)
             with os_errors_as(
                 DataError, "the correction cannot be written", where=path, fix="make room"
             ):
                 _append(path, line.encode())
             held[kept.id] = kept
-            self._held[annotator] = _mark(path), held
+            self._cache[annotator] = _mark(path), held
             return len(held)
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         """No other thread, and no other server, has the folder. Raises DataError."""
         with self._turn, os_errors_as(DataError, "the folder is out of reach", where=self.folder):
             handle = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
@@ -123,16 +123,16 @@ class Corrections:
     def _path(self, annotator: str) -> Path:
         return inside(self.folder, annotator + ENDING)
 
-    def _of(self, annotator: str) -> dict[str, Document]:
+    def _read(self, annotator: str) -> dict[str, Document]:
         path = self._path(annotator)
-        mark, held = self._held.get(annotator, (None, {}))
+        mark, held = self._cache.get(annotator, (None, {}))
         if mark is None or mark != _mark(path):
             if path.exists():
                 _mend(path)
             there = path.exists() and path.stat().st_size > 0
             documents = read(path, "jsonl").documents if there else []
             held = {one.id: one for one in documents}
-            self._held[annotator] = _mark(path), held
+            self._cache[annotator] = _mark(path), held
         return held
 
 
@@ -196,7 +196,7 @@ def _append(path: Path, data: bytes) -> None:
             os.close(folder)
 
 
-def exported(documents: Sequence[Document], format: str) -> tuple[bytes, str]:
+def export_corrections(documents: Sequence[Document], format: str) -> tuple[bytes, str]:
     """The documents in a format, and how the file's name ends; a folder comes as a zip.
 
     Raises SettingsError: there is no such format, or none that is written.
@@ -252,14 +252,12 @@ class Item:
 
 
 class Pool:
-    """The sentences at hand and their whole texts, each in the order in which to correct them."""
+    """The sentences at hand and their whole texts by id, in the order in which to correct them."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self.sentences: dict[str, Item] = {}
         self.texts: dict[str, Item] = {}
-        self._order: list[str] = []
-        self._order_of_texts: list[str] = []
 
     def add(self, sides: Sequence[Sequence[Document]]) -> int:
         """Add texts as each model annotated them; how many sentences are new.
@@ -274,15 +272,15 @@ class Pool:
                     self.sentences.setdefault(item.document.id, item)
             if items and items[-1].document.id in self.sentences:
                 self.texts.setdefault(versions[0].id, whole_item(versions))
-        self._order = list(by_usefulness(self.sentences))
-        self._order_of_texts = list(by_usefulness(self.texts))
+        self.sentences = {id: self.sentences[id] for id in by_usefulness(self.sentences)}
+        self.texts = {id: self.texts[id] for id in by_usefulness(self.texts)}
         return len(self.sentences) - before
 
     def all(self, *, whole: bool) -> Mapping[str, Item]:
         """The sentences by id, or the whole texts."""
         return self.texts if whole else self.sentences
 
-    def found(self, id: str) -> Item | None:
+    def get(self, id: str) -> Item | None:
         """The sentence or the whole text of that id."""
         return self.sentences.get(id) or self.texts.get(id)
 
@@ -291,9 +289,8 @@ class Pool:
 
         A sentence is done with its text.
         """
-        items, order = self.all(whole=whole), self._order_of_texts if whole else self._order
-        left = (items[id] for id in order if id not in done)
-        return next((item for item in left if item.of not in done), None)
+        items = self.all(whole=whole).items()
+        return next((one for id, one in items if id not in done and one.of not in done), None)
 
     def done(self, done: Collection[str], *, whole: bool) -> int:
         """Count the sentences, or whole texts, that are done."""
@@ -536,7 +533,7 @@ class Workplace:
     async def add(self, texts: Sequence[Document]) -> int:
         """Let every model annotate the texts, and pool their sentences; how many are new."""
         own = [_with_digest(text) for text in texts]
-        sides = await asyncio.gather(*(model.found(own) for model in self.models.values()))
+        sides = await asyncio.gather(*(model.predict(own) for model in self.models.values()))
         return self.pool.add(sides or [own])
 
     def add_now(self, texts: Sequence[Document]) -> None:
@@ -558,7 +555,7 @@ class Workplace:
             raise HttpError(422, "name", what) from None
         try:
             loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self.thread, self.corrections.of, name)
+            return await loop.run_in_executor(self.thread, self.corrections.by_annotator, name)
         except ConfideError:
             what = "this annotator's file is damaged; `confide data check` says where"
             raise HttpError(500, "damaged", what) from None
@@ -574,7 +571,7 @@ class Workplace:
 
     def item(self, id: str) -> Item:
         """The sentence or whole text of that id. Raises HttpError."""
-        if (item := self.pool.found(id)) is None:
+        if (item := self.pool.get(id)) is None:
             raise HttpError(404, "no-sentence", "there is no such sentence here")
         return item
 
@@ -625,7 +622,7 @@ def correct_routes(place: Workplace, pages: Pages) -> list[Route]:
         else:
             item = place.item(asked.id)
         facts = {"done": pool.done(own, whole=whole), "sentences": len(pool.all(whole=whole))}
-        return JSONResponse(facts | {"item": item and item_shown(item, own)})
+        return JSONResponse(facts | {"item": item and item_record(item, own)})
 
     async def save(ask: Request) -> Response:
         asked = await SaveAsk.read(ask)
@@ -634,7 +631,7 @@ def correct_routes(place: Workplace, pages: Pages) -> list[Route]:
         if item.of in own:
             what = "the whole text was corrected: change it there; NOT saved"
             raise HttpError(409, "whole", what)
-        document = corrected(item.document, asked)
+        document = apply_corrections(item.document, asked)
         return JSONResponse({"saved": await place.save(asked.annotator, document, item)})
 
     async def export(ask: Request) -> Response:
@@ -648,7 +645,7 @@ def correct_routes(place: Workplace, pages: Pages) -> list[Route]:
             raise HttpError(404, "none", "this annotator has corrected nothing yet")
         documents = list(without_replaced(own).values())
         async with place.one_by_one:
-            raw, suffix = await asyncio.to_thread(exported, documents, format)
+            raw, suffix = await asyncio.to_thread(export_corrections, documents, format)
         headers = {"content-disposition": f'attachment; filename="{annotator}-{format}{suffix}"'}
         return Response(raw, media_type="application/octet-stream", headers=headers)
 
@@ -661,7 +658,7 @@ def correct_routes(place: Workplace, pages: Pages) -> list[Route]:
     ]
 
 
-def corrected(document: Document, asked: SaveAsk) -> Document:
+def apply_corrections(document: Document, asked: SaveAsk) -> Document:
     """A sentence as an annotator leaves it. Raises HttpError: marks outside it, ids twice."""
     size = len(document.text)
     entities = []
@@ -682,7 +679,7 @@ def corrected(document: Document, asked: SaveAsk) -> Document:
     return replace(document, entities=tuple(entities), relations=tuple(relations))
 
 
-def item_shown(item: Item, own: Mapping[str, Document]) -> Tree:
+def item_record(item: Item, own: Mapping[str, Document]) -> Tree:
     """A sentence for the page, as it was saved, or else as the first model reads it."""
     saved = own.get(item.document.id)
     if saved is None and item.of in own:

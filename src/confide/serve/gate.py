@@ -110,11 +110,11 @@ class Doors:
         """True if a token is asked for."""
         return self._token is not None
 
-    def knows(self, token: str) -> bool:
+    def is_token(self, token: str) -> bool:
         """Return whether this is the token; takes the same time for every wrong one."""
         return self._token is not None and hmac.compare_digest(_digest(token), self._token)
 
-    def opened(self) -> str:
+    def new_session(self) -> str:
         """A new cookie's value."""
         now = time.monotonic()
         self._open = {key: until for key, until in self._open.items() if until > now}
@@ -127,7 +127,7 @@ class Doors:
         if not self.locked:
             return True
         scheme, _, token = _words(headers.get(b"authorization")).partition(" ")
-        if scheme.lower() == "bearer" and self.knows(token.strip()):
+        if scheme.lower() == "bearer" and self.is_token(token.strip()):
             return True
         value = cookie_parser(_words(headers.get(b"cookie"))).get(COOKIE, "")
         return self._open.get(_digest(value), 0.0) > time.monotonic()
@@ -443,10 +443,10 @@ def enter_routes(pages: Pages, doors: Doors, *, lasts: float, secure: bool) -> l
     async def enter(ask: Request) -> Response:
         if ask.method != "POST":
             return pages.page("enter", title="Enter", wrong=False)
-        if not doors.knows((await read_form(ask)).get("token", "").strip()):
+        if not doors.is_token((await read_form(ask)).get("token", "").strip()):
             return pages.page("enter", status=401, title="Enter", wrong=True)
         answer = RedirectResponse("/", 303)
-        value, age = doors.opened(), round(lasts)
+        value, age = doors.new_session(), round(lasts)
         answer.set_cookie(
             COOKIE, value, max_age=age, httponly=True, samesite="strict", secure=secure
         )

@@ -59,7 +59,7 @@ class Served:
         default_factory=lambda: ThreadPoolExecutor(1, thread_name_prefix="model")
     )
 
-    async def found(
+    async def predict(
         self, documents: Sequence[Document], *, types: Sequence[str] | None = None
     ) -> list[Document]:
         """The documents, annotated. Raises HttpError if too many asks are waiting."""
@@ -226,7 +226,7 @@ def rest_routes(
             pieces = model.pieces(documents, types=asked.types)
             first = await anext(pieces)  # refused before the answer begins, not within it
             return StreamingResponse(_lines(first, pieces, asked.threshold), media_type=LINES)
-        given = await model.found(documents, types=asked.types)
+        given = await model.predict(documents, types=asked.types)
         found = [answer_of(one, asked.threshold) for one in given]
         return JSONResponse({"model": model.name, "documents": found})
 

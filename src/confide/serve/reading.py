@@ -55,7 +55,7 @@ def read_routes(
             wanted = asked.types
             return wanted and ([one for one in wanted if one in model.types] or wanted)
 
-        found = await asyncio.gather(*(one.found(texts, types=types_for(one)) for one in used))
+        found = await asyncio.gather(*(one.predict(texts, types=types_for(one)) for one in used))
         sides = {model.name: documents for model, documents in zip(used, found, strict=True)}
         if any(text.entities for text in texts):
             sides[MARKED] = texts

@@ -160,9 +160,9 @@ class Runs:
 
     def all(self) -> list[WatchedRun]:
         """All runs, those that changed last first."""
-        return sorted((self.of(name) for name in self.names()), key=lambda one: -one.changed)
+        return sorted((self.view(name) for name in self.names()), key=lambda one: -one.changed)
 
-    def of(self, name: str) -> WatchedRun:
+    def view(self, name: str) -> WatchedRun:
         """One run. Raises GuardError if the name is not one of a run here."""
         path = inside(self.folder, name)
         if not _is_run(path):
@@ -300,7 +300,7 @@ class RunWatch:
     def run(self, name: str) -> WatchedRun:
         """The run of that name. Raises HttpError."""
         try:
-            return self.runs.of(name)
+            return self.runs.view(name)
         except GuardError:
             raise HttpError(404, "no-run", "there is no such run here") from None
 
