@@ -35,16 +35,8 @@ from confide.kinds.protocol import ModelSpec, SiteModel, TrainConfig
 from confide.methods import Pair, method_of
 from confide.methods.noised import budget_of
 from confide.report.sections import audit_svg
-from confide.runs.folder import (
-    Audit,
-    Canaried,
-    Crossed,
-    Interval,
-    Membership,
-    Promised,
-    RunFolder,
-    SiteAudit,
-)
+from confide.runs import folder as run_folder
+from confide.runs.folder import RunFolder
 from confide.runs.result import Result
 from confide.runs.sites import COINS, Canaries, Gathered, gather, has_coins
 from confide.scoring.intervals import Side, exposures, guessed, told_apart
@@ -122,11 +114,13 @@ class SiteAttack:
     at_home: Callable[[int], TrainConfig]
     labels: tuple[str, ...]
     canaries: Canaries
-    promised: Promised | None
+    promised: run_folder.Promised | None
     scratch: Scratch
     looks: int = 1
 
-    def audited(self, *, most: int, references: int, say: Callable[[str], None]) -> SiteAudit:
+    def audited(
+        self, *, most: int, references: int, say: Callable[[str], None]
+    ) -> run_folder.SiteAudit:
         """All attacks. Raises DataError if there is too little text, and Refusal."""
         pool = self._pool(most)
         made = self._references(pool, references, say)
@@ -137,7 +131,7 @@ class SiteAttack:
         canaries = self._guessed(pool, made) if self.canaries.documents else None
         if self.canaries.documents and canaries is None:
             say(f"{self.spec.name}: its few canaries fell alike, so they show nothing")
-        return SiteAudit(
+        return run_folder.SiteAudit(
             membership=self._told(plain, references=0),
             referenced=self._told(beside, references=len(made)) if made else None,
             canaries=canaries,
@@ -190,7 +184,7 @@ class SiteAttack:
         scores_U = sum_U[kept] / times_U[kept] - own.losses_U[kept]
         return plain, _Units(own.units, scores_U, at_U[kept], [own.marks[n] for n in kept.tolist()])
 
-    def _told(self, seen: Sequence[_Units], *, references: int) -> Membership:
+    def _told(self, seen: Sequence[_Units], *, references: int) -> run_folder.Membership:
         """Measure how well members are told from others; text on both sides is dropped.
 
         Raises DataError if there are too few.
@@ -208,12 +202,12 @@ class SiteAttack:
             )
         seed = derive_seed(self.settings.seed, "audit", "bootstrap") % 2**32
         auc, found = told_apart(members, others, seed=seed)
-        return Membership(
+        return run_folder.Membership(
             units=units,
             members=len(members),
             others=len(others),
-            auc=Interval(**auc._asdict()),
-            found=Interval(**found._asdict()),
+            auc=run_folder.Interval(**auc._asdict()),
+            found=run_folder.Interval(**found._asdict()),
             references=references,
         )
 
@@ -247,7 +241,7 @@ class SiteAttack:
 
     # --- canaries -------------------------------------------------------------------------
 
-    def _guessed(self, pool: _Pool, made: Sequence[_Reference]) -> Canaried | None:
+    def _guessed(self, pool: _Pool, made: Sequence[_Reference]) -> run_folder.Canaried | None:
         """Work out the ε that guesses refute. All canaries are scored alike, whatever their coin.
 
         With references there are two ways to score. They share the level, as all sites do whose
@@ -267,7 +261,7 @@ class SiteAttack:
 
     def _refuted(
         self, scores: list[float], coins: list[bool], *, delta: float, level: float
-    ) -> Canaried | None:
+    ) -> run_folder.Canaried | None:
         """Work out the ε that these scores refute; None if all of these coins fell alike."""
         inside = [score for score, let in zip(scores, coins, strict=True) if let]
         outside = [score for score, let in zip(scores, coins, strict=True) if not let]
@@ -276,13 +270,13 @@ class SiteAttack:
         best = guessed(scores, coins, delta=delta, level=level)
         sides = (Side(np.array(one), np.arange(len(one))) for one in (inside, outside))
         auc, _ = told_apart(*sides, seed=derive_seed(self.settings.seed, "audit", "coins") % 2**32)
-        return Canaried(
+        return run_folder.Canaried(
             canaries=len(scores),
             guesses=best.guesses,
             right=best.right,
             epsilon=best.epsilon,
             delta=delta,
-            auc=Interval(**auc._asdict()),
+            auc=run_folder.Interval(**auc._asdict()),
             exposure=float(np.median(exposures(inside, outside))),
             most=float(np.log2(len(outside) + 1)),
         )
@@ -320,7 +314,7 @@ def audit(
     references: int = 0,
     key: Path | None = None,
     say: Callable[[str], None] | None = None,
-) -> Audit:
+) -> run_folder.Audit:
     """Measure what a finished run tells, and write `audit.json` and `audit.svg` into its folder.
 
     Args:
@@ -344,7 +338,7 @@ def audit(
     if not specs:
         raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
     speak, scratch = say or (lambda _: None), Scratch()
-    sites: dict[str, SiteAudit] = {}
+    sites: dict[str, run_folder.SiteAudit] = {}
     place = place_of(settings.device, settings.precision, at_once=settings.micro_batch_size)
     with computing_at(place, threads=settings.threads):
         for spec in specs:
@@ -356,7 +350,7 @@ def audit(
                 raise DataError(
                     f"site {spec.name} cannot be audited: {error}", where=str(found.folder.path)
                 ) from error
-    done = Audit(
+    done = run_folder.Audit(
         rounds=found.result.best_rounds,
         sites=sites,
         crossed=crossed(found.folder.path, group=settings.federation.groups),
@@ -413,17 +407,17 @@ def _attack(found: _Run, spec: Site, scratch: Scratch) -> SiteAttack:
     )
 
 
-def promised(settings: Settings) -> Promised | None:
+def promised(settings: Settings) -> run_folder.Promised | None:
     """Read the promise that the settings make about one unit of text; None without `[privacy]`."""
     own = settings.privacy
     if own is None:
         return None
     epsilon = own.epsilon if own.epsilon is not None else budget_of(settings).epsilon
     simulated = settings.key == SIMULATED
-    return Promised(unit=own.unit, epsilon=epsilon, delta=own.delta, simulated=simulated)
+    return run_folder.Promised(unit=own.unit, epsilon=epsilon, delta=own.delta, simulated=simulated)
 
 
-def crossed(run: Path, *, group: int = 0) -> Crossed:
+def crossed(run: Path, *, group: int = 0) -> run_folder.Crossed:
     """Read what left a run's sites from the ledger; `group` is the size of sums (0: all sites).
 
     Raises RunError if the ledger is damaged.
@@ -440,7 +434,7 @@ def crossed(run: Path, *, group: int = 0) -> Crossed:
         elif one.field not in _SHARES:
             sizes.append(1)
     sizes += [min(len(sites), group or len(sites)) for sites in hidden.values()]
-    return Crossed(
+    return run_folder.Crossed(
         digests=sum(one.count for one in up if one.kind == "array" and "digest" in one.field),
         asks=len(asks),
         masked=any(entry.seen == "masked" for entry in up),

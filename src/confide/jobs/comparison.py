@@ -18,15 +18,8 @@ from typing import Literal
 import numpy as np
 
 from confide.errors import RunError, SettingsError
-from confide.runs.folder import (
-    SENTENCES,
-    Matching,
-    RunFolder,
-    Sentences,
-    decisive,
-    read_sentences,
-    sentences_file,
-)
+from confide.runs import folder as run_folder
+from confide.runs.folder import Matching, RunFolder, Sentences
 from confide.scoring import Count, f1, paired_bootstrap
 from confide.scoring.intervals import Table
 from confide.tasks import TASKS, USUAL
@@ -217,14 +210,14 @@ class _ScoredRun:
         """The counts of each site that scored test text. Raises RunError if they are not here."""
         found = {}
         for place in self.scored:
-            if (place / SENTENCES).is_file():
-                counts = read_sentences(place / SENTENCES, matching)
+            if (place / run_folder.SENTENCES).is_file():
+                counts = run_folder.read_sentences(place / run_folder.SENTENCES, matching)
                 found[counts.site if self.settings is None else place.name] = counts
             elif (place / "errors.json").is_file():
                 raise RunError(
                     "an older confide wrote this run and did not keep the counts of its sentences",
                     where=str(place),
-                    expected=SENTENCES,
+                    expected=run_folder.SENTENCES,
                     fix="continue it with `confide run … --resume`: that scores its test text"
                     " again, and trains nothing",
                 )
@@ -232,7 +225,7 @@ class _ScoredRun:
                 raise RunError(
                     "the site's own folder is not here, nor are the counts of its sentences",
                     where=str(place),
-                    expected=SENTENCES,
+                    expected=run_folder.SENTENCES,
                     fix="let the site compare: it never sends this file, and `confide compare`"
                     " takes its own folders of two runs",
                 )
@@ -241,8 +234,10 @@ class _ScoredRun:
 
 def _scored_run(path: Path) -> _ScoredRun:
     """The run in a folder. Raises RunError if it is neither a run's nor a site's own."""
-    if (path / SENTENCES).is_file():
-        return _ScoredRun(path, sentences_file(path / SENTENCES).task, (path,))
+    if (path / run_folder.SENTENCES).is_file():
+        return _ScoredRun(
+            path, run_folder.sentences_file(path / run_folder.SENTENCES).task, (path,)
+        )
     folder = RunFolder(path)
     settings, result = folder.settings(), folder.result()
     unit = TASKS[settings.task].unit
@@ -255,7 +250,7 @@ def _scored_run(path: Path) -> _ScoredRun:
         )
     shared = {
         key: value
-        for key, value in decisive(settings).items()
+        for key, value in run_folder.decisive(settings).items()
         if key.split(".")[0] not in _MAY_DIFFER
     }
     places = tuple(folder.sites / site for site in scored)

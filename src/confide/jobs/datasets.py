@@ -71,23 +71,20 @@ def from_dataset(
             fix="name the columns: from_dataset(data, tokens=..., tags=...)",
         )  # fmt: skip
     names = getattr(getattr(dataset.features[tags], "feature", None), "names", None)
-    return [
-        _document(row, number, words=row[tokens], tags=_named(row[tags], names, number),
-                  scheme=scheme)
-        for number, row in enumerate(dataset)
-    ]  # fmt: skip
-
-
-def _named(tags: Sequence[str | int], names: Sequence[str] | None, row: int) -> list[str]:
-    """The names of a row's tags."""
-    if all(isinstance(tag, str) for tag in tags):
-        return [str(tag) for tag in tags]
-    if names is None:
-        raise DataError(
-            "the tags are numbers, and the dataset does not name them", where=f"row {row}",
-            expected="strings, or a ClassLabel", fix="cast the column: data.cast_column(...)",
-        )  # fmt: skip
-    return [names[int(tag)] for tag in tags]
+    documents = []
+    for number, row in enumerate(dataset):
+        own = row[tags]
+        if not all(isinstance(tag, str) for tag in own):
+            if names is None:
+                raise DataError(
+                    "the tags are numbers, and the dataset does not name them",
+                    where=f"row {number}",
+                    expected="strings, or a ClassLabel",
+                    fix="cast the column: data.cast_column(...)",
+                )
+            own = [names[int(tag)] for tag in own]
+        documents.append(_document(row, number, words=row[tokens], tags=own, scheme=scheme))
+    return documents
 
 
 def _document(

@@ -34,7 +34,7 @@ from confide.settings import SiteGuards, load
 from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
 from confide.text.files import write_text
-from confide.text.formats import FORMATS, Options
+from confide.text.formats import Options
 from confide.text.formats.folders import group_corpora
 from confide.text.segment import AUTO
 from confide.training.encoder import MINILM
@@ -320,7 +320,7 @@ def draft(
         head.append(f"training = {_toml(training)}{note if proposal.outside else ''}")
     common: dict[str, str | None] = {}
     for key in ("format", "scheme", "encoding"):
-        found = {_own(site, key) for site in sites}
+        found = {site.agreed(key) for site in sites}
         common[key] = found.pop() if len(found) == 1 else None
     data = [f"{key} = {_toml(value)}" for key, value in common.items() if value]
     stated = sites[0].options
@@ -334,7 +334,9 @@ def draft(
     if stated.skip_broken:
         data.append("skip_broken = true")
     data = ["", "[data]", *data] if data else []
-    if any("ddi" in site.formats for site in sites):  # the order of a pair means nothing there
+    if any(
+        one.report.format == "ddi" for site in sites for one in site.read
+    ):  # the order of a pair means nothing there
         note = "     # a before b is the same as b before a"
         data += ["", "[pairs]", f'direction = "undirected"{note}']
     tail: list[str] = []
@@ -357,15 +359,6 @@ def draft(
         rows = [f"  {{ {', '.join(pairs)} }}," for pairs, _ in tables]
         whole = [*head, "", "site = [", *rows, "]", *data, *tail]
     return "\n".join([*whole, ""])
-
-
-def _own(site: SiteFiles, key: str) -> str | None:
-    """The format, scheme or encoding of a site's files, if they agree on one."""
-    if key == "encoding":
-        found = {site.options.encoding} if site.options.encoding else site.encodings
-        return next(iter(found)) or None if len(found) == 1 else None
-    value = site.agreed(key)
-    return value if key == "scheme" or value in FORMATS else None
 
 
 def _paths(paths: Sequence[Path], out: Path) -> str:
@@ -404,7 +397,7 @@ def _table(site: SiteFiles, common: dict[str, str | None], out: Path) -> list[st
     lines = [f"name = {_toml(site.name)}"]
     lines += [f"{part} = {_paths(paths, out)}" for part, paths in site.parts.items() if paths]
     for key in ("format", "scheme", "encoding"):
-        own = _own(site, key)
+        own = site.agreed(key)
         if own and not common[key]:
             lines.append(f"{key} = {_toml(own)}")
     if site.names:

@@ -17,7 +17,7 @@ from confide.runs.sites import blocks
 from confide.text.checking import CheckReport, check
 from confide.text.document import Document, Problem, stated_pairs
 from confide.text.files import likely_encoding, read_bytes
-from confide.text.formats import Options, detect
+from confide.text.formats import FORMATS, Options, detect
 from confide.text.formats.brat import MARKS
 from confide.text.formats.folders import PARTS
 from confide.text.segment import AUTO, language_of, tokenise
@@ -111,16 +111,6 @@ class SiteFiles:
         return language_of(document.text for document in self.documents)
 
     @cached_property
-    def formats(self) -> set[str]:
-        """The formats of all files."""
-        return {one.report.format for one in self.read}
-
-    @cached_property
-    def encodings(self) -> set[str]:
-        """The encodings that must be stated; "" stands for UTF-8."""
-        return {one.encoding for one in self.read}
-
-    @cached_property
     def types(self) -> Counter[str]:
         """Counts of each type in training text: of relations, if these are learnt."""
         return sum((self._held(report) for report in self.training), Counter[str]())
@@ -154,13 +144,15 @@ class SiteFiles:
         return Counter(report.relations if self.about_relations else report.types)
 
     def agreed(self, key: str) -> str | None:
-        """The format or scheme of all files with entities, if they share it."""
-        reports = [one.report for one in self.read]
-        if key == "format":
-            seen: set[str | None] = {report.format for report in reports}
+        """The format, tag scheme or encoding of the site's files, if they agree on one."""
+        if key == "encoding":
+            found: set[str | None] = {self.options.encoding or one.encoding for one in self.read}
+        elif key == "format":
+            found = {one.report.format for one in self.read}
         else:
-            seen = {_scheme(report) for report in reports if report.types}
-        return seen.pop() if len(seen) == 1 else None
+            found = {_scheme(one.report) for one in self.read if one.report.types}
+        value = found.pop() if len(found) == 1 else None
+        return value if key != "format" or value in FORMATS else None
 
 
 def look(site: SiteFiles, problems: list[Problem]) -> list[str]:

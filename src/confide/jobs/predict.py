@@ -18,14 +18,7 @@ from confide.errors import DataError, Note, RunError, SettingsError, printable
 from confide.files import Tree
 from confide.kinds import Extractor
 from confide.kinds.entities import among
-from confide.kinds.relations.batches import (
-    Candidates,
-    alike,
-    as_known,
-    candidates,
-    check_names,
-    predicted_labels,
-)
+from confide.kinds.relations import batches
 from confide.runs.loading import Models, Runs, opened, types_of
 from confide.scoring import bag_scores, count_entities, count_relations, relation_scores, scores
 from confide.scoring.counts import Mode, Scored
@@ -151,7 +144,7 @@ def _evaluated(
     if models.relations is None:
         assert models.entities is not None
         found, known = types_of(gold), set(models.entities.types)
-        check_names(names or {}, sorted(found), known)
+        batches.check_names(names or {}, sorted(found), known)
         if known.isdisjoint((names or {}).get(name, name) for name in found):
             raise _nothing_common("entity type", found, known)
         gold = retag(gold, names)[0] if names else list(gold)
@@ -171,13 +164,13 @@ def _evaluated(
         ranked = bag_scores(models.relations.counts(retag(gold, called)[0]))
         return {**ranked, "unknown": _unknown(called, names)}
     predicted = related(models.relations, _looked_for(models, gold), called)
-    common = {name: alike(name, models.relations.types) or name for name in types_of(gold)}
+    common = {name: batches.alike(name, models.relations.types) or name for name in types_of(gold)}
     common |= {name: known or name for name, known in called.items()}
     gold, predicted = (retag(side, common)[0] for side in (gold, predicted))
-    looked = candidates(gold, models.relations.rules)
+    looked = batches.candidates(gold, models.relations.rules)
     if models.entities is None:
         labels = [example.relation for example in looked.examples]
-        answers = predicted_labels(looked, predicted)
+        answers = batches.predicted_labels(looked, predicted)
         result = relation_scores(count_relations(labels, answers, missed=looked.missed))
     else:
         result = {
@@ -194,7 +187,7 @@ def _nothing_common(what: str, found: set[str], known: set[str]) -> DataError:
     )
     fix += " run's settings"
     if what == "entity type":
-        pairs = {name: alike(name, known) for name in sorted(found)}
+        pairs = {name: batches.alike(name, known) for name in sorted(found)}
         name, other = next(
             ((name, other) for name, other in pairs.items() if other),
             (min(found), min(known, default="KNOWN")),
@@ -271,7 +264,7 @@ def common_names(
             fix="put its run before the relation run: confide predict NER_RUN+RE_RUN FILE",
         )
     known, pairs = models.relations.types, models.relations.rules.types
-    names = as_known(found, known, pairs=pairs, given=types or {})
+    names = batches.as_known(found, known, pairs=pairs, given=types or {})
     unknown = _unknown(names, types)
     if unknown and say is not None:
         say(
@@ -304,7 +297,7 @@ def above_threshold(document: Document, threshold: float) -> Document:
 
 
 def _end_to_end(
-    gold: Sequence[Document], predicted: Sequence[Document], looked: Candidates
+    gold: Sequence[Document], predicted: Sequence[Document], looked: batches.Candidates
 ) -> Scored:
     """Strict and relaxed scores of relations between entities that a model found.
 
@@ -459,7 +452,10 @@ def facts(
     documents = read_sources(sources, format=format)
     called = common_names(models, documents, names, say=note)
     read = retag(models.found(documents), called)[0]
-    texts = {(one.document, one.pair): one.text for one in candidates(read, extract.rules).examples}
+    texts = {
+        (one.document, one.pair): one.text
+        for one in batches.candidates(read, extract.rules).examples
+    }
     return [
         StatedFact(
             found.head,

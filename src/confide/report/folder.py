@@ -23,17 +23,8 @@ from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
 from confide.files import Tree, json_of
 from confide.report.words import points, size
-from confide.runs.folder import (
-    HOME,
-    SENTENCES,
-    AtHome,
-    Audit,
-    RunFolder,
-    SentencesFile,
-    audited,
-    compared_at_home,
-    sentences_file,
-)
+from confide.runs import folder as run_folder
+from confide.runs.folder import AtHome, Audit, RunFolder, SentencesFile
 from confide.runs.result import RESULT, Result, Scores, Traffic, Turn, read_record
 from confide.runs.standing import standing
 from confide.tasks import TASKS, USUAL, Task
@@ -407,15 +398,16 @@ def load_run(path: Path, *, text: bool = True, unfinished: bool = False) -> Fini
     )
     if running:  # its ledger has a last line that may be cut off, so it is not read
         return run
-    homes = sorted(file.parents[1].name for file in folder.sites.glob(f"*/*/{HOME}"))
-    compared = (compared_at_home(folder, site) for site in homes)
+    homes = sorted(file.parents[1].name for file in folder.sites.glob(f"*/*/{run_folder.HOME}"))
+    counts = folder.sites.glob(f"*/{run_folder.SENTENCES}")
+    compared = (run_folder.compared_at_home(folder, site) for site in homes)
     return replace(
         run,
         ledger=tuple(entry for file in ledger_files(path) for entry in read_ledger(file)),
         errors=tuple(map(read_errors, sorted(folder.sites.glob("*/errors.json")))) if text else (),
         kept=tuple(one for one in compared if one is not None),
-        sentences=tuple(map(sentences_file, sorted(folder.sites.glob(f"*/{SENTENCES}")))),
-        audit=audited(folder),
+        sentences=tuple(run_folder.sentences_file(file) for file in sorted(counts)),
+        audit=run_folder.audited(folder),
     )
 
 
