@@ -7,16 +7,16 @@ just these.
 
 from __future__ import annotations
 
-from confide.federation.secure import messages, server
+from confide.federation.secure import messages
 from confide.runs import run
 
 
 def allow() -> None:
     """Let a run of a single site sum under masks, in this process."""
-    refuses = messages.threshold
+    refuses, chooses = messages.threshold, messages.colluders
 
     def threshold(sites: int, colluding: int) -> int:
         return 1 if sites == 1 else refuses(sites, colluding)
 
     messages.threshold = run.threshold = threshold
-    server.colluders = lambda sites: 0 if sites == 1 else messages.colluders(sites)
+    messages.colluders = lambda sites: 0 if sites == 1 else chooses(sites)

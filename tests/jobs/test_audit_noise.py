@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from confide.federation.secure import messages, server
+from confide.federation.secure import messages
 from confide.jobs.audit import audit
 from confide.methods import noised
 from confide.runs import run as runs
@@ -28,7 +28,7 @@ ROUNDS = 60
 def alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of one site, which confide refuses: nothing but the noise hides what it sends."""
     monkeypatch.syspath_prepend(str(root / "benchmarks"))
-    for module, name in ((messages, "threshold"), (runs, "threshold"), (server, "colluders")):
+    for module, name in ((messages, "threshold"), (runs, "threshold"), (messages, "colluders")):
         monkeypatch.setattr(module, name, getattr(module, name))  # undone at the end
     import_module("by_itself").allow()
 

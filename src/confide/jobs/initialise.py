@@ -334,9 +334,8 @@ def draft(
     if stated.skip_broken:
         data.append("skip_broken = true")
     data = ["", "[data]", *data] if data else []
-    if any(
-        one.report.format == "ddi" for site in sites for one in site.read
-    ):  # the order of a pair means nothing there
+    read = [one.report.format for site in sites for one in site.read]
+    if "ddi" in read:  # the order of a pair means nothing there
         note = "     # a before b is the same as b before a"
         data += ["", "[pairs]", f'direction = "undirected"{note}']
     tail: list[str] = []

@@ -128,7 +128,10 @@ def review(
 def render_review(report: CheckReport, *, most: int = 500) -> str:
     """The page as HTML."""
     shown, elsewhere = _shown(report)
-    hues = {kind: number % HUES for number, kind in enumerate(_types(report))}
+    # every type, the most frequent first; then those of other annotators only
+    others = {one.type for version in report.versions for one in version.document.entities}
+    types = [*report.types, *sorted(others - report.types.keys())]
+    hues = {kind: number % HUES for number, kind in enumerate(types)}
     for one in shown:
         one.differences = _differences(one)
     shown.sort(key=lambda one: one.rank)
@@ -156,12 +159,6 @@ def render_review(report: CheckReport, *, most: int = 500) -> str:
             most_problems=_MOST_PROBLEMS,
         )
     )
-
-
-def _types(report: CheckReport) -> list[str]:
-    """Every type, the most frequent first; then those of other annotators only."""
-    others = {one.type for version in report.versions for one in version.document.entities}
-    return [*report.types, *sorted(others - report.types.keys())]
 
 
 # --- which problem is whose ---------------------------------------------------------------
