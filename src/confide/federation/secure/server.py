@@ -240,7 +240,11 @@ class SumAttempt:
             place, others = self.roster.place(name) - 1, [one for one in names if one != name]
             own = [self.offers[one].boxes_O148[place - (one < name)] for one in others]
             marks = [self.offers[one].marks_N64[place] for one in others]
-            asks[name] = replace(every, own_M148=np.array(own), own_marks_M64=np.array(marks))
+            asks[name] = replace(
+                every,
+                own_M148=np.array(own, np.uint8).reshape(-1, messages.BOX),
+                own_marks_M64=np.array(marks, np.uint8).reshape(-1, 64),
+            )
         return asks
 
     def _signatures(self) -> dict[str, str]:
