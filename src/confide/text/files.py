@@ -17,15 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 from xml.etree import ElementTree
 
-from confide.errors import (
-    ConfideError,
-    DataError,
-    FormatError,
-    MissingDataError,
-    SettingsError,
-    os_errors_as,
-    printable,
-)
+from confide import errors
+from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.files import (
     DEEPEST,
     ENCODINGS,
@@ -89,10 +82,6 @@ class Meter:
                 )
             yield raw
 
-    def some(self, stream: Stream, most: int) -> bytes:
-        """The next bytes of a stream, `most` at most. Raises FormatError at the limit."""
-        return next(self.chunks(stream, most), b"")
-
     def read(self, stream: Stream) -> bytes:
         """All bytes of a stream. Raises FormatError at the limit."""
         return b"".join(self.chunks(stream))
@@ -109,13 +98,11 @@ class Metered(io.BufferedIOBase):
         """Always true."""
         return True
 
-    def read1(self, size: int | None = -1, /) -> bytes:
-        """The next bytes."""
-        return self._meter.some(self._stream, size if size and size > 0 else _CHUNK)
-
     def read(self, size: int | None = -1, /) -> bytes:
         """The next bytes, sometimes fewer than `size`; empty only at the end."""
-        return self.read1(size)
+        return next(self._meter.chunks(self._stream, size if size and size > 0 else _CHUNK), b"")
+
+    read1 = read
 
 
 def unpack(raw: bytes, where: str, *, only: bytes | None = None) -> bytes:
@@ -187,8 +174,8 @@ def must_be_a_path(path: Path) -> None:
 
     A path to nothing is fine.
     """
-    with os_errors_as(
-        DataError, "the path cannot be used", where=printable(path), fix="check the path"
+    with errors.os_errors_as(
+        DataError, "the path cannot be used", where=errors.printable(path), fix="check the path"
     ):
         path.exists()
 

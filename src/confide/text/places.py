@@ -64,7 +64,7 @@ def same_surface(text: str, spans: Sequence[Span], surface: str) -> bool:
     return " ".join(text[start:end] for start, end in spans).split() == surface.split()
 
 
-class Counting(NamedTuple):
+class OffsetCounting(NamedTuple):
     """A way to count: the unit, a line end (as it stands, always one, always two), the first."""
 
     unit: str = CHARACTERS
@@ -80,8 +80,8 @@ class Counting(NamedTuple):
 class Ruler:
     """Turns offsets that were counted in one way into characters of a text."""
 
-    def __init__(self, text: str, way: Counting) -> None:
-        self.way, self._length, self._plain = way, len(text), way == Counting()
+    def __init__(self, text: str, way: OffsetCounting) -> None:
+        self.way, self._length, self._plain = way, len(text), way == OffsetCounting()
         self._marks = None if way[:2] == (CHARACTERS, "") else _marks(text, way)
 
     def __call__(self, span: Span, within: Sequence[TextPart] = ()) -> Span:
@@ -106,7 +106,7 @@ class Ruler:
         return place if place < len(self._marks) and self._marks[place] == offset else -1
 
 
-def _marks(text: str, way: Counting) -> list[int]:
+def _marks(text: str, way: OffsetCounting) -> list[int]:
     """The offset at which each character begins, and the one behind the last."""
     if way.unit == CHARACTERS:
         widths = [1] * len(text)
@@ -136,23 +136,23 @@ class Utf16:
         plain = text.isascii() or max(text) <= "\uffff"
         self.of: Sequence[int] = range(len(text) + 1)
         if not plain:
-            self.of = _marks(text, Counting(UTF16))
+            self.of = _marks(text, OffsetCounting(UTF16))
 
     def character(self, offset: int) -> int:
         """The character that begins at an offset, or that it lies in; -1 if it is outside."""
         return bisect_right(self.of, offset) - 1 if 0 <= offset <= self.of[-1] else -1
 
 
-def _ways(text: str) -> Iterator[Counting]:
+def _ways(text: str) -> Iterator[OffsetCounting]:
     """All ways in which this text may have been counted, the usual ones first."""
     units = [CHARACTERS]
     if not text.isascii():
         units += [UTF16, BYTES] if max(text) > "\uffff" else [BYTES]
-    yield from (Counting(unit) for unit in units)
-    yield from (Counting(first=first) for first in (1, -1))
+    yield from (OffsetCounting(unit) for unit in units)
+    yield from (OffsetCounting(first=first) for first in (1, -1))
     for end, line_end in (("one", "\r\n"), ("two", "\n")):
         if line_end in text:
-            yield from (Counting(unit, end) for unit in units)
+            yield from (OffsetCounting(unit, end) for unit in units)
 
 
 def best_fit(text: str, given: Sequence[StatedMention], units: Sequence[str]) -> tuple[Ruler, str]:
@@ -168,7 +168,7 @@ def best_fit(text: str, given: Sequence[StatedMention], units: Sequence[str]) ->
     >>> str(ruler.way), ruler((8, 15))
     ('offsets in UTF-16 units', (7, 14))
     """
-    own = Ruler(text, Counting(units[0]))
+    own = Ruler(text, OffsetCounting(units[0]))
     said = [one for one in given if one.surface][:_MOST]
     unsaid = [one for one in given if not one.surface][:_MOST]
     best, fewest = own, _misses(own, text, said)
@@ -185,7 +185,7 @@ def best_fit(text: str, given: Sequence[StatedMention], units: Sequence[str]) ->
     if len(differ) < 2:
         return own, ""
     readings: dict[tuple[Span, ...], Ruler] = {}
-    for ruler in (own, *(Ruler(text, Counting(unit)) for unit in dict.fromkeys(differ))):
+    for ruler in (own, *(Ruler(text, OffsetCounting(unit)) for unit in dict.fromkeys(differ))):
         spans = [ruler(span, one.within) for one in unsaid or said for span in one.spans]
         readings.setdefault(tuple(spans), ruler)
     if len(readings) == 1:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import json
 import re
-from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -18,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from importlib import import_module
 from itertools import chain, count
-from operator import itemgetter
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,9 +25,9 @@ from confide.files import Tree
 from confide.text import document as internal
 from confide.text import files, places, rows
 from confide.text.document import Document, Entity, Problems, Relation, Sentence, Span
-from confide.text.places import NOWHERE, Counting, Ruler, StatedMention
+from confide.text.places import NOWHERE, OffsetCounting, Ruler, StatedMention
 from confide.text.rows import quoted
-from confide.text.segment import AUTO, lay_out_tokens, segmented
+from confide.text.segment import AUTO, lay_out_tokens, segmented, tokens_covered
 
 NO_DATA = re.compile(
     r"(?i)^(readme|license|licence|source|notice|changelog|relation2id\.)|rel2id\.json$"
@@ -435,7 +433,7 @@ class Draft:
             return
         unplaced, self._unplaced = self._unplaced, []
         ruler, doubt = places.best_fit(self.text, [one.mention for one in unplaced], self.units)
-        if ruler.way != Counting(self.units[0]):
+        if ruler.way != OffsetCounting(self.units[0]):
             self.note("offsets-counted", str(ruler.way))
         if doubt:
             self.lost("offsets-doubtful", f"{doubt}; read as {ruler.way.unit}")
@@ -701,12 +699,6 @@ def document_from_tokens(given: TokenDocument, source: Source) -> Document:
         ends = (names.get(end, str(end)) for end in (head, tail))
         draft.relation(kind, *ends, concepts=concepts, attributes=said)
     return draft.document()
-
-
-def tokens_covered(tokens: Sequence[Span], start: int, end: int) -> tuple[int, int]:
-    """The first token that shares a character with a stretch, and one past the last."""
-    first = bisect_right(tokens, start, key=itemgetter(1))
-    return first, bisect_left(tokens, end, key=itemgetter(0))
 
 
 def tokens_of_document(document: Document, problems: Problems) -> TokenDocument | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 import tomllib
 from array import array
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from itertools import accumulate, chain, islice
+from operator import itemgetter
 from typing import Literal, NamedTuple
 
 from confide.errors import DataError, SettingsError
@@ -351,6 +352,12 @@ def lay_out_tokens(
 def text_of_tokens(document: Document) -> str:
     """The text that `lay_out_tokens` makes of a segmented document's tokens."""
     return "\n".join(" ".join(document.token_texts(sentence)) for sentence in document.sentences)
+
+
+def tokens_covered(tokens: Sequence[Span], start: int, end: int) -> tuple[int, int]:
+    """The first token that shares a character with a stretch, and one past the last."""
+    first = bisect_right(tokens, start, key=itemgetter(1))
+    return first, bisect_left(tokens, end, key=itemgetter(0))
 
 
 def with_own_tokens(document: Document) -> Document:

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import NamedTuple
 
 from confide.errors import DataError, SettingsError
 from confide.text.document import Document, Entity, Problem
-from confide.text.segment import tokenise
+from confide.text.segment import tokenise, tokens_covered
 
 # --- Tag schemes ----------------------------------------------------------------------------------
 #
@@ -298,8 +298,6 @@ def contradiction(sequences: Sequence[Sequence[str]], scheme: str) -> Contradict
 # one sentence. `flat_spans` keeps what fits and reports everything else; nothing is dropped
 # silently.
 
-_FROM, _TO, _LAST = itemgetter(0), itemgetter(1), attrgetter("last")
-
 
 class _Candidate(NamedTuple):
     """An entity as a run of tokens of one sentence."""
@@ -350,7 +348,7 @@ def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]
         candidate = candidates[number]
         sentence, first, last, entity = candidate
         before = kept[sentence]
-        place = bisect_right(before, first, key=_LAST)
+        place = bisect_right(before, first, key=attrgetter("last"))
         if place < len(before) and before[place].first < last:
             notes[number] = _collision(document, candidate, before[place])
             continue
@@ -435,8 +433,7 @@ def _locate(document: Document, entity: Entity, starts: Sequence[int]) -> _Candi
     if number + 1 < len(starts) and end > starts[number + 1]:
         what = f"{entity.type} {entity.id} crosses a sentence's end"
         return _problem(document, entity, "crosses-sentence", what)
-    first = bisect_right(tokens, start, key=_TO)  # the tokens that share a character with it
-    last = bisect_left(tokens, end, key=_FROM)
+    first, last = tokens_covered(tokens, start, end)
     if first >= last:
         what = f"{entity.type} {entity.id} covers no token"
         return _problem(document, entity, "no-token", what)

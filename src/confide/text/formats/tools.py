@@ -14,19 +14,9 @@ from confide.files import Tree
 from confide.text import reading
 from confide.text.document import PAIR, Document, Entity
 from confide.text.places import CHARACTERS, UTF16
-from confide.text.reading import (
-    Format,
-    Options,
-    Output,
-    Reading,
-    Source,
-    Supports,
-    TokenDocument,
-    TokenLink,
-    TokenMention,
-)
+from confide.text.reading import Format, Options, Output, Reading, Source, Supports
 from confide.text.rows import Key, Row, malformed, quoted, whole_number
-from confide.text.segment import segmented, text_of_tokens
+from confide.text.segment import segmented, text_of_tokens, tokens_covered
 
 # --- Records of annotation tools
 #
@@ -72,7 +62,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ToolRecord:
     """A tool's object, where it stands, and where to report what it loses."""
 
     tree: Tree
@@ -145,7 +135,7 @@ def tool_records(
     if not _MARKS.isdisjoint(value):
         for tool, belongs, records in _TOOLS:
             if belongs(value):
-                return tool, list(records(Record(value, where, source, left)))
+                return tool, list(records(ToolRecord(value, where, source, left)))
     return "", [AnnotatorRecord("", value)]
 
 
@@ -169,7 +159,7 @@ def _pair(text: str, said: Tree) -> AnnotatorRecord:
     return AnnotatorRecord("", record, (CHARACTERS,))
 
 
-def _ner_annotator(row: Record) -> Iterator[AnnotatorRecord]:
+def _ner_annotator(row: ToolRecord) -> Iterator[AnnotatorRecord]:
     record = {key: value for key, value in row.tree.items() if key != "classes"}
     yield AnnotatorRecord("", record, (UTF16, CHARACTERS))
 
@@ -185,7 +175,7 @@ def _is_medcat(tree: Tree) -> bool:
     return known and "text" in tree and "annotations" in tree
 
 
-def _medcat(row: Record) -> Iterator[AnnotatorRecord]:
+def _medcat(row: ToolRecord) -> Iterator[AnnotatorRecord]:
     """Annotations by concept; what was deleted, killed or called irrelevant is left out."""
     entities: list[Tree] = []
     for one in row.rows("annotations"):
@@ -214,7 +204,7 @@ def _medcat(row: Record) -> Iterator[AnnotatorRecord]:
 # --- Label Studio -------------------------------------------------------------------------
 
 
-def _label_studio(row: Record) -> Iterator[AnnotatorRecord]:
+def _label_studio(row: ToolRecord) -> Iterator[AnnotatorRecord]:
     data = row.tree["data"]
     strings = [value for value in data.values() if isinstance(value, str)]
     text = data.get("text", strings[0] if len(strings) == 1 else None)
@@ -241,7 +231,7 @@ def _person(tree: Tree) -> str:
     return str(person) if isinstance(person, str | int) else ""
 
 
-def _results(given: object, row: Record) -> tuple[list[Tree], list[Tree]]:
+def _results(given: object, row: ToolRecord) -> tuple[list[Tree], list[Tree]]:
     """The entities and relations of one annotation."""
     entities: list[Tree] = []
     relations: list[Tree] = []
@@ -261,7 +251,7 @@ def _results(given: object, row: Record) -> tuple[list[Tree], list[Tree]]:
     return entities, relations
 
 
-def _regions(value: Tree, name: object, row: Record) -> Iterator[Tree]:
+def _regions(value: Tree, name: object, row: ToolRecord) -> Iterator[Tree]:
     """A region as an entity for each of its labels; the first has its id."""
     labels = value["labels"]
     if len(labels) > _MOST_LABELS:
@@ -281,7 +271,7 @@ _MIN_KEYS = frozenset(
 )
 
 
-def _label_studio_min(row: Record) -> Iterator[AnnotatorRecord]:
+def _label_studio_min(row: ToolRecord) -> Iterator[AnnotatorRecord]:
     """JSON-MIN: a row for each annotation, its regions in lists under the names of the controls."""
     entities: list[Tree] = []
     rest: Tree = {}
@@ -309,7 +299,7 @@ def _label_studio_min(row: Record) -> Iterator[AnnotatorRecord]:
 _KEPT_BY_PRODIGY = frozenset(("text", "spans", "relations", "tokens", "answer", "is_binary"))
 
 
-def _prodigy(row: Record) -> Iterator[AnnotatorRecord]:
+def _prodigy(row: ToolRecord) -> Iterator[AnnotatorRecord]:
     if not row.accepted(row.tree.get("answer")):
         return
     entities: list[Tree] = []
@@ -365,7 +355,7 @@ _PUB_KEYS = frozenset((
 ))  # fmt: skip
 
 
-def _pubannotation(row: Record) -> Iterator[AnnotatorRecord]:
+def _pubannotation(row: ToolRecord) -> Iterator[AnnotatorRecord]:
     """Denotations, attributes and relations; each of several tracks is an annotator's version."""
     tree, tracks = row.tree, row.rows("tracks")
     meta = {key: value for key, value in tree.items() if key not in _PUB_KEYS}
@@ -379,7 +369,7 @@ def _pubannotation(row: Record) -> Iterator[AnnotatorRecord]:
         yield AnnotatorRecord(annotator, {**record, **_denotations(track, row)})
 
 
-def _denotations(track: Tree, row: Record) -> Tree:
+def _denotations(track: Tree, row: ToolRecord) -> Tree:
     """The entities and relations of a track; a chain of fragments is one entity."""
     entities: dict[str, Tree] = {}
     for number, one in enumerate(row.rows("denotations", track), 1):
@@ -421,7 +411,7 @@ def _denotations(track: Tree, row: Record) -> Tree:
 
 
 _TOOLS: tuple[
-    tuple[str, Callable[[Tree], bool], Callable[[Record], Iterator[AnnotatorRecord]]], ...
+    tuple[str, Callable[[Tree], bool], Callable[[ToolRecord], Iterator[AnnotatorRecord]]], ...
 ] = (
     ("Label Studio", lambda row: "text" not in row and isinstance(row.get("data"), dict),
      _label_studio),
@@ -531,7 +521,7 @@ def prodigy_record(document: Document) -> Tree:
 def _span(entity: Entity, tokens: Sequence[tuple[int, int]]) -> Tree:
     """A span, with its first and last token if it has any."""
     span: Tree = {"start": entity.start, "end": entity.end, "label": entity.type}
-    first, last = reading.tokens_covered(tokens, entity.start, entity.end)
+    first, last = tokens_covered(tokens, entity.start, entity.end)
     return span if first >= last else {**span, "token_start": first, "token_end": last - 1}
 
 
@@ -633,12 +623,14 @@ class Shape:
         known = {self.id, self.tokens, self.mentions, self.links}
         known |= {"dataset", "_sentence_start", "sentence_start"}
         attributes = source.attributes(tree, known, where)
-        found = TokenDocument(row.name((self.id,), name), where, sentences, attributes=attributes)
+        found = reading.TokenDocument(
+            row.name((self.id,), name), where, sentences, attributes=attributes
+        )
         what = f'an item of "{self.mentions}"'
         for item in self._items(row, self.mentions):
             start, end = (row.whole(row.part(item, key, what), what) for key in self.mention[:2])
             kind = row.type(row.part(item, self.mention[2], what), f"the type of {what}")
-            found.mentions.append(TokenMention(start, end + self.last, kind))
+            found.mentions.append(reading.TokenMention(start, end + self.last, kind))
         what = f'an item of "{self.links}"'
         at = {(one.start, one.end - 1): n for n, one in reversed([*enumerate(found.mentions)])}
         for item in self._items(row, self.links):
@@ -646,7 +638,7 @@ class Shape:
             ends = [row.whole(row.part(item, key, what), what) for key in self.link[1:]]
             if len(ends) == 4:
                 ends = [at.get((ends[n], ends[n + 1]), -1) for n in (0, 2)]
-            found.links.append(TokenLink(kind, ends[0], ends[1]))
+            found.links.append(reading.TokenLink(kind, ends[0], ends[1]))
         return reading.document_from_tokens(found, source)
 
     def _items(self, row: Row, key: str) -> Iterator[object]:
@@ -693,14 +685,14 @@ def _write_gliner(documents: Sequence[Document], out: Output) -> None:
     out.unheld("white-space-unheld", respaced, "documents lose their white space")
 
 
-def _by_sentence(marked: TokenDocument, out: Output) -> list[TokenDocument]:
+def _by_sentence(marked: reading.TokenDocument, out: Output) -> list[reading.TokenDocument]:
     """A document cut into one for each sentence; what crosses a border is reported as lost."""
     starts = marked.starts
     if len(starts) == 1:
         return [marked]
     borders = [*starts[1:], starts[-1] + len(marked.sentences[-1])]
     parts = [
-        TokenDocument(
+        reading.TokenDocument(
             f"{marked.id}:{number}", marked.where, [sentence], attributes=marked.attributes
         )
         for number, sentence in enumerate(marked.sentences, 1)

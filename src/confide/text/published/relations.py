@@ -14,17 +14,7 @@ from confide.text import files, reading
 from confide.text.document import Document, Sentence, Span, pair_attributes
 from confide.text.places import TextPart
 from confide.text.published.bags import PairEnd, pair_document
-from confide.text.reading import (
-    Draft,
-    Format,
-    Options,
-    Reading,
-    Sample,
-    Source,
-    TokenDocument,
-    TokenLink,
-    TokenMention,
-)
+from confide.text.reading import Draft, Format, Options, Reading, Sample, Source
 from confide.text.rows import Row, clean, quoted
 from confide.text.segment import join_sentences, lay_out_tokens, one_sentence
 
@@ -465,9 +455,9 @@ def _read_docred(path: Path, options: Options) -> Reading:
     return found
 
 
-def _marked(row: Row, name: str) -> TokenDocument:
+def _marked(row: Row, name: str) -> reading.TokenDocument:
     sentences = [row.strings(one, '"sents"') for one in row.values("sents")]
-    marked = TokenDocument(row.name(("title",), name), row.where, sentences)
+    marked = reading.TokenDocument(row.name(("title",), name), row.where, sentences)
     starts = marked.starts
     vertices = row.values("vertexSet")
     what = "a mention"
@@ -479,7 +469,7 @@ def _marked(row: Row, name: str) -> TokenDocument:
             place = row.part(item, "pos", what)
             first, last = (row.whole(row.part(place, n, '"pos"'), '"pos"') for n in (0, 1))
             kind = row.type(row.part(item, "type", what), "a mention's type")
-            mention = TokenMention(-1, -1, kind, f"V{number}")
+            mention = reading.TokenMention(-1, -1, kind, f"V{number}")
             if 0 <= sentence < len(starts) and first >= 0:
                 start = starts[sentence]
                 mention = mention._replace(start=start + first, end=start + last)
@@ -490,7 +480,7 @@ def _marked(row: Row, name: str) -> TokenDocument:
             raise row.malformed('"h" and "t"', f"entities from 0 to {len(vertices) - 1}", head)
         evidence = " ".join(map(str, label.values(_EVIDENCE)))
         said = ((_EVIDENCE, evidence),) if evidence else ()
-        marked.links.append(TokenLink(label.string("r"), f"V{head}", f"V{tail}", said))
+        marked.links.append(reading.TokenLink(label.string("r"), f"V{head}", f"V{tail}", said))
     return marked
 
 
