@@ -20,7 +20,7 @@ from confide.federation.federation import Delivery
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode, peek
 from confide.federation.steps import Step
-from confide.flare import server
+from confide.flare import joining
 from confide.flare.joining import Join, wire_digest, wire_of
 from confide.flare.server import Conductor
 from confide.flare.site import UNKNOWN, SiteHome
@@ -484,8 +484,8 @@ def test_a_site_refuses_a_calibration_out_of_range(
 ) -> None:
     settings = tiny(tmp_path, "rounds=1")
     files = write_site_files(tmp_path / "homes", settings)
-    made = server.leaving
-    monkeypatch.setattr(server, "leaving", lambda state, at, _: made(state, at, numbers))
+    made = joining.leave_ask
+    monkeypatch.setattr(joining, "leave_ask", lambda state, at, _: made(state, at, numbers))
     with pytest.raises(QuorumError, match=r"step leave.*could not read the ask"):
         conduct(tmp_path / "server", settings, HomesEngine(files))
     assert not list((tmp_path / "homes").rglob("result.json"))
