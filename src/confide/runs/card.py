@@ -10,10 +10,12 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from confide.errors import printable
 from confide.federation.ledger import ledger_files, read_ledger
@@ -29,6 +31,7 @@ CARD, OTHER_CARD = "README.md", "MODEL_CARD.md"
 """The card's name, and its name where the folder has a README.md already."""
 
 _MARKS = re.compile(r"([\\`*_\[\]|~])")
+_PARTS = ("train", "dev", "test")
 _PLAIN = re.compile(r"[\w.]+", re.ASCII)
 _PIPELINES = {"entities": "token-classification", "relations": "text-classification"}
 _OF_ALL = ("training", "select", "options", "privacy")
@@ -47,18 +50,8 @@ _KEYS = {
     "task", "method", "seed", "rounds", "precision", "model.kind", "federation.fraction",
     "federation.combine", "federation.up", "federation.down",
 }  # fmt: skip
-_USE = """## Use
-
-With confide installed, in this folder:
-
-```console
-$ confide predict . note.txt
-```"""
 MOST_NAMES = 200
 """Types that a card lists."""
-
-Row = Sequence[object]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -90,20 +83,77 @@ def write_card(out: Path, copied: Copied) -> Path:
 
 def card(settings: Settings, result: Result, copied: Copied) -> str:
     """The card's text."""
-    task = TASKS[result.task]
-    title = safe(result.name or f"{result.method} model")
-    parts = [
-        _head(result, task),
-        f"# {title}",
-        _what(result, task, copied),
-        _USE,
-        _data(result, task, copied),
-        _scores(result, task, copied),
-        _training(settings),
-        _privacy(settings, copied, result.privacy),
-        f"Written by confide {__version__}.",
-    ]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    task, overall = TASKS[result.task], result.scores.overall
+    kind, learns = task.kinds[0], task.learns
+    pipeline, score = _PIPELINES[learns], _of(task, overall, kind)
+    index = None
+    if score is not None:
+        metric = {"type": "f1" if task.words.score else kind, "value": round(score, 4)}
+        found = {
+            "task": {"type": pipeline},
+            "dataset": {"type": "private", "name": "held-out text of the sites"},
+            "metrics": [metric | {"name": task.words.full(kind)}],
+        }
+        name = printable(result.name or result.method, 100)
+        index = json.dumps([{"name": name, "results": [found]}])
+    # sites by number, in alphabetical order; the one whose own model this is says so
+    called = {
+        name: f"site {number}" + (", whose model this is" if name == copied.site else "")
+        for number, name in enumerate(sorted(result.data.sites), 1)
+    }
+    scored = {
+        name: f"site {number}" + (", whose model this is" if name == copied.site else "")
+        for number, name in enumerate(sorted(result.scores.sites), 1)
+    }
+    counts = Counter[str]()
+    for site in result.data.sites.values():
+        counts.update(site.entities if learns == "entities" else site.relations)
+    ranked = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_NAMES]
+    rows = {told: result.scores.sites[name] for name, told in scored.items()}
+    rows = {told: own for told, own in rows.items() if _of(task, own, kind) is not None}
+    types = overall.get(task.typed[0], {}).get("types", {})
+    federated = settings.method not in REFERENCES
+    changed = settings.guards.model_dump(exclude_defaults=True)
+    environment = Environment(
+        loader=PackageLoader("confide.runs", "templates"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )  # what is named elsewhere goes through `safe`
+    environment.filters |= {"plain": safe, "code": _code}
+    return environment.get_template("card.md.j2").render(
+        version=__version__,
+        task=task,
+        result=result,
+        copied=copied,
+        pipeline=pipeline,
+        tags=json.dumps(["confide", "federated-learning", task.name, result.method]),
+        index=index,
+        title=result.name or f"{result.method} model",
+        who="one site" if len(called) == 1 else f"{len(called)} sites",
+        sites=[
+            (told, *(f"{getattr(result.data.sites[name], part):,}" for part in _PARTS))
+            for name, told in called.items()
+        ],
+        counts=[(safe(name), f"{count:,}") for name, count in ranked],
+        score=score,
+        scores_head=("site", *(task.words.full(kind) for kind in task.kinds)),
+        scores=[
+            (told, *(_points(_of(task, own, kind)) for kind in task.kinds))
+            for told, own in (*rows.items(), ("all", overall))
+        ],
+        types=[
+            (safe(name), *(_points(one.get(rate)) for rate in ("f1", "precision", "recall")))
+            for name, one in sorted(types.items())[:MOST_NAMES]
+        ],
+        settings=[(f"`{k}`", safe(value)) for k, value in sorted(_of_the_model(settings).items())],
+        federated=federated,
+        noise=_noise(result.privacy),
+        guards=", ".join(f"{name} {safe(value)}" for name, value in sorted(changed.items())),
+        audit=_audited(copied),
+        left=list(_left(copied.run)) if federated else [],
+    )
 
 
 def safe(text: object, *, most: int = 100) -> str:
@@ -120,108 +170,6 @@ def _code(name: str) -> str:
     return f"`{name}`" if _PLAIN.fullmatch(name) else safe(name)
 
 
-def _head(result: Result, task: Task) -> str:
-    """The metadata: YAML, whose values are JSON so that no name can break out of them."""
-    kind = task.kinds[0]
-    pipeline = _PIPELINES[task.learns]
-    lines = ["library_name: confide", f"pipeline_tag: {pipeline}"]
-    lines.append(f"tags: {json.dumps(['confide', 'federated-learning', task.name, result.method])}")
-    score = _of(task, result.scores.overall, kind)
-    if score is not None:
-        metric = {"type": "f1" if task.words.score else kind, "value": round(score, 4)}
-        metric["name"] = task.words.full(kind)
-        model = {
-            "name": printable(result.name or result.method, 100),
-            "results": [
-                {
-                    "task": {"type": pipeline},
-                    "dataset": {"type": "private", "name": "held-out text of the sites"},
-                    "metrics": [metric],
-                }
-            ],
-        }
-        lines.append(f"model-index: {json.dumps([model])}")
-    return "---\n" + "\n".join(lines) + "\n---"
-
-
-def _what(result: Result, task: Task, copied: Copied) -> str:
-    sites = len(result.data.sites)
-    who = f"{sites} sites" if sites != 1 else "one site"
-    if result.method == "alone":
-        how = "It was trained by one site on its own text."
-    elif result.method == "pooled":
-        how = f"It was trained on the text of {who} in one place."
-    elif result.method == "public-only":
-        how = "It was trained on public text only."
-    else:
-        how = (
-            f"It was trained by {who} with the method {_code(result.method)}, without sharing text."
-        )
-    own = " It is the model of one of them." if copied.site and result.personal else ""
-    if copied.at_home:
-        own = " One of them trained it further at home; the scores are those of the common model."
-    size = f" It has {result.parameters:,} parameters." if result.parameters else ""
-    return f"A model that can {task.words.does}. {how}{own}{size}"
-
-
-def _data(result: Result, task: Task, copied: Copied) -> str:
-    """Counts of all sites together by type, and of each numbered site by split."""
-    sites = result.data.sites
-    if not sites:
-        return ""
-    counts: dict[str, int] = {}
-    for site in sites.values():
-        own = site.entities if task.learns == "entities" else site.relations
-        for name, count in own.items():
-            counts[name] = counts.get(name, 0) + count
-    rows = [
-        (called, *(f"{getattr(site, part):,}" for part in ("train", "dev", "test")))
-        for called, site in _numbered(sites, copied)
-    ]
-    text = "## Data\n\nThe text is not part of this copy. Sentences of each site:\n\n"
-    text += _table(("site", "train", "dev", "test"), rows)
-    if counts:
-        shown = sorted(counts.items(), key=lambda pair: (-pair[1], pair[0]))[:MOST_NAMES]
-        text += f"\n\n{task.words.found.capitalize()} in all training text:\n\n"
-        text += _table((task.words.type, "count"), [(safe(n), f"{c:,}") for n, c in shown])
-    return text
-
-
-def _scores(result: Result, task: Task, copied: Copied) -> str:
-    """Scores of all, of each numbered site and of each type, on test text."""
-    kinds, overall = task.kinds, result.scores.overall
-    if _of(task, overall, kinds[0]) is None:
-        return "## Scores\n\nNothing was held out for testing, so there are no scores."
-    rows = [
-        (called, *(_points(_of(task, scores, kind)) for kind in kinds))
-        for called, scores in _numbered(result.scores.sites, copied)
-        if _of(task, scores, kinds[0]) is not None
-    ]
-    rows.append(("all", *(_points(_of(task, overall, kind)) for kind in kinds)))
-    text = "## Scores\n\nOn the sites' held-out text, in points of 100.\n\n"
-    text += _table(("site", *(task.words.full(kind) for kind in kinds)), rows)
-    typed = task.typed[0]
-    types = overall.get(typed, {}).get("types", {})
-    if types:
-        of_types = [
-            (safe(name), *(_points(one.get(rate)) for rate in ("f1", "precision", "recall")))
-            for name, one in sorted(types.items())[:MOST_NAMES]
-        ]
-        head = (task.words.type, f"F1, {typed}", "precision", "recall")
-        text += "\n\n" + _table(head, of_types)
-    doubt = copied.calibrator.doubt
-    return f"{text}\n\n{doubt}" if doubt else text
-
-
-def _training(settings: Settings) -> str:
-    rows = [(f"`{key}`", safe(value)) for key, value in sorted(_of_the_model(settings).items())]
-    return (
-        "## Training\n\n<details><summary>Settings</summary>\n\n"
-        + _table(("setting", "value"), rows)
-        + "\n\n</details>"
-    )
-
-
 def _of_the_model(settings: Settings) -> dict[str, str]:
     """The settings that made this model: of its kind, its training and its federation."""
     tables = {*_OF_ALL, *_OF_KINDS.get(settings.kind, ())}
@@ -232,27 +180,6 @@ def _of_the_model(settings: Settings) -> dict[str, str]:
         for key, value in shareable(settings).items()
         if key.partition(".")[0] in tables or key in {*_KEYS, *alone}
     }
-
-
-def _privacy(settings: Settings, copied: Copied, spent: Private | None) -> str:
-    """Text on what the server saw, what guarded it, and what this copy tells."""
-    text = "## Privacy\n\n"
-    lines = [f"This copy: {copied.tells}. Trained weights can carry traces of their text."]
-    if settings.method not in REFERENCES:
-        lines.append(_noise(spent))
-        lines.append(
-            "A field that was seen as a sum was added up by the server's code; no cryptography hid"
-            " the single ones, unless the table says masked."
-        )
-        changed = settings.guards.model_dump(exclude_defaults=True)
-        set_ = ", ".join(f"{name} {safe(value)}" for name, value in sorted(changed.items()))
-        lines.append(f"Guards of the run: {set_ or 'the defaults'}.")
-    text += "\n".join(f"- {line}" for line in lines)
-    text += _audited(copied)
-    if settings.method not in REFERENCES and (rows := list(_left(copied.run))):
-        text += "\n\nWhat left the sites, from the ledger:\n\n"
-        text += _table(("step", "field", "kind", "seen by the server"), rows)
-    return text
 
 
 def _noise(spent: Private | None) -> str:
@@ -277,24 +204,22 @@ def _noise(spent: Private | None) -> str:
     )
 
 
-def _audited(copied: Copied) -> str:
+def _audited(copied: Copied) -> list[str]:
     """The three numbers of the run's audit, if there is one, with its sites by number."""
     folder = RunFolder(copied.run)
     found = audited(folder)
     if found is None:
-        return ""
-    every = dict(_numbered({name: name for name in folder.result().data.sites}, copied))
-    lines = [
-        f"Site{called.removeprefix('site')}: {told_of(found.sites[name])}."
-        for called, name in every.items()
-        if name in found.sites
-    ]
+        return []
+    lines = []
+    for number, name in enumerate(sorted(folder.result().data.sites), 1):
+        if name in found.sites:
+            own = ", whose model this is" if name == copied.site else ""
+            lines.append(f"Site {number}{own}: {told_of(found.sites[name])}.")
     lines += [f"{told_epsilon(found)}.", f"{told_smallest(found.crossed)}."]
-    head = "\n\nWhat a trial attack on the run's model found (`confide audit`, 95 % intervals):\n\n"
-    return head + "\n".join(f"- {safe(line, most=400)}" for line in lines)
+    return [safe(line, most=400) for line in lines]
 
 
-def _left(run: Path) -> Iterator[Row]:
+def _left(run: Path) -> Iterator[tuple[str, ...]]:
     """Each field that left a site once, in the ledger's order."""
     entries = (entry for file in ledger_files(run) for entry in read_ledger(file))
     up = ((e.step, e.field, e.kind, e.seen) for e in entries if e.direction == "up")
@@ -303,22 +228,9 @@ def _left(run: Path) -> Iterator[Row]:
             yield (_code(row[0]), _code(row[1]), safe(row[2]), safe(row[3]))
 
 
-def _numbered(sites: Mapping[str, T], copied: Copied) -> list[tuple[str, T]]:
-    """Sites by number, in alphabetical order; the one whose own model this is says so."""
-    return [
-        (f"site {number}" + (", whose model this is" if name == copied.site else ""), sites[name])
-        for number, name in enumerate(sorted(sites), 1)
-    ]
-
-
 def _of(task: Task, scores: Mapping[str, object], kind: str) -> float | None:
     return None if task.empty(dict(scores)) else task.value(dict(scores), kind)
 
 
 def _points(fraction: float | None) -> str:
     return "–" if fraction is None else f"{100 * fraction:.1f}"
-
-
-def _table(head: Row, rows: Sequence[Row]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join(map(str, line)) + " |" for line in lines)
