@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 from importlib.resources import files
 from itertools import accumulate, chain, islice
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Literal, NamedTuple
 
 from confide.errors import DataError, SettingsError
 from confide.files import Tree
-from confide.text.document import Document, Entity, PackedSpans, Problems, Sentence, Span
+from confide.text.document import Document, PackedSpans, Problems, Sentence, Span
 from confide.text.rows import mend_surrogates
 
 # --- Full stops and languages ---------------------------------------------------------------------
@@ -556,42 +556,27 @@ class Crossings:
 
     def __init__(self) -> None:
         self._totals: Counter[str] = Counter()
-        self._crossing: Counter[str] = Counter()
         self._before: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def add(self, document: Document) -> None:
-        """Count a segmented document."""
+        """Count a segmented document, with the word before the first such end of each entity."""
         self._totals.update(entity.type for entity in document.entities)
-        if len(document.sentences) > 1:
-            for entity, word in _crossing(document):
-                self._crossing[entity.type] += 1
-                self._before[entity.type][word] += 1
+        ordered = sorted((one for one in document.entities if len(one.fragments) == 1),
+                         key=attrgetter("start"))  # fmt: skip
+        sentences, place = document.sentences, 0
+        for entity in ordered:
+            while place + 1 < len(sentences) and sentences[place + 1].start <= entity.start:
+                place += 1
+            if place + 1 < len(sentences) and sentences[place + 1].start < entity.end:
+                end = sentences[place].end
+                words = document.text[max(end - 40, sentences[place].start) : end].split()
+                self._before[entity.type][words[-1] if words else ""] += 1
 
     def by_type(self) -> dict[str, Crossing]:
         """The types of which more than 1 % cross the end of a sentence, the most frequent first."""
-        return {
-            type: Crossing(
-                count, self._totals[type], dict(self._before[type].most_common(_COMMONEST))
-            )
-            for type, count in self._crossing.most_common()
-            if count > _WORD_SHARE * self._totals[type]
+        found = {
+            type: Crossing(words.total(), self._totals[type], dict(words.most_common(_COMMONEST)))
+            for type, words in self._before.items()
+            if words.total() > _WORD_SHARE * self._totals[type]
         }
-
-
-def _crossing(document: Document) -> list[tuple[Entity, str]]:
-    """Entities across the end of a sentence, each with the word before the first such end."""
-    found = []
-    ordered = sorted((e for e in document.entities if len(e.fragments) == 1), key=_start)
-    sentences, place = document.sentences, 0
-    for entity in ordered:
-        while place + 1 < len(sentences) and sentences[place + 1].start <= entity.start:
-            place += 1
-        if place + 1 < len(sentences) and sentences[place + 1].start < entity.end:
-            end = sentences[place].end
-            word = document.text[max(end - 40, sentences[place].start) : end].split()
-            found.append((entity, word[-1] if word else ""))
-    return found
-
-
-def _start(entity: Entity) -> int:
-    return entity.start
+        return dict(sorted(found.items(), key=lambda item: -item[1].crossing))
