@@ -13,22 +13,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields, make_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Generic,
-    Literal,
-    NamedTuple,
-    Protocol,
-    Self,
-    TypeVar,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -622,31 +613,34 @@ class ModelSpec(ABC):
         return replace(trainer, open=config.outside)
 
 
-class PublicSet(Protocol):
+class PublicSet(ABC):
     """Text that the server and all sites may read, without its annotation; a message."""
 
-    @property
+    gone: ClassVar[tuple[str, ...]] = ("name",)
+
+    @cached_property
     def digest(self) -> str:
-        """SHA-256 of the content, as 64 hexadecimal digits."""
-        ...
+        """SHA-256 of all fields, as 64 hexadecimal digits."""
+        content = {one.name: getattr(self, one.name) for one in fields(self)}  # type: ignore[arg-type]
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
+    @abstractmethod
     def rows(self) -> int:
         """The number of predictions, each of one class; the same everywhere."""
-        ...
 
     @property
+    @abstractmethod
     def row_sentences(self) -> NDArray[np.int64]:
         """For each row the number of its sentence: rows of one text belong together."""
-        ...
 
+    @abstractmethod
     def part(self, kept_S: NDArray[np.bool_]) -> Self:
         """The set of these rows only; of a sentence all rows or none."""
-        ...
 
+    @abstractmethod
     def check(self) -> None:
         """Raise Refusal if the set is malformed or too large."""
-        ...
 
 
 F = TypeVar("F", bound=ModelSpec, covariant=True)

@@ -10,12 +10,9 @@ Shapes: S rows of a public set, R classes.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import threading
 from collections.abc import Sequence, Set
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, ClassVar, Self, cast
 
@@ -99,12 +96,6 @@ class Student:
         return self._made[1:]
 
 
-def digest_of(public: Any) -> str:
-    """SHA-256 of all fields of a public set, as 64 hexadecimal digits."""
-    content = {field.name: getattr(public, field.name) for field in fields(public)}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
 def no_public_set(what: str) -> SettingsError:
     """The error for a public set that is missing or empty; `what` names what the kind reads."""
     return SettingsError(
@@ -129,18 +120,12 @@ MOST_TOKENS = 250_000
 
 
 @dataclass(frozen=True)
-class PublicSentences:
+class PublicSentences(PublicSet):
     """Public sentences without their annotation."""
 
-    gone: ClassVar[tuple[str, ...]] = ("name",)
     sentences: list[list[str]] = carries(
         "the tokens of each public sentence", most=8 * MIB, rule="varies"
     )
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the sentences."""
-        return digest_of(self)
 
     @property
     def rows(self) -> int:

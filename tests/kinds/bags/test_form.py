@@ -165,8 +165,8 @@ def marks(*numbers: int) -> np.ndarray:
 
 
 GOOD = BagsCounted(
-    marks(1, 2),
-    np.array([3, 1]),
+    word_digests_W16=marks(1, 2),
+    word_counts_W=np.array([3, 1]),
     encoder="",
     dim=0,
     relations=["a"],

@@ -54,6 +54,7 @@ from confide.kinds.protocol import (
 from confide.kinds.relations.batches import RelationExample, Rules, candidates, with_labels
 from confide.kinds.relations.site import (
     PairForm,
+    RelationsDescribed,
     annotation_of,
     check_annotation,
     pair_form,
@@ -103,7 +104,7 @@ class CountBags:
 
 
 @dataclass(frozen=True)
-class BagsCounted:
+class BagsCounted(RelationsDescribed):
     """A site's facts for the common model. W words."""
 
     word_digests_W16: NDArray[np.uint8] = carries(
@@ -115,15 +116,6 @@ class BagsCounted:
         most=agreement.MOST_WORDS,
         rule="min_token_count",
     )
-    encoder: str = carries("digest of the encoder's public files; empty without one", rule="open")
-    dim: int = carries("width of the encoder's states; 0 without one", rule="open")
-    relations: list[str] = carries(
-        "names of the relations of the training text (not text)", rule="open"
-    )
-    pairs: list[tuple[str, str]] = carries(
-        "pairs of entity types that the relations link", rule="open"
-    )
-    types: list[str] = carries("names of the entity types (not text)", rule="open")
 
 
 @dataclass(frozen=True)
@@ -238,7 +230,9 @@ def count_bags(
         digests, times = np.zeros((0, vocabulary.DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
         found = agreement.encoder_of(site, ask.encoder)
         encoder, dim = found.digest, found.dim
-    return BagsCounted(digests, times, encoder, dim, **annotation_of(site.train)), memory
+    words = {"word_digests_W16": digests, "word_counts_W": times}
+    own: dict[str, Any] = annotation_of(site.train) | words
+    return BagsCounted(encoder, dim, **own), memory
 
 
 def _tokens(site: Site) -> Iterable[str]:

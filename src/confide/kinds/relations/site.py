@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from itertools import compress
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,7 @@ from confide.kinds.protocol import (
     desk_at,
     fingerprint,
 )
-from confide.kinds.public import MIB, digest_of, no_public_set
+from confide.kinds.public import MIB, no_public_set
 from confide.kinds.relations.batches import (
     Candidates,
     RelationExample,
@@ -79,20 +79,14 @@ Spans = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class PublicExamples:
+class PublicExamples(PublicSet):
     """The public examples without their relations."""
 
-    gone: ClassVar[tuple[str, ...]] = ("name",)
     texts: list[str] = carries("text of each public example", most=8 * MIB, rule="varies")
     heads: list[Spans] = carries("where each text has its head", most=2 * MIB, rule="varies")
     tails: list[Spans] = carries("where each text has its tail", most=2 * MIB, rule="varies")
     head_types: list[str] = carries("entity type of the head", most=2 * MIB, rule="varies")
     tail_types: list[str] = carries("entity type of the tail", most=2 * MIB, rule="varies")
-
-    @cached_property
-    def digest(self) -> str:
-        """SHA-256 of the examples."""
-        return digest_of(self)
 
     @property
     def rows(self) -> int:
@@ -157,10 +151,10 @@ class DescribeRelations:
 
 @dataclass(frozen=True)
 class RelationsDescribed:
-    """A site's facts for the common classifier."""
+    """A site's facts for the common model of relations."""
 
-    encoder: str = carries("digest of the encoder's public files", rule="open")
-    dim: int = carries("width of the encoder's states", rule="open")
+    encoder: str = carries("digest of the encoder's public files; empty without one", rule="open")
+    dim: int = carries("width of the encoder's states; 0 without one", rule="open")
     relations: list[str] = carries(
         "names of the relations of the training text (not text)", rule="open"
     )
@@ -312,20 +306,7 @@ def check_relations(ask: object, reply: RelationsDescribed) -> None:
     check_annotation(reply)
 
 
-class Described(Protocol):
-    """A site's reply that describes its annotation of relations."""
-
-    @property
-    def encoder(self) -> str: ...  # noqa: D102
-    @property
-    def relations(self) -> list[str]: ...  # noqa: D102
-    @property
-    def types(self) -> list[str]: ...  # noqa: D102
-    @property
-    def pairs(self) -> list[tuple[str, str]]: ...  # noqa: D102
-
-
-def check_annotation(reply: Described) -> None:
+def check_annotation(reply: RelationsDescribed) -> None:
     """Raise GuardError if the encoder's digest, or a name of a relation or type, is malformed."""
     check_mark("encoder", reply.encoder)
     check_names("relations", reply.relations)
@@ -360,7 +341,7 @@ def agree_on_relations(
 
 def pair_form(
     run: RunSettings,
-    replies: Collection[Described],
+    replies: Collection[RelationsDescribed],
     *,
     digest: str,
     pool: str,
