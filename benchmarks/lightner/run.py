@@ -44,7 +44,7 @@ from confide.kinds.lightner.model import (
     pointer_batches,
     spelled,
     split_loss,
-    write,
+    write_symbols,
 )
 from confide.kinds.lightner.site import LightnerForm
 from confide.text.formats import read
@@ -132,7 +132,7 @@ def again(model: Lightner, batch: PointerBatch, *, everything: bool) -> Written:
 
 def with_cache(model: Lightner, batch: PointerBatch) -> Written:
     with told(batch.symbols_BT):
-        return write(model, batch)
+        return write_symbols(model, batch)
 
 
 def decoded(
@@ -160,7 +160,7 @@ def check_decoding(made: LightnerTrainer, model: Lightner, encoded: EncodedLight
     """The cache gives the probabilities of reading all again. (Here nothing is pushed.)"""
     batch = made.batch(model, encoded.text, np.arange(min(8, len(encoded))), own=encoded)
     with torch.inference_mode():
-        found = write(model, batch)
+        found = write_symbols(model, batch)
         symbols_BT = found.symbols_BT
         expected = again(model, replace(batch, symbols_BT=symbols_BT), everything=True)
     there_BT = symbols_BT != NOTHING

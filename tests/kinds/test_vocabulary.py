@@ -25,11 +25,11 @@ from confide.kinds.agreement import (
     AgreedWords,
     CountVocabulary,
     KeyChecked,
-    agree,
+    agree_on_words,
     check_key_checked,
     count_vocabulary,
     file_check,
-    number,
+    number_words,
 )
 from confide.kinds.protocol import Kept
 from confide.kinds.tagger.site import TaggerForm
@@ -73,7 +73,7 @@ def federation(
 
 def agreed(sites: Federation, how: str = "lower-digits", **floors: int) -> AgreedWords:
     own = VocabularyTable(normalise=how, **floors)  # type: ignore[arg-type]
-    found, holders = agree(sites, own, noised=False)
+    found, holders = agree_on_words(sites, own, noised=False)
     assert sorted(holders) == sorted(sites.sites)
     return found
 
@@ -150,7 +150,7 @@ def test_the_floor_of_sites_does_not_sink_when_sites_fail(tmp_path: Path) -> Non
     sites = federation(tmp_path, TEXTS, at_least=1)
     for name in ("south", "west"):
         sites._engine._hosts[name].site.key_file = None  # type: ignore[attr-defined]
-    found, holders = agree(sites, VocabularyTable(min_sites=2), noised=False)
+    found, holders = agree_on_words(sites, VocabularyTable(min_sites=2), noised=False)
     assert holders == ["north"]
     assert len(found.word_digests_V16) == 0
     alone = agreed(federation(tmp_path, {"north": TEXTS["north"]}), min_sites=2)
@@ -249,9 +249,9 @@ def test_numbering_is_a_count_with_two_floors(
     expected = [mark for mark in total if total[mark] >= min_count and sites[mark] >= min_sites]
     expected.sort(key=lambda mark: (-total[mark], mark))
     tables = {f"site-{n}": table(report) for n, report in enumerate(reports)}
-    assert rows(number(tables, min_count=min_count, min_sites=min_sites)) == expected
+    assert rows(number_words(tables, min_count=min_count, min_sites=min_sites)) == expected
     backwards = dict(reversed(tables.items()))
-    assert rows(number(backwards, min_count=min_count, min_sites=min_sites)) == expected
+    assert rows(number_words(backwards, min_count=min_count, min_sites=min_sites)) == expected
 
 
 @each("check", ["", "aspirin", "0a\n", "0" * 65])

@@ -10,7 +10,7 @@ import pytest
 
 from cases import each
 from confide.errors import ConfideError, DataError
-from confide.training.encoder import check_files, digest_of, parts_of, read_json, width
+from confide.training.encoder import check_files, digest_of, read_json, weight_files, width
 
 
 def folder(tmp_path: Path) -> Path:
@@ -56,7 +56,7 @@ def test_an_index_that_leads_out_of_its_folder(tmp_path: Path, name: str) -> Non
     index = tmp_path / "model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"w": name}}))
     with pytest.raises(DataError, match="names a file that is not beside it") as caught:
-        parts_of(index)
+        weight_files(index)
     assert str(caught.value).isprintable()
     with pytest.raises(DataError, match="names a file that is not beside it"):
         check_files(folder(tmp_path))

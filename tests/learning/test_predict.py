@@ -17,7 +17,7 @@ from confide.training import tagger
 from confide.training.batches import Example
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import Tagger, batch_of
-from confide.training.trainer import FoundSpan, annotate_with, predict_spans, read
+from confide.training.trainer import FoundSpan, annotate_with, predict_spans, read_bare
 from learning.corpora import Tiny, fit, tiny
 
 ADAM = Optimiser("adam", learning_rate=0.01)
@@ -172,7 +172,7 @@ def test_documents_come_back_with_entities_of_their_text() -> None:
     text = "the patient took codeine and joint pain .\n\nthen heparin after nausea"
     documents = [Document("d1", text), Document("d2", ""), Document("d3", "and then")]
     trainer = trainer_of(corpus, model)
-    first, second, third = annotate_with(trainer, model, read(trainer, documents))
+    first, second, third = annotate_with(trainer, model, read_bare(trainer, documents))
     found = [(entity.type, first.surface(entity)) for entity in first.entities]
     assert ("Drug", "codeine") in found and ("Effect", "joint pain") in found
     assert ("Drug", "heparin") in found
@@ -186,6 +186,6 @@ def test_gold_entities_play_no_part_in_prediction() -> None:
     corpus, model = learnt()
     trainer = trainer_of(corpus, model)
     bare = [Document("d", "the patient took codeine")]
-    marked = annotate_with(trainer, model, read(trainer, bare))
+    marked = annotate_with(trainer, model, read_bare(trainer, bare))
     alien = [replace(marked[0], entities=(replace(marked[0].entities[0], type="Alien"),))]
-    assert annotate_with(trainer, model, read(trainer, alien)) == marked
+    assert annotate_with(trainer, model, read_bare(trainer, alien)) == marked

@@ -13,7 +13,7 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import DataError
 from confide.kinds.pieces import predict_token_batches
-from confide.kinds.spans import SpanForm, SpanTrainer, annotated_spans, gold_of, inside
+from confide.kinds.spans import SpanForm, SpanTrainer, annotated_spans, gold_of, inside_spans
 from confide.text.document import Document, Entity
 from confide.training.batches import Example, examples_from, nested_spans
 from confide.training.encoder import load_encoder
@@ -110,7 +110,7 @@ def test_slopes_are_the_gradients_of_the_last_layer(trainer):
 
 
 def test_spans_that_reach_into_the_padding_are_none():
-    mask = inside(torch.tensor([2, 1]), words=2, width=2)
+    mask = inside_spans(torch.tensor([2, 1]), words=2, width=2)
     assert mask.tolist() == [[True, True, True, False], [True, False, False, False]]
 
 

@@ -16,10 +16,10 @@ from confide.training.batches import Rows
 from confide.training.examples import (
     UnknownError,
     alone,
-    grouped,
-    layers_of,
+    known_layers,
     unfolded,
     unit_gradients,
+    units_together,
 )
 
 ROWS, PLACES = 9, 5
@@ -114,7 +114,7 @@ def test_what_is_not_known_is_gone_through_unit_by_unit(changes: dict[str, Any])
 def test_what_was_read_and_then_overwritten_is_noticed() -> None:
     """In the backward pass, where autograd itself may not notice: it needs no gradient here."""
     model, losses = made(over=True)
-    layers = layers_of(model)
+    layers = known_layers(model)
     assert layers is not None
     with pytest.raises(UnknownError):
         examples._together(model, losses, UNITS, layers)
@@ -143,9 +143,9 @@ def test_units_of_similar_length_go_together(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(examples, "_MOST", 20)
     lengths = np.array([3, 9, 4, 8, 2, 50])
     units = [np.array([one]) for one in (0, 1, 2, 3, 4, 5)]
-    assert list(grouped(units, lengths)) == [[5], [1, 3], [2, 0, 4]]
-    assert list(grouped([], lengths)) == []
-    assert list(grouped([np.arange(6), np.zeros(0, np.int64)], lengths)) == [[0], [1]]
+    assert list(units_together(units, lengths)) == [[5], [1, 3], [2, 0, 4]]
+    assert list(units_together([], lengths)) == []
+    assert list(units_together([np.arange(6), np.zeros(0, np.int64)], lengths)) == [[0], [1]]
 
 
 def test_an_lstm_run_step_by_step_is_torch_s() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from confide.kinds.lightner.model import Bart, bart_of
+from confide.kinds.lightner.model import Bart, bart_with
 
 if TYPE_CHECKING:
     from transformers import BartConfig
@@ -37,5 +37,5 @@ def drawn(config: BartConfig, *, spread: float, dropout: float = 0.0) -> Bart:
         if name not in weights:
             part = torch.zeros if name.endswith("bias") else torch.ones
             weights[name] = part(like.shape)
-    model = bart_of(config, weights, dropout=dropout)
+    model = bart_with(config, weights, dropout=dropout)
     return model

@@ -7,7 +7,7 @@ import torch
 
 from cases import each
 from confide.kinds.lightner import model as pointing
-from confide.kinds.lightner.model import NOTHING, Lightner, Text, write
+from confide.kinds.lightner.model import NOTHING, Lightner, Text, write_symbols
 from models.lightners import POSITIONS, STOP, TYPES, Batch, batch, lightner, only, word
 
 WORDS = (6, 3, 9, 1, 7, 4, 2, 8)
@@ -55,7 +55,7 @@ def test_it_writes_what_reading_everything_again_does(
 ) -> None:
     model, given = lightner(where=where, seed=seed), batch(WORDS, seed=seed)
     with torch.inference_mode():
-        found = write(model, given, constrained=constrained)
+        found = write_symbols(model, given, constrained=constrained)
         for row in range(len(WORDS)):
             symbols, log_probs = slow(model, only(given, row), constrained=constrained)
             written = found.symbols_BT[row].tolist()
@@ -93,8 +93,8 @@ def test_a_label_is_a_wanted_one_if_it_beats_no_entity(
 def test_all_types_wanted_are_no_restriction() -> None:
     model, given = lightner(), batch(WORDS)
     with torch.inference_mode():
-        plain = write(model, given)
-        found = write(model, given, wanted_Y=torch.ones(TYPES, dtype=torch.bool))
+        plain = write_symbols(model, given)
+        found = write_symbols(model, given, wanted_Y=torch.ones(TYPES, dtype=torch.bool))
     assert torch.equal(found.symbols_BT, plain.symbols_BT)
     assert torch.equal(found.log_probs_BT, plain.log_probs_BT)
 
@@ -104,7 +104,7 @@ def test_these_models_write_something() -> None:
     lengths = set()
     for seed in (1, 2, 3):
         with torch.inference_mode():
-            found = write(lightner(seed=seed), batch(WORDS, seed=seed))
+            found = write_symbols(lightner(seed=seed), batch(WORDS, seed=seed))
         lengths |= set((found.symbols_BT != NOTHING).sum(1).tolist())
     assert len(lengths) > 4
     assert max(lengths) > 10
@@ -114,9 +114,9 @@ def test_these_models_write_something() -> None:
 def test_who_leaves_changes_nothing(leave: float, monkeypatch: pytest.MonkeyPatch) -> None:
     model, given = lightner(), batch(WORDS)
     with torch.inference_mode():
-        expected = write(model, given)
+        expected = write_symbols(model, given)
         monkeypatch.setattr(pointing, "_LEAVE", leave)
-        found = write(model, given)
+        found = write_symbols(model, given)
     assert torch.equal(found.symbols_BT, expected.symbols_BT)
     torch.testing.assert_close(found.log_probs_BT, expected.log_probs_BT, atol=1e-4, rtol=1e-4)
 
@@ -124,7 +124,7 @@ def test_who_leaves_changes_nothing(leave: float, monkeypatch: pytest.MonkeyPatc
 def test_what_is_written_follows_the_grammar() -> None:
     for seed in range(4, 12):
         with torch.inference_mode():
-            found = write(lightner(seed=seed), batch(WORDS, seed=seed))
+            found = write_symbols(lightner(seed=seed), batch(WORDS, seed=seed))
         for row, words in zip(found.symbols_BT.tolist(), WORDS, strict=True):
             written = [symbol for symbol in row if symbol != NOTHING]
             assert written[-1] == STOP
@@ -148,7 +148,7 @@ def test_a_text_may_fill_all_places(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(pointing, "logits", eager)
     with torch.inference_mode():
-        found = write(lightner(), batch((15, 3)))
+        found = write_symbols(lightner(), batch((15, 3)))
     assert POSITIONS == 40
     every = [symbol for place in range(15) for symbol in (word(place), word(place), 0)]
     assert found.symbols_BT[0].tolist() == every[:39]

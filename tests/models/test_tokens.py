@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from confide.kinds.encoder import (
     TokenClassifier,
-    decode,
+    best_paths,
     parted,
     path_probabilities,
     path_scores,
@@ -94,7 +94,7 @@ def test_the_path_is_the_likeliest_that_the_scheme_allows(scheme: TagScheme) -> 
     torch.manual_seed(5)
     logits = 2.0 * torch.randn(6, 4, len(tags))
     lengths = torch.tensor([4, 3, 1, 4, 2, 4])
-    found = decode(logits, path_scores((moves, starts, ends)), lengths_B=lengths)
+    found = best_paths(logits, path_scores((moves, starts, ends)), lengths_B=lengths)
     chances = logits.softmax(2)
     differ = 0
     for row, length in enumerate(lengths.tolist()):

@@ -50,7 +50,7 @@ from confide.training.batches import Example, TagSet, examples_from
 from confide.training.devices import computing_at, place_of
 from confide.training.optimisers import Moments
 from confide.training.tagger import CrfTagger, Tagger
-from confide.training.trainer import annotate_with, read
+from confide.training.trainer import annotate_with, read_bare
 from confide.training.vocabulary import count_characters, count_words, numbered, read_vectors
 from confide.training.weights import set_words
 
@@ -165,7 +165,7 @@ def training(
         model = trainer.initial(derive_seed(seed, "weights"))
         if vectors is not None and isinstance(model, Tagger):
             set_words(model, read_vectors(vectors, trainer.words, how=trainer.how))
-        text, held = trainer.prepared(examples), read(trainer, held_out)
+        text, held = trainer.prepared(examples), read_bare(trainer, held_out)
         if encoder is not None:
             text = with_cached(text, examples, encoder)
             held = replace(held, text=with_cached(held.text, held.examples, encoder))

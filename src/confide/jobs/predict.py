@@ -144,7 +144,7 @@ def _evaluated(
     if models.relations is None:
         assert models.entities is not None
         found, known = types_of(gold), set(models.entities.types)
-        batches.check_names(names or {}, sorted(found), known)
+        batches.check_renamed(names or {}, sorted(found), known)
         if known.isdisjoint((names or {}).get(name, name) for name in found):
             raise _nothing_common("entity type", found, known)
         gold = retag(gold, names)[0] if names else list(gold)
@@ -164,7 +164,7 @@ def _evaluated(
         ranked = bag_scores(models.relations.counts(retag(gold, called)[0]))
         return {**ranked, "unknown": _unknown(called, names)}
     predicted = related(models.relations, _looked_for(models, gold), called)
-    common = {name: batches.alike(name, models.relations.types) or name for name in types_of(gold)}
+    common = {name: batches.known_type(name, models.relations.types) or name for name in types_of(gold)}
     common |= {name: known or name for name, known in called.items()}
     gold, predicted = (retag(side, common)[0] for side in (gold, predicted))
     looked = batches.candidates(gold, models.relations.rules)
@@ -187,7 +187,7 @@ def _nothing_common(what: str, found: set[str], known: set[str]) -> DataError:
     )
     fix += " run's settings"
     if what == "entity type":
-        pairs = {name: batches.alike(name, known) for name in sorted(found)}
+        pairs = {name: batches.known_type(name, known) for name in sorted(found)}
         name, other = next(
             ((name, other) for name, other in pairs.items() if other),
             (min(found), min(known, default="KNOWN")),

@@ -212,7 +212,7 @@ def compare_keys(federation: Federation) -> tuple[str, str, list[str]]:
     return nonce, checks[holders[0]].check, holders
 
 
-def agree(
+def agree_on_words(
     federation: Federation, own: VocabularyTable, *, noised: bool
 ) -> tuple[AgreedWords, list[str]]:
     """The common vocabulary (Fig. 3, step 3), and the sites that hold the common key.
@@ -240,8 +240,8 @@ def agree(
     characters = {
         site: (r.character_digests_C16, r.character_counts_C) for site, r in replies.items()
     }
-    words_V16 = number(words, min_count=own.min_count, min_sites=sites)
-    characters_V16 = number(characters, min_count=1, min_sites=sites)
+    words_V16 = number_words(words, min_count=own.min_count, min_sites=sites)
+    characters_V16 = number_words(characters, min_count=1, min_sites=sites)
     return AgreedWords(nonce, check, words_V16, characters_V16), list(replies)
 
 
@@ -269,7 +269,9 @@ def vectors_of(
     return found
 
 
-def number(counted: Mapping[str, Counts], *, min_count: int, min_sites: int) -> NDArray[np.uint8]:
+def number_words(
+    counted: Mapping[str, Counts], *, min_count: int, min_sites: int
+) -> NDArray[np.uint8]:
     """The digests in the order of their ids: most frequent first, ties by digest. Shape V × 16."""
     everything = np.concatenate([one_each(digests) for digests, _ in counted.values()])
     distinct, places = np.unique(everything, return_inverse=True)
@@ -362,26 +364,26 @@ class BucketsCounted:
     word_counts_B: Counted = carries(
         "how often words of each bucket occur",
         rule="min_token_count",
-        value=Value(least=0, shape=lambda ask: (size_of(ask.word_bits),)),
+        value=Value(least=0, shape=lambda ask: (bucket_count(ask.word_bits),)),
     )
     word_sites_B: Counted = carries(
         "1 for each bucket with a word of the site",
         rule="counts",
-        value=Value(shape=lambda ask: (size_of(ask.word_bits),)),
+        value=Value(shape=lambda ask: (bucket_count(ask.word_bits),)),
     )
     character_counts_C: Counted = carries(
         "how often characters of each bucket occur",
         rule="min_token_count",
-        value=Value(least=0, shape=lambda ask: (size_of(ask.character_bits),)),
+        value=Value(least=0, shape=lambda ask: (bucket_count(ask.character_bits),)),
     )
     character_sites_C: Counted = carries(
         "1 for each bucket with a character of the site",
         rule="counts",
-        value=Value(shape=lambda ask: (size_of(ask.character_bits),)),
+        value=Value(shape=lambda ask: (bucket_count(ask.character_bits),)),
     )
 
 
-def size_of(bits: int) -> int:
+def bucket_count(bits: int) -> int:
     """The number of buckets of `bits` bits; none if there are no bits."""
     return 2**bits if bits else 0
 
@@ -403,7 +405,7 @@ def buckets_counted(site: Site, ask: CountBuckets, tokens: Iterable[str]) -> Buc
 def _counted(
     key: bytes, kind: str, counts: Counter[str], *, bits: int, floor: int
 ) -> tuple[Counted, Counted]:
-    found = np.zeros(size_of(bits), np.int32)
+    found = np.zeros(bucket_count(bits), np.int32)
     for text, count in counts.items():
         if count >= floor:
             found[vocabulary.bucket_of(digest(key, kind, text), bits)] += count

@@ -49,7 +49,7 @@ from confide.training.trainer import (
     FoundSpan,
     Parts,
     Random,
-    joined,
+    join_windows,
     paths_of,
     pieces_read,
 )
@@ -121,7 +121,7 @@ def path_scores(rules: crf.Rules) -> crf.Scores:
     )
 
 
-def decode(logits_BLY: Tensor, scores: crf.Scores, *, lengths_B: Tensor) -> Tensor:
+def best_paths(logits_BLY: Tensor, scores: crf.Scores, *, lengths_B: Tensor) -> Tensor:
     """tags_BL: the likeliest path of each sentence that the rules allow, 0 in the padding."""
     return crf.viterbi(logits_BLY.log_softmax(2), scores, lengths_B=lengths_B)
 
@@ -256,7 +256,7 @@ class TokenTrainer(EntityTrainer):
                 found = _batch_spans(logits_BLY, batch, tags=tags, scores=scores)
                 for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
                     by_window[row] = spans
-        return joined(by_window, text.windows, examples=text.examples)
+        return join_windows(by_window, text.windows, examples=text.examples)
 
     def batch(
         self,
@@ -323,7 +323,7 @@ def _batch_spans(
     logits_BLY: Tensor, batch: TokenBatch, *, tags: TagSet, scores: crf.Scores
 ) -> list[list[FoundSpan]]:
     """The spans of each row, numbered by its own words."""
-    tags_BL = decode(logits_BLY, scores, lengths_B=batch.lengths_B).numpy()
+    tags_BL = best_paths(logits_BLY, scores, lengths_B=batch.lengths_B).numpy()
     by_row: list[list[FoundSpan]] = [[] for _ in range(len(batch))]
     lengths_B = batch.lengths_B.tolist()
     spans = [

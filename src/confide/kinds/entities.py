@@ -55,7 +55,7 @@ from confide.training.batches import (
     only,
 )
 from confide.training.encoder import FrozenEncoder
-from confide.training.trainer import EntityTrainer, FoundSpan, Read, annotate_with, read
+from confide.training.trainer import EntityTrainer, FoundSpan, Read, annotate_with, read_bare
 from confide.training.weights import load, trained
 
 # --- The report of an entity model at a site
@@ -281,7 +281,7 @@ class EntitySiteModel(SiteModel):
         if wanted is not None:
             gold = only(gold, wanted)
         if part not in self._held_out:
-            found = read(self.trainer, gold)
+            found = read_bare(self.trainer, gold)
             text = self.featured(found.text, found.examples)
             self._held_out[part] = replace(found, text=text)
         model = self.model(weights, lent=True)
@@ -344,7 +344,7 @@ class EntityExtractor:
 
     def _found(self, documents: Sequence[Document], *, keep: bool) -> list[Document]:
         """`keep`: the encoder's states are read from the cache, or written there."""
-        found = read(self.trainer, documents)
+        found = read_bare(self.trainer, documents)
         if self.encoder is not None:
             text = agreement.with_cached(found.text, found.examples, self.encoder, keep=keep)
             found = replace(found, text=text)

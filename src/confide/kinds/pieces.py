@@ -402,7 +402,7 @@ class RelationBatch(PieceBatch):
     features_BF: Tensor | None = None
 
 
-def numbered(examples: Sequence[RelationExample], relations: Sequence[str]) -> Ints:
+def relation_numbers(examples: Sequence[RelationExample], relations: Sequence[str]) -> Ints:
     """The place of each example's relation in `relations`. Raises DataError if it has another."""
     numbers = {name: number for number, name in enumerate(relations)}
     for example in examples:
@@ -433,7 +433,7 @@ def encode_relations(
             expected=f"at least {LEAST_PIECES} pieces between the special ones",
             got=str(marking.longest),
         )
-    relations_S = numbered(examples, relations)
+    relations_S = relation_numbers(examples, relations)
     rows: list[_Row] = []
     for start in range(0, len(examples), _CHUNK):
         rows += _rows(examples[start : start + _CHUNK], marking, tokenise)

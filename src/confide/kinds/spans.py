@@ -67,7 +67,7 @@ from confide.training.trainer import (
     Parts,
     Random,
     distillation_loss,
-    joined,
+    join_windows,
     pieces_read,
 )
 
@@ -134,7 +134,7 @@ def _ends(words: int, width: int, *, like: Tensor) -> Tensor:
     return first_L1 + torch.arange(width, device=like.device)
 
 
-def inside(lengths_B: Tensor, *, words: int, width: int) -> Tensor:
+def inside_spans(lengths_B: Tensor, *, words: int, width: int) -> Tensor:
     """inside_BN: whether a span ends before its row does."""
     return _ends(words, width, like=lengths_B).flatten() < lengths_B[:, None]
 
@@ -506,7 +506,7 @@ class SpanTrainer(EntityTrainer):
                     chance = float(likely_BNY[row, place, type])
                     span = FoundSpan(first, first + wider + 1, types[type], chance)
                     by_window[int(batch.rows_B[row])].append(span)
-        return joined(by_window, text.windows, examples=text.examples, flat=False)
+        return join_windows(by_window, text.windows, examples=text.examples, flat=False)
 
     @cached_property
     def _reader(self) -> TokenTrainer:
@@ -516,7 +516,7 @@ class SpanTrainer(EntityTrainer):
 
     def _inside(self, batch: TokenBatch) -> Tensor:
         words = batch.firsts_BL.shape[1]
-        return inside(batch.lengths_B, words=words, width=self.form.width)
+        return inside_spans(batch.lengths_B, words=words, width=self.form.width)
 
     def batch(
         self,

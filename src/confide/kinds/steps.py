@@ -461,7 +461,7 @@ OTHER = "(other)"
 Counted = NDArray[np.int64]
 
 
-def rows_of(names: Sequence[str], labels: Sequence[str]) -> NDArray[np.intp]:
+def label_rows(names: Sequence[str], labels: Sequence[str]) -> NDArray[np.intp]:
     """The row of each name among these labels; the last row for others."""
     place = {label: row for row, label in enumerate(labels)}
     return np.array([place.get(name, len(labels)) for name in names], np.intp)
@@ -500,7 +500,7 @@ class EntityTables:
 
     def of(self, reply: Scored, labels: Sequence[str]) -> Mapping[str, Counted]:
         """A reply as tables."""
-        rows, many = rows_of(reply.types, labels), len(labels) + 1
+        rows, many = label_rows(reply.types, labels), len(labels) + 1
         return {
             "strict": _added(reply.strict_Y3, rows, many),
             "relaxed": _added(reply.relaxed_Y3, rows, many),
@@ -530,7 +530,7 @@ class RelationTables:
 
     def of(self, reply: RelationsScored, labels: Sequence[str]) -> Mapping[str, Counted]:
         """A reply as tables."""
-        rows, many = rows_of(reply.labels, labels), len(labels) + 1
+        rows, many = label_rows(reply.labels, labels), len(labels) + 1
         confusion_YY = np.zeros((many, many), np.int64)
         np.add.at(confusion_YY, (rows[:, None], rows[None, :]), reply.confusion_YY)
         return {
@@ -561,7 +561,7 @@ class BagTables:
         return {
             "candidates": reply.candidates_B,
             "true": reply.true_B,
-            "best": _added(reply.best_Y3, rows_of(reply.labels, labels), len(labels) + 1),
+            "best": _added(reply.best_Y3, label_rows(reply.labels, labels), len(labels) + 1),
             "rest": np.array([reply.facts, reply.bags], np.int64),
         }
 

@@ -23,7 +23,7 @@ from confide.kinds import KINDS, Extractor
 from confide.kinds.bags.site import BagExtractor
 from confide.kinds.entities import EntityExtractor
 from confide.kinds.protocol import Holders, Kind, read_release, write_release
-from confide.kinds.relations.site import RelationExtractor, among
+from confide.kinds.relations.site import RelationExtractor, among_relations
 from confide.methods import method_of
 from confide.runs.card import Copied, write_card
 from confide.runs.folder import HeldFolder, RunFolder, kept_at_home
@@ -250,7 +250,7 @@ class Models:
         if self.entities is not None and (types := wanted & {*self.entities.labels}):
             gold = only(gold, types)
         if self.relations is not None and (names := wanted & {*self.relations.labels}):
-            gold = among(gold, [], names)
+            gold = among_relations(gold, [], names)
         return list(gold)
 
     def split(self, documents: Sequence[Document]) -> list[Document]:

@@ -252,7 +252,7 @@ def _check_weights(folder: Path) -> None:
     files = [folder / _WEIGHTS]
     if not files[0].is_file():
         if (folder / _INDEX).is_file():
-            files = parts_of(folder / _INDEX) or files
+            files = weight_files(folder / _INDEX) or files
         elif pickles := [path.name for path in folder.iterdir() if path.suffix in _PICKLES]:
             raise SettingsError(
                 "the encoder's weights are a pickle, which could run code when it is read",
@@ -279,7 +279,7 @@ def _check_weights(folder: Path) -> None:
             ) from error
 
 
-def parts_of(index: Path) -> list[Path]:
+def weight_files(index: Path) -> list[Path]:
     """The weight files that an index names, all in its own folder.
 
     Raises DataError if it names a file elsewhere, or is damaged.

@@ -314,7 +314,7 @@ class Layer:
             here.note(self.names[own], term())
 
 
-def layers_of(model: nn.Module) -> list[Layer] | None:
+def known_layers(model: nn.Module) -> list[Layer] | None:
     """The layers with what is trained; None if one is of no known type, or shares a parameter."""
     found, owned = [], set[int]()
     for prefix, module in model.named_modules():
@@ -526,9 +526,9 @@ def unit_gradients(
     """
     every = list(units)
     if model not in _LAYERS:
-        _LAYERS[model] = layers_of(model)
+        _LAYERS[model] = known_layers(model)
     layers = _LAYERS[model]
-    for group in grouped(every, lengths_S):
+    for group in units_together(every, lengths_S):
         apart = layers is None or len(group) == 1 or not _KNOWN.get(model, True)
         if not apart:
             try:
@@ -546,7 +546,7 @@ def unit_gradients(
         yield from found.slopes(np.array(group))
 
 
-def grouped(units: Sequence[Rows], lengths_S: Rows) -> Iterator[list[int]]:
+def units_together(units: Sequence[Rows], lengths_S: Rows) -> Iterator[list[int]]:
     """The units that are worked out together, by number: those of similar length, longest first."""
     longest_U = [int(lengths_S[rows].max(initial=0)) for rows in units]
     some: list[int] = []

@@ -82,7 +82,7 @@ class FoundSpan(NamedTuple):
     confidence: float
 
 
-def joined(
+def join_windows(
     by_window: Sequence[Sequence[FoundSpan]],
     windows: Sequence[Window],
     *,
@@ -131,7 +131,7 @@ def predict_spans(
         for batch in predict_batches(encoded, tokens_per_batch=tokens_per_batch):
             for row, spans in _batch_spans(model, batch, encoded.tags, wanted=wanted):
                 by_window[int(batch.rows_B[row])] = spans
-    return joined(by_window, encoded.windows, examples=encoded.examples)
+    return join_windows(by_window, encoded.windows, examples=encoded.examples)
 
 
 def bare_sentences(documents: Sequence[Document]) -> tuple[list[Document], list[Example]]:
@@ -862,7 +862,7 @@ class Read:
     text: Any
 
 
-def read(trainer: EntityTrainer, documents: Sequence[Document]) -> Read:
+def read_bare(trainer: EntityTrainer, documents: Sequence[Document]) -> Read:
     """Prepare documents: the work that does not depend on weights, done once for many rounds."""
     bare, examples = bare_sentences(documents)
     return Read(bare, examples, trainer.prepared(examples))

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from confide.errors import DataError, SettingsError
-from confide.kinds.relations.batches import alike, as_known
+from confide.kinds.relations.batches import as_known, known_type
 
 
 def test_the_same_name_comes_before_one_of_another_case():
-    assert alike("Drug", ["drug", "Drug"]) == "Drug"
-    assert alike("DRUG", ["drug"]) == "drug"
-    assert alike("DRUG", ["drug", "Drug"]) == ""  # nobody knows which
-    assert alike("STRASSE", ["Straße"]) == "Straße"
-    assert alike("Dose", ["drug"]) == ""
+    assert known_type("Drug", ["drug", "Drug"]) == "Drug"
+    assert known_type("DRUG", ["drug"]) == "drug"
+    assert known_type("DRUG", ["drug", "Drug"]) == ""  # nobody knows which
+    assert known_type("STRASSE", ["Straße"]) == "Straße"
+    assert known_type("Dose", ["drug"]) == ""
 
 
 def test_given_names_decide():

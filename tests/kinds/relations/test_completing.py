@@ -21,7 +21,7 @@ from confide.kinds.pieces import EncodedRelations, relation_batch
 from confide.kinds.protocol import SiteModel
 from confide.kinds.relations.batches import NO_RELATION
 from confide.kinds.relations.model import LabelledPairs, RelationTrainer
-from confide.kinds.relations.site import RelationForm, among, completed
+from confide.kinds.relations.site import RelationForm, among_relations, complete_pairs
 from confide.text.document import Document, Relation
 from contract.corpus import tiny
 from contract.relations import documents
@@ -56,7 +56,7 @@ def likeliest(asked: EncodedRelations) -> Any:
 
 
 def test_a_pair_without_an_own_relation_has_the_models_if_the_site_lacks_it() -> None:
-    found = completed(pairs(LABELS), OWN, nothing=0, logits=likeliest)
+    found = complete_pairs(pairs(LABELS), OWN, nothing=0, logits=likeliest)
     assert found.encoded.text.relations_S.tolist() == [2, 1, 0, 0, 1, 3]
     assert found.encoded.source_S.tolist() == [False, True, True, True, True, False]
     assert (found.own, found.pseudo) == (2, 2)
@@ -65,13 +65,15 @@ def test_a_pair_without_an_own_relation_has_the_models_if_the_site_lacks_it() ->
 def test_a_relation_that_the_model_is_not_sure_of_is_not_taken() -> None:
     """Its likeliest class has e / (e + 3) = 0.475."""
     for confidence, pseudo in ((0.47, 2), (0.48, 0)):
-        found = completed(pairs(LABELS), OWN, nothing=0, logits=likeliest, confidence=confidence)
+        found = complete_pairs(
+            pairs(LABELS), OWN, nothing=0, logits=likeliest, confidence=confidence
+        )
         assert found.pseudo == pseudo
 
 
 def test_the_sites_own_pairs_are_not_changed() -> None:
     text = pairs(LABELS)
-    completed(text, OWN, nothing=0, logits=likeliest)
+    complete_pairs(text, OWN, nothing=0, logits=likeliest)
     assert text.relations_S.tolist() == LABELS
 
 
@@ -80,7 +82,7 @@ def test_a_model_is_not_asked_where_nothing_can_be_found(labels: list[int], own_
     def refuse(asked: EncodedRelations) -> Any:
         raise AssertionError(len(asked))
 
-    found = completed(pairs(labels), own_R, nothing=0, logits=refuse)
+    found = complete_pairs(pairs(labels), own_R, nothing=0, logits=refuse)
     assert found.encoded.text.relations_S.tolist() == labels
     assert found.encoded.source_S.all()
     assert found.pseudo == 0
@@ -88,7 +90,7 @@ def test_a_model_is_not_asked_where_nothing_can_be_found(labels: list[int], own_
 
 def test_of_a_site_without_relations_of_its_own_every_pair_may_be_labelled() -> None:
     none_R = np.array([True, False, False, False])
-    found = completed(pairs([0] * 6), none_R, nothing=0, logits=likeliest)
+    found = complete_pairs(pairs([0] * 6), none_R, nothing=0, logits=likeliest)
     assert found.encoded.text.relations_S.tolist() == BEST
     assert (found.own, found.pseudo) == (0, 5)
 
@@ -117,7 +119,7 @@ def losses(found: LabelledPairs, rows: list[int], *, each: Any = None) -> tuple[
 
 
 def test_what_still_has_no_relation_is_chosen_among_the_sites_own_classes() -> None:
-    found = completed(pairs(LABELS), OWN, nothing=0, logits=likeliest).encoded
+    found = complete_pairs(pairs(LABELS), OWN, nothing=0, logits=likeliest).encoded
     rows = [5, 3, 1]  # a model's, none, the site's own
     have_B, logits_BR = losses(found, rows)
     assert float(have_B[0]) == pytest.approx(float(-logits_BR[0].log_softmax(0)[3]))
@@ -127,7 +129,7 @@ def test_what_still_has_no_relation_is_chosen_among_the_sites_own_classes() -> N
 
 def test_instance_weights_count_for_the_sites_own_labels_alone() -> None:
     each_S = np.array([0.5, 2.0, 0.0, 1.0, 3.0, 4.0], np.float32)
-    found = completed(pairs(LABELS), OWN, nothing=0, logits=likeliest).encoded
+    found = complete_pairs(pairs(LABELS), OWN, nothing=0, logits=likeliest).encoded
     rows = [4, 0, 2, 1, 5]
     have_B, _ = losses(found, rows, each=each_S)
     plain_B, _ = losses(found, rows)
@@ -243,9 +245,9 @@ def test_relations_of_other_types_go_and_those_of_gold_text_stay() -> None:
     both = (Relation("R1", "causes", "T1", "T2"), Relation("R2", "treats", "T1", "T2"))
     found = Document("d", "a b", (), both)
     gold = Document("d", "a b", (), both[1:])
-    assert among([found], [gold], set()) == [replace(found, relations=both[1:])]
-    assert among([found], [gold], {"causes"}) == [found]
-    assert among([found], [], {"eases"}) == [replace(found, relations=())]
+    assert among_relations([found], [gold], set()) == [replace(found, relations=both[1:])]
+    assert among_relations([found], [gold], {"causes"}) == [found]
+    assert among_relations([found], [], {"eases"}) == [replace(found, relations=())]
 
 
 def test_the_relation_form_says_by_which_part_pairs_are_compared(tmp_path: Path) -> None:

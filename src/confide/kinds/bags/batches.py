@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from confide.errors import DataError
-from confide.kinds.pieces import EncodedPairs, numbered, window
+from confide.kinds.pieces import EncodedPairs, relation_numbers, window
 from confide.kinds.relations.batches import RelationExample
 from confide.text.document import NO_RELATION, Document, Entity, Span
 from confide.text.segment import tokenise
@@ -239,7 +239,7 @@ def encode_sentences(
             expected=f"at least {LEAST} words",
             got=str(longest),
         )
-    relations_S = numbered(examples, relations)
+    relations_S = relation_numbers(examples, relations)
     rows = [_row(example, longest) for example in examples]
     forms: dict[str, int] = {}
     forms_N = np.array(

@@ -477,7 +477,7 @@ _AT_ONCE = 100_000  # sentences that are scored together
 
 def sentence_probabilities(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
     """p_SR: for each sentence, the probability of every relation."""
-    said_SR = torch.from_numpy(said(model, encoded)) + home(model.relation.bias)
+    said_SR = torch.from_numpy(layer_outputs(model, encoded)) + home(model.relation.bias)
     found: NDArray[np.float32] = said_SR.softmax(1).numpy()
     return found
 
@@ -495,7 +495,7 @@ def bag_scores(
     scores_GR = np.zeros((len(groups), len(model.relation.bias)), np.float32)
     if not len(groups):
         return scores_GR
-    said_SR = said(model, encoded)
+    said_SR = layer_outputs(model, encoded)
     score, bias_R = scores_of(denoise), home(model.relation.bias)
     sizes_G = np.array([len(group) for group in groups])
     cuts = np.flatnonzero(np.diff(np.cumsum(sizes_G) // _AT_ONCE)) + 1
@@ -507,7 +507,7 @@ def bag_scores(
     return scores_GR
 
 
-def said(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
+def layer_outputs(model: BagModel, encoded: EncodedBags) -> NDArray[np.float32]:
     """said_SR: the linear layer's output without its bias."""
     said_SR = np.zeros((len(encoded), len(model.relation.bias)), np.float32)
     batches: Iterator[SentenceBatch | RelationBatch]
@@ -773,7 +773,9 @@ def _chosen(model: BagModel, encoded: EncodedBags, groups: Sequence[Rows]) -> li
     rows_S = np.concatenate(many)
     bags_S = torch.from_numpy(np.repeat(np.arange(len(many)), [len(group) for group in many]))
     relations_G = torch.from_numpy(encoded.relations_S[[group[0] for group in many]]).long()
-    logits_SR = torch.from_numpy(said(model, encoded.only(rows_S))) + home(model.relation.bias)
+    logits_SR = torch.from_numpy(layer_outputs(model, encoded.only(rows_S))) + home(
+        model.relation.bias
+    )
     best_G = clearest(logits_SR, bags_S, relations_G).numpy()
     for number, place in zip(several, best_G, strict=True):
         found[number] = rows_S[place : place + 1]

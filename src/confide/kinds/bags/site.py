@@ -20,7 +20,7 @@ from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds import agreement
-from confide.kinds.agreement import number
+from confide.kinds.agreement import number_words
 from confide.kinds.bags.batches import Bags, EncodedSentences, Same, held_out_bags, training_bags
 from confide.kinds.bags.model import (
     BagModel,
@@ -58,7 +58,7 @@ from confide.kinds.relations.site import (
     annotation_of,
     check_annotation,
     pair_form,
-    place_of,
+    pair_place,
     rules_of,
     settled_pairs,
 )
@@ -196,7 +196,7 @@ class BagForm(PairForm):
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> BagExtractor:
         """The extractor of a trained bag model. Raises what `extractor_of` raises."""
-        return extractor_of(self, weights, key=key, encoder=encoder)
+        return trained_bags(self, weights, key=key, encoder=encoder)
 
     def in_clear(self, weights: Arrays, holders: Holders) -> tuple[Self, Arrays]:
         """The bag model with these sites' words in the clear; unchanged if an encoder reads."""
@@ -286,7 +286,7 @@ def agree_on_bags(run: RunSettings, federation: Federation) -> tuple[BagForm, li
     words = {site: (r.word_digests_W16, r.word_counts_W) for site, r in replies.items()}
     sites = min(run.vocabulary.min_sites, len(federation.sites))
     least = run.vocabulary.min_count
-    words_V16 = number(words, min_count=least, min_sites=sites)
+    words_V16 = number_words(words, min_count=least, min_sites=sites)
     if federation.summing is not None and reads_words:
         counted = federation.sum(
             COUNT_BAG_BUCKETS,
@@ -499,8 +499,8 @@ class BagSiteModel(SiteModel):
         site, form = self.site, self.form
         examples = candidates(site.train, rules_of(form)).examples
         bags = training_bags(examples, site.train, same=form.same)  # type: ignore[arg-type]
-        number = {name: place for place, name in enumerate(form.relations)}
-        if not number.keys() >= set(bags.relations):
+        place_of_relation = {name: place for place, name in enumerate(form.relations)}
+        if not place_of_relation.keys() >= set(bags.relations):
             raise Refusal("relation-outside-set")
         key = self.key
         marks = [
@@ -510,7 +510,7 @@ class BagSiteModel(SiteModel):
         return Looked(
             encoded=self.featured(bags.examples),
             groups=bags.groups,
-            relations_G=np.array([number[name] for name in bags.relations], np.int64),
+            relations_G=np.array([place_of_relation[name] for name in bags.relations], np.int64),
             digests_G16=np.frombuffer(b"".join(marks), np.uint8).reshape(
                 -1, vocabulary.DIGEST_BYTES
             ),
@@ -655,7 +655,7 @@ def _shown(
         "predicted": label,
         "confidence": confidence,
         "relation": relation,
-        "sentences": [{**place_of(one), "score": likely} for one, likely in scored[:SHOWN]],
+        "sentences": [{**pair_place(one), "score": likely} for one, likely in scored[:SHOWN]],
         "more": max(0, len(scored) - SHOWN),
     }
 
@@ -800,7 +800,7 @@ def _names(document: Document, pair: tuple[str, str]) -> tuple[str, str]:
     return document.surface(entities[head]), document.surface(entities[tail])
 
 
-def extractor_of(
+def trained_bags(
     memory: BagForm, weights: Arrays, *, key: bytes | None, encoder: str | None = None
 ) -> BagExtractor:
     """The extractor of a trained bag model; it needs the key or, if an encoder reads, its files.
@@ -809,11 +809,11 @@ def extractor_of(
     FederationError if the files are not those of the training, and what `find_encoder` raises.
     """
     if memory.words:
-        return extractor_with(
+        return bag_extractor(
             memory, weights, vocabulary.ClearVocabulary(tuple(memory.words), "word")
         )
     if memory.reader == PCNN:
-        return extractor_with(memory, weights, words_of(memory, key))
+        return bag_extractor(memory, weights, words_of(memory, key))
     found = agreement.find_encoder(encoder or memory.encoder)
     if found.digest != memory.digest:
         raise FederationError(
@@ -821,10 +821,10 @@ def extractor_of(
             where=str(found.folder),
             fix="name the folder of the same files",
         )
-    return extractor_with(memory, weights, found)
+    return bag_extractor(memory, weights, found)
 
 
-def extractor_with(
+def bag_extractor(
     memory: BagForm, weights: Arrays, source: vocabulary.Vocabulary | FrozenEncoder
 ) -> BagExtractor:
     """The extractor with these words (word i is row i of the word table) or this encoder."""

@@ -79,7 +79,7 @@ from confide.training.trainer import (
     Parts,
     Random,
     Slopes,
-    joined,
+    join_windows,
     only_rows,
 )
 from confide.training.weights import still
@@ -208,7 +208,7 @@ class Bart(nn.Module):
         return EncoderDecoderCache(DynamicCache(), DynamicCache())
 
 
-def bart_of(config: BartConfig, weights: Mapping[str, Tensor], *, dropout: float = 0.0) -> Bart:
+def bart_with(config: BartConfig, weights: Mapping[str, Tensor], *, dropout: float = 0.0) -> Bart:
     """A BART with these very tensors, in evaluation mode; nothing is drawn.
 
     `dropout` acts on the embedded text and behind each sublayer, and nowhere else.
@@ -516,7 +516,7 @@ class Written(NamedTuple):
     log_probs_BT: Tensor
 
 
-def write(
+def write_symbols(
     model: Lightner,
     batch: PointerBatch,
     *,
@@ -943,7 +943,7 @@ def _model(folder: Path, config: Config) -> Bart:
     found = whole.model
     found.config.layer_norm_eps = epsilon
     state = {name: one for name, one in found.state_dict().items() if "embed_tokens" not in name}
-    return bart_of(found.config, state).requires_grad_(False)
+    return bart_with(found.config, state).requires_grad_(False)
 
 
 def _assembled(model: Bart, tokenizer: Any, config: Config, *, folder: Path) -> LoadedBart:
@@ -988,7 +988,7 @@ def labels_of(bart: PretrainedBart, types: Sequence[str]) -> list[tuple[int, ...
     return [tuple(chain.from_iterable(pieces)) for pieces in bart.loaded.cut(words)]
 
 
-def parts_of(label: Sequence[int]) -> frozenset[tuple[int, Fraction]]:
+def label_parts(label: Sequence[int]) -> frozenset[tuple[int, Fraction]]:
     """All that the model knows of a label: each piece, and its share."""
     return frozenset((piece, Fraction(n, len(label))) for piece, n in Counter(label).items())
 
@@ -1003,7 +1003,7 @@ def check_labels(types: Sequence[str], labels: Sequence[tuple[int, ...]]) -> Non
                 got=repr(name),
                 fix="map it to a name in words",
             )
-        if (parts := parts_of(label)) in seen:
+        if (parts := label_parts(label)) in seen:
             raise SettingsError(
                 "two entity types have names of the same pieces, so the model cannot tell"
                 " them apart",
@@ -1118,7 +1118,7 @@ class LightnerTrainer(EntityTrainer):
         loaded = self.bart.loaded.model
         own = self.form.tune == "all"
         weights = {name: p.clone() if own else p for name, p in loaded.state_dict().items()}
-        body = bart_of(loaded.config, weights, dropout=self.form.dropout)
+        body = bart_with(loaded.config, weights, dropout=self.form.dropout)
         with seeded(seed):
             if self.form.tune == "lora":
                 side = body if self.form.where == "both" else body.decoder
@@ -1165,14 +1165,14 @@ class LightnerTrainer(EntityTrainer):
                 for plain in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
                     batch = beside(self._with_states(plain, text), model)
                     how = self.form.constrained
-                    found = write(model, batch, constrained=how, wanted_Y=wanted_Y)
+                    found = write_symbols(model, batch, constrained=how, wanted_Y=wanted_Y)
                     rows = zip(*(home(part).tolist() for part in found), strict=True)
                     for row, (symbols, log_probs) in zip(batch.rows_B.tolist(), rows, strict=True):
                         spans, _ = spelled(symbols, log_probs, types=self.types)
                         by_window[row] = [
                             FoundSpan(*span, chance) for span, chance in spans if span[2] in types
                         ]
-        return joined(by_window, text.pieces.windows, examples=text.pieces.examples)
+        return join_windows(by_window, text.pieces.windows, examples=text.pieces.examples)
 
     def batch(
         self,

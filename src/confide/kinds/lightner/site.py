@@ -27,9 +27,9 @@ from confide.kinds.lightner.adversaries import Kind as Adversary
 from confide.kinds.lightner.model import (
     LightnerTrainer,
     PretrainedBart,
+    label_parts,
     labels_of,
     load_bart,
-    parts_of,
 )
 from confide.kinds.protocol import Agreed, ModelSpec, Release, SiteModel, TrainConfig, desk_at
 from confide.settings import Settings as RunSettings
@@ -195,7 +195,7 @@ def _told_apart(
     names = sorted(used)
     by_parts = defaultdict(list)
     for name, label in zip(names, labels_of(bart, names), strict=True):
-        by_parts[parts_of(label)].append(name)
+        by_parts[label_parts(label)].append(name)
     clear = set()
     for parts, alikes in by_parts.items():
         most = max(used[name] for name in alikes)

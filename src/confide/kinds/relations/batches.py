@@ -366,8 +366,8 @@ def as_known(
     {'Age': '', 'Chemical': 'CHEMICAL', 'Protein': 'GENE'}
     """
     found = sorted(set(found))
-    check_names(given, found, known)
-    names = {name: given.get(name, alike(name, known)) for name in found}
+    check_renamed(given, found, known)
+    names = {name: given.get(name, known_type(name, known)) for name in found}
     used = set(names.values()) - {""}
     fitting = used if pairs is None else [pair for pair in pairs if used.issuperset(pair)]
     if not fitting:
@@ -383,7 +383,7 @@ def as_known(
     return names
 
 
-def check_names(given: Mapping[str, str], found: Collection[str], known: Collection[str]) -> None:
+def check_renamed(given: Mapping[str, str], found: Collection[str], known: Collection[str]) -> None:
     """Raise SettingsError if `given` renames a type that is not found, or to one not known."""
     for name, other in given.items():
         if name not in found:
@@ -401,7 +401,7 @@ def check_names(given: Mapping[str, str], found: Collection[str], known: Collect
             )
 
 
-def alike(name: str, known: Collection[str]) -> str:
+def known_type(name: str, known: Collection[str]) -> str:
     """The known type of that name, or of a name that differs in case alone; "" if there is none."""
     if name in known:
         return name

@@ -250,7 +250,7 @@ class RelationForm(PairForm):
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> RelationExtractor:
         """The extractor of a trained classifier. Raises FederationError; and as `find_encoder`."""
-        return extractor_of(self, weights, encoder=encoder)
+        return trained_relations(self, weights, encoder=encoder)
 
     def public(self, documents: Sequence[Document]) -> tuple[PublicExamples, list[str]]:
         """The pairs of these documents as sites get them, and the labels, which sites never get.
@@ -423,7 +423,7 @@ Logits = Callable[[EncodedRelations], NDArray[np.float32]]
 """Gives logits_SR of pairs."""
 
 
-def completed(
+def complete_pairs(
     encoded: EncodedRelations,
     own_R: NDArray[np.bool_],
     *,
@@ -456,7 +456,7 @@ def completed(
     return CompleteText(pairs, own=len(encoded) - len(bare_S), pseudo=int((~source_S).sum()))
 
 
-def among(
+def among_relations(
     predicted: Sequence[Document], gold: Sequence[Document], annotated: Collection[str]
 ) -> list[Document]:
     """The documents with only relations that annotators looked for in their text.
@@ -573,7 +573,7 @@ class RelationSiteModel(SiteModel):
         def logits(pairs: EncodedRelations) -> NDArray[np.float32]:
             return self.trainer.row_logits(self.model(weights, lent=True), pairs)
 
-        return completed(encoded, own_R, nothing=nothing, logits=logits, confidence=confidence)
+        return complete_pairs(encoded, own_R, nothing=nothing, logits=logits, confidence=confidence)
 
     @property
     def trainer(self) -> RelationTrainer:
@@ -702,7 +702,7 @@ def relation_report(
     )
 
 
-def place_of(example: RelationExample) -> dict[str, object]:
+def pair_place(example: RelationExample) -> dict[str, object]:
     """A pair of entities and its text, for a list of errors."""
     return {
         "where": example.id,
@@ -716,7 +716,7 @@ def place_of(example: RelationExample) -> dict[str, object]:
 
 def _pair(example: RelationExample, label: str, confidence: float | None) -> dict[str, object]:
     return {
-        **place_of(example),
+        **pair_place(example),
         "gold": example.relation,
         "predicted": label,
         "confidence": confidence,
@@ -794,10 +794,10 @@ class RelationExtractor:
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """Score the model, without relations that no site looked for."""
         if self.wanted is not None:
-            documents = among(documents, [], self.wanted)
+            documents = among_relations(documents, [], self.wanted)
         predicted = self(documents)
         if looked_for is not None:
-            predicted = among(predicted, documents, looked_for)
+            predicted = among_relations(predicted, documents, looked_for)
         return relation_report(documents, predicted, self.rules)
 
     def weighted(
@@ -823,7 +823,7 @@ class RelationExtractor:
         return [dict(zip(self.relations, row, strict=True)) for row in rows]
 
 
-def extractor_of(
+def trained_relations(
     memory: RelationForm, weights: Arrays, *, encoder: str | None = None
 ) -> RelationExtractor:
     """The extractor of a trained classifier; `encoder` overrides the settings' encoder folder.

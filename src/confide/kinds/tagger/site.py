@@ -418,7 +418,9 @@ class TaggerKind(EntityKind):
         if public is not None:
             return self._agree_on_clear(run, federation, public)
         types, told = agreement.agree_on_types(run, federation, step=DESCRIBE)
-        words, holders = agreement.agree(federation, run.vocabulary, noised=run.privacy is not None)
+        words, holders = agreement.agree_on_words(
+            federation, run.vocabulary, noised=run.privacy is not None
+        )
         sites = sorted(site for site in holders if site in told)
         dim = agreement.agree_on_encoder(federation, run.model.context)
         return Agreed(
