@@ -195,7 +195,7 @@ class BagForm(PairForm):
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> BagExtractor:
-        """The extractor of a trained bag model. Raises what `extractor_of` raises."""
+        """The extractor of a trained bag model. Raises what `trained_bags` raises."""
         return trained_bags(self, weights, key=key, encoder=encoder)
 
     def in_clear(self, weights: Arrays, holders: Holders) -> tuple[Self, Arrays]:
