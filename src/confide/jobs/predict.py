@@ -164,7 +164,9 @@ def _evaluated(
         ranked = bag_scores(models.relations.counts(retag(gold, called)[0]))
         return {**ranked, "unknown": _unknown(called, names)}
     predicted = related(models.relations, _looked_for(models, gold), called)
-    common = {name: batches.known_type(name, models.relations.types) or name for name in types_of(gold)}
+    common = {
+        name: batches.known_type(name, models.relations.types) or name for name in types_of(gold)
+    }
     common |= {name: known or name for name, known in called.items()}
     gold, predicted = (retag(side, common)[0] for side in (gold, predicted))
     looked = batches.candidates(gold, models.relations.rules)
