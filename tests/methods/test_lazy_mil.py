@@ -24,7 +24,7 @@ from confide.federation.quantising import restore_reply
 from confide.kinds.agreement import one_each
 from confide.kinds.bags.batches import training_bags
 from confide.kinds.bags.model import BagTrainer, sentence_probabilities
-from confide.kinds.bags.site import bag_form_of, words_of
+from confide.kinds.bags.site import words_of
 from confide.kinds.relations.batches import NO_RELATION, candidates
 from confide.kinds.relations.site import rules_of
 from confide.methods import lazy_mil
@@ -589,7 +589,7 @@ def test_a_site_bids_with_no_more_values_than_its_guard_allows(
 def scored(state: Any, documents: Sequence[Document]) -> dict[tuple[str, str, str], list[float]]:
     """Of each triple how likely the model finds each of its sentences, by means of its own."""
     form = state.form
-    trainer = BagTrainer(bag_form_of(form), words_of(form, KEY))
+    trainer = BagTrainer(form, words_of(form, KEY))
     model = trainer.initial(0)
     load(model, state.weights)
     bags = training_bags(candidates(documents, rules_of(form)).examples, documents, same="concept")
@@ -621,7 +621,7 @@ def trained_on(monkeypatch: pytest.MonkeyPatch) -> list[list[list[int]]]:
 def words_at(engine: Seen, site: str, state: Any, rows: Sequence[int]) -> list[list[int]]:
     """The words of these of a site's sentences."""
     form = state.form
-    trainer = BagTrainer(bag_form_of(form), words_of(form, KEY))
+    trainer = BagTrainer(form, words_of(form, KEY))
     documents = engine.site(site).train
     bags = training_bags(candidates(documents, rules_of(form)).examples, documents, same="concept")
     encoded = trainer.prepared([bags.examples[row] for row in rows])
@@ -721,7 +721,7 @@ def test_the_next_weights_are_the_mean_of_what_winners_teach(
     method, federation, engine = own_sites(tmp_path, TWO, f"options.weighting={weighting}")
     state = method.start(federation)
     after, facts = method.round(state, federation, 1)
-    trainer = BagTrainer(bag_form_of(state.form), words_of(state.form, KEY))
+    trainer = BagTrainer(state.form, words_of(state.form, KEY))
     ask = engine.asks["train_on_winners", "site-1"]
     found, losses, counts = [], [], []
     for site, documents in TWO.items():
