@@ -404,7 +404,7 @@ def test_the_adaptive_factor_is_of_the_best_values_of_all_bags(tmp_path: Path) -
 
 def test_the_default_is_several_winners_after_warm_rounds() -> None:
     own = LazyMilSettings()
-    assert (own.warm_rounds, own.factor, own.temperature) == (4, "adaptive", 0.0)
+    assert (own.warmup_rounds, own.factor, own.temperature) == (4, "adaptive", 0.0)
 
 
 @each("wrong", ["factor=0.0", "factor=1.1", "factor=other", "temperature=-1.0",
