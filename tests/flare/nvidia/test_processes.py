@@ -161,7 +161,7 @@ service.run_service(".")
 def test_it_ends_with_0_only_if_it_was_asked_to(founded, how, signalled, code):
     """A service manager starts it again otherwise."""
     kit = founded.kit("north")
-    (kit.path / "run").mkdir(exist_ok=True)
+    (kit.path / "run").mkdir(mode=0o700, exist_ok=True)
     (kit.path / "run/there").unlink(missing_ok=True)
     command = [sys.executable, "-c", FAKE]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}

@@ -25,7 +25,7 @@ from confide import files
 from confide.errors import ConfideError, KitError, os_errors_as
 from confide.federation.keys import VARIABLE as PASSPHRASE
 from confide.federation.keys import unlock
-from confide.files import Tree, bytes_of, for_the_owner, json_of, write_atomically
+from confide.files import Tree, bytes_of, for_the_owner, json_of, private_folder, write_atomically
 from confide.flare import kit as kits
 from confide.flare.kit import HEARTBEAT_TIMEOUT, SERVER, STORE, Kit
 from confide.flare.peers import open_signer
@@ -126,7 +126,7 @@ def start(kit: Kit) -> NoReturn:
     kits.tidy_kit(kit.path)
     with for_the_owner():
         for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
-            (kit.path / name).mkdir(exist_ok=True)
+            private_folder(kit.path / name)
         kits.write_policies(kit.path, kit.kind)  # an earlier release named classes that are gone
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", SERVICE, str(kit.path)], _environment(kit))
