@@ -280,8 +280,7 @@ def _broken_heads(server: Record, site: Record, replies: list[Sealed]) -> list[s
     faults = []
     sent = {one.line.digest: one.seal.digest for one in site.replies}
     for one in replies:
-        head = getattr(one.seal, "head", "")
-        if sent.get(head) != one.seal.digest:
+        if sent.get(one.seal.head) != one.seal.digest:
             faults.append(
                 f"{server.path}:{one.line.number}: the site signed a head that is not in its"
                 f" ledger ({one.words})"
@@ -310,7 +309,7 @@ def _not_arrived(site: Record, joined: list[Sealed]) -> list[Sealed]:
     for reply in site.replies:
         later = [one for one in site.asks if one.line.number > reply.line.number]
         if reply.seal.digest not in came and later:
-            known = {getattr(one.seal, "reply", "") for one in later}
+            known = {one.seal.reply for one in later if isinstance(one.seal, AskSeal)}
             if reply.seal.digest not in known:
                 found.append(reply)
     return found
