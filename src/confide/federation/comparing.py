@@ -47,7 +47,7 @@ class Sealed:
 
 
 @dataclass
-class Record:
+class LedgerRecord:
     """A ledger with its seals.
 
     `at`: whose it is ("server", a site, or "" if it holds no identities). `keys`: for each peer,
@@ -83,9 +83,9 @@ class Record:
         self.faults.append(f"{self.path}:{number}: {what}")
 
 
-def verified(path: Path) -> Record:
+def verified(path: Path) -> LedgerRecord:
     """A ledger, with its signatures verified. Raises RunError if it cannot be read."""
-    record = Record(path, ledger.read_lines(path))
+    record = LedgerRecord(path, ledger.read_lines(path))
     for line in record.lines:
         if line.chained is False:
             record.fault(line.number, "this line, or the one before it, was changed")
@@ -96,7 +96,7 @@ def verified(path: Path) -> Record:
     return record
 
 
-def faults_of(record: Record) -> list[str]:
+def ledger_faults(record: LedgerRecord) -> list[str]:
     """List the faults of a ledger taken by itself, the first line first."""
     faults = list(record.faults)
     first = record.lines[0].tree if record.lines else {}
@@ -110,7 +110,7 @@ def faults_of(record: Record) -> list[str]:
     return faults
 
 
-def _take(record: Record, line: LedgerLine) -> None:
+def _take(record: LedgerRecord, line: LedgerLine) -> None:
     """Add what one line says to the record."""
     tree = line.tree
     if tree.get("note") == ledger.OPENED:
@@ -130,7 +130,7 @@ def _take(record: Record, line: LedgerLine) -> None:
         record.entries.append(line.entry)
 
 
-def _take_seal(record: Record, line: LedgerLine) -> None:
+def _take_seal(record: LedgerRecord, line: LedgerLine) -> None:
     tree: Tree = {"run": record.run, **line.tree, "nonce": _NONE}
     sealed: Sealed
     if tree["direction"] == "down":
@@ -203,7 +203,7 @@ class LedgerDifference:
         return not self.only_here and not self.only_there and not self.faults
 
 
-def with_server(server: Record, site: Record) -> LedgerDifference:
+def with_server(server: LedgerRecord, site: LedgerRecord) -> LedgerDifference:
     """Compare the server's ledger with that of one of its sites."""
     asks = [one for one in server.asks if one.seal.site == site.at]
     replies = [one for one in server.replies if one.seal.site == site.at]
@@ -240,7 +240,7 @@ def with_server(server: Record, site: Record) -> LedgerDifference:
     )
 
 
-def _strangers(server: Record, site: Record) -> list[str]:
+def _strangers(server: LedgerRecord, site: LedgerRecord) -> list[str]:
     """Signs that the two took part in different runs, or did not meet each other."""
     checks = {
         "not of the same run": server.run == site.run,
@@ -254,7 +254,7 @@ def _strangers(server: Record, site: Record) -> list[str]:
     ]
 
 
-def _unequal(server: Record, site: Record, asks: list[Sealed]) -> list[str]:
+def _unequal(server: LedgerRecord, site: LedgerRecord, asks: list[Sealed]) -> list[str]:
     """Asks of which the two hold different seals."""
     ours = {one.seal.digest: one for one in asks}
     pairs = [(ours.get(one.seal.digest), one) for one in site.asks if not one.refused]
@@ -265,7 +265,7 @@ def _unequal(server: Record, site: Record, asks: list[Sealed]) -> list[str]:
     ]
 
 
-def _twice(record: Record, replies: list[Sealed]) -> list[str]:
+def _twice(record: LedgerRecord, replies: list[Sealed]) -> list[str]:
     """Replies that are in a ledger more than once, although each has a nonce of its own."""
     seen, found = set(), []
     for one in replies:
@@ -275,7 +275,7 @@ def _twice(record: Record, replies: list[Sealed]) -> list[str]:
     return found
 
 
-def _broken_heads(server: Record, site: Record, replies: list[Sealed]) -> list[str]:
+def _broken_heads(server: LedgerRecord, site: LedgerRecord, replies: list[Sealed]) -> list[str]:
     """Where a ledger lacks a line that its owner signed as its head; the first for each side."""
     faults = []
     sent = {one.line.digest: one.seal.digest for one in site.replies}
@@ -302,7 +302,7 @@ def _broken_heads(server: Record, site: Record, replies: list[Sealed]) -> list[s
     return faults
 
 
-def _not_arrived(site: Record, joined: list[Sealed]) -> list[Sealed]:
+def _not_arrived(site: LedgerRecord, joined: list[Sealed]) -> list[Sealed]:
     """Replies of the site that got lost: the server's later signed asks do not know them."""
     came = {one.seal.digest for one in joined}
     found = []
@@ -347,7 +347,7 @@ def _different_entries(
 # --- two sites ----------------------------------------------------------------------------
 
 
-def with_site(one: Record, other: Record) -> LedgerDifference:
+def with_site(one: LedgerRecord, other: LedgerRecord) -> LedgerDifference:
     """Compare the ledgers of two sites of one run: were they asked the same?"""
     faults = [
         f"{one.path}:1 and {other.path}:1: {what}"
@@ -425,12 +425,12 @@ def compare_ledgers(run: Path, other: Path) -> LedgerDifference:
     found = with_server(here, there) if here.at == "server" else with_site(here, there)
     return replace(
         found,
-        faults=(*faults_of(here), *faults_of(there), *found.faults),
+        faults=(*ledger_faults(here), *ledger_faults(there), *found.faults),
         verified=here.signatures + there.signatures,
     )
 
 
-def _without_seals(ours: Sequence[Record], theirs: Record) -> LedgerDifference:
+def _without_seals(ours: Sequence[LedgerRecord], theirs: LedgerRecord) -> LedgerDifference:
     names = {entry.site for entry in theirs.entries}
     if len(names) != 1:
         raise RunError(
