@@ -72,11 +72,11 @@ def test_nothing_given_twice_changes_no_number(method: str, tmp_path: Path) -> N
             tiny(tmp_path, f"method={method}", "rounds=2", f"federation.down={down}"),
             out=tmp_path / down,
         ).folder
-        for down in ("whole", "once")
+        for down in ("whole", "cached")
     }
-    assert states(found["whole"]) == states(found["once"])
-    assert not but_bytes(found["whole"], found["once"])
-    assert sent(found["once"], "down") <= sent(found["whole"], "down") + 10_000
+    assert states(found["whole"]) == states(found["cached"])
+    assert not but_bytes(found["whole"], found["cached"])
+    assert sent(found["cached"], "down") <= sent(found["whole"], "down") + 10_000
 
 
 @pytest.mark.parametrize("method", pairs(GIVING))
