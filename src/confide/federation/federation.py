@@ -355,6 +355,11 @@ class Federation:
         self._left_out |= set(sites)
         self.sites = tuple(site for site in self.sites if site not in self._left_out)
 
+    def answered(self, sites: Sequence[str], step: Step, *, round: int) -> list[str]:
+        """Those of the sites that did not fail at this step of this round."""
+        out = {one.site for one in self.faults if (one.round, one.step) == (round, step.name)}
+        return [site for site in sites if site not in out and site not in self._left_out]
+
     def take_faults(self) -> list[SiteFault]:
         """The faults since the last call."""
         faults, self.faults = self.faults, []

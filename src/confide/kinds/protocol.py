@@ -289,12 +289,13 @@ class Fitted(NamedTuple):
     """The result of training.
 
     `loss` is the mean loss of an example in the last epoch; `examples` counts the training
-    examples, over all epochs.
+    examples, over all epochs, and `steps` the optimiser's.
     """
 
     weights: Arrays
     loss: float
     examples: int
+    steps: int
 
 
 class Losses(NamedTuple):
@@ -474,7 +475,7 @@ class SiteModel(ABC):
             optimiser=config.steps,
             seed=seed,
         )
-        return Fitted(trained(model), report.loss, report.sentences)
+        return Fitted(trained(model), report.loss, report.sentences, report.steps)
 
     def gradient(
         self, weights: Arrays, config: TrainConfig, *, seed: int
@@ -749,6 +750,10 @@ class Kept(Given, Generic[F]):
     _: KW_ONLY
     moments: Arrays = carries("what its optimiser remembers: never sent", start=dict)
 
+    def model(self, common: Arrays) -> tuple[F, Arrays]:
+        """The form and weights of the site's model, with these common weights."""
+        return self.form, common
+
     def row_weights(self) -> tuple[int, NDArray[np.float32]] | None:
         """The round of the instance weights of the training rows, and these; None: all alike."""
         return None
@@ -814,11 +819,12 @@ def shown(site: Site, size: int) -> int:
 
 
 def score(site: Site, memory: Kept[F] | None, ask: Score, turn: Turn) -> tuple[S, Kept[F]]:
-    """Count what the common model gets right on the site's held-out text."""
+    """Count what the site's model gets right on its held-out text."""
     memory = known(memory)
     if ask.part not in HELD_OUT:
         raise Refusal("bad-ask")
-    return memory.form.at(site).scored(ask.weights, ask.part), memory
+    form, weights = memory.model(ask.weights)
+    return form.at(site).scored(weights, ask.part), memory
 
 
 TAKE = Step.of(take)

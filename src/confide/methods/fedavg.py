@@ -51,6 +51,7 @@ from confide.kinds.protocol import (
     F,
     Fitted,
     K,
+    Kept,
     SiteModel,
     State,
     TrainConfig,
@@ -139,6 +140,17 @@ class Update:
         return Update(weights, weight, own, fitted.loss * weight, fitted.examples)
 
 
+@dataclass(frozen=True)
+class Personal(Kept[F], Generic[F]):
+    """The memory of a site with weights of its own, in place of the common ones."""
+
+    own: Arrays = carries("the site's own weights: never sent", start=dict)
+
+    def model(self, common: Arrays) -> tuple[F, Arrays]:
+        """The form, and the common weights with the site's own."""
+        return self.form, {**common, **self.own}
+
+
 def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Update, K]:
     """Train the common model on the site's own text for some epochs."""
     fitted, memory = ask.fit(site, memory, turn)
@@ -192,13 +204,13 @@ class FedAvg(Method):
         return self.averaged(state, federation, n, step=TRAIN)
 
     def averaged(
-        self, state: Any, federation: Federation, n: int, *, step: Step
+        self, state: Any, federation: Federation, n: int, *, step: Step, ask: Train | None = None
     ) -> tuple[Carried, Facts]:
-        """A round in which sites train by this step, and the server takes the mean."""
+        """A round in which sites train by this step and ask, and the server takes the mean."""
         sites, facts = self.drawn(state, federation, n)
         if not sites:
             return state, facts
-        total = federation.sum(step, train_ask(self, state, n), round=n, sites=sites)
+        total = federation.sum(step, ask or train_ask(self, state, n), round=n, sites=sites)
         facts |= {"loss": total.loss / total.weight, "sentences": total.examples}
         own = self.options
         weights, moments, squares = stepped(

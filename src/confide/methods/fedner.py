@@ -65,7 +65,7 @@ from confide.kinds.protocol import (
     shown,
 )
 from confide.kinds.steps import compare_vectors, examples_of_all
-from confide.methods.method import Facts, Method, Options, Trait
+from confide.methods.method import Facts, Method, Options, Trait, has_vectors
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS
@@ -390,13 +390,12 @@ class FedNER(Method):
         first = self.first(agreed.form, federation)
         _check_parts(first, set(private) - set(agreed.form.private))
         shared = {name: value for name, value in first.items() if not is_of(name, private)}
-        has_file = bool(run.model.vectors or any(site.vectors for site in run.site))
         words = {name: v for name, v in shared.items() if name == agreed.form.word_table}
         enrol = Enrol(
             agreed.form,
             private=private,
             own_types=self.options.types == "own",
-            tables=words if has_file else {},
+            tables=words if has_vectors(run) else {},
         )
         step = self.step(ENROL.name)
         taken = federation.ask(step, enrol, round=0, sites=agreed.sites)

@@ -216,6 +216,11 @@ class Method(ABC):
         return RunNoise.of(self.run)
 
 
+def has_vectors(run: RunSettings) -> bool:
+    """True if sites fill in rows of a word table from a file in the first round."""
+    return bool(run.model.vectors or any(site.vectors for site in run.site))
+
+
 def closed(run: RunSettings) -> bool:
     """True if no site says anything of its held-out text."""
     return run.privacy is not None and run.privacy.holdout_scores == "withheld"

@@ -373,8 +373,7 @@ class PseudoComplete(FedAvg):
             weighed = federation.sum(WEIGH, weigh, round=n, sites=sites)
             slope_G = weighed.slope_G.astype(np.float32)
             # a site that is not in the sum cannot subtract its own part
-            out = {f.site for f in federation.faults if (f.round, f.step) == (n, WEIGH.name)}
-            sites = [site for site in sites if site not in out]
+            sites = federation.answered(sites, WEIGH, round=n)
         ask = Complete(**vars(train), **self._completing(n), slope_G=slope_G)
         total = federation.sum(COMPLETE, ask, round=n, sites=sites)
         mean = mean_of(total, state.weights)

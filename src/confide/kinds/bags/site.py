@@ -542,7 +542,7 @@ class BagSiteModel(SiteModel):
             optimiser=config.steps,
             seed=seed,
         )
-        return Fitted(trained(model), report.loss, report.sentences)
+        return Fitted(trained(model), report.loss, report.sentences, report.steps)
 
     def losses(self, weights: Arrays, config: TrainConfig, documents: Sequence[Document]) -> Losses:
         """Work out the loss of these weights on each bag of the documents."""
