@@ -272,6 +272,9 @@ STEPS = [
 """Every step of every pair, but for those that are optional."""
 
 
+LIKE_FEDAVG = ("fedatt", "chain", "fedprox", "fedbn", "ditto", "feddyn", "scaffold")
+"""Methods that train as FedAvg does, and differ in what is done with it."""
+
 METHOD = {pair.method: name for name, pair in reversed(OPEN.items()) if name in ENTRIES} | {
     "fedatt": "fedatt-relations",
     "chain": "chain-bags",
@@ -322,9 +325,7 @@ def pairs(*, fast: Collection[str] = FAST, of: Collection[str] = tuple(OPEN)) ->
 
 
 _AS_FEDAVG = {
-    name
-    for name, pair in OPEN.items()
-    if pair.method in ("fedatt", "chain") and ENTRIES[name].crossed
+    name for name, pair in OPEN.items() if pair.method in LIKE_FEDAVG and ENTRIES[name].crossed
 }
 """Pairs whose steps are those of FedAvg under another name: of these the first alone is tested."""
 

@@ -57,6 +57,7 @@ ELSEWHERE = {
 NO_GRADIENT = {
     "weigh": "a gradient that is taken without training: of too few rows it is zero",
     "attend": "what `measure` trained, which covers enough",
+    "shift_control": "what `train_controlled` trained, which covers enough",
     "predict_noisily": "under noise; the account bounds it",
 }
 """Steps that upload what a site learnt and train nothing themselves, or nothing that is bounded."""

@@ -17,17 +17,22 @@ from confide.federation.steps import Step, WireRow, wire_table
 from confide.kinds import KINDS
 from confide.kinds.steps import COUNT_EXAMPLES, SCORING
 from confide.methods.chain import Chain
+from confide.methods.ditto import Ditto
 from confide.methods.dp_feded import DpFedED
 from confide.methods.dp_fedner import DpFedNER
 from confide.methods.dp_fedsgd import DpFedSGD
 from confide.methods.fedatt import FedAtt
 from confide.methods.fedavg import FedAvg
+from confide.methods.fedbn import FedBN
 from confide.methods.feddf import FedDF
+from confide.methods.feddyn import FedDyn
 from confide.methods.feded import FedED
 from confide.methods.fedner import FedNER
+from confide.methods.fedprox import FedProx
 from confide.methods.lazy_mil import LazyMil
 from confide.methods.method import Method, Pair, closed
 from confide.methods.pseudo_complete import PseudoComplete
+from confide.methods.scaffold import Scaffold
 from confide.settings import REFERENCES, nearest
 from confide.settings import Settings as RunSettings
 
@@ -56,6 +61,11 @@ OURS: tuple[type[Method], ...] = (
     FedDF,
     LazyMil,
     PseudoComplete,
+    FedProx,
+    FedBN,
+    Scaffold,
+    Ditto,
+    FedDyn,
 )
 """The methods of this package."""
 PLUGINS = "confide.methods"
