@@ -86,8 +86,7 @@ def test_a_method_adds_terms_to_the_loss() -> None:
         0.5, {"one": np.float32([1.0])}, {"one": np.float32([0.25]), "two": np.float32([4])}
     )
     how = Optimiser("sgd", 0.1, momentum=0.0, clip=0.0, term=term)
-    assert not how.keeps_still
-    assert not how.rowwise
+    assert not how.term_keeps_still
     Descent([one, two], how, names=["one", "two"]).step((3.0 * one).sum())
     assert one.item() == pytest.approx(2.0 - 0.1 * (3.0 + 0.5 * (2.0 - 1.0) + 0.25))
     assert two.item() == pytest.approx(5.0 - 0.1 * 4.0)

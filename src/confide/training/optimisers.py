@@ -111,13 +111,17 @@ class Optimiser:
     @property
     def keeps_still(self) -> bool:
         """True if a number whose gradient is always zero stays as it is, bit for bit."""
-        return self.weight_decay == 0.0 and (self.term is None or self.term.keeps_still)
+        return self.weight_decay == 0.0
 
     @property
     def rowwise(self) -> bool:
         """True if rows of a table can be stepped without regard to the others."""
-        still = self.term is None or self.term.keeps_still
-        return self.name == "sgd" and self.momentum == 0.0 and still
+        return self.name == "sgd" and self.momentum == 0.0
+
+    @property
+    def term_keeps_still(self) -> bool:
+        """True if the term moves no row of a table that is not read."""
+        return self.term is None or self.term.keeps_still
 
 
 def build(parameters: Parameters, settings: Optimiser) -> torch.optim.Optimizer:

@@ -727,7 +727,9 @@ class RowTrainer(ABC):
             random = np.random.default_rng(seed)
             return self.epoch(model, own, batch_size=how.batch_size, random=random)
 
-        with self.reduced(model, own, how.optimiser) as make:
+        # a term may move rows that the text does not read
+        still = how.optimiser.term_keeps_still
+        with self.reduced(model, own, how.optimiser) if still else nullcontext() as make:
             return train(
                 model,
                 batches,
