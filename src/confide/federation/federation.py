@@ -27,7 +27,7 @@ from confide.federation.events import Event, Watcher, unwatched
 from confide.federation.failures import BY_THE_ENGINE, Failure, blaming, fault, refused
 from confide.federation.guards import check_reply, reply_limits
 from confide.federation.ledger import Ledger
-from confide.federation.messages import decode_one_of, sizes
+from confide.federation.messages import decode_one_of, sizes, values_of
 from confide.federation.quantising import restore_reply
 from confide.federation.secure.server import Exchange, Summing
 from confide.federation.secure.steps import is_summed
@@ -154,7 +154,7 @@ class Federation:
         self.seed = seed
         self.sites = tuple(sorted(engine.sites if sites is None else sites))
         self.faults: list[SiteFault] = []
-        self._too_far, self._all = 0, len(self.sites)  # of this ask: came but were left out
+        self._all = len(self.sites)
         self._left_out: set[str] = set()
         self.compute_seconds = 0.0
         self.seconds_by_site = dict.fromkeys(self.sites, 0.0)
@@ -185,8 +185,9 @@ class Federation:
             raise FederationError(f"step {step.name} may only be summed")
         names, asks = self._addressed(ask, sites)
         replies = dict(self._replies(step, asks, round=round, timeout=timeout))
-        self._leave_out(step, replies, asks, round=round)
-        self._settle(step, names, len(replies), round=round, at_least=at_least)
+        outliers = self._leave_out(step, replies, asks, round=round)
+        answered = len(replies)
+        self._settle(step, names, answered, round=round, at_least=at_least, outliers=outliers)
         return dict(sorted(replies.items()))
 
     def sum(
@@ -213,10 +214,10 @@ class Federation:
         heard = self._replies(step, asks, round=round, ordered=not together)
         with closing(heard):
             if together:
-                total, answered = self._piled(step, heard, asks, round=round)
+                total, answered, outliers = self._piled(step, heard, asks, round=round)
             else:
-                total, answered = self._added(step, heard, round=round)
-        self._settle(step, names, answered, round=round, at_least=at_least)
+                (total, answered), outliers = self._added(step, heard, round=round), 0
+        self._settle(step, names, answered, round=round, at_least=at_least, outliers=outliers)
         return step.reply(**total)
 
     def tally(self, step: Step, ask: object, *, round: int, labels: Sequence[str]) -> Any:
@@ -243,8 +244,15 @@ class Federation:
             step, ask, names, exchange=exchange, combining=self._combining, labels=labels
         )
         self.took_part.update(found.counted if step.learnt else ())
-        self._too_far = len(found.outliers)
-        self._settle(step, names, found.answered, round=round, at_least=at_least, empty=found.empty)
+        self._settle(
+            step,
+            names,
+            found.answered,
+            round=round,
+            at_least=at_least,
+            empty=found.empty,
+            outliers=len(found.outliers),
+        )
         # a set that grew again would tell of the sites that came back
         self.go_on_without(sorted(set(names) - set(found.sites)))
         return found.total
@@ -271,8 +279,8 @@ class Federation:
 
     def _piled(
         self, step: Step, heard: Replies, asks: Mapping[str, object], *, round: int
-    ) -> tuple[Total, int]:
-        """Combine the replies once all are there to be compared; also gives their number."""
+    ) -> tuple[Total, int, int]:
+        """Combine the replies once all are there to be compared; also counts them and outliers."""
         with closing(Pile(step, self._combining)) as pile:
             for site, reply in heard:
                 try:
@@ -281,7 +289,6 @@ class Federation:
                 except SiteFault as error:
                     self._failed(error)
             out = pile.leave_out()
-            self._too_far = sum(code == TOO_FAR for code, _ in out.values())
             for site, (code, why) in out.items():
                 self._failed(refused(why, site=site, step=step.name, round=round, code=code))
             answered = len(pile.sites)
@@ -295,14 +302,14 @@ class Federation:
                     how=self._combining.how,
                 )
             self.took_part.update(pile.sites)
-            return pile.total(), answered
+            return pile.total(), answered, sum(code == TOO_FAR for code, _ in out.values())
 
     def _leave_out(
         self, step: Step, replies: dict[str, object], asks: Mapping[str, object], *, round: int
-    ) -> None:
-        """Leave out replies that are too far off, if the method looks at each by itself."""
+    ) -> int:
+        """Leave out replies that are too far off, if the method looks at each; gives how many."""
         if step.learnt is None:
-            return
+            return 0
         norms = {}
         for site, reply in list(replies.items()):
             try:
@@ -312,11 +319,11 @@ class Federation:
                 self._failed(error)
                 del replies[site]
         out = self._combining.too_far(norms, slack=step.learnt.slack)
-        self._too_far = len(out)
         for site, why in out.items():
             self._failed(refused(why, site=site, step=step.name, round=round, code=TOO_FAR))
             del replies[site]
         self.took_part.update(replies)
+        return len(out)
 
     def relay(
         self, step: Step, ask: A, *, round: int, sites: Sequence[str], then: Callable[[A, R], A]
@@ -412,8 +419,8 @@ class Federation:
                     failed(error.code)
                     continue
                 self.giving.answered(site)
-                loss = getattr(reply, "loss", None) if not step.summed else None
-                self._watch(Event("reply", round, site=site, step=step.name, loss=loss))
+                said = {} if step.summed else {name: one for name, _, one in values_of(reply)}
+                self._watch(Event("reply", round, site=site, step=step.name, loss=said.get("loss")))
                 yield site, reply
                 del data, reply  # no reply is held while the next one comes
         if again:
@@ -468,10 +475,10 @@ class Federation:
         round: int,
         at_least: int | None,
         empty: int = 0,
+        outliers: int = 0,
     ) -> None:
         need = self._at_least if at_least is None else at_least
-        need = min(need, len(names)) if need else fewest_left(len(names), self._too_far)
-        self._too_far = 0
+        need = min(need, len(names)) if need else fewest_left(len(names), outliers)
         if answered < need:
             raise too_few(
                 step.name,
