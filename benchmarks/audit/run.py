@@ -40,7 +40,7 @@ import numpy as np  # noqa: E402
 from lying import dealt, read_conll, written  # noqa: E402
 
 from confide.jobs.audit import audit  # noqa: E402
-from confide.methods import noised  # noqa: E402
+from confide.methods import noise  # noqa: E402
 from confide.runs.run import run  # noqa: E402
 from confide.scoring.intervals import clopper_pearson  # noqa: E402
 from confide.settings import parse  # noqa: E402
@@ -70,7 +70,7 @@ def main() -> None:
         table(lines)
         return
     if given.without_noise:
-        noised.with_noise = without_noise
+        noise.with_noise = without_noise
     for seed in given.seeds:
         for model in given.models:
             for epsilon in given.epsilons:

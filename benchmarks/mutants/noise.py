@@ -131,7 +131,7 @@ MUTANTS = (
     Made("a group has less noise than is charged", HOSTING,
          "if step.noisy and opening.group:", "if False:"),
     Made("what adds no noise sees the text", STEP,
-         "hidden = self.site.noised and not step.noisy", "hidden = False"),
+         "hidden = self.site.under_noise and not step.noisy", "hidden = False"),
     Made("several steps where one is charged", METHOD,
          "own.steps > 1 and not self.steps_alone", "False"),
     Made("a site believes in others' noise", ED,

@@ -35,7 +35,7 @@ from confide.kinds.relations.batches import NO_RELATION, RelationExample
 from confide.kinds.relations.model import RelationTrainer
 from confide.kinds.relations.site import RelationForm
 from confide.kinds.tagger.model import TaggerTrainer
-from confide.methods.noised import with_noise
+from confide.methods.noise import with_noise
 from confide.runs.run import run
 from confide.runs.sites import gather
 from confide.settings import load

@@ -241,11 +241,11 @@ def masked(tried: Tried, patch: pytest.MonkeyPatch) -> None:
 def min_sentences(tried: Tried, patch: pytest.MonkeyPatch) -> None:
     """Under noise a refusal would tell of the text: the site adds its noise to zeros instead."""
     site = tried.host.site
-    if site.noised:
+    if site.under_noise:
         looked: list[object] = []
         with patch.context() as own:
             own.setattr(site, "budget", PrivacyBudget(tried.folder / "few", Limit(1e6, 1e-5)))
-            own.setattr("confide.methods.noised.clipped_sum", lambda *a, **k: looked.append(a))
+            own.setattr("confide.methods.noise.clipped_sum", lambda *a, **k: looked.append(a))
             tried.worked(min_sentences=site.sentences + 1)
         assert not looked
         return

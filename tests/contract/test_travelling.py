@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from confide.errors import SettingsError
-from confide.federation.broadcast import COMMON, FIRST, GIVES, HELD, KEEP
+from confide.federation.broadcast import CACHED, COMMON, FIRST, GIVES, KEEP
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode, encode
 from confide.federation.quantising import Quantiser, can_quantise, quantise_reply, restore_reply
@@ -148,7 +148,7 @@ def test_a_site_trains_from_the_weights_that_the_server_keeps(
     held: list[list[dict[str, np.ndarray]]] = []
 
     def look(engine: Any, step: str, round: int, site: str, ask: bytes, reply: bytes) -> None:
-        held.append([*engine._hosts[site].site.scratch.get(HELD, {}).values()])
+        held.append([*engine._hosts[site].site.scratch.get(CACHED, {}).values()])
 
     use_engine(monkeypatch, Asking, look=staticmethod(look))
     found = run(tiny(tmp_path, "rounds=3", *LOSSY), out=tmp_path / "run")
@@ -231,7 +231,7 @@ def test_under_masks_a_site_without_the_weights_is_given_them_whole(
                 forget: bool = forget,
             ) -> None:
                 if forget and (step, round, site) == ("score", 1, "site-3"):
-                    engine._hosts[site].site.scratch[HELD].clear()
+                    engine._hosts[site].site.scratch[CACHED].clear()
 
             with monkeypatch.context() as patch:
                 use_engine(patch, Asking, look=staticmethod(look))

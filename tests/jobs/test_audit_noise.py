@@ -14,7 +14,7 @@ import pytest
 
 from confide.federation.secure import messages
 from confide.jobs.audit import audit
-from confide.methods import noised
+from confide.methods import noise as noises
 from confide.runs import run as runs
 from confide.runs.folder import told
 from confide.runs.run import run
@@ -75,7 +75,7 @@ def test_without_its_noise_the_promise_is_broken(
     def without(total: Any, key: bytes, *, variance: int) -> Any:
         return dict(total)
 
-    monkeypatch.setattr(noised, "with_noise", without)
+    monkeypatch.setattr(noises, "with_noise", without)
     found = audit(ran(tmp_path, 1.0))
     assert found.sites["site-1"].membership.auc.value > 0.85
     assert found.broken

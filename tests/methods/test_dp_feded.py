@@ -18,9 +18,9 @@ from confide.errors import QuorumError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
 from confide.federation.steps import Turn
-from confide.methods import METHODS, answered_in, method_of, noised
+from confide.methods import METHODS, answered_in, method_of, noise
 from confide.methods.dp_feded import predict_noisily
-from confide.methods.noised import budget_of, mean_of
+from confide.methods.noise import budget_of, mean_of
 from confide.privacy.accountant import Limit, PrivacyBudget
 from confide.runs.run import run
 from confide.training.optimisers import AdamMoments, adam
@@ -69,14 +69,14 @@ def test_a_site_steps_along_its_own_noisy_sums_and_predicts(
 ) -> None:
     """The oracle takes the steps from the noisy sums alone, and asks its own model."""
     sums: list[Any] = []
-    real = noised.Noisily.total
+    real = noise.NoisySite.total
 
     def total(self: Any, *arguments: Any, **named: Any) -> Any:
         found = real(self, *arguments, **named)
         sums.append((self.site.name, found))
         return found
 
-    monkeypatch.setattr(noised.Noisily, "total", total)
+    monkeypatch.setattr(noise.NoisySite, "total", total)
     method, engine, state, ask = asked_of(
         tmp_path, "options.wire_dtype=float32", pair=f"method=dp-feded-{pair}"
     )
@@ -115,7 +115,7 @@ def test_noise_of_the_whole_variance_is_in_every_step(tmp_path: Path) -> None:
     _, engine, state, ask = asked_of(tmp_path, FROZEN)
     site = engine.site("site-1")
     nobody = replace(ask, noise=replace(ask.noise, rate=1e-12))
-    sums = noised.Noisily.of(
+    sums = noise.NoisySite.of(
         site, state.form.at(site), ask=nobody, turn=Turn(7, "site-1", STEP, 0), shared=False
     )
     total = sums.total(ask.weights, like=ask.weights)
@@ -224,9 +224,9 @@ def test_it_learns_with_noise_and_not_with_a_thousand_times_as_much(tmp_path: Pa
     )  # fmt: skip
     site = write_sites(tmp_path / "large", train=200, held_out=20)
     strict = []
-    for noise in ("1", "1000"):
-        settings = tiny(tmp_path, *usual, f"privacy.noise={noise}", site=site)
-        found = run(settings, out=tmp_path / noise).result
+    for level in ("1", "1000"):
+        settings = tiny(tmp_path, *usual, f"privacy.noise={level}", site=site)
+        found = run(settings, out=tmp_path / level).result
         strict.append(found.scores.overall["strict"]["f1"])
     assert strict[0] > 0.75 and strict[1] < 0.5, strict
 

@@ -17,9 +17,9 @@ from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import encode
 from confide.federation.steps import Turn
-from confide.methods import METHODS, method_of, noised
+from confide.methods import METHODS, method_of, noise
 from confide.methods.dp_fedner import improve_noisily
-from confide.methods.noised import budget_of
+from confide.methods.noise import budget_of
 from confide.privacy.accountant import Limit, PrivacyBudget
 from confide.runs.run import run
 from contract.corpus import tiny, write_sites
@@ -89,14 +89,14 @@ def test_shared_and_private_parts_are_clipped_to_one_norm(
 ) -> None:
     """Of a single unit, which is drawn for sure: the clean sum of both has the norm of the clip."""
     seen: list[Any] = []
-    real = noised.with_noise
+    real = noise.with_noise
 
     def with_noise(total: Any, key: bytes, *, variance: int) -> Any:
         seen.append((total, key, variance))
         return real(total, key, variance=variance)
 
     _, engine, _, ask = begun(tmp_path, *TOP, "privacy.unit=document")
-    monkeypatch.setattr(noised, "with_noise", with_noise)
+    monkeypatch.setattr(noise, "with_noise", with_noise)
     site, memory = engine.site("site-1"), engine.memory("site-1")
     place = ("units", ask.noise.unit, ask.noise.patients)
     site.cache[place] = site.cache[place][:1]
@@ -208,9 +208,9 @@ def test_it_learns_with_noise_and_not_with_a_hundred_times_as_much(tmp_path: Pat
     )  # fmt: skip
     site = write_sites(tmp_path / "large", train=200, held_out=20)
     strict = []
-    for noise in ("1", "100"):
-        settings = tiny(tmp_path, *usual, f"privacy.noise={noise}", site=site)
-        found = run(settings, out=tmp_path / noise).result
+    for level in ("1", "100"):
+        settings = tiny(tmp_path, *usual, f"privacy.noise={level}", site=site)
+        found = run(settings, out=tmp_path / level).result
         strict.append(found.scores.overall["strict"]["f1"])
     assert strict[0] > 0.8 and strict[1] < 0.4, strict
 

@@ -24,7 +24,7 @@ from confide.kinds.entities import clipped_sum
 from confide.kinds.protocol import Kept
 from confide.methods import METHODS, method_of
 from confide.methods.dp_fedsgd import Noisy, NoisySum, add_noisily
-from confide.methods.noised import Noise, budget_of, with_noise
+from confide.methods.noise import Noise, budget_of, with_noise
 from confide.privacy.account import Mechanism
 from confide.privacy.accountant import Limit, PrivacyBudget
 from confide.privacy.noise import UnitSlopes

@@ -15,9 +15,10 @@ Weights that may be asked about again, those of the best round so far, a site ke
 ones: an ask that gives them says so (`?keep`). So the model that is tested at the end need not be
 sent again.
 
-Differences can be exact because the server rounds first (`Giving.rounded`): after a round it takes
-as the common weights what the sites will have, and adds what rounding left out to the next round's.
-So the model that is scored is the one that is kept, and every site has the same bit for bit.
+Differences can be exact because the server rounds first (`Broadcast.rounded`): after a round it
+takes as the common weights what the sites will have, and adds what rounding left out to the next
+round's. So the model that is scored is the one that is kept, and every site has the same bit for
+bit.
 
 A site remembers these weights in its process. After a restart it refuses a digest that it does
 not know (`weights-missing`), and is given the weights whole.
@@ -64,12 +65,12 @@ GIVES, FROM, KEEP, FIRST = "?gives", "?from", "?keep", "?first"
 """The digest of the weights that an ask gives, of those that its codes start from, and of those
 that are to be kept from now on in place of others; the seed from which they are drawn."""
 MISSING = "weights-missing"
-HELD = "common"
+CACHED = "common"
 """Where a process keeps the weights that it was given, in its sites' scratch."""
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class SentWeights:
     """Common weights with their digest; and the codes that lead to them from others, if any do."""
 
     weights: Arrays
@@ -94,24 +95,24 @@ def digest_of(weights: Arrays) -> bytes:
     return digest(*parts)
 
 
-class Giving:
+class Broadcast:
     """The server's side: rounds the common weights, and knows which site has which.
 
-    `left` is what rounding has left out so far; a run that goes on restores it.
+    `residual` is what rounding has left out so far; a run that goes on restores it.
     """
 
     def __init__(self, down: Down = "whole", *, share: float = 0.01) -> None:
         self._down = down
         coding: Any = down if self._codes else "int8"  # the others need none
         self._quantiser = Quantiser(coding, share)
-        self.left: Arrays = {}
-        self._now: Given | None = None
+        self.residual: Arrays = {}
+        self._now: SentWeights | None = None
         self._whole: Arrays = {}  # the newest weights, as they travel whole
         self._first: tuple[bytes, int] | None = None  # the first weights' digest and seed
         self._unlike: set[str] = set()  # sites that draw others from it
-        self._kept = b""  # the digest of the weights that sites are to keep
-        self._has: dict[str, bytes] = {}
-        self._keeps: dict[str, bytes] = {}
+        self._pin = b""  # the digest of the weights that sites are to keep
+        self._cached: dict[str, bytes] = {}
+        self._pinned: dict[str, bytes] = {}
         self._on_the_way: dict[str, tuple[bytes, bool, bool]] = {}
 
     @property
@@ -135,18 +136,20 @@ class Giving:
         else:
             halves = {name: array.astype(np.float16) for name, array in weights.items()}
             begun = _singles(halves)
-            self.go_on(begun, left={name: array - begun[name] for name, array in weights.items()})
+            self.go_on(
+                begun, residual={name: array - begun[name] for name, array in weights.items()}
+            )
             self._whole = halves
         if self._now is not None and seed is not None:
             self._first = self._now.digest, seed
         return begun
 
-    def go_on(self, weights: Arrays, *, left: Arrays | None = None) -> None:
-        """Go on from these common weights; `left` is what rounding has left out until now."""
-        self.left = dict(left or {})
+    def go_on(self, weights: Arrays, *, residual: Arrays | None = None) -> None:
+        """Go on from these common weights; `residual` is what rounding has left out until now."""
+        self.residual = dict(residual or {})
         self._whole = weights
         if self.saves:
-            self._now = Given(weights, digest_of(weights))
+            self._now = SentWeights(weights, digest_of(weights))
 
     def rounded(self, before: Arrays, after: Arrays) -> Arrays:
         """The common weights after a round as sites will have them; they now have `before`.
@@ -163,13 +166,13 @@ class Giving:
         sent: Arrays = {}
         weights: Arrays = {}
         for names in self._quantiser.together(after):
-            wanted = {name: after[name] + self.left.pop(name, np.float32(0)) for name in names}
+            wanted = {name: after[name] + self.residual.pop(name, np.float32(0)) for name in names}
             found = quantise({name: wanted[name] - before[name] for name in names}, self._quantiser)
             sent |= found.sent
             weights |= add_change({name: before[name] for name in names}, found.change)
-            self.left |= {name: wanted[name] - weights[name] for name in names}
+            self.residual |= {name: wanted[name] - weights[name] for name in names}
         weights = {name: weights[name] for name in after}
-        self._now = Given(weights, digest_of(weights), self._now.digest, sent)
+        self._now = SentWeights(weights, digest_of(weights), self._now.digest, sent)
         self._whole = weights
         return weights
 
@@ -184,8 +187,8 @@ class Giving:
         if given is None or not _same(given.weights, getattr(ask, COMMON)):
             return self._again(ask, sites)
         names = list(sites)
-        keep = self._kept == given.digest and any(self._keeps.get(n) != self._kept for n in names)
-        has = {self._has.get(name, b"") for name in names}
+        keep = self._pin == given.digest and any(self._pinned.get(n) != self._pin for n in names)
+        has = {self._cached.get(name, b"") for name in names}
         drawn = self._drawn(given, has, names)
         self._on_the_way |= dict.fromkeys(names, (given.digest, keep, drawn is not None))
         sent: Arrays = {GIVES: _as_array(given.digest)}
@@ -201,7 +204,7 @@ class Giving:
             sent[KEEP] = _as_array(given.digest)
         return replace(ask, **{COMMON: sent})
 
-    def _drawn(self, given: Given, has: set[bytes], names: Iterable[str]) -> int | None:
+    def _drawn(self, given: SentWeights, has: set[bytes], names: Iterable[str]) -> int | None:
         """The seed that gives these sites the weights, where they have none; None if none does."""
         first = self._first
         fits = first is not None and first[0] == given.digest and has <= {b"", given.digest}
@@ -210,18 +213,18 @@ class Giving:
     def keep(self, weights: Arrays) -> None:
         """Let sites keep these weights, if they are the common ones, until they keep others."""
         if self._now is not None and _same(self._now.weights, weights):
-            self._kept = self._now.digest
+            self._pin = self._now.digest
 
     def _again(self, ask: Any, sites: Iterable[str]) -> Any:
         """An ask about other weights than the common ones: as it is, or about those that are kept.
 
         All of these sites have to keep them.
         """
-        if not self._kept or {self._keeps.get(name) for name in sites} != {self._kept}:
+        if not self._pin or {self._pinned.get(name) for name in sites} != {self._pin}:
             return ask
-        if digest_of(getattr(ask, COMMON)) != self._kept:
+        if digest_of(getattr(ask, COMMON)) != self._pin:
             return ask
-        return replace(ask, **{COMMON: {GIVES: _as_array(self._kept)}})
+        return replace(ask, **{COMMON: {GIVES: _as_array(self._pin)}})
 
     def encoded(
         self, step: Step, asks: Mapping[str, object]
@@ -232,7 +235,7 @@ class Giving:
         """
         done: dict[tuple[int, bytes, bytes], tuple[bytes, list[FieldSize]]] = {}
         for site, ask in asks.items():
-            alike = id(ask), self._has.get(site, b""), self._keeps.get(site, b"")
+            alike = id(ask), self._cached.get(site, b""), self._pinned.get(site, b"")
             packed = None if isinstance(ask, Later) else self.packed(ask, [site])
             if alike not in done:
                 packed = ask.make() if isinstance(ask, Later) else packed
@@ -244,20 +247,20 @@ class Giving:
     def answered(self, site: str) -> None:
         """Note that a site has answered, and so has what was on the way to it."""
         if site in self._on_the_way:
-            self._has[site], keep, _ = self._on_the_way.pop(site)
+            self._cached[site], keep, _ = self._on_the_way.pop(site)
             if keep:
-                self._keeps[site] = self._has[site]
+                self._pinned[site] = self._cached[site]
 
     def lost(self, site: str, ask: object) -> bool:
         """Note that a site has no weights; whether this ask would now travel in another form."""
         _, _, drawn = self._on_the_way.pop(site, (b"", False, False))
         if drawn:
             self._unlike.add(site)
-        had = self._has.pop(site, None), self._keeps.pop(site, None)
+        had = self._cached.pop(site, None), self._pinned.pop(site, None)
         return (drawn or any(had)) and _holds_common(ask)
 
 
-class HeldWeights(dict[bytes, Arrays]):
+class CachedWeights(dict[bytes, Arrays]):
     """Weights that a process was given, by digest, the newest last; `kept` are not forgotten."""
 
     kept: bytes = b""
@@ -272,7 +275,7 @@ class HeldWeights(dict[bytes, Arrays]):
         self[gives] = weights
 
 
-def whole(ask: Any, held: HeldWeights, *, draws: Callable[[int], Arrays] | None = None) -> Any:
+def whole(ask: Any, held: CachedWeights, *, draws: Callable[[int], Arrays] | None = None) -> Any:
     """The ask with whole weights, at a site; `held` are the weights that its process was given.
 
     The last two are held, and those to keep. `draws` gives a model's first weights by their seed.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from confide.errors import ConfideError, FederationError, GuardError, QuorumError, SiteFault
-from confide.federation.broadcast import MISSING, Giving
+from confide.federation.broadcast import MISSING, Broadcast
 from confide.federation.combining import (
     PLAIN,
     TOO_FAR,
@@ -126,8 +126,8 @@ class Federation:
         combining: how summed replies become one, and which are too far off to count.
 
     `took_part` holds the sites whose replies the server has learnt from; the caller empties it.
-    `summing`, if it is set, sums replies that the server may not see one by one. `giving` hands out
-    the common weights.
+    `summing`, if it is set, sums replies that the server may not see one by one. `broadcast` hands
+    out the common weights.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Federation:
         combining: Combining = PLAIN,
     ) -> None:
         self.summing: Summing | None = None
-        self.giving = Giving()
+        self.broadcast = Broadcast()
         self._engine = engine
         self._ledger = ledger
         self._at_least = at_least
@@ -239,7 +239,7 @@ class Federation:
         """The sum of the replies as whole numbers; sites that are lost are asked nothing more."""
         if (summing := self.summing) is None or not is_summed(step) or isinstance(ask, Mapping):
             raise FederationError(f"step {step.name} cannot be summed unseen")
-        exchange = Exchange(round, self._replies, self._failed, pack=self.giving.packed)
+        exchange = Exchange(round, self._replies, self._failed, pack=self.broadcast.packed)
         found = summing.sum(
             step, ask, names, exchange=exchange, combining=self._combining, labels=labels
         )
@@ -412,13 +412,13 @@ class Federation:
                 try:
                     reply = self._open(step, data, asks[site], round=round)
                 except SiteFault as error:
-                    if error.code == MISSING and self.giving.lost(site, asks[site]):
+                    if error.code == MISSING and self.broadcast.lost(site, asks[site]):
                         again[site] = asks[site]
                         continue
                     self._failed(error)
                     failed(error.code)
                     continue
-                self.giving.answered(site)
+                self.broadcast.answered(site)
                 said = {} if step.summed else {name: one for name, _, one in values_of(reply)}
                 self._watch(Event("reply", round, site=site, step=step.name, loss=said.get("loss")))
                 yield site, reply
@@ -434,7 +434,7 @@ class Federation:
 
     def _encode(self, step: Step, asks: Mapping[str, object], round: int) -> dict[str, bytes]:
         encoded = {}
-        for site, data, rows in self.giving.encoded(step, asks):
+        for site, data, rows in self.broadcast.encoded(step, asks):
             encoded[site] = data
             self._ledger.record(
                 rows, round=round, step=step.name, direction="down", site=site, seen="by the site"

@@ -32,7 +32,7 @@ from confide.files import write_atomically
 
 
 @dataclass(frozen=True)
-class Given:
+class AskRecord:
     """The part of every memory that records its asks; `SiteHost` fills it in, and no step does.
 
     A step finds in its memory what the server gave the site in earlier asks. So that a server
@@ -116,7 +116,7 @@ class MemoryStore(Generic[Kept]):
 
         Of a step that gives only a part of the memory, such as its form, the rest starts anew.
         """
-        if isinstance(memory, Given) and type(memory) is not class_of(self._kind):
+        if isinstance(memory, AskRecord) and type(memory) is not class_of(self._kind):
             memory = class_of(self._kind)(**vars(memory))
         path = self._path(round, step, "memory")
         if path is not None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from confide.errors import ConfideError, LockedKeyError, MessageError, SmallBatchError, printable
-from confide.federation.broadcast import HELD, HeldWeights, Uploading, whole
+from confide.federation.broadcast import CACHED, CachedWeights, Uploading, whole
 from confide.federation.failures import Refusal, failure_from
 from confide.federation.guards import (
     Guards,
@@ -64,7 +64,7 @@ class Site:
         size: counts the training examples of the model at hand.
         budget: its run keys and its account of sums under noise; None where none are made.
         remote: the server is elsewhere, so the site opens no path that the server names.
-        noised: noise hides its training text, and nothing of the text leaves without.
+        under_noise: noise hides its training text, and nothing of the text leaves without.
         log: its own log, for its own eyes.
         files: digests of the files that its model is made of, by what they are: the same at all
             sites.
@@ -91,7 +91,7 @@ class Site:
     budget: PrivacyBudget | None = None
     draws: Callable[[int], Arrays] | None = None
     size: Callable[[], int] | None = None
-    noised: bool = False
+    under_noise: bool = False
     log: Path | None = None
     files: dict[str, str] = field(default_factory=dict)
     cache: Scratch = field(default_factory=dict)
@@ -138,7 +138,7 @@ class Site:
 
     def whole(self, ask: Any) -> Any:
         """The ask with whole weights, however they were given. Raises Refusal (`whole`)."""
-        return whole(ask, self.scratch.setdefault(HELD, HeldWeights()), draws=self.draws)
+        return whole(ask, self.scratch.setdefault(CACHED, CachedWeights()), draws=self.draws)
 
     def model_place(self, name: str) -> str:
         """Where to find the model that the server calls `name`: the site's own folder, or the name.
@@ -218,7 +218,7 @@ class SiteHost:
         self._steps = steps
         self._memory = memory
         self._seed = seed
-        site.noised = any(step.noisy for step in steps.values())
+        site.under_noise = any(step.noisy for step in steps.values())
 
     def answer(self, step: str, round: int, data: bytes) -> bytes:
         """The encoded reply, or the encoded failure; of a sum under noise in its own time."""
@@ -271,11 +271,11 @@ class SiteHost:
         check_bounded(ask, guards)
         if self._expects is not None:
             check_expected(ask, self._expects(step.name, round))
-        if not self.site.noised:
+        if not self.site.under_noise:
             self.site.check_sentences()
         before = self._memory.before(round, step.name)
         self._keep_private(step, ask, before)
-        hidden = self.site.noised and not step.noisy
+        hidden = self.site.under_noise and not step.noisy
         site = self.site.without_text() if hidden else self.site
         with covering(1 if step.noisy else guards.min_batch):  # noise hides a unit by itself
             reply, after = step.answer(site, before, ask, self._turn(step, round))
@@ -300,7 +300,7 @@ class SiteHost:
         That depends on the text, so where replies are summed unseen it is not refused in the open.
         """
         guards = self.site.guards
-        if self.site.size is None or self.site.noised:
+        if self.site.size is None or self.site.under_noise:
             return
         if max(guards.min_sentences, guards.min_batch) == 1:
             return

@@ -356,7 +356,7 @@ class Conductor:
         method = method_of(settings)(settings, public, start=start)
         plan = runs.Plan(settings, method, engine, folder, binding, watch, called=self.name)
         outcome = runs.outcome_of(plan, name, sorted(joined), ledger=ledger)
-        federation.giving = outcome.giving
+        federation.broadcast = outcome.broadcast
         watch(Event("scores", message="the sites keep their models and count their own errors"))
         _leave(federation, outcome, sites=sorted(joined))
         if self.evidence:

@@ -33,7 +33,7 @@ from confide.files import for_the_owner
 from confide.jobs.personalise import alone_configs
 from confide.kinds.protocol import ModelSpec, SiteModel, TrainConfig
 from confide.methods import Pair, method_of
-from confide.methods.noised import budget_of
+from confide.methods.noise import budget_of
 from confide.report.sections import audit_svg
 from confide.runs import folder as run_folder
 from confide.runs.folder import RunFolder

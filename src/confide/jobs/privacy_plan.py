@@ -18,7 +18,7 @@ from confide.errors import SettingsError, together
 from confide.federation.secure.messages import colluders, threshold
 from confide.files import Tree
 from confide.methods import METHODS, method_of
-from confide.methods.noised import NEUTRAL, budget_of
+from confide.methods.noise import NEUTRAL, budget_of
 from confide.privacy.account import NoisePlan
 from confide.recipes import settings_file
 from confide.settings import overlaid, parse, put, read_tree

@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.keys import read_key
-from confide.federation.memory import Given, known
+from confide.federation.memory import AskRecord, known
 from confide.federation.messages import Arrays, Value, carries, decode_file, encode
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
@@ -743,7 +743,7 @@ def read_release(kind: Kind, folder: Path) -> Extractor:
 
 
 @dataclass(frozen=True)
-class Kept(Given, Generic[F]):
+class Kept(AskRecord, Generic[F]):
     """A site's memory between steps: the form of the model and, if asked, its optimiser's means."""
 
     form: F = carries("the form of the model")
@@ -813,7 +813,7 @@ def shown(site: Site, size: int) -> int:
 
     The sum over all sites is asked for by `COUNT_EXAMPLES`. Under noise not even that is said.
     """
-    if site.noised:
+    if site.under_noise:
         return 1
     return min(size, 1) if site.member is not None else size
 

@@ -1,7 +1,7 @@
 """DP-FedED: FedED whose sites train under noise, so that their predictions say little of any unit.
 
 Sui et al. 2020 (`confide.methods.feded`); a site trains by DP-SGD (Abadi et al., "Deep Learning
-with Differential Privacy", CCS 2016, Algorithm 1) with the sums of `confide.methods.noised`.
+with Differential Privacy", CCS 2016, Algorithm 1) with the sums of `confide.methods.noise`.
 Whatever is computed from a model that was trained so, predictions among it, tells no more than the
 model (post-processing).
 
@@ -46,7 +46,7 @@ from confide.methods.feded import (
     saturated,
 )
 from confide.methods.method import Facts, Options
-from confide.methods.noised import Noise, Noisily, mean_of
+from confide.methods.noise import Noise, NoisySite, mean_of
 from confide.training.optimisers import AdamMoments, adam
 
 MOST_STEPS = 10_000
@@ -81,7 +81,7 @@ def predict_noisily(
     fits = 1 <= ask.steps <= MOST_STEPS and 0 < ask.rate <= 1 and 0 < ask.drawn < math.inf
     if not fits or ask.average != "all":
         raise Refusal("bad-ask")
-    sums = Noisily.of(site, memory.form, ask=ask, turn=turn, shared=False)
+    sums = NoisySite.of(site, memory.form, ask=ask, turn=turn, shared=False)
     weights, moments = ask.weights, AdamMoments(0, {}, {})
     for step in range(ask.steps):
         total = sums.total(weights, like=weights, step=step)

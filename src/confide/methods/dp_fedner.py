@@ -1,6 +1,6 @@
 """DP-FedNER: FedNER under noise: shared parts by a noisy sum of all sites, private ones by each.
 
-Ge et al. 2020 (`confide.methods.fedner`), with the sums of `confide.methods.noised`.
+Ge et al. 2020 (`confide.methods.fedner`), with the sums of `confide.methods.noise`.
 
 A unit's gradient by shared and private parts together is clipped to one norm. The numbers of the
 shared parts leave in a secure sum with each site's part of the noise, as under `dp-fedsgd`. Those
@@ -38,7 +38,7 @@ from confide.kinds.protocol import F, ModelSpec
 from confide.methods.dp_fedsgd import NoisySum
 from confide.methods.fedner import ENROL, SCORE_OWN, TEST_OWN, Enrolled, FedNER, FedNERState
 from confide.methods.method import Facts, Options
-from confide.methods.noised import Noise, Noisily, mean_of, wrapped
+from confide.methods.noise import Noise, NoisySite, mean_of, wrapped
 from confide.settings import Settings as RunSettings
 from confide.training.optimisers import AdamMoments, adam
 
@@ -83,7 +83,7 @@ def improve_noisily(
     if not (0 < ask.rate <= 1 and 0 < ask.drawn < math.inf):
         raise Refusal("bad-ask")
     both = {**ask.weights, **memory.own}
-    sums = Noisily.of(site, memory.form, ask=ask, turn=turn)
+    sums = NoisySite.of(site, memory.form, ask=ask, turn=turn)
     total = sums.total(both, like=both, alone=sorted(memory.own))
     own, moments = adam(
         memory.own,

@@ -42,7 +42,7 @@ from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept
 from confide.methods.fedavg import FedAvgState
 from confide.methods.method import Carried, Facts, Method, Options, ServerTable
-from confide.methods.noised import Noise, Noisily, mean_of, wrapped
+from confide.methods.noise import Noise, NoisySite, mean_of, wrapped
 from confide.training.optimisers import Server, stepped
 
 
@@ -82,7 +82,7 @@ def add_noisily(
     Nothing is sent before it is charged, and the same ask gets the same answer. Raises Refusal.
     """
     memory = known(memory)
-    sums = Noisily.of(site, memory.form, ask=ask, turn=turn)
+    sums = NoisySite.of(site, memory.form, ask=ask, turn=turn)
     return NoisySum(wrapped(sums.total(ask.weights, like=ask.weights))), memory
 
 

@@ -28,7 +28,7 @@ from confide.kinds.protocol import (
     train_config,
 )
 from confide.kinds.steps import Start, first_weights, scores_from, settle, steps_of
-from confide.methods.noised import RunNoise, faults_of
+from confide.methods.noise import RunNoise, faults_of
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.settings import Table, own_settings

@@ -144,7 +144,7 @@ class Rounds:
         state = self._method.start(self._federation)
         faults = self._federation.take_faults()
         seed = self._method.first_drawn(self._federation)
-        self._state = _with(state, self._federation.giving.begin(state.weights, seed=seed))
+        self._state = _with(state, self._federation.broadcast.begin(state.weights, seed=seed))
         return Progress(left_out={fault.site: fault.code for fault in faults})
 
     def _go_on(self, last: int) -> Progress:
@@ -155,7 +155,7 @@ class Rounds:
             self._state = self._decoded(checkpoint, checkpoint.next)
             self._mean.go_on(kept.weights, rounds=last)
         self._note_good()
-        self._federation.giving.go_on(self._state.weights, left=checkpoint.left)
+        self._federation.broadcast.go_on(self._state.weights, residual=checkpoint.left)
         self._spent = self._no_more(last)
         self._store.prune(last, best=progress.best_round)
         differ = [site for site, code in progress.left_out.items() if code == DIFFERS]
@@ -209,7 +209,9 @@ class Rounds:
         state, facts = self._method.round(self._state, self._federation, number)
         self._check(state, number)
         before = self._state.weights
-        self._state = state = _with(state, self._federation.giving.rounded(before, state.weights))
+        self._state = state = _with(
+            state, self._federation.broadcast.rounded(before, state.weights)
+        )
         del before
         self._mean.add(state.weights)
         trained = time.perf_counter() - start
@@ -222,7 +224,7 @@ class Rounds:
         if scored:
             self._note_good()
         if progress.best_round == number:
-            self._federation.giving.keep(state.weights)
+            self._federation.broadcast.keep(state.weights)
         faults = self._federation.take_faults()
         record["failed"] = {fault.site: fault.code for fault in faults}
         record["faults"] = [
@@ -270,7 +272,7 @@ class Rounds:
         record["rolled_back"] = True
         if self._settings.select.average > 1:
             self._mean.go_on(self._good.weights, rounds=record["round"])
-        self._federation.giving.go_on(self._good.weights)
+        self._federation.broadcast.go_on(self._good.weights)
         return self._good
 
     def _develop(self, state: object, progress: Progress, record: Tree, number: int) -> bool:
@@ -338,7 +340,7 @@ class Rounds:
             progress=json.dumps(vars(progress)),
             ledger=self._ledger.flush(),
             next=as_array(b"" if kept is state else encode(state)),
-            left=self._federation.giving.left,
+            left=self._federation.broadcast.residual,
         )
         self._store.save(checkpoint, best=progress.best_round)
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import KeyFileError, RunError, SettingsError
-from confide.federation.broadcast import Giving, Up
+from confide.federation.broadcast import Broadcast, Up
 from confide.federation.combining import NEEDED, Combining
 from confide.federation.engines import Hosting, SequentialEngine, WorkerEngine
 from confide.federation.events import Event, Watcher, unwatched
@@ -45,7 +45,7 @@ from confide.methods import (
     method_named,
     method_of,
 )
-from confide.methods.noised import budget_of
+from confide.methods.noise import budget_of
 from confide.recipes import settings_file
 from confide.runs.folder import (
     LOST,
@@ -108,7 +108,7 @@ class Plan:
 class Outcome:
     """The outcome of one federation: the selected state, test counts, and its ledger.
 
-    `giving` knows which weights its sites have.
+    `broadcast` knows which weights its sites have.
     """
 
     name: str
@@ -116,7 +116,7 @@ class Outcome:
     trained: Selected
     counts: Mapping[str, Counts]
     ledger: Ledger
-    giving: Giving
+    broadcast: Broadcast
 
 
 def open_ledger(folder: RunFolder, name: str) -> Ledger:
@@ -166,7 +166,7 @@ def outcome_of(
     trained = rounds.run()
     counts = rounds.score(trained.state, "test", trained.progress.history[-1]["round"])
     ledger.flush()
-    return Outcome(name, tuple(sites), trained, counts, ledger, federation.giving)
+    return Outcome(name, tuple(sites), trained, counts, ledger, federation.broadcast)
 
 
 def federation_of(
@@ -193,7 +193,7 @@ def federation_of(
         watch=watch,
         combining=combining_of(settings),
     )
-    federation.summing, federation.giving = summing, giving_of(settings)
+    federation.summing, federation.broadcast = summing, broadcast_of(settings)
     return federation
 
 
@@ -211,10 +211,10 @@ def up_of(settings: Settings) -> Up:
     return "rows" if settings.method in REFERENCES else settings.federation.up
 
 
-def giving_of(settings: Settings) -> Giving:
+def broadcast_of(settings: Settings) -> Broadcast:
     """Make the broadcaster of the common weights; those of a reference go nowhere."""
     down = "whole" if settings.method in REFERENCES else settings.federation.down
-    return Giving(down, share=settings.federation.top)
+    return Broadcast(down, share=settings.federation.top)
 
 
 def summing_of(

@@ -16,7 +16,7 @@ from confide.federation.engines import Hosting
 from confide.federation.failures import Failure
 from confide.federation.federation import Federation
 from confide.federation.ledger import Ledger
-from confide.federation.memory import Given
+from confide.federation.memory import AskRecord
 from confide.federation.messages import Arrays, Learnt, Value, by_name, carries, encode
 from confide.federation.secure import crypto
 from confide.federation.secure.server import Summing
@@ -114,7 +114,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Kept(Given):
+class Kept(AskRecord):
     """How often the memory was changed."""
 
     turns: int = carries("how often")

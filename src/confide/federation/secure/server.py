@@ -44,7 +44,7 @@ from confide.files import json_of, text_of, write_of_run
 Replies = Callable[..., Generator[tuple[str, Any], None, None]]
 """`replies(step, asks, round=n, failed=note)` gives the good replies by site."""
 Pack = Callable[[Any, Sequence[str]], Any]
-"""`pack(ask, sites)` is the ask as it travels to these sites (`Giving.packed`)."""
+"""`pack(ask, sites)` is the ask as it travels to these sites (`Broadcast.packed`)."""
 NOT_MET = "not-met"
 OTHERS = "other-common"
 """The code of a site that was given something other than most were."""

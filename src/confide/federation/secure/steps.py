@@ -110,7 +110,7 @@ def offer_step(step: Step, *, sites: int) -> Step:
 # under weights that the server chose would be bits of a single site's text.
 #
 # A sum under noise has no such zeros: other sites' accounts count the noise of each site in it.
-# Its step adds the noise to a sum of none if the text fails (`confide.methods.noised`), and
+# Its step adds the noise to a sum of none if the text fails (`confide.methods.noise`), and
 # whatever else fails does not depend on the text: the site says so, and is out of the sum before
 # its offer.
 

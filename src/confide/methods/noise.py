@@ -68,7 +68,7 @@ class Noise:
 
 
 @dataclass(frozen=True)
-class Noisily:
+class NoisySite:
     """A site that adds up gradients under noise, for one ask.
 
     `honest` sites share the noise of numbers that leave in a secure sum; of what never leaves, and
@@ -83,7 +83,7 @@ class Noisily:
     honest: int
 
     @classmethod
-    def of(cls, site: Site, form: Any, *, ask: Any, turn: Turn, shared: bool = True) -> Noisily:
+    def of(cls, site: Site, form: Any, *, ask: Any, turn: Turn, shared: bool = True) -> NoisySite:
         """For an ask with `noise`; unless `shared`, no other site's noise counts. Raises Refusal.
 
         Refused are an ask outside secure sums, and one that cannot be answered.

@@ -22,11 +22,11 @@ from confide.federation.secure.messages import Offered, Opening, colluders, thre
 from confide.federation.site import Site
 from confide.kinds.protocol import Kept
 from confide.kinds.steps import COUNT_EXAMPLES, CountExamples, ExamplesCounted
-from confide.methods import METHODS, noised
+from confide.methods import METHODS, noise
 from confide.methods.dp_fedner import IMPROVE_NOISILY, ImproveNoisily
 from confide.methods.dp_fedsgd import ADD_NOISILY, Noisy
 from confide.methods.fedner import Enrolled
-from confide.methods.noised import Noise, budget_of
+from confide.methods.noise import Noise, budget_of
 from confide.privacy.noise import UnitSlopes
 from confide.runs.run import run
 from confide.settings import Settings
@@ -90,7 +90,7 @@ def remembered(method: str, form: Any) -> Any:
 
 
 @dataclass
-class Noisily:
+class NoisySite:
     """Sites of a noisy sum, of which the replies are kept where only this test sees them."""
 
     method: str
@@ -177,7 +177,7 @@ def test_a_site_that_fails_adds_all_of_its_noise(
     names = named(count)
     for failing in (names[1:2], names[1:]):
         folder = tmp_path / str(len(failing))
-        sites = Noisily(method, folder, count, dict.fromkeys(failing, FAILS[why]))
+        sites = NoisySite(method, folder, count, dict.fromkeys(failing, FAILS[why]))
         total = sites.sum()
         assert sites.summing.newest == names
         assert sites.left(total) >= LEAST * sites.charges(names[0])[0]["variance"]
@@ -200,7 +200,7 @@ def test_sites_that_are_lost_take_no_noise_that_is_charged(
     names = named(count)
     for lost in (count - t, count - t + 1):
         folder = tmp_path / str(lost)
-        sites = Noisily(method, folder, count, {names[0]: FAILS["a unit's gradient"]})
+        sites = NoisySite(method, folder, count, {names[0]: FAILS["a unit's gradient"]})
         sites.engine.lost = [Lost(name, exchange, late) for name in names[count - lost :]]
         if lost > count - t:
             with pytest.raises(QuorumError):
@@ -216,7 +216,7 @@ def test_sites_that_are_lost_take_no_noise_that_is_charged(
 def test_a_site_that_cannot_charge_is_out_before_the_offer(method: str, tmp_path: Path) -> None:
     """Its disk is full, which is no matter of text: the sum falls short, and stays closed."""
     for count, opened in ((3, False), (4, True)):
-        sites = Noisily(method, tmp_path / str(count), count)
+        sites = NoisySite(method, tmp_path / str(count), count)
 
         def full(charge: Any) -> bool:
             raise OSError(28, "No space left on device")
@@ -243,7 +243,7 @@ def test_an_ask_that_failed_once_gets_the_same_noise_again(method: str, tmp_path
         if broken[0]:
             raise MemoryError("no memory left")
 
-    sites = Noisily(method, tmp_path, 3, {"site-02": fail})
+    sites = NoisySite(method, tmp_path, 3, {"site-02": fail})
     sites.engine.hosts["site-02"]._memory.latest().form.slope = 7
     first, sent = sites.sum(), dict(sites.sent)
     broken[0] = False
@@ -254,7 +254,7 @@ def test_an_ask_that_failed_once_gets_the_same_noise_again(method: str, tmp_path
 
 def test_a_group_of_sites_is_no_sum_under_noise(tmp_path: Path) -> None:
     """The attack: a group has fewer honest sites than the account counts."""
-    sites = Noisily("dp-fedsgd", tmp_path, 9)
+    sites = NoisySite("dp-fedsgd", tmp_path, 9)
     sites.summing = summing_of(sites.engine, colluding=1)
     sites.sum()
     roster = sites.summing._roster
@@ -366,7 +366,7 @@ def test_a_run_whose_sites_fail_at_every_exchange_has_the_noise_that_is_charged(
 
     sums: list[np.ndarray] = []
     sent: dict[str, Any] = {}
-    real_total, real_sum = noised.Noisily.total, Federation.sum
+    real_total, real_sum = noise.NoisySite.total, Federation.sum
 
     def total(self: Any, *given: Any, **named: Any) -> Any:
         sent[self.site.name] = found = real_total(self, *given, **named)
@@ -379,7 +379,7 @@ def test_a_run_whose_sites_fail_at_every_exchange_has_the_noise_that_is_charged(
         return found
 
     use_engine(monkeypatch, Forging, change=staticmethod(change))
-    monkeypatch.setattr(noised.Noisily, "total", total)
+    monkeypatch.setattr(noise.NoisySite, "total", total)
     monkeypatch.setattr(Federation, "sum", sum)
     few = {"site-1", "site-2", "site-4"}
     settings = tiny(

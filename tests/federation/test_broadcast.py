@@ -10,15 +10,15 @@ import pytest
 
 from cases import each
 from confide.federation.broadcast import (
+    CACHED,
     FIRST,
     FROM,
     GIVES,
-    HELD,
     KEEP,
     MISSING,
+    Broadcast,
+    CachedWeights,
     Down,
-    Giving,
-    HeldWeights,
     digest_of,
     whole,
 )
@@ -49,20 +49,20 @@ class Server:
     """A server that rounds, sends and hears; and the weights that one site holds."""
 
     def __init__(self, down: Down, *, seed: int | None = None) -> None:
-        self.giving = Giving(down)
-        self.now = self.giving.begin(weights(0), seed=seed)
-        self.held = HeldWeights()
+        self.broadcast = Broadcast(down)
+        self.now = self.broadcast.begin(weights(0), seed=seed)
+        self.held = CachedWeights()
 
     def moved(self, seed: int, size: float = 0.01) -> None:
         after = {n: a + np.float32(size) * weights(seed)[n] for n, a in self.now.items()}
-        self.now = self.giving.rounded(self.now, after)
+        self.now = self.broadcast.rounded(self.now, after)
 
     def sent(self, site: str = "a", *, heard: bool = True) -> Arrays:
-        data = encode(self.giving.packed(ask(self.now), [site]))
+        data = encode(self.broadcast.packed(ask(self.now), [site]))
         packed = decode(Ask, data)
         assert raw(whole(packed, self.held, draws=weights).weights) == raw(self.now)
         if heard:
-            self.giving.answered(site)
+            self.broadcast.answered(site)
         return packed.weights
 
 
@@ -91,7 +91,7 @@ def test_first_weights_that_are_drawn_need_not_travel(down: Down) -> None:
     server.moved(1)
     assert FIRST not in server.sent()
     assert FIRST not in server.sent("b")  # a site that comes later
-    assert server.giving.begin(weights(0)) is not None
+    assert server.broadcast.begin(weights(0)) is not None
     assert Server(down).sent().keys() == {GIVES, "table", "bias"}
 
 
@@ -99,17 +99,17 @@ def test_first_weights_that_are_drawn_need_not_travel(down: Down) -> None:
 def test_a_site_that_draws_other_weights_is_given_them_whole(down: Down) -> None:
     server = Server(down, seed=3)  # from which a site draws weights(3), not weights(0)
     for draws in (weights, None):
-        packed = server.giving.packed(ask(server.now), ["a"])
+        packed = server.broadcast.packed(ask(server.now), ["a"])
         assert packed.weights.keys() == {GIVES, FIRST}
         with pytest.raises(Refusal) as refused:
             whole(packed, server.held, draws=draws)
         assert refused.value.code == MISSING
         assert not server.held
-    assert server.giving.lost("a", packed)
-    assert server.giving.packed(ask(server.now), ["a", "b"]).weights.keys() > {"table"}
-    assert server.giving.packed(ask(server.now), ["b"]).weights.keys() == {GIVES, FIRST}
+    assert server.broadcast.lost("a", packed)
+    assert server.broadcast.packed(ask(server.now), ["a", "b"]).weights.keys() > {"table"}
+    assert server.broadcast.packed(ask(server.now), ["b"]).weights.keys() == {GIVES, FIRST}
     assert server.sent("a").keys() == {GIVES, "table", "bias"}
-    assert not Giving(down).lost("a", packed)
+    assert not Broadcast(down).lost("a", packed)
 
 
 def test_what_rounding_leaves_out_comes_later() -> None:
@@ -118,11 +118,11 @@ def test_what_rounding_leaves_out_comes_later() -> None:
     for _ in range(40):
         after = {n: a + np.float32(0.01) * weights(9)[n] for n, a in server.now.items()}
         wanted = {n: a + 0.01 * weights(9)[n] for n, a in wanted.items()}
-        server.now = server.giving.rounded(server.now, after)
+        server.now = server.broadcast.rounded(server.now, after)
     off = max(float(np.abs(wanted[n] - server.now[n]).max()) for n in wanted)
     assert off < 0.05  # without it: of the order of 40 · 0.01
     for name in wanted:
-        left = server.giving.left[name]
+        left = server.broadcast.residual[name]
         np.testing.assert_allclose(server.now[name] + left, wanted[name], atol=1e-4)
 
 
@@ -131,9 +131,9 @@ def test_without_codes_nothing_is_rounded() -> None:
         server = Server(down)  # type: ignore[arg-type]
         assert server.now["table"].tobytes() == weights(0)["table"].tobytes()
         after = weights(3)
-        assert server.giving.rounded(server.now, after) is after
-        assert server.giving.left == {}
-    assert Giving("whole").packed(ask(weights(0)), ["a"]).weights.keys() == {"table", "bias"}
+        assert server.broadcast.rounded(server.now, after) is after
+        assert server.broadcast.residual == {}
+    assert Broadcast("whole").packed(ask(weights(0)), ["a"]).weights.keys() == {"table", "bias"}
 
 
 def test_a_site_that_missed_a_round_is_given_the_weights_whole() -> None:
@@ -152,22 +152,22 @@ def test_sites_that_are_asked_alike_get_what_all_of_them_can_read() -> None:
     server = Server("int8")
     server.sent("a")
     server.moved(1)
-    both = server.giving.packed(ask(server.now), ["a", "b"]).weights
+    both = server.broadcast.packed(ask(server.now), ["a", "b"]).weights
     assert both.keys() == {GIVES, "table", "bias"}
-    server.giving.answered("a")
-    server.giving.answered("b")
-    assert server.giving.packed(ask(server.now), ["a", "b"]).weights.keys() == {GIVES}
+    server.broadcast.answered("a")
+    server.broadcast.answered("b")
+    assert server.broadcast.packed(ask(server.now), ["a", "b"]).weights.keys() == {GIVES}
     server.moved(2)
-    server.giving.packed(ask(server.now), ["a"])
-    server.giving.answered("a")
-    assert FROM in server.giving.packed(ask(server.now), ["a", "b"]).weights
+    server.broadcast.packed(ask(server.now), ["a"])
+    server.broadcast.answered("a")
+    assert FROM in server.broadcast.packed(ask(server.now), ["a", "b"]).weights
 
 
 def test_other_weights_than_the_common_ones_travel_as_they_are() -> None:
     server = Server("int8")
     server.sent()
     other = ask(weights(8))
-    assert server.giving.packed(other, ["a"]) is other
+    assert server.broadcast.packed(other, ["a"]) is other
     assert server.sent().keys() == {GIVES}
 
 
@@ -177,9 +177,9 @@ def test_after_a_step_back_the_weights_are_whole_and_nothing_is_left() -> None:
     good = server.now
     server.moved(1)
     server.sent()
-    server.giving.go_on(good)
+    server.broadcast.go_on(good)
     server.now = good
-    assert server.giving.left == {}
+    assert server.broadcast.residual == {}
     assert server.sent().keys() == {GIVES, "table", "bias"}
 
 
@@ -198,22 +198,22 @@ def test_the_best_weights_are_kept_until_the_end_and_given_once(down: Down) -> N
     server.moved(1)
     server.sent()
     best = {name: array.copy() for name, array in server.now.items()}  # read from a file, say
-    server.giving.keep(server.now)
+    server.broadcast.keep(server.now)
     assert server.sent().keys() == {GIVES, KEEP}
     assert server.sent().keys() == {GIVES}  # it was said
     for seed in range(2, 7):
         server.moved(seed)
         assert KEEP not in server.sent()
     assert len(server.held) == 3
-    packed = decode(Ask, encode(server.giving.packed(ask(best), ["a"])))
+    packed = decode(Ask, encode(server.broadcast.packed(ask(best), ["a"])))
     assert packed.weights.keys() == {GIVES}
     assert raw(whole(packed, server.held).weights) == raw(best)
-    assert server.giving.packed(ask(best), ["a", "b"]).weights is best  # b was never told
-    server.giving.keep(server.now)
+    assert server.broadcast.packed(ask(best), ["a", "b"]).weights is best  # b was never told
+    server.broadcast.keep(server.now)
     server.sent()
     server.moved(7)
     server.sent()
-    assert server.giving.packed(ask(best), ["a"]).weights is best  # others are kept now
+    assert server.broadcast.packed(ask(best), ["a"]).weights is best  # others are kept now
     server.moved(8)
     server.sent()
     assert digest_of(best) not in server.held and len(server.held) == 2 + 1
@@ -222,7 +222,7 @@ def test_the_best_weights_are_kept_until_the_end_and_given_once(down: Down) -> N
 def test_other_weights_than_the_common_ones_are_not_kept() -> None:
     server = Server("int8")
     server.sent()
-    server.giving.keep(weights(4))
+    server.broadcast.keep(weights(4))
     assert server.sent().keys() == {GIVES}
 
 
@@ -230,24 +230,24 @@ def test_a_site_that_lost_what_it_was_to_keep_is_given_it_whole() -> None:
     server = Server("int8")
     server.sent()
     best = server.now
-    server.giving.keep(best)
+    server.broadcast.keep(best)
     server.sent()
     server.moved(1)
     server.sent()
     server.held.clear()
-    packed = server.giving.packed(ask(best), ["a"])
+    packed = server.broadcast.packed(ask(best), ["a"])
     with pytest.raises(Refusal) as refused:
         whole(packed, server.held)
     assert refused.value.code == MISSING
-    assert server.giving.lost("a", ask(best))
-    assert server.giving.packed(ask(best), ["a"]).weights is best
-    assert not server.giving.lost("a", ask(best))
+    assert server.broadcast.lost("a", ask(best))
+    assert server.broadcast.packed(ask(best), ["a"]).weights is best
+    assert not server.broadcast.lost("a", ask(best))
 
 
 def lies(server: Server) -> list[tuple[str, Arrays]]:
     server.sent()
     server.moved(1)
-    good = server.giving.packed(ask(server.now), ["a"]).weights
+    good = server.broadcast.packed(ask(server.now), ["a"]).weights
     other = np.frombuffer(digest_of(weights(5)), np.uint8)
     return [
         (MISSING, {GIVES: other}),
@@ -280,12 +280,12 @@ def test_what_is_not_what_it_says_is_refused(place: int) -> None:
 def test_a_site_that_lost_its_weights_is_asked_again_at_once(tmp_path: Path) -> None:
     engine = sequential(tmp_path)
     fed = federation(engine)
-    fed.giving = Giving("int8")
-    now = fed.giving.begin(weights(0))
+    fed.broadcast = Broadcast("int8")
+    now = fed.broadcast.begin(weights(0))
     fed.sum(MULTIPLY, ask(now), round=1)
-    now = fed.giving.rounded(now, weights(1))
+    now = fed.broadcast.rounded(now, weights(1))
     for host in engine._hosts.values():
-        host.site.scratch[HELD].clear()
+        host.site.scratch[CACHED].clear()
     asked: list[str] = []
     fed._watch = lambda event: asked.append(f"{event.kind} {event.site}")
     total: Any = fed.sum(MULTIPLY, ask(now), round=2)
@@ -300,16 +300,16 @@ def test_a_site_that_lost_its_weights_is_asked_again_at_once(tmp_path: Path) -> 
 def test_a_site_that_refuses_whole_weights_is_not_asked_for_ever(tmp_path: Path) -> None:
     engine = sequential(tmp_path)
     fed = federation(engine, at_least=1)
-    fed.giving = Giving("int8")
-    now = fed.giving.begin(weights(0))
+    fed.broadcast = Broadcast("int8")
+    now = fed.broadcast.begin(weights(0))
     fed.sum(MULTIPLY, ask(now), round=1)
 
-    class Forgetful(HeldWeights):
+    class Forgetful(CachedWeights):
         def __setitem__(self, key: object, value: object) -> None:
             raise Refusal(MISSING)
 
-    engine._hosts["site-2"].site.scratch = {HELD: Forgetful()}
-    now = fed.giving.rounded(now, weights(1))
+    engine._hosts["site-2"].site.scratch = {CACHED: Forgetful()}
+    now = fed.broadcast.rounded(now, weights(1))
     fed.sum(MULTIPLY, ask(now), round=2)
     assert [(one.site, one.code) for one in fed.faults] == [("site-2", MISSING)]
 
@@ -318,10 +318,10 @@ def test_the_largest_changes_are_those_of_all_arrays_together() -> None:
     """Arrays are rounded one by one only where the codes of one do not depend on the others."""
     before = {"b": np.zeros(100, np.float32), "a": np.zeros(100, np.float32)}
     after = {"b": np.full(100, 5.0, np.float32), "a": np.full(100, 1.0, np.float32)}
-    giving = Giving("top", share=0.5)
-    giving.go_on(before)
-    found = giving.rounded(before, after)
+    broadcast = Broadcast("top", share=0.5)
+    broadcast.go_on(before)
+    found = broadcast.rounded(before, after)
     assert list(found) == ["b", "a"]
     assert found["b"].all()
     assert not found["a"].any()
-    assert np.array_equal(giving.left["a"], after["a"])
+    assert np.array_equal(broadcast.residual["a"], after["a"])
