@@ -15,12 +15,12 @@ from confide.errors import ConfideError, KitError, MissingDataError, SettingsErr
 from confide.federation.failures import Refusal
 from confide.flare import site
 from confide.flare.kit import open_consortium, open_kit
-from confide.settings import load, load_site, parse
+from confide.settings import load_settings, load_site, parse
 from confide.settings.reading import parse_assignment
 from confide.settings.sitefile import load_consent
 from confide.settings.toml import MOST_BYTES, parse_toml
 
-READERS = {"settings": load, "site": load_site, "consent": load_consent}
+READERS = {"settings": load_settings, "site": load_site, "consent": load_consent}
 ATTACKS = {
     "brackets": ("a = " + "[" * 5000, "nested more than 32 deep"),
     "closed brackets": ("a = " + "[" * 40 + "]" * 40, "nested more than 32 deep"),
@@ -90,20 +90,20 @@ def test_files_that_extend_each_other(tmp_path: Path) -> None:
 
     write("b.toml", "./c.toml")
     write("c.toml", f"../{tmp_path.name}/a.toml")
-    assert "in a circle" in refused(lambda: load(write("a.toml", "b.toml"))).what
-    assert "in a circle" in refused(lambda: load(write("a.toml", "a.toml"))).what
+    assert "in a circle" in refused(lambda: load_settings(write("a.toml", "b.toml"))).what
+    assert "in a circle" in refused(lambda: load_settings(write("a.toml", "a.toml"))).what
     (tmp_path / "link.toml").symlink_to("a.toml")
-    assert "in a circle" in refused(lambda: load(write("a.toml", "link.toml"))).what
+    assert "in a circle" in refused(lambda: load_settings(write("a.toml", "link.toml"))).what
     for number in range(9):
         write(f"{number}.toml", f"{number + 1}.toml")
-    assert "more than 4 files extend" in refused(lambda: load(tmp_path / "0.toml")).what
+    assert "more than 4 files extend" in refused(lambda: load_settings(tmp_path / "0.toml")).what
     for below, said in (("/dev/zero", "a device"), ("", "not the name"), ("..", "a folder")):
-        error = refused(lambda below=below: load(write("a.toml", below)))
+        error = refused(lambda below=below: load_settings(write("a.toml", below)))
         assert said in error.what
         assert "a.toml" in str(error)
     (tmp_path / "d.toml").write_text("training = 3\n")
     (tmp_path / "a.toml").write_text('extends = "d.toml"\n[training]\nbatch = 2\n')
-    assert "does not fit" in refused(lambda: load(tmp_path / "a.toml")).what
+    assert "does not fit" in refused(lambda: load_settings(tmp_path / "a.toml")).what
 
 
 def test_a_wrong_value_is_not_repeated_whole() -> None:

@@ -8,7 +8,7 @@ from confide.errors import MissingDataError, SettingsError
 from confide.methods import method_of
 from confide.recipes import RecipeInfo, recipe_path, recipes
 from confide.runs.sites import gather
-from confide.settings import load
+from confide.settings import load_settings
 from confide.text.checking import check
 from confide.text.formats import Options, read
 from confide.text.published.catalogue import CORPORA, VARIABLE, locate
@@ -26,7 +26,7 @@ LICENSED = (
 
 
 def files(name):
-    settings = load(recipe_path(name))
+    settings = load_settings(recipe_path(name))
     tables = settings.site or (settings.split,)
     return [file for table in tables for part in PARTS for file in getattr(table, part)]
 
@@ -54,7 +54,7 @@ def test_what_is_said_about_one():
 @each("name", NAMES)
 @each("method", ["fedavg", "pooled", "alone"])
 def test_a_recipe_loads_with_every_reference(name, method):
-    settings = load(recipe_path(name), [f"method={method}"])
+    settings = load_settings(recipe_path(name), [f"method={method}"])
     assert (settings.name, settings.method) == (name, method)
     assert method_of(settings).kind.name == settings.kind
     method_of(settings)(settings)
@@ -66,7 +66,7 @@ TRAINED = {"lazy-mil": {"bags"}, "feded": {"relations", "tagger", "encoder"}}
 @each("name", NAMES)
 @each("method", TRAINED)
 def test_a_recipe_loads_with_no_method_that_does_not_train_its_kind(name, method):
-    settings = load(recipe_path(name), [f"method={method}"])
+    settings = load_settings(recipe_path(name), [f"method={method}"])
     if settings.kind in TRAINED[method]:
         assert method_of(settings).method == method
         return
@@ -77,7 +77,7 @@ def test_a_recipe_loads_with_no_method_that_does_not_train_its_kind(name, method
 @each("name", [name for name in NAMES if name.startswith("feded")])
 @each("method", ["feded", "fedatt", "public-only"])
 def test_a_recipe_of_relations_loads_with_every_method(name, method):
-    settings = load(recipe_path(name), [f"method={method}"])
+    settings = load_settings(recipe_path(name), [f"method={method}"])
     assert (settings.task, settings.public.share, settings.select.by) == ("re", 0.2, "micro")
     method_of(settings)(settings)
 
@@ -85,7 +85,7 @@ def test_a_recipe_of_relations_loads_with_every_method(name, method):
 @each("name", [name for name in NAMES if name.startswith("lazymil")])
 @each("method", ["lazy-mil", "fedavg", "chain", "pooled"])
 def test_a_recipe_of_bags_loads_with_every_method(name, method):
-    settings = load(recipe_path(name), [f"method={method}", "bags.denoise=att-ra"])
+    settings = load_settings(recipe_path(name), [f"method={method}", "bags.denoise=att-ra"])
     assert (settings.task, settings.select.by, settings.split.holdout_from) == (
         "bags", "auc", "site" if "nyt10" in name else "corpus",
     )  # fmt: skip
@@ -155,7 +155,7 @@ def test_spanish_notes_need_the_rules_of_spanish():
 
 def test_the_spanish_recipe_reads_all_names_as_one_set(monkeypatch, tmp_path):
     monkeypatch.delenv(VARIABLE, raising=False)
-    settings = load(recipe_path("notas-es"))
+    settings = load_settings(recipe_path("notas-es"))
     gathered = gather(settings, tmp_path, key_file=None)
     assert [spec.name for spec in gathered.specs] == ["cardiologia", "primaria", "urgencias"]
     for spec in gathered.specs:
@@ -169,7 +169,7 @@ def test_the_spanish_recipe_reads_all_names_as_one_set(monkeypatch, tmp_path):
 @pytest.mark.data
 @each("name", [name for name in NAMES if name not in LICENSED])
 def test_its_files_can_be_read(name, corpora):
-    settings = load(recipe_path(name))
+    settings = load_settings(recipe_path(name))
     for table in settings.site or (settings.split,):
         format = getattr(table, "format", None) or settings.data.format
         for part in PARTS:
@@ -179,7 +179,7 @@ def test_its_files_can_be_read(name, corpora):
 
 @pytest.mark.data
 def test_the_tag_map_of_the_domains_leaves_no_type_outside(corpora):
-    settings = load(recipe_path("crossner-domains"))
+    settings = load_settings(recipe_path("crossner-domains"))
     for site in settings.site:
         for part in PARTS:
             for file in getattr(site, part):
@@ -258,7 +258,7 @@ PAPERS = {
 
 @each("name", PAPERS)
 def test_a_recipe_of_a_paper_is_literal(name):
-    settings = load(recipe_path(name))
+    settings = load_settings(recipe_path(name))
     own = method_of(settings).of.Settings(**settings.options)
     tree = {**settings.model_dump(mode="json"), "options": own.model_dump(mode="json")}
     found = {}

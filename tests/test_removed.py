@@ -13,7 +13,7 @@ from confide.cli.verbs import app
 from confide.errors import SettingsError
 from confide.methods import METHODS
 from confide.removed import FUNCTIONS, VERBS
-from confide.settings import Settings, load, parse
+from confide.settings import Settings, load_settings, parse
 from confide.settings.upgrade import REMOVED
 
 SITES: dict[str, Any] = {"site": [{"name": "north", "train": "n.conll"}]}
@@ -61,7 +61,7 @@ def test_the_file_is_named(tmp_path: Path) -> None:
     file = tmp_path / "settings.toml"
     file.write_text('task = "text"\n')
     with pytest.raises(SettingsError, match=r"settings\.toml: .*task = 'text' is no longer"):
-        load(file)
+        load_settings(file)
 
 
 def test_nothing_that_there_is_counts_as_removed() -> None:

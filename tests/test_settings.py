@@ -16,7 +16,7 @@ from confide.errors import MissingDataError, SettingsError
 from confide.methods import METHODS, method_named, method_of
 from confide.recipes import recipe_path
 from confide.recipes import recipes as known_recipes
-from confide.settings import Settings, anchored, dump, load, nearest, own_settings, parse
+from confide.settings import Settings, anchored, dump, load_settings, nearest, own_settings, parse
 from confide.settings import Table as SettingsTable
 
 SITE = {"name": "north", "train": "n.conll"}
@@ -34,7 +34,7 @@ def test_a_short_file_trains_a_tagger_by_averaging() -> None:
 @pytest.mark.parametrize("name", ["ncbi-iid10-paper", "conll2003-iid10"])
 def test_the_papers_settings_stand_in_their_recipes(name: str) -> None:
     """Luboshnikov & Makarov 2020, section 4, with the sizes of Ma & Hovy 2016."""
-    found = load(recipe_path(name))
+    found = load_settings(recipe_path(name))
     training = found.training
     assert (training.optimiser, training.learning_rate, training.momentum) == ("sgd", 0.015, 0.9)
     assert (training.decay, training.batch_size, training.local_epochs) == (0.95, 10, 10)
@@ -233,7 +233,7 @@ rounds = 30
 
 
 def test_paths_are_taken_from_the_files_folder(tmp_path: Path) -> None:
-    found = load(write(tmp_path, FILE))
+    found = load_settings(write(tmp_path, FILE))
     assert found.key == str(tmp_path / "keys" / "shared.key")
     assert found.model.vectors == str(tmp_path / "glove.txt")
     assert found.site[0].train == (str(tmp_path / "a.conll"), "$CONFIDE_DATA/b.conll")
@@ -244,8 +244,8 @@ def test_paths_are_taken_from_the_files_folder(tmp_path: Path) -> None:
 
 @each("overrides", [[], ["method=alone"], ["site.0.format=conll"]])
 def test_what_is_written_reads_back_the_same(tmp_path: Path, overrides: list[str]) -> None:
-    found = load(write(tmp_path, FILE), overrides)
-    again = load(write(tmp_path, dump(found)))
+    found = load_settings(write(tmp_path, FILE), overrides)
+    again = load_settings(write(tmp_path, dump(found)))
     assert again == found.model_copy(update={"when": {}})
     assert dump(again) == dump(found)
 
@@ -253,14 +253,14 @@ def test_what_is_written_reads_back_the_same(tmp_path: Path, overrides: list[str
 @each("name", [found.name for found in known_recipes()])
 @each("method", ["fedavg", "pooled", "alone"])
 def test_every_recipe_reads_back_the_same(tmp_path: Path, name: str, method: str) -> None:
-    found = load(recipe_path(name), [f"method={method}"])
-    assert load(write(tmp_path, dump(found))) == found.model_copy(update={"when": {}})
+    found = load_settings(recipe_path(name), [f"method={method}"])
+    assert load_settings(write(tmp_path, dump(found))) == found.model_copy(update={"when": {}})
 
 
 def test_a_wrong_path_is_said(tmp_path: Path) -> None:
     for path in (tmp_path / "none.toml", write(tmp_path, "") / "deeper.toml"):
         with pytest.raises(MissingDataError, match="no such settings file"):
-            load(path)
+            load_settings(path)
 
 
 @each("raw", [b"rounds = ", b"\xff\xfe\x00", b"a = 1\na = 2", b"[[[x"])
@@ -268,12 +268,12 @@ def test_what_is_not_toml_is_said_with_its_file(tmp_path: Path, raw: bytes) -> N
     path = tmp_path / "settings.toml"
     path.write_bytes(raw)
     with pytest.raises(SettingsError, match=r"settings\.toml: this is not TOML"):
-        load(path)
+        load_settings(path)
 
 
 def test_a_mistake_names_its_file(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"settings\.toml: unknown key 'rouns'"):
-        load(write(tmp_path, "rouns = 3\n" + FILE))
+        load_settings(write(tmp_path, "rouns = 3\n" + FILE))
 
 
 @each(
@@ -304,15 +304,15 @@ def test_a_file_may_extend_another(tmp_path: Path) -> None:
         "[[site]]\nname = 'a'\ntrain = 'a.conll'\n"
     )
     (tmp_path / "short.toml").write_text("extends = 'whole.toml'\n[model]\nword_dim = 9\n")
-    found = load(tmp_path / "short.toml", ["rounds=6"])
+    found = load_settings(tmp_path / "short.toml", ["rounds=6"])
     assert (found.rounds, found.model.word_dim, found.model.dropout) == (6, 9, 0.3)
     assert found.site[0].train == (str(tmp_path / "a.conll"),)
     (tmp_path / "round.toml").write_text("extends = 'round.toml'\n")
     with pytest.raises(SettingsError, match="in a circle"):
-        load(tmp_path / "round.toml")
+        load_settings(tmp_path / "round.toml")
     (tmp_path / "lost.toml").write_text("extends = 'nowhere.toml'\n")
     with pytest.raises(MissingDataError, match=r"nowhere\.toml"):
-        load(tmp_path / "lost.toml")
+        load_settings(tmp_path / "lost.toml")
 
 
 @pytest.mark.parametrize("widths", ["[2]", "[3, 4]"])

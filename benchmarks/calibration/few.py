@@ -23,7 +23,7 @@ from typing import Any
 
 from confide.jobs.predict import read_sources
 from confide.runs.folder import RunFolder
-from confide.runs.loading import opened
+from confide.runs.loading import open_models
 from confide.runs.run import run
 from confide.scoring import count_entities
 from confide.scoring.calibration import (
@@ -34,7 +34,7 @@ from confide.scoring.calibration import (
     Sure,
     calibration_error,
     fitted,
-    reliability,
+    reliability_bins,
     sum_sure,
 )
 
@@ -115,7 +115,7 @@ def found(name: str, out: Path) -> tuple[Found, Found, Calibrator]:
     if not (folder / "result.json").exists():
         run(settings, out=folder)
     if not kept.exists():
-        model: Any = replace(opened(folder).entities, calibrator=AS_IS)  # type: ignore[type-var]
+        model: Any = replace(open_models(folder).entities, calibrator=AS_IS)  # type: ignore[type-var]
         parts = []
         for part in ("dev", "test"):
             texts = read_sources([files[part]], format="conll")
@@ -153,7 +153,7 @@ def stretch(dev: Found, many: int, seed: int) -> Sure:
 
 def error(sure: Sure, calibrator: Calibrator) -> str:
     """The expected calibration error, in points."""
-    return f"{100 * (calibration_error(reliability([(sure, calibrator)])) or 0):.1f}"
+    return f"{100 * (calibration_error(reliability_bins([(sure, calibrator)])) or 0):.1f}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from datetime import date
 from pathlib import Path
 
 from confide.runs.folder import RunFolder
-from confide.runs.result import Reliability, Result
+from confide.runs.result import ReliabilityScores, Result
 from confide.runs.run import run
 
 HERE = Path(__file__).parent
@@ -99,7 +99,7 @@ def vars_of(one: object) -> dict[str, float]:
     return {name: getattr(one, name) for name in ("temperature", "offset")}
 
 
-def errors(found: Reliability) -> dict[str, object]:
+def errors(found: ReliabilityScores) -> dict[str, object]:
     """The error of all finds, and the largest and the smallest of a type."""
     types = [value for value in found.types.values() if value is not None]
     return {

@@ -22,7 +22,7 @@ from flwr.simulation import run_simulation
 
 from confide.recipes import settings_file
 from confide.runs.sites import gather
-from confide.settings import load
+from confide.settings import load_settings
 
 HERE = Path(__file__).parent
 APPS = {"ncbi-iid10": "tagging", "feded-gad": "relating"}
@@ -32,7 +32,7 @@ def main() -> None:
     recipe, rounds, seed = sys.argv[1], int(sys.argv[2]), sys.argv[3]
     torch.manual_seed(int(seed))
     app = importlib.import_module(APPS[recipe])
-    settings = load(settings_file(recipe), [f"seed={seed}", "key=simulated"])
+    settings = load_settings(settings_file(recipe), [f"seed={seed}", "key=simulated"])
     with tempfile.TemporaryDirectory() as folder:
         text = app.prepared(settings, gather(settings, Path(folder), key_file=None))
         file = Path(folder) / "text.pickle"

@@ -30,7 +30,7 @@ from confide.errors import KitError, MissingDataError, SettingsError
 from confide.flare.kit import Consortium, Kit, open_consortium, open_kit
 from confide.recipes import recipe_path
 from confide.recipes import recipes as known_recipes
-from confide.settings import Settings, SiteFile, dump, load, load_site
+from confide.settings import Settings, SiteFile, dump, load_settings, load_site
 from confide.settings.sitefile import Agreement, ConsentFile, load_consent
 
 SLOW = 2.0
@@ -102,7 +102,7 @@ def _spoilt(raw: bytes, draw: random.Random) -> bytes:
 
 
 def _use(file: Path, overrides: tuple[str, ...] = ()) -> None:
-    dump(load(file, overrides))
+    dump(load_settings(file, overrides))
 
 
 def _recipe(place: Path, draw: random.Random) -> _Target:

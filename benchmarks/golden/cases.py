@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from confide.methods import METHODS
 from confide.recipes import recipe_path, recipes
-from confide.settings import load
+from confide.settings import load_settings
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ def _recipes() -> Iterator[Case]:
         own = ["rounds=2", "select.every=1", "select.patience=0"]
         if recipe.name.endswith("-paper") and recipe.name.startswith("feded"):
             own.append("classifier.encoder=minilm")
-        if load(recipe_path(recipe.name)).split is not None:
+        if load_settings(recipe_path(recipe.name)).split is not None:
             own.append("split.sites=4")
         own += SMALL.get(recipe.name, "").split()
         paper = PAPER.get(recipe.method, ())

@@ -33,7 +33,7 @@ from confide.federation.keys import new_key
 from confide.methods import METHODS, wire
 from confide.recipes import recipe_path
 from confide.runs.run import run
-from confide.settings import Settings, load, parse
+from confide.settings import Settings, load_settings, parse
 from contract import corpus
 
 GOLDEN = Path(__file__).resolve().with_name("golden.jsonl")
@@ -51,7 +51,7 @@ def machine() -> str:
 def settings_of(case: Case, folder: Path, data: Path | None) -> Settings | str:
     """The settings of a case, whose corpora are written into `folder`; or why it cannot be run."""
     if case.recipe:
-        settings = load(recipe_path(case.recipe), case.overrides)
+        settings = load_settings(recipe_path(case.recipe), case.overrides)
         if data is None:
             return "CONFIDE_DATA is not set"
         missing = shrink(settings, data, folder / "data")

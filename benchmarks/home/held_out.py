@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from confide.runs.sites import blocks
+from confide.runs.sites import neighbour_blocks
 from confide.text.document import Document
 from confide.text.formats import read
 
@@ -44,7 +44,7 @@ def main() -> None:
         folder = Path(os.environ["CONFIDE_DATA"]) / name
         train = read(folder / "train.tsv", "conll").documents[:700]
         test = read(folder / "test.tsv", "conll").documents
-        ways = [[one] for one in train], blocks(train, share=0.1)
+        ways = [[one] for one in train], neighbour_blocks(train, share=0.1)
         shares = [fmean(known(*drawn(units, seed)) for seed in range(20)) for units in ways]
         cells = [f"{one:.0f}" for one in (*shares, known(train, test))]
         print(f"| {name} | " + " | ".join(cells) + " |")

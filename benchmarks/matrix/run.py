@@ -24,7 +24,7 @@ from shrinking import shrink
 from confide.kinds import KINDS as EVERY
 from confide.kinds.protocol import Kind
 from confide.methods import METHODS
-from confide.settings import REFERENCES, load
+from confide.settings import REFERENCES, load_settings
 
 NCBI = """
 [data]
@@ -96,7 +96,7 @@ def main() -> None:
             continue
         settings = given.out / f"{kind.task}.toml"
         settings.write_text(f'task = "{kind.task}"\n{SETTINGS[kind.task]}', encoding="utf-8")
-        shrink(load(settings), data, given.out / "data")
+        shrink(load_settings(settings), data, given.out / "data")
         own += [f"lightner.bart={given.bart}"] if kind.name == "lightner" else []
         print(once(name, settings, own, given.out), flush=True)
 

@@ -33,7 +33,7 @@ import by_itself  # noqa: E402
 
 from confide.jobs.privacy_plan import privacy_plan  # noqa: E402
 from confide.runs.run import run  # noqa: E402
-from confide.settings import load  # noqa: E402
+from confide.settings import load_settings  # noqa: E402
 
 SITES, COLLUDING = 10, 3
 HEAD = ("model.kind=encoder", 'encoder.tune="frozen"')
@@ -132,7 +132,7 @@ def measured(
         chosen = [*usual, *PLAIN, *rates, *(one for one in own if one.startswith("training."))]
     else:
         usual += [*PRIVATE, *UNITS[corpus], *own]
-        plan = privacy_plan(load(file, [*usual, f"privacy.epsilon={epsilon}"]))
+        plan = privacy_plan(load_settings(file, [*usual, f"privacy.epsilon={epsilon}"]))
         noise, rate = plan.noise, plan.rate
         chosen = [*usual, f"privacy.noise={noise}"]
         if how != "masked":

@@ -38,7 +38,7 @@ from confide.kinds.tagger.model import TaggerTrainer
 from confide.methods.noise import with_noise
 from confide.runs.run import run
 from confide.runs.sites import gather
-from confide.settings import load
+from confide.settings import load_settings
 from confide.training.batches import TagSet, examples_from
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
@@ -203,7 +203,7 @@ def main() -> None:
         lines.append({"cell": "whole round, head", **whole_rounds(), **about})
     else:
         with tempfile.TemporaryDirectory() as folder:
-            settings = load(HERE / "ncbi.toml", ["method=fedavg", "split.sites=1"])
+            settings = load_settings(HERE / "ncbi.toml", ["method=fedavg", "split.sites=1"])
             own = gather(settings, Path(folder), key_file=None).specs[0].train
         texts = examples_from(own)[0][:ROWS]
         for cell in given.cells:

@@ -38,7 +38,7 @@ from confide.recipes import recipe_path
 from confide.runs.sites import Gathered, gather
 from confide.seeds import derive_seed
 from confide.settings import Settings
-from confide.settings import load as load_settings
+from confide.settings import load_settings as load_settings
 from confide.training.trainer import distillation_loss, softened
 from confide.training.weights import arrays, load
 

@@ -27,7 +27,7 @@ from transformers import AutoTokenizer, BartConfig, BartForConditionalGeneration
 
 from confide.recipes import recipe_path
 from confide.runs.sites import gather
-from confide.settings import load
+from confide.settings import load_settings
 from confide.text.document import Document
 from confide.text.segment import segmented
 from confide.training.encoder import find_folder
@@ -112,7 +112,7 @@ def texts_of(recipes: Sequence[str]) -> tuple[list[list[str]], list[list[str]]]:
     """The training text of the recipes, each sentence once, and their held-out text."""
     learnt, held = list[list[str]](), list[list[str]]()
     for recipe in recipes:
-        settings = load(recipe_path(recipe), ["data.train_share=1"])
+        settings = load_settings(recipe_path(recipe), ["data.train_share=1"])
         with tempfile.TemporaryDirectory() as folder:
             for spec in gather(settings, Path(folder), key_file=None).specs:
                 learnt += sentences(spec.train)

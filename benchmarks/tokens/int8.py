@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 
 from confide.api import export, release
-from confide.runs.loading import released
+from confide.runs.loading import load_release
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training.batches import examples_from
@@ -56,7 +56,7 @@ def main() -> None:
     torch.set_num_threads(given.threads)
     with tempfile.TemporaryDirectory() as place:
         copy = release(given.run, out=Path(place, "copy"))
-        extractor = released(copy)
+        extractor = load_release(copy)
         trainer, sides = extractor.trainer, {"confide, float32": extractor.model}
         for name, int8 in (("onnxruntime, float32", False), ("onnxruntime, int8", True)):
             folder = export(copy, to="onnx", out=Path(place, name), int8=int8)

@@ -69,7 +69,7 @@ class TooLargeError(OSError):
     """A file is larger than its kind may be; `strerror` gives the limit."""
 
 
-def opened(path: Path) -> BufferedReader:
+def open_regular(path: Path) -> BufferedReader:
     """A regular file, open for reading.
 
     It is checked before it is opened, so that no device is touched, and again once it is open.
@@ -105,24 +105,24 @@ def must_be_files(paths: Iterable[Path]) -> None:
             _must_be_regular(path.stat().st_mode, path)
 
 
-def bytes_of(path: Path, most: int = MOST_SMALL) -> bytes:
+def file_bytes(path: Path, most: int = MOST_SMALL) -> bytes:
     """The bytes of a regular file.
 
     Raises:
-        NotAFileError: as `opened` does.
+        NotAFileError: as `open_regular` does.
         TooLargeError: the file has more than `most` bytes.
         OSError, ValueError: as `open` does.
     """
-    with opened(path) as file:
+    with open_regular(path) as file:
         raw = file.read(most + 1) if os.fstat(file.fileno()).st_size <= most else None
     if raw is None or len(raw) > most:
         raise TooLargeError(errno.EFBIG, f"larger than {size_in_words(most)}", str(path))
     return raw
 
 
-def text_of(path: Path, most: int = MOST_SMALL, *, encoding: str = "utf-8") -> str:
-    """The text of a regular file. Raises UnicodeDecodeError, and as `bytes_of` does."""
-    return bytes_of(path, most).decode(encoding)
+def file_text(path: Path, most: int = MOST_SMALL, *, encoding: str = "utf-8") -> str:
+    """The text of a regular file. Raises UnicodeDecodeError, and as `file_bytes` does."""
+    return file_bytes(path, most).decode(encoding)
 
 
 def sha256_of(path: Path) -> str:
@@ -131,7 +131,7 @@ def sha256_of(path: Path) -> str:
     A file that was changed just now is always hashed: its time may not tell the next change. Raises
     NotAFileError, OSError.
     """
-    with opened(path) as file:
+    with open_regular(path) as file:
         found = os.fstat(file.fileno())
         mark = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
         known = _DIGESTS.get(mark)
@@ -151,7 +151,7 @@ def odd_file(folder: Path, files: Mapping[str, str]) -> str | None:
     return None
 
 
-def json_of(text: str | bytes, *, parse_constant: Callable[[str], object] | None = None) -> Any:
+def decode_json(text: str | bytes, *, parse_constant: Callable[[str], object] | None = None) -> Any:
     """The value of a JSON text whose lists and objects are nested at most `DEEPEST` deep.
 
     `parse_constant` makes the values of NaN and Infinity, as in `json.loads`. Raises ValueError if
@@ -289,7 +289,7 @@ def _umask() -> int:
 # Written whole or not at all, for their owner only, and only where they belong.
 #
 # A name from elsewhere (a lead, a site, the engine) becomes a path in one way only: `plain_name`
-# checks the name, and `inside` makes the path.
+# checks the name, and `path_inside` makes the path.
 
 
 LONGEST_NAME = 100
@@ -312,7 +312,7 @@ def plain_name(name: object, what: str) -> str:
     return name
 
 
-def inside(folder: Path, *names: str) -> Path:
+def path_inside(folder: Path, *names: str) -> Path:
     """The path of plain names below one of our own folders. Raises GuardError.
 
     No part of it below the folder may be a link, so it cannot lead out of the folder.

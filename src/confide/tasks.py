@@ -15,7 +15,7 @@ from confide.scoring.counts import EntityCounts, Scored, scores, sum_counts
 from confide.scoring.relations import (
     BagCounts,
     RelationCounts,
-    bag_scores,
+    ranked_scores,
     relation_scores,
     sum_bag_counts,
     sum_relation_counts,
@@ -163,7 +163,7 @@ _BAGS = Task(
     typed=("micro",),
     nothing=BagCounts(),
     sum=sum_bag_counts,
-    scores=bag_scores,
+    scores=ranked_scores,
     drawn="bags",
     counted=("best",),
     number="mean",

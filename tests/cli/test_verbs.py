@@ -293,7 +293,7 @@ def test_run_ends_with_the_next_three_commands(put: Any, tmp_path: Path) -> None
 
 
 def test_run_says_that_it_was_still_learning_and_how_to_train_on(put: Any, tmp_path: Path) -> None:
-    turns = [results.Turn(round=n, dev={"strict": 0.2 * n}) for n in range(1, 4)]
+    turns = [results.RoundRecord(round=n, dev={"strict": 0.2 * n}) for n in range(1, 4)]
     put("run", ran(tmp_path / "run", RESULT.model_copy(update={"history": turns})))
     words = ("run", "my settings.toml", "--set", "rounds=3", "--set", "seed=2", "--out", "my run")
     shown = call(*words).stderr

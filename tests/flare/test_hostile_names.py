@@ -26,7 +26,7 @@ from confide import __version__
 from confide.errors import EngineError, GuardError, SettingsError
 from confide.federation.failures import Failure
 from confide.federation.messages import decode, encode
-from confide.files import LONGEST_NAME, inside, plain_name
+from confide.files import LONGEST_NAME, path_inside, plain_name
 from confide.flare import joining
 from confide.flare.joining import (
     JOIN,
@@ -85,22 +85,22 @@ def test_one_function_refuses_every_hostile_name(tmp_path: Path, name: Any) -> N
         plain_name(name, "a run")
     assert not isinstance(name, str) or len(name) < 3 or name not in str(raised.value)
     with pytest.raises(GuardError):
-        inside(tmp_path, "fine", name)
+        path_inside(tmp_path, "fine", name)
 
 
 @each("name", ["run-1", "a", "A_b.c-9", "refused.jsonl", "a" * LONGEST_NAME])
 def test_it_takes_plain_names(tmp_path: Path, name: str) -> None:
-    assert inside(tmp_path, name) == tmp_path / name
+    assert path_inside(tmp_path, name) == tmp_path / name
 
 
 def test_no_part_of_a_path_may_be_a_link(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
-    assert inside(tmp_path, "real", "x")
+    assert path_inside(tmp_path, "real", "x")
     for name in ("link", "gone"):
         with pytest.raises(GuardError, match="link"):
-            inside(tmp_path, name, "x")
+            path_inside(tmp_path, name, "x")
 
 
 # --- every door -----------------------------------------------------------------------------

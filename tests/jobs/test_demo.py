@@ -18,7 +18,7 @@ from confide.jobs import demo as demo_module
 from confide.jobs.demo import PLANS, WIDEST, DemoExample, DemoMark, DemoResult, demo, example_lines
 from confide.methods import wire
 from confide.report.folder import load_run
-from confide.settings import load
+from confide.settings import load_settings
 from contract.relations import encoder
 
 SITES = {habit.site for habit in HABITS}
@@ -139,7 +139,7 @@ def test_the_page_shows_every_part_and_loads_nothing(shown: DemoResult) -> None:
 
 def test_settings_of_a_part_can_be_run_again(shown: DemoResult) -> None:
     for plan in PLANS[1:]:
-        settings = load(shown.folder / plan.name / "settings.toml")
+        settings = load_settings(shown.folder / plan.name / "settings.toml")
         assert (settings.method, settings.seed) == (plan.method, 1)
 
 

@@ -19,7 +19,7 @@ from confide.jobs.export import ABOUT, MODEL, TARGETS, Copy, export, graph_of
 from confide.kinds.relations.batches import candidates
 from confide.kinds.relations.model import probabilities
 from confide.runs.card import CARD
-from confide.runs.loading import opened, release
+from confide.runs.loading import open_models, release
 from confide.runs.run import run
 from contract.corpus import DRUGS, EFFECTS, FILLERS, sentences, tiny
 from contract.relations import documents
@@ -82,7 +82,7 @@ def test_onnx_gives_the_same_numbers(name: str, runs: dict[str, Path], tmp_path:
     runtime = pytest.importorskip("onnxruntime", reason="needs the extra confide[onnx]")
     copy = release(runs[name], out=tmp_path / "copy")
     out = export(copy, to="onnx", out=tmp_path / "out")
-    models = opened(copy)
+    models = open_models(copy)
     model: Any = models.entities or models.relations
     session = runtime.InferenceSession(out / MODEL, providers=["CPUExecutionProvider"])
     seen, away = 0, 0.0
@@ -156,7 +156,7 @@ def test_transformers_loads_an_encoder_that_tags(runs: dict[str, Path], tmp_path
 
     copy = release(runs["fedavg-encoder"], out=tmp_path / "copy")
     out = export(copy, to="hf", out=tmp_path / "out")
-    model: Any = opened(copy).entities
+    model: Any = open_models(copy).entities
     place = str(model.trainer.encoder.folder.parent).encode()
     assert not [file.name for file in out.iterdir() if place in file.read_bytes()]
     theirs = AutoModelForTokenClassification.from_pretrained(out).eval()
@@ -187,7 +187,7 @@ def test_transformers_loads_a_relation_classifier(runs: dict[str, Path], tmp_pat
     name = "fedavg-relations classifier.pool=cls"
     copy = release(runs[name], out=tmp_path / "copy")
     out = export(copy, to="hf", out=tmp_path / "out")
-    model: Any = opened(copy).relations
+    model: Any = open_models(copy).relations
     theirs = AutoModelForSequenceClassification.from_pretrained(out).eval()
     tokenizer = AutoTokenizer.from_pretrained(out)
     about = json.loads((out / ABOUT).read_text())
@@ -239,7 +239,7 @@ def test_anyones_peft_loads_the_adapter(runs: dict[str, Path], tmp_path: Path) -
     out = export(copy, to="peft", out=tmp_path / "out")
     assert {"adapter_config.json", "adapter_model.safetensors"} <= {p.name for p in out.iterdir()}
     assert str(tmp_path) not in (out / "adapter_config.json").read_text()
-    model: Any = opened(copy).entities
+    model: Any = open_models(copy).entities
     base = AutoModelForTokenClassification.from_pretrained(
         model.trainer.encoder.folder, num_labels=len(model.trainer.tags)
     )
@@ -268,7 +268,7 @@ def test_an_adapter_of_relations_lies_beside_its_head(
 
     copy = release(runs[" ".join(["fedavg-relations", *LORA])], out=tmp_path / "copy")
     out = export(copy, to="peft", out=tmp_path / "out")
-    model: Any = opened(copy).relations
+    model: Any = open_models(copy).relations
     head = load_file(out / "head.safetensors")
     assert torch.equal(head["relation.weight"], model.model.relation.weight)
     assert len(head["marks"]) == model.trainer.marking.count

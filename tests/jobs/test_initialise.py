@@ -13,7 +13,7 @@ from confide.corpora.distant import label, write_triples
 from confide.corpora.synthetic import write_corpus
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.jobs.initialise import Wishes, init
-from confide.settings import load
+from confide.settings import load_settings
 from confide.settings.reading import OF_METHODS
 from confide.text.document import Document, Entity
 from confide.text.formats import Options, read, write
@@ -45,7 +45,7 @@ def plain(path):
     """The settings as plain values, and that they are short and valid."""
     text = Path(path).read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 32
-    load(path)
+    load_settings(path)
     return tomllib.loads(text)
 
 
@@ -61,7 +61,7 @@ def test_one_file_is_dealt_to_three_sites(in_tmp):
         assert words in report.found
     assert "3 simulated" in report.why
     assert report.problems == []
-    assert load(report.path).split.train == (str(in_tmp / "notes" / "all.conll"),)
+    assert load_settings(report.path).split.train == (str(in_tmp / "notes" / "all.conll"),)
 
 
 def test_parts_of_one_corpus(in_tmp):
@@ -122,7 +122,7 @@ def test_sites_that_annotate_different_types_get_one_model_of_all(in_tmp):
         "pseudo-complete",
         "ignore",
     )
-    assert load(report.path).options == {
+    assert load_settings(report.path).options == {
         "rows": "seen", "distil": False, "instance_weights": False,
     }  # fmt: skip
     assert [site["types"] for site in found["site"]] == [["Drug"], ["AE", "Drug"]]
@@ -146,7 +146,7 @@ def test_the_settings_of_many_sites_stay_short(in_tmp):
 @pytest.mark.parametrize("name", ['a"b.conll', "a'b\\c.conll", "~x.conll", "$x.conll", "ü .conll"])
 def test_strange_names_of_files(in_tmp, name):
     put(in_tmp / name, conll())
-    found = load(init([Path(name)]).path).split.train
+    found = load_settings(init([Path(name)]).path).split.train
     assert [os.path.normpath(path) for path in found] == [str(in_tmp / name)]
 
 
@@ -226,14 +226,14 @@ def test_sites_of_relations(in_tmp):
     settings = plain(report.path)
     assert (settings["task"], settings["method"]) == ("re", "fedavg")
     assert [site["name"] for site in settings["site"]] == ["north", "south"]
-    assert load(report.path).site[1].relations == {"cause": "causes"}
+    assert load_settings(report.path).site[1].relations == {"cause": "causes"}
     assert "site south is read with common names: cause as causes" in report.why
 
 
 def test_sites_of_different_relations_get_one_model_of_all(in_tmp):
     put("north/train.tsv", pairs(label="causes"))
     put("south/train.tsv", pairs(label="worsens"))
-    settings = load(init(["north", "south"]).path)
+    settings = load_settings(init(["north", "south"]).path)
     assert (settings.task, settings.method) == ("re", "pseudo-complete")
     assert settings.training.unannotated_types == 1
     assert settings.options == {"distil": False, "instance_weights": False}
@@ -316,7 +316,7 @@ def test_files_of_bags_give_settings_of_bags(tmp_path: Path) -> None:
         (tmp_path / f"{part}.txt").write_text("".join(rows))
     out = tmp_path / "bags.toml"
     init([tmp_path / "train.txt", tmp_path / "test.txt"], out=out)
-    settings = load(out)
+    settings = load_settings(out)
     assert (settings.task, settings.method) == ("bags", "lazy-mil")
     assert settings.split is not None and settings.split.holdout_from == "corpus"
     assert not settings.public.share
@@ -330,7 +330,7 @@ def test_files_that_label_wrote_give_settings_of_bags(tmp_path: Path) -> None:
     labelled = label(notes, tmp_path / "kb.tsv").documents
     write(labelled, tmp_path / "train.jsonl", "jsonl")
     init([tmp_path / "train.jsonl"], out=tmp_path / "bags.toml")
-    assert load(tmp_path / "bags.toml").task == "bags"
+    assert load_settings(tmp_path / "bags.toml").task == "bags"
 
 
 def test_files_without_annotation_are_refused_before_settings_are_written(in_tmp):
@@ -358,7 +358,7 @@ def test_the_report_says_why(in_tmp):
 def test_public_text_keeps_weights_at_home(in_tmp):
     one, two, public = (put(f"{name}.conll", conll()) for name in ("a", "b", "public"))
     found = init([one, two], wishes=Wishes(public=(public,)))
-    settings = load(found.path)
+    settings = load_settings(found.path)
     assert settings.method == "feded"
     assert [Path(one).name for one in settings.public.files] == ["public.conll"]
     assert "sites send predictions on it, and no weights" in found.why
@@ -371,13 +371,15 @@ def test_sites_may_keep_their_own_types(in_tmp):
     own = init([one, two], force=True, wishes=Wishes(own_types=True))
     assert plain(own.path)["method"] == "fedner"
     assert not {"model", "training"} & plain(own.path).keys()
-    assert load(own.path).rounds == OF_METHODS["fedner"]["rounds"]  # a round is one mini-batch
+    assert (
+        load_settings(own.path).rounds == OF_METHODS["fedner"]["rounds"]
+    )  # a round is one mini-batch
 
 
 def test_a_budget_is_kept_to(in_tmp):
     one, two = put("a.conll", conll()), put("b.conll", conll())
     found = init([one, two], wishes=Wishes(megabytes=40))
-    assert load(found.path).federation.max_upload_mb == 40
+    assert load_settings(found.path).federation.max_upload_mb == 40
     assert "confide budget RUN --megabytes N" in found.why
 
 

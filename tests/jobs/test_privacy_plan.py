@@ -20,7 +20,7 @@ from confide.cli.verbs import app
 from confide.errors import SettingsError
 from confide.jobs.privacy_plan import MEASURED, privacy_plan
 from confide.methods import method_of
-from confide.settings import Settings, dump, load, parse, put
+from confide.settings import Settings, dump, load_settings, parse, put
 
 TREE: dict[str, Any] = {
     "split": {"sites": 10, "train": "a.conll"},
@@ -261,7 +261,7 @@ def test_the_verb_prints_lines_that_make_the_settings_run(tmp_path: Path) -> Non
     method_of(whole)(whole)
     words = shlex.split(lines[last + 1])
     assert words[:3] == ["confide", "run", str(path)]
-    typed = load(path, [word for word in words[3:] if word != "--set"])
+    typed = load_settings(path, [word for word in words[3:] if word != "--set"])
     method_of(typed)(typed)
     as_json = CliRunner().invoke(app, ["privacy", "plan", str(path), "--epsilon", "8", "--json"])
     assert json.loads(as_json.stdout)["proposed"][0]["key"] == "privacy.epsilon"

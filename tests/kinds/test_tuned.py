@@ -15,7 +15,7 @@ from confide.federation.ledger import read_ledger
 from confide.federation.messages import decode_file, encode
 from confide.kinds.encoder import EncoderForm
 from confide.methods import METHODS
-from confide.runs.loading import opened
+from confide.runs.loading import open_models
 from confide.runs.run import run
 from confide.training.context import VARIABLE
 from confide.training.encoder import Tuning
@@ -68,7 +68,7 @@ def test_less_travels_and_the_trained_model_is_opened(
         sent[tune] = sum(one.bytes for one in lines if one.step == "train")
     assert sent[way] < 0.5 * sent["all"]
     assert any(cache.glob("*.context")) is (way == "frozen")
-    models = opened(tmp_path / way)
+    models = open_models(tmp_path / way)
     assert models.entities or models.relations
 
 
@@ -109,7 +109,7 @@ def test_a_run_in_parts_is_nearly_the_whole_one(at_once: int, tmp_path: Path) ->
         how = [f"micro_batch_size={parts}", "classifier.dropout=0", f"classifier.encoder={name}"]
         own = settings_of(tmp_path, "fedavg-encoder", *how)
         run(own, out=tmp_path / str(parts))
-        model = opened(tmp_path / str(parts)).entities
+        model = open_models(tmp_path / str(parts)).entities
         found.append(model.model.tag.weight.detach().numpy())  # type: ignore[union-attr]
     assert np.allclose(*found, atol=5e-3) and not np.array_equal(*found)
 
@@ -121,7 +121,7 @@ def test_every_method_trains_a_part(pair: str, way: str, tmp_path: Path) -> None
     pytest.importorskip("peft", reason="needs the extra confide[lora]")
     own = [f"encoder.tune={way}", "encoder.layers=1", "encoder.rank=2", "rounds=1"]
     run(settings_of(tmp_path, pair, *own), out=tmp_path / "run")
-    models = opened(tmp_path / "run", site="site-1" if METHODS[pair].personal else None)
+    models = open_models(tmp_path / "run", site="site-1" if METHODS[pair].personal else None)
     assert models.entities or models.relations
 
 
@@ -132,5 +132,5 @@ def test_every_method_trains_every_family(pair: str, family: str, tmp_path: Path
     name = named(f"tiny-{family}", lambda folder: of_family(family, folder))
     own = ["rounds=1", f"classifier.encoder={name}", "classifier.max_length=32"]
     run(settings_of(tmp_path, pair, *own), out=tmp_path / "run")
-    models = opened(tmp_path / "run", site="site-1" if METHODS[pair].personal else None)
+    models = open_models(tmp_path / "run", site="site-1" if METHODS[pair].personal else None)
     assert models.entities or models.relations

@@ -411,7 +411,7 @@ def test_a_site_that_has_a_relation_it_does_not_know_is_told(tmp_path: Path) -> 
     method, federation, _ = started(
         tmp_path, with_train(tmp_path, "feded-relations", sites, **knows)
     )
-    with pytest.raises(QuorumError, match=r"site site-2.*its own `knows` does not name"):
+    with pytest.raises(QuorumError, match=r"site site-2.*its own `annotates` does not name"):
         method.start(federation)
 
 

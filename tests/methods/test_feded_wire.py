@@ -162,6 +162,7 @@ def test_a_site_says_no_more_than_its_guard_lets_it(wire_dtype: Any, most: float
 def test_unknown_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=r"unknown key 'temprature'.*did you mean 'temperature"):
         started(tmp_path, tiny(tmp_path, "method=feded-relations", "options.temprature=3"))
-    for odd in ("wire_dtype=int4", "temperature=0", "most=0", "distil_epochs=0", "average=some"):
+    zero = ("temperature=0", "max_logit=0", "distil_epochs=0")
+    for odd in ("wire_dtype=int4", *zero, "average=some"):
         with pytest.raises(SettingsError, match=f"{odd.partition('=')[0]} is wrong"):
             started(tmp_path, tiny(tmp_path, "method=feded-relations", f"options.{odd}"))

@@ -20,7 +20,7 @@ from confide.federation.messages import decode
 from confide.jobs.predict import evaluate, predict
 from confide.methods import METHODS, method_of, pseudo_complete
 from confide.methods.pseudo_complete import Complete, PseudoCompleteSettings, Weighed, moved_weights
-from confide.runs.loading import opened, release
+from confide.runs.loading import open_models, release
 from confide.runs.run import run
 from confide.settings import Settings, parse
 from confide.text.document import NO_RELATION, Document, Entity, Relation
@@ -251,7 +251,9 @@ def test_an_adversary_travels_with_lightner(adversary: str, tmp_path: Path) -> N
     state = METHODS["pseudo-complete-lightner"].State
     names = {name for name in _weights(done.folder, state) if name.startswith("adversary.")}
     assert names
-    assert len(opened(done.folder).entities([Document("d", "the patient took aspirin .")])) == 1
+    assert (
+        len(open_models(done.folder).entities([Document("d", "the patient took aspirin .")])) == 1
+    )
 
 
 def _weights(folder: Path, kind: type) -> dict[str, Any]:
@@ -313,7 +315,7 @@ def test_a_release_finds_what_the_run_finds(method: str, tmp_path: Path) -> None
     done = run(tiny(tmp_path, f"method={method}", *rounds), out=tmp_path / "run")
     text = [Document("d", "the patient took codeine then had severe joint pain .")]
     copy = release(done.folder, out=tmp_path / "released")
-    of_run, of_copy = (opened(folder).entities(text) for folder in (done.folder, copy))
+    of_run, of_copy = (open_models(folder).entities(text) for folder in (done.folder, copy))
     assert of_copy == of_run
 
 
@@ -327,7 +329,7 @@ def test_a_tagger_may_have_the_states_of_a_frozen_encoder(
     assert history(done.folder)[0]["loss"] != history(plain.folder)[0]["loss"]
     text = [Document("d", "the patient took codeine then had severe joint pain .")]
     copy = release(done.folder, out=tmp_path / "released")
-    of_run, of_copy = (opened(folder).entities(text) for folder in (done.folder, copy))
+    of_run, of_copy = (open_models(folder).entities(text) for folder in (done.folder, copy))
     assert of_copy == of_run
 
 
@@ -404,7 +406,7 @@ def test_a_declared_type_that_nobody_annotates_is_no_error(tmp_path: Path) -> No
     data = {**settings.data.model_dump(), "types": ["Drug", "Effect", "Dose"]}
     declared = tiny(tmp_path, "method=pseudo-complete-tagger", data=data)
     done = run(declared, out=tmp_path / "run")
-    assert opened(done.folder).entities.types == ("Drug", "Effect", "Dose")
+    assert open_models(done.folder).entities.types == ("Drug", "Effect", "Dose")
 
 
 def test_a_site_without_an_entity_takes_part(tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 from confide.scoring import (
     BagCounts,
     RelationCounts,
-    bag_scores,
     count_ranked,
+    ranked_scores,
     relation_scores,
     sum_bag_counts,
     sum_relation_counts,
@@ -177,7 +177,7 @@ def bag_result(
 ) -> dict[str, Any]:
     """Of a run over bags: the AUC grows from round to round; each round `up` bytes leave."""
     counts = {site: bag_counts(sure + 0.2 * n, seed=n) for n, site in enumerate(sites)}
-    overall = bag_scores(sum_bag_counts(counts.values()))
+    overall = ranked_scores(sum_bag_counts(counts.values()))
     made = result(method, 0.0, rounds=rounds, sites=sites)
     for n, turn in enumerate(made["history"], 1):
         share = 1 - 0.6 / n
@@ -187,7 +187,7 @@ def bag_result(
             "precision_at": overall["precision_at"]["mean"] * share,
         }
         turn["bytes"] = {"up": up, "down": 900_000}
-    scores = {site: bag_scores(count) for site, count in counts.items()}
+    scores = {site: ranked_scores(count) for site, count in counts.items()}
     made |= {"task": "bags", "scores": {"overall": overall, "sites": scores}, "dev": overall}
     made["bytes"]["up"] = dict.fromkeys(sites, up * rounds // len(sites))
     for facts in made["data"]["sites"].values():

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cases import each
-from confide.corpora.dealing import count_relations
+from confide.corpora.dealing import relations_by_type
 from confide.errors import (
     ConfideError,
     DataError,
@@ -369,11 +369,11 @@ def test_a_public_set_of_its_own_files(tmp_path: Path) -> None:
     files = {"files": [table(tmp_path, "known", 9)], "relations": {"related": "linked"}}
     found = related(tmp_path, public=files)
     assert texts(found.public) == [f"known {n} : @GENE$ and @DISEASE$ ." for n in range(9)]
-    assert count_relations(found.public) == {"linked": 6}
+    assert relations_by_type(found.public) == {"linked": 6}
     assert sum(len(s.train) + len(s.dev) + len(s.test) for s in found.specs) == 100
     settings = parse({"task": "re", "public": {**files, "labelled": False}})
     (*_, last) = unlabelled = public_set(settings)
-    assert (len(unlabelled), count_relations(unlabelled)) == (9, {})
+    assert (len(unlabelled), relations_by_type(unlabelled)) == (9, {})
     assert last.entities and dict(last.attributes) == {"pair": "T1 T2"}
     assert public_set(parse({"task": "re"})) == ()
     problems: list[Any] = []
@@ -401,11 +401,11 @@ def test_facts_of_relations(tmp_path: Path) -> None:
     found = related(tmp_path, {"sites": 1, "holdout_from": "corpus"}, public={"share": 0.2})
     facts = found.facts()
     train = found.specs[0].train
-    assert facts["sites"]["site-01"]["relations"] == count_relations(train)
+    assert facts["sites"]["site-01"]["relations"] == relations_by_type(train)
     assert facts["sites"]["site-01"]["entities"] == {"DISEASE": len(train), "GENE": len(train)}
     assert facts["public"] == {
         "documents": len(found.public),
-        "relations": count_relations(found.public),
+        "relations": relations_by_type(found.public),
         "problems": {},
     }
     assert "public" not in related(tmp_path).facts()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from confide.runs.result import joined
+from confide.runs.result import merge_histories
 
 
 def turn(site: str, **own: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def test_rounds_of_several_federations_are_joined() -> None:
         dev={"strict": 1.0}, dev_sites={"south": 1.0},
     )  # fmt: skip
     late = turn("north", round=2, loss=0.25)
-    first, second = joined([[north, late], [south]])
+    first, second = merge_histories([[north, late], [south]])
     assert first == {
         "round": 1, "loss": 2.0, "learning_rate": 0.5, "sites": ["north", "south"],
         "failed": {"south": "lost"}, "faults": [fault], "seconds": 2.0, "train_seconds": 4.0,
@@ -43,4 +43,4 @@ def test_rounds_of_several_federations_are_joined() -> None:
 
 def test_of_one_federation_the_history_is_its_own() -> None:
     history = [turn("north")]
-    assert joined([history]) == history
+    assert merge_histories([history]) == history

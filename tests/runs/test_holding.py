@@ -10,7 +10,7 @@ import pytest
 
 from cases import each
 from confide.errors import DataError
-from confide.runs.sites import PARTS, blocks, gather, held_out, public_share, train_share
+from confide.runs.sites import PARTS, gather, hold_out, neighbour_blocks, public_share, train_share
 from confide.settings import Settings, parse
 from confide.text.document import Document, Sentence
 from confide.text.formats import read
@@ -40,7 +40,7 @@ def moved(first: list[Document], second: list[Document]) -> int:
 
 def drawn(settings: Settings, documents: list[Document]) -> list[list[Document]]:
     """Everything that is drawn of a text, by each of the three ways."""
-    held = held_out(parts_of(documents), settings, "north")
+    held = hold_out(parts_of(documents), settings, "north")
     kept, public = public_share(documents, settings)
     return [*held.values(), kept, public, train_share(documents, settings, "north")]
 
@@ -77,18 +77,18 @@ def test_the_name_and_the_place_of_a_document_decide_nothing() -> None:
 
 def test_a_patients_documents_stay_together() -> None:
     settings = settings_of(unit="patient")
-    for share in held_out(parts_of(letters(200)), settings, "north").values():
+    for share in hold_out(parts_of(letters(200)), settings, "north").values():
         assert set(Counter(one.id.partition("-")[0] for one in share).values()) == {2}
 
 
 def test_shares_are_about_as_large_as_asked_and_differ_by_seed_and_site() -> None:
     settings, documents = settings_of(), letters(4000)
-    held = held_out(parts_of(documents), settings, "north")
+    held = hold_out(parts_of(documents), settings, "north")
     for part, share in zip(PARTS, (0.5, 0.2, 0.3), strict=True):
         assert len(held[part]) == pytest.approx(share * 4000, abs=4 * (share * 4000) ** 0.5)
     other = settings.model_copy(update={"seed": 2})
-    assert moved(held["test"], held_out(parts_of(documents), settings, "south")["test"]) > 500
-    assert moved(held["test"], held_out(parts_of(documents), other, "north")["test"]) > 500
+    assert moved(held["test"], hold_out(parts_of(documents), settings, "south")["test"]) > 500
+    assert moved(held["test"], hold_out(parts_of(documents), other, "north")["test"]) > 500
     assert moved(train_share(documents, settings_of(train_share=0.3), "north"), held["test"]) > 500
 
 
@@ -103,25 +103,25 @@ def test_a_larger_share_has_all_of_a_smaller_one() -> None:
 
 def test_files_stay_as_they_are() -> None:
     parts = {"train": letters(20), "dev": letters(3), "test": []}
-    held = held_out(parts, settings_of(), "north")
+    held = hold_out(parts, settings_of(), "north")
     assert held["dev"] == letters(3)
     assert 0 < len(held["test"]) < 20
-    assert held_out(parts, settings_of(), "north", given=("test",)) == parts
+    assert hold_out(parts, settings_of(), "north", given=("test",)) == parts
 
 
 def test_sentences_as_units_need_documents_of_one_sentence_or_files() -> None:
     settings = settings_of(unit="sentence")
     one = Document("a", "One. Two.", sentences=tuple(sentence(*at) for at in ((0, 4), (5, 9))))
     with pytest.raises(DataError, match="no share of this text") as caught:
-        held_out(parts_of([one]), settings, "north")
+        hold_out(parts_of([one]), settings, "north")
     assert "name held-out text in files" in str(caught.value)
     whole = {"train": [one], "dev": [one], "test": [one]}
-    assert held_out(whole, settings, "north") == whole
+    assert hold_out(whole, settings, "north") == whole
     short = [Document("a", "One."), Document("b", "Two.")]
-    assert moved(*(held_out(parts_of(t), settings, "n")["train"] for t in (short, short[:1]))) <= 1
+    assert moved(*(hold_out(parts_of(t), settings, "n")["train"] for t in (short, short[:1]))) <= 1
     unsegmented = Document("a", "One came. Two went.")
     with pytest.raises(DataError, match="no share of this text"):
-        held_out(parts_of([unsegmented]), settings, "north")
+        hold_out(parts_of([unsegmented]), settings, "north")
 
 
 def sentence(start: int, end: int) -> Sentence:
@@ -169,7 +169,7 @@ def runs_of(numbers: list[int]) -> list[int]:
 def test_sentences_of_unknown_documents_are_held_out_in_runs(tmp_path: Path, count: int) -> None:
     train = read(columns(tmp_path, count)).documents
     settings = settings_of(privacy=False, dev_share=0.1, test_share=0.2)
-    held = held_out(parts_of(train), settings, "north")
+    held = hold_out(parts_of(train), settings, "north")
     assert Counter(d.id for part in held.values() for d in part) == Counter(d.id for d in train)
     for part, share in (("dev", 0.1), ("test", 0.2)):
         wanted = share * count
@@ -178,10 +178,10 @@ def test_sentences_of_unknown_documents_are_held_out_in_runs(tmp_path: Path, cou
         assert all(length >= least for length in runs_of(places(held[part])))
     if count >= 500:
         assert len(runs_of(places(held["dev"]))) >= 3
-    again = held_out(parts_of(train), settings, "north")
+    again = hold_out(parts_of(train), settings, "north")
     assert again == held
     if count > 200:
-        assert held_out(parts_of(train), settings, "south") != held
+        assert hold_out(parts_of(train), settings, "south") != held
 
 
 def test_a_document_with_a_mark_is_held_out_whole_and_two_files_share_no_block(
@@ -189,14 +189,14 @@ def test_a_document_with_a_mark_is_held_out_whole_and_two_files_share_no_block(
 ) -> None:
     settings = settings_of(privacy=False, dev_share=0.2, test_share=0.2)
     marked = read(columns(tmp_path, 100, marks=10)).documents
-    held = held_out(parts_of(marked), settings, "north")
+    held = hold_out(parts_of(marked), settings, "north")
     assert [len(held[part]) for part in PARTS] == [6, 2, 2]
     assert all(len(one.sentences) == 10 for part in PARTS for one in held[part])
     two = [read(columns(tmp_path, 15, name=name)).documents for name in "bc"]
-    for block in blocks([*two[0], *marked, *two[1]], share=0.2):
+    for block in neighbour_blocks([*two[0], *marked, *two[1]], share=0.2):
         assert len({one.source.rpartition(":")[0] for one in block}) == 1
         assert block[0].unmarked or len(block) == 1
 
 
 def test_other_formats_and_bare_documents_are_held_out_one_by_one() -> None:
-    assert [len(one) for one in blocks(letters(50), share=0.3)] == [1] * 50
+    assert [len(one) for one in neighbour_blocks(letters(50), share=0.3)] == [1] * 50

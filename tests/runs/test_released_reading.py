@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from confide.errors import RunError
-from confide.runs.loading import READING, opened, release
+from confide.runs.loading import READING, open_models, release
 from confide.text.document import Document, Sentence
 from confide.text.segment import Splitting
 from contract.learned import learned
@@ -24,7 +24,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def cut(run: Path) -> list[str]:
-    (found,) = opened(run).split(NOTE)
+    (found,) = open_models(run).split(NOTE)
     return [found.text[one.start : one.end] for one in found.sentences]
 
 
@@ -35,7 +35,7 @@ def test_what_settings_say_of_sentences_goes_with_a_copy(
     copy = release(folder, out=tmp_path / "copy", site=site)
     assert cut(copy) == cut(folder) == ["Vive en la Urb. Norte.", "Toma aspirin."]
     (copy / READING).unlink()
-    assert opened(copy).splitting == Splitting()
+    assert open_models(copy).splitting == Splitting()
 
 
 def test_a_damaged_file_is_refused(folder: Path, tmp_path: Path) -> None:
@@ -44,14 +44,14 @@ def test_a_damaged_file_is_refused(folder: Path, tmp_path: Path) -> None:
     for wrong in ("", "[]", "{", *(json.dumps(good | one) for one in WRONG)):
         (copy / READING).write_text(wrong)
         with pytest.raises(RunError, match="cuts text into sentences cannot be read"):
-            opened(copy)
+            open_models(copy)
 
 
 WRONG = ({"language": "xx"}, {"language": 1}, {"sentences": "words"}, {"abbreviations": "Urb."})
 
 
 def test_settings_that_say_nothing_leave_no_file(folder: Path, tmp_path: Path) -> None:
-    settings = opened(folder).splitting
+    settings = open_models(folder).splitting
     assert settings != replace(settings, language="auto", abbreviations=())
     plain = learned(tmp_path / "plain", 'data.train_on="file tokens"')
     assert not (release(plain, out=tmp_path / "copy") / READING).exists()
@@ -59,6 +59,6 @@ def test_settings_that_say_nothing_leave_no_file(folder: Path, tmp_path: Path) -
 
 def test_the_tokens_that_a_model_learnt_go_with_a_copy(folder: Path, tmp_path: Path) -> None:
     own = release(folder, out=tmp_path / "own")
-    assert opened(own).splitting.tokens == "own tokens"
+    assert open_models(own).splitting.tokens == "own tokens"
     told = Document("n", "x-y", sentences=(Sentence(0, 3, ((0, 3),)),))
-    assert opened(own).split([told])[0].sentences[0].tokens == ((0, 1), (1, 2), (2, 3))
+    assert open_models(own).split([told])[0].sentences[0].tokens == ((0, 1), (1, 2), (2, 3))

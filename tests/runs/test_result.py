@@ -18,7 +18,7 @@ from cases import each
 from confide.errors import RunError
 from confide.files import MOST_JSON
 from confide.runs.folder import RunFolder
-from confide.runs.result import RESULT, SCHEMA, Result, Scores, Turn
+from confide.runs.result import RESULT, SCHEMA, Result, RoundRecord, Scores
 from confide.tasks import TASKS
 from contract.corpus import tiny
 from contract.runs import steady
@@ -109,7 +109,9 @@ def test_a_copy_is_written_with_what_it_got(tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_made_here_has_the_keys_in_the_order_they_are_given() -> None:
-    made = Result(schema=SCHEMA, seed=3, method="fedavg", history=[Turn(round=1, seconds=2.0)])
+    made = Result(
+        schema=SCHEMA, seed=3, method="fedavg", history=[RoundRecord(round=1, seconds=2.0)]
+    )
     assert json.loads(made.to_json()) == {
         "schema": 1, "seed": 3, "method": "fedavg", "history": [{"round": 1, "seconds": 2.0}],
     }  # fmt: skip
@@ -210,7 +212,16 @@ def test_a_loss_may_be_no_number(tmp_path: Path) -> None:
 
 LEAVES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3)
 NAMES = st.sampled_from(
-    [*Result.model_fields, "schema", *Turn.model_fields, "overall", "sites", "strict", "up", "x"]
+    [
+        *Result.model_fields,
+        "schema",
+        *RoundRecord.model_fields,
+        "overall",
+        "sites",
+        "strict",
+        "up",
+        "x",
+    ]
 )
 TREES = st.recursive(
     LEAVES,

@@ -7,14 +7,14 @@ import pytest
 
 from cases import each
 from confide.errors import DataError
-from confide.scoring.relations import BINS, auc_interval, bag_scores, count_ranked, ranked_bags
+from confide.scoring.relations import BINS, auc_interval, count_ranked, ranked_bags, ranked_scores
 from scoring.test_bags import LABELS, drawn
 
 
 def test_the_point_is_the_area_of_all_bags() -> None:
     scores, facts = drawn(200)
     found = auc_interval(ranked_bags(scores, LABELS, facts))
-    assert found.point == pytest.approx(bag_scores(count_ranked(scores, LABELS, facts))["auc"])
+    assert found.point == pytest.approx(ranked_scores(count_ranked(scores, LABELS, facts))["auc"])
     assert found.low < found.point < found.high and found.level == 0.95
 
 
@@ -26,7 +26,7 @@ def test_it_is_the_bootstrap_written_out() -> None:
         many = generator.multinomial(40, np.full(40, 1 / 40))
         rows = np.repeat(np.arange(40), many)
         counts = count_ranked(scores[rows], LABELS, [facts[row] for row in rows])
-        areas.append(bag_scores(counts)["auc"])
+        areas.append(ranked_scores(counts)["auc"])
     found = auc_interval(ranked_bags(scores, LABELS, facts), samples=150, seed=7, level=0.9)
     assert (found.low, found.high) == pytest.approx(tuple(np.quantile(areas, [0.05, 0.95])))
 

@@ -14,11 +14,11 @@ from confide.scoring import Count
 from confide.scoring.relations import (
     BINS,
     BagCounts,
-    auc,
-    bag_scores,
     count_ranked,
     precisions_at,
+    ranked_scores,
     ranking,
+    ranking_auc,
     sum_bag_counts,
 )
 from confide.text.document import NO_RELATION
@@ -51,9 +51,9 @@ def exact(scores, facts):
 @each("bags", [30, 400, 5000])
 def test_the_histogram_comes_to_what_raw_scores_come_to(bags: int) -> None:
     scores, facts = drawn(bags)
-    found, raw = bag_scores(count_ranked(scores, LABELS, facts)), exact(scores, facts)
-    assert abs(found["auc"] - auc(raw)) < 1e-3
-    assert abs(found["auc_2000"] - auc(raw.first(2000))) < 1e-3
+    found, raw = ranked_scores(count_ranked(scores, LABELS, facts)), exact(scores, facts)
+    assert abs(found["auc"] - ranking_auc(raw)) < 1e-3
+    assert abs(found["auc_2000"] - ranking_auc(raw.first(2000))) < 1e-3
     for first, share in precisions_at(raw).items():
         assert abs(found["precision_at"][first] - share) < 5e-3
     assert (found["bags"], found["candidates"]) == (bags, 3 * bags)
@@ -69,7 +69,7 @@ def test_counts_of_sites_add_up_to_those_of_all() -> None:
     assert sum_bag_counts(parts) == parts[0] + parts[1] == whole
     assert whole != parts[0]
     assert sum_bag_counts([]) == BagCounts()
-    assert bag_scores(BagCounts())["auc"] == 0
+    assert ranked_scores(BagCounts())["auc"] == 0
 
 
 def test_best_labels_are_counted_by_relation() -> None:
@@ -87,7 +87,7 @@ def test_best_labels_are_counted_by_relation() -> None:
     }  # fmt: skip
     assert (counts.facts, counts.bags) == (4, 5)
     assert counts.candidates_B.sum() == 15 and counts.true_B.sum() == 3
-    rates = bag_scores(counts)["micro"]
+    rates = ranked_scores(counts)["micro"]
     assert (rates["true"], rates["predicted"], rates["support"]) == (1, 3, 4)
 
 
@@ -98,7 +98,7 @@ def test_scores_at_the_ends_fall_into_the_last_bins() -> None:
 
 def test_a_score_is_json() -> None:
     scores, facts = drawn(50)
-    found = bag_scores(count_ranked(scores, LABELS, facts))
+    found = ranked_scores(count_ranked(scores, LABELS, facts))
     assert json.loads(json.dumps(found)) == found
 
 
@@ -132,4 +132,4 @@ def test_the_area_of_the_first_2000_ends_with_the_2000th() -> None:
     bins = np.zeros((2, BINS), np.int64)
     bins[0, -1], bins[0, -2], bins[1, -2] = 2000, 1, 1
     late = BagCounts(bins[0], bins[1], facts=1, bags=1)
-    assert bag_scores(late)["auc"] > bag_scores(late)["auc_2000"] == 0
+    assert ranked_scores(late)["auc"] > ranked_scores(late)["auc_2000"] == 0

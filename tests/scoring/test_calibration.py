@@ -29,7 +29,7 @@ from confide.scoring.calibration import (
     count_sure,
     fitted,
     odds,
-    reliability,
+    reliability_bins,
     sum_sure,
 )
 from confide.scoring.counts import count_entities, sum_counts
@@ -55,8 +55,8 @@ def test_the_parameters_that_made_the_counts_are_found() -> None:
 
 def test_calibrating_mends_the_error() -> None:
     known, other = (drawn(20_000, temperature=2.5, offset=0.5, seed=n) for n in (1, 2))
-    before = calibration_error(reliability([(other, AS_IS)]))
-    after = calibration_error(reliability([(other, fitted(known))]))
+    before = calibration_error(reliability_bins([(other, AS_IS)]))
+    after = calibration_error(reliability_bins([(other, fitted(known))]))
     assert before is not None and after is not None
     assert after < 0.02 < 0.05 < before
 
@@ -98,7 +98,7 @@ def test_any_counts_give_a_sound_calibrator_that_keeps_the_order(
     confidences = [found.of(n / 200) for n in range(201)]
     assert all(0 <= one <= 1 for one in confidences)
     assert confidences == sorted(confidences)
-    error = calibration_error(reliability([(sure, found)]))
+    error = calibration_error(reliability_bins([(sure, found)]))
     assert error is None if not found.finds else 0 <= error <= 1
 
 
@@ -144,7 +144,7 @@ def test_shrinking_is_better_than_either_end_on_few_finds() -> None:
         true = {"temperature": 1 / slope, "offset": draw.gauss(USUAL.offset, SPREAD[1])}
         few, many = (drawn(k, **true, seed=2 * n + (k > 80)) for k in (80, 4000))
         for place, one in enumerate((AS_IS, USUAL, fitted(few))):
-            errors[place] += (calibration_error(reliability([(many, one)])) or 0) / 30
+            errors[place] += (calibration_error(reliability_bins([(many, one)])) or 0) / 30
     assert errors[2] < errors[1] < errors[0]
     assert errors[2] < 0.06
 
@@ -171,7 +171,7 @@ def test_counts_add_up_and_types_stay_apart() -> None:
     both = sum_sure([one, one, {}])
     assert both[("A", bin_of(0.9))] == Right(2, 2)
     assert both[("B", bin_of(0.9))] == Right(0, 2)
-    (bin_a,) = reliability([(both, AS_IS)], type="A")
+    (bin_a,) = reliability_bins([(both, AS_IS)], type="A")
     assert (bin_a.right, bin_a.found, bin_a.mean) == (2, 2, pytest.approx(0.9, abs=0.02))
     assert calibration_error([]) is None
     assert calibration_error([Bin(0.5, 0.6, 0.5, 1, 4), Bin(0.9, 1, 1.0, 4, 4)]) == 0.125

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from confide.errors import DataError
 from confide.scoring import Count
-from confide.scoring.relations import Fact, Mention, count_facts
+from confide.scoring.relations import FactKey, Mention, count_facts
 
 
 def fact(head, tail, relation="r", types=("A", "B")):
     ends = (Mention(kind, (span,)) for kind, span in zip(types, (head, tail), strict=True))
-    return Fact(relation, *ends)
+    return FactKey(relation, *ends)
 
 
 def test_relation_types_and_both_spans_must_be_right():

@@ -11,12 +11,12 @@ from cases import each
 from confide.scoring.intervals import (
     LOOKS,
     Side,
-    auc,
     clopper_pearson,
     exposures,
-    found_at,
     guessed,
     least_epsilon,
+    membership_auc,
+    share_found_at,
     told_apart,
 )
 
@@ -68,19 +68,19 @@ def test_exact_intervals_are_scipys(hits: int, of: int) -> None:
 
 
 def test_the_area_counts_ties_half() -> None:
-    assert auc([1, 2], [1, 0]) == pytest.approx(0.875)
+    assert membership_auc([1, 2], [1, 0]) == pytest.approx(0.875)
     draws = np.random.default_rng(1)
     ours, theirs = draws.integers(0, 9, 50) + 1.0, draws.integers(0, 9, 70) * 1.0
     wanted = pytest.importorskip("scipy.stats").mannwhitneyu(ours, theirs).statistic / (50 * 70)
-    assert auc(ours.tolist(), theirs.tolist()) == pytest.approx(wanted)
+    assert membership_auc(ours.tolist(), theirs.tolist()) == pytest.approx(wanted)
 
 
 def test_one_false_accusation_in_a_hundred() -> None:
     others = [float(n) for n in range(100)]
-    assert found_at([99.0, 98.5, 5.0, 120.0], others) == 0.75  # only 99 is accused falsely
-    assert found_at([98.0, 97.0], others) == 0
-    assert found_at([98.0, 97.0], others, false=0.02) == 0.5
-    assert found_at([1.0] * 9, [1.0] * 9) == 0
+    assert share_found_at([99.0, 98.5, 5.0, 120.0], others) == 0.75  # only 99 is accused falsely
+    assert share_found_at([98.0, 97.0], others) == 0
+    assert share_found_at([98.0, 97.0], others, false=0.02) == 0.5
+    assert share_found_at([1.0] * 9, [1.0] * 9) == 0
 
 
 def test_intervals_are_of_documents() -> None:

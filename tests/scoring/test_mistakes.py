@@ -3,7 +3,7 @@ from dataclasses import replace
 
 from hypothesis import given
 
-from confide.scoring import confusion, count_entities, right_sentences, worst_errors
+from confide.scoring import count_confusions, count_entities, right_sentences, worst_errors
 from confide.scoring.counts import by_sentence
 from scoring.cases import corpora, document, flat_document, flat_spans, sentences
 
@@ -12,7 +12,7 @@ class TestConfusion:
     def test_by_hand(self):
         gold = document(("Drug", 0, 4), ("Drug", 6, 9), ("Effect", 10, 14), ("Test", 20, 22))
         seen = document(("Drug", 0, 4), ("Effect", 6, 9), ("Effect", 10, 12), ("Drug", 16, 18))
-        found = confusion([gold], [seen])
+        found = count_confusions([gold], [seen])
         assert found.pairs == {
             ("Drug", "Drug"): 1, ("Drug", "Effect"): 1, ("Effect", "Effect"): 1
         }  # fmt: skip
@@ -23,18 +23,18 @@ class TestConfusion:
     def test_the_right_type_is_preferred_to_the_larger_overlap(self):
         gold = document(("Drug", 0, 9))
         seen = document(("Effect", 0, 8), ("Drug", 8, 9))
-        found = confusion([gold], [seen])
+        found = count_confusions([gold], [seen])
         assert (found.pairs, found.spurious) == ({("Drug", "Drug"): 1}, {"Effect": 1})
 
     def test_otherwise_the_larger_overlap(self):
         gold = document(("Drug", 0, 9))
         seen = document(("Effect", 0, 2), ("Test", 2, 9))
-        assert confusion([gold], [seen]).pairs == {("Drug", "Test"): 1}
+        assert count_confusions([gold], [seen]).pairs == {("Drug", "Test"): 1}
 
     @given(corpora())
     def test_every_entity_is_counted_once(self, sides):
         gold, predicted = sides
-        found, counts = confusion(gold, predicted), count_entities(gold, predicted).strict
+        found, counts = count_confusions(gold, predicted), count_entities(gold, predicted).strict
         for type_, count in counts.items():
             rows = sum(n for (row, _), n in found.pairs.items() if row == type_)
             columns = sum(n for (_, column), n in found.pairs.items() if column == type_)
@@ -44,13 +44,13 @@ class TestConfusion:
     @given(flat_spans(), flat_spans())
     def test_the_diagonal_is_the_relaxed_count_of_flat_annotation(self, gold, predicted):
         sides = [flat_document(gold)], [flat_document(predicted)]
-        found = confusion(*sides).pairs
+        found = count_confusions(*sides).pairs
         for type_, count in count_entities(*sides).relaxed.items():
             assert found.get((type_, type_), 0) == count.true
 
     def test_json(self):
         gold, seen = document(("Drug", 0, 4)), document(("Test", 0, 4))
-        assert json.loads(json.dumps(confusion([gold], [seen]).to_json())) == {
+        assert json.loads(json.dumps(count_confusions([gold], [seen]).to_json())) == {
             "types": ["Drug", "Test"], "rows": {"Drug": {"Test": 1}}, "missed": {}, "spurious": {}
         }  # fmt: skip
 

@@ -12,7 +12,14 @@ from hypothesis import strategies as st
 
 from cases import each
 from confide.errors import DataError
-from confide.scoring.relations import Ranking, auc, pr_curve, precision_at, precisions_at, ranking
+from confide.scoring.relations import (
+    Ranking,
+    pr_curve,
+    precision_at,
+    precisions_at,
+    ranking,
+    ranking_auc,
+)
 
 
 def points(true, facts):
@@ -41,10 +48,10 @@ def test_without_ties_it_is_the_trapezoid_over_every_candidate(size: int) -> Non
     order = np.argsort(-scores)
     found = ranking(scores, true, facts)
     curve = points(true[order], facts)
-    assert isclose(auc(found), area(curve), abs_tol=1e-12)
+    assert isclose(ranking_auc(found), area(curve), abs_tol=1e-12)
     for first in (1, 10, 100, 300):
         assert isclose(precision_at(found, first), true[order][:first].mean())
-        assert isclose(auc(found.first(first)), area(curve[:first]), abs_tol=1e-12)
+        assert isclose(ranking_auc(found.first(first)), area(curve[:first]), abs_tol=1e-12)
 
 
 def test_the_area_is_that_of_scikit_learn() -> None:
@@ -52,7 +59,7 @@ def test_the_area_is_that_of_scikit_learn() -> None:
     scores, true = drawn(500)
     precision, recall, _ = metrics.precision_recall_curve(true, scores)
     theirs = metrics.auc(recall[:-1], precision[:-1])  # without its point (0, 1)
-    assert isclose(auc(ranking(scores, true, int(true.sum()))), theirs, abs_tol=1e-9)
+    assert isclose(ranking_auc(ranking(scores, true, int(true.sum()))), theirs, abs_tol=1e-9)
 
 
 @settings(deadline=None)
@@ -67,10 +74,10 @@ def test_ties_count_as_is_expected_of_their_orders(pairs) -> None:
     }
     curves = np.array([points([pairs[n][1] for n in order], facts) for order in orders])
     found = ranking([score for score, _ in pairs], [right for _, right in pairs], facts)
-    assert isclose(auc(found), np.mean([area(curve) for curve in curves]), abs_tol=1e-9)
+    assert isclose(ranking_auc(found), np.mean([area(curve) for curve in curves]), abs_tol=1e-9)
     for first in range(1, len(pairs) + 1):
         areas = [area(curve[:first]) for curve in curves]
-        assert isclose(auc(found.first(first)), np.mean(areas), abs_tol=1e-9)
+        assert isclose(ranking_auc(found.first(first)), np.mean(areas), abs_tol=1e-9)
         assert isclose(precision_at(found, first), curves.mean(axis=0)[first - 1][1], abs_tol=1e-9)
 
 
@@ -85,15 +92,15 @@ def test_a_large_step_is_summed_as_a_loop_would() -> None:
                 total += right / many * (before / (rank - 1) + (before + 1) / rank) / 2
         ranked, found = ranked + many, found + right
     made = Ranking.of(*zip(*steps, strict=True), 120)
-    assert isclose(auc(made), total / 120, rel_tol=1e-9)
+    assert isclose(ranking_auc(made), total / 120, rel_tol=1e-9)
 
 
 def test_few_candidates_and_none() -> None:
     found = ranking([0.9, 0.8], [True, False], 4)
     assert precisions_at(found) == {"100": 0.5, "200": 0.5, "300": 0.5, "mean": 0.5}
     nothing = ranking([], [], 0)
-    assert (auc(nothing), precision_at(nothing, 100), pr_curve(nothing)) == (0, 0, [])
-    assert auc(ranking([0.9], [False], 0)) == 0
+    assert (ranking_auc(nothing), precision_at(nothing, 100), pr_curve(nothing)) == (0, 0, [])
+    assert ranking_auc(ranking([0.9], [False], 0)) == 0
 
 
 def test_the_curve_that_is_drawn_lies_on_the_whole_one() -> None:
@@ -105,7 +112,7 @@ def test_the_curve_that_is_drawn_lies_on_the_whole_one() -> None:
     assert len(shown) <= 200
     assert shown[-1] == pytest.approx(next(p for p in whole if p[0] == whole[-1][0]))
     assert shown == sorted(shown, key=lambda point: point[0])
-    assert abs(area(shown) - auc(found)) < 2e-3
+    assert abs(area(shown) - ranking_auc(found)) < 2e-3
 
 
 @each(

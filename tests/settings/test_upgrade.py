@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from confide.cli.verbs import app
 from confide.errors import SettingsError
-from confide.settings import Settings, load, parse
+from confide.settings import Settings, load_settings, parse
 from confide.settings.tables import TABLES
 from confide.settings.toml import parse_toml
 from confide.settings.upgrade import RENAMED, upgraded, upgraded_text
@@ -99,10 +99,10 @@ def test_old_settings_are_refused_with_the_command(tmp_path: Path) -> None:
     file = tmp_path / "old.toml"
     file.write_text(f"schema = 1\n{OLD}")
     with pytest.raises(SettingsError, match=rf"schema 1.*confide settings upgrade {file}"):
-        load(file)
+        load_settings(file)
     (tmp_path / "above.toml").write_text('schema = 2\nextends = "old.toml"\n')
     with pytest.raises(SettingsError, match=r"upgrade .*old\.toml"):
-        load(tmp_path / "above.toml")
+        load_settings(tmp_path / "above.toml")
     with pytest.raises(SettingsError, match="confide settings upgrade FILE"):
         parse({"schema": 1})
     for override, wanted in (

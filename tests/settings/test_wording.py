@@ -14,9 +14,9 @@ from pydantic import BaseModel, ValidationError
 from cases import each
 from confide.errors import SettingsError
 from confide.methods import METHODS
-from confide.runs.result import Part
+from confide.runs.result import ResultTable
 from confide.settings import parse
-from confide.settings.reading import _TABLES, _WORDS, expected, own_settings, own_words, place_of
+from confide.settings.reading import _TABLES, _WORDS, error_path, expected, own_settings, own_words
 from confide.settings.sitefile import ConsentFile, SiteFile
 from confide.settings.tables import Table
 
@@ -38,7 +38,7 @@ def below(kind: type[BaseModel]) -> Iterator[type[BaseModel]]:
         yield from below(one)
 
 
-KINDS = {ConsentFile, SiteFile, *below(Table), *below(Part)}
+KINDS = {ConsentFile, SiteFile, *below(Table), *below(ResultTable)}
 
 
 def errors(kind: type[BaseModel]) -> Iterator[Any]:
@@ -57,7 +57,7 @@ def test_every_error_that_a_table_can_give_has_words_of_ours() -> None:
         for one in errors(kind):
             said = own_words(one) or expected(one)
             assert said and not THEIRS.search(said), (kind, one["loc"], said)
-            assert "\n" not in place_of(one)
+            assert "\n" not in error_path(one)
             seen.add(one["type"])
     assert {"missing", "literal_error", "string_pattern_mismatch", "bool_parsing",
             "date_from_datetime_parsing",

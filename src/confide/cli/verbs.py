@@ -356,9 +356,9 @@ def _say_advice(
     `given` has the settings file, the overrides and the folder of the command that ended.
     """
     from confide.runs.folder import RunFolder
-    from confide.runs.result import advice
+    from confide.runs.result import advice_on_run
 
-    found = advice(result, RunFolder(folder).settings())
+    found = advice_on_run(result, RunFolder(folder).settings())
     if found is None:
         return
     screen.say(f"\n{found.said}", style="bold yellow")

@@ -45,7 +45,7 @@ def pairs_of(documents: Sequence[Document], same: Same = "concept") -> list[Hash
     return found
 
 
-def grouped(documents: Sequence[Document], same: Same = "concept") -> list[list[Document]]:
+def group_by_pair(documents: Sequence[Document], same: Same = "concept") -> list[list[Document]]:
     """The documents of each pair together, pairs in the order in which they first come."""
     groups: dict[Hashable, list[Document]] = {}
     for document, pair in zip(documents, pairs_of(documents, same), strict=True):
@@ -164,7 +164,7 @@ def partition(
     elif few:
         owner = np.arange(len(documents), dtype=np.int64)
     elif by == "dirichlet":
-        kinds = [class_of(document, classes) for document in documents]
+        kinds = [commonest_type(document, classes) for document in documents]
         owner = _dealt_by_class(kinds, sites, seed, _positive(alpha, by))
     else:
         wanted = [1.0] * sites if by == "iid" else _sizes(sites, _positive(alpha, by), shares)
@@ -234,7 +234,7 @@ def group_of(document: Document, by: Literal["file", "domain"]) -> str:
     return group
 
 
-def class_of(document: Document, classes: Classes = "entities") -> str:
+def commonest_type(document: Document, classes: Classes = "entities") -> str:
     """The type that most entities, or relations, of a document have (of several the first by name).
 
     "" if there is none; a document that states pairs of which none is related is of the class
@@ -411,28 +411,30 @@ def part_facts(
     if bags is not None:
         facts["pairs"] = {part: len(set(pairs_of(of, bags))) for part, of in parts.items()}
     if relations:
-        facts["relations"] = count_relations(train)
-    return {**facts, "problems": kinds_of(problems)}
+        facts["relations"] = relations_by_type(train)
+    return {**facts, "problems": count_problems(problems)}
 
 
-def count_entities(documents: Iterable[Document]) -> dict[str, int]:
+def entities_by_type(documents: Iterable[Document]) -> dict[str, int]:
     """Count the annotated entities of each type."""
     types = Counter(entity.type for document in documents for entity in document.entities)
     return dict(sorted(types.items()))
 
 
-def count_relations(documents: Iterable[Document]) -> dict[str, int]:
+def relations_by_type(documents: Iterable[Document]) -> dict[str, int]:
     """Count the annotated relations of each type."""
     types = Counter(relation.type for document in documents for relation in document.relations)
     return {name: count for name, count in sorted(types.items()) if name != NO_RELATION}
 
 
-def kinds_of(problems: Iterable[Problem]) -> dict[str, int]:
+def count_problems(problems: Iterable[Problem]) -> dict[str, int]:
     """Count the problems of each kind."""
     return dict(sorted(Counter(problem.kind for problem in problems).items()))
 
 
-def fingerprint(texts: Iterable[tuple[str, str, Sequence[Document]]], *, relations: bool) -> str:
+def text_fingerprint(
+    texts: Iterable[tuple[str, str, Sequence[Document]]], *, relations: bool
+) -> str:
     """A digest of all text and entities (and `relations`), with their sites and parts."""
     digest = hashlib.sha256()
     for name, part, documents in texts:
@@ -535,7 +537,7 @@ def split(
         format=kind.name,
         sources=tuple(readings),
         sites=shares,
-        problems=kinds_of(problems),
+        problems=count_problems(problems),
         classes=classes if by == "dirichlet" else None,
     )
     text = json.dumps(report.to_json(), indent=2, ensure_ascii=False)
@@ -592,5 +594,5 @@ def _share(documents: Sequence[Document], path: str, by: By) -> SiteShare:
         sentences=sum(len(document.sentences) for document in documents),
         entities=dict(sorted(types.items())),
         groups=tuple(sorted(groups)),
-        relations=count_relations(documents),
+        relations=relations_by_type(documents),
     )

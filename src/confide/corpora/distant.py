@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError, FormatError, SettingsError
-from confide.files import opened
+from confide.files import open_regular
 from confide.kinds.relations.batches import RelationExample, Rules, Types, candidates
 from confide.text.document import (
     NO_RELATION,
@@ -236,7 +236,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def _streamed(path: Path) -> Iterator[tuple[int, str]]:
-    with opened(path) as raw:
+    with open_regular(path) as raw:
         packed = raw.read(2) == GZIP
         raw.seek(0)
         size = os.fstat(raw.fileno()).st_size

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from confide.errors import KeyFileError, LockedKeyError, os_errors_as, printable
-from confide.files import NotAFileError, TooLargeError, bytes_of, opened
+from confide.files import NotAFileError, TooLargeError, file_bytes, open_regular
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes
@@ -132,7 +132,7 @@ def _from_file(path: Path) -> bytes:
         "this is not a passphrase file", expected="a file with one line of text", where=where
     )
     try:
-        with opened(path) as file:
+        with open_regular(path) as file:
             found, data = os.fstat(file.fileno()), file.read(4097)
     except NotAFileError:
         raise no_file from None
@@ -312,7 +312,7 @@ def read_key_file(path: Path) -> bytes:
     """The content of a key file. Raises KeyFileError: missing, not a regular file, far too long."""
     try:
         with os_errors_as(KeyFileError, "there is no key file", where=path):
-            return bytes_of(path, _MOST_BYTES)
+            return file_bytes(path, _MOST_BYTES)
     except KeyFileError as error:
         if isinstance(error.__cause__, NotAFileError | TooLargeError):
             raise KeyFileError(

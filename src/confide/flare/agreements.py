@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from confide.errors import ConfideError, RunError, SettingsError, os_errors_as
 from confide.federation.failures import Refusal
-from confide.files import MOST_JSON, Tree, bytes_of, for_the_owner, write_of_run
+from confide.files import MOST_JSON, Tree, file_bytes, for_the_owner, write_of_run
 from confide.settings import Settings, SiteFile, dump, nearest, parse
 from confide.settings.reading import explained, parse_assignment
 from confide.settings.sitefile import (
@@ -415,7 +415,7 @@ def _add(folder: Path, agreement: str, run: str, day: date) -> None:
         where=path,
         fix="free some disk space, and see that the file belongs to the user that runs the site",
     ):
-        before = bytes_of(path, MOST_JSON) if path.exists() else b""
+        before = file_bytes(path, MOST_JSON) if path.exists() else b""
         torn = b"\n" if before and not before.endswith(b"\n") else b""
         with for_the_owner(), open(path, "ab") as file:
             file.write(torn + line.encode() + b"\n")
@@ -426,7 +426,7 @@ def _add(folder: Path, agreement: str, run: str, day: date) -> None:
 def _read_count(path: Path) -> dict[str, set[str]]:
     """The runs by agreement; unreadable lines are under "" and under every agreement before."""
     found: dict[str, set[str]] = {"": set()}
-    for number, line in enumerate(bytes_of(path, MOST_JSON).splitlines()):
+    for number, line in enumerate(file_bytes(path, MOST_JSON).splitlines()):
         try:
             held = json.loads(line)
             mark, run = held["agreement"], held["run"]

@@ -33,7 +33,7 @@ from confide.federation.memory import as_array
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.federation.steps import Check, Step, WireRow, wire_table
-from confide.files import Tree, for_the_owner, inside, is_regular, plain_name, write_of_run
+from confide.files import Tree, for_the_owner, is_regular, path_inside, plain_name, write_of_run
 from confide.flare.peers import Card, Signer
 from confide.methods import Expecting, answered_in, method_named
 from confide.runs.folder import ALONE, CHECKPOINTS
@@ -352,10 +352,10 @@ def collect(folder: Path, into: Path) -> None:
     """Copy the files of a run that travel, readable by their owner only."""
     with for_the_owner():
         for names in files_to_carry(folder):
-            place = inside(into, *names)
+            place = path_inside(into, *names)
             place.parent.mkdir(parents=True, exist_ok=True)
             fresh = place.with_name(f"{place.name}.new")
-            shutil.copyfile(inside(folder, *names), fresh)
+            shutil.copyfile(path_inside(folder, *names), fresh)
             fresh.replace(place)
 
 
@@ -367,7 +367,7 @@ def bring_home(source: Path, target: Path) -> None:
     new = set(files_to_carry(source))
     for names in files_to_carry(target):
         if CHECKPOINTS in names and names not in new and (source / Path(*names).parent).is_dir():
-            inside(target, *names).unlink()
+            path_inside(target, *names).unlink()
     collect(source, target)
 
 
@@ -377,7 +377,7 @@ def _plain_names(folder: Path) -> list[str]:
     if folder.is_dir() and not folder.is_symlink():
         for path in sorted(folder.iterdir()):
             with contextlib.suppress(GuardError):
-                found.append(inside(folder, path.name).name)
+                found.append(path_inside(folder, path.name).name)
     return found
 
 

@@ -38,7 +38,7 @@ from confide.errors import (
     printable,
 )
 from confide.federation.messages import MOST_BYTES
-from confide.files import Tree, bytes_of, json_of, plain_name, text_of, write_atomically
+from confide.files import Tree, decode_json, file_bytes, file_text, plain_name, write_atomically
 from confide.settings.toml import read_toml
 
 _TYPES: dict[str, type | tuple[type, ...]] = {"port": int, "days": (int, float), "sites": tuple}
@@ -259,7 +259,7 @@ def write_policies(folder: Path, kind: Kind) -> None:
     policies = Path(__file__).with_name("policies")
     shared = sorted((policies / "common").iterdir()) if kind != "lead" else []
     for file in (*sorted((policies / kind).iterdir()), *shared):
-        write_atomically(folder / "local" / file.name, bytes_of(file))
+        write_atomically(folder / "local" / file.name, file_bytes(file))
 
 
 SCHEMA = 1
@@ -357,7 +357,7 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
     """Open a startup kit. Raises KitError if it is missing, damaged or not of this `kind`."""
     file = path / "local" / DESCRIPTION
     try:
-        held = json_of(text_of(file))
+        held = decode_json(file_text(file))
     except (FileNotFoundError, NotADirectoryError) as error:
         raise KitError(
             "there is no startup kit" if path.exists() else "there is no such folder",
@@ -407,7 +407,7 @@ def expires(kit: Kit) -> datetime.datetime:
     except ImportError as error:
         raise no_engine() from error
     try:
-        return x509.load_pem_x509_certificate(bytes_of(kit.certificate)).not_valid_after_utc
+        return x509.load_pem_x509_certificate(file_bytes(kit.certificate)).not_valid_after_utc
     except (OSError, ValueError) as error:
         raise KitError(
             "the kit's certificate cannot be read", where=str(kit.certificate)
@@ -486,7 +486,7 @@ def unit_text(kit: Kit, *, writable: Sequence[Path] = ()) -> str:
     except KeyError:  # the user has no name here
         user = str(owner)
     words: list[str | Path] = [Path(sys.executable), "-m", "confide", kit.kind, "start", path]
-    template = text_of(Path(__file__).with_name("unit.service"))
+    template = file_text(Path(__file__).with_name("unit.service"))
     return template.format(
         who="the server" if kit.kind == "server" else f"site {_plain(kit.name)}",
         user=user,

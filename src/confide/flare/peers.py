@@ -33,7 +33,7 @@ from confide.errors import KeyFileError, KitError, os_errors_as
 from confide.federation.failures import Refusal
 from confide.federation.keys import load_private, save_private
 from confide.federation.seals import is_digest, statement
-from confide.files import bytes_of, for_the_owner, json_of, text_of, write_atomically
+from confide.files import decode_json, file_bytes, file_text, for_the_owner, write_atomically
 from confide.flare.kit import Kit, check_peer
 
 # --- Identity keys
@@ -115,7 +115,7 @@ def read_identity(path: Path) -> Identity:
 
 def archive(path: Path) -> Path:
     """Move a key, or another file of an identity, to the archive beside it; its new path."""
-    digest = hashlib.sha256(bytes_of(path)).hexdigest()[:16]
+    digest = hashlib.sha256(file_bytes(path)).hexdigest()[:16]
     kept = path.parent / ARCHIVE / f"{path.stem}-{digest}{path.suffix}"
     kept.parent.mkdir(exist_ok=True, mode=0o700)
     path.replace(kept)
@@ -208,7 +208,7 @@ class Pins:
     def read(self) -> dict[str, Pin]:
         """All pins, by the peer's name. Raises KitError if the file is damaged."""
         try:
-            held = json_of(bytes_of(self._path))
+            held = decode_json(file_bytes(self._path))
             if held["schema"] > SCHEMA:
                 raise ValueError("a newer schema")
             found = {name: Pin(**pin) for name, pin in held["peers"].items()}
@@ -321,8 +321,8 @@ def _card(kit: Kit, identity: Identity) -> Card:
     """The place's card; a new one if the old one does not belong to this key and this kit."""
     path = kit.path / FOLDER / CARD
     try:
-        certificate = text_of(kit.certificate, encoding="ascii")
-        before = bytes_of(path) if path.exists() else None
+        certificate = file_text(kit.certificate, encoding="ascii")
+        before = file_bytes(path) if path.exists() else None
     except (OSError, ValueError) as error:
         raise KitError(
             "the kit's certificate or card cannot be read", where=str(kit.path)
@@ -345,7 +345,7 @@ def _card(kit: Kit, identity: Identity) -> Card:
 def _certified(kit: Kit, said: bytes) -> str:
     """The signature of the kit's own key. Raises KitError."""
     try:
-        key = serialization.load_pem_private_key(bytes_of(kit.key), password=None)
+        key = serialization.load_pem_private_key(file_bytes(kit.key), password=None)
     except (OSError, ValueError, TypeError) as error:
         raise KitError("the kit's key cannot be read", where=str(kit.key)) from error
     if not isinstance(key, RSAPrivateKey):
@@ -356,7 +356,7 @@ def _certified(kit: Kit, said: bytes) -> str:
 def _is_certified(kit: Kit, card: Card) -> bool:
     """True if the card's certificate fits our root, its name and today, and its key signed."""
     try:
-        root = x509.load_pem_x509_certificate(bytes_of(kit.root))
+        root = x509.load_pem_x509_certificate(file_bytes(kit.root))
         shown = x509.load_pem_x509_certificate(card.certificate.encode())
         shown.verify_directly_issued_by(root)
         key = shown.public_key()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from confide.corpora.dealing import fingerprint
+from confide.corpora.dealing import text_fingerprint
 from confide.errors import ConfideError, FederationError, MessageError, QuorumError, SettingsError
 from confide.federation import seals
 from confide.federation.events import Event, Watcher
@@ -24,7 +24,7 @@ from confide.federation.federation import Federation
 from confide.federation.ledger import CLOSED, MET, OPENED, SEAL, Ledger, read_lines
 from confide.federation.messages import encode, peek
 from confide.federation.steps import Delivery, Engine
-from confide.files import for_the_owner, inside
+from confide.files import for_the_owner, path_inside
 from confide.flare import joining
 from confide.flare.agreements import ALONE, OUTSIDE
 from confide.flare.kit import SERVER, Kit
@@ -354,7 +354,7 @@ class Conductor:
         joined = federation.ask(joining.JOIN, self._join(settings, sites), round=0)
         binding = runs.binding_of(settings, _fingerprint(joined, public))
         method = method_of(settings)(settings, public, start=start)
-        plan = runs.Plan(settings, method, engine, folder, binding, watch, called=self.name)
+        plan = runs.RunPlan(settings, method, engine, folder, binding, watch, called=self.name)
         outcome = runs.outcome_of(plan, name, sorted(joined), ledger=ledger)
         federation.broadcast = outcome.broadcast
         watch(Event("scores", message="the sites keep their models and count their own errors"))
@@ -387,7 +387,7 @@ class Conductor:
             raise SettingsError(
                 "this server has no folder of public files", fix="make `public` in its kit"
             )
-        return inside(self.public, *Path(path).parts)
+        return path_inside(self.public, *Path(path).parts)
 
     def _public(self, settings: Settings) -> tuple[Document, ...]:
         """The public set, from files in the server's own folder only."""
@@ -437,5 +437,5 @@ def _fingerprint(joined: Mapping[str, joining.Joined], public: Sequence[Document
     """One digest of all sites' text, and of the public set, if there is one."""
     lines = "".join(f"{site}\0{one.fingerprint}\n" for site, one in sorted(joined.items()))
     if public:
-        lines += fingerprint([("", "public", public)], relations=True)
+        lines += text_fingerprint([("", "public", public)], relations=True)
     return hashlib.sha256(lines.encode()).hexdigest()

@@ -36,11 +36,11 @@ from confide.federation.steps import Step
 from confide.files import (
     MOST_JSON,
     Tree,
-    bytes_of,
+    decode_json,
+    file_bytes,
+    file_text,
     for_the_owner,
-    inside,
-    json_of,
-    text_of,
+    path_inside,
     write_of_run,
 )
 from confide.flare import joining
@@ -81,7 +81,7 @@ def note_accounts(folder: Path, accounts: Mapping[str, str], names: Sequence[str
     it: raises Refusal for an account that is older than before, or malformed.
     """
     path = folder / ACCOUNTS
-    before: dict[str, str] = json_of(text_of(path)) if path.exists() else {}
+    before: dict[str, str] = decode_json(file_text(path)) if path.exists() else {}
     for name, (identity, account) in zip(names, accounts.items(), strict=True):
         old, new = _charges(before.get(identity, ""), name), _charges(account, name)
         if new[0] < old[0] or (new[0] == old[0] and new != old):
@@ -141,7 +141,7 @@ class Peering:
     def _note(self, roster: dict[str, str]) -> None:
         """Note the roster. Raises Refusal if it is too close to an earlier one."""
         path = self.folder / ROSTERS
-        before = text_of(path).splitlines() if path.exists() else []
+        before = file_text(path).splitlines() if path.exists() else []
         said = " ".join(sorted(roster.values()))
         if said in before:
             return
@@ -328,7 +328,7 @@ class SiteHome:
             raise Refusal("other-version")
         try:
             tree = parse_toml(ask.settings)
-            folder = RunFolder(inside(Path(file.memory), RUNS, ask.run))
+            folder = RunFolder(path_inside(Path(file.memory), RUNS, ask.run))
         except (SettingsError, GuardError) as error:  # of the settings, of an unsafe name
             raise Refusal("bad-ask") from error
         settings = parse(tree)
@@ -384,7 +384,7 @@ class SiteHome:
         path = Path(self._file.memory) / "veil.key"
         if not path.exists():
             write_of_run(path, secrets.token_hex(32).encode())
-        return hmac.new(bytes_of(path), fingerprint.encode(), hashlib.sha256).hexdigest()
+        return hmac.new(file_bytes(path), fingerprint.encode(), hashlib.sha256).hexdigest()
 
     def _leave(self, run: _Run, ask: joining.Leave) -> joining.LeaveReply:
         """Keep the trained state beside the site's memory, and count the site's own errors."""
@@ -474,7 +474,9 @@ class _Run:
         if opening and not self.ledger.lines:
             self.ledger.note(OPENED, **opening)
         self._asked = folder.path / "asked.txt"
-        self._seen = set(text_of(self._asked, MOST_JSON).split()) if self._asked.exists() else set()
+        self._seen = (
+            set(file_text(self._asked, MOST_JSON).split()) if self._asked.exists() else set()
+        )
         self.host: SiteHost = Hosting(
             self.steps,
             method.Memory,

@@ -23,7 +23,7 @@ from confide.flare.status import read_agreements, read_site_file, site_file
 from confide.methods import method_named
 from confide.recipes import settings_file
 from confide.runs.sites import Gathered, gather
-from confide.settings import REFERENCES, Settings, SiteFile, load, nearest, parse
+from confide.settings import REFERENCES, Settings, SiteFile, load_settings, nearest, parse
 from confide.settings.sitefile import Agreement, dump_site, load_site, parse_consent
 
 
@@ -159,10 +159,10 @@ def settings_asked(file: str | Path, method: str | None = None) -> Settings:
     Raises SettingsError.
     """
     path = settings_file(file)
-    chosen = load(path)
+    chosen = load_settings(path)
     if method not in (None, chosen.method, chosen.trained_by):
         named = method if method in REFERENCES else method_named(method).method
-        chosen = load(path, (f"method={named}",))
+        chosen = load_settings(path, (f"method={named}",))
     check_suited(chosen, where=str(path))
     return chosen
 

@@ -206,8 +206,8 @@ class SiteAttack:
             units=units,
             members=len(members),
             others=len(others),
-            auc=run_folder.Interval(**auc._asdict()),
-            found=run_folder.Interval(**found._asdict()),
+            auc=run_folder.AuditInterval(**auc._asdict()),
+            found=run_folder.AuditInterval(**found._asdict()),
             references=references,
         )
 
@@ -276,7 +276,7 @@ class SiteAttack:
             right=best.right,
             epsilon=best.epsilon,
             delta=delta,
-            auc=run_folder.Interval(**auc._asdict()),
+            auc=run_folder.AuditInterval(**auc._asdict()),
             exposure=float(np.median(exposures(inside, outside))),
             most=float(np.log2(len(outside) + 1)),
         )

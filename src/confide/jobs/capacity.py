@@ -44,7 +44,7 @@ from confide.runs.sites import gather
 from confide.scoring import Count, f1, sentence_counts
 from confide.scoring.intervals import LEAST_SIZES, Curve, fit_curve, resampled_curves
 from confide.seeds import derive_seed
-from confide.settings import Settings, load
+from confide.settings import Settings, load_settings
 from confide.text.document import Document
 from confide.training.batches import Example, TagSet, examples_from
 from confide.training.devices import computing_at, place_of
@@ -445,7 +445,7 @@ def capacity(
     watch = on_event or unwatched
     if not isinstance(settings, Settings):
         method = "alone" if site else "pooled"
-        settings = load(settings_file(settings), [f"method={method}", *overrides])
+        settings = load_settings(settings_file(settings), [f"method={method}", *overrides])
     with TemporaryDirectory() as nowhere:
         everyone = gather(settings, Path(nowhere), key_file=None).specs
     specs = [spec for spec in everyone if site in (None, spec.name)]

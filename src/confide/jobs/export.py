@@ -31,14 +31,20 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from confide.errors import DataError, RunError, SettingsError, os_errors_as, printable
-from confide.files import text_of, write_of_run
+from confide.files import file_text, write_of_run
 from confide.kinds.encoder import TokenClassifier, TokenTrainer
 from confide.kinds.pieces import predict_relation_batches, predict_token_batches
 from confide.kinds.relations.batches import RelationExample
 from confide.kinds.relations.model import RelationClassifier, RelationTrainer
 from confide.kinds.tagger.model import TaggerTrainer
 from confide.runs.card import CARD
-from confide.runs.loading import release, release_task, release_tells, released, released_calibrator
+from confide.runs.loading import (
+    load_release,
+    release,
+    release_task,
+    release_tells,
+    released_calibrator,
+)
 from confide.seeds import seeded
 from confide.training import encoder as encoders
 from confide.training.batches import Example
@@ -110,7 +116,7 @@ def export(
             folder = release(folder, out=place / "copy", site=site, key=key)
         if say is not None:
             say(f"{out}: {release_tells(folder)}")
-        model: Any = released(folder)
+        model: Any = load_release(folder)
         calibrator = released_calibrator(folder)
         made = place / "made"
         made.mkdir()
@@ -118,7 +124,7 @@ def export(
         about |= {"calibration": calibrator._asdict()}
         write_of_run(made / ABOUT, json.dumps(about, indent=1, ensure_ascii=False).encode())
         if (card := folder / CARD).is_file():
-            text = _USE.sub(lambda _: f"## Use\n\n{use}\n", text_of(card, _CARD_BYTES))
+            text = _USE.sub(lambda _: f"## Use\n\n{use}\n", file_text(card, _CARD_BYTES))
             write_of_run(made / CARD, text.encode())
         try:
             made.replace(out.resolve())

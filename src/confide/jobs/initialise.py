@@ -30,7 +30,7 @@ from confide.jobs.initialise_files import (
     matches,
     simulated_sites,
 )
-from confide.settings import SiteGuards, load
+from confide.settings import SiteGuards, load_settings
 from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
 from confide.text.files import write_text
@@ -529,7 +529,7 @@ def init(
         )
     text = draft(sites, out, proposal=proposal, rule=chosen, wishes=wishes)
     write_text(out, text)
-    least, settings = SiteGuards().min_batch, load(out)  # raises if they do not work
+    least, settings = SiteGuards().min_batch, load_settings(out)  # raises if they do not work
     if len(sites) > 1 and settings.training.batch_size < least:
         lines.append(
             f"for a run over real sites, set training.batch_size = {least}: by default they refuse"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from confide.corpora.distant import FILE
 from confide.errors import DataError
-from confide.runs.sites import blocks
+from confide.runs.sites import neighbour_blocks
 from confide.text.checking import CheckReport, check
 from confide.text.document import Document, Problem, stated_pairs
 from confide.text.files import likely_encoding, read_bytes
@@ -118,7 +118,7 @@ class SiteFiles:
     @cached_property
     def units(self) -> list[list[Document]]:
         """The training documents or, where a file marks none, blocks of neighbouring sentences."""
-        return blocks(self.documents)
+        return neighbour_blocks(self.documents)
 
     @cached_property
     def units_with(self) -> Counter[str]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, overload
 from confide.errors import DataError
 from confide.jobs.predict import above_threshold, check_options, common_names, related
 from confide.report.words import templates
-from confide.runs.loading import Models, Runs, opened
+from confide.runs.loading import Models, Runs, open_models
 from confide.text.document import Document, Entity, Span
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def load(
         DataError: no relation is possible between the entity types that the recogniser finds.
         SettingsError: `types`, `names` or `threshold` is out of range.
     """
-    models = opened(run, site=site, key=key, types=types)
+    models = open_models(run, site=site, key=key, types=types)
     check_options(models, names, threshold=threshold)
     if models.entities is not None and models.relations is not None:
         common_names(models, [], names)

@@ -34,7 +34,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
-from confide.corpora.dealing import grouped
+from confide.corpora.dealing import group_by_pair
 from confide.errors import RunError, os_errors_as
 from confide.federation.messages import Arrays, encode
 from confide.federation.site import Scratch, Site
@@ -54,7 +54,7 @@ from confide.runs.folder import (
     RunFolder,
     round_of,
 )
-from confide.runs.sites import blocks, gather
+from confide.runs.sites import gather, neighbour_blocks
 from confide.scoring.calibration import AS_IS, USUAL, fitted
 from confide.scoring.intervals import exchange_test
 from confide.seeds import derive_seed
@@ -266,7 +266,9 @@ class _SiteChoice:
         They score one after another with the one model of the process.
         """
         dev, bags = self._spec.dev, TASKS[self._settings.task].bags
-        units = grouped(dev, self._settings.bags.same_entity) if bags else blocks(dev)
+        units = (
+            group_by_pair(dev, self._settings.bags.same_entity) if bags else neighbour_blocks(dev)
+        )
         together = math.ceil(len(units) / MOST_UNITS)
         parts = [
             list(chain.from_iterable(units[first : first + together]))

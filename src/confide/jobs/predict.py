@@ -19,10 +19,10 @@ from confide.files import Tree
 from confide.kinds import Extractor
 from confide.kinds.entities import among
 from confide.kinds.relations import batches
-from confide.runs.loading import Models, Runs, opened, types_of
-from confide.scoring import bag_scores, count_entities, count_relations, relation_scores, scores
+from confide.runs.loading import Models, Runs, open_models, types_of
+from confide.scoring import count_entities, count_relations, ranked_scores, relation_scores, scores
 from confide.scoring.counts import Mode, Scored
-from confide.scoring.relations import Fact, Mention, count_facts
+from confide.scoring.relations import FactKey, Mention, count_facts
 from confide.text.checking import retag
 from confide.text.document import NO_RELATION, Document, Problem
 from confide.text.formats import Options, read
@@ -67,7 +67,7 @@ def predict(
         DataError: no relation is possible between the entity types at hand.
         SettingsError: `types`, `names` or `threshold` is out of range.
     """
-    models = opened(run, site=site, key=key, types=types)
+    models = open_models(run, site=site, key=key, types=types)
     check_options(models, names, threshold=threshold)
     documents = read_sources(sources, format=format)
     note_cut(models, documents)
@@ -109,7 +109,7 @@ def evaluate(
     entities are matched. Raises as `predict` does, and DataError if the files hold no entity
     or no relation, or none whose type or name the model knows.
     """
-    models = opened(run, site=site, key=key, types=types)
+    models = open_models(run, site=site, key=key, types=types)
     documents = read_sources(data, format=format)
     note_cut(models, documents)
     files = models.split(documents)
@@ -161,7 +161,7 @@ def _evaluated(
                 "bags are scored between annotated entities only",
                 fix="score the recogniser and the run over bags separately",
             )
-        ranked = bag_scores(models.relations.counts(retag(gold, called)[0]))
+        ranked = ranked_scores(models.relations.counts(retag(gold, called)[0]))
         return {**ranked, "unknown": _unknown(called, names)}
     predicted = related(models.relations, _looked_for(models, gold), called)
     common = {
@@ -306,9 +306,9 @@ def _end_to_end(
     `looked` holds the pairs of the gold documents that a model would look at.
     """
 
-    def facts_of(document: Document, pairs: Iterable[tuple[str, str, str]]) -> list[Fact]:
+    def facts_of(document: Document, pairs: Iterable[tuple[str, str, str]]) -> list[FactKey]:
         mentions = {one.id: Mention(one.type, one.fragments) for one in document.entities}
-        return [Fact(relation, mentions[head], mentions[tail]) for relation, head, tail in pairs]
+        return [FactKey(relation, mentions[head], mentions[tail]) for relation, head, tail in pairs]
 
     pairs: list[list[tuple[str, str, str]]] = [[] for _ in gold]
     for example in looked.examples:
@@ -441,7 +441,7 @@ def facts(
 
     Raises as `predict` does, and RunError if the run finds no facts.
     """
-    models = opened(run, site=site, key=key, types=types)
+    models = open_models(run, site=site, key=key, types=types)
     extract = models.relations
     if extract is None or extract.finds != "facts":
         raise RunError(

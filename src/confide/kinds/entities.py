@@ -41,7 +41,7 @@ from confide.kinds.protocol import (
 from confide.kinds.steps import Scored, counts_of, score_documents
 from confide.privacy.noise import Sum, UnitSlopes, Whole, make_whole
 from confide.scoring.calibration import AS_IS, Calibrator
-from confide.scoring.counts import Count, Match, by_sentence, match_documents
+from confide.scoring.counts import Count, TypeMatch, by_sentence, match_documents
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document, Problem
@@ -69,7 +69,7 @@ def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Re
     return Report(
         counts=scoring.count_entities(gold, predicted),
         errors={
-            "confusion": _rows(scoring.confusion(gold, predicted)),
+            "confusion": _rows(scoring.count_confusions(gold, predicted)),
             "worst": [_case(case) for case in scoring.worst_errors(gold, predicted, WORST)],
             "right": [_case(case) for case in scoring.right_sentences(gold, predicted, RIGHT)],
         },
@@ -111,7 +111,7 @@ def weighted_sentences(
     return {"sentences": rows}
 
 
-def _by_type(matches: Sequence[Sequence[Match]]) -> dict[str, list[Count]]:
+def _by_type(matches: Sequence[Sequence[TypeMatch]]) -> dict[str, list[Count]]:
     """Strict counts of each type, of the sentences that have any."""
     found: dict[str, list[Count]] = {}
     for sentence in matches:

@@ -35,7 +35,7 @@ from typing import Any
 import numpy as np
 
 from confide.errors import GuardError
-from confide.files import json_of, write_once
+from confide.files import decode_json, write_once
 from confide.privacy.account import ORDERS, Mechanism, epsilon_of, epsilon_terms
 
 PRIVACY, ACCOUNT = "privacy", "account.jsonl"
@@ -244,7 +244,7 @@ def _read(file: BufferedRandom, path: Path) -> _State:
         if not line.endswith(b"\n"):
             break
         try:
-            _take(now, json_of(line.decode()), first=number == 1)
+            _take(now, decode_json(line.decode()), first=number == 1)
         except (ValueError, KeyError, TypeError, GuardError) as error:
             raise _unsound(path, number) from error
         now.head = _digest(line)

@@ -21,11 +21,11 @@ from rich.table import Table
 
 from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
-from confide.files import Tree, json_of
+from confide.files import Tree, decode_json
 from confide.report.words import points, size
 from confide.runs import folder as run_folder
 from confide.runs.folder import AtHome, Audit, RunFolder, SentencesFile
-from confide.runs.result import RESULT, Result, Scores, Traffic, Turn, read_record
+from confide.runs.result import RESULT, Result, RoundRecord, Scores, Traffic, read_record
 from confide.runs.standing import standing
 from confide.tasks import TASKS, USUAL, Task
 
@@ -157,7 +157,7 @@ def read_errors(file: Path) -> Errors:
     """One site's errors. Raises RunError, which names the first wrong value."""
     return read_record(
         file,
-        lambda text: errors_of(json_of(text), site=file.parent.name),
+        lambda text: errors_of(decode_json(text), site=file.parent.name),
         "a site's errors.json is damaged",
         fix="leave the sites' text out of the page, or repeat the run",
     )
@@ -267,7 +267,7 @@ class FinishedRun:
         return {*self.result.data.sites, *asked} or set(self.sites)
 
     @property
-    def history(self) -> list[Turn]:
+    def history(self) -> list[RoundRecord]:
         """The rounds, first to last."""
         return self.result.history
 

@@ -15,7 +15,7 @@ from confide.report.folder import FinishedRun, RefusedReplies, load_run, load_ru
 from confide.report.plots import MOST_ROWS, Range
 from confide.report.sections import LEVEL, REFERENCES
 from confide.runs.folder import CANDIDATES, RunFolder, told_epsilon, told_of, told_smallest
-from confide.runs.result import RESULT, advice
+from confide.runs.result import RESULT, advice_on_run
 from confide.runs.standing import checkpoint_marks
 from confide.scoring.relations import FIRSTS
 from confide.tasks import TASKS
@@ -226,7 +226,7 @@ def headline(runs: Sequence[FinishedRun]) -> Headline | None:
     if best is not None and rounds is not None:
         facts.append(f"The model of round {best} of {rounds} was kept.")
     if (
-        found := advice(run.result)
+        found := advice_on_run(run.result)
     ) is not None:  # it learnt next to nothing, or was still learning
         facts.append(f"{found.said[0].upper()}{found.said[1:]}.")
     range = sections.intervals(run).get(sections.ALL_SITES)

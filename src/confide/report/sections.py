@@ -20,7 +20,7 @@ from confide.report import plots, words
 from confide.report.folder import EntityErrors, Errors, FinishedRun, task_of, totals
 from confide.report.plots import Look, Range, RunCurve
 from confide.runs.folder import Audit, told_of
-from confide.runs.result import Private, SureBin, Turn
+from confide.runs.result import Private, RoundRecord, SureBin
 from confide.scoring.calibration import AS_IS
 from confide.scoring.counts import Scored
 from confide.scoring.intervals import Interval, bootstrap_interval
@@ -618,7 +618,7 @@ def _reached(view: RunView, level: float) -> Reached | None:
     return None
 
 
-def _dev(run: FinishedRun, turn: Turn) -> float | None:
+def _dev(run: FinishedRun, turn: RoundRecord) -> float | None:
     """The first kind of score on development text; None if this round was not scored."""
     return (turn.dev or {}).get(run.scoring.kinds[0])
 

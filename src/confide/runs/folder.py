@@ -34,12 +34,12 @@ from confide.federation.memory import CheckpointStore, MemoryStore
 from confide.federation.messages import Arrays, carries, decode_file
 from confide.files import (
     Tree,
-    inside,
-    json_of,
+    decode_json,
+    file_text,
     lock,
+    path_inside,
     plain_name,
     private_folder,
-    text_of,
     write_of_run,
 )
 from confide.runs.result import RESULT, Result, Whole, must_not_be_newer, read_record
@@ -74,7 +74,7 @@ class RunFolder:
 
     def home(self, site: str) -> Path:
         """The folder that a site keeps for itself after the run (`confide.runs.folder`)."""
-        return inside(self.sites, plain_name(site, "site"), "home")
+        return path_inside(self.sites, plain_name(site, "site"), "home")
 
     def part(self, name: str) -> Path:
         """The folder with one federation's checkpoints and ledger: this one, or one in `alone`."""
@@ -241,7 +241,7 @@ class RunFolder:
     def environment(self) -> Tree:
         """Read environment.json; empty if there is none. Raises RunError."""
         try:
-            found = json_of(self._text("environment.json") or "{}")
+            found = decode_json(self._text("environment.json") or "{}")
         except ValueError:
             found = None
         if not isinstance(found, dict):
@@ -251,7 +251,7 @@ class RunFolder:
 
     def _text(self, name: str) -> str:
         try:
-            return text_of(self.path / name)
+            return file_text(self.path / name)
         except FileNotFoundError:
             return ""
         except (OSError, UnicodeDecodeError) as error:
@@ -485,7 +485,7 @@ class SentencesFile(BaseModel):
 def sentences_file(file: Path) -> SentencesFile:
     """A site's sentences.json. Raises RunError if it is damaged or has a newer schema."""
     held = read_record(
-        file, lambda text: SentencesFile.model_validate(json_of(text)), _NO_SENTENCES
+        file, lambda text: SentencesFile.model_validate(decode_json(text)), _NO_SENTENCES
     )
     must_not_be_newer(held.schema_, SENTENCES_SCHEMA, what="these counts of sentences", file=file)
     return held
@@ -528,7 +528,7 @@ class _Record(BaseModel):
     model_config = ConfigDict(frozen=True, allow_inf_nan=False)
 
 
-class Interval(_Record):
+class AuditInterval(_Record):
     """A share and its 95 % interval."""
 
     value: Share
@@ -556,8 +556,8 @@ class Membership(_Record):
     units: str
     members: _Whole
     others: _Whole
-    auc: Interval
-    found: Interval
+    auc: AuditInterval
+    found: AuditInterval
     references: _Whole = 0
 
 
@@ -574,7 +574,7 @@ class Canaried(_Record):
     right: _Whole
     epsilon: Annotated[float, Field(ge=0)]
     delta: Annotated[float, Field(ge=0, le=1)]
-    auc: Interval
+    auc: AuditInterval
     exposure: float
     most: float
 

@@ -18,7 +18,7 @@ from pydantic import TypeAdapter
 from confide.errors import KeyFileError, LockedKeyError, RunError, SettingsError
 from confide.federation.keys import read_key
 from confide.federation.site import Site
-from confide.files import MOST_JSON, json_of, text_of, write_of_run
+from confide.files import MOST_JSON, decode_json, file_text, write_of_run
 from confide.kinds import KINDS, Extractor
 from confide.kinds.bags.site import BagExtractor
 from confide.kinds.entities import EntityExtractor
@@ -143,7 +143,7 @@ def released_calibrator(folder: Path) -> Calibrator:
     if not file.is_file():
         return AS_IS
     try:
-        found = json_of(text_of(file, MOST_JSON))
+        found = decode_json(file_text(file, MOST_JSON))
         finds = int(found.get("finds", -1))
         made = Calibrator(float(found["temperature"]), float(found["offset"]), finds)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError):
@@ -165,7 +165,7 @@ def released_splitting(folder: Path) -> Splitting:
     if not file.is_file():
         return Splitting()
     try:
-        return _SPLITTING.validate_json(text_of(file, MOST_JSON))
+        return _SPLITTING.validate_json(file_text(file, MOST_JSON))
     except (OSError, ValueError, SettingsError):
         raise RunError(
             "how this release cuts text into sentences cannot be read",
@@ -175,7 +175,7 @@ def released_splitting(folder: Path) -> Splitting:
         ) from None
 
 
-def released(folder: Path) -> Extractor:
+def load_release(folder: Path) -> Extractor:
     """The extractor of a release. Raises MessageError if the file is damaged.
 
     A model with a frozen encoder needs that encoder here too; one that reads an encoder's pieces
@@ -277,7 +277,7 @@ class Models:
         return types_of(documents)
 
 
-def opened(
+def open_models(
     run: Runs,
     *,
     site: str | None = None,
@@ -379,7 +379,7 @@ def _opened(
     """
     if release_task(folder.path):
         calibrator = released_calibrator(folder.path)
-        found = _calibrated(calibrator, released(folder.path))
+        found = _calibrated(calibrator, load_release(folder.path))
         return found, None, frozenset() if found.finds == "entities" and found.apart else None
     settings = folder.settings()
     method = method_of(settings)

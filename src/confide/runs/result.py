@@ -30,7 +30,7 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from confide.errors import RunError, printable
-from confide.files import MOST_JSON, Tree, json_of, text_of, write_of_run
+from confide.files import MOST_JSON, Tree, decode_json, file_text, write_of_run
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.scoring.counts import Scored
 from confide.settings import REFERENCES, Settings
@@ -65,7 +65,7 @@ Loss = Annotated[float, Field(allow_inf_nan=True), WrapValidator(_as_it_stands)]
 Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
 
 
-class Part(BaseModel):
+class ResultTable(BaseModel):
     """A table of a result: frozen, and its keys keep their order."""
 
     model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
@@ -88,7 +88,7 @@ class Part(BaseModel):
         return {key: values[key] for key in dict.fromkeys((*self._keys, *values))}
 
 
-class _Rates(Part):
+class _Rates(ResultTable):
     f1: Number = 0.0
     precision: Number = 0.0
     recall: Number = 0.0
@@ -98,7 +98,7 @@ class _Rates(Part):
     types: dict[str, _Rates] = {}
 
 
-class Private(Part):
+class Private(ResultTable):
     """The privacy budget spent on one unit: ε at δ, in `rounds` rounds of noise σ (in clips).
 
     `simulated`: the keys of draws and noise came from the seed, so nothing is hidden.
@@ -116,7 +116,7 @@ class Private(Part):
     simulated: bool = False
 
 
-class _Scores(Part):
+class _Scores(ResultTable):
     """The scores of all tasks in one form; docs/result.md lists them by task."""
 
     strict: _Rates | None = None
@@ -141,14 +141,14 @@ Scores = Annotated[Scored, _In(_Scores)]
 """Scores, whose form depends on the task: a mapping, as in `scores["strict"]["f1"]`."""
 
 
-class AllScores(Part):
+class AllScores(ResultTable):
     """Scores on test text: of all sites together, and of each on its own."""
 
     overall: Scores = {}
     sites: dict[str, Scores] = {}
 
 
-class Fault(Part):
+class Fault(ResultTable):
     """A site's failure in a round: its code, and `why` in words."""
 
     site: str
@@ -157,21 +157,21 @@ class Fault(Part):
     why: str
 
 
-class Moved(Part):
+class Moved(ResultTable):
     """Bytes of one round over all sites."""
 
     up: Whole = 0
     down: Whole = 0
 
 
-class Traffic(Part):
+class Traffic(ResultTable):
     """Bytes of the whole run: what left each site, and what reached it."""
 
     up: dict[str, Whole] = {}
     down: dict[str, Whole] = {}
 
 
-class Turn(Part):
+class RoundRecord(ResultTable):
     """A round of the history. `dev` is None if development text was not scored."""
 
     round: Whole
@@ -191,7 +191,7 @@ class Turn(Part):
     bytes: Moved | None = None
 
 
-class SiteData(Part):
+class SiteData(ResultTable):
     """A site's text in numbers; `entities` are those of its training text.
 
     `words_cut`: the words in these entities, and how many of them raw text has otherwise.
@@ -207,7 +207,7 @@ class SiteData(Part):
     problems: dict[str, Whole] = {}
 
 
-class PublicData(Part):
+class PublicData(ResultTable):
     """The public set in numbers."""
 
     documents: Whole = 0
@@ -216,14 +216,14 @@ class PublicData(Part):
     problems: dict[str, Whole] = {}
 
 
-class Apart(Part):
+class Apart(ResultTable):
     """Training documents that were left out for what they share with held-out ones."""
 
     by: str
     left_out: Whole = 0
 
 
-class Data(Part):
+class Data(ResultTable):
     """All text in numbers: a digest of it, and the counts of each site."""
 
     fingerprint: str = ""
@@ -232,7 +232,7 @@ class Data(Part):
     apart: Apart | None = None
 
 
-class SureBin(Part):
+class SureBin(ResultTable):
     """Finds with a confidence between two bounds: its mean, how many are right and how many."""
 
     lower: Number
@@ -242,7 +242,7 @@ class SureBin(Part):
     found: Whole
 
 
-class Reliability(Part):
+class ReliabilityScores(ResultTable):
     """The reliability of confidences on test text: calibration errors and bins.
 
     `error` and `types` are expected calibration errors from 0 to 1, of all finds and by type;
@@ -255,7 +255,7 @@ class Reliability(Part):
     type_bins: dict[str, list[SureBin]] = {}
 
 
-class Scale(Part):
+class Scale(ResultTable):
     """A `Calibrator`: confidences' log odds / temperature + offset, and how many finds made it."""
 
     temperature: Annotated[Number, Field(ge=COLDEST, le=HOTTEST)] = 1.0
@@ -263,15 +263,15 @@ class Scale(Part):
     finds: Annotated[int, Field(ge=-1)] = -1
 
 
-class Calibration(Part):
+class Calibration(ResultTable):
     """Confidences: as the model gives them (`before`), and calibrated (`after`).
 
     `calibrators` has one for each model, by site, or one under "" if there is a common model.
     """
 
     calibrators: dict[str, Scale] = {}
-    before: Reliability = Reliability()
-    after: Reliability = Reliability()
+    before: ReliabilityScores = ReliabilityScores()
+    after: ReliabilityScores = ReliabilityScores()
 
     def of(self, site: str | None) -> Calibrator:
         """Return the calibrator of a site's model."""
@@ -279,7 +279,7 @@ class Calibration(Part):
         return AS_IS if found is None else Calibrator(found.temperature, found.offset, found.finds)
 
 
-class Result(Part):
+class Result(ResultTable):
     """result.json. Whatever an older version or a single site leaves out has a default.
 
     `bytes` is None there; the ledger has them.
@@ -297,7 +297,7 @@ class Result(Part):
     best_rounds: dict[str, Whole] = {}
     scores: AllScores = AllScores()
     dev: Scores | None = None
-    history: list[Turn] = []
+    history: list[RoundRecord] = []
     left_out: dict[str, str] = {}
     calibration: Calibration | None = None
     bytes: Traffic | None = None
@@ -319,7 +319,7 @@ class Result(Part):
         """
         file = folder / RESULT
         try:
-            tree = json_of(text_of(file, MOST_JSON))
+            tree = decode_json(file_text(file, MOST_JSON))
         except (FileNotFoundError, NotADirectoryError) as error:
             raise RunError(
                 "the run is not finished",
@@ -369,7 +369,7 @@ def read_record(file: Path, parsed: Callable[[str], T], what: str, *, fix: str |
     Raises RunError if it is missing, damaged or wrong; the error names the first wrong value.
     """
     try:
-        return parsed(text_of(file, MOST_JSON))
+        return parsed(file_text(file, MOST_JSON))
     except ValidationError as error:
         raise first_wrong(error, what, file, fix=fix) from error
     except (OSError, ValueError) as error:
@@ -449,7 +449,7 @@ class Advice:
     resumes: bool = False
 
 
-def advice(result: Result, settings: Settings | None = None) -> Advice | None:
+def advice_on_run(result: Result, settings: Settings | None = None) -> Advice | None:
     """Advise on a finished run; None if there is nothing to say.
 
     Without the run's `settings` it proposes no changes.
@@ -565,7 +565,7 @@ def _rounds(count: int) -> str:
 # The rounds of several federations become that of one run.
 
 
-def joined(histories: Sequence[Sequence[Tree]]) -> list[Tree]:
+def merge_histories(histories: Sequence[Sequence[Tree]]) -> list[Tree]:
     """The rounds of the run; those of `alone` are joined, with scores and losses averaged."""
     if len(histories) == 1:
         return list(histories[0])

@@ -63,19 +63,25 @@ from confide.runs.result import (
     Calibration,
     Data,
     Private,
-    Reliability,
+    ReliabilityScores,
     Result,
+    RoundRecord,
     Scale,
     SureBin,
     Traffic,
-    Turn,
-    joined,
+    merge_histories,
 )
 from confide.runs.rounds import Rounds, Selected, checkpointed_ledger
 from confide.runs.sites import Gathered, gather, pooled, public_only
 from confide.runs.standing import ended, started
-from confide.scoring.calibration import AS_IS, Calibrator, Parts, calibration_error, reliability
-from confide.settings import REFERENCES, SIMULATED, Settings, anchored, load
+from confide.scoring.calibration import (
+    AS_IS,
+    Calibrator,
+    Parts,
+    calibration_error,
+    reliability_bins,
+)
+from confide.settings import REFERENCES, SIMULATED, Settings, anchored, load_settings
 from confide.tasks import TASKS, Counts
 from confide.training.devices import computing_at, place_of
 from confide.version import __version__
@@ -88,7 +94,7 @@ from confide.version import __version__
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     """The common parts of the federations of one run.
 
     `binding` is a digest of everything that decides the numbers (`binding_of`); `called` is the
@@ -133,7 +139,7 @@ def ledger_path(folder: RunFolder, name: str) -> Path:
 
 
 def outcome_of(
-    plan: Plan, name: str, sites: Sequence[str], *, ledger: Ledger | None = None
+    plan: RunPlan, name: str, sites: Sequence[str], *, ledger: Ledger | None = None
 ) -> Outcome:
     """Train the federation of these sites from its last checkpoint, and score their test text.
 
@@ -272,7 +278,7 @@ def result_of(
     if counts is None:
         counts = {site: count for outcome in outcomes for site, count in outcome.counts.items()}
     progress = [outcome.trained.progress for outcome in outcomes]
-    history = joined([one.history for one in progress])
+    history = merge_histories([one.history for one in progress])
     done = sum(round.get("sentences", 0) for one in progress for round in one.history)
     training = sum(round["train_seconds"] for one in progress for round in one.history)
     weights = outcomes[0].trained.state.weights
@@ -297,7 +303,7 @@ def result_of(
             sites={site: scoring.scores(count) for site, count in sorted(counts.items())},
         ),
         dev=progress[0].best_dev if len(outcomes) == 1 else None,
-        history=[Turn.model_validate(turn) for turn in history],
+        history=[RoundRecord.model_validate(turn) for turn in history],
         left_out={site: code for one in progress for site, code in one.left_out.items()},
         calibration=_calibration(settings, outcomes, counts),
         bytes=Traffic(up=up, down=down),
@@ -358,11 +364,11 @@ def _calibration(
     )
 
 
-def _reliability(parts: Parts, types: Sequence[str]) -> Reliability:
+def _reliability(parts: Parts, types: Sequence[str]) -> ReliabilityScores:
     parts = list(parts)
-    bins = reliability(parts)
-    by_type = {name: reliability(parts, type=name) for name in types}
-    return Reliability(
+    bins = reliability_bins(parts)
+    by_type = {name: reliability_bins(parts, type=name) for name in types}
+    return ReliabilityScores(
         error=calibration_error(bins),
         types={name: calibration_error(own) for name, own in by_type.items()},
         bins=[SureBin(**vars(one)) for one in bins],
@@ -555,7 +561,7 @@ class RunResult:
 
 
 @dataclass(frozen=True)
-class Part:
+class FederationPart:
     """One federation of a run: its name and its sites."""
 
     name: str
@@ -618,15 +624,15 @@ def run(
 def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settings:
     if isinstance(settings, Settings):
         return anchored(settings, Path.cwd())
-    return load(settings_file(settings), overrides)
+    return load_settings(settings_file(settings), overrides)
 
 
-def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> list[Part]:
+def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> list[FederationPart]:
     if settings.method in ONE_SITE:
-        return [Part(ONE_AND_ALL, (ONE_SITE[settings.method](gathered, folder.sites),))]
+        return [FederationPart(ONE_AND_ALL, (ONE_SITE[settings.method](gathered, folder.sites),))]
     if settings.method == "alone":
-        return [Part(spec.name, (spec,)) for spec in gathered.specs]
-    return [Part(ONE_AND_ALL, gathered.specs)]
+        return [FederationPart(spec.name, (spec,)) for spec in gathered.specs]
+    return [FederationPart(ONE_AND_ALL, gathered.specs)]
 
 
 def _carried_out(
@@ -647,7 +653,7 @@ def _train(
     method: Method,
     folder: RunFolder,
     *,
-    parts: list[Part],
+    parts: list[FederationPart],
     gathered: Gathered,
     watch: Watcher,
 ) -> list[Outcome]:
@@ -670,8 +676,8 @@ def _train(
     )
     workers = min(settings.workers, len(specs))
 
-    def one(part: Part) -> Outcome:
-        plan = Plan(settings, method, engine, folder, binding, watch)
+    def one(part: FederationPart) -> Outcome:
+        plan = RunPlan(settings, method, engine, folder, binding, watch)
         return outcome_of(plan, part.name, [spec.name for spec in part.specs])
 
     engine: SequentialEngine | WorkerEngine
@@ -691,7 +697,7 @@ def _train(
                 raise
 
 
-def _at_home(spec: Site, ended: list[tuple[Part, Outcome]], method: Method) -> Home:
+def _at_home(spec: Site, ended: list[tuple[FederationPart, Outcome]], method: Method) -> Home:
     """A site with the state and memory that it ends with, and the key that goes with them.
 
     They come from its own federation, or from the only one if all text is in one place.

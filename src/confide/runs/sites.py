@@ -21,22 +21,22 @@ import numpy as np
 
 from confide.corpora.dealing import (
     apart,
-    count_entities,
-    count_relations,
+    count_problems,
     deal_pairs,
-    fingerprint,
+    entities_by_type,
+    group_by_pair,
     group_of,
-    grouped,
-    kinds_of,
     masked,
     part_facts,
     partition,
+    relations_by_type,
+    text_fingerprint,
 )
 from confide.errors import DataError, RunError, SettingsError, os_errors_as
 from confide.federation.guards import Guards
 from confide.federation.keys import simulated_key
 from confide.federation.site import Site
-from confide.files import Tree, bytes_of, private_folder, write_of_run
+from confide.files import Tree, file_bytes, private_folder, write_of_run
 from confide.kinds import KINDS
 from confide.kinds.bags.batches import Same
 from confide.kinds.entities import patient_of
@@ -74,13 +74,13 @@ number of blocks that the smallest share gets, if they are no shorter than that.
 Parts = dict[str, list[Document]]
 
 
-def held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str] = ()) -> Parts:
+def hold_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str] = ()) -> Parts:
     """The parts of a site (or of a corpus, ""), with dev and test text held out if it lacks files.
 
     Without noise at least one document stays for training; a site of one document holds out
     nothing. Parts that are `given` stay as they are, even if this site has none of them. For bags,
     a share of the pairs of entities is held out, each pair with all its documents. Sentences of
-    unknown documents are held out by `blocks`. Raises DataError as `_by_unit`.
+    unknown documents are held out by `neighbour_blocks`. Raises DataError as `_by_unit`.
     """
     wanted = [
         (held, share)
@@ -96,7 +96,11 @@ def held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str
         return {**parts, **dict(zip((*names, "train"), found, strict=True))}
     bags = TASKS[settings.task].bags
     smallest = min((share for _, share in wanted if share), default=0.0)
-    units = grouped(train, settings.bags.same_entity) if bags else blocks(train, share=smallest)
+    units = (
+        group_by_pair(train, settings.bags.same_entity)
+        if bags
+        else neighbour_blocks(train, share=smallest)
+    )
     order = np.random.default_rng(derive_seed(settings.seed, "hold out", name))
     shuffled = [units[place] for place in order.permutation(len(units))]
     found_parts = dict(parts)
@@ -107,16 +111,18 @@ def held_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str
     return {**found_parts, "train": list(chain.from_iterable(shuffled))}
 
 
-def blocks(documents: Sequence[Document], *, share: float | None = None) -> list[list[Document]]:
+def neighbour_blocks(
+    documents: Sequence[Document], *, share: float | None = None
+) -> list[list[Document]]:
     """Documents one by one, sentences of unknown documents in blocks of neighbours, all in order.
 
     A block is of one file, and of about the same length as all others there: 10 sentences, or, if
     a `share` of the file is to be drawn, a fifth of that, but from 10 to 20 and no more than it.
 
     >>> one = [Document(str(n), "", source=f"a.conll:{n}", unmarked=True) for n in range(100)]
-    >>> [len(block) for block in blocks(one, share=0.2)]
+    >>> [len(block) for block in neighbour_blocks(one, share=0.2)]
     [10, 10, 10, 10, 10, 10, 10, 10, 10, 10]
-    >>> [len(block) for block in blocks([*one[:9], Document("letter", "")], share=0.2)]
+    >>> [len(block) for block in neighbour_blocks([*one[:9], Document("letter", "")], share=0.2)]
     [1, 2, 2, 2, 2, 1]
     """
     found: list[list[Document]] = []
@@ -293,7 +299,7 @@ def _secret(settings: Settings, folder: Path) -> bytes:
         if not path.exists():
             private_folder(folder)
             write_of_run(path, secrets.token_bytes(_BYTES))
-        return bytes_of(path)
+        return file_bytes(path)
 
 
 @dataclass(frozen=True)
@@ -334,11 +340,11 @@ class Gathered:
             },
         }
         if self.public:
-            count = count_entities if task.learns == "entities" else count_relations
+            count = entities_by_type if task.learns == "entities" else relations_by_type
             facts["public"] = {
                 "documents": len(self.public),
                 task.learns: count(self.public),
-                "problems": kinds_of(self.public_problems),
+                "problems": count_problems(self.public_problems),
             }
         if self.apart:
             facts["apart"] = {"by": self.apart, "left_out": self.left_out}
@@ -381,7 +387,7 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
         tuple(specs),
         canaries=canaries,
         problems={spec.name: problems.get(spec.name, []) for spec in specs},
-        fingerprint=fingerprint(texts, relations=task.pairs),
+        fingerprint=text_fingerprint(texts, relations=task.pairs),
         task=settings.task,
         kind=settings.kind,
         public=tuple(public),
@@ -455,7 +461,7 @@ def _read_sites(settings: Settings, problems: dict[str, list[Problem]]) -> dict[
                 fix="leave them out; `confide predict --types` takes the relations that are wanted",
             )
         found: list[Problem] = []
-        parts = held_out(_read(site, settings, found), settings, site.name)
+        parts = hold_out(_read(site, settings, found), settings, site.name)
         sites[site.name] = _annotated(parts, site, settings)
         problems[site.name] = found
     return sites
@@ -482,7 +488,7 @@ def _dealt(
     found: list[Problem] = []
     same = settings.bags.same_entity
     (whole,), left_out = apart([_read(split, settings, found)], split.disjoint_by, same=same)
-    corpus = held_out(whole, settings, "") if split.holdout_from == "corpus" else dict(whole)
+    corpus = hold_out(whole, settings, "") if split.holdout_from == "corpus" else dict(whole)
     (corpus,), more = apart([corpus], split.disjoint_by, same=same, held=("test",))
     corpus["train"], drawn = public_share(corpus["train"], settings)
     _check_groups(whole, corpus, settings)
@@ -494,7 +500,7 @@ def _dealt(
             sites.setdefault(name, {p: [] for p in PARTS})[part] = share
     given = [part for part in PARTS if corpus[part]]
     for name in sites:
-        sites[name] = held_out(sites[name], settings, name, given=given)
+        sites[name] = hold_out(sites[name], settings, name, given=given)
         problems[name] = found
         found = []
     kept, last = apart(list(sites.values()), split.disjoint_by, same=same, held=("test",))
@@ -588,7 +594,7 @@ def _check_relations(specs: Sequence[Site], task: str) -> None:
     A single real site may have nothing but pairs without a relation.
     """
     train = [document for spec in specs for document in spec.train]
-    if count_relations(train) or (len(specs) == 1 and any(map(stated_pairs, train))):
+    if relations_by_type(train) or (len(specs) == 1 and any(map(stated_pairs, train))):
         return
     raise DataError(
         "no training document has a relation",

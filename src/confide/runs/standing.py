@@ -19,7 +19,7 @@ from confide.federation.events import Event
 from confide.federation.memory import CheckpointStore
 from confide.files import Tree
 from confide.runs.folder import ALONE, CHECKPOINTS, RunFolder
-from confide.runs.result import RESULT, Result, first_wrong, joined
+from confide.runs.result import RESULT, Result, first_wrong, merge_histories
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings
 from confide.tasks import TASKS
@@ -36,7 +36,7 @@ def standing(path: Path) -> Result:
     """
     begun = _begun(path)
     try:
-        history = joined([progress["history"] for progress in begun.values()])
+        history = merge_histories([progress["history"] for progress in begun.values()])
         best = [progress["best_round"] or None for progress in begun.values()]
     except (KeyError, TypeError) as error:
         raise RunError(_DAMAGED, where=str(path)) from error

@@ -222,7 +222,7 @@ Parts = Iterable[tuple[Sure, Calibrator]]
 """Counts of finds, and what calibrates their confidences."""
 
 
-def reliability(parts: Parts, *, type: str | None = None) -> list[Bin]:
+def reliability_bins(parts: Parts, *, type: str | None = None) -> list[Bin]:
     """The bins of a reliability plot over all parts, of all types or of one; empty bins are out."""
     sums: dict[int, list[float]] = {}
     for sure, calibrator in parts:

@@ -181,7 +181,7 @@ class EntityCounts:
         return sum_counts((self, other))
 
 
-class Match(NamedTuple):
+class TypeMatch(NamedTuple):
     """The strict and relaxed counts of one type in one document."""
 
     type: str
@@ -240,19 +240,19 @@ def _finds(gold: Document, predicted: Document) -> Iterator[tuple[str, float | N
 
 def match_documents(
     gold: Sequence[Document], predicted: Sequence[Document], *, mode: Mode = "default"
-) -> Iterator[list[Match]]:
+) -> Iterator[list[TypeMatch]]:
     """Each document's counts by type. Raises DataError as `count_entities` does."""
     if mode not in MODES:
         raise DataError("unknown way of counting", expected=" or ".join(MODES), got=repr(mode))
     count = _count_once if mode == "default" else _count_as_n2c2
-    for one, other in paired(gold, predicted):
+    for one, other in pair_documents(gold, predicted):
         if one.entities or other.entities:
             yield list(count(_spans_by_type(one), _spans_by_type(other)))
         else:
             yield []
 
 
-def paired(
+def pair_documents(
     gold: Sequence[Document], predicted: Sequence[Document]
 ) -> Iterator[tuple[Document, Document]]:
     """The documents in pairs. Raises DataError if their number or ids differ."""
@@ -288,18 +288,18 @@ def _spans_by_type(document: Document) -> dict[str, list[Fragments]]:
 
 def _count_once(
     gold: dict[str, list[Fragments]], predicted: dict[str, list[Fragments]]
-) -> Iterator[Match]:
+) -> Iterator[TypeMatch]:
     for type_ in gold.keys() | predicted.keys():
         ours, theirs = set(gold.get(type_, ())), set(predicted.get(type_, ()))
         strict = len(ours & theirs)
         relaxed = len(ours) if ours == theirs else len(maximum_pairs(list(ours), list(theirs)))
         sizes = len(theirs), len(ours)
-        yield Match(type_, Count(strict, *sizes), Count(relaxed, *sizes))
+        yield TypeMatch(type_, Count(strict, *sizes), Count(relaxed, *sizes))
 
 
 def _count_as_n2c2(
     gold: dict[str, list[Fragments]], predicted: dict[str, list[Fragments]]
-) -> Iterator[Match]:
+) -> Iterator[TypeMatch]:
     for type_ in gold.keys() | predicted.keys():
         ours = [(span[0][0], span[-1][1]) for span in gold.get(type_, ())]
         theirs = [(span[0][0], span[-1][1]) for span in predicted.get(type_, ())]
@@ -309,7 +309,7 @@ def _count_as_n2c2(
             for other_start, other_end in theirs
         ]
         strict, relaxed = _keep_first_touch(equal), _keep_first_touch(touching)
-        yield Match(type_, Count(*strict, len(ours)), Count(*relaxed, len(ours)))
+        yield TypeMatch(type_, Count(*strict, len(ours)), Count(*relaxed, len(ours)))
 
 
 def _keep_first_touch(matched: Sequence[Sequence[int]]) -> tuple[int, int]:
@@ -414,7 +414,7 @@ def by_sentence(
     as it is.
     """
     left, right = [], []
-    for one, other in paired(gold, predicted):
+    for one, other in pair_documents(gold, predicted):
         sentences = one.sentences or other.sentences
         if len(sentences) < 2:
             left.append(one)
@@ -480,7 +480,7 @@ class Confusion:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class MarkedEntity:
     """An entity in an error list: its type and its characters within the sentence."""
 
     type: str
@@ -498,8 +498,8 @@ class ErrorCase:
 
     document: str
     text: str
-    gold: tuple[Mark, ...]
-    predicted: tuple[Mark, ...]
+    gold: tuple[MarkedEntity, ...]
+    predicted: tuple[MarkedEntity, ...]
     missed: int
     spurious: int
     borders: int
@@ -515,7 +515,7 @@ class ErrorCase:
         return asdict(self)
 
 
-def confusion(gold: Sequence[Document], predicted: Sequence[Document]) -> Confusion:
+def count_confusions(gold: Sequence[Document], predicted: Sequence[Document]) -> Confusion:
     """Count which type was taken for which. An entity that occurs twice counts once.
 
     Entities are paired one to one: first equal ones, then as many as possible that overlap and have
@@ -525,7 +525,7 @@ def confusion(gold: Sequence[Document], predicted: Sequence[Document]) -> Confus
     pairs: Counter[tuple[str, str]] = Counter()
     missed: Counter[str] = Counter()
     spurious: Counter[str] = Counter()
-    for one, other in paired(gold, predicted):
+    for one, other in pair_documents(gold, predicted):
         for ours, theirs in align(one, other):
             if ours and theirs:
                 pairs[ours.type, theirs.type] += 1
@@ -569,7 +569,7 @@ def right_sentences(
 
 
 def align(gold: Document, predicted: Document) -> list[Aligned]:
-    """Every entity of both sides once, paired where they correspond (see `confusion`)."""
+    """Every entity of both sides once, paired where they correspond (see `count_confusions`)."""
     theirs = {(entity.type, entity.fragments): entity for entity in predicted.entities}
     ours = {(entity.type, entity.fragments): entity for entity in gold.entities}
     pairs: list[Aligned] = [(ours[key], theirs[key]) for key in ours if key in theirs]
@@ -643,5 +643,5 @@ def _place(entity: Entity) -> tuple[tuple[tuple[int, int], ...], str]:
     return entity.fragments, entity.type
 
 
-def _mark(document: Document, entity: Entity) -> Mark:
-    return Mark(entity.type, entity.fragments, document.surface(entity), entity.confidence)
+def _mark(document: Document, entity: Entity) -> MarkedEntity:
+    return MarkedEntity(entity.type, entity.fragments, document.surface(entity), entity.confidence)

@@ -341,12 +341,14 @@ class Guessed(NamedTuple):
     epsilon: float
 
 
-def auc(members: Sequence[float], others: Sequence[float]) -> float:
+def membership_auc(members: Sequence[float], others: Sequence[float]) -> float:
     """The chance that a member scores above another; a tie counts half."""
     return _Ranked.of(members, others).auc(np.ones(len(members)), np.ones(len(others)))
 
 
-def found_at(members: Sequence[float], others: Sequence[float], *, false: float = 0.01) -> float:
+def share_found_at(
+    members: Sequence[float], others: Sequence[float], *, false: float = 0.01
+) -> float:
     """The share of members above a threshold that at most this share of others pass."""
     ranked = _Ranked.of(members, others)
     return ranked.found(np.ones(len(members)), np.ones(len(others)), false)

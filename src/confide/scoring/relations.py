@@ -249,7 +249,7 @@ class Mention(NamedTuple):
     fragments: Fragments
 
 
-class Fact(NamedTuple):
+class FactKey(NamedTuple):
     """The part of a relation that counts: its name and its two ends."""
 
     relation: str
@@ -258,8 +258,8 @@ class Fact(NamedTuple):
 
 
 def count_facts(
-    gold: Sequence[Sequence[Fact]],
-    predicted: Sequence[Sequence[Fact]],
+    gold: Sequence[Sequence[FactKey]],
+    predicted: Sequence[Sequence[FactKey]],
     *,
     missed: Mapping[str, int] | None = None,
 ) -> EntityCounts:
@@ -269,7 +269,7 @@ def count_facts(
     Raises DataError if the two sides differ in their number of documents.
 
     >>> drug = Mention("Drug", ((0, 7),))
-    >>> whole, part = (Fact("causes", drug, Mention("AE", ((start, 20),))) for start in (8, 15))
+    >>> whole, part = (FactKey("causes", drug, Mention("AE", ((start, 20),))) for start in (8, 15))
     >>> counts = count_facts([[whole]], [[part]])
     >>> counts.strict["causes"], counts.relaxed["causes"]
     (Count(true=0, predicted=1, gold=1), Count(true=1, predicted=1, gold=1))
@@ -286,7 +286,7 @@ def count_facts(
     return sum_counts(parts)
 
 
-def _counted(gold: set[Fact], predicted: set[Fact]) -> EntityCounts:
+def _counted(gold: set[FactKey], predicted: set[FactKey]) -> EntityCounts:
     """One document's counts."""
     sizes = [Counter(fact.relation for fact in side) for side in (predicted, gold)]
     strict = Counter(fact.relation for fact in gold & predicted)
@@ -304,11 +304,11 @@ def _counted(gold: set[Fact], predicted: set[Fact]) -> EntityCounts:
     return EntityCounts(exact, near)
 
 
-def _names(fact: Fact) -> tuple[str, str, str]:
+def _names(fact: FactKey) -> tuple[str, str, str]:
     return fact.relation, fact.head.type, fact.tail.type
 
 
-def _touch(one: Fact, other: Fact) -> bool:
+def _touch(one: FactKey, other: FactKey) -> bool:
     """Return whether both ends share a character with their counterparts."""
     pairs = ((one.head, other.head), (one.tail, other.tail))
     return all(shared_characters(a.fragments, b.fragments) for a, b in pairs)
@@ -395,7 +395,7 @@ def ranking(scores: ArrayLike, true: ArrayLike, facts: int) -> Ranking:
     return Ranking.of(np.bincount(step_C), np.bincount(step_C, weights=true_C), facts)
 
 
-def auc(found: Ranking) -> float:
+def ranking_auc(found: Ranking) -> float:
     """The expected area under the curve; 0 if there is no fact.
 
     In a step of n candidates, t of them true, after N candidates with T true ones, the j-th is true
@@ -651,7 +651,7 @@ def sum_bag_counts(parts: Iterable[BagCounts]) -> BagCounts:
     return BagCounts(candidates_B, true_B, facts, bags, dict(sorted(relations.items())))
 
 
-def bag_scores(counts: BagCounts) -> Scored:
+def ranked_scores(counts: BagCounts) -> Scored:
     """The JSON form of counts; every rate is a fraction from 0 to 1.
 
     `{"auc": area, "auc_2000": area over the first 2,000 candidates, "precision_at": {"100": p,
@@ -662,8 +662,8 @@ def bag_scores(counts: BagCounts) -> Scored:
     found = counts.ranking
     types = {name: rate_of(count) for name, count in counts.relations.items()}
     return {
-        "auc": auc(found),
-        "auc_2000": auc(found.first(TOP)),
+        "auc": ranking_auc(found),
+        "auc_2000": ranking_auc(found.first(TOP)),
         "precision_at": precisions_at(found),
         "micro": {**rate_of(micro(counts.relations)), "types": types},
         "curve": pr_curve(found),
@@ -701,7 +701,7 @@ def auc_interval(
         weight_C = many_G[bag_C]
         candidates_B = np.bincount(bin_C, weight_C, minlength=BINS)
         true_B = np.bincount(bin_C, weight_C * true_C, minlength=BINS)
-        return auc(Ranking.of(candidates_B[::-1], true_B[::-1], int(many_G @ facts_G)))
+        return ranking_auc(Ranking.of(candidates_B[::-1], true_B[::-1], int(many_G @ facts_G)))
 
     size = len(facts_G)
     generator = np.random.default_rng(seed)

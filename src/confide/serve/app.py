@@ -21,7 +21,7 @@ from starlette.staticfiles import StaticFiles
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from confide.errors import SettingsError, os_errors_as, printable
-from confide.files import for_the_owner, text_of
+from confide.files import file_text, for_the_owner
 from confide.runs.loading import release_task
 from confide.serve import gate
 from confide.serve.correcting import Corrections, Pool, Workplace, correct_routes
@@ -213,7 +213,7 @@ def token_of(file: Path) -> str:
             with for_the_owner():
                 file.write_text(secrets.token_urlsafe(32) + "\n", encoding="ascii")
         try:
-            token = text_of(file, 4096, encoding="ascii").strip()
+            token = file_text(file, 4096, encoding="ascii").strip()
         except UnicodeDecodeError:
             token = ""
         mode = stat.S_IMODE(file.stat().st_mode)

@@ -32,7 +32,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from confide.errors import ConfideError, DataError, GuardError, os_errors_as
-from confide.files import Tree, inside, is_regular, plain_name, private_folder
+from confide.files import Tree, is_regular, path_inside, plain_name, private_folder
 from confide.scoring import count_entities, scores
 from confide.serve import gate
 from confide.serve.gate import CallerLimits, HttpError, Pages
@@ -121,7 +121,7 @@ class Corrections:
                 os.close(handle)
 
     def _path(self, annotator: str) -> Path:
-        return inside(self.folder, annotator + ENDING)
+        return path_inside(self.folder, annotator + ENDING)
 
     def _read(self, annotator: str) -> dict[str, Document]:
         path = self._path(annotator)

@@ -33,7 +33,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from confide.errors import printable
-from confide.files import json_of, size_in_words
+from confide.files import decode_json, size_in_words
 from confide.settings.reading import expected, own_words
 from confide.text.document import Document, Entity
 from confide.text.segment import CODES, Splitting, into_sentences
@@ -317,7 +317,7 @@ class Body(BaseModel):
             raise HttpError(415, "not-json", "the body is JSON, and says so: application/json")
         raw = await ask.body()
         try:
-            tree = json_of(raw.decode("utf-8"), parse_constant=_no_constant)
+            tree = decode_json(raw.decode("utf-8"), parse_constant=_no_constant)
         except ValueError:
             raise HttpError(400, "not-json", "the body is not JSON") from None
         try:

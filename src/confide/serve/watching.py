@@ -21,11 +21,11 @@ from starlette.types import Receive, Scope, Send
 
 from confide.errors import ConfideError, GuardError, printable
 from confide.federation.ledger import ledger
-from confide.files import inside, plain_name
+from confide.files import path_inside, plain_name
 from confide.jobs.comparison import RunComparison, compare
 from confide.report.words import duration
 from confide.runs.folder import RunFolder
-from confide.runs.result import RESULT, Result, Turn
+from confide.runs.result import RESULT, Result, RoundRecord
 from confide.runs.standing import standing
 from confide.serve.gate import CallerLimits, HttpError, Pages, fill
 from confide.tasks import TASKS
@@ -60,7 +60,7 @@ class WatchedRun:
         return (self.result.rounds or 0) if self.result else 0
 
     @property
-    def history(self) -> Sequence[Turn]:
+    def history(self) -> Sequence[RoundRecord]:
         """The rounds that are complete."""
         return self.result.history if self.result else ()
 
@@ -164,7 +164,7 @@ class Runs:
 
     def view(self, name: str) -> WatchedRun:
         """One run. Raises GuardError if the name is not one of a run here."""
-        path = inside(self.folder, name)
+        path = path_inside(self.folder, name)
         if not _is_run(path):
             raise GuardError("there is no such run here")
         stamp = _stamp(path)

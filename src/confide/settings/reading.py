@@ -228,7 +228,7 @@ def expected(first: ErrorDetails, *, table: str = "a table") -> str:
     return words if isinstance(words, str) else words(first.get("ctx", {}))
 
 
-def place_of(first: ErrorDetails) -> str:
+def error_path(first: ErrorDetails) -> str:
     """Where the value is, such as site.0.name; keys come from the file and are made printable."""
     return printable(".".join(str(part) for part in first["loc"] if part != "[key]"))
 
@@ -252,7 +252,7 @@ _MOST_EXTENDED = 4
 """The most files that may extend one another."""
 
 
-def load(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
+def load_settings(path: Path | str, overrides: Sequence[str] = ()) -> Settings:
     """Read a settings file, then apply `[when.METHOD]` and `key=value` overrides, in this order.
 
     Relative paths in the file start at its folder. Raises MissingDataError, SettingsError.
@@ -525,7 +525,7 @@ def _wrong(
     one: ErrorDetails, kind: type[Table], tables: Mapping[str, type[Table]], *, under: str
 ) -> SettingsError:
     """One complaint in our words: where, what was expected, what came."""
-    place, loc = place_of(one), one["loc"]
+    place, loc = error_path(one), one["loc"]
     if one["type"] in ("extra_forbidden", "literal_error"):
         known = one["type"] == "literal_error"
         advice = advice_on(under + place, one.get("input"), known=known)

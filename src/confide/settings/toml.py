@@ -11,7 +11,7 @@ import tomllib
 from pathlib import Path
 
 from confide.errors import MissingDataError, SettingsError, printable
-from confide.files import NotAFileError, TooLargeError, Tree, bytes_of, size_in_words
+from confide.files import NotAFileError, TooLargeError, Tree, file_bytes, size_in_words
 
 MOST_BYTES = 1 << 19
 """The largest file of settings, in bytes."""
@@ -35,7 +35,7 @@ def read_toml(path: Path) -> Tree:
             within the bounds of `parse_toml`. The error names the file, and the line if known.
     """
     try:
-        text = bytes_of(path, MOST_BYTES).decode("utf-8")
+        text = file_bytes(path, MOST_BYTES).decode("utf-8")
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingDataError(
             "there is no such file", where=printable(path, 1000), fix="check the path"

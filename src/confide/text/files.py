@@ -24,7 +24,7 @@ from confide.files import (
     ENCODINGS,
     NotAFileError,
     TooLargeError,
-    bytes_of,
+    file_bytes,
     known_encoding,
     size_in_words,
     write_whole,
@@ -250,7 +250,7 @@ def _unpacked(archive: Path, _modified: int, _size: int) -> Mapping[PurePosixPat
     reader = zipped_files if archive.suffix.lower() == ".zip" else _tarred
     files: dict[PurePosixPath, bytes] = {}
     try:
-        for name, raw in reader(bytes_of(archive, MOST_PACKED), str(archive)):
+        for name, raw in reader(file_bytes(archive, MOST_PACKED), str(archive)):
             way = PurePosixPath(name)
             if not way.is_absolute() and ".." not in way.parts:
                 files[way] = raw
@@ -490,7 +490,7 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         member = read_member(path)
-        raw = bytes_of(path, MOST_BYTES) if member is None else member
+        raw = file_bytes(path, MOST_BYTES) if member is None else member
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingDataError(
             "there is no such file", where=str(path), fix="check the path"

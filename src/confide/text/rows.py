@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confide.errors import FormatError
-from confide.files import Tree, json_of
+from confide.files import Tree, decode_json
 from confide.text.document import Problems
 from confide.text.files import each_line, with_plain_ends
 
@@ -103,7 +103,7 @@ def literal_value(text: str) -> object:
     ([(6, 15, 'DRUG')], {'a': None})
     """
     try:
-        return json_of(text)
+        return decode_json(text)
     except ValueError:
         if not _LITERAL.fullmatch(text):  # Python's parser takes hours for some that are none
             raise
@@ -320,7 +320,7 @@ def json_values(text: str, path: Path) -> Iterator[Value]:
 def parse_json(text: str, where: str) -> object:
     """The value of a JSON text. Raises FormatError."""
     try:
-        return json_of(text, parse_constant=_refuse)
+        return decode_json(text, parse_constant=_refuse)
     except ValueError as error:
         raise FormatError(f"not JSON: {error}", where=where) from error
 

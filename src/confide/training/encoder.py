@@ -48,7 +48,7 @@ from confide.errors import (
     os_errors_as,
     printable,
 )
-from confide.files import MOST_JSON, bytes_of, json_of, must_be_files, odd_file, sha256_of
+from confide.files import MOST_JSON, decode_json, file_bytes, must_be_files, odd_file, sha256_of
 from confide.seeds import derive_seed
 from confide.training.devices import at_home, beside, predicting
 
@@ -301,7 +301,7 @@ def weight_files(index: Path) -> list[Path]:
 def read_json(path: Path) -> Config:
     """The object in a model's JSON file. Raises DataError if it is damaged."""
     try:
-        tree = json_of(bytes_of(path, MOST_JSON))
+        tree = decode_json(file_bytes(path, MOST_JSON))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None)
         raise DataError(

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError, FormatError, MissingDataError
-from confide.files import NotAFileError, opened
+from confide.files import NotAFileError, open_regular
 from confide.text.document import Problem
 
 PAD, UNK = 0, 1
@@ -349,7 +349,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Every line, and its number; not more of the file than a line is held."""
     try:
-        with opened(path) as file:
+        with open_regular(path) as file:
             for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 1), b""), 1):
                 if len(line) > LONGEST_LINE:
                     raise FormatError(

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from cases import each
-from confide.corpora.dealing import apart, deal_pairs, grouped, pairs_of, partition
+from confide.corpora.dealing import apart, deal_pairs, group_by_pair, pairs_of, partition
 from confide.errors import DataError
 from confide.text.document import Document, Entity, pair_attributes
 
@@ -49,7 +49,12 @@ def test_documents_of_several_pairs_or_none_are_like_no_other() -> None:
         "d2", one.text, one.entities, attributes=pair_attributes([("h", "t"), ("t", "h")])
     )
     silent = Document("d3", one.text, one.entities)
-    assert [len(group) for group in grouped([one, several, silent, one, several])] == [2, 1, 1, 1]
+    assert [len(group) for group in group_by_pair([one, several, silent, one, several])] == [
+        2,
+        1,
+        1,
+        1,
+    ]
 
 
 @each("sites", [1, 3, 7])

@@ -11,7 +11,7 @@ import pytest
 from cases import each
 from confide.corpora.synthetic import HABITS, SPLITS, TYPES, documents, settings_text, write_corpus
 from confide.errors import DataError
-from confide.settings import load
+from confide.settings import load_settings
 from confide.text.document import Document
 from confide.text.formats import read
 
@@ -111,7 +111,7 @@ def test_files_hold_what_was_made(tmp_path: Path) -> None:
 
 
 def test_the_settings_are_short_and_load(tmp_path: Path) -> None:
-    settings = load(write_corpus(tmp_path, sentences=16))
+    settings = load_settings(write_corpus(tmp_path, sentences=16))
     assert [site.name for site in settings.site] == SITES
     for site in settings.site:
         assert all(Path(path).exists() for path in (*site.train, *site.dev, *site.test))

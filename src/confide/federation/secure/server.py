@@ -30,7 +30,7 @@ from confide.federation.seals import digest, is_signed_by
 from confide.federation.secure import crypto, lanes, messages, steps
 from confide.federation.secure.messages import Offered, Opening, Roster
 from confide.federation.steps import Shapes, Step
-from confide.files import json_of, text_of, write_of_run
+from confide.files import decode_json, file_text, write_of_run
 
 # --- One attempt at a secure sum
 #
@@ -327,7 +327,7 @@ class LostSites:
         self._path = path
         self._turns: dict[str, list[Any]] = {}
         if path is not None and path.exists():
-            self._turns = json_of(text_of(path))
+            self._turns = decode_json(file_text(path))
 
     def note(self, sites: Iterable[str], *, round: int, step: str) -> None:
         """Write down that the sum of this turn has lost these sites. Raises RunError."""

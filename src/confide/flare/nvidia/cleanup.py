@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from confide.errors import GuardError, KitError, os_errors_as, printable
-from confide.files import bytes_of, inside, json_of
+from confide.files import decode_json, file_bytes, path_inside
 from confide.flare.kit import STORE, Kit
 from confide.flare.nvidia.processes import lives, lock_kit
 
@@ -101,7 +101,7 @@ def delete_runs(kit: Kit, those: Iterable[StoredRun]) -> None:
 def _own(kit: Kit, name: str) -> Path | None:
     """The run's own folder; None if it has none, or if a submission's name is not a safe one."""
     try:
-        folder = inside(kit.path / RUNS, name)
+        folder = path_inside(kit.path / RUNS, name)
     except GuardError:
         return None
     return folder if folder.is_dir() else None
@@ -126,7 +126,7 @@ def _submissions(kit: Kit) -> defaultdict[str, list[tuple[Path, str]]]:
     found = defaultdict(list)
     for path in _folders(kit.path / STORE / RUNS):
         try:
-            meta = json_of(bytes_of(path / _META))
+            meta = decode_json(file_bytes(path / _META))
             found[printable(meta["name"], 200)].append((path, str(meta["status"])))
         except (OSError, ValueError, KeyError, TypeError):
             continue  # FLARE does not know this submission either

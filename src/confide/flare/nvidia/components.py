@@ -25,7 +25,7 @@ from nvflare.apis.signal import Signal
 from confide.errors import ConfideError, EngineError, QuorumError
 from confide.federation.failures import failure_from
 from confide.federation.messages import encode
-from confide.files import Tree, inside, private_folder
+from confide.files import Tree, path_inside, private_folder
 from confide.flare.agreements import SITE_FILE
 from confide.flare.joining import OUTCOME, TOPIC, EventBuffer, collect
 from confide.flare.kit import SERVER, check_order, open_kit
@@ -172,7 +172,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         private_folder(collected)
         try:
             check_order(**self._order)
-            folder = inside(root, RUNS, self._order["run"])
+            folder = path_inside(root, RUNS, self._order["run"])
         except ConfideError as error:
             self._events.fail(error)
             self._events.write(collected)

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric.types import PrivateKeyTypes, Pub
 
 from confide.errors import KeyFileError, KitError, LockedKeyError, os_errors_as
 from confide.federation.keys import load_private, save_private
-from confide.files import Tree, bytes_of, for_the_owner, write_atomically
+from confide.files import Tree, file_bytes, for_the_owner, write_atomically
 from confide.flare import kit as kits
 from confide.flare.kit import DAYS, KITS, PORT, PROJECT, SCHEMA, SERVER, Consortium, Kind, Kit
 from confide.version import __version__
@@ -216,7 +216,7 @@ def _provision(
 def _root(folder: Path, passphrase: bytes | None) -> tuple[PrivateKeyTypes, bytes]:
     """The root key and its certificate. Raises KitError, LockedKeyError."""
     try:
-        certificate = bytes_of(folder / ROOT_CERTIFICATE)
+        certificate = file_bytes(folder / ROOT_CERTIFICATE)
         public = x509.load_pem_x509_certificate(certificate).public_key()
         key = load_private(folder / ROOT_KEY, passphrase=passphrase)
     except LockedKeyError:

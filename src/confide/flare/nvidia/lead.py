@@ -29,7 +29,15 @@ from nvflare.fuel.flare_api.flare_api import Session
 from confide.errors import EngineError, GuardError, RunError, SettingsError, printable
 from confide.federation.combining import NEEDED
 from confide.federation.events import Event, Watcher, unwatched
-from confide.files import Tree, for_the_owner, is_regular, json_of, opened, plain_name, text_of
+from confide.files import (
+    Tree,
+    decode_json,
+    file_text,
+    for_the_owner,
+    is_regular,
+    open_regular,
+    plain_name,
+)
 from confide.flare import joining
 from confide.flare.kit import CLASSES, Kit, expiry_message, open_kit
 from confide.flare.peers import Signer, open_signer
@@ -39,7 +47,7 @@ from confide.runs.folder import RunFolder
 from confide.runs.result import Result
 from confide.runs.run import LANES
 from confide.runs.standing import ended, rounds_after, started
-from confide.settings import REFERENCES, Settings, dump, load
+from confide.settings import REFERENCES, Settings, dump, load_settings
 from confide.version import __version__
 
 RECORD = "coordinate.json"
@@ -74,7 +82,7 @@ class LeadRecord:
     def read(folder: RunFolder) -> LeadRecord:
         """The record in a run's folder. Raises RunError if there is none."""
         try:
-            return LeadRecord(**json_of(text_of(folder.path / RECORD)))
+            return LeadRecord(**decode_json(file_text(folder.path / RECORD)))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(
                 "this is not the folder of a run over real sites",
@@ -171,7 +179,7 @@ def _chosen(
     of the settings file.
     """
     path = settings_file(settings)
-    chosen, here = load(path, overrides), path.parent.resolve()
+    chosen, here = load_settings(path, overrides), path.parent.resolve()
     files = tuple(one.removeprefix(f"{here}/") for one in chosen.public.files)
     public = chosen.public.model_copy(update={"files": files})
     chosen = chosen.model_copy(update={"public": public})
@@ -584,7 +592,7 @@ class _Follower:
             found = sorted(left.rglob(joining.OUTCOME)) if left else []
             if not found or not is_regular(found[0]):
                 return {}
-            with opened(found[0]) as file:
+            with open_regular(found[0]) as file:
                 outcome = joining.read_outcome(file.read(joining.MOST_OUTCOME))
             if outcome.get("state") in ("finished", "failed"):
                 joining.bring_home(found[0].parent, self.folder.path)

@@ -25,7 +25,14 @@ from confide import files
 from confide.errors import ConfideError, KitError, os_errors_as
 from confide.federation.keys import VARIABLE as PASSPHRASE
 from confide.federation.keys import unlock
-from confide.files import Tree, bytes_of, for_the_owner, json_of, private_folder, write_atomically
+from confide.files import (
+    Tree,
+    decode_json,
+    file_bytes,
+    for_the_owner,
+    private_folder,
+    write_atomically,
+)
 from confide.flare import kit as kits
 from confide.flare.kit import HEARTBEAT_TIMEOUT, SERVER, STORE, Kit
 from confide.flare.peers import open_signer
@@ -325,7 +332,7 @@ def _killed(kit: Kit) -> list[psutil.Process]:
 
 def _state(kit: Kit) -> Tree:
     try:
-        return dict(json_of(bytes_of(kit.path / STATE)))
+        return dict(decode_json(file_bytes(kit.path / STATE)))
     except (OSError, ValueError):
         return {}
 
@@ -376,7 +383,7 @@ def revoked(kit: Kit) -> tuple[str, ...]:
 def read_revoked(path: Path) -> set[str]:
     """The names in a list; none if there is no file. Raises OSError, ValueError."""
     try:
-        held = json_of(bytes_of(path))
+        held = decode_json(file_bytes(path))
     except FileNotFoundError:
         return set()
     names = held.get(_KEY) if isinstance(held, dict) else None

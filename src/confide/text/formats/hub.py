@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import ConfideError, DataError, FormatError, os_errors_as
-from confide.files import Tree, json_of, size_in_words, text_of, write_whole
+from confide.files import Tree, decode_json, file_text, size_in_words, write_whole
 from confide.text import files, reading, tagging
 from confide.text.document import Document, Problems, Sentence
 from confide.text.formats import notes
@@ -228,7 +228,7 @@ def _rows_of_text(source: Source) -> Iterator[tuple[str, str, Tree]]:
 def _json_or_none(text: str | bytes) -> Any:
     """The value of a JSON text; None if it is none, and then it is not believed."""
     try:
-        return json_of(text)
+        return decode_json(text)
     except ValueError:
         return None
 
@@ -242,7 +242,7 @@ def _names_beside(path: Path) -> dict[str, list[str]]:
 
     def text_beside(file: Path) -> str:
         try:
-            return text_of(file) if file.is_file() else ""
+            return file_text(file) if file.is_file() else ""
         except (ConfideError, OSError, ValueError):
             return ""
 
@@ -344,7 +344,7 @@ def _rows_and_names(path: Path) -> tuple[Iterator[tuple[str, str, Tree]], dict[s
 
 def _object(file: Path) -> Tree:
     try:
-        found = json_of(text_of(file))
+        found = decode_json(file_text(file))
     except (OSError, ValueError) as error:
         raise DataError(f"a saved dataset is damaged ({error})", where=str(file)) from error
     if not isinstance(found, dict):

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confide.errors import ConfideError, DataError, FormatError
-from confide.files import Tree, json_of
+from confide.files import Tree, decode_json
 from confide.text import files, reading, rows
 from confide.text.document import PAIR, Document, Sentence, Span
 from confide.text.places import LONGEST_NAME, WAYS, place_mentions
@@ -159,7 +159,7 @@ def _relation_map(file: Path) -> Mapping[str, int]:
     """The relations of a map and their numbers. Raises ValueError if it is not a map."""
     text, _ = files.read_text(file)
     if file.suffix == ".json":
-        found = json_of(text)
+        found = decode_json(text)
         if not isinstance(found, dict) or not all(isinstance(n, int) for n in found.values()):
             raise ValueError("not an object of names and numbers")
         return found

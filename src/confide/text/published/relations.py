@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from confide.errors import DataError, FormatError, MissingDataError
-from confide.files import Tree, json_of
+from confide.files import Tree, decode_json
 from confide.text import files, reading
 from confide.text.document import Document, Sentence, Span, pair_attributes
 from confide.text.places import TextPart
@@ -57,7 +57,7 @@ def _is_chemprot(sample: Sample) -> bool:
 
 def _is_chemprot_row(line: str) -> bool:
     try:
-        row = json_of(line)
+        row = decode_json(line)
     except ValueError:
         return False
     if not isinstance(row, dict) or not isinstance(row.get("label"), str):
