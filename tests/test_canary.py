@@ -460,7 +460,7 @@ def failing_reply(folder: Path, step: tuple[str, str], error: Exception) -> byte
     method, name = step
     kind = METHODS[method]
     declared = next(one for one in kind.steps if one.name == name)
-    steps = {name: replace(declared, ask=Nothing, answer=raising, like=())}
+    steps = {name: replace(declared, ask=Nothing, reply=Nothing, answer=raising)}
     host = Hosting(steps, kind.Memory, 1).host(Site("site-2", [], folder / "site-2"), {})
     return host.answer(name, 1, encode(Nothing(0)))
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from run import SRC, _failed
 
 MEASURED = Path(__file__).parent / "noise.jsonl"
-METHOD, UNITS = "confide/methods/noised.py", "confide/kinds/entities.py"
+METHOD, UNITS = "confide/methods/noise.py", "confide/kinds/entities.py"
 SGD, ED, NER = (f"confide/methods/dp_{one}.py" for one in ("fedsgd", "feded", "fedner"))
 STEP, HOSTING = "confide/federation/site.py", "confide/federation/secure/steps.py"
 CLIPPING, KEYS = "confide/privacy/noise.py", "confide/privacy/noise.py"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -39,15 +40,15 @@ def begun(folder: Path, *overrides: str) -> tuple[Settings, Path]:
 def first_of(settings: Settings, out: Path) -> Arrays:
     """The weights that round 1 of a run began with."""
     found: dict[str, Arrays] = {}
-    method = method_of(settings)
+    pair = method_of(settings)
 
-    class Seen(method):  # type: ignore[misc, valid-type]
+    class Seen(pair.of):  # type: ignore[misc, name-defined]
         def round(self, state: Any, federation: Any, n: int) -> Any:
             found.setdefault("first", state.weights)
             return super().round(state, federation, n)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("confide.runs.run.method_of", lambda _: Seen)
+        patch.setattr("confide.runs.run.method_of", lambda _: replace(pair, of=Seen))
         run(settings.model_copy(update={"rounds": 1}), out=out)
     return found["first"]
 
