@@ -33,7 +33,14 @@ from confide.seeds import seeded
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training import tagger, trainer
-from confide.training.batches import Encoded, Example, TagSet, encode, examples_from, with_context
+from confide.training.batches import (
+    Encoded,
+    Example,
+    TagSet,
+    encode_examples,
+    examples_from,
+    with_context,
+)
 from confide.training.context import contextual
 from confide.training.encoder import FrozenEncoder, load_encoder
 from confide.training.optimisers import Optimiser
@@ -128,7 +135,7 @@ def numbers(examples: list[Example]) -> tuple[Encoded, dict[str, int]]:
     tokens = [token for example in examples for token in example.tokens]
     words, characters = numbered(count_words(tokens, "lower")), numbered(count_characters(tokens))
     tags = TagSet(tuple(sorted({name for e in examples for _, _, name in e.spans})))
-    encoded = encode(examples, words=words, characters=characters, tags=tags, how="lower")
+    encoded = encode_examples(examples, words=words, characters=characters, tags=tags, how="lower")
     return encoded, {"words": len(words), "characters": len(characters), "tags": len(tags)}
 
 
@@ -168,10 +175,10 @@ def measure(options: argparse.Namespace, encoder: FrozenEncoder, cache: Path) ->
         "batches of an epoch, cached features": lambda: [
             batch.tokens for batch in train_batches(ready, batch_size=size, seed=1)
         ],
-        "an epoch of training, cached features": lambda: trainer.train(
+        "an epoch of training, cached features": lambda: trainer.train_epochs(
             model,
             lambda seed: train_batches(ready, batch_size=size, seed=seed, word_dropout=0.05),
-            lambda batch: tagger.loss(model, batch),
+            lambda batch: tagger.tagging_loss(model, batch),
             epochs=1,
             optimiser=settings,
             seed=1,

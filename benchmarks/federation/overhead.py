@@ -45,7 +45,7 @@ from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training import tagger
 from confide.training import trainer as training
-from confide.training.batches import Encoded, Example, TagSet, encode, examples_from
+from confide.training.batches import Encoded, Example, TagSet, encode_examples, examples_from
 from confide.training.tagger import Tagger, TaggerSizes, train_batches
 from confide.training.trainer import FitReport, bare_sentences, predict_spans, with_entities
 from confide.training.vocabulary import ClearVocabulary, digest, normalise
@@ -97,17 +97,17 @@ class TrainingWatch:
 @contextmanager
 def timed_fit(clock: Clock) -> Iterator[None]:
     """Inside, the clock runs while a site fits its model."""
-    fit = training.train
+    fit = training.train_epochs
 
     def timed(*args: Any, **options: Any) -> FitReport:
         with clock.running():
             return fit(*args, **options)
 
-    training.train = timed  # type: ignore[assignment]
+    training.train_epochs = timed  # type: ignore[assignment]
     try:
         yield
     finally:
-        training.train = fit
+        training.train_epochs = fit
 
 
 def federated(settings: Settings, out: Path) -> Side:
@@ -180,7 +180,7 @@ def _epoch(model: Tagger, encoded: Encoded, settings: Settings, number: int, see
     model.train()
     with seeded(derive_seed(seed, "dropout")):
         for batch in batches:
-            loss = tagger.loss(model, batch).mean()
+            loss = tagger.tagging_loss(model, batch).mean()
             optimiser.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)
@@ -202,7 +202,7 @@ def _annotated(
 
 def _prepared(documents: Sequence[Document], vocabulary: dict[str, object]) -> Prepared:
     bare, examples = bare_sentences(documents)
-    return bare, examples, encode(examples, **vocabulary)
+    return bare, examples, encode_examples(examples, **vocabulary)
 
 
 def _read(settings: Settings, key: bytes) -> tuple[list[Place], Tagger]:
@@ -233,7 +233,7 @@ def _read(settings: Settings, key: bytes) -> tuple[list[Place], Tagger]:
     places = [
         Place(
             name,
-            encode(share, **vocabulary),
+            encode_examples(share, **vocabulary),
             (dealt["dev"][name], _prepared(dealt["dev"][name], vocabulary)),
             (dealt["test"][name], _prepared(dealt["test"][name], vocabulary)),
         )

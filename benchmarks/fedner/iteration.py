@@ -89,7 +89,7 @@ class Bare:
             lose_words(batch, random, self._settings.training.word_dropout)
             model.zero_grad(set_to_none=True)
             with seeded(derive_seed(seed, "dropout")):
-                tagger.loss(model, batch).mean().backward()
+                tagger.tagging_loss(model, batch).mean().backward()
             nn.utils.clip_grad_norm_(model.parameters(), self._settings.training.clip)
             self._private[name].step()
             for place, parameter in enumerate(self._shared):

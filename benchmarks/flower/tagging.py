@@ -24,7 +24,7 @@ from confide.kinds.agreement import AgreedWords
 from confide.kinds.tagger.site import TaggerForm
 from confide.runs.sites import Gathered
 from confide.settings import Settings
-from confide.training.batches import Encoded, TagSet, encode, examples_from
+from confide.training.batches import Encoded, TagSet, encode_examples, examples_from
 from confide.training.tagger import TaggerSizes, batch_of
 from confide.training.vocabulary import count_characters, count_words, numbered
 
@@ -60,7 +60,10 @@ def prepared(settings: Settings, gathered: Gathered) -> Text:
     shape = TaggerForm.of(settings, types, vocabulary, dim=0).shape
     tags = TagSet(tuple(types), settings.model.tag_scheme)
     encoded = {
-        part: [encode(one, words=words, characters=characters, tags=tags, how=how) for one in own]
+        part: [
+            encode_examples(one, words=words, characters=characters, tags=tags, how=how)
+            for one in own
+        ]
         for part, own in parts.items()
     }
     own = settings.training

@@ -43,7 +43,7 @@ from confide.kinds.lightner.model import (
     logits,
     pointer_batches,
     spelled,
-    split_loss,
+    split_writing_loss,
     write_symbols,
 )
 from confide.kinds.lightner.site import LightnerForm
@@ -182,7 +182,7 @@ def looped(
     found: tuple[list[Any], list[Any]] = ([], [])
     for row in range(len(encoded)):
         batch = made.batch(model, encoded.text, np.array([row]), own=encoded)
-        losses = split_loss(model, batch)
+        losses = split_writing_loss(model, batch)
         for part, slopes in enumerate(found):
             (slope,) = torch.autograd.grad(
                 losses[part].sum(), model.prompts.q_QD, retain_graph=part == 0

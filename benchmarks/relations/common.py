@@ -29,7 +29,7 @@ from confide.text.formats import read
 from confide.text.published.catalogue import locate
 from confide.training.devices import WideLinear
 from confide.training.encoder import load_encoder
-from confide.training.weights import arrays, load
+from confide.training.weights import arrays, load_weights
 
 CORPUS = "$CONFIDE_DATA/gad_re/1"
 PADDED = 128  # pieces, as tutorials have it
@@ -65,7 +65,7 @@ def plain_model(trainer: RelationTrainer, like: RelationClassifier) -> RelationC
                 plain = nn.Linear(layer.in_features, layer.out_features)
                 plain.weight, plain.bias = layer.weight, layer.bias
                 setattr(module, name, plain)
-    load(model, arrays(like))
+    load_weights(model, arrays(like))
     return model
 
 
@@ -99,7 +99,7 @@ def train_plain(
     optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, fused=True)
     model.train()
     for batch in padded_batches(encoded, size, seed):
-        loss = relation.loss(model, batch).mean()
+        loss = relation.relation_loss(model, batch).mean()
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

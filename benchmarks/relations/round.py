@@ -40,7 +40,7 @@ from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.settings import load_settings as load_settings
 from confide.training.trainer import distillation_loss, softened
-from confide.training.weights import arrays, load
+from confide.training.weights import arrays, load_weights
 
 
 class Bare:
@@ -60,13 +60,13 @@ class Bare:
         how = RelationTraining(**training_of(self.settings, n))
         logits = []
         for site in sites:
-            load(self.model, self.state.weights)
+            load_weights(self.model, self.state.weights)
             seed = derive_seed(self.settings.seed, n, site, "train_and_predict")
             self.train(self.text[site], how, epochs=how.local_epochs, seed=seed)
             logits_SR = self.trainer.row_logits(self.model, self.public).astype(np.float64)
             logits.append((logits_SR - logits_SR[:, :1]).astype(np.float16))
         teacher_SR = softened(torch.from_numpy(np.mean(logits, 0, np.float64)), 2.0).float()
-        load(self.model, self.state.weights)
+        load_weights(self.model, self.state.weights)
         seed = derive_seed(self.settings.seed, "distil", n)
 
         def loss(model: Any, batch: Any) -> torch.Tensor:

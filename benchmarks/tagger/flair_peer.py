@@ -31,7 +31,7 @@ from torch import nn
 
 from confide.text.tagging import spans_from_tags
 from confide.training import tagger, trainer
-from confide.training.batches import Example, TagSet, encode
+from confide.training.batches import Example, TagSet, encode_examples
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerSizes, train_batches
 from confide.training.trainer import predict_spans
@@ -55,7 +55,8 @@ def ours(train: Labelled, test: Labelled, options: argparse.Namespace, character
     words, characters = numbered(count_words(tokens, "none")), numbered(count_characters(tokens))
     tags = TagSet(("Disease",))
     learn, label = (
-        encode(part, words=words, characters=characters, tags=tags, how="none") for part in examples
+        encode_examples(part, words=words, characters=characters, tags=tags, how="none")
+        for part in examples
     )
     sizes = TaggerSizes(
         words=len(words),
@@ -72,10 +73,10 @@ def ours(train: Labelled, test: Labelled, options: argparse.Namespace, character
 
     def train_ours() -> None:
         size = options.batch_size
-        trainer.train(
+        trainer.train_epochs(
             model,
             lambda seed: train_batches(learn, batch_size=size, seed=seed, word_dropout=0.05),
-            lambda batch: tagger.loss(model, batch),
+            lambda batch: tagger.tagging_loss(model, batch),
             epochs=1,
             optimiser=settings,
             seed=options.seed,

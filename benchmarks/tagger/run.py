@@ -22,7 +22,7 @@ from torch import nn
 
 from confide.text.tagging import spans_from_tags
 from confide.training import tagger, trainer
-from confide.training.batches import Encoded, Example, TagSet, encode
+from confide.training.batches import Encoded, Example, TagSet, encode_examples
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import (
     TaggerBatch,
@@ -50,7 +50,7 @@ def encoded_text(limit: int, seed: int) -> tuple[str, Encoded, Encoded, TaggerSi
     words, characters = numbered(count_words(tokens, "lower")), numbered(count_characters(tokens))
     tags = TagSet(("Disease",))
     parts = [
-        encode(part, words=words, characters=characters, tags=tags, how="lower")
+        encode_examples(part, words=words, characters=characters, tags=tags, how="lower")
         for part in examples
     ]
     return source, parts[0], parts[1], TaggerSizes(len(words), len(characters), len(tags))
@@ -96,7 +96,7 @@ def check_equal(encoded: Encoded, sizes: TaggerSizes, seed: int) -> None:
     with torch.no_grad():
         for batch in list(predict_batches(encoded))[:3]:
             torch.testing.assert_close(
-                tagger.loss(ours, batch).mean(), plain.loss(batch), rtol=1e-4, atol=1e-4
+                tagger.tagging_loss(ours, batch).mean(), plain.loss(batch), rtol=1e-4, atol=1e-4
             )
 
 
@@ -121,10 +121,10 @@ def main() -> None:
     plain.copy_from(ours)
 
     def fit_ours() -> None:
-        trainer.train(
+        trainer.train_epochs(
             ours,
             lambda seed: train_batches(train, batch_size=size, seed=seed, word_dropout=0.05),
-            lambda batch: tagger.loss(ours, batch),
+            lambda batch: tagger.tagging_loss(ours, batch),
             epochs=1,
             optimiser=settings,
             seed=seed,

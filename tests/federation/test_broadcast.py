@@ -19,7 +19,7 @@ from confide.federation.broadcast import (
     Broadcast,
     CachedWeights,
     Down,
-    digest_of,
+    digest_of_weights,
     whole,
 )
 from confide.federation.failures import Refusal
@@ -216,7 +216,7 @@ def test_the_best_weights_are_kept_until_the_end_and_given_once(down: Down) -> N
     assert server.broadcast.packed(ask(best), ["a"]).weights is best  # others are kept now
     server.moved(8)
     server.sent()
-    assert digest_of(best) not in server.held and len(server.held) == 2 + 1
+    assert digest_of_weights(best) not in server.held and len(server.held) == 2 + 1
 
 
 def test_other_weights_than_the_common_ones_are_not_kept() -> None:
@@ -248,7 +248,7 @@ def lies(server: Server) -> list[tuple[str, Arrays]]:
     server.sent()
     server.moved(1)
     good = server.broadcast.packed(ask(server.now), ["a"]).weights
-    other = np.frombuffer(digest_of(weights(5)), np.uint8)
+    other = np.frombuffer(digest_of_weights(weights(5)), np.uint8)
     return [
         (MISSING, {GIVES: other}),
         (MISSING, {**good, FROM: other}),

@@ -13,7 +13,7 @@ from confide.kinds.bags.site import bag_trainer, words_of
 from confide.kinds.relations.batches import candidates
 from confide.kinds.relations.site import rules_of
 from confide.text.document import Document
-from confide.training.weights import arrays, load
+from confide.training.weights import arrays, load_weights
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny
 from contract.relations import SAID
@@ -66,7 +66,7 @@ def learnt(state: Any, documents: list[Document], **how: Any) -> tuple[dict[str,
     found = candidates(documents, rules_of(form)).examples
     bags = training_bags(found, documents, same="concept")
     model = trainer.initial(0)
-    load(model, how.pop("weights", state.weights))
+    load_weights(model, how.pop("weights", state.weights))
     own = trainer.annotated(trainer.prepared(bags.examples), bags.groups)
     report = trainer.fit(model, own, **how)
     return arrays(model), report

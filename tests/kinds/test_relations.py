@@ -22,7 +22,7 @@ from confide.kinds.relations.site import rules_of
 from confide.methods.fedavg import TRAIN, Train, Update
 from confide.seeds import derive_seed
 from confide.training.encoder import load_encoder
-from confide.training.weights import arrays, load
+from confide.training.weights import arrays, load_weights
 from contract.corpus import tiny
 from contract.relations import documents
 from kinds.configs import config
@@ -69,7 +69,7 @@ def test_one_site_learns_what_it_would_without_a_federation(tmp_path: Path) -> N
     trainer = RelationTrainer(load_encoder(state.form.encoder), state.form)
     found = candidates(engine.site("site-1").train, rules_of(state.form)).examples
     model, encoded = trainer.initial(0), trainer.annotated(trainer.prepared(found))
-    load(model, state.weights)
+    load_weights(model, state.weights)
     for number in (1, 2):
         state, facts = method.round(state, federation, number)
         report = trainer.fit(

@@ -9,10 +9,10 @@ import numpy as np
 from torch import Tensor
 
 from confide.training import tagger
-from confide.training.batches import Encoded, Example, TagScheme, TagSet, encode
+from confide.training.batches import Encoded, Example, TagScheme, TagSet, encode_examples
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import Tagger, TaggerSizes, train_batches
-from confide.training.trainer import FitReport, train
+from confide.training.trainer import FitReport, train_epochs
 from confide.training.vocabulary import ClearVocabulary, count_characters, count_words, numbered
 from confide.training.weights import initial
 
@@ -42,7 +42,7 @@ class Tiny:
     tags: TagSet
 
     def encode(self, examples: list[Example] | None = None, *, max_tokens: int = 512) -> Encoded:
-        return encode(
+        return encode_examples(
             self.examples if examples is None else examples,
             words=self.words,
             characters=self.characters,
@@ -95,9 +95,9 @@ def fit(
         return train_batches(encoded, batch_size=batch_size, seed=seed, word_dropout=word_dropout)
 
     def loss(batch: tagger.TaggerBatch) -> Tensor:
-        return tagger.loss(model, batch)
+        return tagger.tagging_loss(model, batch)
 
-    return train(model, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
+    return train_epochs(model, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
 
 
 def drawn_batch(

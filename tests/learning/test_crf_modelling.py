@@ -124,7 +124,7 @@ def test_the_two_losses_add_up_to_the_taggers() -> None:
     batch = batch_of(encoded.text, np.arange(20))
     with torch.no_grad():
         source, target = made.losses(model, encoded, batch, output=model(batch))
-        whole = tagger.loss(model, batch)
+        whole = tagger.tagging_loss(model, batch)
     torch.testing.assert_close(source + target, whole, rtol=1e-5, atol=1e-4)
     assert (source > 0).all()
     assert (target > 0).all()
@@ -221,7 +221,7 @@ def test_slopes_equal_a_loop_over_rows() -> None:
     assert not only.target_SG.any()
     one = batch_of(own.text, np.array([5]))
     whole, _ = made.losses(model, own, one, output=model(one))
-    nll = tagger.loss(model, one)
+    nll = tagger.tagging_loss(model, one)
     torch.testing.assert_close(whole, nll, rtol=1e-5, atol=1e-4)
 
 

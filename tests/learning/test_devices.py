@@ -23,7 +23,7 @@ from confide.training.devices import (
     place_of,
     where_is,
 )
-from confide.training.weights import arrays, load
+from confide.training.weights import arrays, load_weights
 from learning.places import KINDS, an_encoder, models_in, on_meta, without_dropout
 
 
@@ -146,7 +146,7 @@ def test_weights_come_home_and_go_back(folder: Path) -> None:
     own = an_encoder(folder)
     before = arrays(own.model)
     own.fit()
-    load(own.model, before)
+    load_weights(own.model, before)
     assert all(np.array_equal(value, before[name]) for name, value in arrays(own.model).items())
 
 

@@ -238,9 +238,9 @@ def test_every_family_is_tuned_in_every_way(family: str, tune: str, shelf: Path)
     if tune != "frozen":
         assert any(name.startswith("encoder.") for name in changed)
     again = made.initial(2)
-    from confide.training.weights import load
+    from confide.training.weights import load_weights
 
-    load(again, learnt)  # all else is in the public files
+    load_weights(again, learnt)  # all else is in the public files
     assert np.allclose(
         made.row_logits(again, made.prepared(pairs())), made.row_logits(model, examples), atol=1e-5
     )

@@ -10,7 +10,7 @@ import pytest
 
 from cases import each
 from confide.errors import ConfideError, DataError
-from confide.training.encoder import check_files, digest_of, read_json, weight_files, width
+from confide.training.encoder import check_files, digest_of_files, read_json, weight_files, width
 
 
 def folder(tmp_path: Path) -> Path:
@@ -27,7 +27,7 @@ def test_what_is_no_file_is_never_opened(tmp_path: Path, name: str) -> None:
     with pytest.raises(DataError, match=f"a named pipe, not a file.*got {name}"):
         check_files(tmp_path)
     with pytest.raises(DataError, match="cannot be read"):
-        digest_of(tmp_path, {})
+        digest_of_files(tmp_path, {})
     place.unlink()
     place.symlink_to("/dev/zero")
     with pytest.raises(DataError, match="a device, not a file"):

@@ -23,7 +23,7 @@ from confide.kinds.lightner.model import (
     PointerBatch,
     PretrainedBart,
     load_bart,
-    split_loss,
+    split_writing_loss,
     trace,
 )
 from confide.kinds.lightner.site import LightnerForm
@@ -169,7 +169,9 @@ def test_weights_are_of_the_source_loss(bart: PretrainedBart) -> None:
         batch_size=6,
         optimiser=Optimiser("sgd", learning_rate=0.1, momentum=0.0, clip=0.0),
     )
-    source_B, target_B = split_loss(twin, made.batch(twin, encoded.text, np.arange(6), own=encoded))
+    source_B, target_B = split_writing_loss(
+        twin, made.batch(twin, encoded.text, np.arange(6), own=encoded)
+    )
     assert target_B[1].item() > 0
     (torch.from_numpy(weights_S) * source_B + target_B).mean().backward()
     assert twin.prompts is not None
@@ -192,9 +194,9 @@ def one_by_one(
     found: tuple[list[Any], list[Any]] = ([], [])
     for row in range(len(encoded)):
         for part, slopes in enumerate(found):
-            loss = split_loss(model, made.batch(model, encoded.text, np.array([row]), own=encoded))[
-                part
-            ]
+            loss = split_writing_loss(
+                model, made.batch(model, encoded.text, np.array([row]), own=encoded)
+            )[part]
             model.zero_grad()
             loss.sum().backward()
             slope = model.prompts.q_QD.grad
@@ -271,7 +273,7 @@ def test_an_adversary_can_look_inside(bart: PretrainedBart) -> None:
     found = trace(model, batch)
     assert len(found.encoder_layers) == bart.loaded.model.config.encoder_layers
     assert found.log_probs_BTV.shape[:2] == batch.symbols_BT.shape
-    losses = split_loss(model, batch)
+    losses = split_writing_loss(model, batch)
     assert torch.isfinite(torch.stack(losses)).all()
 
 

@@ -21,7 +21,7 @@ from confide.kinds.relations.model import LabelledPairs, RelationClassifier, Rel
 from confide.kinds.relations.site import RelationForm
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
-from confide.training.weights import arrays, load
+from confide.training.weights import arrays, load_weights
 from learning.encoders import LIMIT, tiny_bert, tiny_roberta
 
 FORM = RelationForm(relations=("none", "causes"), longest=LIMIT)
@@ -130,7 +130,7 @@ def test_the_same_seed_trains_the_same_bits(bert: Path) -> None:
     assert all(np.array_equal(found[0][name], found[1][name]) for name in found[0])
     assert any(not np.array_equal(found[0][name], found[2][name]) for name in found[0])
     fresh = made.initial(9)
-    load(fresh, found[0])
+    load_weights(fresh, found[0])
     logits = [made.row_logits(one, encoded) for one in (fresh, model)]
     assert not torch.allclose(*map(torch.from_numpy, logits))
 

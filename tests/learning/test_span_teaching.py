@@ -18,7 +18,7 @@ from confide.training.batches import Example, Window
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
 from confide.training.trainer import Lesson
-from confide.training.weights import arrays, load
+from confide.training.weights import arrays, load_weights
 from learning.encoders import tiny_bert
 
 WORDS = ["signs", "of", "liver", "cancer", "or", "kidney", "cyst", "in", "two", "old", "men"]
@@ -120,7 +120,7 @@ def test_a_step_goes_down_the_loss_of_the_formula(
     )
     after = arrays(model)
 
-    load(model, before)
+    load_weights(model, before)
     model.train()
     batch = token_batch(text, np.arange(3))
     logits = model(batch).reshape(3, len(WORDS), WIDTH, 2)

@@ -26,7 +26,7 @@ from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerSizes, batch_of
 from confide.training.trainer import Lesson, places_of, said_of_tokens
-from confide.training.weights import arrays, load
+from confide.training.weights import arrays, load_weights
 from learning.corpora import tiny
 from learning.encoders import LIMIT, tiny_bert
 
@@ -137,7 +137,7 @@ def of_a_tagger(model: Any, encoded: Any, rows: Tensor) -> tuple[Tensor, Tensor]
         prefix = torch.where((t < batch.lengths_B)[:, None], step, prefix)
     log_z = (prefix + scores.ends_Y.double()).logsumexp(1).sum()
     (marginals,) = torch.autograd.grad(log_z, free, create_graph=True)
-    return marginals, tagger.loss(model, batch)
+    return marginals, tagger.tagging_loss(model, batch)
 
 
 def of_an_encoder(model: Any, encoded: Any, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -180,7 +180,7 @@ def test_a_step_goes_down_the_loss_of_the_formula(
     )
     after = arrays(model)
 
-    load(model, before)
+    load_weights(model, before)
     model.train()
     chances, ordinary = WAYS[kind](model, encoded, torch.arange(len(examples)))
     total, start = torch.zeros(()), 0

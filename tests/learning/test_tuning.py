@@ -29,7 +29,7 @@ from confide.training.encoder import (
     peft_library,
 )
 from confide.training.optimisers import Optimiser
-from confide.training.weights import arrays, load, trained
+from confide.training.weights import arrays, load_weights, trained
 from learning.encoders import LIMIT, tiny_bert
 from learning.families import tiny
 from learning.places import pairs
@@ -124,12 +124,12 @@ def test_another_place_makes_the_same_model_of_what_travelled(
     model, encoded = made.initial(1), made.prepared(pairs())
     made.fit(model, made.annotated(encoded), epochs=1, batch_size=6, optimiser=ADAM, seed=1)
     other = made.initial(99)
-    load(other, trained(model))
+    load_weights(other, trained(model))
     assert np.array_equal(made.row_logits(other, encoded), made.row_logits(model, encoded))
     form = BagForm(["none", "causes"], reader="encoder", longest=LIMIT, tuning=way)
     bags = BagTrainer(form, bert)
     one, two = bags.initial(1), bags.initial(2)
-    load(two, trained(one))
+    load_weights(two, trained(one))
     assert all(np.array_equal(value, arrays(two)[n]) for n, value in arrays(one).items())
 
 

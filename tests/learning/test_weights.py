@@ -9,7 +9,7 @@ import torch
 from cases import each
 from confide.errors import DataError
 from confide.training.vocabulary import VectorFile
-from confide.training.weights import arrays, load, named, set_words
+from confide.training.weights import arrays, load_weights, named_parameters, set_words
 from learning.corpora import tiny
 
 CORPUS = tiny(5)
@@ -26,7 +26,7 @@ def test_the_seed_decides_the_weights() -> None:
 
 def test_load_is_the_inverse_of_arrays() -> None:
     source, target = CORPUS.model(1), CORPUS.model(2)
-    load(target, arrays(source))
+    load_weights(target, arrays(source))
     for mine, theirs in zip(source.parameters(), target.parameters(), strict=True):
         assert torch.equal(mine, theirs)
 
@@ -44,7 +44,7 @@ def test_arrays_are_copies_of_everything_that_learns() -> None:
 def test_some_parameters_can_be_set_alone() -> None:
     model = CORPUS.model()
     before = arrays(model)
-    load(model, {"crf.linear.bias": np.ones(len(CORPUS.tags), np.float32)})
+    load_weights(model, {"crf.linear.bias": np.ones(len(CORPUS.tags), np.float32)})
     after = arrays(model)
     changed = [name for name in before if not np.array_equal(before[name], after[name])]
     assert changed == ["crf.linear.bias"]
@@ -56,7 +56,7 @@ def test_what_does_not_fit_changes_nothing(name: str, shape: tuple[int, ...]) ->
     before = arrays(model)
     good = np.ones(len(CORPUS.tags), np.float32)
     with pytest.raises(DataError, match=name):
-        load(model, {"crf.starts_Y": good, name: np.ones(shape, np.float32)})
+        load_weights(model, {"crf.starts_Y": good, name: np.ones(shape, np.float32)})
     after = arrays(model)
     assert all(np.array_equal(before[key], after[key]) for key in before)
 
@@ -78,9 +78,12 @@ def test_lent_arrays_are_computed_with_and_never_written_to() -> None:
     model = CORPUS.model(1)
     lent = arrays(CORPUS.model(2))
     kept = {name: array.copy() for name, array in lent.items()}
-    load(model, lent, lent=True)
-    assert all(np.shares_memory(p.detach().numpy(), lent[name]) for name, p in named(model).items())
-    load(model, arrays(CORPUS.model(3)))
+    load_weights(model, lent, lent=True)
+    assert all(
+        np.shares_memory(p.detach().numpy(), lent[name])
+        for name, p in named_parameters(model).items()
+    )
+    load_weights(model, arrays(CORPUS.model(3)))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)
@@ -89,7 +92,7 @@ def test_lent_arrays_are_computed_with_and_never_written_to() -> None:
 
 def test_copies_are_taken_of_what_is_not_lent() -> None:
     model, given = CORPUS.model(1), arrays(CORPUS.model(2))
-    load(model, given)
+    load_weights(model, given)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1.0)

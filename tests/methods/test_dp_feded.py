@@ -20,7 +20,7 @@ from confide.federation.messages import encode
 from confide.federation.steps import Turn
 from confide.methods import METHODS, answered_in, method_of, noise
 from confide.methods.dp_feded import predict_noisily
-from confide.methods.noise import budget_of, mean_of
+from confide.methods.noise import budget_of, mean_gradient
 from confide.privacy.accountant import Limit, PrivacyBudget
 from confide.runs.run import run
 from confide.training.optimisers import AdamMoments, adam
@@ -83,7 +83,10 @@ def test_a_site_steps_along_its_own_noisy_sums_and_predicts(
     weights, moments = ask.weights, AdamMoments(0, {}, {})
     for _, found in [one for one in sums if one[0] == "site-1"]:
         weights, moments = adam(
-            weights, mean_of(found, ask.noise, drawn=ask.drawn), moments=moments, learning_rate=0.01
+            weights,
+            mean_gradient(found, ask.noise, drawn=ask.drawn),
+            moments=moments,
+            learning_rate=0.01,
         )
     assert len(sums) == 2 * 3
     said = state.form.at(engine.site("site-2")).predicted(weights, state.public)

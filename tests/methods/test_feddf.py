@@ -17,7 +17,7 @@ from confide.kinds.pieces import relation_batch
 from confide.kinds.relations.model import RelationTrainer
 from confide.methods.fedatt import TRAIN_ALONE
 from confide.training.encoder import load_encoder
-from confide.training.weights import load
+from confide.training.weights import load_weights
 from contract.corpus import tiny
 from contract.relations import documents
 from learning.encoders import tiny_bert
@@ -65,12 +65,12 @@ def test_the_mean_steps_down_the_loss_against_the_ensemble(tmp_path: Path) -> No
     said = []
     for weights in models:
         model = trainer.initial(0)
-        load(model, {name: array.astype(np.float32) for name, array in weights.items()})
+        load_weights(model, {name: array.astype(np.float32) for name, array in weights.items()})
         said.append(trainer.row_logits(model, encoded).astype(np.float64))
     q = torch.from_numpy(softmax(np.mean(said, 0), 2.0))
     mean = {name: (2 * models[0][name] + models[1][name]) / 3 for name in models[0]}
     model = trainer.initial(0)
-    load(model, {name: array.astype(np.float32) for name, array in mean.items()})
+    load_weights(model, {name: array.astype(np.float32) for name, array in mean.items()})
     p = torch.softmax(model(relation_batch(encoded, np.arange(24))).double() / 2, -1)
     loss = 4 * (q * (q.log() - p.log())).sum(-1).mean()
     loss.backward()  # type: ignore[no-untyped-call]

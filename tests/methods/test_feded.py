@@ -27,7 +27,7 @@ from confide.runs.run import run
 from confide.seeds import derive_seed
 from confide.text.document import Document, Entity, Relation
 from confide.training.encoder import load_encoder
-from confide.training.weights import load
+from confide.training.weights import load_weights
 from contract.corpus import tiny
 from contract.relations import documents
 from learning.encoders import tiny_bert
@@ -165,7 +165,7 @@ def test_sites_send_what_their_models_say_of_the_public_set(tmp_path: Path) -> N
     for name in ("site-1", "site-2"):
         found = candidates(engine.site(name).train, rules_of(state.form)).examples
         model = trainer.initial(0)
-        load(model, state.weights)
+        load_weights(model, state.weights)
         report = trainer.fit(
             model,
             trainer.annotated(trainer.prepared(found)),
@@ -209,7 +209,7 @@ def test_the_student_steps_down_the_loss_of_equation_6(
     trainer = RelationTrainer(load_encoder(state.form.encoder), state.form)
     encoded = trainer.prepared(state.public.examples(state.labels))
     model = trainer.initial(0)
-    load(model, state.weights)
+    load_weights(model, state.weights)
     q = torch.from_numpy(teacher)
     logits = model(relation_batch(encoded, np.arange(24)))
     p = torch.softmax(logits / student, -1)
@@ -387,7 +387,7 @@ def test_a_relation_that_no_site_knows_is_learnt_from_the_public_labels(tmp_path
 
     def likely(weights: Arrays) -> float:
         model = trainer.initial(0)
-        load(model, weights)
+        load_weights(model, weights)
         return float(softmax(trainer.row_logits(model, trainer.prepared(eases)))[:, 2].mean())
 
     without, _ = method.round(replace(state, labels=[]), federation, 1)

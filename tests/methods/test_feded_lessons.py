@@ -22,7 +22,7 @@ from confide.methods.feded import held_out, teacher_of, with_past
 from confide.runs.run import run
 from confide.training.encoder import load_encoder
 from confide.training.trainer import Lesson
-from confide.training.weights import load
+from confide.training.weights import load_weights
 from contract.corpus import tiny
 from contract.runs import same_run
 from learning.encoders import tiny_bert
@@ -163,7 +163,7 @@ def test_labels_and_predictions_are_learnt_of_all_that_is_public(tmp_path: Path)
     trainer = RelationTrainer(load_encoder(state.form.encoder), state.form)
     encoded = trainer.prepared(state.public.examples(state.labels))
     model = trainer.initial(0)
-    load(model, state.weights)
+    load_weights(model, state.weights)
     p = model(relation_batch(encoded, np.arange(24))).softmax(-1)
     loss = torch.zeros(())
     for row, label in enumerate(state.labels):

@@ -42,7 +42,7 @@ from confide.text.formats import write
 from confide.training import tagger
 from confide.training.tagger import PARTS
 from confide.training.trainer import gradients
-from confide.training.weights import arrays, load
+from confide.training.weights import arrays, load_weights
 from contract.corpus import sentences, tiny, write_conll, write_sites
 from contract.runs import use_engine
 from learning.corpora import drawn_batch
@@ -112,7 +112,7 @@ def test_one_site_learns_what_it_would_without_a_federation(
     memory = engine.memory("site-1")
     desk = memory.form.at(engine._hosts["site-1"].site)
     model: Any = desk.trainer.initial(0)
-    load(model, {**state.weights, **memory.own})
+    load_weights(model, {**state.weights, **memory.own})
     optimiser = torch.optim.Adam(model.parameters(), lr=settings.training.learning_rate)
     encoded = desk.own.text
     for number in range(1, 5):
@@ -121,7 +121,7 @@ def test_one_site_learns_what_it_would_without_a_federation(
         batch = drawn_batch(encoded, 6, seed=seed, word_dropout=settings.training.word_dropout)
         loss, slope = gradients(
             model,
-            lambda batch=batch: tagger.loss(model, batch),  # type: ignore[misc]
+            lambda batch=batch: tagger.tagging_loss(model, batch),  # type: ignore[misc]
             seed=seed,
             clip=settings.training.clip,
         )

@@ -51,7 +51,7 @@ from confide.runs.sites import gather
 from confide.seeds import derive_seed
 from confide.text.document import Document
 from confide.training.vocabulary import digest
-from confide.training.weights import arrays, load
+from confide.training.weights import arrays, load_weights
 from contract.bags import bag_documents, sentence, write_bags
 from contract.corpus import KEY, tiny
 from contract.runs import Forging, use_engine
@@ -591,7 +591,7 @@ def scored(state: Any, documents: Sequence[Document]) -> dict[tuple[str, str, st
     form = state.form
     trainer = BagTrainer(form, words_of(form, KEY))
     model = trainer.initial(0)
-    load(model, state.weights)
+    load_weights(model, state.weights)
     bags = training_bags(candidates(documents, rules_of(form)).examples, documents, same="concept")
     likely = sentence_probabilities(model, trainer.prepared(bags.examples))
     return {
@@ -728,7 +728,7 @@ def test_the_next_weights_are_the_mean_of_what_winners_teach(
         rows = engine.memory(site).won_W
         examples = candidates(documents, rules_of(state.form)).examples
         model = trainer.initial(0)
-        load(model, state.weights)
+        load_weights(model, state.weights)
         text = trainer.prepared(examples).only(rows)
         report = trainer.fit(
             model,

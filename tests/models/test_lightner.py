@@ -16,7 +16,7 @@ from confide.kinds.lightner.model import (
     Names,
     Prompt,
     choose_trained,
-    split_loss,
+    split_writing_loss,
     symbol_losses,
     trace,
 )
@@ -75,7 +75,7 @@ def test_losses_are_parted_by_symbol() -> None:
     model, given = lightner(), batch(WORDS, SYMBOLS)
     given.source_BT[0, 3:6] = False
     with torch.no_grad():
-        source_B, target_B = split_loss(model, given)
+        source_B, target_B = split_writing_loss(model, given)
     for row, symbols in enumerate(SYMBOLS):
         log_probs_TV = by_hand(model, only(given, row)).detach().log_softmax(1)
         costs = [-float(log_probs_TV[step, symbol]) for step, symbol in enumerate(symbols)]
@@ -111,7 +111,7 @@ def test_each_text_may_have_its_own_q() -> None:
 def test_a_trace_is_of_the_same_pass() -> None:
     model, given = lightner(), batch(WORDS, SYMBOLS)
     found = trace(model, given)
-    source_B, target_B = split_loss(model, given)
+    source_B, target_B = split_writing_loss(model, given)
     losses_BT = symbol_losses(found.log_probs_BTV, given.symbols_BT)
     torch.testing.assert_close(parted(losses_BT, given.source_BT), (source_B, target_B))
     assert not losses_BT[given.symbols_BT == NOTHING].any()
@@ -154,7 +154,7 @@ def test_what_is_trained() -> None:
 
 def test_only_what_is_trained_moves() -> None:
     model, given = lightner(tune="lora", rank=2), batch(WORDS, SYMBOLS)
-    torch.stack(split_loss(model, given)).sum().backward()
+    torch.stack(split_writing_loss(model, given)).sum().backward()
     with_gradient = {name for name, p in model.named_parameters() if p.grad is not None}
     assert with_gradient == trained(model)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from confide.kinds.relations.model import MentionReader, RelationClassifier, loss
+from confide.kinds.relations.model import MentionReader, RelationClassifier, relation_loss
 
 
 class Echo(nn.Module):
@@ -84,14 +84,14 @@ def test_the_maximum_over_each_entity(encoder: Echo) -> None:
 def test_loss_falls_and_every_parameter_learns(encoder: Echo, pool: Any) -> None:
     model = RelationClassifier(encoder, dim=3, relations=2, pool=pool, dropout=0.0)
     steps = torch.optim.Adam(model.parameters(), lr=0.1)
-    first = loss(model, batch())
+    first = relation_loss(model, batch())
     assert first.shape == (2,)
     for _ in range(30):
         steps.zero_grad()
-        loss(model, batch()).mean().backward()
+        relation_loss(model, batch()).mean().backward()
         assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.parameters())
         steps.step()
-    assert loss(model, batch()).mean() < 0.1 * first.mean()
+    assert relation_loss(model, batch()).mean() < 0.1 * first.mean()
 
 
 def test_an_entity_without_a_piece_counts_as_zeros(encoder: Echo) -> None:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from confide.federation.steps import WireRow
     from confide.jobs.comparison import Difference, RunComparison, SideScore
     from confide.jobs.demo import DemoExample, DemoPart, DemoResult
-    from confide.jobs.initialise_files import TypeMatch
+    from confide.jobs.initialise_files import NameMatch
     from confide.runs.folder import AtHome
     from confide.runs.result import Result
     from confide.scoring.counts import Scored
@@ -218,7 +218,7 @@ def short_paths(paths: Iterable[str]) -> list[str]:
     ]
 
 
-def match_table(maps: Sequence[TypeMatch], *, most: int = 3) -> Table:
+def match_table(maps: Sequence[NameMatch], *, most: int = 3) -> Table:
     """Types that sites name differently, each with its common name and what says so."""
     rows = []
     for match in maps:

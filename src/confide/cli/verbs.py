@@ -31,7 +31,7 @@ from confide.removed import VERBS
 from confide.version import __version__
 
 if TYPE_CHECKING:
-    from confide.jobs.initialise_files import TypeMatch
+    from confide.jobs.initialise_files import NameMatch
     from confide.jobs.predict import StatedFact
     from confide.jobs.privacy_plan import PrivacyPlan
     from confide.runs.result import Result
@@ -257,7 +257,7 @@ def init_command(
         megabytes: What a site may upload in the whole run.
     """
 
-    def accept(found: str, maps: Sequence[TypeMatch]) -> bool:
+    def accept(found: str, maps: Sequence[NameMatch]) -> bool:
         typer.echo(found)
         if not names or not maps:
             return False

@@ -86,7 +86,7 @@ class Later:
     make: Callable[[], object]
 
 
-def digest_of(weights: Arrays) -> bytes:
+def digest_of_weights(weights: Arrays) -> bytes:
     """The digest of arrays: of their names, shapes, number types and bytes."""
     parts: list[bytes | memoryview] = []
     for name, array in sorted(weights.items()):
@@ -149,7 +149,7 @@ class Broadcast:
         self.residual = dict(residual or {})
         self._whole = weights
         if self.saves:
-            self._now = SentWeights(weights, digest_of(weights))
+            self._now = SentWeights(weights, digest_of_weights(weights))
 
     def rounded(self, before: Arrays, after: Arrays) -> Arrays:
         """The common weights after a round as sites will have them; they now have `before`.
@@ -172,7 +172,7 @@ class Broadcast:
             weights |= add_change({name: before[name] for name in names}, found.change)
             self.residual |= {name: wanted[name] - weights[name] for name in names}
         weights = {name: weights[name] for name in after}
-        self._now = SentWeights(weights, digest_of(weights), self._now.digest, sent)
+        self._now = SentWeights(weights, digest_of_weights(weights), self._now.digest, sent)
         self._whole = weights
         return weights
 
@@ -222,7 +222,7 @@ class Broadcast:
         """
         if not self._pin or {self._pinned.get(name) for name in sites} != {self._pin}:
             return ask
-        if digest_of(getattr(ask, COMMON)) != self._pin:
+        if digest_of_weights(getattr(ask, COMMON)) != self._pin:
             return ask
         return replace(ask, **{COMMON: {GIVES: _as_array(self._pin)}})
 
@@ -298,7 +298,7 @@ def whole(ask: Any, held: CachedWeights, *, draws: Callable[[int], Arrays] | Non
         raise Refusal(MISSING)
     else:
         weights = _singles(sent) if start is None else _from(held, _digest_in(start), sent)
-        if digest_of(weights) != gives:
+        if digest_of_weights(weights) != gives:
             raise Refusal("bad-ask")
     held.hold(gives, weights, keep=keep)
     return replace(ask, **{COMMON: weights})
@@ -311,7 +311,7 @@ def _drawn_from(seed: np.ndarray, gives: bytes, draws: Callable[[int], Arrays] |
     if draws is not None:
         found = draws(int.from_bytes(seed.tobytes(), "big"))
         for weights in (found, _singles({n: a.astype(np.float16) for n, a in found.items()})):
-            if digest_of(weights) == gives:
+            if digest_of_weights(weights) == gives:
                 return weights
     raise Refusal(MISSING)
 

@@ -22,8 +22,8 @@ import tomli_w
 
 from confide.errors import DataError, SettingsError
 from confide.jobs.initialise_files import (
+    NameMatch,
     SiteFiles,
-    TypeMatch,
     differences,
     lacking,
     look,
@@ -416,10 +416,10 @@ def _only_here(site: SiteFiles, sites: Sequence[SiteFiles]) -> list[str]:
 NO_WISHES = Wishes()
 DETECTED = Options()
 
-Accept = Callable[[str, Sequence[TypeMatch]], bool]
+Accept = Callable[[str, Sequence[NameMatch]], bool]
 
 
-def _always(found: str, maps: Sequence[TypeMatch]) -> bool:
+def _always(found: str, maps: Sequence[NameMatch]) -> bool:
     return True
 
 
@@ -437,7 +437,7 @@ class InitReport:
     """
 
     found: str
-    maps: list[TypeMatch]
+    maps: list[NameMatch]
     why: str
     problems: list[Problem]
     settings: str

@@ -336,7 +336,7 @@ Weights = defaultdict[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class TypeMatch:
+class NameMatch:
     """A type or relation of a site whose common name, that of a site before it, is another.
 
     `agreement` is the share of words that either marks which both mark; `next_best` is that of the
@@ -352,9 +352,9 @@ class TypeMatch:
     shared: tuple[str, ...] = ()
 
 
-def matches(sites: Sequence[SiteFiles]) -> list[TypeMatch]:
+def matches(sites: Sequence[SiteFiles]) -> list[NameMatch]:
     """Match types that a site names otherwise than one before it, the surest first at each site."""
-    found: list[TypeMatch] = []
+    found: list[NameMatch] = []
     texts: dict[int, _Text] = {}
     names = [{kind: kind for kind in site.types} for site in sites]
     for here, site in enumerate(sites):
@@ -375,7 +375,7 @@ def matches(sites: Sequence[SiteFiles]) -> list[TypeMatch]:
     return found
 
 
-def _by_name(site: str, mine: Collection[str], theirs: Mapping[str, str]) -> list[TypeMatch]:
+def _by_name(site: str, mine: Collection[str], theirs: Mapping[str, str]) -> list[NameMatch]:
     """The types whose names differ in case, blanks or a plural's s only, if just one does."""
 
     def plain(name: str) -> str:
@@ -383,7 +383,7 @@ def _by_name(site: str, mine: Collection[str], theirs: Mapping[str, str]) -> lis
 
     here, there = Counter(map(plain, mine)), Counter(map(plain, theirs))
     return [
-        TypeMatch(site, kind, name)
+        NameMatch(site, kind, name)
         for kind in sorted(mine)
         for other, name in theirs.items()
         if plain(kind) == plain(other) and here[plain(kind)] == there[plain(kind)] == 1
@@ -392,14 +392,14 @@ def _by_name(site: str, mine: Collection[str], theirs: Mapping[str, str]) -> lis
 
 def _by_text(
     site: str, mine: Collection[str], theirs: Mapping[str, str], texts: tuple[_Text, _Text]
-) -> list[TypeMatch]:
+) -> list[NameMatch]:
     """The types that two texts mark alike; of those that share one, the pair that agrees most."""
     here, there = texts
     shared, left_alone = _surfaces(here, there)
     both, either = _words(here, there)
     pairs = [pair for pair in both if both[pair] > 0]
     agreement = {pair: both[pair] / (either[pair] or 1) for pair in pairs}
-    found: list[TypeMatch] = []
+    found: list[NameMatch] = []
     for pair in sorted(pairs, key=lambda one: (-agreement[one], one)):
         kind, other = pair
         rivals = [one for one in pairs if (one[0] == kind) != (one[1] == other)]
@@ -415,7 +415,7 @@ def _by_text(
             )
         ):
             best = max((agreement[one] for one in rivals), default=0.0)
-            found.append(TypeMatch(site, kind, theirs[other], agreement[pair], best, shared[pair]))
+            found.append(NameMatch(site, kind, theirs[other], agreement[pair], best, shared[pair]))
     return found
 
 

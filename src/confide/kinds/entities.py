@@ -56,7 +56,7 @@ from confide.training.batches import (
 )
 from confide.training.encoder import FrozenEncoder
 from confide.training.trainer import EntityTrainer, FoundSpan, Read, annotate_with, read_bare
-from confide.training.weights import load, trained
+from confide.training.weights import load_weights, trained
 
 # --- The report of an entity model at a site
 #
@@ -372,7 +372,7 @@ def extractor_with(
 ) -> EntityExtractor:
     """The extractor of a model with these weights."""
     model = trainer.initial(0)
-    load(model, weights)
+    load_weights(model, weights)
     return EntityExtractor(trainer, model, encoder)
 
 

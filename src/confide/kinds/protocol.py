@@ -41,7 +41,7 @@ from confide.training.batches import Rows
 from confide.training.optimisers import Moments, Optimiser, Term
 from confide.training.trainer import Pulls
 from confide.training.vocabulary import SPECIALS, KeyedVocabulary
-from confide.training.weights import load, trained
+from confide.training.weights import load_weights, trained
 
 if TYPE_CHECKING:
     from confide.kinds import Extractor
@@ -81,7 +81,9 @@ class Holders:
         return read_key(Path(file))
 
 
-def named(vocabulary: KeyedVocabulary, texts: list[str]) -> tuple[list[str], NDArray[np.int64]]:
+def known_words(
+    vocabulary: KeyedVocabulary, texts: list[str]
+) -> tuple[list[str], NDArray[np.int64]]:
     """The texts that the vocabulary knows, by id, and the rows to keep, special ones first."""
     ids = vocabulary.ids(texts)
     known = sorted((int(id), text) for id, text in zip(ids, texts, strict=True) if id >= SPECIALS)
@@ -444,7 +446,7 @@ class SiteModel(ABC):
     def model(self, weights: Arrays, *, lent: bool = False) -> Any:
         """The process's model; if `lent`, it uses these very arrays and must not be trained."""
         model = self.bench.model
-        load(model, weights, lent=lent)
+        load_weights(model, weights, lent=lent)
         return model
 
     def fit(

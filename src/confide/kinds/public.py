@@ -27,7 +27,7 @@ from confide.kinds.protocol import ModelSpec, PublicSet, TrainConfig
 from confide.text.document import Document
 from confide.training.batches import Example, TagScheme, TagSet, TypedSpan, examples_from
 from confide.training.trainer import Lesson
-from confide.training.weights import load, trained
+from confide.training.weights import load_weights, trained
 
 MIB = 2**20
 SEVERAL = "\n"
@@ -65,7 +65,7 @@ class Student:
         """
         with self._lock:
             extractor, _, annotated = self._ready(form, public, labels, weights)
-            load(extractor.model, weights)
+            load_weights(extractor.model, weights)
             report = form.trained_by(extractor.trainer, config).distil(
                 extractor.model,
                 annotated,
@@ -81,7 +81,7 @@ class Student:
         """logits_SR of the public rows by a model with these weights."""
         with self._lock:
             extractor, text, _ = self._ready(form, public, (), weights)
-            load(extractor.model, weights)
+            load_weights(extractor.model, weights)
             logits_SR: NDArray[np.float32] = extractor.trainer.row_logits(extractor.model, text)
             return logits_SR
 

@@ -35,7 +35,7 @@ from confide.methods.fedavg import (
     train_ask,
     weighed,
 )
-from confide.methods.method import Carried, Facts, Options, Trait
+from confide.methods.method import Carried, Facts, OptionsTable, Trait
 from confide.seeds import derive_seed
 from confide.training.optimisers import Term
 
@@ -75,7 +75,7 @@ class Ditto(FedAvg):
 
     name: ClassVar[str] = "ditto"
     steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_BOTH, SCORE)
-    Settings: ClassVar[type[Options]] = DittoSettings
+    Settings: ClassVar[type[OptionsTable]] = DittoSettings
     traits: ClassVar[frozenset[Trait]] = frozenset({"personal"})
 
     def fields(self, n: int) -> dict[str, object]:

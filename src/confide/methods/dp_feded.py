@@ -45,8 +45,8 @@ from confide.methods.feded import (
     predicted,
     saturated,
 )
-from confide.methods.method import Facts, Options
-from confide.methods.noise import Noise, NoisySite, mean_of
+from confide.methods.method import Facts, OptionsTable
+from confide.methods.noise import Noise, NoisySite, mean_gradient
 from confide.training.optimisers import AdamMoments, adam
 
 MOST_STEPS = 10_000
@@ -85,7 +85,7 @@ def predict_noisily(
     weights, moments = ask.weights, AdamMoments(0, {}, {})
     for step in range(ask.steps):
         total = sums.total(weights, like=weights, step=step)
-        slope = mean_of(total, ask.noise, drawn=ask.drawn)
+        slope = mean_gradient(total, ask.noise, drawn=ask.drawn)
         weights, moments = adam(weights, slope, moments=moments, learning_rate=ask.rate)
     return predicted(desk, memory.public, ask=ask, weights=weights), memory
 
@@ -98,7 +98,7 @@ class DpFedED(FedED):
 
     name: ClassVar[str] = "dp-feded"
     steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, PREDICT_NOISILY, SCORE)
-    Settings: ClassVar[type[Options]] = DpFedEDSettings
+    Settings: ClassVar[type[OptionsTable]] = DpFedEDSettings
 
     def fields(self, n: int) -> dict[str, object]:
         """Add to FedED's fields how a site steps under noise."""

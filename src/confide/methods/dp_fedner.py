@@ -37,13 +37,13 @@ from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import F, ModelSpec
 from confide.methods.dp_fedsgd import NoisySum
 from confide.methods.fedner import ENROL, SCORE_OWN, TEST_OWN, Enrolled, FedNER, FedNERState
-from confide.methods.method import Facts, Options
-from confide.methods.noise import Noise, NoisySite, mean_of, wrapped
+from confide.methods.method import Facts, OptionsTable
+from confide.methods.noise import Noise, NoisySite, mean_gradient, wrapped
 from confide.settings import Settings as RunSettings
 from confide.training.optimisers import AdamMoments, adam
 
 
-class DpFedNERSettings(Options):
+class DpFedNERSettings(OptionsTable):
     """The table `[options]`. `private` are as under FedNER; `noisy_rate` is Adam's rate."""
 
     private: tuple[str, ...] | None = None
@@ -87,7 +87,7 @@ def improve_noisily(
     total = sums.total(both, like=both, alone=sorted(memory.own))
     own, moments = adam(
         memory.own,
-        mean_of({name: total[name] for name in memory.own}, ask.noise, drawn=ask.drawn),
+        mean_gradient({name: total[name] for name in memory.own}, ask.noise, drawn=ask.drawn),
         moments=AdamMoments(memory.steps, memory.means, memory.squares),
         learning_rate=ask.rate,
     )
@@ -104,7 +104,7 @@ class DpFedNER(FedNER):
     name: ClassVar[str] = "dp-fedner"
     kinds: ClassVar[tuple[str, ...]] = ("tagger", "encoder", "spans", "relations")
     steps: ClassVar[tuple[Step, ...]] = (ENROL, IMPROVE_NOISILY, SCORE_OWN, TEST_OWN)
-    Settings: ClassVar[type[Options]] = DpFedNERSettings
+    Settings: ClassVar[type[OptionsTable]] = DpFedNERSettings
 
     def fields(self, n: int) -> dict[str, object]:
         """Add to FedNER's fields the noise, and the rate of a site's own steps."""
@@ -126,7 +126,7 @@ class DpFedNER(FedNER):
         total = federation.sum(IMPROVE_NOISILY, ask, round=n, sites=sites)
         weights, moments = adam(
             state.weights,
-            mean_of(total.noisy, plan.noise, drawn=plan.units),
+            mean_gradient(total.noisy, plan.noise, drawn=plan.units),
             moments=AdamMoments(state.steps, state.means, state.squares),
             learning_rate=rate,
         )

@@ -41,8 +41,8 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept
 from confide.methods.fedavg import FedAvgState
-from confide.methods.method import Carried, Facts, Method, Options, ServerTable
-from confide.methods.noise import Noise, NoisySite, mean_of, wrapped
+from confide.methods.method import Carried, Facts, Method, OptionsTable, ServerTable
+from confide.methods.noise import Noise, NoisySite, mean_gradient, wrapped
 from confide.training.optimisers import Server, stepped
 
 
@@ -95,7 +95,7 @@ class DpFedSGD(Method):
     name: ClassVar[str] = "dp-fedsgd"
     kinds: ClassVar[tuple[str, ...]] = ("tagger", "encoder", "spans", "relations")
     steps: ClassVar[tuple[Step, ...]] = (TAKE, ADD_NOISILY, SCORE)
-    Settings: ClassVar[type[Options]] = DpFedSGDSettings
+    Settings: ClassVar[type[OptionsTable]] = DpFedSGDSettings
     State: ClassVar[type] = FedAvgState
 
     def fields(self, n: int) -> dict[str, object]:
@@ -109,7 +109,7 @@ class DpFedSGD(Method):
         total = federation.sum(ADD_NOISILY, ask, round=n, sites=sites)
         step = self.options.step(n)
         rate = 1.0 if step.adaptive else self.config(n).learning_rate
-        mean = mean_of(total.noisy, self.plan.noise, drawn=self.plan.units)
+        mean = mean_gradient(total.noisy, self.plan.noise, drawn=self.plan.units)
         moved = {
             name: start - np.float32(rate) * mean[name] for name, start in state.weights.items()
         }

@@ -39,7 +39,7 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, K, Kept, ModelSpec
 from confide.methods.fedavg import FedAvgState, Train, Update, train, train_ask, train_fields
-from confide.methods.method import Facts, Method, Options
+from confide.methods.method import Facts, Method, OptionsTable
 
 FARTHEST = 150.0
 """Norms above count as this, so that exp of a norm fits its digits."""
@@ -47,7 +47,7 @@ DIGITS, BITS = 8, 32
 """exp of a norm, times 2^32, travels as 8 digits of 32 bits, the lowest first."""
 
 
-class FedAttSettings(Options):
+class FedAttSettings(OptionsTable):
     """The table `[options]`: `epsilon` is how far the central weights move."""
 
     epsilon: Annotated[float, Field(gt=0)] = 1.2
@@ -181,7 +181,7 @@ class FedAtt(Method):
 
     name: ClassVar[str] = "fedatt"
     steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, MEASURE, ATTEND, SCORE)
-    Settings: ClassVar[type[Options]] = FedAttSettings
+    Settings: ClassVar[type[OptionsTable]] = FedAttSettings
     State: ClassVar[type] = FedAvgState
 
     def round(

@@ -58,7 +58,7 @@ from confide.kinds.protocol import (
     fitted_on,
 )
 from confide.kinds.steps import no_tables
-from confide.methods.method import Carried, Facts, Method, Options, ServerTable
+from confide.methods.method import Carried, Facts, Method, OptionsTable, ServerTable
 from confide.training.optimisers import ServerStep, Term, stepped
 
 Weighting = Literal["equal", "examples", "sentences"]
@@ -189,7 +189,7 @@ class FedAvg(Method):
 
     name: ClassVar[str] = "fedavg"
     steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, SCORE)
-    Settings: ClassVar[type[Options]] = FedAvgSettings
+    Settings: ClassVar[type[OptionsTable]] = FedAvgSettings
     State: ClassVar[type] = FedAvgState
 
     def start(self, federation: Federation) -> Any:

@@ -34,12 +34,12 @@ from confide.kinds.public import Student
 from confide.methods.fedatt import TRAIN_ALONE
 from confide.methods.fedavg import FedAvgState, Update, Weighting, train_ask, train_fields
 from confide.methods.feded import ON_A_PUBLIC_SET, softened_mean
-from confide.methods.method import Facts, Method, Options, Trait
+from confide.methods.method import Facts, Method, OptionsTable, Trait
 from confide.seeds import derive_seed
 from confide.training.trainer import Lesson
 
 
-class FedDFSettings(Options):
+class FedDFSettings(OptionsTable):
     """The table `[options]`. The default of `weighting` is the kind's, as under FedAvg."""
 
     weighting: Weighting | None = None
@@ -55,7 +55,7 @@ class FedDF(Method):
     name: ClassVar[str] = "feddf"
     kinds: ClassVar[tuple[str, ...]] = ON_A_PUBLIC_SET
     steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_ALONE, SCORE)
-    Settings: ClassVar[type[Options]] = FedDFSettings
+    Settings: ClassVar[type[OptionsTable]] = FedDFSettings
     State: ClassVar[type] = FedAvgState
     traits: ClassVar[frozenset[Trait]] = frozenset({"public"})
 
@@ -91,12 +91,12 @@ class FedDF(Method):
         ask, own = train_ask(self, state, n), self.options
         replies = list(federation.ask(TRAIN_ALONE, ask, round=n, sites=sites).values())
         public = self._set(state.form)
-        said = [self._student.said(state.form, public, alone(reply)) for reply in replies]
+        said = [self._student.said(state.form, public, weights_of_site(reply)) for reply in replies]
         weights, loss = self._student.learn(
             state.form,
             public,
             labels=[],
-            weights=mean_of(replies),
+            weights=mean_of_replies(replies),
             lesson=Lesson(
                 softened_mean(said, own.temperature),
                 own.temperature,
@@ -118,12 +118,12 @@ class FedDF(Method):
         return replace(state, weights=weights), facts
 
 
-def alone(reply: Update) -> Arrays:
+def weights_of_site(reply: Update) -> Arrays:
     """A site's trained weights."""
     return {name: array / np.float32(reply.weight) for name, array in reply.weights.items()}
 
 
-def mean_of(replies: Sequence[Update]) -> Arrays:
+def mean_of_replies(replies: Sequence[Update]) -> Arrays:
     """The weighted mean of the sites' weights."""
     whole = sum(reply.weight for reply in replies)
     sums: dict[str, Any] = {

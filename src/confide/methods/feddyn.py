@@ -29,11 +29,11 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept, State
 from confide.methods.fedavg import Train, Update, mean_of, train_ask, train_fields, weighed
-from confide.methods.method import Carried, Facts, Method, Options, has_vectors
+from confide.methods.method import Carried, Facts, Method, OptionsTable, has_vectors
 from confide.training.optimisers import Term
 
 
-class FedDynSettings(Options):
+class FedDynSettings(OptionsTable):
     """The table `[options]`: `alpha` is the strength of the regularisation."""
 
     alpha: Annotated[float, Field(gt=0)] = 0.1
@@ -83,7 +83,7 @@ class FedDyn(Method):
 
     name: ClassVar[str] = "feddyn"
     steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_DYNAMIC, SCORE)
-    Settings: ClassVar[type[Options]] = FedDynSettings
+    Settings: ClassVar[type[OptionsTable]] = FedDynSettings
     State: ClassVar[type] = FedDynState
 
     def fields(self, n: int) -> dict[str, object]:

@@ -73,7 +73,7 @@ from confide.kinds.protocol import (
 from confide.kinds.public import SEVERAL, Student
 from confide.kinds.relations.model import probabilities
 from confide.kinds.steps import settle
-from confide.methods.method import Facts, Method, Options, Trait
+from confide.methods.method import Facts, Method, OptionsTable, Trait
 from confide.seeds import derive_seed
 from confide.training.trainer import Lesson, softened
 
@@ -315,7 +315,7 @@ ON_A_PUBLIC_SET = ("relations", "tagger", "encoder", "spans")
 """The kinds that learn from a public set."""
 
 
-class FedEDSettings(Options):
+class FedEDSettings(OptionsTable):
     """The method's own settings: the table `[options]`."""
 
     upload: Literal["logits", "probabilities"] = "logits"
@@ -352,7 +352,7 @@ class FedED(Method):
     name: ClassVar[str] = "feded"
     kinds: ClassVar[tuple[str, ...]] = ON_A_PUBLIC_SET
     steps: ClassVar[tuple[Step, ...]] = (TAKE_PUBLIC_SET, TRAIN_AND_PREDICT, SCORE)
-    Settings: ClassVar[type[Options]] = FedEDSettings
+    Settings: ClassVar[type[OptionsTable]] = FedEDSettings
     State: ClassVar[type] = FedEDState
     traits: ClassVar[frozenset[Trait]] = frozenset({"public"})
 

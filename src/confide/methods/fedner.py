@@ -65,7 +65,7 @@ from confide.kinds.protocol import (
     shown,
 )
 from confide.kinds.steps import compare_vectors, examples_of_all
-from confide.methods.method import Facts, Method, Options, Trait, has_vectors
+from confide.methods.method import Facts, Method, OptionsTable, Trait, has_vectors
 from confide.seeds import derive_seed
 from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS
@@ -334,7 +334,7 @@ ON_ANNOTATION = (
 """The kinds that learn from annotation of entities, or of single pairs of them."""
 
 
-class FedNERSettings(Options):
+class FedNERSettings(OptionsTable):
     """The method's own settings: the table `[options]`.
 
     `private` are parts of the model, by prefix of their parameters' names; by default those that
@@ -377,7 +377,7 @@ class FedNER(Method):
     name: ClassVar[str] = "fedner"
     kinds: ClassVar[tuple[str, ...]] = ON_ANNOTATION
     steps: ClassVar[tuple[Step, ...]] = (ENROL, TAKE_SHARE, IMPROVE, SCORE_OWN, TEST_OWN)
-    Settings: ClassVar[type[Options]] = FedNERSettings
+    Settings: ClassVar[type[OptionsTable]] = FedNERSettings
     State: ClassVar[type] = FedNERState
     traits: ClassVar[frozenset[Trait]] = frozenset({"personal"})
 

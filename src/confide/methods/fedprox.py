@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from confide.methods.fedavg import FedAvg, Weighting, train_fields
-from confide.methods.method import Options, ServerTable
+from confide.methods.method import OptionsTable, ServerTable
 
 
 class FedProxSettings(ServerTable):
@@ -33,7 +33,7 @@ class FedProx(FedAvg):
     """The method: FedAvg, with the proximal term in every site's loss."""
 
     name: ClassVar[str] = "fedprox"
-    Settings: ClassVar[type[Options]] = FedProxSettings
+    Settings: ClassVar[type[OptionsTable]] = FedProxSettings
 
     def fields(self, n: int) -> dict[str, object]:
         """The weight of a site, and the strength of the term."""

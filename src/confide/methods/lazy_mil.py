@@ -77,7 +77,7 @@ from confide.methods.fedavg import (
     train_ask,
     train_fields,
 )
-from confide.methods.method import Carried, Facts, Options
+from confide.methods.method import Carried, Facts, OptionsTable
 from confide.training.batches import Rows, covered
 from confide.training.vocabulary import DIGEST_BYTES
 
@@ -504,7 +504,7 @@ HEAR_WINNERS = Step.of(hear_winners, check=check_heard, to_each=True)
 TRAIN_ON_WINNERS = Step.of(train_on_winners, summed=True)
 
 
-class LazyMilSettings(Options):
+class LazyMilSettings(OptionsTable):
     """The table `[options]` of Lazy MIL.
 
     `weighting`: how much a site's weights count in the mean. `warmup_rounds`: rounds before the
@@ -538,7 +538,7 @@ class LazyMil(FedAvg):
     name: ClassVar[str] = "lazy-mil"
     kinds: ClassVar[tuple[str, ...]] = ("bags",)
     steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN, BID, HEAR_WINNERS, TRAIN_ON_WINNERS, SCORE)
-    Settings: ClassVar[type[Options]] = LazyMilSettings
+    Settings: ClassVar[type[OptionsTable]] = LazyMilSettings
     State: ClassVar[type] = LazyState
 
     def start(self, federation: Federation) -> LazyState[ModelSpec]:

@@ -43,14 +43,14 @@ Facts = dict[str, Any]
 """Entries of a round in the history."""
 
 
-class Options(Table):
+class OptionsTable(Table):
     """A method's own settings, the table `[options]`; by default nothing can be set."""
 
     def check(self, run: RunSettings) -> None:
         """Raise SettingsError if the other settings of a run are not those that it needs."""
 
 
-class ServerTable(Options):
+class ServerTable(OptionsTable):
     """Settings of the server's step towards the mean (`confide.training.optimisers`).
 
     Its rate (default: 1, and 0.01 for adam and yogi) is multiplied by `server_decay` after every
@@ -93,7 +93,7 @@ class Method(ABC):
     name: ClassVar[str]
     kinds: ClassVar[tuple[str, ...]] = tuple(KINDS)
     steps: ClassVar[tuple[Step, ...]]
-    Settings: ClassVar[type[Options]] = Options
+    Settings: ClassVar[type[OptionsTable]] = OptionsTable
     State: ClassVar[type] = State
     traits: ClassVar[frozenset[Trait]] = frozenset()
 

@@ -192,7 +192,7 @@ def wrapped(total: Whole) -> dict[str, NDArray[np.int32]]:
     return {name: array.astype(np.int32) for name, array in total.items()}
 
 
-def mean_of(
+def mean_gradient(
     total: Mapping[str, NDArray[np.integer]], noise: Noise, *, drawn: float
 ) -> dict[str, NDArray[np.float32]]:
     """A noisy sum as the mean gradient of `drawn` units, float32."""

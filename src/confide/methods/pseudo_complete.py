@@ -43,7 +43,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from confide.federation.broadcast import digest_of
+from confide.federation.broadcast import digest_of_weights
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.guards import MOST, bounded
@@ -67,7 +67,7 @@ from confide.kinds.protocol import (
 )
 from confide.methods.fedavg import FedAvg, Train, Update, mean_of, train_ask, train_fields, weighed
 from confide.methods.fedner import ON_ANNOTATION
-from confide.methods.method import Facts, Options, Trait
+from confide.methods.method import Facts, OptionsTable, Trait
 from confide.training.batches import covered
 from confide.training.examples import RowSlopes
 from confide.training.trainer import Pulls
@@ -161,7 +161,7 @@ def _annotated(
     """
     weights = ask.weights if distil else None
     cache = desk.site.cache
-    key = (desk, round, digest_of(weights or {}), ask.confidence)
+    key = (desk, round, digest_of_weights(weights or {}), ask.confidence)
     kept = cache.get("completing annotated")
     if kept is None or kept[0] != key:
         kept = (key, desk.completed(weights, confidence=ask.confidence))
@@ -300,7 +300,7 @@ WEIGH = Step.of(weigh, summed=True)
 COMPLETE = Step.of(complete, summed=True)
 
 
-class PseudoCompleteSettings(Options):
+class PseudoCompleteSettings(OptionsTable):
     """The method's own settings: the table `[options]`.
 
     `distil`: pseudo-annotation (3.2), where the common model's confidence is at least `confidence`
@@ -334,7 +334,7 @@ class PseudoComplete(FedAvg):
     name: ClassVar[str] = "pseudo-complete"
     kinds: ClassVar[tuple[str, ...]] = ON_ANNOTATION
     steps: ClassVar[tuple[Step, ...]] = (TAKE, WEIGH, COMPLETE, SCORE_APART)
-    Settings: ClassVar[type[Options]] = PseudoCompleteSettings
+    Settings: ClassVar[type[OptionsTable]] = PseudoCompleteSettings
     State: ClassVar[type] = CompleteState
     traits: ClassVar[frozenset[Trait]] = frozenset({"apart"})
 

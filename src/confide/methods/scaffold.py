@@ -32,11 +32,11 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.protocol import SCORE, TAKE, F, Kept, State
 from confide.methods.fedavg import Train, Update, mean_of, train_ask, train_fields, weighed
-from confide.methods.method import Carried, Facts, Method, Options
+from confide.methods.method import Carried, Facts, Method, OptionsTable
 from confide.training.optimisers import Term
 
 
-class ScaffoldSettings(Options):
+class ScaffoldSettings(OptionsTable):
     """The table `[options]`: `rate` is a site's; by default SGD's `training.learning_rate`."""
 
     rate: Annotated[float, Field(gt=0)] | None = None
@@ -119,7 +119,7 @@ class Scaffold(Method):
 
     name: ClassVar[str] = "scaffold"
     steps: ClassVar[tuple[Step, ...]] = (TAKE, TRAIN_CONTROLLED, SHIFT_CONTROL, SCORE)
-    Settings: ClassVar[type[Options]] = ScaffoldSettings
+    Settings: ClassVar[type[OptionsTable]] = ScaffoldSettings
     State: ClassVar[type] = ScaffoldState
 
     def fields(self, n: int) -> dict[str, object]:

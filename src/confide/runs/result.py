@@ -157,7 +157,7 @@ class Fault(ResultTable):
     why: str
 
 
-class Moved(ResultTable):
+class BytesOfRound(ResultTable):
     """Bytes of one round over all sites."""
 
     up: Whole = 0
@@ -188,7 +188,7 @@ class RoundRecord(ResultTable):
     slowest_seconds: Number | None = None
     sentences: Whole = 0
     sentences_per_second: Number | None = None
-    bytes: Moved | None = None
+    bytes: BytesOfRound | None = None
 
 
 class SiteData(ResultTable):

@@ -322,7 +322,7 @@ class Encoded:
         return len(self.windows)
 
 
-def encode(
+def encode_examples(
     examples: Sequence[Example],
     *,
     words: Vocabulary,

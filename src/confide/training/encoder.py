@@ -200,7 +200,7 @@ def check_files(folder: Path) -> None:
         )
 
 
-def digest_of(folder: Path, how: Mapping[str, object]) -> str:
+def digest_of_files(folder: Path, how: Mapping[str, object]) -> str:
     """A SHA-256 of `how` the files are used and of every file's name and bytes."""
     digest = hashlib.sha256(json.dumps(how, sort_keys=True).encode())
     with os_errors_as(DataError, "the encoder cannot be read", where=folder):
@@ -601,7 +601,7 @@ class FrozenEncoder:
 
     def _read(self) -> Loaded:
         loaded = _load(self.folder, self.dim, again=lambda: self._read().model)
-        if digest_of(self.folder, _HOW) != self.digest:
+        if digest_of_files(self.folder, _HOW) != self.digest:
             raise DataError(
                 "the encoder's files changed while it was in use", where=str(self.folder)
             )
@@ -620,7 +620,7 @@ def load_encoder(name: str) -> FrozenEncoder:
     folder = find_folder(name)
     dim = width(folder)
     check_files(folder)
-    return FrozenEncoder(name=name, folder=folder, dim=dim, digest=digest_of(folder, _HOW))
+    return FrozenEncoder(name=name, folder=folder, dim=dim, digest=digest_of_files(folder, _HOW))
 
 
 # --- the model ------------------------------------------------------------------------------

@@ -325,7 +325,7 @@ def _character_part(sizes: TaggerSizes) -> CharacterCNN | CharacterBiLSTM | None
     return None
 
 
-def loss(model: CrfTagger, batch: TaggerBatch) -> Tensor:
+def tagging_loss(model: CrfTagger, batch: TaggerBatch) -> Tensor:
     """loss_B: the negative log-likelihood of each sentence's tags."""
     return negative_log_likelihood(
         model(batch), model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B

@@ -68,7 +68,7 @@ from confide.training.tagger import (
     predict_batches,
     shuffled,
 )
-from confide.training.weights import Arrays, named, still
+from confide.training.weights import Arrays, named_parameters, still
 
 # --- Joining what was found in the windows of long sentences
 
@@ -380,7 +380,7 @@ class FitReport:
     seconds: float
 
 
-def train(
+def train_epochs(
     model: nn.Module,
     batches: Callable[[int], Iterable[Any]],
     loss: Callable[[Any], Tensor],
@@ -462,7 +462,7 @@ def gradients(
     The model keeps its weights, and is left in training mode. Raises SmallBatchError for a batch of
     fewer rows than a gradient may cover.
     """
-    parameters = {name: p for name, p in named(model).items() if p.requires_grad}
+    parameters = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
     for parameter in parameters.values():
         parameter.grad = None
     if not model.training:
@@ -502,7 +502,7 @@ def only_rows(model: nn.Module, table: nn.Embedding, ids: NDArray[np.integer]) -
     until then `weights.arrays` gives the old values. Nothing happens if unread rows may matter: if
     the table is shared with another module of `model`, has a maximum norm, or is not trained.
     """
-    named(model)  # cached on first use, which must not see the temporary parameter
+    named_parameters(model)  # cached on first use, which must not see the temporary parameter
     whole = table.weight
     if not _alone(model, table) or not whole.requires_grad:
         yield
@@ -730,7 +730,7 @@ class RowTrainer(ABC):
         # a term may move rows that the text does not read
         still = how.optimiser.term_keeps_still
         with self.reduced(model, own, how.optimiser) if still else nullcontext() as make:
-            return train(
+            return train_epochs(
                 model,
                 batches,
                 loss,

@@ -42,7 +42,7 @@ def initial(
     return placed(model)
 
 
-def named(model: nn.Module) -> dict[str, nn.Parameter]:
+def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The parameters by name, in the model's order; cached per model."""
     found = _NAMED.get(model)
     if found is None:
@@ -55,15 +55,17 @@ _NAMED: WeakKeyDictionary[nn.Module, dict[str, nn.Parameter]] = WeakKeyDictionar
 
 def arrays(model: nn.Module) -> Arrays:
     """A copy of every parameter, by name, in the model's order."""
-    return {name: at_home(p).copy() for name, p in named(model).items()}
+    return {name: at_home(p).copy() for name, p in named_parameters(model).items()}
 
 
 def trained(model: nn.Module) -> Arrays:
     """A copy of every trained parameter, by name, in the model's order."""
-    return {name: at_home(p).copy() for name, p in named(model).items() if p.requires_grad}
+    return {
+        name: at_home(p).copy() for name, p in named_parameters(model).items() if p.requires_grad
+    }
 
 
-def load(
+def load_weights(
     model: nn.Module, values: Mapping[str, NDArray[np.float32]], *, lent: bool = False
 ) -> None:
     """Set the parameters named in `values`; others stay as they are.
@@ -71,7 +73,7 @@ def load(
     With `lent`, the model uses these very arrays instead of copies, so it must not be trained.
     Raises `DataError` if a name is unknown or a shape differs; then nothing has changed.
     """
-    parameters = named(model)
+    parameters = named_parameters(model)
     for name, value in values.items():
         if name not in parameters:
             raise DataError("the model has no such parameter", got=name)

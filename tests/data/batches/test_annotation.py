@@ -7,7 +7,7 @@ import pytest
 
 from cases import each
 from confide.errors import DataError
-from confide.training.batches import Example, TagSet, Window, annotation, encode, of_rows
+from confide.training.batches import Example, TagSet, Window, annotation, encode_examples, of_rows
 from confide.training.vocabulary import ClearVocabulary
 
 TAGS = TagSet(("drug", "effect"))
@@ -44,7 +44,9 @@ def test_windows_have_the_tags_that_encoding_gives_them() -> None:
         )
         examples.append(Example(0, number, ("w",) * int(random.integers(60, 90)), spans))
     nothing = ClearVocabulary(())
-    encoded = encode(examples, words=nothing, characters=None, tags=TAGS, how="none", max_tokens=16)
+    encoded = encode_examples(
+        examples, words=nothing, characters=None, tags=TAGS, how="none", max_tokens=16
+    )
     assert len(encoded.windows) > 60
     found = annotation(
         encoded.windows,

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from confide.errors import DataError
 from confide.text.tagging import spans_from_tags, tags_from_spans
-from confide.training.batches import Encoded, Example, TagScheme, TagSet, TypedSpan, encode
+from confide.training.batches import Encoded, Example, TagScheme, TagSet, TypedSpan, encode_examples
 from confide.training.vocabulary import (
     UNK,
     ClearVocabulary,
@@ -87,7 +87,7 @@ def examples() -> list[Example]:
 
 def encoded(given: list[Example], max_tokens: int = 512, max_characters: int = 40) -> Encoded:
     tokens = [token for example in given for token in example.tokens]
-    return encode(
+    return encode_examples(
         given,
         words=numbered(count_words(tokens, "lower"), min_count=2),
         characters=numbered(count_characters(tokens), kind="character"),
@@ -120,7 +120,9 @@ def test_long_words_keep_their_ends() -> None:
 
 def test_without_characters_there_are_none() -> None:
     vocabulary = ClearVocabulary(("no",))
-    found = encode(examples(), words=vocabulary, characters=None, tags=TagSet(TYPES), how="lower")
+    found = encode_examples(
+        examples(), words=vocabulary, characters=None, tags=TagSet(TYPES), how="lower"
+    )
     assert not len(found.characters_M) and not found.characters_from_F1.any()
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from confide.training.batches import Encoded, Example, TagSet, encode
+from confide.training.batches import Encoded, Example, TagSet, encode_examples
 from confide.training.tagger import batch_of, predict_batches, train_batches
 from confide.training.vocabulary import PAD, UNK, count_characters, count_words, numbered
 from learning.corpora import drawn_batch
@@ -22,7 +22,7 @@ def encoded() -> Encoded:
         for i, n in enumerate(LENGTHS)
     ]
     tokens = [token for example in examples for token in example.tokens]
-    return encode(
+    return encode_examples(
         examples,
         words=numbered(count_words(tokens, "none")),
         characters=numbered(count_characters(tokens), kind="character"),

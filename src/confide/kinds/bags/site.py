@@ -49,7 +49,7 @@ from confide.kinds.protocol import (
     as_many_of_both,
     desk_at,
     fingerprint,
-    named,
+    known_words,
 )
 from confide.kinds.relations.batches import RelationExample, Rules, candidates, with_labels
 from confide.kinds.relations.site import (
@@ -74,7 +74,7 @@ from confide.training import vocabulary
 from confide.training.batches import Rows
 from confide.training.context import cache_folder
 from confide.training.encoder import FrozenEncoder
-from confide.training.weights import load, trained
+from confide.training.weights import load_weights, trained
 
 # --- The form of a bag model
 #
@@ -208,7 +208,7 @@ class BagForm(PairForm):
             for start, end in tokenise(document.text)
         )
         texts = sorted(vocabulary.count_words(tokens, self.how))  # type: ignore[arg-type]
-        words, ids = named(words_of(self, holders.secret()), texts)
+        words, ids = known_words(words_of(self, holders.secret()), texts)
         clear = replace(self, words=words, word_digests_V16=self.word_digests_V16[:0])
         return clear, {**weights, WORD_ROWS: weights[WORD_ROWS][ids]}
 
@@ -364,7 +364,7 @@ class _SharedWords(SharedModel):
 
 
 @dataclass(frozen=True)
-class Looked:
+class BagPart:
     """A part of a site's text as bags of encoded sentences.
 
     Training bags have a class each (`relations_G`) and the digest of their triple (`digests_G16`);
@@ -389,7 +389,7 @@ class BagSiteModel(SiteModel):
 
     def __init__(self, site: Site, form: BagForm) -> None:
         super().__init__(site, form)
-        self._looked: dict[str, Looked] = {}
+        self._looked: dict[str, BagPart] = {}
 
     @property
     def size(self) -> int:
@@ -436,7 +436,7 @@ class BagSiteModel(SiteModel):
         """
         model: BagModel = self.bench.model
         found = self.file if vectors else None
-        load(model, weights, lent=lent and found is None)
+        load_weights(model, weights, lent=lent and found is None)
         if found is not None:
             set_vectors(model, found)
         return model
@@ -472,7 +472,7 @@ class BagSiteModel(SiteModel):
             words_V[self.file.ids_K] = 1.0
         return {WORD_ROWS: words_V}
 
-    def looked(self, part: str) -> Looked:
+    def looked(self, part: str) -> BagPart:
         """The bags of a part of the site's text, made once.
 
         Raises Refusal if the training text has a relation outside the agreed set.
@@ -488,14 +488,14 @@ class BagSiteModel(SiteModel):
         with agreement.keeping_features():
             return bench.trainer.featured(encoded, bench.model, cache_folder())
 
-    def _held_out(self, part: str) -> Looked:
+    def _held_out(self, part: str) -> BagPart:
         documents = self.site.documents(part)
         examples = candidates(documents, rules_of(self.form)).examples
         held = held_out_bags(examples, documents, same=self.form.same)  # type: ignore[arg-type]
         encoded = self.featured(with_labels(examples, ()))
-        return Looked(encoded, held.groups, _NONE, _NO_DIGESTS, held.facts)
+        return BagPart(encoded, held.groups, _NONE, _NO_DIGESTS, held.facts)
 
-    def _training(self) -> Looked:
+    def _training(self) -> BagPart:
         site, form = self.site, self.form
         examples = candidates(site.train, rules_of(form)).examples
         bags = training_bags(examples, site.train, same=form.same)  # type: ignore[arg-type]
@@ -507,7 +507,7 @@ class BagSiteModel(SiteModel):
             triple_digest(form, key, (*names, relation))
             for names, relation in zip(bags.pairs, bags.relations, strict=True)
         ]
-        return Looked(
+        return BagPart(
             encoded=self.featured(bags.examples),
             groups=bags.groups,
             relations_G=np.array([place_of_relation[name] for name in bags.relations], np.int64),
@@ -830,7 +830,7 @@ def bag_extractor(
     """The extractor with these words (word i is row i of the word table) or this encoder."""
     trainer = bag_trainer(memory, source)
     model = trainer.initial(0)
-    load(model, weights)
+    load_weights(model, weights)
     return BagExtractor(
         trainer,
         model,

@@ -64,7 +64,7 @@ from confide.training.encoder import (
     by_word,
     check_files,
     check_whole,
-    digest_of,
+    digest_of_files,
     find_folder,
     plain,
     read_json,
@@ -115,7 +115,7 @@ ATTENTION = "confide prompts"
 """The name in transformers of the attention that is given prompts."""
 
 
-class Reading(NamedTuple):
+class DecoderInput(NamedTuple):
     """A decoder's view of a text. The mask is added to scores; None without padding."""
 
     states_BPD: Tensor
@@ -169,14 +169,14 @@ class Bart(nn.Module):
         )
         return list(found.hidden_states[1:])
 
-    def reading(self, states_BPD: Tensor, mask_BP: Tensor | None) -> Reading:
+    def reading(self, states_BPD: Tensor, mask_BP: Tensor | None) -> DecoderInput:
         """Prepare a decoder's view of texts with these states of the encoder."""
-        return Reading(states_BPD, _added(mask_BP))
+        return DecoderInput(states_BPD, _added(mask_BP))
 
     def write(
         self,
         tokens_BTD: Tensor,
-        reading: Reading,
+        reading: DecoderInput,
         *,
         prompts: Sequence[Prompt] | None = None,
         cache: EncoderDecoderCache | None = None,
@@ -322,7 +322,7 @@ class Text(NamedTuple):
     `known_BV` is false at padding.
     """
 
-    reading: Reading
+    reading: DecoderInput
     given_BVD: Tensor
     sought_BVD: Tensor
     known_BV: Tensor
@@ -441,7 +441,7 @@ def symbol_losses(log_probs_BTV: Tensor, symbols_BT: Tensor) -> Tensor:
     return losses_BT.masked_fill(symbols_BT == NOTHING, 0.0)
 
 
-def split_loss(
+def split_writing_loss(
     model: Lightner, batch: PointerBatch, *, q: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """source_B and target_B: each text's loss of its own entities, and of another model's.
@@ -561,7 +561,7 @@ def write_symbols(
 def _only(text: Text, rows_K: Tensor) -> Text:
     states_BPD, mask_B11P = text.reading
     return Text(
-        reading=Reading(states_BPD[rows_K], None if mask_B11P is None else mask_B11P[rows_K]),
+        reading=DecoderInput(states_BPD[rows_K], None if mask_B11P is None else mask_B11P[rows_K]),
         given_BVD=text.given_BVD[rows_K],
         sought_BVD=text.sought_BVD[rows_K],
         known_BV=text.known_BV[rows_K],
@@ -881,7 +881,7 @@ class PretrainedBart:
         config = _config(self.folder)
         model = _model(self.folder, config)
         loaded = _assembled(model, tokenizer_of(self.folder), config, folder=self.folder)
-        if digest_of(self.folder, _HOW) != self.digest:
+        if digest_of_files(self.folder, _HOW) != self.digest:
             raise DataError("the model's files changed while it was in use", where=str(self.folder))
         return loaded
 
@@ -896,7 +896,7 @@ def load_bart(name: str) -> PretrainedBart:
     folder = find_folder(name)
     _config(folder)
     check_files(folder)
-    return PretrainedBart(name, folder, digest_of(folder, _HOW))
+    return PretrainedBart(name, folder, digest_of_files(folder, _HOW))
 
 
 def _config(folder: Path) -> Config:
@@ -1224,7 +1224,7 @@ class LightnerTrainer(EntityTrainer):
                 plain = pointer_batch(text.pieces, rows_B, written=encoded.written)
                 q_BQD = q_QD.repeat(len(plain), 1, 1).requires_grad_()
                 batch = beside(self._with_states(plain, text), model)
-                losses = split_loss(model, batch, q=q_BQD)
+                losses = split_writing_loss(model, batch, q=q_BQD)
                 (slope,) = torch.autograd.grad(losses[0].sum(), q_BQD, retain_graph=both)
                 found.source_SG[rows_B] = at_home(slope.flatten(1))
                 if both:

@@ -63,7 +63,7 @@ from confide.settings import Settings as RunSettings
 from confide.tasks import TASKS, TaskName
 from confide.text.document import NO_RELATION, Document
 from confide.training.context import cache_folder
-from confide.training.weights import load, trained
+from confide.training.weights import load_weights, trained
 
 # --- A public set of relation examples
 #
@@ -481,7 +481,7 @@ def relations_in(documents: Sequence[Document]) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Looked:
+class RelationPart:
     """The examples of a part of a site's text, and the same encoded."""
 
     found: Candidates
@@ -500,7 +500,7 @@ class RelationSiteModel(SiteModel):
 
     def __init__(self, site: Site, form: RelationForm) -> None:
         super().__init__(site, form)
-        self._looked: dict[str, Looked] = {}
+        self._looked: dict[str, RelationPart] = {}
 
     @property
     def size(self) -> int:
@@ -524,7 +524,7 @@ class RelationSiteModel(SiteModel):
         trainer = RelationTrainer(encoder, self.form)
         return self.site.once("relations", repr(self.form), make=lambda: SharedModel(trainer))
 
-    def looked(self, part: str) -> Looked:
+    def looked(self, part: str) -> RelationPart:
         """The examples of a part of the site's text, made once.
 
         Raises Refusal if the training text has a relation outside the agreed set or outside what
@@ -537,7 +537,7 @@ class RelationSiteModel(SiteModel):
             if part == "train" and any(one.relation not in known for one in found.examples):
                 raise Refusal("relation-outside-set")
             unlabelled = with_labels(found.examples, known)
-            self._looked[part] = Looked(found, self.featured(unlabelled))
+            self._looked[part] = RelationPart(found, self.featured(unlabelled))
         return self._looked[part]
 
     def featured(self, examples: Sequence[RelationExample]) -> EncodedRelations:
@@ -840,7 +840,7 @@ def trained_relations(
         )
     trainer = RelationTrainer(found, memory)
     model = trainer.initial(0)
-    load(model, weights)
+    load_weights(model, weights)
     return RelationExtractor(trainer, model, rules_of(memory), tuple(memory.known_types))
 
 

@@ -31,7 +31,7 @@ from confide.training.batches import (
     TagSet,
     TypedSpan,
     annotation,
-    encode,
+    encode_examples,
     of_rows,
     offsets,
 )
@@ -211,7 +211,7 @@ class TaggerTrainer(EntityTrainer):
 
     def prepared(self, examples: Sequence[Example]) -> Encoded:
         """Sentences, encoded, without their spans."""
-        text = encode(
+        text = encode_examples(
             [replace(one, spans=()) if one.spans else one for one in examples],
             words=self.words,
             characters=self.characters,

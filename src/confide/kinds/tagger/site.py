@@ -51,7 +51,7 @@ from confide.kinds.protocol import (
     SiteModel,
     TrainConfig,
     desk_at,
-    named,
+    known_words,
 )
 from confide.kinds.public import MIB, OfTags, no_public_set
 from confide.kinds.tagger.model import EncodedSplit, TaggerTrainer
@@ -277,11 +277,11 @@ class TaggerForm(OfTags):
             return self, weights
         tokens = [token for one in examples_from(holders.train)[0] for token in one.tokens]
         key = agreement.common_key(holders.secret(), nonce=self.nonce, check=self.check)
-        words, word_ids = named(
+        words, word_ids = known_words(
             KeyedVocabulary(self.word_digests_V16, "word", key),
             sorted(count_words(tokens, self.how)),  # type: ignore[arg-type]
         )
-        characters, character_ids = named(
+        characters, character_ids = known_words(
             KeyedVocabulary(self.character_digests_V16, "character", key),
             sorted(count_characters(tokens)),
         )
