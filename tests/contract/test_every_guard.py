@@ -64,14 +64,10 @@ NO_GRADIENT = {
 
 SEEN = {
     ("check_key", "check"),
-    ("count_vocabulary", "types"),
     *(("count_bags", name) for name in ("encoder", "dim", "relations", "pairs", "types")),
     *(("describe_relations", name) for name in ("encoder", "dim", "relations", "pairs", "types")),
-    *(
-        (f"describe_{what}", name)
-        for what in ("types", "types_and_encoder", "types_and_bart", "nested_types")
-        for name in ("types", "digest")
-    ),
+    ("describe", "types"),
+    ("describe", "digest"),
     ("describe_encoder", "check"),
     ("describe_encoder", "dim"),
     ("take", "vectors"),
