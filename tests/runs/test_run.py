@@ -169,8 +169,8 @@ def test_what_does_not_exist_is_said(tmp_path: Path) -> None:
         run(tmp_path / "none.toml")
     with pytest.raises(SettingsError, match=r"ncbi-iid10"):
         run("ncbi-iid")
-    with pytest.raises(SettingsError, match="no method 'fedprox'"):
-        run(tiny(tmp_path).model_copy(update={"method": "fedprox"}), out=tmp_path / "run")
+    with pytest.raises(SettingsError, match="no method 'fedmagic'"):
+        run(tiny(tmp_path).model_copy(update={"method": "fedmagic"}), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -271,6 +271,9 @@ class Scripted:
 
     def start(self, federation: Any) -> Any:
         return State(Flat(0.0), {"n": np.array([0])}, [])
+
+    def first_drawn(self, federation: Any) -> None:
+        return None
 
     def score(self, state: Any, federation: Any, *, part: str, round: int) -> Any:
         f1 = self.f1s[round - 1]

@@ -81,20 +81,9 @@ def too_few(
 
 
 # --- The order of replies
-#
-# The server handles them as they come, or by the names of their sites.
 
 
-def as_they_come(deliveries: Iterable[Delivery]) -> Iterator[tuple[str, Delivery]]:
-    """Deliveries with the names of their sites; none is held while the next one comes."""
-    for delivery in deliveries:
-        yield delivery.site, delivery
-        del delivery
-
-
-def in_order(
-    deliveries: Iterable[Delivery], asked: Iterable[str]
-) -> Iterator[tuple[str, Delivery]]:
+def in_order(deliveries: Iterable[Delivery], asked: Iterable[str]) -> Iterator[Delivery]:
     """Deliveries in the order of the sites' names; an early one waits for those before it."""
     waiting: dict[str, Delivery] = {}
     order = iter(sorted(asked))
@@ -102,7 +91,7 @@ def in_order(
     for delivery in deliveries:
         waiting[delivery.site] = delivery
         while turn is not None and turn in waiting:
-            yield turn, waiting.pop(turn)
+            yield waiting.pop(turn)
             turn = next(order, None)
 
 
@@ -406,7 +395,8 @@ class Federation:
             step.name, round, asks=encoded, timeout=timeout or self._timeout
         )
         with closing(deliveries):  # a caller that stops early must not keep the engine waiting
-            for site, data in in_order(deliveries, asks) if ordered else as_they_come(deliveries):
+            for data in in_order(deliveries, asks) if ordered else deliveries:
+                site = data.site
                 self.compute_seconds += data.seconds
                 self.seconds_by_site[site] += data.seconds
                 try:

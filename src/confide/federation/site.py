@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from confide.errors import ConfideError, LockedKeyError, MessageError, SmallBatchError, printable
 from confide.federation.broadcast import CACHED, CachedWeights, Uploading, whole
@@ -34,7 +34,6 @@ from confide.training.encoder import is_encoder_name
 
 if TYPE_CHECKING:
     from confide.federation.secure.site import Member
-    from confide.federation.secure.steps import SumHost
 
 MOST_LOG = 4 * 2**20
 """Bytes after which a site's own log is set aside."""
@@ -189,6 +188,16 @@ Common = Callable[[int, str], bytes]
 """The digest of what a site holds in common with the others before the turn of a round and step."""
 
 
+class AnswersSums(Protocol):
+    """A site's part in sums that are opened without its own numbers (`secure.steps.SumHost`)."""
+
+    def answer(
+        self, name: str, step: Step | None, data: bytes, *, round: int, work: Work, common: Common
+    ) -> bytes | None:
+        """The encoded reply; None if the step is neither an exchange nor summed."""
+        ...
+
+
 class SiteHost:
     """The site's side of the wall: bytes come in, bytes go out, and nothing else leaves.
 
@@ -208,7 +217,7 @@ class SiteHost:
         memory: MemoryStore[object],
         seed: int,
         uploading: Uploading | None = None,
-        sums: SumHost | None = None,
+        sums: AnswersSums | None = None,
         expects: Expects | None = None,
     ) -> None:
         self._sums = sums
@@ -223,19 +232,16 @@ class SiteHost:
     def answer(self, step: str, round: int, data: bytes) -> bytes:
         """The encoded reply, or the encoded failure; of a sum under noise in its own time."""
         begun = time.monotonic()
-        found = self._found(step, round, data)
+        try:
+            found = self._answer(step, round, data)
+        except Exception as error:
+            if self.site.log is not None:
+                note_traceback(self.site.log, step, round)
+            found = encode(failure_from(error))
         if step in self._steps and self._steps[step].noisy:
             taken = time.monotonic() - begun
             time.sleep(until_due(taken, every=self.site.guards.reply_every))
         return found
-
-    def _found(self, step: str, round: int, data: bytes) -> bytes:
-        try:
-            return self._answer(step, round, data)
-        except Exception as error:
-            if self.site.log is not None:
-                note_traceback(self.site.log, step, round)
-            return encode(failure_from(error))
 
     def _answer(self, name: str, round: int, data: bytes) -> bytes:
         if round < 0:

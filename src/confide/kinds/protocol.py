@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import KW_ONLY, dataclass, field, fields, make_dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,10 +42,6 @@ from confide.training.optimisers import Moments, Optimiser, Term
 from confide.training.trainer import Pulls
 from confide.training.vocabulary import SPECIALS, KeyedVocabulary
 from confide.training.weights import load_weights, trained
-
-if TYPE_CHECKING:
-    from confide.kinds import Extractor
-
 
 # --- Releases
 #
@@ -584,10 +580,8 @@ class ModelSpec(ABC):
         """The site model of this form, made once."""
 
     @abstractmethod
-    def extractor(
-        self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
-    ) -> Extractor:
-        """The trained model, ready for use; `encoder` is the folder of its public files.
+    def extractor(self, weights: Arrays, *, key: bytes | None, encoder: str | None = None) -> Any:
+        """The trained model (`kinds.Extractor`); `encoder` is the folder of its public files.
 
         Raises KeyFileError if it needs another key, and FederationError if these are not the files
         of its training.
@@ -734,10 +728,10 @@ def write_release(
     write_of_run(out / kind.release.file, encode(message))
 
 
-def read_release(kind: Kind, folder: Path) -> Extractor:
+def read_release(kind: Kind, folder: Path) -> Any:
     """Read a released model from its folder. Raises MessageError."""
     found = decode_file(release_message(kind), (folder / kind.release.file).read_bytes())
-    extract: Extractor = found.extractor(found.weights, key=None)
+    extract: Any = found.extractor(found.weights, key=None)
     return replace(extract, apart=bool(found.apart)) if extract.finds == "entities" else extract
 
 
@@ -855,15 +849,13 @@ def desk_at(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> Si
 K = TypeVar("K", bound=Kept[Any])
 
 
-def fitted_on(
-    memory: K, config: TrainConfig, fit: Callable[[TrainConfig], Fitted]
-) -> tuple[Fitted, K]:
-    """Call `fit`, and return its result and the memory after it.
+def resuming(memory: K, config: TrainConfig) -> tuple[TrainConfig, Callable[[], K]]:
+    """The settings with which to train, and the memory afterwards, once it has been.
 
     If `config` says so, the optimiser goes on from the memory, and what it then remembers is kept.
     """
     if not config.keep:
-        return fit(config), memory
+        return config, lambda: memory
     moments = Moments(memory.moments)
-    fitted = fit(LocalConfig(**{**vars(config), "moments": moments}))
-    return fitted, replace(memory, moments=moments.arrays())
+    local = LocalConfig(**{**vars(config), "moments": moments})
+    return local, lambda: replace(memory, moments=moments.arrays())

@@ -55,7 +55,7 @@ from confide.kinds.protocol import (
     SiteModel,
     State,
     TrainConfig,
-    fitted_on,
+    resuming,
 )
 from confide.kinds.steps import no_tables
 from confide.methods.method import Carried, Facts, Method, OptionsTable, ServerTable
@@ -102,9 +102,9 @@ class Train:
         memory = known(memory)
         desk = memory.form.at(site)
         config = self.config if term is None else self.config.with_term(term)
-        return fitted_on(
-            memory, config, lambda config: desk.fit(self.weights, config, seed=turn.seed)
-        )
+        config, memory_after = resuming(memory, config)
+        fitted = desk.fit(self.weights, config, seed=turn.seed)
+        return fitted, memory_after()
 
 
 @dataclass(frozen=True)

@@ -67,7 +67,7 @@ from confide.kinds.protocol import (
     State,
     Taken,
     TrainConfig,
-    fitted_on,
+    resuming,
     taken,
 )
 from confide.kinds.public import SEVERAL, Student
@@ -156,9 +156,9 @@ def train_and_predict(
     """Train on the site's own examples, and predict the public set (Algorithm 1)."""
     memory = known(memory)
     desk = desk_for(site, memory, ask)
-    fitted, memory = fitted_on(
-        memory, ask.config, lambda config: desk.fit(ask.weights, config, seed=turn.seed)
-    )
+    config, memory_after = resuming(memory, ask.config)
+    fitted = desk.fit(ask.weights, config, seed=turn.seed)
+    memory = memory_after()
     reply = predicted(desk, memory.public, ask=ask, weights=fitted.weights)
     return replace(reply, loss=round(fitted.loss, 4), sentences=fitted.examples), memory
 

@@ -65,7 +65,7 @@ from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds.agreement import check_digests, one_each
 from confide.kinds.bags.site import BagSiteModel
-from confide.kinds.protocol import SCORE, TAKE, F, Kept, ModelSpec, Take, fitted_on, train_config
+from confide.kinds.protocol import SCORE, TAKE, F, Kept, ModelSpec, Take, resuming, train_config
 from confide.kinds.steps import settle
 from confide.methods.fedavg import (
     TRAIN,
@@ -490,11 +490,9 @@ def train_on_winners(
         raise Refusal("not-bid")
     desk = _desk(site, memory)
     won_W = memory.won_W
-    fitted, memory = fitted_on(
-        memory,
-        ask.config,
-        lambda config: desk.fit(ask.weights, config, seed=turn.seed, only_W=won_W),
-    )
+    config, memory_after = resuming(memory, ask.config)
+    fitted = desk.fit(ask.weights, config, seed=turn.seed, only_W=won_W)
+    memory = memory_after()
     weight = float(len(won_W)) if ask.weighting == "examples" else 1.0
     return Update.of(fitted, weight=weight), memory
 

@@ -347,4 +347,5 @@ class Pair:
         A keyed kind needs the key.
         """
         form, weights = self.model(state, memory)
-        return form.extractor(weights, key=key, encoder=encoder)
+        found: Extractor = form.extractor(weights, key=key, encoder=encoder)
+        return found

@@ -63,7 +63,7 @@ from confide.kinds.protocol import (
     SiteModel,
     State,
     TrainConfig,
-    fitted_on,
+    resuming,
 )
 from confide.methods.fedavg import FedAvg, Train, Update, mean_of, train_ask, train_fields, weighed
 from confide.methods.fedner import ON_ANNOTATION
@@ -210,13 +210,9 @@ def complete(
     after = _reweighed(desk, memory, ask, round=turn.round) if ask.slope_G.size else memory
     site.cache.pop("completing slopes", None)
     each_S = counting(after.instance_weights_S, centred=ask.centred) if after.weighed else None
-    fitted, after = fitted_on(
-        after,
-        ask.config,
-        lambda config: desk.fit(
-            ask.weights, config, seed=turn.seed, encoded=annotated.encoded, each_S=each_S
-        ),
-    )
+    config, memory_after = resuming(after, ask.config)
+    fitted = desk.fit(ask.weights, config, seed=turn.seed, encoded=annotated.encoded, each_S=each_S)
+    after = memory_after()
     found = weighed(desk, ask, fitted)
     return Completed(**vars(found), own=annotated.own, pseudo=annotated.pseudo), after
 

@@ -183,7 +183,8 @@ def load_release(folder: Path) -> Extractor:
     """
     kind = _kind_of(folder)
     assert kind is not None
-    return read_release(kind, Path(folder))
+    found: Extractor = read_release(kind, Path(folder))
+    return found
 
 
 Runs = Path | str | Sequence[Path | str]

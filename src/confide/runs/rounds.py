@@ -133,7 +133,48 @@ class Rounds:
         for number in range(last + 1, settings.rounds + 1):
             if self._spent or self._is_over(progress, number):
                 break
-            self._round(progress, number)
+            start, computed = time.perf_counter(), self._federation.compute_seconds
+            worked = dict(self._federation.seconds_by_site)
+            sent = {way: sum(sites.values()) for way, sites in self._ledger.totals.items()}
+            self._federation.took_part.clear()
+            state, facts = self._method.round(self._state, self._federation, number)
+            self._check(state, number)
+            before = self._state.weights
+            self._state = state = _with(
+                state, self._federation.broadcast.rounded(before, state.weights)
+            )
+            del before
+            self._mean.add(state.weights)
+            trained = time.perf_counter() - start
+            record: Tree = {"round": number, **facts, "train_seconds": trained}
+            self._spent = self._no_more(number)
+            scored = number % settings.select.every == 0 or number == settings.rounds
+            if scored and self._develop(self._mean.of(state), progress, record, number):
+                self._state = state = self._undone(state, record)
+            if scored:
+                self._note_good()
+            if progress.best_round == number:
+                self._federation.broadcast.keep(state.weights)
+            faults = self._federation.take_faults()
+            record["failed"] = {fault.site: fault.code for fault in faults}
+            record["faults"] = [
+                {"site": one.site, "step": one.step, "code": one.code, "why": one.what}
+                for one in faults
+            ]
+            record["bytes"] = {
+                way: sum(sites.values()) - sent[way] for way, sites in self._ledger.totals.items()
+            }
+            record["seconds"] = time.perf_counter() - start
+            record["compute_seconds"] = self._federation.compute_seconds - computed
+            record["slowest_seconds"] = max(
+                seconds - worked[site] for site, seconds in self._federation.seconds_by_site.items()
+            )
+            if facts.get("sentences"):
+                record["sentences_per_second"] = facts["sentences"] / max(trained, 1e-9)
+            progress.history.append(record)
+            self._tell(progress, record)
+            if scored:
+                self._save(state, progress, number)
         if progress.best_round in (0, self._store.rounds()[-1]):
             return Selected(self._mean.of(self._state), progress)
         self._state = None
@@ -200,51 +241,6 @@ class Rounds:
                 fix="raise federation.max_upload_mb, or lower select.every",
             )
         return over and scored
-
-    def _round(self, progress: Progress, number: int) -> None:
-        start, computed = time.perf_counter(), self._federation.compute_seconds
-        worked = dict(self._federation.seconds_by_site)
-        sent = {way: sum(sites.values()) for way, sites in self._ledger.totals.items()}
-        self._federation.took_part.clear()
-        state, facts = self._method.round(self._state, self._federation, number)
-        self._check(state, number)
-        before = self._state.weights
-        self._state = state = _with(
-            state, self._federation.broadcast.rounded(before, state.weights)
-        )
-        del before
-        self._mean.add(state.weights)
-        trained = time.perf_counter() - start
-        record: Tree = {"round": number, **facts, "train_seconds": trained}
-        settings = self._settings
-        self._spent = self._no_more(number)
-        scored = number % settings.select.every == 0 or number == settings.rounds
-        if scored and self._develop(self._mean.of(state), progress, record, number):
-            self._state = state = self._undone(state, record)
-        if scored:
-            self._note_good()
-        if progress.best_round == number:
-            self._federation.broadcast.keep(state.weights)
-        faults = self._federation.take_faults()
-        record["failed"] = {fault.site: fault.code for fault in faults}
-        record["faults"] = [
-            {"site": one.site, "step": one.step, "code": one.code, "why": one.what}
-            for one in faults
-        ]
-        record["bytes"] = {
-            way: sum(sites.values()) - sent[way] for way, sites in self._ledger.totals.items()
-        }
-        record["seconds"] = time.perf_counter() - start
-        record["compute_seconds"] = self._federation.compute_seconds - computed
-        record["slowest_seconds"] = max(
-            seconds - worked[site] for site, seconds in self._federation.seconds_by_site.items()
-        )
-        if facts.get("sentences"):
-            record["sentences_per_second"] = facts["sentences"] / max(trained, 1e-9)
-        progress.history.append(record)
-        self._tell(progress, record)
-        if scored:
-            self._save(state, progress, number)
 
     def _note_good(self) -> None:
         if self._settings.federation.roll_back > 0:

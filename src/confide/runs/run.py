@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -608,7 +609,13 @@ def run(
         folder.begin(chosen)
         folder.write("environment.json", environment(chosen, gathered.fingerprint))
         with computing_at(place, threads=chosen.threads):
-            outcomes, by_site = _carried_out(chosen, method, folder, gathered=gathered, watch=watch)
+            parts = _parts(chosen, gathered, folder)
+            outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
+            watch(Event("scores", message="the sites examine their own errors"))
+            whole = list(zip(parts, outcomes, strict=True))
+            left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
+            there = [spec for spec in gathered.specs if spec.name not in left_out]
+            by_site = site_reports(method.pair, (_at_home(one, whole, method) for one in there))
         result = result_of(
             chosen,
             outcomes,
@@ -633,19 +640,6 @@ def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> list[Fe
     if settings.method == "alone":
         return [FederationPart(spec.name, (spec,)) for spec in gathered.specs]
     return [FederationPart(ONE_AND_ALL, gathered.specs)]
-
-
-def _carried_out(
-    settings: Settings, method: Method, folder: RunFolder, *, gathered: Gathered, watch: Watcher
-) -> tuple[list[Outcome], dict[str, Counts]]:
-    """Train all federations of the run, then let the sites examine their own errors."""
-    parts = _parts(settings, gathered, folder)
-    outcomes = _train(settings, method, folder, parts=parts, gathered=gathered, watch=watch)
-    watch(Event("scores", message="the sites examine their own errors"))
-    whole = list(zip(parts, outcomes, strict=True))
-    left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
-    there = [spec for spec in gathered.specs if spec.name not in left_out]
-    return outcomes, site_reports(method.pair, (_at_home(spec, whole, method) for spec in there))
 
 
 def _train(
@@ -675,23 +669,23 @@ def _train(
         expects=Expecting(settings),
     )
     workers = min(settings.workers, len(specs))
-
-    def one(part: FederationPart) -> Outcome:
-        plan = RunPlan(settings, method, engine, folder, binding, watch)
-        return outcome_of(plan, part.name, [spec.name for spec in part.specs])
-
     engine: SequentialEngine | WorkerEngine
     engine = (
         WorkerEngine(specs, hosting, workers=workers, threads=settings.threads)
         if workers > 1
         else SequentialEngine(specs, hosting)
     )
+    plan = RunPlan(settings, method, engine, folder, binding, watch)
+    named = {part.name: [spec.name for spec in part.specs] for part in parts}
+    outcomes: list[Outcome] = []
     with closing(engine):
         if len(parts) == 1 or workers == 1:
-            return [one(part) for part in parts]
+            for name, sites in named.items():
+                outcomes.append(outcome_of(plan, name, sites))
+            return outcomes
         with ThreadPoolExecutor(len(parts)) as pool:  # threads that wait for processes
             try:
-                return list(pool.map(one, parts))
+                return list(pool.map(partial(outcome_of, plan), named, named.values()))
             except BaseException:
                 engine.stop()  # after Ctrl-C or a failure the others need not finish
                 raise

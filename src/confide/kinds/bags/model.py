@@ -22,7 +22,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -302,9 +302,6 @@ def _spread(filters_HK: Tensor, won_GH: Tensor, slopes_GH: Tensor, words: int) -
     )
 
 
-if TYPE_CHECKING:
-    from confide.kinds.bags.site import BagForm
-
 Denoise = Literal["none", "one", "att", "ave", "att-ra"]
 
 
@@ -583,7 +580,7 @@ class BagTrainer(RowTrainer):
 
     head: ClassVar[str] = "relation"
 
-    form: BagForm
+    form: Any
     source: Vocabulary | FrozenEncoder
     denoise: Denoise = "none"
 
@@ -599,7 +596,7 @@ class BagTrainer(RowTrainer):
         form = self.form
         reader: Pcnn | MentionReader
         if isinstance(self.source, FrozenEncoder):
-            pool: Pool = form.pool  # type: ignore[assignment]
+            pool: Pool = form.pool
             reader = MentionReader(self._relations.body(), self.source.dim, pool=pool)
             widen(reader)
         else:
@@ -615,7 +612,7 @@ class BagTrainer(RowTrainer):
             examples,
             words=self.source,
             relations=form.relations,
-            how=form.how,  # type: ignore[arg-type]
+            how=form.how,
             longest=form.longest,
             farthest=form.sizes["farthest"],
         )

@@ -88,8 +88,6 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
     from transformers import BartConfig, EncoderDecoderCache
 
-    from confide.kinds.lightner.site import LightnerForm
-
 
 # --- BART with prompts
 #
@@ -298,7 +296,7 @@ class Projection(nn.Module):
 class Prompts(nn.Module):
     """`q_QD` and its projection for each layer; the encoder may have none."""
 
-    def __init__(self, bart: Bart, form: LightnerForm) -> None:
+    def __init__(self, bart: Bart, form: Any) -> None:
         super().__init__()
         dim, own = bart.config.d_model, bart.config
         reading = own.encoder_layers if form.where == "both" else 0
@@ -339,7 +337,7 @@ class Trace(NamedTuple):
 class Lightner(nn.Module):
     """A BART with prompts that writes symbols."""
 
-    def __init__(self, bart: Bart, names: Names, form: LightnerForm) -> None:
+    def __init__(self, bart: Bart, names: Names, form: Any) -> None:
         super().__init__()
         self.form = form
         self.types = len(names.labels)
@@ -1083,7 +1081,7 @@ class LightnerTrainer(EntityTrainer):
     per_batch: ClassVar[int] = _PER_SLOPES
 
     bart: PretrainedBart
-    form: LightnerForm
+    form: Any
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -1108,7 +1106,7 @@ class LightnerTrainer(EntityTrainer):
     @property
     def keeps_states(self) -> bool:
         """True if the encoder's states of a text never change."""
-        return self.form.where == "decoder" and self.form.tune != "all"
+        return bool(self.form.where == "decoder" and self.form.tune != "all")
 
     def initial(self, seed: int) -> Lightner:
         """The BART with prompts drawn by the seed; only trained parameters require a gradient.

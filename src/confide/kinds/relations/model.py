@@ -21,7 +21,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -53,9 +53,6 @@ from confide.training.trainer import (
     distillation_loss,
     pieces_read,
 )
-
-if TYPE_CHECKING:
-    from confide.kinds.relations.site import PairForm
 
 Pool = Literal["sum", "start", "max", "cls"]
 
@@ -173,7 +170,7 @@ class RelationTrainer(RowTrainer):
     per_batch: ClassVar[int] = 2048
 
     encoder: FrozenEncoder
-    form: PairForm
+    form: Any
     open: float = 0.0
 
     @cached_property
@@ -205,7 +202,7 @@ class RelationTrainer(RowTrainer):
                 body,
                 dim=self.encoder.dim,
                 relations=len(own.relations),
-                pool=own.pool,  # type: ignore[arg-type]
+                pool=own.pool,
                 dropout=own.dropout,
             )
             widen(model)
