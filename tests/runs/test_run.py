@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -258,8 +259,7 @@ def test_pooled_scores_each_site_on_its_own_text(tmp_path: Path) -> None:
 class Scripted:
     """A method whose development scores are given: F1 by round, or None where nobody has text."""
 
-    name = "scripted"
-    State, Memory = State[Flat], State[Flat]
+    pair = SimpleNamespace(name="scripted", State=State[Flat], Memory=State[Flat])
 
     def __init__(self, f1s: list[float | None]) -> None:
         self.f1s = f1s
