@@ -12,8 +12,6 @@ import pytest
 
 from cases import each
 from confide.errors import ConfideError, KitError, MissingDataError, SettingsError
-from confide.federation.failures import Refusal
-from confide.flare import site
 from confide.flare.kit import open_consortium, open_kit
 from confide.settings import load_settings, load_site, parse
 from confide.settings.reading import parse_assignment
@@ -124,10 +122,9 @@ def test_overrides() -> None:
 
 @each("text", ["a = " + "[" * 5000, "a = " + "9" * 5000, "#" * MOST_BYTES * 2])
 def test_settings_that_a_lead_sends_to_a_site(text: str) -> None:
-    """They ended in another error than a refusal."""
-    with pytest.raises(Refusal) as caught:
-        site._plain(text)
-    assert caught.value.code == "bad-ask"
+    """The one error that a site turns into a refusal, `bad-ask`."""
+    with pytest.raises(SettingsError):
+        parse_toml(text)
 
 
 def test_what_settings_say_stays() -> None:

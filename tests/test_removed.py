@@ -80,5 +80,6 @@ def test_a_removed_verb_says_what_to_do_instead(words: list[str]) -> None:
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_a_removed_function_says_what_to_do_instead(name: str) -> None:
-    with pytest.raises(AttributeError, match=f"{name} was removed: .*small_bart"):
+    with pytest.raises(AttributeError) as caught:
         getattr(api, name)
+    assert str(caught.value).endswith(f"{name} was removed: {FUNCTIONS[name]}")

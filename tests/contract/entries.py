@@ -89,6 +89,10 @@ ENTRIES: dict[str, Entry] = {
             ("model.character=bilstm",),
         ),
     ),
+    "scaffold-tagger": Entry(
+        learning=("rounds=6", "training.local_epochs=2", "options.rate=0.3", "model.dropout=0.1"),
+        reaches=0.9,
+    ),
     "fedavg-linear": entry(
         "linear",
         variants=(

@@ -71,7 +71,7 @@ def without_content(message: str) -> str:
 def error_without_message(error: BaseException) -> str:
     """An exception's kind and the lines of code that it passed through, without its message.
 
-    >>> where(ValueError("Mr Smith"))
+    >>> error_without_message(ValueError("Mr Smith"))
     'ValueError'
     """
     frames = traceback.extract_tb(error.__traceback__)
