@@ -302,7 +302,7 @@ def linker(monkeypatch: pytest.MonkeyPatch) -> Linker:
     def opened(*args: Any, **options: Any) -> Models:
         return Models(None, made, {}, {})  # type: ignore[arg-type]
 
-    monkeypatch.setattr(module, "opened", opened)
+    monkeypatch.setattr(module, "open_models", opened)
     return made
 
 
@@ -427,7 +427,7 @@ def test_end_to_end_a_relation_is_true_only_if_its_entities_are(
         "more": (entity("T1", "Gene", 5, 11), entity("T2", "Chemical", 16, 20)),
     }
     models = Models(Finder(finds), Linker(), {}, {})  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "opened", lambda *args, **options: models)
+    monkeypatch.setattr(module, "open_models", lambda *args, **options: models)
     write(documents, tmp_path / "gold.jsonl", "jsonl")
     found = evaluate("ner+re", [tmp_path / "gold.jsonl"])
     strict, relaxed = found["relations"]["strict"], found["relations"]["relaxed"]
@@ -445,7 +445,7 @@ def test_files_without_a_relation_of_the_model_are_refused(
     pair = (entity("A", "Chemical", 0, 4), entity("B", "Gene", 5, 11))
     document = Document("one", "zinc finger", pair, (Relation("R", "eases", "A", "B"),))
     models = Models(None, Linker(), {}, {})  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "opened", lambda *args, **options: models)
+    monkeypatch.setattr(module, "open_models", lambda *args, **options: models)
     write([document], tmp_path / "gold.jsonl", "jsonl")
     with pytest.raises(DataError, match=r"no relation in common.*model's: binds.*files: eases"):
         evaluate("re", [tmp_path / "gold.jsonl"])
@@ -458,7 +458,7 @@ def test_gold_relations_that_no_pair_covers_are_not_found(
     ends = (entity("A", "CHEMICAL", 0, 4), entity("B", "GENE", 5, 11))
     wrong_way = (Relation("R", "binds", "B", "A"),)
     models = Models(Finder({"d": ends}), Linker(), {}, {})  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "opened", lambda *args, **options: models)
+    monkeypatch.setattr(module, "open_models", lambda *args, **options: models)
     write([Document("d", text, ends, wrong_way)], tmp_path / "gold.jsonl", "jsonl")
     strict = evaluate("ner+re", [tmp_path / "gold.jsonl"])["relations"]["strict"]
     assert [strict[key] for key in ("true", "predicted", "support")] == [0, 1, 1]
@@ -473,7 +473,7 @@ def test_the_pairs_that_a_file_states_are_not_those_of_found_entities(
     ends = (entity("T1", "CHEMICAL", 0, 4), entity("T2", "GENE", 5, 11))
     stated = Document("d", "zinc finger", attributes=(("pair", "X Y"), ("ward", "b")))
     models = Models(Finder({"d": ends}), Linker(), {}, {})  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "opened", lambda *args, **options: models)
+    monkeypatch.setattr(module, "open_models", lambda *args, **options: models)
     (tmp_path / "d.jsonl").write_text(
         json.dumps({"id": "d", "text": stated.text, "attributes": stated.attributes})
     )
@@ -486,7 +486,7 @@ def test_names_of_a_site_are_put_on_its_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     models = Models(None, Linker(), {"Med": "CHEMICAL"}, {"verbindet": "binds", "?": ""})  # type: ignore[arg-type]
-    monkeypatch.setattr(module, "opened", lambda *args, **options: models)
+    monkeypatch.setattr(module, "open_models", lambda *args, **options: models)
     ends = (entity("A", "Med", 0, 4), entity("B", "GENE", 5, 11))
     relations = (Relation("R", "verbindet", "A", "B"), Relation("S", "?", "B", "A"))
     write([Document("d", "zinc finger", ends, relations)], tmp_path / "d.jsonl", "jsonl")

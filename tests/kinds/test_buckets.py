@@ -97,7 +97,7 @@ def test_absurd_sizes_are_refused(words: int, characters: int) -> None:
 
 def test_a_masked_site_sends_no_digest_whoever_asks(tmp_path: Path) -> None:
     """By its guard, and where sums are secure."""
-    ask, name = CountVocabulary("none", []), COUNT_VOCABULARY.name
+    ask, name = CountVocabulary("none"), COUNT_VOCABULARY.name
     site = Site("s", [], guards=Guards(masked=True))
     store: Any = MemoryStore(tmp_path, object)
     host = SiteHost(site, {name: COUNT_VOCABULARY}, memory=store, seed=1)
