@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -170,3 +171,12 @@ def test_a_death_between_checkpoints_ends_the_run_in_words(tmp_path: Path, marks
             replies(found, "site-2=die", 3)
     finally:
         found.close()
+
+
+def test_steps_go_to_a_process_whatever_was_asked_of_them_before() -> None:
+    from confide.methods import METHODS
+
+    for pair in METHODS.values():
+        for step in pair.steps:
+            _ = step.learnt, step.parts, step.like
+            assert pickle.loads(pickle.dumps(step)).reply == step.reply  # noqa: S301

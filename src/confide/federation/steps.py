@@ -10,7 +10,7 @@ import dataclasses
 import math
 import typing
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
@@ -119,6 +119,10 @@ class Step:
     def seen_as(self) -> str:
         """The name of the server's view of a reply in ledgers and wire tables."""
         return self.seen or ("sum" if self.summed else "one by one")
+
+    def __getstate__(self) -> dict[str, object]:
+        """The fields alone, for a worker process: the rest follows from them."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
 
     @cached_property
     def learnt(self) -> Learnt | None:
