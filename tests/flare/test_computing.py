@@ -26,7 +26,7 @@ def test_the_runs_settings_have_no_say(monkeypatch: pytest.MonkeyPatch) -> None:
     threads = torch.get_num_threads()
     try:
         compute_as(mine)
-        assert here().at_once == 4 and here().device == PROCESSOR.device
+        assert here().micro_batch_size == 4 and here().device == PROCESSOR.device
         assert torch.get_num_threads() == mine.threads
     finally:
         torch.set_num_threads(threads)

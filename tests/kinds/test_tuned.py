@@ -99,13 +99,13 @@ def test_a_form_of_before_means_the_whole_encoder() -> None:
     assert str(Tuning.of(decode_file(EncoderForm, old).tuning)) == "all"
 
 
-@pytest.mark.parametrize("at_once", [2])
-def test_a_run_in_parts_is_nearly_the_whole_one(at_once: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("micro_batch_size", [2])
+def test_a_run_in_parts_is_nearly_the_whole_one(micro_batch_size: int, tmp_path: Path) -> None:
     """The same meaning of a batch; rounding alone differs."""
     found = []
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     name = named("tiny-still", lambda folder: tiny_bert(folder, **still))
-    for parts in (0, at_once):
+    for parts in (0, micro_batch_size):
         how = [f"micro_batch_size={parts}", "classifier.dropout=0", f"classifier.encoder={name}"]
         own = settings_of(tmp_path, "fedavg-encoder", *how)
         run(own, out=tmp_path / str(parts))

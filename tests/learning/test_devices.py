@@ -35,7 +35,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_names() -> None:
     assert place_of("cpu") == PROCESSOR == Place(torch.device("cpu"), narrow=False)
     assert place_of("auto").device.type in ("cpu", "cuda", "mps")
-    assert place_of("cpu", "bfloat16", at_once=3) == Place(torch.device("cpu"), True, 3)
+    assert place_of("cpu", "bfloat16", micro_batch_size=3) == Place(torch.device("cpu"), True, 3)
     with pytest.raises(SettingsError, match=r"nobody knows this precision.*bfloat16; got 'half'"):
         place_of("cpu", "half")
     for odd in ("gpu", "cuda:", "cuda:999", "cpu:1", "meta", ""):
@@ -57,8 +57,8 @@ def test_a_process_computes_in_one_place(monkeypatch: pytest.MonkeyPatch) -> Non
         here()
     monkeypatch.setenv(devices.VARIABLE, "cpu")
     threads = torch.get_num_threads()
-    with computing_at(Place(at_once=5), threads=1):
-        assert here().at_once == 5 and torch.get_num_threads() == 1
+    with computing_at(Place(micro_batch_size=5), threads=1):
+        assert here().micro_batch_size == 5 and torch.get_num_threads() == 1
     assert here() == PROCESSOR and torch.get_num_threads() == threads
 
 
@@ -93,13 +93,13 @@ def test_a_tensor_that_is_left_behind_is_seen(
 def test_parts_of_a_batch_add_up_to_it(kind: str, folder: Path) -> None:
     """The same step, whether a batch is computed at once or three examples at a time."""
     found = {}
-    for at_once in (0, 3):
-        with computing_at(Place(at_once=at_once)):
+    for micro_batch_size in (0, 3):
+        with computing_at(Place(micro_batch_size=micro_batch_size)):
             own = KINDS[kind](folder)
             without_dropout(own.model)  # it is drawn anew for each part
-            assert where_is(own.model).at_once == at_once
+            assert where_is(own.model).micro_batch_size == micro_batch_size
             report = own.fit()
-            found[at_once] = arrays(own.model), report
+            found[micro_batch_size] = arrays(own.model), report
     (whole, one), (parts, other) = found.values()
     steps = (one.steps, one.sentences, one.tokens)
     assert steps == (other.steps, other.sentences, other.tokens)
@@ -162,7 +162,7 @@ def test_weights_come_home_and_go_back(folder: Path) -> None:
 )
 def test_out_of_memory_is_one_error(error: Exception) -> None:
     def run() -> None:
-        with enough_memory(Place(at_once=8)):
+        with enough_memory(Place(micro_batch_size=8)):
             raise error
 
     with pytest.raises(

@@ -104,7 +104,7 @@ def test_only_settings_of_this_model_are_shown(
     assert there | {"training", "select"} <= tables
     assert not tables & (elsewhere | {"guards"})
     assert {"rounds", "seed", "method", "training.learning_rate"} <= shown
-    assert not {"threads", "device", "schema", "at_once", "start_from", "base"} & shown
+    assert not {"threads", "device", "schema", "micro_batch_size", "start_from", "base"} & shown
     if own.get("model", {}).get("kind"):
         assert {name for name in shown if name.startswith("model.")} == {"model.kind"}
 

@@ -202,7 +202,11 @@ def compute_as(settings: Settings) -> None:
     """Let this process compute so. Raises Refusal if this machine has no such device."""
     torch.set_num_threads(settings.threads)
     try:
-        compute_at(place_of(settings.device, settings.precision, at_once=settings.micro_batch_size))
+        compute_at(
+            place_of(
+                settings.device, settings.precision, micro_batch_size=settings.micro_batch_size
+            )
+        )
     except SettingsError as error:
         raise Refusal("device-missing") from error
 

@@ -339,7 +339,9 @@ def audit(
         raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
     speak, scratch = say or (lambda _: None), Scratch()
     sites: dict[str, run_folder.SiteAudit] = {}
-    place = place_of(settings.device, settings.precision, at_once=settings.micro_batch_size)
+    place = place_of(
+        settings.device, settings.precision, micro_batch_size=settings.micro_batch_size
+    )
     with computing_at(place, threads=settings.threads):
         for spec in specs:
             speak(f"{spec.name}: measuring")

@@ -458,7 +458,9 @@ def capacity(
         raise DataError("the held-out text has no entity", fix="name `dev` files that have some")
     name = site or settings.name or "capacity"
     watch(Event("start", rounds=parts * seeds, message=f"{name}: capacity"))
-    place = place_of(settings.device, settings.precision, at_once=settings.micro_batch_size)
+    place = place_of(
+        settings.device, settings.precision, micro_batch_size=settings.micro_batch_size
+    )
     with computing_at(place, threads=settings.threads):
         measured = score_parts(
             train,

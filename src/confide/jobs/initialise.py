@@ -30,7 +30,7 @@ from confide.jobs.initialise_files import (
     matches,
     simulated_sites,
 )
-from confide.settings import SiteGuards, load_settings
+from confide.settings import SCHEMA, SiteGuards, load_settings
 from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
 from confide.text.files import write_text
@@ -304,6 +304,7 @@ def draft(
     options = {**(rule.options if rule else {}), **proposal.options}
     head = [
         f"# What confide found; train with: confide run {out.name}",
+        f"schema = {SCHEMA}",
         f"name = {_toml(re.sub(r'[^A-Za-z0-9_.-]+', '-', out.stem))}",
         *proposal.lines,
         *([f"options = {_toml(options)}"] if options else []),

@@ -118,7 +118,9 @@ def personalise(
     if not specs:
         known = ", ".join(spec.name for spec in gathered.specs)
         raise RunError(f"the run has no site {site!r}", where=str(folder.path), expected=known)
-    place = place_of(settings.device, settings.precision, at_once=settings.micro_batch_size)
+    place = place_of(
+        settings.device, settings.precision, micro_batch_size=settings.micro_batch_size
+    )
     with computing_at(place, threads=settings.threads):
         scratch: Scratch = {}
         return {

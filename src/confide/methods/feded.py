@@ -29,9 +29,9 @@ Where we differ from the paper or decide what it leaves open:
 - the public set is sent once, without its labels, and named by the digest of its content;
 - the optimiser of the distillation starts afresh each round, as the sites' do;
 - for an unlabelled public set (`public.labelled = false`) the first part of Eq. 6 is left out;
-- for sites with different relation sets (a site's `knows`), `average = "known"` averages a class
-  over the sites that annotate it; with `upload = "probabilities"`, its probability rather than the
-  first class. A class that none of them knows is learnt from the public set's labels alone;
+- for sites with different relation sets (a site's `annotates`), `average = "known"` averages a
+  class over the sites that annotate it; with `upload = "probabilities"`, its probability rather
+  than the first class. A class that none knows is learnt from the public set's labels alone;
 - for entities, Eq. 4 to 6 apply to each token, summed over a sentence. A CRF predicts a token's
   marginals; their logarithms are the logits;
 - a tagger's words are those of the public set (`kinds.tagger.site`), so there is no key.

@@ -595,7 +595,7 @@ def run(
     chosen = _chosen(settings, overrides)
     kind = method_of(chosen)
     kind(chosen)  # reports wrong options before any text is read
-    place = place_of(chosen.device, chosen.precision, at_once=chosen.micro_batch_size)
+    place = place_of(chosen.device, chosen.precision, micro_batch_size=chosen.micro_batch_size)
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(Path(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"))
     folder.check(chosen, resume=resume)

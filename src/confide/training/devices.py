@@ -48,14 +48,14 @@ _NO_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory"
 class Place:
     """Where a process computes.
 
-    `narrow`: encoders compute in bfloat16. `at_once` is the most examples of a batch whose
+    `narrow`: encoders compute in bfloat16. `micro_batch_size` is the most examples of a batch whose
     gradients are computed together; the gradients of a larger batch are added up part by part. 0:
     all of them.
     """
 
     device: torch.device = _PROCESSOR
     narrow: bool = False
-    at_once: int = 0
+    micro_batch_size: int = 0
 
     @property
     def fused(self) -> bool:
@@ -67,7 +67,7 @@ PROCESSOR = Place()
 """The processor, in float32, whole batches at once."""
 
 
-def place_of(device: str = "auto", precision: str = "auto", *, at_once: int = 0) -> Place:
+def place_of(device: str = "auto", precision: str = "auto", *, micro_batch_size: int = 0) -> Place:
     """The place that settings name.
 
     `auto` is the first GPU, or else Apple's, or else the processor; for numbers it is bfloat16 on a
@@ -86,7 +86,7 @@ def place_of(device: str = "auto", precision: str = "auto", *, at_once: int = 0)
     if precision == "auto" and found.type == "cuda":
         with torch.cuda.device(found):
             narrow = torch.cuda.is_bf16_supported(including_emulation=False)
-    return Place(found, narrow, at_once)
+    return Place(found, narrow, micro_batch_size)
 
 
 def _first() -> str:
@@ -271,7 +271,9 @@ def enough_memory(place: Place) -> Iterator[None]:
             torch.cuda.empty_cache()
         raise DeviceError(
             f"{place.device} ran out of memory",
-            got=f"micro_batch_size = {place.at_once}" if place.at_once else "whole batches",
+            got=f"micro_batch_size = {place.micro_batch_size}"
+            if place.micro_batch_size
+            else "whole batches",
             fix="set `micro_batch_size` to fewer examples than training.batch_size: the numbers"
             " stay the same up to rounding; or choose another device",
         ) from error

@@ -413,7 +413,7 @@ def train_epochs(
             drawn = batches(derive_seed(seed, "batches", epoch))
             for batch in islice(drawn, optimiser.left(steps)):
                 check_covers(len(batch))
-                parts = in_parts(batch, place.at_once)
+                parts = in_parts(batch, place.micro_batch_size)
                 values.append(descent.step_down(_losses(loss, parts, model, len(batch))))
                 sizes.append(len(batch))
                 steps, tokens = steps + 1, tokens + batch.tokens
@@ -432,13 +432,13 @@ def train_epochs(
     return FitReport(mean, sentences, tokens, steps, time.perf_counter() - started)
 
 
-def in_parts(batch: Any, at_once: int) -> Iterator[Any]:
-    """The batch in parts of at most `at_once` sentences; 0: whole."""
-    if not at_once or len(batch) <= at_once:
+def in_parts(batch: Any, micro_batch_size: int) -> Iterator[Any]:
+    """The batch in parts of at most `micro_batch_size` sentences; 0: whole."""
+    if not micro_batch_size or len(batch) <= micro_batch_size:
         yield batch
         return
-    for start in range(0, len(batch), at_once):
-        yield batch.part(start, min(start + at_once, len(batch)))
+    for start in range(0, len(batch), micro_batch_size):
+        yield batch.part(start, min(start + micro_batch_size, len(batch)))
 
 
 def _losses(
