@@ -7,9 +7,9 @@ import io
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 from rich.table import Table
 
+from confide.cli import screen
 from confide.errors import RunError
 from confide.report import words
 from confide.report.folder import left, load_run, results
@@ -18,7 +18,7 @@ from report.folders import ledger, relation_result, result, write_run
 
 def lines(table: Table) -> list[str]:
     buffer = io.StringIO()
-    Console(file=buffer, width=140).print(table)
+    screen.console(buffer).print(table)
     return [" ".join(line.split()) for line in buffer.getvalue().splitlines()]
 
 

@@ -16,8 +16,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 from rich import box
-from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
@@ -437,9 +437,9 @@ def results(runs: Mapping[str, FinishedRun], *, title: str = "") -> Table:
     table = _table(title, caption=f"{one}, and {other} in brackets; on test text")
     table.add_column("site")
     for name in runs:
-        table.add_column(escape(name), justify="right")
+        table.add_column(Text(name), justify="right")
     for site in sorted({site for run in runs.values() for site in run.sites}):
-        table.add_row(escape(site), *_cells(runs.values(), kinds, site))
+        table.add_row(Text(site), *_cells(runs.values(), kinds, site))
     table.add_section()
     table.add_row("all", *_cells(runs.values(), kinds, None))
     return table
@@ -451,7 +451,7 @@ def left(run: FinishedRun, *, title: str = "") -> Table:
     for name in ("step", "field", "kind", "seen"):
         table.add_column(name)
     for name in run.senders:
-        table.add_column(escape(name), justify="right")
+        table.add_column(Text(name), justify="right")
     up = [line for line in run.ledger if line.direction == "up"]
     sums = totals(up, lambda line: (line.step, line.field, line.kind, line.seen, line.site))
     for field in dict.fromkeys(key[:4] for key in sums):
@@ -461,14 +461,15 @@ def left(run: FinishedRun, *, title: str = "") -> Table:
     return table
 
 
-def _cells(runs: Collection[FinishedRun], kinds: Sequence[str], site: str | None) -> list[str]:
+def _cells(runs: Collection[FinishedRun], kinds: Sequence[str], site: str | None) -> list[Text]:
     first, second = kinds
     each = [run.score(first, site) for run in runs]
     best = max((f1 for f1 in each if f1 is not None), default=None)
     cells = []
     for f1, run in zip(each, runs, strict=True):
-        cell = f"[bold]{points(f1)}[/bold]" if f1 is not None and f1 == best else points(f1)
-        cells.append(f"{cell} [dim]({points(run.score(second, site))})[/dim]")
+        style = "bold" if f1 is not None and f1 == best else ""
+        other = f"({points(run.score(second, site))})"
+        cells.append(Text.assemble((points(f1), style), " ", (other, "dim")))
     return cells
 
 
