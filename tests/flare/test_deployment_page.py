@@ -1,4 +1,4 @@
-"""docs/deployment.md and codes.md say what the code says: messages, codes, keys of a site's file.
+"""deployment.md, site-file.md and codes.md say what the code says: messages, keys, codes.
 
 PYTHONPATH=src:tests python tests/flare/test_deployment_page.py    # writes docs/codes.md anew
 """
@@ -20,6 +20,8 @@ SOURCE = Path(confide.__file__).parent
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "deployment.md"
 TEXT = PAGE.read_text(encoding="utf-8")
 TROUBLE = TEXT.partition("\n## Trouble")[2]
+SITE_FILE = PAGE.with_name("site-file.md").read_text(encoding="utf-8")
+KEYS, _, AGREEMENT = SITE_FILE.partition("\n## The agreement")
 CODES_PAGE = PAGE.with_name("codes.md")
 CODES_HEAD = """# Why a site did not answer
 
@@ -70,15 +72,13 @@ def test_every_code_is_on_its_page() -> None:
 
 
 def test_every_line_of_an_agreement_is_on_the_page() -> None:
-    part = TEXT.partition("### Check, and agree")[2].partition("\n## 3.")[0]
-    shown = {name for row in re.findall(r"^\| (`.*?) \|", part, re.M) for name in row.split("`")}
+    shown = {name for row in re.findall(r"^\| (`.*?) \|", AGREEMENT, re.M) for name in row.split("`")}
     assert set(Agreement.model_fields) <= shown
 
 
 def test_the_page_says_the_guards_defaults() -> None:
-    part = TEXT.partition("### site.toml")[2].partition("### Check, and agree")[0]
     for name, value in SiteGuards().model_dump().items():
-        said = re.search(rf"^\| `{name}` \| `?(.*?)`? \|", part, re.M)
+        said = re.search(rf"^\| `{name}` \| `?(.*?)`? \|", KEYS, re.M)
         shown = list(value) if isinstance(value, tuple) else value
         text = f"{shown:g}" if isinstance(shown, float) else str(shown)
         text = f'"{shown}"' if isinstance(shown, str) else text
@@ -87,8 +87,7 @@ def test_the_page_says_the_guards_defaults() -> None:
 
 @each("table", [SiteFile, GuardsTable, ConsentTable])
 def test_every_key_of_a_sites_file_is_on_the_page(table: type) -> None:
-    part = TEXT.partition("### site.toml")[2].partition("### Check, and agree")[0]
-    shown = set(re.findall(r"`\[?([a-z_]+)[\].A-Z]*`", part))
+    shown = set(re.findall(r"`\[?([a-z_]+)[\].A-Z]*`", KEYS))
     keys = {field.alias or name for name, field in table.model_fields.items()}
     assert not keys - shown
 
