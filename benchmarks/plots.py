@@ -185,8 +185,9 @@ def winners() -> None:
 
 
 def noise() -> None:
-    head, *rows = table(
-        "docs/differential-privacy.md", "**What it costs** among ten sites", "corpus"
+    head, *rows = (
+        [*row[:2], *reversed(row[3:])]
+        for row in table("benchmarks/privacy/README.md", "## Measured", "corpus")
     )
     axes = plt.subplots()[1]
     x = list(range(len(head) - 2))
@@ -203,7 +204,7 @@ def noise() -> None:
 def liars() -> None:
     rows = {
         row[0]: row[1:]
-        for row in table("docs/robust-aggregation.md", "## Measured", "one site of five")[1:]
+        for row in table("benchmarks/attacks/README.md", "## Measured", "one site of five")[1:]
     }
     shown = {
         "all five honest": "all honest",

@@ -1,4 +1,4 @@
-"""measured.jsonl and honest.jsonl as the tables of docs/robust.md.
+"""measured.jsonl and honest.jsonl as the tables of README.md.
 
 python benchmarks/attacks/table.py benchmarks/attacks/measured.jsonl [--seed N] [--rows seen]
 """
