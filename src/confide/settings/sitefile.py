@@ -48,7 +48,7 @@ called `at_once`."""
 class SiteGuards(GuardsTable):
     """A real site's own limits. The defaults are strict; the site's file may relax them.
 
-    `max_norm` is far above any change seen in honest training (docs/deployment.md).
+    `max_norm` is far above any change seen in honest training (docs/site-file.md).
     """
 
     min_sentences: Positive = 20
