@@ -288,6 +288,31 @@ def test_every_setting_is_on_its_page() -> None:
     assert len(tables) > 8 and not keys - shown
 
 
+METHODS_PAGES = {"feddf": "feded", "fedatt": "feded", "dp-fedner": "dp-feded"}
+
+
+def test_every_option_of_a_method_is_on_its_page_with_its_default() -> None:
+    """An option that several methods have may be on a page that this one links."""
+    from confide.methods import METHODS
+
+    folder, wrong = ROOT / "docs" / "methods", []
+    for name, method in {one.method: one.of for one in METHODS.values()}.items():
+        page = folder / f"{METHODS_PAGES.get(name, name)}.md"
+        if not page.exists():
+            continue
+        text = page.read_text(encoding="utf-8")
+        linked = [folder / one for one in re.findall(r"\]\(([\w-]+\.md)[)#]", text)]
+        known = text + "".join(one.read_text(encoding="utf-8") for one in linked)
+        for option, field in method.Settings.model_fields.items():
+            if not re.search(rf"\b{option}\b", known):
+                wrong.append(f"{name}: {option}")
+            said = re.search(rf"^\| `{option}` \| `?\"?(.*?)\"?`? \|", text, re.MULTILINE)
+            shown = str(field.default).lower().removesuffix(".0")
+            if page.stem == name and said and field.default is not None and said[1] != shown:
+                wrong.append(f"{name}: {option} is {shown}, not {said[1]}")
+    assert not wrong
+
+
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     """`make docs` is strict: a page that the navigation lacks stops it."""
     root = Path(__file__).parents[1]

@@ -72,12 +72,15 @@ def test_every_code_is_on_its_page() -> None:
 
 
 def test_every_line_of_an_agreement_is_on_the_page() -> None:
-    shown = {name for row in re.findall(r"^\| (`.*?) \|", AGREEMENT, re.M) for name in row.split("`")}
+    rows = re.findall(r"^\| (`.*?) \|", AGREEMENT, re.M)
+    shown = {name for row in rows for name in row.split("`")}
     assert set(Agreement.model_fields) <= shown
 
 
-def test_the_page_says_the_guards_defaults() -> None:
-    for name, value in SiteGuards().model_dump().items():
+def test_the_page_says_the_defaults() -> None:
+    keys = {field.alias or name: field.default for name, field in SiteFile.model_fields.items()}
+    plain = {name: keys[name] for name in ("memory", "canaries", "compared", "schema")}
+    for name, value in (plain | SiteGuards().model_dump()).items():
         said = re.search(rf"^\| `{name}` \| `?(.*?)`? \|", KEYS, re.M)
         shown = list(value) if isinstance(value, tuple) else value
         text = f"{shown:g}" if isinstance(shown, float) else str(shown)

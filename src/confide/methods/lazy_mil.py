@@ -34,7 +34,7 @@ Where we differ from the paper or decide what it leaves open:
 - where sums are secure, a bid is one of 32 values, and digests are of one ask alone (`levels`);
 - pairs without a relation are triples too; of equal bids a hash of the ask, the triple and the site
   decides, so that no site wins more than its share; of equal sentences of a site, the first wins;
-- `weighting = "sentences"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
+- `weighting = "examples"` (Eq. 5: by winning sentences; default) or `"equal"` (the authors' code);
 - a site with no winners, or fewer than its own guards allow, says so: it is not asked to
   train, and weighs nothing;
 - the first `warmup_rounds` (default 4; the paper has none) train on every sentence, before anyone
