@@ -313,6 +313,23 @@ def test_every_option_of_a_method_is_on_its_page_with_its_default() -> None:
     assert not wrong
 
 
+def test_the_table_of_methods_and_kinds_is_that_of_the_code() -> None:
+    from confide.methods import METHODS
+
+    text = (ROOT / "docs" / "methods" / "choosing.md").read_text(encoding="utf-8")
+    head, *rows = re.findall(r"^\| (.*×.*|\| tagger .*) \|$", text, re.MULTILINE)
+    kinds = [cell.strip().lower() for cell in head.split("|")[1:]]
+    shown = {
+        (name, kind)
+        for row in rows
+        for name in re.findall(r"[a-z][a-z-]+", re.sub(r"\(.*?\)", "", row.split("|")[0]))
+        for kind, cell in zip(kinds, row.split("|")[1:], strict=False)
+        if cell.strip() == "×"
+    }
+    there = {(pair.method, pair.kind.name) for pair in METHODS.values()}
+    assert {(name, kind) for name, kind in shown if name not in ("pooled", "alone")} == there
+
+
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     """`make docs` is strict: a page that the navigation lacks stops it."""
     root = Path(__file__).parents[1]
