@@ -32,7 +32,7 @@ from watch import Watch
 
 from confide.errors import ConfideError
 from confide.text.checking import check
-from confide.text.formats import FORMATS, write
+from confide.text.formats import FORMATS, Options, write
 
 SLOW = 2.0
 ONLY_WRITTEN = ("table",)
@@ -70,7 +70,7 @@ def attack(count: int, seed: int, formats: Sequence[str] = ()) -> Tally:
 
 def _use(path: Path, format: str | None, *, encoding: str | None = None) -> None:
     """What `confide data check` and `convert` do with a file."""
-    report = check(path, format=format, encoding=encoding)
+    report = check(path, format=format, options=Options(encoding=encoding))
     several = sum(len(one.text) + len(one.relations) for one in report.documents)
     if several + len(report.problems) < 5000:
         for name, kind in FORMATS.items():

@@ -14,7 +14,7 @@ from confide.errors import DataError
 from confide.report.review import MOST_CHARACTERS, render_review, review
 from confide.text.checking import check
 from confide.text.document import Document, Entity, Relation
-from confide.text.formats import write
+from confide.text.formats import Options, write
 from text.generated import put
 
 TEXT = "Rash after aspirin & <b>rest</b>."
@@ -116,7 +116,7 @@ def test_long_documents_and_many_of_them_are_cut_and_that_is_said(tmp_path):
 
 def test_problems_of_lines_go_to_the_sentence_before(tmp_path):
     path = put(tmp_path, "a.conll", "a\tB-X\nb\tO\n\nc\tO\nd\tI-X\n")
-    page = render_review(check(path, scheme="iob2"))
+    page = render_review(check(path, options=Options(scheme="iob2")))
     first = page.index("<summary>")
     assert page.index("malformed-tag</strong>") > first
     assert page.index("a:4") < page.index("a:1</span>")

@@ -7,7 +7,7 @@ import pytest
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
 from confide.text.checking import check, check_types, convert, retag
 from confide.text.document import Document, Entity, Problem, Relation
-from confide.text.formats import FORMATS, detect, read, write
+from confide.text.formats import FORMATS, Options, detect, read, write
 from text.generated import kinds, put
 
 CONLL = "Mild\tB-AE\nrash\tI-AE\n.\tO\n\nNo\tO\nfever\tB-AE\n"
@@ -86,10 +86,10 @@ def test_check_names_documents_of_the_same_name(tmp_path):
 def test_check_passes_its_options_on(tmp_path):
     path = put(tmp_path, "a.conll", CONLL)
     with pytest.raises(DataError, match="declared"):
-        check(path, types=["Drug"])
+        check(path, options=Options(types=frozenset(["Drug"])))
     with pytest.raises(FormatError):
-        check(path, scheme="iobes")
-    assert check(path, columns=(0, None)).counts["entities"] == 0
+        check(path, options=Options(scheme="iobes"))
+    assert check(path, options=Options(columns=(0, None))).counts["entities"] == 0
     with pytest.raises(SettingsError):
         check([])
 

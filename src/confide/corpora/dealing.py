@@ -107,7 +107,7 @@ def _keys(documents: Iterable[Document], by: str, same: Same) -> list[Hashable |
 #   relation it has most (its own class if it has none); for each class the sites' shares are drawn
 #   from Dirichlet(alpha, ..., alpha) (Hsu, Qi & Brown 2019, arXiv 1909.06335). A small `alpha`
 #   gives sites that hardly share classes.
-# - `quantity`: skewed sizes. Site i holds a share that goes with i^-alpha, or the `shares` given.
+# - `quantity`: skewed sizes. Site i holds a share that goes with i^-alpha.
 # - `pair`: all documents that state one pair of entities go to one site; the pairs are shuffled and
 #   cut into equal parts. A document that states several pairs, or none, is dealt by itself.
 #
@@ -131,19 +131,17 @@ def partition(
     by: By = "iid",
     seed: int = 1,
     alpha: float | None = None,
-    shares: Sequence[float] | None = None,
     classes: Classes = "entities",
     everybody: bool = True,
 ) -> dict[str, list[Document]]:
     """Deal documents to the sites `site-01`, `site-02`, ...; each gets at least one.
 
     Within a site, documents keep their order. `alpha` is for `dirichlet` (default 0.5) and
-    `quantity` (default 1), `shares` (one positive number per site) for `quantity`. `classes` is
-    what `dirichlet` skews. Unless `everybody` must get one, fewer documents than sites are dealt
-    one each to the first sites.
+    `quantity` (default 1). `classes` is what `dirichlet` skews. Unless `everybody` must get one,
+    fewer documents than sites are dealt one each to the first sites.
 
     Raises DataError if there are fewer documents, files or domains than sites, a document has no
-    domain, or `alpha` or `shares` make no sense.
+    domain, or `alpha` makes no sense.
     """
     if by not in KINDS:
         raise DataError("unknown way to deal documents", expected=", ".join(KINDS), got=repr(by))
@@ -167,8 +165,9 @@ def partition(
         kinds = [commonest_type(document, classes) for document in documents]
         owner = _dealt_by_class(kinds, sites, seed, _positive(alpha, by))
     else:
-        wanted = [1.0] * sites if by == "iid" else _sizes(sites, _positive(alpha, by), shares)
-        owner = _dealt(len(documents), np.array(wanted), _generator(seed, by))
+        skew = 0.0 if by == "iid" else _positive(alpha, by)
+        wanted = np.array([float(site) ** -skew for site in range(1, sites + 1)])
+        owner = _dealt(len(documents), wanted, _generator(seed, by))
     if not few:
         _leave_no_site_empty(owner, sites)
     return _by_owner(documents, owner, sites)
@@ -274,18 +273,6 @@ def _dealt_by_class(kinds: Sequence[str], sites: int, seed: int, alpha: float) -
         members = np.flatnonzero(kind == name)
         owner[members] = _dealt(len(members), shares, generator)
     return owner
-
-
-def _sizes(sites: int, alpha: float, shares: Sequence[float] | None) -> Sequence[float]:
-    if shares is None:
-        return [float(site) ** -alpha for site in range(1, sites + 1)]
-    if len(shares) != sites or not all(0 < share < float("inf") for share in shares):
-        raise DataError(
-            "the shares do not fit the sites",
-            expected=f"{sites} positive numbers",
-            got=str(list(shares)),
-        )
-    return shares
 
 
 def _positive(alpha: float | None, by: str) -> float:
@@ -404,9 +391,8 @@ def part_facts(
     count as one).
     """
     train = parts[TRAIN]
-    types = Counter(entity.type for document in train for entity in document.entities)
     facts: Tree = {part: _sentences(documents) for part, documents in parts.items()}
-    facts["entities"] = dict(sorted(types.items()))
+    facts["entities"] = entities_by_type(train)
     facts["words_cut"] = asdict(count_words_cut(train))
     if bags is not None:
         facts["pairs"] = {part: len(set(pairs_of(of, bags))) for part, of in parts.items()}
@@ -584,7 +570,6 @@ def _must_be_free(paths: Sequence[Path]) -> None:
 
 
 def _share(documents: Sequence[Document], path: str, by: By) -> SiteShare:
-    types = Counter(entity.type for document in documents for entity in document.entities)
     groups: set[str] = set()
     if by in ("file", "domain"):
         groups = {group_of(document, by) for document in documents}
@@ -592,7 +577,7 @@ def _share(documents: Sequence[Document], path: str, by: By) -> SiteShare:
         path=path,
         documents=len(documents),
         sentences=sum(len(document.sentences) for document in documents),
-        entities=dict(sorted(types.items())),
+        entities=entities_by_type(documents),
         groups=tuple(sorted(groups)),
         relations=relations_by_type(documents),
     )

@@ -10,46 +10,24 @@ Legend of shapes: T triples, each once, in the order of their pairs.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
-import io
 import json
-import os
-import zlib
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError, FormatError, SettingsError
-from confide.files import open_regular
 from confide.kinds.relations.batches import RelationExample, Rules, Types, candidates
-from confide.text.document import (
-    NO_RELATION,
-    PAIR,
-    Document,
-    Entity,
-    Problem,
-    Relation,
-    is_negative,
-    pair_attributes,
-)
-from confide.text.files import (
-    GZIP,
-    LONGEST_LINE,
-    Meter,
-    Metered,
-    archive_member,
-    lines_of,
-    read_text,
-    write_text,
-)
+from confide.text import document as internal
+from confide.text.document import NO_RELATION, Document, Entity, Problem, Relation, is_negative
+from confide.text.files import each_line, read_text, with_plain_ends, write_text
 from confide.text.segment import join_sentences
 
 T = TypeVar("T")
@@ -205,7 +183,9 @@ def _named(kind: str, lines: NDArray[np.int64], where: str) -> Iterator[Problem]
 
 def _rows(path: Path) -> Iterator[_Row]:
     width = 0
-    for number, line in _lines(path):
+    for number, line in enumerate(each_line(with_plain_ends(read_text(path)[0])), 1):
+        if not line.strip():
+            continue
         cells = [*map(str.strip, line.split("\t"))]
         if not width:
             width = len(cells)
@@ -220,35 +200,6 @@ def _rows(path: Path) -> Iterator[_Row]:
             )
         head, relation, tail, *ends = cells
         yield number, head, relation, tail, *(ends or _ANY)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not empty, and their numbers; read one by one where that can be."""
-    try:
-        if archive_member(path) is None and path.is_file():
-            yield from _streamed(path)
-            return
-    except (ValueError, OSError, EOFError, zlib.error):
-        pass  # what is wrong, or which encoding it is in, is said by the reader of whole files
-    for number, line in enumerate(lines_of(read_text(path)[0]), 1):
-        if line.strip():
-            yield number, line
-
-
-def _streamed(path: Path) -> Iterator[tuple[int, str]]:
-    with open_regular(path) as raw:
-        packed = raw.read(2) == GZIP
-        raw.seek(0)
-        size = os.fstat(raw.fileno()).st_size
-        stream: Any = raw
-        if packed:
-            stream = Metered(gzip.GzipFile(fileobj=raw), Meter(str(path), size))
-        with io.TextIOWrapper(stream, "utf-8-sig") as text:
-            for number, line in enumerate(iter(lambda: text.readline(LONGEST_LINE + 1), ""), 1):
-                if "\0" in line or len(line) > LONGEST_LINE:
-                    raise ValueError("a NUL character, or a line without an end")
-                if line.strip():
-                    yield number, line.rstrip("\n")
 
 
 # --- triples of annotated documents ----------------------------------------------------------
@@ -501,7 +452,7 @@ class _Labelling:
             own = mentions[end]
             concepts = (concept,) if self.kb.by == "concept" else own.concepts
             entities.append(Entity(f"T{number}", own.type, fragments, concepts=concepts))
-        attributes = dict(pair for pair in document.attributes if pair[0] != PAIR)
+        attributes = dict(pair for pair in document.attributes if pair[0] != internal.PAIR)
         attributes.setdefault(FILE, document.id)
         related = (Relation("R1", kind, "T1", "T2"),) if kind != NO_RELATION else ()
         return Document(
@@ -510,7 +461,7 @@ class _Labelling:
             entities=tuple(entities),
             relations=related,
             sentences=join_sentences([example.text]).sentences,
-            attributes=(*pair_attributes([("T1", "T2")]), *attributes.items()),
+            attributes=(*internal.pair_attributes([("T1", "T2")]), *attributes.items()),
             source=document.source,
         )
 

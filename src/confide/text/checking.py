@@ -170,36 +170,19 @@ def check(
     paths: Path | str | Sequence[Path | str],
     *,
     format: str | None = None,
-    scheme: str | None = None,
-    encoding: str | None = None,
-    columns: tuple[int, int | None] | None = None,
-    bare_type: str | None = None,
-    types: Collection[str] | None = None,
     options: Options | None = None,
 ) -> CheckReport:
     """Read files and report every annotation that does not survive intact.
 
-    `paths` is one file or folder, or several; all other arguments are those of
-    `confide.text.formats.read`. `options.language` is that of text without sentences.
+    `paths` is one file or folder, or several, which are read as by `confide.text.formats.read`.
+    `options.language` is that of text without sentences.
 
     Raises:
         ConfideError: as `read` does, for what cannot be read at all.
     """
     splitting = Splitting((options or Options()).language)
     with reading.gc_paused():
-        readings = {
-            str(path): read(
-                path,
-                format,
-                options=options,
-                scheme=scheme,
-                encoding=encoding,
-                columns=columns,
-                bare_type=bare_type,
-                types=types,
-            )
-            for path in _paths(paths)
-        }
+        readings = {str(path): read(path, format, options=options) for path in _paths(paths)}
         return _report(readings, splitting)
 
 
@@ -274,9 +257,7 @@ def convert(
     out: Path | str,
     *,
     format: str | None = None,
-    scheme: str | None = None,
     to_scheme: str = "iob2",
-    encoding: str | None = None,
     options: Options | None = None,
 ) -> ConvertReport:
     """Write files in another format.
@@ -287,10 +268,8 @@ def convert(
         out: for one input a file, or an existing folder; for several inputs a folder, which gets
             one file for each under its own name. brat always goes into a folder.
         format: the format of the inputs; None: detect it from the content.
-        scheme: the tag scheme of CoNLL inputs; None: detect it.
         to_scheme: the tag scheme of CoNLL outputs.
-        encoding: the encoding of the inputs; None: that of a byte order mark, or else UTF-8.
-        options: how to read the inputs in all other respects (`confide.text.formats.Options`).
+        options: how to read the inputs (`confide.text.formats.Options`).
 
     Returns:
         The files and folders that were written, and what was lost, changed or doubtful in
@@ -314,7 +293,7 @@ def convert(
             )
     problems = Problems()
     for source, output in zip(inputs, outputs, strict=True):
-        found = read(source, format, options=options, scheme=scheme, encoding=encoding)
+        found = read(source, format, options=options)
         documents = found.documents
         if to in IN_SENTENCES:
             documents = segment.into_sentences(documents, splitting)

@@ -87,24 +87,6 @@ class Meter:
         return b"".join(self.chunks(stream))
 
 
-class Metered(io.BufferedIOBase):
-    """A stream that unpacks under a limit; reading past it raises FormatError."""
-
-    def __init__(self, stream: Stream, meter: Meter) -> None:
-        super().__init__()
-        self._stream, self._meter = stream, meter
-
-    def readable(self) -> bool:
-        """Always true."""
-        return True
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        """The next bytes, sometimes fewer than `size`; empty only at the end."""
-        return next(self._meter.chunks(self._stream, size if size and size > 0 else _CHUNK), b"")
-
-    read1 = read
-
-
 def unpack(raw: bytes, where: str, *, only: bytes | None = None) -> bytes:
     """The unpacked bytes of a gzip, bzip2 or xz file; the bytes of any other file as they are.
 

@@ -80,35 +80,9 @@ class Stops:
     never: frozenset[str]
     often: frozenset[str]
     openers: frozenset[str]
-    endings: tuple[str, ...] = ()
-    ordinals: bool = False
-    library: bool = True
-
-    def never_ends(self, lower: str) -> bool:
-        """True if a word in lower case, with a stop, is an abbreviation that ends no sentence."""
-        return lower in self.never or (bool(self.endings) and lower.endswith(self.endings))
-
-    def in_library(self, word: str, following: str) -> bool:
-        """Return whether sentencex abbreviates a word with a stop before this word."""
-        return self.library and _abbreviates(self.language, word, following)
-
-
-def stops_of(language: str, abbreviations: Iterable[str] = ()) -> Stops:
-    """The rules of a language of `languages.toml`, or else those of sentencex alone.
-
-    `abbreviations` are further ones that never end a sentence, with or without their last stop.
-    """
-    own = _table().get(language, {})
-    never = [*own.get("never", "").split(), *(one.strip() for one in abbreviations)]
-    never = [one.lower().removesuffix(".") for one in never]
-    return Stops(
-        language,
-        never=frozenset(one for one in never if not one.startswith("-")),
-        often=frozenset(own.get("often", "").split()),
-        openers=frozenset(own.get("openers", "").split()),
-        endings=tuple(one[1:] for one in never if one.startswith("-")),
-        ordinals=own.get("ordinals", False),
-    )
+    endings: tuple[str, ...]
+    ordinals: bool
+    library: bool
 
 
 def check_language(code: str) -> None:
@@ -222,22 +196,6 @@ _LINE = re.compile(r"[\n\r]+")
 _NEXT_WORD = re.compile(r"\w+")
 _LAST_WORD = re.compile(r"[^\s(\[\"'“‘]+$")
 _DOTTED = re.compile(r"[^\W\d_]{1,3}(?:\.-?[^\W\d_]{1,3})+")
-_TITLES = (
-    "dr mr mrs ms prof st fig figs eq eqs ref refs vs v cf e.g i.e eg ie approx ca nos vol "
-    "dept jr sr sp spp resp incl esp viz pp ed eds"
-)
-_SHORT = "al etc b.i.d t.i.d q.i.d q.d p.o p.r.n i.v i.m s.c b.p a.m p.m h.s q.h.s u.s u.k"
-_OPENING = (
-    "the a an he she it they we i this that these those there in on at for from with no after "
-    "before during his her its patient patients pt on our however continue denies"
-)
-_PLAIN = Stops(
-    "",
-    never=frozenset(_TITLES.split()),
-    often=frozenset(_SHORT.split()),
-    openers=frozenset(_OPENING.split()),
-    library=False,
-)
 _WRAPPED_AT = 60
 
 
@@ -255,7 +213,7 @@ class RuleSegmenter:
     and no list item follows); an empty line always does.
 
     `language` is a code of ISO 639-1; without one, stops mean what they do in English prose.
-    `abbreviations` are further ones that end no sentence.
+    `abbreviations` are further ones that end no sentence, with or without their last stop.
     """
 
     language: str = ""
@@ -263,11 +221,22 @@ class RuleSegmenter:
 
     @cached_property
     def stops(self) -> Stops:
-        """The meaning of a full stop here."""
-        if self.language:
-            return stops_of(self.language, self.abbreviations)
-        own = stops_of("", self.abbreviations)
-        return replace(_PLAIN, never=_PLAIN.never | own.never, endings=own.endings)
+        """The rules of the language in `languages.toml`, or else those of sentencex alone.
+
+        Without a language they are those of English prose, and sentencex is not asked.
+        """
+        own = _table().get(self.language or "plain", {})
+        never = [*own.get("never", "").split(), *(one.strip() for one in self.abbreviations)]
+        never = [one.lower().removesuffix(".") for one in never]
+        return Stops(
+            self.language,
+            never=frozenset(one for one in never if not one.startswith("-")),
+            often=frozenset(own.get("often", "").split()),
+            openers=frozenset(own.get("openers", "").split()),
+            endings=tuple(one[1:] for one in never if one.startswith("-")),
+            ordinals=own.get("ordinals", False),
+            library=bool(self.language),
+        )
 
     def __call__(self, text: str) -> tuple[Sentence, ...]:
         """The sentences of a text; none for a text of white space."""
@@ -456,7 +425,9 @@ def _stop_ends(text: str, line_start: int, match: re.Match[str], *, stops: Stops
     found = _LAST_WORD.search(text, max(line_start, match.start() - 40), match.start())
     word = found.group() if found else ""
     lower = word.lower()
-    if stops.never_ends(lower) or (lower == "no" and following.isdigit()):
+    if lower in stops.never or lower.endswith(stops.endings):
+        return False
+    if lower == "no" and following.isdigit():
         return False
     if _BULLET.match(text, match.start() - len(word)) and match.start() - len(word) == line_start:
         return False  # "1. Aspirin"
@@ -470,7 +441,7 @@ def _stop_ends(text: str, line_start: int, match: re.Match[str], *, stops: Stops
         return opens
     if stops.ordinals and word.isdigit() and len(word) <= 2:
         return opens or not next_word
-    return not stops.in_library(word, next_word)
+    return not (stops.library and _abbreviates(stops.language, word, next_word))
 
 
 def segmented(document: Document, segmenter: Segmenter | None = None) -> Document:

@@ -1,6 +1,5 @@
 from collections import Counter
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -204,23 +203,9 @@ class TestQuantity:
         sizes = [len(p) for p in partition(many(1000), 4, by="quantity", seed=1).values()]
         assert sizes == [480, 240, 160, 120]
 
-    def test_given_shares(self):
-        dealt = partition(many(100), 3, by="quantity", seed=1, shares=[7, 2, 1])
-        assert [len(part) for part in dealt.values()] == [70, 20, 10]
-
-    def test_what_is_left_over_goes_where_the_largest_part_was_cut_off(self):
-        """Hamilton's method: 4.5, 3.3 and 2.2 of ten are 5, 3 and 2."""
-        dealt = partition(many(10), 3, by="quantity", seed=1, shares=[4.5, 3.3, 2.2])
-        assert [len(part) for part in dealt.values()] == [5, 3, 2]
-
     def test_no_site_is_left_empty(self):
         dealt = partition(many(20), 5, by="quantity", seed=1, alpha=50)
         assert [len(part) for part in dealt.values()] == [16, 1, 1, 1, 1]
-
-    @each("shares", [[1], [1, 2, 0], [1, 2, -1], [1, 2, np.nan], [1, 2, np.inf]])
-    def test_shares_that_make_no_sense(self, shares):
-        with pytest.raises(DataError, match="expected 3 positive numbers"):
-            partition(many(9), 3, by="quantity", seed=1, shares=shares)
 
 
 class TestBadInput:

@@ -73,38 +73,6 @@ class ColumnLayout:
         return f"{self.width} by {cut}: token {self.token}, {tag}"
 
 
-def two_columns(block: str, cut: str, lines: int) -> tuple[str, list[str]] | None:
-    r"""The tokens of a sentence of two columns joined by blanks, and its tags, none if all are O.
-
-    Several times as fast as cutting every line: nearly all tags are O. None if there is white space
-    in a token, or if a line is not a token, `cut` (a tab or a blank) and a tag; a tag other than O
-    stands behind a tab. `lines` is how many lines follow the first; none begins with "-" or "#".
-
-    >>> two_columns("took\tO\nvarelozil\tB-Drug\n.\tO", "\t", 2)
-    ('took varelozil .', ['O', 'B-Drug', 'O'])
-    """
-    if block[:1] in ("-", "#"):
-        return None
-    text = block.replace("\tO\n" if cut == "\t" else " O\n", " ")
-    tags: list[str] = []
-    if "\n" not in text and text[-1:] == "O" and text[-2:-1] == cut:
-        text = text[:-2]
-    elif cut == " ":
-        return None  # or a line of one column could make up for a line of three
-    else:
-        parts = []
-        for piece in text.split("\n"):  # lines with O, and one with another tag
-            words, _, tag = piece.rpartition("\t")
-            if tag.split() != [tag]:
-                return None
-            parts.append(words)
-            tags += ["O"] * words.count(" ")
-            tags.append(tag)
-        text = " ".join(parts)
-    plain = text.count(" ") == lines and text.isprintable() and "  " not in text
-    return (text, tags) if plain and text and text[0] != " " != text[-1] else None
-
-
 def _is_comment(line: str) -> bool:
     """Return whether a line may be a comment; a token that begins with # may look like one, too."""
     return line.startswith("#") and _COMMENT.match(line) is not None
@@ -302,16 +270,9 @@ class _Scan:
         at once; any other is looked at line by line.
         """
         layout, number, plain = self.layout, 1, self.layout.plain_rows().fullmatch
-        two = (layout.width, layout.token, layout.tag) == (2, 0, 1)
         cut = "\t" if layout.tabs else " "
-        marked = "\n-D" in text or "\n#" in text
         for block in text.removesuffix("\n").split("\n\n"):
-            lines = block.count("\n")
-            simple = two and not (marked and ("\n-D" in block or "\n#" in block))
-            found = two_columns(block, cut, lines) if simple else None
-            if found:
-                self._add(_Rows(found[0], self._kept(found[1]), number))
-            elif plain(block):
+            if plain(block):
                 values = block.replace("\n", cut).split(cut)
                 tags = [] if layout.tag is None else values[layout.tag :: layout.width]
                 words = " ".join(values[layout.token :: layout.width])
@@ -320,7 +281,7 @@ class _Scan:
                 for line_number, line in enumerate(block.split("\n"), number):
                     self._line(line, line_number)
                 self._close()
-            number += lines + 2
+            number += block.count("\n") + 2
 
     def skip(self, error: FormatError, document: int) -> None:
         """Leave out the document (by its mark) of a broken sentence, or raise its error again."""
