@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from confide.errors import DataError, FormatError, MissingDataError, SettingsError
-from confide.text.checking import check, check_types, convert, retag
+from confide.text.checking import check, convert, retag
 from confide.text.document import Document, Entity, Problem, Relation
 from confide.text.formats import FORMATS, Options, detect, read, write
+from confide.text.reading import check_types
 from text.generated import kinds, put
 
 CONLL = "Mild\tB-AE\nrash\tI-AE\n.\tO\n\nNo\tO\nfever\tB-AE\n"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from confide.errors import SettingsError
-from confide.text.segment import check_language, language_of, stops_of
+from confide.text.segment import RuleSegmenter, check_language, language_of
 
 TEXTS = {
     "en": "The patient was admitted with pain in the chest and is now on aspirin.",
@@ -47,16 +47,16 @@ def test_a_language_must_be_known():
 
 
 def test_own_abbreviations_and_ends_of_words():
-    stops = stops_of("de", ["Qz.", "-gasse."])
-    assert stops.never_ends("qz")
-    assert stops.never_ends("kirchgasse")
-    assert stops.never_ends("hauptstr")  # of the file
-    assert not stops_of("fr").never_ends("hauptstr")
+    german = RuleSegmenter("de", ("Qz.", "-gasse."))
+    assert len(german("Siehe Qz. Berlin.")) == 1
+    assert len(german("In der Kirchgasse. Berlin.")) == 1
+    assert len(german("In der Hauptstr. Berlin.")) == 1  # of the file
+    assert len(RuleSegmenter("fr")("In der Hauptstr. Berlin.")) == 2
 
 
 def test_a_language_without_words_of_ours_asks_the_library():
-    stops = stops_of("lt")
-    assert not stops.never
-    assert stops_of("en").in_library("Mr", "Jones")
-    assert not stops_of("en").in_library("pain", "Jones")
-    assert not stops_of("en").in_library("\ud800", "Jones")
+    assert not RuleSegmenter("lt").stops.never
+    english = RuleSegmenter("en")
+    assert len(english("Told Cpl. Jones.")) == 1
+    assert len(english("Told pain. Jones.")) == 2
+    assert len(english("Told \ud800. Jones.")) == 2

@@ -45,10 +45,11 @@ from confide.seeds import derive_seed
 from confide.settings import SIMULATED, PublicTable, Settings, SiteTable, SplitTable, splitting_of
 from confide.settings.tables import PrivacyTable
 from confide.tasks import TASKS, USUAL
-from confide.text.checking import check_types, retag
+from confide.text.checking import retag
 from confide.text.document import Document, Problem, stated_pairs
 from confide.text.formats import Options, read
 from confide.text.published.catalogue import locate
+from confide.text.reading import check_types
 from confide.text.segment import into_sentences, segmented
 from confide.training.batches import only
 

@@ -7,7 +7,7 @@ tagger would have to leave out. `convert` writes another format and reports what
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -22,7 +22,7 @@ from confide.text.tagging import flat_spans
 
 # --- One tag set from several ---------------------------------------------------------------------
 #
-# Rename or drop types of entities and relations, and check them.
+# Rename or drop types of entities and relations.
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
@@ -94,20 +94,6 @@ def _with_relations(document: Document, names: Mapping[str, str], problems: Prob
 def _dropped(document: Document, relation: Relation, why: str, problems: Problems) -> None:
     where = document.source or document.id
     problems.lost("relation-dropped", where, f"{relation.type} {relation.id} {why}")
-
-
-def check_types(documents: Sequence[Document], types: Collection[str]) -> None:
-    """Check that no entity has a type outside `types`.
-
-    Raises:
-        DataError: a type was not declared; the error names the first one and its place.
-    """
-    declared = frozenset(types)
-    for document in documents:
-        for entity in document.entities:
-            if entity.type not in declared:
-                where = reading.place(document, entity.start, entity.end)
-                reading.check_type(entity.type, declared, where)
 
 
 IN_SENTENCES = frozenset({"conll", "table"})

@@ -73,11 +73,6 @@ class Options:
     skip_broken: bool = False
     language: str = AUTO
 
-    def require(self, kind: str, where: str) -> None:
-        """Raise DataError if types are declared and `kind` is not among them."""
-        if self.types is not None:
-            check_type(kind, self.types, where)
-
     @contextmanager
     def document(self, problems: Problems, where: object) -> Iterator[None]:
         """Context manager: with `skip_broken`, a document that fails is reported and skipped."""
@@ -93,16 +88,22 @@ class Options:
         problems.lost(_BROKEN, where, f"{_LEFT_OUT}{error}")
 
 
-def check_type(kind: str, types: Collection[str], where: str) -> None:
-    """Raise DataError for an entity type that was not declared."""
-    if kind not in types:
-        raise DataError(
-            "an entity type that was not declared",
-            expected=" or ".join(sorted(types)) or "none",
-            got=repr(kind),
-            where=where,
-            fix="declare it, or map it in the site's tags",
-        )
+def check_types(documents: Sequence[Document], types: Collection[str]) -> None:
+    """Check that no entity has a type outside `types`.
+
+    Raises:
+        DataError: a type was not declared; the error names the first one and its place.
+    """
+    for document in documents:
+        for entity in document.entities:
+            if entity.type not in types:
+                raise DataError(
+                    "an entity type that was not declared",
+                    expected=" or ".join(sorted(types)) or "none",
+                    got=repr(entity.type),
+                    where=place(document, entity.start, entity.end),
+                    fix="declare it, or map it in the site's tags",
+                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -410,10 +411,7 @@ class Draft:
 
         `spans` are its fragments as the file counts them, `given` is what the file calls it, and
         `surface` what the file says stands there; anything but a string says nothing.
-
-        Raises DataError if the type was not declared.
         """
-        self.source.options.require(kind, where or self.where)
         self._count += 1
         key = f"\0{self._count}"
         mention = StatedMention(spans, surface if isinstance(surface, str) else "", self.within)
@@ -590,18 +588,6 @@ class Source:
             what = f"{quoted(str(key))} is not read, here and further on"
             self.problems.note("key-ignored", where, what, lost=lost)
 
-    def draft(
-        self,
-        id: str,
-        text: str,
-        where: str,
-        *,
-        sentences: tuple[Sentence, ...] = (),
-        attributes: Pairs = (),
-    ) -> Draft:
-        """A new document of this file."""
-        return Draft(self, id, text, where, sentences, attributes)
-
     def read(
         self,
         values: Iterable[tuple[str, str, Any]],
@@ -682,7 +668,7 @@ def document_from_tokens(given: TokenDocument, source: Source) -> Document:
     Reported as lost are mentions of tokens that are not there, and links to such mentions.
 
     Raises:
-        DataError: there is no token, or a type was not declared.
+        DataError: there is no token.
     """
     text, sentences = lay_out_tokens(given.sentences, given.where, source.problems)
     tokens = list(chain.from_iterable(sentence.tokens for sentence in sentences))

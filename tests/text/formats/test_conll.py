@@ -248,7 +248,7 @@ def test_declared_types(tmp_path):
     assert read(path, types=["AE", "Drug"]).documents
     with pytest.raises(DataError, match="not declared") as caught:
         read(path, types={"Drug"})
-    assert caught.value.where == f"{path}:1"
+    assert caught.value.where == f"{path}:1 [0:9]"
 
 
 @pytest.mark.parametrize("content", ["", "\n\n", " \t\n", "\ufeff", "-DOCSTART- O\n\n"])

@@ -223,7 +223,7 @@ def test_empty_and_undeclared(tmp_path):
     path = put(tmp_path, "c.jsonl", lines({"text": TEXT, "label": [[0, 7, "X"]]}))
     with pytest.raises(DataError, match="not declared") as caught:
         read(path, types=["Y"])
-    assert caught.value.where == f"{path}:1"
+    assert caught.value.where == f"{path}:1 [0:7]"
 
 
 def test_many_entities_take_linear_time(tmp_path):

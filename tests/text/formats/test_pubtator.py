@@ -126,7 +126,7 @@ def test_empty_and_undeclared(tmp_path):
     path = put(tmp_path, "b.txt", TWO)
     with pytest.raises(DataError, match="not declared") as caught:
         read(path, types=["Chemical"])
-    assert caught.value.where == f"{path}:5"
+    assert caught.value.where == f"{path}:1 [34:59]"
 
 
 def test_what_pubtator_cannot_hold_is_named(tmp_path):

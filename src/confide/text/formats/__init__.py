@@ -167,9 +167,17 @@ def read(
     kind = format_named(format)
     with reading.gc_paused():
         leaves = _leaves(kind, path)
-        if len(leaves) == 1 and not kind.by_annotator:
-            return kind.read(leaves[0], how)
-        return _read_together(kind, path, leaves, how)
+        alone = len(leaves) == 1 and not kind.by_annotator
+        found = kind.read(leaves[0], how) if alone else _read_together(kind, path, leaves, how)
+    if how.types is not None:
+        everything, found.documents[:] = found.documents[:], []
+        for document in everything:
+            with how.document(found.problems, document.source):
+                reading.check_types([document], how.types)
+                found.documents.append(document)
+        if not found.documents:
+            raise reading.no_document(path, found.problems, "there is no document")
+    return found
 
 
 def _leaves(kind: Format, path: Path) -> list[Path]:

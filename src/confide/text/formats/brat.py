@@ -47,7 +47,6 @@ def _read(path: Path, options: Options) -> Reading:
     Raises:
         MissingDataError: the text of an annotation file is missing, or nothing is there.
         FormatError: a line is not one of brat's.
-        DataError: a type was not declared.
     """
     source = Source(path, options, encoding=options.encoding or "utf-8")
     rows = [(str(path), path.stem, path.with_suffix(""))]
@@ -74,7 +73,7 @@ def _document(source: Source, where: str, name: str, stem: Path) -> Document:
             fix="put the .txt file beside the .ann file",
         )
     text, _ = read_text(text_file, source.options.encoding)
-    draft = source.draft(name, text, str(parts[0] if parts else text_file))
+    draft = Draft(source, name, text, str(parts[0] if parts else text_file))
     draft.keep = True
     if not parts:
         draft.note("no-annotation-file", "no .ann file beside it")

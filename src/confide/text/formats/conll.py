@@ -401,7 +401,7 @@ def _read_conll(path: Path, options: Options) -> Reading:
     Raises:
         FormatError: a line's columns differ from the rest, or there is no column of tags.
         SchemeError: a value is not a tag, or the tags contradict the stated scheme.
-        DataError: there is no token in the file, or a type was not declared.
+        DataError: there is no token in the file.
     """
     source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     text, source.text = files.with_plain_ends(source.text), ""
@@ -525,16 +525,13 @@ def _add_entities(
     scan: _Scan, rows: _Rows, tokens: Spans, scheme: str, entities: list[Entity]
 ) -> None:
     """Add the entities of one sentence; malformed tags become problems."""
-    options = scan.source.options
     spans, malformed = tagging.spans_from_tags(rows.tags, scheme)
     for position, tag, why in malformed:
         where = f"{scan.file}:{rows.line_of(position)}"
         scan.problems.note("malformed-tag", where, f"{tag}: {why}")
     stretches = tokens.stretches((first, last) for first, last, _ in spans)
-    for (first, _, named), stretch in zip(spans, stretches, strict=True):
-        kind = named or options.bare_type
-        if options.types is not None:
-            options.require(kind, f"{scan.file}:{rows.line_of(first)}")
+    for (_, _, named), stretch in zip(spans, stretches, strict=True):
+        kind = named or scan.source.options.bare_type
         entities.append(Entity(reading.entity_id(len(entities) + 1), kind, (stretch,)))
 
 
@@ -664,7 +661,7 @@ def _read_conllu(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a line does not have ten columns, or no number.
-        DataError: there is no word, or a type was not declared.
+        DataError: there is no word.
     """
     source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     sentences = [one for one in _sentences(source) if one.tokens or one.broken]
@@ -783,7 +780,7 @@ def _conllu_document(
             for first, last, kind in found
         ]
     text = "".join(pieces)[:-1]
-    draft = source.draft(group[0].new or name, text, where, sentences=tuple(rows))
+    draft = Draft(source, group[0].new or name, text, where, sentences=tuple(rows))
     for kind, span in [*mentions, *_bracketed(group, rows, draft)]:
         draft.entity(kind, [span])
     return draft.document()

@@ -19,7 +19,7 @@ from confide.files import Tree, write_whole
 from confide.text import reading
 from confide.text.document import Document, Sentence, Span
 from confide.text.files import Meter, read_bytes
-from confide.text.reading import Format, Options, Output, Reading, Source, Supports
+from confide.text.reading import Draft, Format, Options, Output, Reading, Source, Supports
 from confide.text.rows import clean
 from confide.text.segment import segmented
 
@@ -63,7 +63,7 @@ def _read(path: Path, options: Options) -> Reading:
     Raises:
         SettingsError: spaCy is not installed.
         FormatError: the file is damaged, or holds far more than it weighs.
-        DataError: there is no document, or a type was not declared.
+        DataError: there is no document.
     """
     packed = read_bytes(path)
     try:  # numbers pack better than text
@@ -162,7 +162,7 @@ def _document(
         length += len(word) + bool(space)
     text = "".join(pieces)
     said = _user_data(opened.part("user_data", number), source, where)
-    draft = source.draft(dict(reversed(said)).get("id", name), text, where)
+    draft = Draft(source, dict(reversed(said)).get("id", name), text, where)
     draft.attributes = tuple(pair for pair in said if pair[0] != "id")
     draft.sentences = tuple(_sentences(opened, rows, spans, text))
     if opened.part("cats", number):

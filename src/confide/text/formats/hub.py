@@ -151,8 +151,6 @@ class _Table:
                 for _, tag, why in malformed:
                     problems.note("malformed-tag", document.source, f"{clean(tag)}: {why}")
                 named = [(a, b, clean(kind) or self.options.bare_type) for a, b, kind in spans]
-                for _, _, kind in named:
-                    self.options.require(kind, document.source)
                 entities = tagging.entities_from_spans(document, [named])
                 documents.append(replace(document, entities=entities))
         if self.empty:
@@ -184,7 +182,7 @@ def _read(path: Path, options: Options) -> Reading:
     Raises:
         SettingsError: parquet and Arrow need pyarrow, which is not installed.
         FormatError: the file is damaged, or a row does not have tokens and tags.
-        DataError: there is no row, numbers of tags have no names, or a type was not declared.
+        DataError: there is no row, numbers of tags have no names.
     """
     if path.is_dir() or files.read_bytes(path).startswith(_ARROW):
         source = Source(path, options, encoding="utf-8")

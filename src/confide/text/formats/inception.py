@@ -193,7 +193,6 @@ def _read_xmi(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: it is not XMI, or has no text.
-        DataError: a type was not declared.
     """
     root, encoding = files.parse_xml(path, options.encoding)
     if _name(root) != "XMI":
@@ -204,7 +203,7 @@ def _read_xmi(path: Path, options: Options) -> Reading:
     data = next(about, {})
     name = clean((data.get("documentId") or data.get("documentTitle") or "").strip())
     name = name or path.name.partition(".")[0] or path.name
-    draft = source.draft(name, cas.text, str(path), sentences=_sentences(cas))
+    draft = Draft(source, name, cas.text, str(path), sentences=_sentences(cas))
     for key, item in cas.items.items():
         if item.span is None or item.two_ends() is not None:
             continue
@@ -464,7 +463,7 @@ def _read_webanno(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: the file does not begin as WebAnno TSV 3, or a line has another form.
-        DataError: there is no token, or a type was not declared.
+        DataError: there is no token.
     """
     source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     if not source.text.startswith(MARK):
@@ -481,7 +480,7 @@ def _read_webanno(path: Path, options: Options) -> Reading:
     text, sentences = _lay_out(page)
     units = Utf16(text)
     name = path.name.partition(".")[0] or path.name
-    draft = source.draft(name, text, str(path), sentences=sentences)
+    draft = Draft(source, name, text, str(path), sentences=sentences)
     for key, span in page.spans.items():
         kind, concepts, attributes = name_of_item(span.layer, span.features)
         fragment = units.character(span.start), units.character(span.end)

@@ -58,7 +58,6 @@ class RecordReader:
 
         Raises:
             FormatError: there is no text, or a part has the wrong form.
-            DataError: a type was not declared.
         """
         self._where = where
         text = row.get("text")
@@ -75,7 +74,7 @@ class RecordReader:
         text = rows.mend_surrogates(text, where, self.source.problems)
         given = row.get("id")
         called = clean(str(given)) if isinstance(given, str | int) else name
-        draft = self.source.draft(called, text, where)
+        draft = Draft(self.source, called, text, where)
         draft.units, draft.keep = units, True
         for key in _ENTITIES:
             for item in self._list(row, key):
@@ -225,7 +224,7 @@ def _read(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a line is not JSON or not a document (no text, an offset that is not a number).
-        DataError: there is no document, or a type was not declared.
+        DataError: there is no document.
     """
     source = reading.open_source(path, options)
     text, source.text = source.text, ""
@@ -237,7 +236,7 @@ def read_records(source: Source, values: Iterable[rows.Value], *, format: str) -
 
     Raises:
         FormatError: a value is not a document.
-        DataError: there is no document, or a type was not declared.
+        DataError: there is no document.
     """
     options, problems = source.options, source.problems
     reader, left = RecordReader(source), tools.LeftOut()

@@ -38,7 +38,7 @@ def _read_pubtator(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a line is not one of PubTator's, or belongs to another document.
-        DataError: there is no document, or a type was not declared.
+        DataError: there is no document.
     """
     source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     return source.read(_blocks(source), _abstract, format="pubtator")
@@ -61,7 +61,7 @@ def _abstract(source: Source, where: str, name: str, block: _Lines) -> Document:
     if title is None or title[2] != "t":
         raise FormatError("a line before any title", expected="id|t|title", where=where)
     name, rest = title[1], block[1:]
-    draft = source.draft(name, title[3], where)
+    draft = Draft(source, name, title[3], where)
     if rest and (head := _HEAD.match(rest[0][1])) and head[1] == name:
         draft.text += f"\n{head[3]}"
         rest = rest[1:]
@@ -181,7 +181,7 @@ def _read_bioc(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: it is neither XML nor JSON, or a part is not of BioC's form.
-        DataError: there is no document, or a type was not declared.
+        DataError: there is no document.
     """
     if files.root_name(files.read_bytes(path)):
         root, encoding = files.parse_xml(path, options.encoding)
@@ -253,8 +253,12 @@ def _document(source: Source, where: str, name: str, row: Tree) -> Document:
     passages = _list(row, "passages", where)
     text, blocks = _lay_out(passages, where, source)
     sentences = [one for passage in passages for one in _list(passage, "sentences", where)]
-    draft = source.draft(
-        clean(str(row.get("id", where))), text, where, attributes=tuple(_infons(row).items())
+    draft = Draft(
+        source,
+        clean(str(row.get("id", where))),
+        text,
+        where,
+        attributes=tuple(_infons(row).items()),
     )
     draft.units = (CHARACTERS, BYTES)
     if sentences:

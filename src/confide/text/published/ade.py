@@ -83,8 +83,7 @@ def _read(path: Path, options: Options, name: str) -> Reading:
     Raises:
         MissingDataError: the folder holds none of the three files.
         FormatError: a line does not have its file's form, or the file is none of the three.
-        DataError: `DRUG-DOSE.rel` is named without the `DRUG-AE.rel` beside it; a file is empty; or
-            a type was not declared.
+        DataError: `DRUG-DOSE.rel` is named without the `DRUG-AE.rel` beside it, or a file is empty.
     """
     files = _files(path, negatives=name == "ade")
     source = Source(path, options)
@@ -100,7 +99,7 @@ def _read(path: Path, options: Options, name: str) -> Reading:
                 if part == NEGATIVES:
                     _add_negative(where, line, abstracts, source)
                 else:
-                    _add_row(where, line, _TYPES[part], abstracts, options)
+                    _add_row(where, line, _TYPES[part], abstracts)
     if list(files) == [NEGATIVES] and _beside(path.parent).keys() & _TYPES.keys():
         what = f"the files beside it hold other sentences of the same abstracts: read {path.parent}"
         source.problems.note("abstracts-divided", path, what)
@@ -179,12 +178,8 @@ def _columns(line: str) -> list[str] | None:
     return columns if all(is_number(columns[place]) for place in (3, 4, 6, 7)) else None
 
 
-def _add_row(
-    where: str, line: str, type: str, abstracts: dict[str, _Abstract], options: Options
-) -> None:
+def _add_row(where: str, line: str, type: str, abstracts: dict[str, _Abstract]) -> None:
     """Put a line of a `.rel` file to its abstract."""
-    options.require("Drug", where)
-    options.require(type, where)
     columns = _columns(line)
     if columns is None:
         raise FormatError(
@@ -227,7 +222,7 @@ def _document(source: Source, where: str, name: str, abstract: _Abstract) -> Doc
     placed = {text: _place(text, rows, source) for text, rows in abstract.positive.items()}
     ordered = sorted(placed, key=lambda text: placed[text][0])
     whole = join_sentences([*ordered, *abstract.negative])
-    draft = source.draft(name, whole.text, where, sentences=whole.sentences)
+    draft = Draft(source, name, whole.text, where, sentences=whole.sentences)
     marked: dict[tuple[str, _Mention], tuple[int, int, str]] = {}
     for text, start in zip(ordered, whole.starts, strict=False):
         for mention, (begin, end) in placed[text][1].items():

@@ -48,13 +48,10 @@ def pair_document(
     If an end was not found, or if not `paired`, the document has no pair and its relation is lost;
     the caller reports that. A label that is negative is no relation; None: nobody says whether
     there is one.
-
-    Raises DataError if a type was not declared.
     """
     draft.sentences = draft.sentences or one_sentence(draft.text)
     draft.keep = True
     for name, end in zip(("T1", "T2"), ends, strict=True):
-        draft.source.options.require(end.type, draft.where)
         if end.place is not None:
             concepts = (end.concept,) if end.concept else ()
             draft.entity(end.type, end.place, given=name, concepts=concepts)
@@ -192,7 +189,7 @@ def _read_nyt10(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a line does not have six or seven columns, or one is empty.
-        DataError: there is no line, or the type was not declared.
+        DataError: there is no line.
     """
     source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     labels: list[tuple[str, str]] = []
@@ -203,7 +200,7 @@ def _read_nyt10(path: Path, options: Options) -> Reading:
         open_ended.extend([] if line.rstrip().endswith(END) else [where])
         places = _find_names(source, sentence, (head, tail), where)
         labels.append((label, where))
-        draft = source.draft(name, _without_underscores(sentence, (head, tail), places), where)
+        draft = Draft(source, name, _without_underscores(sentence, (head, tail), places), where)
         ends = [
             PairEnd(options.bare_type, place, clean(concept))
             for place, concept in zip(places, concepts, strict=True)
@@ -281,7 +278,7 @@ def _read_opennre(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a line is neither JSON nor a Python dict, or a part of it is not of its form.
-        DataError: there is no line, or a type was not declared.
+        DataError: there is no line.
     """
     source = reading.open_source(path, options)
     labels: list[tuple[str, str]] = []
@@ -304,7 +301,7 @@ def _read_opennre(path: Path, options: Options) -> Reading:
             source.ignore(key, where)
         attributes = source.attributes(tree, _KNOWN, where)
         own = Row(tree, where).name(("id",), name)
-        draft = source.draft(own, text, where, attributes=attributes)
+        draft = Draft(source, own, text, where, attributes=attributes)
         if tokens is not None:  # a token with blanks in it is several, an empty one none
             spans = [(start + match.start(), start + match.end()) for start, end in tokens
                      for match in re.finditer(r"\S+", text[start:end])]  # fmt: skip
@@ -462,7 +459,7 @@ def _read_pgr(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a column is missing, a row has other columns, or a value is invalid.
-        DataError: there is no row, or a type was not declared.
+        DataError: there is no row.
     """
     source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     lines = list(source.lines())
@@ -536,7 +533,7 @@ def _pgr_document(source: Source, where: str, name: str, row: dict[str, str]) ->
         what = "nobody knows whether the label is right: the pair is left out"
         source.problems.lost("uncertain-label", where, what)
     holds = label is not _VERDICTS.get(verdict)
-    draft = source.draft(name, text, where, attributes=((FILE, clean(row["FILE_ID"].strip())),))
+    draft = Draft(source, name, text, where, attributes=((FILE, clean(row["FILE_ID"].strip())),))
     ends = [
         PairEnd(end.capitalize(), place, clean(row[f"{end}_ID"].strip()))
         for end, place in zip(_ENDS, places, strict=True)

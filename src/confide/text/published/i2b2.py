@@ -82,7 +82,7 @@ def _read_2010(path: Path, options: Options) -> Reading:
     Raises:
         MissingDataError: annotation without its text, or nothing there.
         FormatError: a line does not belong into its file.
-        DataError: a note occurs twice, or a type was not declared.
+        DataError: a note occurs twice.
     """
     notes = _notes(path if path.is_dir() else _note_folder(path))
     if not path.is_dir():
@@ -170,7 +170,7 @@ def _note(source: Source, name: str, file: Path) -> _Note:
         lines.append([(start + offset, end + offset) for start, end in tokens])
         offset += len(row) + 1
     sentences = tuple(Sentence(line[0][0], line[-1][1], tuple(line)) for line in lines if line)
-    return _Note(source.draft(name, "\n".join(rows), str(file), sentences=sentences), lines)
+    return _Note(Draft(source, name, "\n".join(rows), str(file), sentences=sentences), lines)
 
 
 def _parts(line: str, ending: str) -> Sequence[str]:
@@ -205,7 +205,6 @@ def _place(numbers: Sequence[str]) -> Place:
 def _concept(note: _Note, parts: Sequence[str], where: str) -> None:
     surface, *numbers, kind = parts
     place, draft = _place(numbers), note.draft
-    draft.source.options.require(kind, where)
     span = note.span(place, kind, surface, where=where)
     if span is None:
         return
@@ -312,7 +311,6 @@ def _read_2009(path: Path, options: Options) -> Reading:
     Raises:
         MissingDataError: a note's text is missing, or there are no entries.
         FormatError: a line is no entry.
-        DataError: a type was not declared.
     """
     entries: dict[Path, list[str]] = {}
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
@@ -384,7 +382,6 @@ def _entry(note: _Note, line: str, where: str) -> None:
         elif key not in TYPES:
             draft.lost("key-ignored", f"the field {key} is not known", where=where)
         elif places.strip():
-            draft.source.options.require(TYPES[key], where)
             name = _medication(note, TYPES[key], surface, places, where=where)
             if key == "m":
                 drug = name
@@ -446,7 +443,6 @@ def _read_xml(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: there is no TEXT, or a tag points nowhere because it has no numbers.
-        DataError: a type was not declared.
     """
     root, encoding = parse_xml(path, options.encoding)
     held, tags = root.find("TEXT"), root.find("TAGS")
@@ -454,7 +450,7 @@ def _read_xml(path: Path, options: Options) -> Reading:
         raise FormatError("not i2b2's XML", expected="<TEXT> and <TAGS>", where=str(path))
     source = Source(path, options, encoding=encoding)
     name = path.name.partition(".")[0] or path.name
-    draft = source.draft(name, clean(held.text or ""), str(path))
+    draft = Draft(source, name, clean(held.text or ""), str(path))
     if len(held):
         draft.lost("key-ignored", "elements inside the text are not read")
     links: list[Element] = []

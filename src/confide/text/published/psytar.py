@@ -19,7 +19,7 @@ from confide.text import reading
 from confide.text.document import Document, Span
 from confide.text.files import ZIP, read_bytes, zipped_files
 from confide.text.places import WAYS, place_mentions
-from confide.text.reading import Format, Options, Reading, Source
+from confide.text.reading import Draft, Format, Options, Reading, Source
 from confide.text.rows import clean, is_number, quoted
 from confide.text.segment import join_sentences
 
@@ -74,7 +74,7 @@ def _read(path: Path, options: Options) -> Reading:
     Raises:
         SettingsError: openpyxl is not installed.
         FormatError: this is not a workbook, or it lacks PsyTAR's sheets and columns.
-        DataError: there is no review, or a type was not declared.
+        DataError: there is no review.
     """
     book, source = _workbook(path), Source(path, options)
     reviews: dict[str, _Review] = {}
@@ -194,7 +194,6 @@ def _add_mentions(
     text = "" if sentence is None else sentence.text
     found = place_mentions(text, list(mentions.values()), effort=source.effort)
     for (name, mention), place in zip(mentions.items(), found, strict=True):
-        source.options.require(type, row.where)
         ways["not placed" if place is None else place.way] += 1
         called = f"{name} {quoted(mention)}"
         if sentence is None or place is None:
@@ -220,7 +219,7 @@ def _document(source: Source, where: str, name: str, review: _Review) -> Documen
     whole = join_sentences(sentence.text for sentence in sentences)
     drug = (name.rpartition(".")[0] or name).lower()
     about = (("domain", drug), ("drug", drug))
-    draft = source.draft(name, whole.text, where, sentences=whole.sentences, attributes=about)
+    draft = Draft(source, name, whole.text, where, sentences=whole.sentences, attributes=about)
     for offset, sentence in zip(whole.starts, sentences, strict=True):
         for type, fragments in sentence.mentions:
             draft.entity(type, [(start + offset, end + offset) for start, end in fragments])

@@ -44,7 +44,7 @@ def _read_chemprot(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a line is not JSON, has no text or label, or does not mark two arguments.
-        DataError: there is no line, or the type was not declared.
+        DataError: there is no line.
     """
     source = reading.open_source(path, options)
     return source.read(source.objects(), _chemprot_document, format="chemprot")
@@ -112,7 +112,7 @@ def _chemprot_document(source: Source, where: str, name: str, tree: Tree) -> Doc
     for key in sorted(tree.keys() - {"text", "label"}):
         if tree[key]:
             source.problems.lost("key-ignored", where, f"{quoted(key)} is not read")
-    draft = source.draft(name, found.text, where)
+    draft = Draft(source, name, found.text, where)
     ends = [PairEnd(source.options.bare_type, (span,)) for span in found[1:]]
     return pair_document(draft, ends, label)
 
@@ -143,7 +143,7 @@ def _read_biobert(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a line's columns differ from those of the first, or a label is empty.
-        DataError: there is no sentence, or a type was not declared.
+        DataError: there is no sentence.
     """
     source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     lines = list(source.lines())
@@ -158,7 +158,7 @@ def _read_biobert(path: Path, options: Options) -> Reading:
                 where=where,
             )
         sentence, label = columns[-2], columns[-1].strip()
-        draft = source.draft(name, sentence, where, sentences=one_sentence(sentence))
+        draft = Draft(source, name, sentence, where, sentences=one_sentence(sentence))
         found = [draft.entity(match[1], [match.span()]) for match in _BLINDED.finditer(sentence)]
         if len(found) == 2:
             draft.pair(found[0], found[1], RELATED if label == POSITIVE else label)
@@ -222,7 +222,7 @@ def _read_semeval(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a line is not of this format, or a sentence does not mark e1 and e2 once each.
-        DataError: there is no sentence, or the type was not declared.
+        DataError: there is no sentence.
     """
     source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     items = list(_items(source))
@@ -291,7 +291,7 @@ def _semeval_document(source: Source, where: str, name: str, item: _Item) -> Doc
             expected="<e1>...</e1> and <e2>...</e2>, each once and not empty",
             where=where,
         )
-    draft = source.draft(name, text, where)
+    draft = Draft(source, name, text, where)
     draft.attributes = (("comment", item.comment),) if item.comment else ()
     ends = [PairEnd(source.options.bare_type, (span,)) for span in spans]
     return pair_document(draft, ends, item.label)
@@ -321,7 +321,7 @@ def _read_tacred(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a record does not have TACRED's form.
-        DataError: there is no record, or a type was not declared.
+        DataError: there is no record.
     """
     source = reading.open_source(path, options)
     return source.read(source.objects(), _tacred_document, format="tacred")
@@ -343,7 +343,7 @@ def _tacred_document(source: Source, where: str, name: str, tree: Tree) -> Docum
 def _draft(source: Source, row: Row, key: str, name: str) -> tuple[Draft, Sentence]:
     """A document of one sentence of tokens."""
     text, sentences = lay_out_tokens([row.words(key)], row.where, source.problems)
-    return source.draft(name, text, row.where, sentences=sentences), sentences[0]
+    return Draft(source, name, text, row.where, sentences=sentences), sentences[0]
 
 
 def _end(
@@ -381,7 +381,7 @@ def _read_fewrel(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: the file or an instance does not have FewRel's form.
-        DataError: there is no instance, or the type was not declared.
+        DataError: there is no instance.
     """
     source, more = reading.open_source(path, options), 0
 
@@ -438,7 +438,7 @@ def _read_docred(path: Path, options: Options) -> Reading:
 
     Raises:
         FormatError: a record does not have DocRED's form.
-        DataError: there is no record, or a type was not declared.
+        DataError: there is no record.
     """
     source = reading.open_source(path, options)
     bare = 0
@@ -514,7 +514,6 @@ def _read_ddi(path: Path, options: Options) -> Reading:
     Raises:
         MissingDataError: there is no such file, or the folder holds none.
         FormatError: a file is not XML or not of the corpus.
-        DataError: an entity type was not declared.
     """
     trees = xml_files(path) if files.is_folder(path) else [path]
     if not trees:
@@ -552,7 +551,7 @@ def _ddi_document(source: Source, where: str, name: str, path: Path) -> Document
     texts = [sentence.get("text", "") for sentence in sentences]
     whole = join_sentences(texts)
     called = _one_word(root.get("id", name)) or name
-    draft = source.draft(called, whole.text, where, sentences=whole.sentences)
+    draft = Draft(source, called, whole.text, where, sentences=whole.sentences)
     draft.keep = True
     keys: list[dict[str, str]] = []
     places = [f"{path}#{one.get('id', f's{number}')}" for number, one in enumerate(sentences)]
