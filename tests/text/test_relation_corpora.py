@@ -8,8 +8,7 @@ import pytest
 
 from confide.kinds.relations.batches import Rules, candidates
 from confide.text.document import stated_pairs
-from confide.text.formats import read
-from confide.text.formats.folders import group_corpora
+from confide.text.formats import group_corpora, read
 
 pytestmark = pytest.mark.data
 

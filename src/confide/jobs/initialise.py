@@ -34,8 +34,7 @@ from confide.settings import SCHEMA, SiteGuards, load_settings
 from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
 from confide.text.files import write_text
-from confide.text.formats import Options
-from confide.text.formats.folders import group_corpora
+from confide.text.formats import Options, group_corpora
 from confide.text.segment import AUTO
 from confide.training.encoder import MINILM
 

@@ -17,9 +17,8 @@ from confide.runs.sites import neighbour_blocks
 from confide.text.checking import CheckReport, check
 from confide.text.document import Document, Problem, stated_pairs
 from confide.text.files import likely_encoding, read_bytes
-from confide.text.formats import FORMATS, Options, detect
+from confide.text.formats import FORMATS, PARTS, Options, detect
 from confide.text.formats.brat import MARKS
-from confide.text.formats.folders import PARTS
 from confide.text.segment import AUTO, language_of, tokenise
 
 SITES = 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from confide.errors import MissingDataError
-from confide.text.formats.folders import group_corpora
+from confide.text.formats import group_corpora
 from text.generated import put
 
 CONLL = "a\tB-X\n"

@@ -9,8 +9,7 @@ import pytest
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.checking import check
-from confide.text.formats import Options, detect, read
-from confide.text.formats.folders import files_under
+from confide.text.formats import Options, detect, files_under, read
 from text.generated import kinds, put
 
 CONLL = "a\tB-X\nb\tO\n"

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
 from confide.text.checking import check, convert
-from confide.text.formats import detect, read, write
-from confide.text.formats.folders import group_corpora
+from confide.text.formats import detect, group_corpora, read, write
 from confide.text.tagging import flat_spans
 from text.generated import kinds, put
 

@@ -6,8 +6,7 @@ import pytest
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Entity, Relation, stated_pairs
-from confide.text.formats import detect, read, write
-from confide.text.formats.folders import group_corpora
+from confide.text.formats import detect, group_corpora, read, write
 from text.generated import kinds, put
 
 HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'

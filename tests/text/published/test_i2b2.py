@@ -6,8 +6,7 @@ import pytest
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.text.document import Relation
-from confide.text.formats import detect, read
-from confide.text.formats.folders import group_corpora
+from confide.text.formats import detect, group_corpora, read
 from text.generated import kinds, put
 
 NOTE = "Admission Date :\n2010-01-02\n\nHe took  Aspirin 81 mg for Chest\npain .\nNo fever ."
