@@ -122,7 +122,8 @@ def write_corpus(folder: Path, *, seed: int = 1, sentences: int = 160) -> Path:
     folder = Path(folder)
     readme = folder / "README.txt"
     must_be_ours(folder, readme, what="synthetic corpus", fix="choose another folder")
-    write_text(readme, _README)  # first, or a corpus that was left by half is nobody's
+    # first, or a corpus that was left by half is nobody's
+    write_text(readme, grammar()["beside"]["readme"])
     for habit in HABITS:
         shutil.rmtree(folder / habit.site, ignore_errors=True)
         (folder / habit.site).mkdir(parents=True)
@@ -151,7 +152,7 @@ def _renamed(note: Document, names: dict[str, str]) -> Document:
 
 @cache
 def grammar() -> Tree:
-    """Words and sentence patterns: synthetic.toml, which says how to read them."""
+    """Words, sentence patterns and the files beside the text, as synthetic.toml explains them."""
     return tomllib.loads(
         files("confide.corpora").joinpath("synthetic.toml").read_text(encoding="utf-8")
     )
@@ -266,43 +267,11 @@ def tokens_of(sentence: str, offset: int = 0) -> tuple[Span, ...]:
 
 # --- what lies beside the text -----------------------------------------------------------
 
-_README = """SYNTHETIC TEXT. NOT FROM PATIENTS.
 
-This folder holds a small clinical-style corpus that a program made up (`confide demo`).
-No line comes from a patient, a hospital or a published corpus, and the drugs do not exist.
-It is for trying confide and for tests. Scores on it say nothing about real notes.
-The key in shared.key is for this corpus only: never use it for real text.
-
-cardiology/   CoNLL columns, IOB2    DRUG        DOSE    ADE              REASON
-oncology/     CoNLL columns, IOBES   Medication  Dosage  AdverseReaction  Indication
-practice/     brat standoff          med         amount  side_effect      problem
-
-settings.toml trains one recogniser on the three: confide run settings.toml
-"""
-
-_SETTINGS = """\
-# SYNTHETIC demonstration: three made-up sites train one entity recogniser. See README.txt.
-name = "demo"
-seed = {seed}
-rounds = {rounds}
-workers = 2
-key = "shared.key"
-model = {{ word_dim = 50, bilstm_hidden = 64, dropout = 0.3 }}
-training = {training}
-
-{sites}"""
-
-
-_TRAINING = (
-    '{ optimiser = "adam", learning_rate = 0.005, decay = 0.95, batch_size = 10,'
-    " local_epochs = 3, word_dropout = 0.05 }"
-)
-
-
-def settings_text(*, seed: int = 1, rounds: int = 12) -> str:
+def settings_text(*, seed: int = 1) -> str:
     """The TOML that trains on a corpus folder it lies in."""
     sites = "\n".join(map(_site_table, HABITS))
-    return _SETTINGS.format(seed=seed, rounds=rounds, training=_TRAINING, sites=sites)
+    return str(grammar()["beside"]["settings"]).format(seed=seed, sites=sites)
 
 
 def _site_table(habit: Habit) -> str:

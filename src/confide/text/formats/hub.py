@@ -22,7 +22,7 @@ from confide.files import Tree, decode_json, file_text, size_in_words, write_who
 from confide.text import files, reading, tagging
 from confide.text.document import Document, Problems, Sentence
 from confide.text.formats import notes
-from confide.text.formats.jsonl import RecordReader
+from confide.text.formats.jsonl import record_document
 from confide.text.reading import Format, Options, Output, Reading, Sample, Source, Supports
 from confide.text.rows import Row, clean, literal_list, mend_surrogates, whole_number, whole_numbers
 from confide.text.segment import lay_out_tokens, segmented
@@ -190,12 +190,12 @@ def _read(path: Path, options: Options) -> Reading:
     else:
         source = reading.open_source(path, options)
         rows, names = _rows_of_text(source), _names_beside(path)
-    table, plain = _Table(source, names), RecordReader(source)
+    table = _Table(source, names)
     whole: list[Document] = []
     for where, name, tree in rows:
         with options.document(source.problems, where):
             if "text" in tree and not _has_rows(tree) and options.columns is None:
-                whole.append(plain.document(tree, name, where))
+                whole.append(record_document(source, Row(tree, where), name))
             else:
                 table.add(where, name, tree)
     documents, scheme = table.annotated()

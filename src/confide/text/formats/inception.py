@@ -6,6 +6,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import resources
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
@@ -279,7 +280,6 @@ def _sentences(cas: _Cas) -> tuple[Sentence, ...]:
 # One file for each document, with the type system that INCEpTION needs beside.
 
 _NOT_IN_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-_CORE = "de.tudarmstadt.ukp.dkpro.core.api."
 _SPACES = {
     "cas": "uima/cas",
     "tcas": "uima/tcas",
@@ -287,20 +287,6 @@ _SPACES = {
     "seg": "de/tudarmstadt/ukp/dkpro/core/api/segmentation/type",
     "ner": "de/tudarmstadt/ukp/dkpro/core/api/ner/type",
     "custom": "webanno/custom",
-}
-_STRING, _ANNOTATION = "uima.cas.String", "uima.tcas.Annotation"
-_TYPES: dict[str, tuple[str, dict[str, str]]] = {
-    f"{_CORE}metadata.type.DocumentMetaData": (
-        "uima.tcas.DocumentAnnotation",
-        {"documentTitle": _STRING, "documentId": _STRING},
-    ),
-    f"{_CORE}segmentation.type.Sentence": (_ANNOTATION, {}),
-    f"{_CORE}segmentation.type.Token": (_ANNOTATION, {}),
-    NAMED_ENTITY: (_ANNOTATION, {"value": _STRING, "identifier": _STRING}),
-    RELATION: (
-        _ANNOTATION,
-        {"Dependent": NAMED_ENTITY, "Governor": NAMED_ENTITY, "label": _STRING},
-    ),
 }
 
 
@@ -318,7 +304,8 @@ def _write_xmi(documents: Sequence[Document], out: Output) -> None:
             out.problems.note("character-changed", document.source or document.id, what)
         lines = "\n".join(_xmi_lines(document, text))
         files.write_text(path.with_name(f"{path.name}.xmi"), f"{lines}\n")
-    files.write_text(out.path / TYPES, "\n".join(_type_system()) + "\n")
+    types = resources.files("confide.text.formats").joinpath(TYPES).read_text("utf-8")
+    files.write_text(out.path / TYPES, types)
 
 
 def _xmi_lines(document: Document, text: str) -> Iterator[str]:
@@ -366,21 +353,6 @@ def _xmi_lines(document: Document, text: str) -> Iterator[str]:
 
 def _xml_safe(value: str) -> str:
     return " ".join(_NOT_IN_XML.sub("\ufffd", value).split())
-
-
-def _type_system() -> Iterator[str]:
-    yield '<?xml version="1.0" encoding="UTF-8"?>'
-    yield '<typeSystemDescription xmlns="http://uima.apache.org/resourceSpecifier"><types>'
-    for name, (above, features) in _TYPES.items():
-        yield f"<typeDescription><name>{name}</name><description/>"
-        yield f"<supertypeName>{above}</supertypeName><features>"
-        for feature, range_ in features.items():
-            yield (
-                f"<featureDescription><name>{feature}</name><description/>"
-                f"<rangeTypeName>{range_}</rangeTypeName></featureDescription>"
-            )
-        yield "</features></typeDescription>"
-    yield "</types></typeSystemDescription>"
 
 
 _SUPPORTS = Supports(relations=True, concepts="one", sentences=True)

@@ -14,7 +14,7 @@ from confide.text import files, reading
 from confide.text.document import Document, Entity, Relation
 from confide.text.places import BYTES, CHARACTERS, TextPart
 from confide.text.reading import Draft, Format, Options, Output, Reading, Source, Supports
-from confide.text.rows import clean, malformed, mend_surrogates, quoted, whole_number
+from confide.text.rows import Row, clean, malformed, quoted, whole_number
 from confide.text.segment import cut_at
 
 _NO_CONCEPT = frozenset(("", "-", "-1"))
@@ -221,23 +221,9 @@ def _from_xml(item: files.Element) -> Tree:
     return row
 
 
-def _list(row: Tree, key: str, where: str) -> list[Tree]:
-    items = row.get(key) or []
-    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-        raise malformed(f'"{key}"', "a list of objects", items, where=where)
-    return items
-
-
-def _number(value: object, what: str, where: str) -> int:
-    number = whole_number(value)
-    if number is None or number < 0:
-        raise malformed(what, "a whole number", value, where=where)
-    return number
-
-
-def _infons(row: Tree) -> dict[str, str]:
+def _infons(row: Row) -> dict[str, str]:
     """Infons as strings; for an object (PubTator 3), its identifier."""
-    infons = row.get("infons")
+    infons = row.tree.get("infons")
     found = {}
     for key, value in infons.items() if isinstance(infons, dict) else ():
         if isinstance(value, dict):
@@ -247,33 +233,29 @@ def _infons(row: Tree) -> dict[str, str]:
     return found
 
 
-def _document(source: Source, where: str, name: str, row: Tree) -> Document:
-    if not isinstance(row, dict):
-        raise malformed("a document", "an object", row, where=where)
-    passages = _list(row, "passages", where)
-    text, blocks = _lay_out(passages, where, source)
-    sentences = [one for passage in passages for one in _list(passage, "sentences", where)]
-    draft = Draft(
-        source,
-        clean(str(row.get("id", where))),
-        text,
-        where,
-        attributes=tuple(_infons(row).items()),
-    )
+def _document(source: Source, where: str, name: str, tree: Tree) -> Document:
+    if not isinstance(tree, dict):
+        raise malformed("a document", "an object", tree, where=where)
+    row = Row(tree, where)
+    passages = row.rows("passages")
+    sentences = [one for passage in passages for one in passage.rows("sentences")]
+    text, blocks = _lay_out(passages, source)
+    draft = Draft(source, clean(str(tree.get("id", where))), text, where)
+    draft.attributes = tuple(_infons(row).items())
     draft.units = (CHARACTERS, BYTES)
     if sentences:
         draft.sentences = cut_at(text, [block.start for block in blocks[1:]])
     # of blocks that begin at one place the first of the file is the last here: looked at first
     draft.within = sorted(blocks, key=attrgetter("offset"), reverse=True)[::-1]
     levels = [row, *passages, *sentences]
-    for item in (one for level in levels for one in _list(level, "annotations", where)):
+    for item in (one for level in levels for one in level.rows("annotations")):
         _add_entity(draft, item)
-    for item in (one for level in levels for one in _list(level, "relations", where)):
+    for item in (one for level in levels for one in level.rows("relations")):
         _add_relation(draft, item)
     return draft.document()
 
 
-def _lay_out(passages: Sequence[Tree], where: str, source: Source) -> tuple[str, list[TextPart]]:
+def _lay_out(passages: Sequence[Row], source: Source) -> tuple[str, list[TextPart]]:
     """The document's text, and its passages or their sentences with their places in it.
 
     Passages are separated by a newline; sentences of one passage by as many blanks as the file's
@@ -283,14 +265,11 @@ def _lay_out(passages: Sequence[Tree], where: str, source: Source) -> tuple[str,
     blocks: list[TextPart] = []
     for passage in passages:
         first = True
-        for part in _list(passage, "sentences", where) or [passage]:
-            own = part.get("text")
-            if own is None or own == "":
+        for part in passage.rows("sentences") or [passage]:
+            if part.tree.get("text") in (None, ""):
                 continue
-            if not isinstance(own, str):
-                raise malformed("a passage's text", "a string", own, where=where)
-            offset = _number(part.get("offset", 0), "the offset of a passage", where)
-            own = mend_surrogates(own, where, source.problems)
+            own = part.text("text", source.problems)
+            offset = part.whole(part.tree.get("offset", 0), "the offset of a passage")
             if not first:
                 gap = offset - blocks[-1].offset - (blocks[-1].end - blocks[-1].start)
                 text += " " * min(max(gap, 1), 8)
@@ -302,29 +281,25 @@ def _lay_out(passages: Sequence[Tree], where: str, source: Source) -> tuple[str,
     return text, blocks
 
 
-def _add_entity(draft: Draft, item: Tree) -> None:
+def _add_entity(draft: Draft, item: Row) -> None:
     infons = _infons(item)
-    spans = []
-    for place in _list(item, "locations", draft.where):
-        start = _number(place.get("offset"), "a mention's offset", draft.where)
-        length = _number(place.get("length"), "a mention's length", draft.where)
-        spans.append((start, start + length))
+    places = [(one.number("offset"), one.number("length")) for one in item.rows("locations")]
     key = next((key for key in _CONCEPTS if key in infons), "")
     named = infons.pop(key, "")
     draft.entity(
         infons.pop("type", "") or draft.source.options.bare_type,
-        spans,
-        given=clean(str(item.get("id", ""))),
-        surface=item.get("text"),
+        [(start, start + length) for start, length in places],
+        given=clean(str(item.tree.get("id", ""))),
+        surface=item.tree.get("text"),
         concepts=tuple(p.strip() for p in named.split(",") if p.strip() not in _NO_CONCEPT),
         attributes=tuple(infons.items()),
     )
 
 
-def _add_relation(draft: Draft, item: Tree) -> None:
+def _add_relation(draft: Draft, item: Row) -> None:
     infons = _infons(item)
     kind = infons.get("type") or infons.get("relation") or "relation"
-    nodes = _list(item, "nodes", draft.where)
+    nodes = [node.tree for node in item.rows("nodes")]
     concepts = None if nodes else _concept_ends(infons, draft.source.roles)
     if len(nodes) == 2:
         roles = ["_".join(clean(str(node.get("role", ""))).split()) for node in nodes]
@@ -337,7 +312,7 @@ def _add_relation(draft: Draft, item: Tree) -> None:
         novelty = (("novelty", infons["novel"]),) if "novel" in infons else ()
         draft.relation(kind, *concepts, concepts=True, attributes=novelty)
     else:
-        number = f"{kind} {item.get('id')} has {len(nodes)} nodes"
+        number = f"{kind} {item.tree.get('id')} has {len(nodes)} nodes"
         draft.lost("dangling-relation", f"{number}: two mentions or concepts are needed")
 
 
