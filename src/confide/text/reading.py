@@ -75,11 +75,14 @@ class Options:
 
     @contextmanager
     def document(self, problems: Problems, where: object) -> Iterator[None]:
-        """Context manager: with `skip_broken`, a document that fails is reported and skipped."""
+        """Context manager: with `skip_broken`, a document that fails is reported and skipped.
+
+        An error that names no place gets that of the document.
+        """
         try:
             yield
         except (DataError, FormatError) as error:
-            self.skip(error, problems, where)
+            self.skip(error if error.where else error.at(str(where)), problems, where)
 
     def skip(self, error: DataError | FormatError, problems: Problems, where: object) -> None:
         """Report and skip a broken document, or raise its error again."""
@@ -581,6 +584,11 @@ class Source:
                 self.ignore(key, where, lost=lost)
         return tuple(pairs)
 
+    def note_each(self, kind: str, places: Sequence[str], what: str) -> None:
+        """Report what is so at several places as one problem, at the first of them."""
+        if places:
+            self.problems.note(kind, places[0], f"{len(places)} {what}")
+
     def ignore(self, key: str, where: str, *, lost: bool = True) -> None:
         """Report a key that is not read, once for the file."""
         if key not in self.ignored:
@@ -611,6 +619,18 @@ class Source:
         if not documents:
             raise no_document(self.path, self.problems, "there is no document: the file is empty")
         return Reading(documents, self.problems, format, known | details)
+
+
+def objects_reader(
+    format: str, document: Callable[[Source, str, str, Tree], Document | None]
+) -> Callable[[Path, Options], Reading]:
+    """The reader of a format whose files are JSON objects, each of them a document."""
+
+    def read(path: Path, options: Options) -> Reading:
+        source = open_source(path, options)
+        return source.read(source.objects(), document, format=format)
+
+    return read
 
 
 def open_source(path: Path, options: Options, *, longest: int = files.LONGEST_JSON) -> Source:

@@ -177,7 +177,7 @@ class TestSemEval:
         assert [document.text for document in reading.documents] == ["a b", "c d e"]
         (problem,) = reading.problems
         assert (problem.kind, problem.lost) == ("no-label", False)
-        assert problem.what.startswith("2 of 2")
+        assert problem.what.startswith("2 sentences")
 
     @pytest.mark.parametrize(
         ("text", "line"),

@@ -901,7 +901,6 @@ class Shape:
     mentions, or, if there are five, the first and last tokens of head and tail.
     """
 
-    name: str
     id: str
     tokens: str
     mentions: str
@@ -911,12 +910,8 @@ class Shape:
     sentences: bool = False
     last: bool = True
 
-    def read(self, path: Path, options: Options) -> Reading:
-        """Read a file. Raises FormatError and DataError (docs/formats/tokens.md)."""
-        source = reading.open_source(path, options)
-        return source.read(source.objects(), self._document, format=self.name)
-
-    def _document(self, source: Source, where: str, name: str, tree: Tree) -> Document | None:
+    def document(self, source: Source, where: str, name: str, tree: Tree) -> Document | None:
+        """The document of an object. Raises FormatError and DataError (docs/formats/tokens.md)."""
         row = Row(tree, where)
         sentences = [row.words(self.tokens)] if not self.sentences else [
             row.strings(one, f'"{self.tokens}"') for one in row.values(self.tokens)
@@ -956,13 +951,13 @@ class Shape:
                 raise row.malformed(f'"{key}"', "a list for each sentence", value)
 
 
-_GLINER = Shape("gliner", "id", "tokenized_text", "ner", (0, 1, 2), "relations", (2, 0, 1))
+_GLINER = Shape("id", "tokenized_text", "ner", (0, 1, 2), "relations", (2, 0, 1))
 _SPERT = Shape(
-    "spert", "orig_id", "tokens", "entities", ("start", "end", "type"),
+    "orig_id", "tokens", "entities", ("start", "end", "type"),
     "relations", ("type", "head", "tail"), last=False,
 )  # fmt: skip
 _DYGIE = Shape(
-    "dygie", "doc_key", "sentences", "ner", (0, 1, 2), "relations", (4, 0, 1, 2, 3),
+    "doc_key", "sentences", "ner", (0, 1, 2), "relations", (4, 0, 1, 2, 3),
     sentences=True,
 )  # fmt: skip
 
@@ -1026,7 +1021,7 @@ GLINER = Format(
     "gliner",
     "GLiNER's JSON",
     ".json",
-    _GLINER.read,
+    reading.objects_reader("gliner", _GLINER.document),
     _write_gliner,
     Supports(relations=True, sentences=True),
     by_text=lambda sample: sample.has_keys("tokenized_text", "ner"),
@@ -1035,7 +1030,7 @@ SPERT = Format(
     "spert",
     "SpERT's JSON",
     ".json",
-    _SPERT.read,
+    reading.objects_reader("spert", _SPERT.document),
     by_text=lambda sample: sample.has_keys("tokens", "entities"),
     instead="gliner",
 )
@@ -1043,7 +1038,7 @@ DYGIE = Format(
     "dygie",
     "DyGIE's JSON Lines",
     ".jsonl",
-    _DYGIE.read,
+    reading.objects_reader("dygie", _DYGIE.document),
     by_text=lambda sample: (
         sample.has_keys("sentences", "ner") or sample.has_keys("sentences", "doc_key")
     ),

@@ -185,7 +185,6 @@ def _add_row(where: str, line: str, type: str, abstracts: dict[str, _Abstract]) 
         raise FormatError(
             "not a relation of the ADE corpus",
             expected="PubMed id|sentence|effect or dose|begin|end|drug|begin|end",
-            where=where,
         )
     id, sentence, surface, begin, end, drug, drug_begin, drug_end = columns
     other = _Mention(type, surface, int(begin), int(end))
@@ -201,7 +200,6 @@ def _add_negative(where: str, line: str, abstracts: dict[str, _Abstract], source
         raise FormatError(
             "not a negative sentence of the ADE corpus",
             expected="PubMed id, NEG and a sentence, with one blank between them",
-            where=where,
         )
     abstract = abstracts.setdefault(match[1], _Abstract(where))
     if match[2] in abstract.positive:

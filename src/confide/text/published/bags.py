@@ -59,9 +59,7 @@ def pair_document(
     return draft.document()
 
 
-def _find_names(
-    source: Source, text: str, names: Sequence[str], where: str, *, taken: Sequence[Span] = ()
-) -> list[Place]:
+def _find_names(draft: Draft, names: Sequence[str], *, taken: Sequence[Span] = ()) -> list[Place]:
     """The places of names in a sentence, each at a place of its own; None if one is missing.
 
     A name is first looked up as a whole word between blanks (the first of several), then in the
@@ -69,31 +67,32 @@ def _find_names(
     is doubtful or lost. Raises FormatError if the effort for the file is spent.
     """
     found: dict[int, Place] = {}
-    used = list(taken)
+    effort, used = draft.source.effort, list(taken)
     for number, name in enumerate(names):
-        spans = list(_whole_words(text, name, taken=used)) if len(name) <= LONGEST_NAME else []
-        source.effort.spend(len(spans) >> 3)
+        known = len(name) <= LONGEST_NAME
+        spans = list(_whole_words(draft.text, name, taken=used)) if known else []
+        effort.spend(len(spans) >> 3)
         if spans:
             found[number] = (spans[0],)
             used.append(spans[0])
-            _doubt(source, name, len(spans), where)
+            _doubt(draft, name, len(spans))
     missing = [number for number in range(len(names)) if number not in found]
     if missing:
-        masked = list(text)
+        masked = list(draft.text)
         for start, end in used:
             masked[start:end] = "\0" * (end - start)
         wanted = [names[number] for number in missing]
-        placed = place_mentions("".join(masked), wanted, effort=source.effort)
+        placed = place_mentions("".join(masked), wanted, effort=effort)
         for number, place in zip(missing, placed, strict=True):
             name = names[number]
             if place is None or place.way not in WAYS[:3]:
                 what = f"{quoted(name)} is not in the sentence: its pair is left out"
-                source.problems.lost("mention-not-found", where, what)
+                draft.lost("mention-not-found", what)
                 continue
             found[number] = place.fragments
-            _doubt(source, name, place.places, where)
+            _doubt(draft, name, place.places)
             if place.way == WAYS[2]:
-                source.problems.note("text-mismatch", where, f"{quoted(name)} is read {place.way}")
+                draft.note("text-mismatch", f"{quoted(name)} is read {place.way}")
     return [found.get(number) for number in range(len(names))]
 
 
@@ -108,10 +107,10 @@ def _whole_words(text: str, name: str, *, taken: Sequence[Span] = ()) -> Iterato
         start = text.find(name, start + 1)
 
 
-def _doubt(source: Source, name: str, places: int, where: str) -> None:
+def _doubt(draft: Draft, name: str, places: int) -> None:
     if places > 1:
         what = f"{quoted(name)} may stand at {places} places; read at the first"
-        source.problems.note("ambiguous-mention", where, what)
+        draft.note("ambiguous-mention", what)
 
 
 def _check_maps(source: Source, labels: Iterable[tuple[str, str]]) -> None:
@@ -196,11 +195,12 @@ def _read_nyt10(path: Path, options: Options) -> Reading:
     open_ended: list[str] = []
 
     def _one(source: Source, where: str, name: str, line: str) -> Document:
-        *concepts, head, tail, label, sentence = _columns(line, where)
+        *concepts, head, tail, label, sentence = _columns(line)
         open_ended.extend([] if line.rstrip().endswith(END) else [where])
-        places = _find_names(source, sentence, (head, tail), where)
+        draft = Draft(source, name, sentence, where)
+        places = _find_names(draft, (head, tail))
+        draft.text = _without_underscores(sentence, (head, tail), places)
         labels.append((label, where))
-        draft = Draft(source, name, _without_underscores(sentence, (head, tail), places), where)
         ends = [
             PairEnd(options.bare_type, place, clean(concept))
             for place, concept in zip(places, concepts, strict=True)
@@ -208,10 +208,7 @@ def _read_nyt10(path: Path, options: Options) -> Reading:
         return pair_document(draft, ends, clean(label))
 
     found = source.read(source.lines(), _one, format="nyt10")
-    if open_ended:
-        count = f"{len(open_ended)} of {len(found.documents)}"
-        what = f"{count} lines do not end with {END}: are they whole?"
-        source.problems.note("no-end", open_ended[0], what)
+    source.note_each("no-end", open_ended, f"lines do not end with {END}: are they whole?")
     _check_maps(source, labels)
     return found
 
@@ -222,7 +219,7 @@ def _is_nyt10(sample: Sample) -> bool:
     return all(line.rstrip().endswith(END) and line.count("\t") in (5, 6) for line in first)
 
 
-def _columns(line: str, where: str) -> list[str]:
+def _columns(line: str) -> list[str]:
     """Two identifiers, two names, the relation and the sentence."""
     columns = [column.strip() for column in line.split("\t")]
     if len(columns) > 6 and columns[-1] in (END, ""):
@@ -232,7 +229,6 @@ def _columns(line: str, where: str) -> list[str]:
         raise FormatError(
             f"a line of {len(columns)} columns, or an empty one among them",
             expected=f"id1, id2, name1, name2, relation, sentence {END}, cut by tabs",
-            where=where,
         )
     return columns
 
@@ -285,38 +281,33 @@ def _read_opennre(path: Path, options: Options) -> Reading:
     bare: list[str] = []
 
     def _one(source: Source, where: str, name: str, given: Tree | str) -> Document:
-        tree = _load(given, where) if isinstance(given, str) else given
-        text, tokens = _text(tree, where, source)
-        ends: list[PairEnd] = []
-        for side in ("h", "t"):
-            taken = ends[0].place if ends else None
-            ends.append(_pair_end(source, tree, side, text, tokens, where, taken=taken or ()))
+        tree = _load(given) if isinstance(given, str) else given
+        row = Row(tree, where)
+        text, tokens = _text(row, source)
+        draft = Draft(source, row.name(("id",), name), text, where)
+        head = _pair_end(draft, row, "h", tokens)
+        tail = _pair_end(draft, row, "t", tokens, taken=head.place or ())
         label = tree.get("relation")
         if label is None:
             bare.append(where)
         else:
-            label = Row(tree, where).type(label, "the relation")
+            label = row.type(label, "the relation")
             labels.append((label, where))
         for key in {PAIR} & tree.keys():
             source.ignore(key, where)
-        attributes = source.attributes(tree, _KNOWN, where)
-        own = Row(tree, where).name(("id",), name)
-        draft = Draft(source, own, text, where, attributes=attributes)
+        draft.attributes = source.attributes(tree, _KNOWN, where)
         if tokens is not None:  # a token with blanks in it is several, an empty one none
             spans = [(start + match.start(), start + match.end()) for start, end in tokens
                      for match in re.finditer(r"\S+", text[start:end])]  # fmt: skip
             if spans:
                 draft.sentences = (Sentence(spans[0][0], spans[-1][1], tuple(spans)),)
-        return pair_document(draft, ends, label)
+        return pair_document(draft, (head, tail), label)
 
     lines: Iterable[tuple[str, str, Tree | str]] = source.lines()
     if source.text.lstrip()[:1] == "[":
         lines = source.objects()
     found = source.read(lines, _one, format="opennre")
-    if bare:
-        count = f"{len(bare)} of {len(found.documents)}"
-        what = f"{count} lines have no relation: read without one"
-        source.problems.note("no-label", bare[0], what)
+    source.note_each("no-label", bare, "lines have no relation: read without one")
     _check_maps(source, labels)
     return found
 
@@ -327,7 +318,7 @@ def _is_opennre(sample: Sample) -> bool:
         if not line.startswith("{") or not line.endswith("}"):
             return False
         try:
-            tree = _load(line, "")
+            tree = _load(line)
         except FormatError:
             return False
         if not isinstance(tree.get("h"), dict) or not isinstance(tree.get("t"), dict):
@@ -335,7 +326,7 @@ def _is_opennre(sample: Sample) -> bool:
     return True
 
 
-def _load(line: str, where: str) -> Tree:
+def _load(line: str) -> Tree:
     """A line as a dict, from JSON or else from a Python literal."""
     try:
         tree = rows.literal_value(line.strip())
@@ -344,19 +335,17 @@ def _load(line: str, where: str) -> Tree:
             "a line that is neither JSON nor a Python dict",
             expected='{"text": ..., "h": {...}, "t": {...}, "relation": ...}',
             got=quoted(line),
-            where=where,
         ) from error
     if not isinstance(tree, dict):
-        raise FormatError("not an object", expected='{"text": ...}', where=where)
+        raise FormatError("not an object", expected='{"text": ...}')
     return tree
 
 
-def _text(tree: Tree, where: str, source: Source) -> tuple[str, list[Span] | None]:
+def _text(row: Row, source: Source) -> tuple[str, list[Span] | None]:
     """The text, and where its tokens stand if the file has them."""
-    if "text" in tree:
-        return Row(tree, where).text("text", source.problems), None
-    tokens = Row(tree, where).words("token")
-    tokens = [mend_surrogates(token, where, source.problems) for token in tokens]
+    if "text" in row.tree:
+        return row.text("text", source.problems), None
+    tokens = [mend_surrogates(token, row.where, source.problems) for token in row.words("token")]
     spans: list[Span] = []
     for token in tokens:
         start = spans[-1][1] + 1 if spans else 0
@@ -365,60 +354,50 @@ def _text(tree: Tree, where: str, source: Source) -> tuple[str, list[Span] | Non
 
 
 def _pair_end(
-    source: Source,
-    tree: Tree,
-    side: str,
-    text: str,
-    tokens: list[Span] | None,
-    where: str,
-    *,
-    taken: Sequence[Span],
+    draft: Draft, row: Row, side: str, tokens: list[Span] | None, *, taken: Sequence[Span] = ()
 ) -> PairEnd:
     """An end of the pair, at its position or, without one, where its name stands."""
-    item = tree.get(side)
+    item = row.tree.get(side)
     if not isinstance(item, dict):
-        raise malformed(f"{side!r}, an end of the pair", "an object", item, where=where)
+        raise row.malformed(f"{side!r}, an end of the pair", "an object", item)
     for key in sorted(item.keys() - _OF_END):
-        source.ignore(f"{side}.{key}", where)
+        draft.source.ignore(f"{side}.{key}", row.where)
     name, kind, given = item.get("name"), item.get("type"), item.get("id")
     if not isinstance(name, str | None) or not isinstance(kind, str | None):
-        raise malformed("name or type of an end", "strings", item, where=where)
+        raise row.malformed("name or type of an end", "strings", item)
     concept = clean(str(given).strip()) if isinstance(given, str | int) else ""
     wanted = clean(name or "")
     if item.get("pos") is None:
-        (place,) = _find_names(source, text, [wanted], where, taken=taken)
+        (place,) = _find_names(draft, [wanted], taken=taken)
     else:
-        place = _position(source, item["pos"], text, tokens, name=wanted, where=where)
-    return PairEnd(clean(kind or "") or source.options.bare_type, place, concept)
+        place = _position(draft, item["pos"], tokens, name=wanted)
+    return PairEnd(clean(kind or "") or draft.source.options.bare_type, place, concept)
 
 
-def _position(
-    source: Source, given: object, text: str, tokens: list[Span] | None, *, name: str, where: str
-) -> Place:
+def _position(draft: Draft, given: object, tokens: list[Span] | None, *, name: str) -> Place:
     """The characters of the text, or None and a problem if there are none."""
+    text = draft.text
     ends = given if isinstance(given, list | tuple) else ()
     if len(ends) != 2 or not all(type(place) is int for place in ends):
-        raise malformed('"pos"', "[start, end], whole numbers", given, where=where)
+        raise malformed('"pos"', "[start, end], whole numbers", given, where=draft.where)
     start, end = ends
     known = len(text) if tokens is None else len(tokens)
     unit = "characters" if tokens is None else "tokens"
     if not 0 <= start < end <= known:
         slug = "empty-span" if start >= end else "beyond-text"
         what = f"{quoted(name)} {start}-{end} points nowhere in {known} {unit}"
-        source.problems.lost(slug, where, what)
+        draft.lost(slug, what)
         return None
     if tokens is not None:
         start, end = tokens[start][0], tokens[end - 1][1]
     start += len(text[start:end]) - len(text[start:end].lstrip())
     found = text[start:end].strip()
     if not found:
-        source.problems.lost("empty-span", where, f"{quoted(name)} is white space in the text")
+        draft.lost("empty-span", f"{quoted(name)} is white space in the text")
         return None
     # names are written with other blanks than the text
     if name and len({"".join(filter(str.isalnum, one.casefold())) for one in (name, found)}) > 1:
-        source.problems.note(
-            "text-mismatch", where, f"{quoted(name)} is {quoted(found)} in the text"
-        )
+        draft.note("text-mismatch", f"{quoted(name)} is {quoted(found)} in the text")
     return ((start, start + len(found)),)
 
 
@@ -482,7 +461,6 @@ def _read_pgr(path: Path, options: Options) -> Reading:
                 "a row of other columns than the header",
                 expected=str(len(header)),
                 got=str(len(cells)),
-                where=where,
             )
         return _pgr_document(source, where, name, dict(zip(header, cells, strict=True)))
 
@@ -496,30 +474,25 @@ def _is_pgr(sample: Sample) -> bool:
 
 
 def _pgr_document(source: Source, where: str, name: str, row: dict[str, str]) -> Document:
-    raw = row["SENTENCE"]
+    raw, cells = row["SENTENCE"], Row(dict(row), where)
     text, shifts = unescaped(raw)
+    draft = Draft(source, name, text, where)
+    draft.attributes = ((FILE, clean(row["FILE_ID"].strip())),)
     names = [unescaped(row[end])[0].strip() for end in _ENDS]
     places: list[Place] = []
     for end, wanted in zip(_ENDS, names, strict=True):
-        columns = [f"{end}_{side}_POSITION" for side in ("START", "END")]
-        offsets = []
-        for column in columns:
-            offset = rows.whole_number(row[column])
-            if offset is None:
-                what, got = f"{column} is no offset", quoted(row[column])
-                raise FormatError(what, expected="a whole number", got=got, where=where)
-            offsets.append(offset)
+        offsets = [cells.number(f"{end}_{side}_POSITION") for side in ("START", "END")]
         span = _moved(offsets[0], shifts), _moved(offsets[1], shifts)
         fits = bool(wanted) and text[slice(*span)].casefold() == wanted.casefold()
         places.append((span,) if fits else None)
         if not fits:
             found = quoted(raw[slice(*offsets)])
             what = f"{end.lower()} {quoted(wanted)} is {found} at its offsets"
-            source.problems.note("offset-mismatch", where, what)
+            draft.note("offset-mismatch", what)
     for number, place in enumerate(places):
         if place is None:
             taken = places[1 - number] or ()
-            (places[number],) = _find_names(source, text, [names[number]], where, taken=taken)
+            (places[number],) = _find_names(draft, [names[number]], taken=taken)
     label = _LABELS.get(row["RELATION"].strip().lower())
     verdict = row.get(_CONFIRMATION, "C").strip().upper()
     if label is None or verdict not in (*_VERDICTS, "U"):
@@ -527,13 +500,11 @@ def _pgr_document(source: Source, where: str, name: str, row: dict[str, str]) ->
             "a label or its confirmation",
             expected="True or False; C, I or U",
             got=f"{quoted(row['RELATION'])} {quoted(row.get(_CONFIRMATION, ''))}",
-            where=where,
         )
     if verdict == "U":
         what = "nobody knows whether the label is right: the pair is left out"
-        source.problems.lost("uncertain-label", where, what)
+        draft.lost("uncertain-label", what)
     holds = label is not _VERDICTS.get(verdict)
-    draft = Draft(source, name, text, where, attributes=((FILE, clean(row["FILE_ID"].strip())),))
     ends = [
         PairEnd(end.capitalize(), place, clean(row[f"{end}_ID"].strip()))
         for end, place in zip(_ENDS, places, strict=True)

@@ -36,20 +36,6 @@ class _Arguments(NamedTuple):
     second: Span
 
 
-def _read_chemprot(path: Path, options: Options) -> Reading:
-    """Read the file: each line becomes a document of one sentence that asks about its one pair.
-
-    Marks are removed from the text. Both entities have the type `options.bare_type`; the relation,
-    whose type is the label, goes from ``<< a >>`` to ``[[ b ]]``.
-
-    Raises:
-        FormatError: a line is not JSON, has no text or label, or does not mark two arguments.
-        DataError: there is no line.
-    """
-    source = reading.open_source(path, options)
-    return source.read(source.objects(), _chemprot_document, format="chemprot")
-
-
 def _is_chemprot(sample: Sample) -> bool:
     """Return whether the first lines of a file are such JSON Lines."""
     return sample.is_json and all(map(_is_chemprot_row, sample.rows[:_CHEMPROT_SAMPLE]))
@@ -100,6 +86,12 @@ def _between(text: str, opens: str, closes: str, *, start: int) -> Span | None:
 
 
 def _chemprot_document(source: Source, where: str, name: str, tree: Tree) -> Document:
+    """A document of one sentence that asks about its one pair.
+
+    Marks are removed from the text. Both entities have the type `options.bare_type`; the relation,
+    whose type is the label, goes from ``<< a >>`` to ``[[ b ]]``. Raises FormatError if there is no
+    text or label, or two arguments are not marked.
+    """
     row = Row(tree, where)
     label = row.string("label")
     found = unmarked(row.text("text", source.problems))
@@ -107,7 +99,6 @@ def _chemprot_document(source: Source, where: str, name: str, tree: Tree) -> Doc
         raise FormatError(
             "the text does not mark two arguments",
             expected="<< a >> and after it [[ b ]], with blanks",
-            where=where,
         )
     for key in sorted(tree.keys() - {"text", "label"}):
         if tree[key]:
@@ -118,7 +109,11 @@ def _chemprot_document(source: Source, where: str, name: str, tree: Tree) -> Doc
 
 
 CHEMPROT = Format(
-    "chemprot", "ChemProt's JSON Lines", ".jsonl", _read_chemprot, by_text=_is_chemprot
+    "chemprot",
+    "ChemProt's JSON Lines",
+    ".jsonl",
+    reading.objects_reader("chemprot", _chemprot_document),
+    by_text=_is_chemprot,
 )
 
 # --- BioBERT's tables for relations (GAD, EU-ADR) -------------------------------------------------
@@ -155,7 +150,6 @@ def _read_biobert(path: Path, options: Options) -> Reading:
             raise FormatError(
                 f"a line of {len(columns)} columns, or an empty one among them",
                 expected=f"{'index, sentence' if headed else 'sentence'} and label, cut by tabs",
-                where=where,
             )
         sentence, label = columns[-2], columns[-1].strip()
         draft = Draft(source, name, sentence, where, sentences=one_sentence(sentence))
@@ -226,12 +220,8 @@ def _read_semeval(path: Path, options: Options) -> Reading:
     """
     source = reading.open_source(path, options, longest=files.LONGEST_LINE)
     items = list(_items(source))
-    bare = [item for item in items if item.label is None]
-    if bare:
-        what = (
-            f"{len(bare)} of {len(items)} sentences have no label: they are read without relation"
-        )
-        source.problems.note("no-label", bare[0].where, what)
+    bare = [item.where for item in items if item.label is None]
+    source.note_each("no-label", bare, "sentences have no label: they are read without relation")
     rows = ((item.where, item.number, item) for item in items)
     return source.read(rows, _semeval_document, format="semeval")
 
@@ -289,7 +279,6 @@ def _semeval_document(source: Source, where: str, name: str, item: _Item) -> Doc
         raise FormatError(
             "the sentence does not mark two nominals",
             expected="<e1>...</e1> and <e2>...</e2>, each once and not empty",
-            where=where,
         )
     draft = Draft(source, name, text, where)
     draft.attributes = (("comment", item.comment),) if item.comment else ()
@@ -314,20 +303,12 @@ _TACRED = frozenset((
 _MOST_PLACES = 1000
 
 
-def _read_tacred(path: Path, options: Options) -> Reading:
-    """Read a document for each line: subject and object, T1 and T2, and their relation.
-
-    ``no_relation`` is none. The places of subject and object include their last tokens.
-
-    Raises:
-        FormatError: a record does not have TACRED's form.
-        DataError: there is no record.
-    """
-    source = reading.open_source(path, options)
-    return source.read(source.objects(), _tacred_document, format="tacred")
-
-
 def _tacred_document(source: Source, where: str, name: str, tree: Tree) -> Document:
+    """Subject and object, T1 and T2, and their relation; ``no_relation`` is none.
+
+    The places of subject and object include their last tokens. Raises FormatError for a record that
+    does not have TACRED's form.
+    """
     row = Row(tree, where)
     draft, sentence = _draft(source, row, "token", row.name(("id",), name))
     ends = []
@@ -368,7 +349,7 @@ TACRED = Format(
     "tacred",
     "TACRED's JSON",
     ".json",
-    _read_tacred,
+    reading.objects_reader("tacred", _tacred_document),
     by_text=lambda sample: sample.has_keys("token", "subj_start", "obj_start"),
 )
 
@@ -383,10 +364,10 @@ def _read_fewrel(path: Path, options: Options) -> Reading:
         FormatError: the file or an instance does not have FewRel's form.
         DataError: there is no instance.
     """
-    source, more = reading.open_source(path, options), 0
+    source = reading.open_source(path, options)
+    more: list[str] = []
 
     def _one(source: Source, where: str, label: str, row: Row) -> Document:
-        nonlocal more
         draft, sentence = _draft(source, row, "tokens", where.rpartition("#")[2])
         ends = []
         for side in ("h", "t"):
@@ -394,7 +375,7 @@ def _read_fewrel(path: Path, options: Options) -> Reading:
             places = row.part(item, 2, what)
             if not isinstance(places, list) or not places or not isinstance(places[0], list):
                 raise row.malformed(f"the places of {what}", "[[token, ...], ...]", places)
-            more += len(places) > 1
+            more.extend([where] if len(places) > 1 else [])
             first = [row.whole(one, f"a place of {what}") for one in places[0][:_MOST_PLACES]]
             given = row.part(item, 1, what)
             concept = clean(given) if isinstance(given, str) else ""
@@ -409,9 +390,9 @@ def _read_fewrel(path: Path, options: Options) -> Reading:
     )
     named = ((where, label, Row(row.tree, where)) for where, label, row in rows)
     found = source.read(named, _one, format="fewrel")
-    if more:
-        what = f"{more} entities stand at several places: the first is read"
-        source.problems.note("ambiguous-mention", path, what)
+    source.note_each(
+        "ambiguous-mention", more, "entities stand at several places: read at the first"
+    )
     return found
 
 
@@ -441,17 +422,14 @@ def _read_docred(path: Path, options: Options) -> Reading:
         DataError: there is no record.
     """
     source = reading.open_source(path, options)
-    bare = 0
+    bare: list[str] = []
 
     def _one(source: Source, where: str, name: str, tree: Tree) -> Document:
-        nonlocal bare
-        bare += "labels" not in tree
+        bare.extend([] if "labels" in tree else [where])
         return reading.document_from_tokens(_marked(Row(tree, where), name), source)
 
     found = source.read(source.objects(), _one, format="docred")
-    if bare:
-        what = f"{bare} of {len(found.documents)} documents have no relations: read without"
-        source.problems.note("no-label", path, what)
+    source.note_each("no-label", bare, "documents have no relations: read without")
     return found
 
 
@@ -545,7 +523,6 @@ def _ddi_document(source: Source, where: str, name: str, path: Path) -> Document
             "not a document of the DDI corpus",
             expected="<document> with <sentence> in it",
             got=f"<{quoted(root.tag)}>",
-            where=where,
         )
     sentences = root.findall("sentence")
     texts = [sentence.get("text", "") for sentence in sentences]
