@@ -226,7 +226,7 @@ def group_of(document: Document, by: Literal["file", "domain"]) -> str:
         keys = " or ".join(repr(key) for key in DOMAIN_KEYS)
         raise DataError(
             f"a document has no {by}, so it belongs to no site",
-            where=document.source or document.id,
+            where=document.where,
             expected=f"an attribute {keys}" if by == "domain" else "the file it was read from",
             fix='deal by "iid" or another way',
         )

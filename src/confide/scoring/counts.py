@@ -279,7 +279,7 @@ def _spans_by_type(document: Document) -> dict[str, list[Fragments]]:
         if not all(start < end for start, end in entity.fragments):
             raise DataError(
                 f"the entity {entity.id!r} has an empty fragment",
-                where=document.source or document.id,
+                where=document.where,
                 got=str(entity.fragments),
             )
         spans.setdefault(entity.type, []).append(entity.fragments)

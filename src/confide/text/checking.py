@@ -92,8 +92,7 @@ def _with_relations(document: Document, names: Mapping[str, str], problems: Prob
 
 
 def _dropped(document: Document, relation: Relation, why: str, problems: Problems) -> None:
-    where = document.source or document.id
-    problems.lost("relation-dropped", where, f"{relation.type} {relation.id} {why}")
+    problems.lost("relation-dropped", document.where, f"{relation.type} {relation.id} {why}")
 
 
 IN_SENTENCES = frozenset({"conll", "table"})

@@ -207,6 +207,15 @@ class Document:
     source: str = ""
     unmarked: bool = field(default=False, compare=False)
 
+    @property
+    def where(self) -> str:
+        """The place of the document, for a problem."""
+        return self.source or self.id
+
+    def at(self, start: int, end: int) -> str:
+        """The place of a stretch of the document, for a problem: ``source [start:end]``."""
+        return f"{self.where} [{start}:{end}]"
+
     def surface(self, entity: Entity) -> str:
         """The characters of an entity, its fragments joined by one space."""
         return " ".join(self.text[start:end] for start, end in entity.fragments)

@@ -104,7 +104,7 @@ def check_types(documents: Sequence[Document], types: Collection[str]) -> None:
                     "an entity type that was not declared",
                     expected=" or ".join(sorted(types)) or "none",
                     got=repr(entity.type),
-                    where=place(document, entity.start, entity.end),
+                    where=document.at(entity.start, entity.end),
                     fix="declare it, or map it in the site's tags",
                 )
 
@@ -231,7 +231,7 @@ def _majority(group: Sequence[Version], problems: Problems) -> Document:
             shared.append(replace(relation, id=f"R{len(shared) + 1}", head=head, tail=tail))
     if len(entities) > len(common):
         what = f"{len(entities) - len(common)} entities that no majority of {len(group)} has"
-        problems.note("annotators-disagree", first.source or first.id, what)
+        problems.note("annotators-disagree", first.where, what)
     return replace(
         first,
         entities=tuple(replace(one, id=ids[one.type, one.fragments]) for one in common),
@@ -264,11 +264,6 @@ def free_id(name: str, taken: Collection[str], tried: dict[str, int]) -> str:
         wanted = f"{name}-{number}"
     tried[name] = number
     return wanted
-
-
-def place(document: Document, start: int, end: int) -> str:
-    """The place of a stretch of a document, for a problem: ``source [start:end]``."""
-    return f"{document.source or document.id} [{start}:{end}]"
 
 
 def merge_fragments(spans: Sequence[Span]) -> tuple[Span, ...]:
@@ -714,7 +709,7 @@ def tokens_of_document(document: Document, problems: Problems) -> TokenDocument 
     ("not-on-token-border"), and those without a token ("no-token") with their relations, lost.
     """
     ready = segmented(document)
-    where = document.source or document.id
+    where = document.where
     tokens = [token for sentence in ready.sentences for token in sentence.tokens]
     if not tokens:
         problems.lost("empty-document", where, "a document without a token has no place")
@@ -724,7 +719,7 @@ def tokens_of_document(document: Document, problems: Problems) -> TokenDocument 
     numbers: dict[str, int] = {}
     for entity in document.entities:
         first, last = tokens_covered(tokens, entity.start, entity.end)
-        at, what = place(document, entity.start, entity.end), f"{entity.type} {entity.id}"
+        at, what = document.at(entity.start, entity.end), f"{entity.type} {entity.id}"
         if first >= last:
             problems.lost("no-token", at, f"{what} covers no token")
             continue
@@ -851,7 +846,7 @@ def _reduced(document: Document, supports: Supports, problems: Problems) -> Docu
     entities = []
     for entity in document.entities:
         if len(entity.fragments) > 1 and not supports.fragments:
-            where = place(document, entity.start, entity.end)
+            where = document.at(entity.start, entity.end)
             what = f"{entity.type} {entity.id} has {len(entity.fragments)} fragments"
             problems.lost("discontinuous", where, what)
             continue
@@ -869,7 +864,7 @@ def _reduced(document: Document, supports: Supports, problems: Problems) -> Docu
         linked = supports.relations and {relation.head, relation.tail} <= known
         if not (supports.concept_relations if relation.level == "concept" else linked):
             what = f"{relation.type} {relation.id} does not link two written mentions"
-            problems.lost("relation-unheld", document.source or document.id, what)
+            problems.lost("relation-unheld", document.where, what)
             continue
         relations.append(
             replace(

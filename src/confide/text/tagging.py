@@ -324,27 +324,16 @@ def flat_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]
     Raises:
         DataError: the document has entities but no sentences.
     """
+    candidates, notes = _candidates_of(document)
     spans: list[list[TokenSpan]] = [[] for _ in document.sentences]
-    if not document.entities:
-        return spans, []
-    if not document.sentences:
-        return spans, _in_a_blank(document)
-    notes: dict[int, Problem] = {}
-    candidates: dict[int, _Candidate] = {}
-    starts = [sentence.start for sentence in document.sentences]
-    for number, entity in enumerate(document.entities):
-        found = _locate(document, entity, starts)
-        if isinstance(found, Problem):
-            notes[number] = found
-            continue
-        candidates[number] = found
-        if (widened := _widened(document, found)) is not None:
-            notes[number] = widened
     kept: defaultdict[int, list[_Candidate]] = defaultdict(list)  # apart, in order
-    order = list(candidates)
-    if len(order) > 1:
-        order.sort(key=lambda number: _rank(number, candidates[number]))
-    for number in order:
+
+    def rank(number: int) -> tuple[int, int]:
+        """The longest first (in tokens, then in characters); the first of equals stays so."""
+        one = candidates[number]
+        return one.first - one.last, one.entity.start - one.entity.end
+
+    for number in sorted(candidates, key=rank):
         candidate = candidates[number]
         sentence, first, last, entity = candidate
         before = kept[sentence]
@@ -364,64 +353,55 @@ def all_spans(document: Document) -> tuple[list[list[TokenSpan]], list[Problem]]
 
     Of entities that share some, only those of the same type and tokens as another are left out.
     """
+    candidates, notes = _candidates_of(document)
     spans: list[dict[TokenSpan, _Candidate]] = [{} for _ in document.sentences]
-    if document.entities and not spans:
-        return [], _in_a_blank(document)
-    problems: list[Problem | None] = []
-    starts = [sentence.start for sentence in document.sentences]
-    for entity in document.entities:
-        found = _locate(document, entity, starts)
-        if isinstance(found, Problem):
-            problems.append(found)
-            continue
-        span = (found.first, found.last, entity.type)
+    for number, found in candidates.items():
+        span = (found.first, found.last, found.entity.type)
         same = spans[found.sentence].setdefault(span, found)
-        problems.append(
-            _widened(document, found) if same is found else _collision(document, found, same)
-        )
-    return [sorted(own) for own in spans], [one for one in problems if one is not None]
+        if same is not found:
+            notes[number] = _collision(document, found, same)
+    return [sorted(own) for own in spans], [notes[number] for number in sorted(notes)]
 
 
-def _widened(document: Document, found: _Candidate) -> Problem | None:
-    """That an entity begins or ends within a token, if it does."""
-    tokens, entity = document.sentences[found.sentence].tokens, found.entity
-    first, last = tokens[found.first][0], tokens[found.last - 1][1]
-    if (entity.start, entity.end) == (first, last):
-        return None
-    what = f"{entity.type} {entity.id} taken to whole tokens, [{first}:{last}]"
-    return _problem(document, entity, "not-on-token-border", what, lost=False)
+def _candidates_of(document: Document) -> tuple[dict[int, _Candidate], dict[int, Problem]]:
+    """The entities that have tokens of their own, and the problems with entities, by number.
 
-
-def _in_a_blank(document: Document) -> list[Problem]:
-    """The entities of a document without a token. Raises DataError if it was not segmented."""
-    if tokenise(document.text):
+    Raises DataError if the document was not segmented.
+    """
+    candidates: dict[int, _Candidate] = {}
+    notes: dict[int, Problem] = {}
+    if document.entities and not document.sentences and tokenise(document.text):
         raise DataError(
             "the document has no sentences",
-            where=document.source or document.id,
+            where=document.where,
             fix="segment it first (confide.text.segment.segmented)",
         )
-    what = "covers no token: the document is blank"
-    return [
-        _problem(document, one, "no-token", f"{one.type} {one.id} {what}")
-        for one in document.entities
-    ]
-
-
-def _rank(number: int, candidate: _Candidate) -> tuple[int, int, int]:
-    """The longest first (tokens, then characters), then the first."""
-    length = candidate.last - candidate.first
-    return -length, candidate.entity.start - candidate.entity.end, number
+    starts = [sentence.start for sentence in document.sentences]
+    for number, entity in enumerate(document.entities):
+        found = _locate(document, entity, starts)
+        if isinstance(found, Problem):
+            notes[number] = found
+            continue
+        candidates[number] = found
+        tokens = document.sentences[found.sentence].tokens
+        first, last = tokens[found.first][0], tokens[found.last - 1][1]
+        if (entity.start, entity.end) != (first, last):
+            what = f"{entity.type} {entity.id} taken to whole tokens, [{first}:{last}]"
+            notes[number] = _problem(document, entity, "not-on-token-border", what, lost=False)
+    return candidates, notes
 
 
 def _problem(
     document: Document, entity: Entity, kind: str, what: str, *, lost: bool = True
 ) -> Problem:
-    where = f"{document.source or document.id} [{entity.start}:{entity.end}]"
-    return Problem(kind, where, what, lost)
+    return Problem(kind, document.at(entity.start, entity.end), what, lost)
 
 
 def _locate(document: Document, entity: Entity, starts: Sequence[int]) -> _Candidate | Problem:
     """The tokens of an entity, or why it has none of its own."""
+    if not starts:
+        what = f"{entity.type} {entity.id} covers no token: the document is blank"
+        return _problem(document, entity, "no-token", what)
     if len(entity.fragments) > 1:
         what = f"{entity.type} {entity.id} has {len(entity.fragments)} fragments"
         return _problem(document, entity, "discontinuous", what)
@@ -471,13 +451,12 @@ def entities_from_spans(
     Raises:
         DataError: there is not one list for each sentence, or a span leaves its sentence.
     """
-    where = document.source or document.id
     if len(spans_per_sentence) != len(document.sentences):
         raise DataError(
             "spans do not fit the document",
             expected=f"one list for each of {len(document.sentences)} sentences",
             got=str(len(spans_per_sentence)),
-            where=where,
+            where=document.where,
         )
     entities: list[Entity] = []
     for number, (sentence, spans) in enumerate(
@@ -489,7 +468,7 @@ def entities_from_spans(
                     "a span leaves its sentence",
                     expected=f"within 0 and {len(sentence.tokens)}",
                     got=f"{first} to {last}",
-                    where=where,
+                    where=document.where,
                 )
             fragment = (sentence.tokens[first][0], sentence.tokens[last - 1][1])
             confidence = None if confidences is None else float(confidences[number][place])

@@ -102,11 +102,7 @@ def identity(document: Document, entity_id: str, same: Same) -> str:
     for entity in document.entities:
         if entity.id == entity_id:
             return _identity(document, entity, same)
-    raise DataError(
-        "a pair names no entity of its document",
-        got=entity_id,
-        where=document.source or document.id,
-    )
+    raise DataError("a pair names no entity of its document", got=entity_id, where=document.where)
 
 
 def _identity(document: Document, entity: Entity, same: Same) -> str:

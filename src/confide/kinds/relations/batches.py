@@ -147,7 +147,7 @@ class _Pairs:
 
     def __init__(self, document: Document, number: int, rules: Rules) -> None:
         self.document, self.number, self.rules = document, number, rules
-        self.where = document.source or document.id
+        self.where = document.where
         self.starts = [sentence.start for sentence in document.sentences]
         self.ends = [sentence.end for sentence in document.sentences]
         self.tokens = [token for sentence in document.sentences for token in sentence.tokens]

@@ -309,7 +309,7 @@ class _Writer:
     def _type(self, kind: str) -> str:
         safe = _word(kind)
         if safe != kind:
-            where = self.document.source or self.document.id
+            where = self.document.where
             self.problems.note("type-changed", where, f"{kind!r} is written as {safe}")
         return safe
 

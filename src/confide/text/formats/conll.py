@@ -566,14 +566,14 @@ def _conll_part(document: Document, marked: bool, scheme: str, out: Output) -> s
     """A segmented document as lines."""
     if not document.sentences:
         what = "a document without a token has no line"
-        out.problems.lost("empty-document", document.source or document.id, what)
+        out.problems.lost("empty-document", document.where, what)
         return ""
     pairs = [*([("newdoc id", document.id)] if marked else []), *document.attributes]
     lines = [f"# {key} = {_BLANK.sub(' ', value)}" for key, value in pairs]
     spans, lost = tagging.flat_spans(document)
     out.problems.extend(lost)
     for sentence, own in zip(document.sentences, spans, strict=True):
-        where = reading.place(document, sentence.start, sentence.start)
+        where = document.at(sentence.start, sentence.start)
         tokens = [_column(token) for token in document.token_texts(sentence)]
         for token in document.token_texts(sentence):
             if _column(token) != token:

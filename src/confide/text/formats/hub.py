@@ -421,7 +421,7 @@ def rows_of_documents(
         problems += lost
         if not document.sentences:
             what = "a document without a token has no row"
-            problems.lost("empty-document", document.source or document.id, what)
+            problems.lost("empty-document", document.where, what)
         for sentence, own in zip(document.sentences, spans, strict=True):
             start = sentence.start
             rows.append(

@@ -301,7 +301,7 @@ def _write_xmi(documents: Sequence[Document], out: Output) -> None:
         text = _NOT_IN_XML.sub("\ufffd", document.text)
         if text != document.text:
             what = "characters that XML cannot hold are written as U+FFFD"
-            out.problems.note("character-changed", document.source or document.id, what)
+            out.problems.note("character-changed", document.where, what)
         lines = "\n".join(_xmi_lines(document, text))
         files.write_text(path.with_name(f"{path.name}.xmi"), f"{lines}\n")
     types = resources.files("confide.text.formats").joinpath(TYPES).read_text("utf-8")

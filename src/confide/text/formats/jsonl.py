@@ -7,8 +7,9 @@ single object, is read too; so are the exports of annotation tools, and lists of
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -26,8 +27,8 @@ from confide.text.segment import segmented, text_of_tokens, tokens_covered
 #
 # Each becomes one of our own: text and entities by offsets.
 #
-# Only what was accepted is read: `LeftOut` counts by name what was rejected, ignored, skipped or
-# cancelled. A tool's record may hold several annotators' versions of one text.
+# Only what was accepted is read: the places of what was rejected, ignored, skipped or cancelled are
+# kept by that name. A tool's record may hold several annotators' versions of one text.
 
 _MOST_LABELS = 100  # of one region of Label Studio
 
@@ -48,23 +49,6 @@ _LEFT_OUT = {
 }
 
 
-@dataclass(slots=True)
-class LeftOut:
-    """Counts what is left out of a file on purpose, by name: "rejected", "skipped", ..."""
-
-    counts: dict[str, tuple[int, str]] = field(default_factory=dict)
-
-    def count(self, kind: str, where: str) -> None:
-        """One more of a kind; the place of the first is kept."""
-        number, first = self.counts.get(kind, (0, where))
-        self.counts[kind] = number + 1, first
-
-    def report(self, source: Source) -> None:
-        """Add a problem for each kind. Nothing is lost: nobody accepted it."""
-        for kind, (number, first) in self.counts.items():
-            source.problems.note(kind, first, f"{number} {_LEFT_OUT[kind]}")
-
-
 @dataclass(frozen=True, slots=True)
 class ToolRecord:
     """A tool's object, where it stands, and where to report what it loses."""
@@ -72,7 +56,7 @@ class ToolRecord:
     tree: Tree
     where: str
     source: Source
-    left: LeftOut
+    left: defaultdict[str, list[str]]
 
     def lost(self, kind: str, what: str) -> None:
         """Report a loss."""
@@ -80,7 +64,7 @@ class ToolRecord:
 
     def leave_out(self, kind: str) -> None:
         """Count something that is left out on purpose."""
-        self.left.count(kind, self.where)
+        self.left[kind].append(self.where)
 
     def rows(self, key: str, tree: Tree | None = None) -> list[Tree]:
         """A list of objects in the record, or in a part of it; empty if it is missing.
@@ -125,7 +109,7 @@ def records_in(value: object) -> list[object]:
 
 
 def tool_records(
-    value: object, where: str, *, source: Source, left: LeftOut
+    value: object, where: str, *, source: Source, left: defaultdict[str, list[str]]
 ) -> tuple[str, list[AnnotatorRecord]]:
     """The tool that wrote a record ("" for our own form), and each annotator's version of it.
 
@@ -639,13 +623,13 @@ def read_records(source: Source, values: Iterable[rows.Value], *, format: str) -
         DataError: there is no document.
     """
     options, problems = source.options, source.problems
-    left = LeftOut()
+    left: defaultdict[str, list[str]] = defaultdict(list)
     versions: list[Version] = []
     written_by: set[str] = set()
 
     def add(value: object, name: str, where: str) -> None:
         if value is None:
-            left.count("cancelled", where)
+            left["cancelled"].append(where)
             return
         tool, found = tool_records(value, where, source=source, left=left)
         written_by.add(tool)
@@ -666,9 +650,10 @@ def read_records(source: Source, values: Iterable[rows.Value], *, format: str) -
         for number, part in enumerate(parts, 1):
             with options.document(problems, f"{where}#{number}"):
                 add(part, f"{name}:{number}", f"{where}#{number}")
-    left.report(source)
+    for kind, places in left.items():  # nothing is lost: nobody accepted it
+        source.note_each(kind, places, _LEFT_OUT[kind])
     if not versions:
-        out = ", ".join(f"{count} {kind}" for kind, (count, _) in left.counts.items())
+        out = ", ".join(f"{len(places)} {kind}" for kind, places in left.items())
         if out:
             raise DataError(f"no document was accepted: {out}", where=str(source.path))
         raise reading.no_document(source.path, problems, "the file is empty")

@@ -398,7 +398,7 @@ def _write_table(documents: Sequence[Document], out: Output) -> None:
             head, tail = entities.get(relation.head), entities.get(relation.tail)
             if relation.level == "concept" or head is None or tail is None:
                 what = f"{relation.type} {relation.id} does not link two mentions"
-                out.problems.lost("relation-unheld", document.source or document.id, what)
+                out.problems.lost("relation-unheld", document.where, what)
                 continue
             linked |= {head.id, tail.id}
             cells = _cells(document, relation, head, tail)

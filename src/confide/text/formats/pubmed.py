@@ -110,7 +110,7 @@ def _write_pubtator(documents: Sequence[Document], out: Output) -> None:
     lines: list[str] = []
     more = 0
     for document in documents:
-        where = document.source or document.id
+        where = document.where
         name = re.sub(r"[|\s]+", "_", document.id) or "_"
         if name != document.id:
             what = f"the id {quoted(document.id)} is written as {name!r}"
@@ -343,7 +343,7 @@ def _write_bioc(documents: Sequence[Document], out: Output) -> None:
         for one in document.entities:
             if any("," in concept for concept in one.concepts):
                 what = f"{one.type} {one.id}: a concept with a comma"
-                out.problems.lost("concepts-unheld", document.source or document.id, what)
+                out.problems.lost("concepts-unheld", document.where, what)
     around = '{\n"source": "confide", "documents": [\n', "\n]\n}\n"
     out.write_json(map(_record, documents), around=around)
 
