@@ -28,7 +28,7 @@ from confide.kinds.relations.batches import RelationExample, Rules, Types, candi
 from confide.text import document as internal
 from confide.text.document import NO_RELATION, Document, Entity, Problem, Relation, is_negative
 from confide.text.files import each_line, read_text, with_plain_ends, write_text
-from confide.text.segment import join_sentences
+from confide.text.segment import one_sentence
 
 T = TypeVar("T")
 
@@ -435,35 +435,30 @@ class _Labelling:
 
     def labelled(self, document: Document, matches: Sequence[_Match]) -> Iterator[Document]:
         """The documents of a document's matches, one for each relation."""
+        mentions = {entity.id: entity for entity in document.entities}
+        attributes = dict(pair for pair in document.attributes if pair[0] != internal.PAIR)
+        attributes.setdefault(FILE, document.id)
         number = 0
         for match in matches:
+            example = match.example
+            ends = zip(example.pair, (example.head, example.tail), match.names, strict=True)
+            entities = []
+            for end, (name, fragments, concept) in enumerate(ends, 1):
+                own = mentions[name]
+                concepts = (concept,) if self.kb.by == "concept" else own.concepts
+                entities.append(Entity(f"T{end}", own.type, fragments, concepts=concepts))
             kinds = dict.fromkeys(self.kb.relation(triple) for triple in match.triples)
             for kind in kinds or (NO_RELATION,):
                 number += 1
-                yield self._document(document, match, (f"{document.id}:{number}", kind))
-
-    def _document(self, document: Document, match: _Match, called: tuple[str, str]) -> Document:
-        name, kind = called
-        example = match.example
-        mentions = {entity.id: entity for entity in document.entities}
-        ends = zip(example.pair, (example.head, example.tail), match.names, strict=True)
-        entities = []
-        for number, (end, fragments, concept) in enumerate(ends, 1):
-            own = mentions[end]
-            concepts = (concept,) if self.kb.by == "concept" else own.concepts
-            entities.append(Entity(f"T{number}", own.type, fragments, concepts=concepts))
-        attributes = dict(pair for pair in document.attributes if pair[0] != internal.PAIR)
-        attributes.setdefault(FILE, document.id)
-        related = (Relation("R1", kind, "T1", "T2"),) if kind != NO_RELATION else ()
-        return Document(
-            name,
-            example.text,
-            entities=tuple(entities),
-            relations=related,
-            sentences=join_sentences([example.text]).sentences,
-            attributes=(*internal.pair_attributes([("T1", "T2")]), *attributes.items()),
-            source=document.source,
-        )
+                yield Document(
+                    f"{document.id}:{number}",
+                    example.text,
+                    tuple(entities),
+                    (Relation("R1", kind, "T1", "T2"),) if kind != NO_RELATION else (),
+                    one_sentence(example.text),
+                    (*internal.pair_attributes([("T1", "T2")]), *attributes.items()),
+                    document.source,
+                )
 
     def counts(self, matches: Sequence[_Match], allowed: frozenset[Types]) -> dict[str, int]:
         """The counts of `Labelled`; `matches` are those that are kept, of the types allowed."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
@@ -14,7 +14,7 @@ from confide.files import Tree
 from confide.kinds.relations.batches import Rules, candidates
 from confide.scoring.counts import shared_characters
 from confide.text.document import Document, Entity, stated_pairs
-from confide.text.segment import AUTO, Splitting, into_sentences, segmented
+from confide.text.segment import AUTO, Splitting, into_sentences, segmented, tokens_covered
 
 Tokens = tuple[str, ...]
 
@@ -135,14 +135,12 @@ def _sentences_with_entities(document: Document) -> int:
     return len({bisect_right(starts, entity.start) for entity in document.entities})
 
 
-def _lengths(document: Document) -> list[int]:
+def _lengths(document: Document) -> Iterator[int]:
     """For each entity the number of tokens that it touches."""
     tokens = [token for sentence in document.sentences for token in sentence.tokens]
-    starts, ends = [start for start, _ in tokens], [end for _, end in tokens]
-    return [
-        sum(bisect_left(starts, end) - bisect_right(ends, start) for start, end in entity.fragments)
-        for entity in document.entities
-    ]
+    for entity in document.entities:
+        touched = (tokens_covered(tokens, start, end) for start, end in entity.fragments)
+        yield sum(last - first for first, last in touched)
 
 
 def _shapes(entities: Sequence[Entity]) -> list[str]:

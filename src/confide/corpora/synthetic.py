@@ -25,7 +25,6 @@ import random
 import re
 import shutil
 import tomllib
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -35,6 +34,7 @@ from typing import ClassVar
 from confide.corpora.distant import label, write_triples
 from confide.errors import DataError
 from confide.files import Tree
+from confide.text.checking import retag
 from confide.text.document import Document, Entity, Relation, Sentence, Span
 from confide.text.files import write_text
 from confide.text.formats import write
@@ -129,22 +129,13 @@ def write_corpus(folder: Path, *, seed: int = 1, sentences: int = 160) -> Path:
         (folder / habit.site).mkdir(parents=True)
         for split in SPLITS:
             notes = documents(habit.site, split, seed=seed, sentences=sentences)
-            _write(folder / habit.path(split), habit, notes)
+            renamed, _ = retag(notes, dict(zip(TYPES, habit.names, strict=True)))
+            write(renamed, folder / habit.path(split), habit.format, scheme=habit.scheme or "iob2")
     key = hashlib.sha256(f"the key of the synthetic corpus, seed {seed}".encode()).hexdigest()
     (folder / "shared.key").write_text(f"confide-key-1 {key}\n", encoding="ascii")
     settings = folder / "settings.toml"
     settings.write_text(settings_text(seed=seed), encoding="utf-8")
     return settings
-
-
-def _write(path: Path, habit: Habit, notes: Sequence[Document]) -> None:
-    renamed = [_renamed(note, dict(zip(TYPES, habit.names, strict=True))) for note in notes]
-    write(renamed, path, habit.format, scheme=habit.scheme or "iob2")
-
-
-def _renamed(note: Document, names: dict[str, str]) -> Document:
-    entities = tuple(Entity(e.id, names[e.type], e.fragments) for e in note.entities)
-    return Document(note.id, note.text, entities, sentences=note.sentences)
 
 
 # --- one site's writer -------------------------------------------------------------------
@@ -228,12 +219,10 @@ class Writer:
                 if part in self.marked:
                     marks.append((part.upper(), start, len(text)))
             else:
-                text = self._fill(self.random.choice(self._options(part)), text, marks)
+                own = grammar()[self.voice]
+                options = own[part] if part in own else grammar()["words"][part]
+                text = self._fill(self.random.choice(options), text, marks)
         return text
-
-    def _options(self, slot: str) -> list[str]:
-        own: dict[str, list[str]] = grammar()[self.voice]
-        return own[slot] if slot in own else list(grammar()["words"][slot])
 
     def _mention(self, slot: str) -> str:
         rng, words = self.random, grammar()
@@ -383,7 +372,8 @@ def knowledge(seed: int) -> dict[tuple[str, str], str]:
     """Return the relation of each of some drugs and complaints; empty: none. In a drawn order."""
     draw = random.Random(f"{seed}/knowledge")
     drugs = sorted(name for names in drug_names(seed).values() for name in names)
-    complaints = sorted({*grammar()["findings"]["everywhere"], *_eithers()})
+    eithers = (one for habit in HABITS for one in grammar()[habit.site]["either"])
+    complaints = sorted({*grammar()["findings"]["everywhere"], *eithers})
     pairs = [
         (drug, complaint)
         for drug in draw.sample(drugs, _DRUGS)
@@ -391,11 +381,6 @@ def knowledge(seed: int) -> dict[tuple[str, str], str]:
     ]
     draw.shuffle(pairs)
     return {pair: draw.choice((CAUSES, TREATS, "")) for pair in pairs}
-
-
-def _eithers() -> Iterator[str]:
-    for habit in HABITS:
-        yield from grammar()[habit.site]["either"]
 
 
 def bag_documents(site: str, split: str, *, seed: int = 1, sentences: int = 160) -> list[Document]:

@@ -12,14 +12,12 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
 from confide.errors import MissingDataError, SettingsError
-from confide.files import Tree
 from confide.text.files import exists
 
 VARIABLE = "CONFIDE_DATA"
@@ -52,22 +50,17 @@ class Corpus:
         return f"${VARIABLE}/{self.name}/{self.files[split][0]}"
 
 
-@cache
-def _shipped() -> Mapping[str, Corpus]:
+def _corpora() -> Mapping[str, Corpus]:
     table = tomllib.loads((files("confide.text.published") / "corpora.toml").read_text("utf-8"))
-    return MappingProxyType({name: _corpus(name, entry) for name, entry in table.items()})
+    for entry in table.values():
+        for key in ("types", "notes"):
+            entry[key] = tuple(entry.get(key, ()))
+        for split, paths in entry["files"].items():
+            entry["files"][split] = (paths,) if isinstance(paths, str) else tuple(paths)
+    return MappingProxyType({name: Corpus(name=name, **entry) for name, entry in table.items()})
 
 
-def _corpus(name: str, entry: Tree) -> Corpus:
-    parts = {
-        split: (paths,) if isinstance(paths, str) else tuple(paths)
-        for split, paths in entry.pop("files").items()
-    }
-    types, notes = (tuple(entry.pop(key, ())) for key in ("types", "notes"))
-    return Corpus(**entry, name=name, files=MappingProxyType(parts), types=types, notes=notes)
-
-
-CORPORA: Mapping[str, Corpus] = _shipped()
+CORPORA = _corpora()
 """The corpora that recipes know, by name."""
 
 
