@@ -130,29 +130,19 @@ def literal_list(cell: str, where: str) -> list[object]:
     inside = cell.strip()
     if not inside.startswith("["):
         return list(inside.split())
-    if not inside.endswith("]"):
-        raise _no_list(cell, where)
     found: list[object] = []
     place = 1
-    while inside[place:-1].strip():
-        match = _ITEM.match(inside, place)
-        if match is None:
-            raise _no_list(cell, where)
-        found.append(_unquoted(match["text"], where) if match["text"] else int(match["number"]))
-        place = match.end()
-    return found
-
-
-def _unquoted(quotation: str, where: str) -> str:
     try:
-        return str(ast.literal_eval(quotation.replace("\n", "\\n")))
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
-        raise _no_list(quotation, where) from error
-
-
-def _no_list(cell: str, where: str) -> FormatError:
+        while match := _ITEM.match(inside, place):
+            place = match.end()
+            text = (match["text"] or match["number"]).replace("\n", "\\n")
+            found.append(ast.literal_eval(text) if match["text"] else int(text))
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        place = 0  # a quotation with an escape that is none
+    if inside[place:].strip() == "]":
+        return found
     cut = "..." in cell
-    return FormatError(
+    raise FormatError(
         "a list whose middle was left out" if cut else "a cell that is no list",
         expected="a list of strings or of whole numbers",
         got=quoted(cell),

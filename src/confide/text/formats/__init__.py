@@ -13,7 +13,7 @@ from confide.errors import DataError, FormatError, MissingDataError, SettingsErr
 from confide.text import files, reading
 from confide.text.document import Document, Problem, Problems
 from confide.text.formats import brat, conll, docbin, hub, inception, jsonl, notes, pubmed
-from confide.text.published import ade, bags, i2b2, psytar, relations
+from confide.text.published import adverse, bags, i2b2, relations
 from confide.text.reading import Columns, Format, Options, Output, Reading, Sample, Version
 
 __all__ = ["FORMATS", "Columns", "Format", "Options", "Reading", "detect", "read", "write"]
@@ -25,8 +25,8 @@ FORMATS: dict[str, Format] = {
         bags.OPENNRE, pubmed.BIOC, relations.CHEMPROT, notes.FHIR, relations.DOCRED,
         relations.TACRED, relations.FEWREL, jsonl.GLINER, jsonl.DYGIE, jsonl.SPERT,
         docbin.DOCBIN, hub.DATASETS, *jsonl.FORMATS, i2b2.I2B2, i2b2.I2B2_2009, i2b2.I2B2_XML,
-        relations.DDI, bags.NYT10, bags.PGR, ade.ADE, ade.ADE_POSITIVE, relations.BIOBERT,
-        psytar.PSYTAR, conll.CONLLU, notes.NOTES, notes.TABLE, conll.CONLL, notes.TEXT,
+        relations.DDI, bags.NYT10, bags.PGR, adverse.ADE, adverse.ADE_POSITIVE, relations.BIOBERT,
+        adverse.PSYTAR, conll.CONLLU, notes.NOTES, notes.TABLE, conll.CONLL, notes.TEXT,
     )
 }  # fmt: skip
 """All formats by name. A file belongs to the first that knows it for its own."""
@@ -81,7 +81,7 @@ def _data_in(folder: Path, inside: Sequence[Path]) -> list[Path]:
     if hub.saved_split(folder):
         return [folder]
     found = [file for file in inside if _is_data(file) and file.is_file()]
-    return [folder] if found and all(map(ade.corpus_file, found)) else found
+    return [folder] if found and all(map(adverse.corpus_file, found)) else found
 
 
 def folder_read_whole(folder: Path) -> str:

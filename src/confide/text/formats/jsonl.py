@@ -895,7 +895,7 @@ class Shape:
     sentences: bool = False
     last: bool = True
 
-    def document(self, source: Source, where: str, name: str, tree: Tree) -> Document | None:
+    def _document(self, source: Source, where: str, name: str, tree: Tree) -> Document | None:
         """The document of an object. Raises FormatError and DataError (docs/formats/tokens.md)."""
         row = Row(tree, where)
         sentences = [row.words(self.tokens)] if not self.sentences else [
@@ -1006,7 +1006,7 @@ GLINER = Format(
     "gliner",
     "GLiNER's JSON",
     ".json",
-    reading.objects_reader("gliner", _GLINER.document),
+    reading.objects_reader("gliner", _GLINER._document),
     _write_gliner,
     Supports(relations=True, sentences=True),
     by_text=lambda sample: sample.has_keys("tokenized_text", "ner"),
@@ -1015,7 +1015,7 @@ SPERT = Format(
     "spert",
     "SpERT's JSON",
     ".json",
-    reading.objects_reader("spert", _SPERT.document),
+    reading.objects_reader("spert", _SPERT._document),
     by_text=lambda sample: sample.has_keys("tokens", "entities"),
     instead="gliner",
 )
@@ -1023,7 +1023,7 @@ DYGIE = Format(
     "dygie",
     "DyGIE's JSON Lines",
     ".jsonl",
-    reading.objects_reader("dygie", _DYGIE.document),
+    reading.objects_reader("dygie", _DYGIE._document),
     by_text=lambda sample: (
         sample.has_keys("sentences", "ner") or sample.has_keys("sentences", "doc_key")
     ),
