@@ -505,17 +505,39 @@ def split(
     """
     readings = read_all(paths, format=format)
     documents = [document for reading in readings.values() for document in reading.documents]
-    kind = format_named(to or _one_format(readings))
+    formats = sorted({reading.format for reading in readings.values()})
+    if to is None and len(formats) > 1:
+        raise SettingsError(
+            "the files have several formats", got=", ".join(formats), fix="say which one to write"
+        )
+    kind = format_named(to or formats[0])
     asked = sum(stated_pairs(document) is not None for document in documents)
     classes: Classes = "relations" if 2 * asked > len(documents) else "entities"
     dealt = partition(documents, sites, by=by, seed=seed, alpha=alpha, classes=classes)
     folder = Path(out)
-    _must_be_free([folder / DESCRIPTION, *(folder / (name + kind.suffix) for name in dealt)])
+    paths_of = {name: folder / (name + kind.suffix) for name in dealt}
+    taken = next((path for path in (folder / DESCRIPTION, *paths_of.values()) if path.exists()), "")
+    if taken:
+        raise DataError(
+            "there is something already",
+            where=str(taken),
+            fix="give another folder, or remove what is there",
+        )
     problems = [problem for reading in readings.values() for problem in reading.problems]
     shares = {}
     for name, part in dealt.items():
-        problems += write(part, folder / (name + kind.suffix), kind.name)
-        shares[name] = _share(part, name + kind.suffix, by)
+        problems += write(part, paths_of[name], kind.name)
+        groups: set[str] = set()
+        if by in ("file", "domain"):
+            groups = {group_of(document, by) for document in part}
+        shares[name] = SiteShare(
+            path=paths_of[name].name,
+            documents=len(part),
+            sentences=sum(len(document.sentences) for document in part),
+            entities=entities_by_type(part),
+            groups=tuple(sorted(groups)),
+            relations=relations_by_type(part),
+        )
     report = SplitReport(
         by=by,
         seed=seed,
@@ -548,36 +570,3 @@ def read_all(
             "there is no document", expected="at least one", got=", ".join(readings) or "no file"
         )
     return readings
-
-
-def _one_format(readings: dict[str, Reading]) -> str:
-    formats = sorted({reading.format for reading in readings.values()})
-    if len(formats) > 1:
-        raise SettingsError(
-            "the files have several formats", got=", ".join(formats), fix="say which one to write"
-        )
-    return formats[0]
-
-
-def _must_be_free(paths: Sequence[Path]) -> None:
-    taken = next((path for path in paths if path.exists()), None)
-    if taken is not None:
-        raise DataError(
-            "there is something already",
-            where=str(taken),
-            fix="give another folder, or remove what is there",
-        )
-
-
-def _share(documents: Sequence[Document], path: str, by: By) -> SiteShare:
-    groups: set[str] = set()
-    if by in ("file", "domain"):
-        groups = {group_of(document, by) for document in documents}
-    return SiteShare(
-        path=path,
-        documents=len(documents),
-        sentences=sum(len(document.sentences) for document in documents),
-        entities=entities_by_type(documents),
-        groups=tuple(sorted(groups)),
-        relations=relations_by_type(documents),
-    )

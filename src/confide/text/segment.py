@@ -292,6 +292,22 @@ def one_sentence(text: str) -> tuple[Sentence, ...]:
     return cut_at(text, ())
 
 
+def words_with_gaps(parts: Iterable[tuple[str, str]]) -> tuple[str, list[Span]]:
+    """The text of words, each with the white space behind it, and where each word stands.
+
+    >>> words_with_gaps([("no", " "), ("rash", ""), (".", "")])
+    ('no rash.', [(0, 2), (3, 7), (7, 8)])
+    """
+    pieces: list[str] = []
+    spans: list[Span] = []
+    offset = 0
+    for word, gap in parts:
+        pieces += word, gap
+        spans.append((offset, offset + len(word)))
+        offset += len(word) + len(gap)
+    return "".join(pieces), spans
+
+
 def lay_out_tokens(
     sentences: Sequence[Sequence[str]], where: str, problems: Problems
 ) -> tuple[str, tuple[Sentence, ...]]:

@@ -10,7 +10,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, groupby
+from itertools import accumulate, groupby, islice
 from operator import attrgetter
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from confide.text import files, reading, tagging
 from confide.text.document import Document, Entity, Sentence, SpacedWords, Span, Spans
 from confide.text.reading import Draft, Format, Options, Output, Reading, Sample, Source, Supports
 from confide.text.rows import quoted
-from confide.text.segment import PLACEHOLDER, segmented, text_of_tokens
+from confide.text.segment import PLACEHOLDER, segmented, text_of_tokens, words_with_gaps
 
 # --- Columns of a CoNLL file ----------------------------------------------------------------------
 #
@@ -760,17 +760,16 @@ def _conllu_document(
 ) -> Document | None:
     if any(one.broken for one in group):
         return None
-    pieces: list[str] = []
+    parts: list[tuple[str, str]] = []
+    for one in group:
+        parts += zip(one.tokens, ("" if glued else " " for glued in one.glued), strict=True)
+        parts[-1] = one.tokens[-1], "\n"
+    text, spans = words_with_gaps(parts)
     rows: list[Sentence] = []
     mentions: list[tuple[str, Span]] = []
-    offset = 0
+    places = iter(spans)
     for one in group:
-        tokens: list[Span] = []
-        for place, (token, glued) in enumerate(zip(one.tokens, one.glued, strict=True)):
-            tokens.append((offset, offset + len(token)))
-            final = place == len(one.tokens) - 1
-            pieces += [token, "\n" if final else "" if glued else " "]
-            offset += len(token) + (final or not glued)
+        tokens = list(islice(places, len(one.tokens)))
         rows.append(Sentence(tokens[0][0], tokens[-1][1], tuple(tokens)))
         found, malformed = tagging.spans_from_tags(one.tags, scheme)
         for _, tag, why in malformed:
@@ -779,8 +778,7 @@ def _conllu_document(
             (kind or source.options.bare_type, (tokens[first][0], tokens[last - 1][1]))
             for first, last, kind in found
         ]
-    text = "".join(pieces)[:-1]
-    draft = Draft(source, group[0].new or name, text, where, sentences=tuple(rows))
+    draft = Draft(source, group[0].new or name, text[:-1], where, sentences=tuple(rows))
     for kind, span in [*mentions, *_bracketed(group, rows, draft)]:
         draft.entity(kind, [span])
     return draft.document()

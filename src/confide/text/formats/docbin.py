@@ -21,7 +21,7 @@ from confide.text.document import Document, Sentence, Span
 from confide.text.files import Meter, read_bytes
 from confide.text.reading import Draft, Format, Options, Output, Reading, Source, Supports
 from confide.text.rows import clean
-from confide.text.segment import segmented
+from confide.text.segment import segmented, words_with_gaps
 
 GROUP = "sc"
 """The span group that holds what `ents` cannot: spaCy's own name for it."""
@@ -152,15 +152,9 @@ def _document(
     flags = opened.part("flags", number)
     if isinstance(flags, dict) and flags.get("has_unknown_spaces"):
         spaces = b"\1" * len(rows)
-    spans: list[Span] = []
-    pieces: list[str] = []
-    length = 0
-    for row, space in zip(rows, spaces, strict=True):
-        word = opened.string(row[opened.columns["ORTH"]])
-        spans.append((length, length + len(word)))
-        pieces += [word, " "] if space else [word]
-        length += len(word) + bool(space)
-    text = "".join(pieces)
+    words = (opened.string(row[opened.columns["ORTH"]]) for row in rows)
+    gaps = (" " if space else "" for space in spaces)
+    text, spans = words_with_gaps(zip(words, gaps, strict=True))
     said = _user_data(opened.part("user_data", number), source, where)
     draft = Draft(source, dict(reversed(said)).get("id", name), text, where)
     draft.attributes = tuple(pair for pair in said if pair[0] != "id")

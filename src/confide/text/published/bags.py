@@ -5,7 +5,7 @@ from __future__ import annotations
 import html
 import re
 from bisect import bisect_right
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from html.entities import html5
@@ -19,7 +19,7 @@ from confide.text.document import PAIR, Document, Sentence, Span
 from confide.text.places import LONGEST_NAME, WAYS, place_mentions
 from confide.text.reading import Draft, Format, Options, Reading, Sample, Source
 from confide.text.rows import Row, clean, malformed, mend_surrogates, quoted
-from confide.text.segment import one_sentence
+from confide.text.segment import one_sentence, words_with_gaps
 
 # --- Common parts ---------------------------------------------------------------------------------
 #
@@ -113,20 +113,15 @@ def _doubt(draft: Draft, name: str, places: int) -> None:
         draft.note("ambiguous-mention", what)
 
 
-def _check_maps(source: Source, labels: Iterable[tuple[str, str]]) -> None:
+def _check_maps(source: Source, labels: Mapping[str, Sequence[str]]) -> None:
     """Report labels that are missing from the relation-id files beside the data (`MAPS`).
 
-    Reading does not need a map; one that cannot be read, or that gives two relations one number, is
-    a problem too.
+    `labels` has the places of each. Reading does not need a map; one that cannot be read, or that
+    gives two relations one number, is a problem too.
     """
     path = source.path
     if files.archive_member(path) is not None or not path.parent.is_dir():
         return
-    first: dict[str, str] = {}
-    lines: Counter[str] = Counter()
-    for label, where in labels:
-        first.setdefault(label, where)
-        lines[label] += 1
     found: list[tuple[str, str, str]] = []
     for file in sorted(one for one in path.parent.iterdir() if MAPS.fullmatch(one.name)):
         try:
@@ -142,11 +137,11 @@ def _check_maps(source: Source, labels: Iterable[tuple[str, str]]) -> None:
             if len(names) > 1:
                 what = f"{' and '.join(names)} are all number {number}"
                 found.append(("map-number", what, str(file)))
-        for label in first.keys() - known.keys():
+        for label in labels.keys() - known.keys():
             near = get_close_matches(label, known, n=1)
             hint = f"; the nearest that is there: {near[0]}" if near else ""
-            what = f"{label} ({lines[label]} lines) is not in {file.name}{hint}"
-            found.append(("not-in-map", what, first[label]))
+            what = f"{label} ({len(labels[label])} lines) is not in {file.name}{hint}"
+            found.append(("not-in-map", what, labels[label][0]))
     for kind, what, where in sorted(found):
         source.problems.note(kind, where, what)
 
@@ -191,7 +186,7 @@ def _read_nyt10(path: Path, options: Options) -> Reading:
         DataError: there is no line.
     """
     source = reading.open_source(path, options, longest=files.LONGEST_LINE)
-    labels: list[tuple[str, str]] = []
+    labels: defaultdict[str, list[str]] = defaultdict(list)
     open_ended: list[str] = []
 
     def _one(source: Source, where: str, name: str, line: str) -> Document:
@@ -200,7 +195,7 @@ def _read_nyt10(path: Path, options: Options) -> Reading:
         draft = Draft(source, name, sentence, where)
         places = _find_names(draft, (head, tail))
         draft.text = _without_underscores(sentence, (head, tail), places)
-        labels.append((label, where))
+        labels[label].append(where)
         ends = [
             PairEnd(options.bare_type, place, clean(concept))
             for place, concept in zip(places, concepts, strict=True)
@@ -277,7 +272,7 @@ def _read_opennre(path: Path, options: Options) -> Reading:
         DataError: there is no line.
     """
     source = reading.open_source(path, options)
-    labels: list[tuple[str, str]] = []
+    labels: defaultdict[str, list[str]] = defaultdict(list)
     bare: list[str] = []
 
     def _one(source: Source, where: str, name: str, given: Tree | str) -> Document:
@@ -292,7 +287,7 @@ def _read_opennre(path: Path, options: Options) -> Reading:
             bare.append(where)
         else:
             label = row.type(label, "the relation")
-            labels.append((label, where))
+            labels[label].append(where)
         for key in {PAIR} & tree.keys():
             source.ignore(key, where)
         draft.attributes = source.attributes(tree, _KNOWN, where)
@@ -346,11 +341,7 @@ def _text(row: Row, source: Source) -> tuple[str, list[Span] | None]:
     if "text" in row.tree:
         return row.text("text", source.problems), None
     tokens = [mend_surrogates(token, row.where, source.problems) for token in row.words("token")]
-    spans: list[Span] = []
-    for token in tokens:
-        start = spans[-1][1] + 1 if spans else 0
-        spans.append((start, start + len(token)))
-    return " ".join(tokens), spans
+    return " ".join(tokens), words_with_gaps((token, " ") for token in tokens)[1]
 
 
 def _pair_end(
