@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from confide.errors import SettingsError
-from confide.text.segment import RuleSegmenter, check_language, language_of
+from confide.text.segment import RuleSegmenter, Splitting, language_of
 
 TEXTS = {
     "en": "The patient was admitted with pain in the chest and is now on aspirin.",
@@ -40,10 +40,10 @@ def test_many_latin_words_among_few_han_letters_do_not_turn_the_language():
 
 
 def test_a_language_must_be_known():
-    check_language("auto")
-    check_language("eu")
+    Splitting("auto")
+    Splitting("eu")
     with pytest.raises(SettingsError, match="language"):
-        check_language("sp")
+        Splitting("sp")
 
 
 def test_own_abbreviations_and_ends_of_words():

@@ -189,7 +189,8 @@ def test_iob1_stated_as_iob2_contradicts_but_a_slip_does_not():
     iob1 = [["O"], ["I-X", "I-X", "B-X"]]
     found = contradiction(iob1, "iob2")
     assert found is not None
-    assert (found.sequence, found.malformed.position, found.better) == (1, 0, "iob1")
+    sequence, fault, better = found
+    assert (sequence, fault.position, better) == (1, 0, "iob1")
     slip = [["B-X", "I-X", "O", "B-X", "O"], ["O", "I-X"]]
     assert contradiction(slip, "iob2") is None
     assert contradiction([["B-X", "E-X"]], "iob2") is not None

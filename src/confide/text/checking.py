@@ -16,7 +16,7 @@ from confide.errors import SettingsError
 from confide.text import reading, segment
 from confide.text.document import Document, Problem, Problems, Relation
 from confide.text.formats import Options, format_named, read, write
-from confide.text.reading import Reading, Version
+from confide.text.reading import Version
 from confide.text.segment import Crossing, Splitting, WordsCut
 from confide.text.tagging import flat_spans
 
@@ -151,6 +151,7 @@ class ConvertReport:
     problems: list[Problem]
 
 
+@reading.gc_paused()
 def check(
     paths: Path | str | Sequence[Path | str],
     *,
@@ -166,13 +167,7 @@ def check(
         ConfideError: as `read` does, for what cannot be read at all.
     """
     splitting = Splitting((options or Options()).language)
-    with reading.gc_paused():
-        readings = {str(path): read(path, format, options=options) for path in _paths(paths)}
-        return _report(readings, splitting)
-
-
-def _report(readings: Mapping[str, Reading], splitting: Splitting) -> CheckReport:
-    """Report how each file was read, by path."""
+    readings = {str(path): read(path, format, options=options) for path in _paths(paths)}
     documents = [document for one in readings.values() for document in one.documents]
     language = splitting.language_for(documents)
     segmenter = splitting.segmenter(language)

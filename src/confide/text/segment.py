@@ -85,16 +85,6 @@ class Stops:
     library: bool
 
 
-def check_language(code: str) -> None:
-    """Raise SettingsError for a language that is neither `auto` nor one of ISO 639-1."""
-    if code != AUTO and code not in CODES:
-        raise SettingsError(
-            "the language is not known",
-            expected="auto, or two letters of ISO 639-1 such as en, es, fr, de or ja",
-            got=repr(code[:40]),
-        )
-
-
 def language_of(texts: Iterable[str]) -> str:
     """The language of texts, taken together; "" if they are too few or too mixed to tell."""
     letters: Counter[str] = Counter()
@@ -494,8 +484,13 @@ class Splitting:
     tokens: TrainOn = "file tokens"
 
     def __post_init__(self) -> None:
-        """Raise SettingsError for a language that is not known."""
-        check_language(self.language)
+        """Raise SettingsError for a language that is neither `auto` nor one of ISO 639-1."""
+        if self.language != AUTO and self.language not in CODES:
+            raise SettingsError(
+                "the language is not known",
+                expected="auto, or two letters of ISO 639-1 such as en, es, fr, de or ja",
+                got=repr(self.language[:40]),
+            )
 
     def language_for(self, documents: Sequence[Document]) -> str:
         """The language that is stated or, if `auto`, told by documents without sentences."""

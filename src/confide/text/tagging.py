@@ -263,17 +263,12 @@ def _candidates(letters: Iterable[str]) -> list[str]:
     return fitting or [name for name, wanted in order if wanted]
 
 
-class Contradiction(NamedTuple):
-    """A place where tags contradict the stated scheme: sequence, tag, and the scheme that fits."""
-
-    sequence: int
-    malformed: Malformed
-    better: str
-
-
-def contradiction(sequences: Sequence[Sequence[str]], scheme: str) -> Contradiction | None:
+def contradiction(
+    sequences: Sequence[Sequence[str]], scheme: str
+) -> tuple[int, Malformed, str] | None:
     """The first tag that shows that the tags follow another scheme than `scheme`, if any.
 
+    It comes with the number of its sequence before it, and the scheme that fits better behind it.
     A tag with a prefix that the scheme lacks always shows it. A misplaced tag shows it only if some
     other scheme explains every tag; otherwise the tags are merely malformed here and there, and are
     repaired.
@@ -286,7 +281,7 @@ def contradiction(sequences: Sequence[Sequence[str]], scheme: str) -> Contradict
         for fault in spans_from_tags(tags, scheme)[1]:
             foreign = parse_tag(fault.tag)[0] not in _LETTERS[scheme]
             if foreign or another_fits:
-                return Contradiction(number, fault, guess.scheme)
+                return number, fault, guess.scheme
     return None
 
 

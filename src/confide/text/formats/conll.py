@@ -454,13 +454,14 @@ def _scheme(scan: _Scan, path: Path) -> tagging.SchemeGuess:
         scheme = tagging.scheme_named(stated)
         found = tagging.contradiction([rows.tags for rows in tagged], scheme)
         if found is not None:
-            other = f"leave the scheme out or state {found.better!r}, which fits better"
+            sequence, fault, better = found
+            other = f"leave the scheme out or state {better!r}, which fits better"
             raise SchemeError(
-                f"the tags are not {scheme.upper()}: {found.malformed.why}",
+                f"the tags are not {scheme.upper()}: {fault.why}",
                 expected=scheme.upper(),
-                got=repr(found.malformed.tag),
-                where=f"{path}:{tagged[found.sequence].line_of(found.malformed.position)}",
-                fix="repair the file, which mixes schemes" if found.better == scheme else other,
+                got=repr(fault.tag),
+                where=f"{path}:{tagged[sequence].line_of(fault.position)}",
+                fix="repair the file, which mixes schemes" if better == scheme else other,
             )
         return tagging.SchemeGuess(scheme, guess.evidence, True)
     if not guess.certain and any(key != "breaks iob2" for key in guess.evidence):

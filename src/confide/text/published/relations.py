@@ -6,7 +6,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.files import Tree, decode_json
@@ -28,14 +27,6 @@ from confide.text.segment import join_sentences, lay_out_tokens, one_sentence
 _CHEMPROT_SAMPLE = 20
 
 
-class _Arguments(NamedTuple):
-    """A text without its marks, and the places of its two arguments."""
-
-    text: str
-    first: Span
-    second: Span
-
-
 def _is_chemprot(sample: Sample) -> bool:
     """Return whether the first lines of a file are such JSON Lines."""
     return sample.is_json and all(map(_is_chemprot_row, sample.rows[:_CHEMPROT_SAMPLE]))
@@ -51,13 +42,13 @@ def _is_chemprot_row(line: str) -> bool:
     return isinstance(row.get("text"), str) and unmarked(row["text"]) is not None
 
 
-def unmarked(text: str) -> _Arguments | None:
-    """A text without the marks of its two arguments; None if it does not mark two.
+def unmarked(text: str) -> tuple[str, Span, Span] | None:
+    """A text without the marks of its two arguments, and their places; None if not two are marked.
 
     A text may hold further ``>>`` and ``]]``: the first one after its opening mark closes it.
 
     >>> unmarked("(<< TCDD >>) and [[ Cyp1a1 ]].")
-    _Arguments(text='(TCDD) and Cyp1a1.', first=(1, 5), second=(11, 17))
+    ('(TCDD) and Cyp1a1.', (1, 5), (11, 17))
     """
     first = _between(text, "<< ", " >>", start=0)
     second = _between(text, "[[ ", " ]]", start=first[1] + 3) if first else None
@@ -67,7 +58,7 @@ def unmarked(text: str) -> _Arguments | None:
     parts += [text[first[1] + 3 : second[0] - 3], text[slice(*second)]]
     start = len(parts[0])
     after = start + len(parts[1]) + len(parts[2])
-    return _Arguments(
+    return (
         "".join(parts) + text[second[1] + 3 :],
         (start, start + len(parts[1])),
         (after, after + len(parts[3])),
@@ -103,8 +94,9 @@ def _chemprot_document(source: Source, where: str, name: str, tree: Tree) -> Doc
     for key in sorted(tree.keys() - {"text", "label"}):
         if tree[key]:
             source.problems.lost("key-ignored", where, f"{quoted(key)} is not read")
-    draft = Draft(source, name, found.text, where)
-    ends = [PairEnd(source.options.bare_type, (span,)) for span in found[1:]]
+    text, *spans = found
+    draft = Draft(source, name, text, where)
+    ends = [PairEnd(source.options.bare_type, (span,)) for span in spans]
     return pair_document(draft, ends, label)
 
 
