@@ -17,18 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 from xml.etree import ElementTree
 
-from confide import errors
+from confide import errors, files
 from confide.errors import ConfideError, DataError, FormatError, MissingDataError, SettingsError
-from confide.files import (
-    DEEPEST,
-    ENCODINGS,
-    NotAFileError,
-    TooLargeError,
-    file_bytes,
-    known_encoding,
-    size_in_words,
-    write_whole,
-)
 
 # --- The limit on unpacking -----------------------------------------------------------------------
 #
@@ -74,9 +64,10 @@ class Meter:
             if self._left < 0:
                 raise FormatError(
                     f"the packed file of {self._packed:,} bytes holds more than"
-                    f" {size_in_words(self._most)}",
-                    expected=f"at most {MOST_TIMES} times its own size, or {size_in_words(FREE)}"
-                    f" where that is more, and {size_in_words(MOST_UNPACKED)} in all",
+                    f" {files.size_in_words(self._most)}",
+                    expected=f"at most {MOST_TIMES} times its own size,"
+                    f" or {files.size_in_words(FREE)} where that is more,"
+                    f" and {files.size_in_words(MOST_UNPACKED)} in all",
                     where=self._where,
                     fix="if it is text of yours, unpack it yourself and name what is in it",
                 )
@@ -203,9 +194,9 @@ def read_member(path: Path) -> bytes | None:
     if place is None or _on_disk(path):
         return None
     archive, way = place
-    files = _files(archive)
-    if way in files:
-        return files[way]
+    held = _files(archive)
+    if way in held:
+        return held[way]
     if is_folder(path):
         raise FormatError("a folder in an archive, not a file", where=str(path))
     raise MissingDataError(
@@ -230,15 +221,15 @@ def _files(archive: Path) -> Mapping[PurePosixPath, bytes]:
 def _unpacked(archive: Path, _modified: int, _size: int) -> Mapping[PurePosixPath, bytes]:
     """The files of an archive that has not changed since it was last read."""
     reader = zipped_files if archive.suffix.lower() == ".zip" else _tarred
-    files: dict[PurePosixPath, bytes] = {}
+    held: dict[PurePosixPath, bytes] = {}
     try:
-        for name, raw in reader(file_bytes(archive, MOST_PACKED), str(archive)):
+        for name, raw in reader(files.file_bytes(archive, MOST_PACKED), str(archive)):
             way = PurePosixPath(name)
             if not way.is_absolute() and ".." not in way.parts:
-                files[way] = raw
+                held[way] = raw
     except ConfideError:
         raise
-    except (NotAFileError, TooLargeError) as error:
+    except (files.NotAFileError, files.TooLargeError) as error:
         raise FormatError(f"no archive, but {error.strerror}", where=str(archive)) from error
     except _BROKEN as error:
         raise FormatError(
@@ -246,7 +237,7 @@ def _unpacked(archive: Path, _modified: int, _size: int) -> Mapping[PurePosixPat
             where=str(archive),
             fix="unpack it yourself and name what is in it",
         ) from error
-    return files
+    return held
 
 
 class _Item(tarfile.TarInfo):
@@ -472,16 +463,16 @@ def read_bytes(path: Path) -> bytes:
     """
     try:
         member = read_member(path)
-        raw = file_bytes(path, MOST_BYTES) if member is None else member
+        raw = files.file_bytes(path, MOST_BYTES) if member is None else member
     except (FileNotFoundError, NotADirectoryError) as error:
         raise MissingDataError(
             "there is no such file", where=str(path), fix="check the path"
         ) from error
-    except NotAFileError as error:
+    except files.NotAFileError as error:
         raise FormatError(
             f"{error.strerror}", where=str(path), fix="name a file, or copy what it gives into one"
         ) from error
-    except TooLargeError as error:
+    except files.TooLargeError as error:
         raise FormatError(
             f"the file is {error.strerror}", where=str(path), fix="divide it into several files"
         ) from error
@@ -565,11 +556,12 @@ def must_look_like_text(raw: bytes, where: str) -> None:
 
 def must_be_known(encoding: str | None) -> None:
     """Raise SettingsError if an encoding is stated that confide does not read."""
-    if encoding is not None and known_encoding(encoding) is None:
+    if encoding is not None and files.known_encoding(encoding) is None:
         raise SettingsError(
             "the encoding is not known",
             got=repr(encoding[:40]),
-            expected="utf-8, windows-1252, latin-1 or another of " + ", ".join(sorted(ENCODINGS)),
+            expected="utf-8, windows-1252, latin-1 or another of "
+            + ", ".join(sorted(files.ENCODINGS)),
         )
 
 
@@ -653,7 +645,7 @@ def write_parts(path: Path, parts: Iterable[str]) -> None:
     """
     raw = (part.encode("utf-8", errors="replace") for part in parts)
     try:
-        write_whole(path, raw)
+        files.write_whole(path, raw)
     except (OSError, ValueError) as error:
         raise DataError(f"the file cannot be written ({error})", where=str(path)) from error
 
@@ -680,7 +672,7 @@ def parse_xml(path: Path, encoding: str | None) -> tuple[Element, str]:
     raw = read_bytes(path)
     declared = _DECLARED.match(raw[:200])
     said = declared[1].decode("ascii") if declared else None
-    if encoding is None and said is not None and known_encoding(said) is None:
+    if encoding is None and said is not None and files.known_encoding(said) is None:
         raise FormatError(
             f"the XML says that it is in the encoding {said[:40]!r}, which is not read",
             expected="utf-8, utf-16, latin-1, windows-1252 or another usual one",
@@ -701,7 +693,7 @@ def parse_xml(path: Path, encoding: str | None) -> tuple[Element, str]:
         return parser.close(), name.lower()
     except _DeepError as error:
         raise FormatError(
-            f"the XML is nested deeper than {DEEPEST}", where=str(path), fix="repair the file"
+            f"the XML is nested deeper than {files.DEEPEST}", where=str(path), fix="repair the file"
         ) from error
     except ElementTree.ParseError as error:
         line = error.position[0]
@@ -724,7 +716,7 @@ class _Shallow(ElementTree.TreeBuilder):
     def start(self, tag: str, attrs: dict[str, str]) -> Element:
         """The beginning of an element. Raises _DeepError."""
         self._depth += 1
-        if self._depth > DEEPEST:
+        if self._depth > files.DEEPEST:
             raise _DeepError
         return super().start(tag, attrs)
 
