@@ -150,13 +150,8 @@ def partition(
     if by == "pair":
         return deal_pairs(documents, sites, seed=seed, everybody=everybody)
     few = len(documents) < sites
-    if few and everybody:
-        raise DataError(
-            "there are fewer documents than sites",
-            expected=f"at least {sites}",
-            got=str(len(documents)),
-            fix="ask for fewer sites, or bring more text",
-        )
+    if everybody:
+        _must_reach(sites, len(documents), "documents", "ask for fewer sites, or bring more text")
     if by in ("file", "domain"):
         owner = _dealt_by_group([group_of(document, by) for document in documents], sites, by)
     elif few:
@@ -187,15 +182,22 @@ def deal_pairs(
     """
     groups = pairs_of(documents, same)
     place = {pair: number for number, pair in enumerate(dict.fromkeys(groups))}
-    if len(place) < sites and everybody:
-        raise DataError(
-            "there are fewer pairs of entities than sites",
-            expected=f"at least {sites}",
-            got=str(len(place)),
-            fix='ask for fewer sites, or deal by "iid" or another way',
-        )
+    if everybody:
+        fix = 'ask for fewer sites, or deal by "iid" or another way'
+        _must_reach(sites, len(place), "pairs of entities", fix)
     owner = _dealt(len(place), np.ones(sites), _generator(seed, "pair"))
     return _by_owner(documents, owner[[place[pair] for pair in groups]], sites)
+
+
+def _must_reach(sites: int, number: int, what: str, fix: str) -> None:
+    """Raise DataError if there are fewer things to deal than sites."""
+    if number < sites:
+        raise DataError(
+            f"there are fewer {what} than sites",
+            expected=f"at least {sites}",
+            got=str(number),
+            fix=fix,
+        )
 
 
 def _by_owner(documents: Sequence[Document], owner: Owner, sites: int) -> dict[str, list[Document]]:
@@ -253,13 +255,8 @@ Owner = NDArray[np.int64]
 
 def _dealt_by_group(groups: Sequence[str], sites: int, by: str) -> Owner:
     names = sorted(set(groups))
-    if len(names) < sites:
-        raise DataError(
-            f"there are fewer {by}s than sites",
-            expected=f"at least {sites}",
-            got=str(len(names)),
-            fix=f'ask for {len(names)} sites, or deal by "iid" or another way',
-        )
+    fix = f'ask for {len(names)} sites, or deal by "iid" or another way'
+    _must_reach(sites, len(names), f"{by}s", fix)
     site = {name: position % sites for position, name in enumerate(names)}
     return np.array([site[group] for group in groups])
 

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from confide.errors import SettingsError
 from confide.text import reading, segment
-from confide.text.document import Document, Problem, Problems, Relation
+from confide.text.document import Document, Problem, Problems
 from confide.text.formats import Options, format_named, read, write
 from confide.text.reading import Version
 from confide.text.segment import Crossing, Splitting, WordsCut
@@ -41,58 +41,41 @@ def retag(
     of a map that occur nowhere ("tag-not-found", "relation-not-found": often a spelling mistake).
     """
     problems = Problems()
-    changed = list(documents)
+    changed = [_renamed(document, tag_map, relations, problems) for document in documents]
     source = documents[0].source.rpartition(":")[0] or documents[0].id if documents else ""
-    if tag_map:
-        seen = {entity.type for document in documents for entity in document.entities}
-        changed = [_with_types(document, tag_map, problems) for document in changed]
-        for kind in sorted(tag_map.keys() - seen):
-            what = f"the tag map names {kind!r}, which no entity has"
-            problems.note("tag-not-found", source, what)
-    if relations:
-        seen = {relation.type for document in documents for relation in document.relations}
-        changed = [_with_relations(document, relations, problems) for document in changed]
-        for kind in sorted(relations.keys() - seen):
-            what = f"the map of relations names {kind!r}, which no relation has"
-            problems.note("relation-not-found", source, what)
+    seen = {entity.type for document in documents for entity in document.entities}
+    for kind in sorted(tag_map.keys() - seen):
+        what = f"the tag map names {kind!r}, which no entity has"
+        problems.note("tag-not-found", source, what)
+    seen = {relation.type for document in documents for relation in document.relations}
+    for kind in sorted(relations.keys() - seen):
+        what = f"the map of relations names {kind!r}, which no relation has"
+        problems.note("relation-not-found", source, what)
     return changed, problems
 
 
-def _with_types(document: Document, names: Mapping[str, str], problems: Problems) -> Document:
-    """A document whose entities have their common types."""
-    if not any(entity.type in names for entity in document.entities):
+def _renamed(
+    document: Document, types: Mapping[str, str], kinds: Mapping[str, str], problems: Problems
+) -> Document:
+    """A document whose entities and relations have their common types."""
+    named = any(one.type in types for one in document.entities)
+    if not named and not any(one.type in kinds for one in document.relations):
         return document
-    kept = [
-        replace(entity, type=names.get(entity.type, entity.type))
-        for entity in document.entities
-        if names.get(entity.type, entity.type)
-    ]
-    dropped = {entity.id for entity in document.entities} - {entity.id for entity in kept}
+    entities = [replace(one, type=types.get(one.type, one.type)) for one in document.entities]
+    dropped = {entity.id for entity in entities if not entity.type}
     relations = []
-    for relation in document.relations:
-        if relation.level == "entity" and {relation.head, relation.tail} & dropped:
-            _dropped(document, relation, "links an entity that the tag map drops", problems)
+    for one in document.relations:
+        kind = kinds.get(one.type, one.type)
+        if one.level == "entity" and {one.head, one.tail} & dropped:
+            why = "links an entity that the tag map drops"
+        elif not kind:
+            why = "is of a type that the map of relations drops"
         else:
-            relations.append(relation)
-    return replace(document, entities=tuple(kept), relations=tuple(relations))
-
-
-def _with_relations(document: Document, names: Mapping[str, str], problems: Problems) -> Document:
-    """A document whose relations have their common types."""
-    if not any(relation.type in names for relation in document.relations):
-        return document
-    kept = []
-    for relation in document.relations:
-        name = names.get(relation.type, relation.type)
-        if name:
-            kept.append(replace(relation, type=name))
-        else:
-            _dropped(document, relation, "is of a type that the map of relations drops", problems)
-    return replace(document, relations=tuple(kept))
-
-
-def _dropped(document: Document, relation: Relation, why: str, problems: Problems) -> None:
-    problems.lost("relation-dropped", document.where, f"{relation.type} {relation.id} {why}")
+            relations.append(replace(one, type=kind))
+            continue
+        problems.lost("relation-dropped", document.where, f"{one.type} {one.id} {why}")
+    kept = tuple(entity for entity in entities if entity.type)
+    return replace(document, entities=kept, relations=tuple(relations))
 
 
 IN_SENTENCES = frozenset({"conll", "table"})
