@@ -57,9 +57,10 @@ class Meter:
         self._packed = packed
         self._left = self._most
 
-    def chunks(self, stream: Stream, most: int = _CHUNK) -> Iterator[bytes]:
-        """A stream's bytes, piece by piece. Raises FormatError at the limit."""
-        while raw := stream.read(min(most, self._left + 1)):
+    def read(self, stream: Stream) -> bytes:
+        """All bytes of a stream. Raises FormatError at the limit."""
+        pieces: list[bytes] = []
+        while raw := stream.read(min(_CHUNK, self._left + 1)):
             self._left -= len(raw)
             if self._left < 0:
                 raise FormatError(
@@ -71,11 +72,8 @@ class Meter:
                     where=self._where,
                     fix="if it is text of yours, unpack it yourself and name what is in it",
                 )
-            yield raw
-
-    def read(self, stream: Stream) -> bytes:
-        """All bytes of a stream. Raises FormatError at the limit."""
-        return b"".join(self.chunks(stream))
+            pieces.append(raw)
+        return b"".join(pieces)
 
 
 def unpack(raw: bytes, where: str, *, only: bytes | None = None) -> bytes:
