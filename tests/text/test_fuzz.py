@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from confide.errors import ConfideError
 from confide.text.checking import check
-from confide.text.formats import FORMATS, read, write
+from confide.text.formats import FORMATS, Options, read, write
 from text.generated import put, tokenised
 
 CONLL = ["B-X", "I-X", "E-", "O", "B", "-DOCSTART-", "#", "# id 1", "# newdoc id = a"]
@@ -41,7 +41,7 @@ VALUES = st.recursive(
 def survives(path, format=None, **options):
     """Read and, where that works, check and write in every format; only our errors may come."""
     try:
-        reading = read(path, format, **options)
+        reading = read(path, format, options=Options(**options))
     except ConfideError as error:
         assert str(error)
         return
@@ -57,7 +57,7 @@ def survives(path, format=None, **options):
             for relation in document.relations
             if relation.level == "entity"
         )
-    report = check(path, format=format, **options)
+    report = check(path, format=format, options=Options(**options))
     assert report.counts["entities"] >= report.counts["trainable"]
     for name in (name for name, kind in FORMATS.items() if kind.write):
         write(reading.documents, path.parent / f"out-{name}", name)
