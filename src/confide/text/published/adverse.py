@@ -309,7 +309,7 @@ SENTENCES = "Sentence_Labeling"
 MOST_CELLS = 250_000
 """Cells of all sheets that are read; the published workbook has half as many."""
 _SHEETS = "xl/worksheets/"
-TYPES = ("ADR", "WD", "DI", "SSI")
+KINDS = ("ADR", "WD", "DI", "SSI")
 """Nearly every indication (DI) is listed as a sign, symptom or illness (SSI) too. It comes first,
 so that a tagger that can keep only one of the two keeps the narrower one."""
 _KEYS = ("drug_id", "sentence_index", "sentences")
@@ -374,7 +374,7 @@ def _read_psytar(path: Path, options: Options) -> Reading:
     if not reviews:
         raise DataError("there is no review in the workbook", where=f"{path}#{SENTENCES}")
     ways: Counter[str] = Counter()
-    for type in TYPES:
+    for type in KINDS:
         for row in _rows(book, f"{type}_Identified", source):
             _add_mentions(type, row, reviews.get(row.review), source, ways)
     counted = [f"{ways[way]:,} {way}" for way in (*WAYS, "not placed") if ways[way]]
@@ -393,7 +393,7 @@ def _workbook(path: Path) -> dict[str, list[list[str]]]:
     if not raw.startswith(ZIP):
         raise FormatError("not a workbook", expected="an .xlsx file", where=str(path))
     openpyxl = reading.extra("openpyxl", "xlsx", where=path, what="a workbook")
-    wanted = (SENTENCES, *(f"{type}_Identified" for type in TYPES))
+    wanted = (SENTENCES, *(f"{type}_Identified" for type in KINDS))
     try:
         at_once = 0  # openpyxl counts nothing: large parts would take it long to read
         for name, part in zipped_files(raw, str(path)):
@@ -446,7 +446,7 @@ def _rows(book: dict[str, list[list[str]]], name: str, source: Source) -> Iterat
     """The lines of a sheet that are about a sentence."""
     where = f"{source.path}#{name}"
     if name not in book:
-        expected = f"the sheets of PsyTAR, {SENTENCES} and {', '.join(TYPES)} with _Identified"
+        expected = f"the sheets of PsyTAR, {SENTENCES} and {', '.join(KINDS)} with _Identified"
         raise FormatError(f"there is no sheet {name}", expected=expected, where=str(source.path))
     header, *rows = book[name] or [[]]
     missing = [key for key in _KEYS if key not in header]
