@@ -116,15 +116,15 @@ def literal_value(text: str) -> object:
         raise ValueError("neither JSON nor a Python value") from error
 
 
-def literal_list(cell: str, where: str) -> list[object]:
+def literal_list(cell: str) -> list[object]:
     """The strings and whole numbers of a list; a cell without brackets is words between blanks.
 
     Raises:
         FormatError: it is no such list, or NumPy left out its middle (...).
 
-    >>> literal_list("['EU' 'its']", "")
+    >>> literal_list("['EU' 'its']")
     ['EU', 'its']
-    >>> literal_list('["EU", "said"]', ""), literal_list("[0. 3.]", ""), literal_list("O B-X", "")
+    >>> literal_list('["EU", "said"]'), literal_list("[0. 3.]"), literal_list("O B-X")
     (['EU', 'said'], [0, 3], ['O', 'B-X'])
     """
     inside = cell.strip()
@@ -146,7 +146,6 @@ def literal_list(cell: str, where: str) -> list[object]:
         "a list whose middle was left out" if cut else "a cell that is no list",
         expected="a list of strings or of whole numbers",
         got=quoted(cell),
-        where=where,
         fix="write the table as JSON or parquet, which hold whole lists" if cut else None,
     )
 

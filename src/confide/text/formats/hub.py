@@ -82,7 +82,6 @@ class _Table:
                 "a row without tokens or tags",
                 expected=f"{' or '.join(TOKENS[:2])}, and {' or '.join(TAGS[:3])}",
                 got=f"the columns {', '.join(map(str, tree))[:200]}",
-                where=where,
                 fix="state the columns of the token and the tag by their names",
             )
         words = row.words(key)
@@ -97,7 +96,6 @@ class _Table:
                 "a row has more tags than tokens, or fewer",
                 expected=f"{len(words)} tags",
                 got=str(len(tags)),
-                where=where,
             )
         text, offsets = tree.get("text"), tree.get("offsets")
         if isinstance(text, str) and offsets_fit(text, offsets, words):
@@ -217,7 +215,7 @@ def _rows_of_text(source: Source) -> Iterator[tuple[str, str, Tree]]:
         with source.options.document(source.problems, where):
             for key, cell in cells.items():
                 if key in lists:
-                    tree[key] = literal_list(cell, where)
+                    tree[key] = literal_list(cell)
                 elif key == "offsets":
                     tree[key] = _json_or_none(cell)
             yield where, f"{source.path.stem}:{where.rpartition(':')[2]}", tree

@@ -312,7 +312,7 @@ def _read_notes(path: Path, options: Options) -> Reading:
         for where, name, text, cells in full:
             row: Tree = {key: cell for key, cell in cells.items() if cell and key not in marked}
             with options.document(source.problems, where):
-                held = {key: _value(cells[key], where) for key in marked if cells[key].strip()}
+                held = {key: _value(cells[key]) for key in marked if cells[key].strip()}
                 items = [one for value in held.values() if isinstance(value, list) for one in value]
                 if any(isinstance(one, dict) and "labels" in one for one in items):
                     row |= {"annotation_id": None, **held}  # as Label Studio's JSON-MIN
@@ -326,7 +326,7 @@ def _read_notes(path: Path, options: Options) -> Reading:
     return replace(found, details={**found.details, "annotation": ", ".join(sorted(marked))})
 
 
-def _value(cell: str, where: str) -> object:
+def _value(cell: str) -> object:
     """The value of a cell with annotation, its tuples as lists. Raises FormatError."""
     try:
         return json.loads(json.dumps(rows.literal_value(cell)))
@@ -335,7 +335,6 @@ def _value(cell: str, where: str) -> object:
             "a cell of a column with annotation that is no JSON",
             expected='[{"start": 0, "end": 4, "label": "Drug"}, ...]',
             got=rows.quoted(cell),
-            where=where,
             fix="export it again, as JSON if the tool can",
         ) from error
 
