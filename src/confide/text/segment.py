@@ -34,33 +34,18 @@ PLACEHOLDER = "\ufffd"
 AUTO = "auto"
 """The setting that lets a site's own text tell its language."""
 
-_ISO = (
-    "aa ab ae af ak am an ar as av ay az ba be bg bh bi bm bn bo br bs ca ce ch co cr cs cu cv "
-    "cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv ha he hi ho hr "
-    "ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl km kn ko kr ks ku kv kw "
-    "ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt my na nb nd ne ng nl nn no nr nv "
-    "ny oc oj om or os pa pi pl ps pt qu rm rn ro ru rw sa sc sd se sg si sk sl sm sn so sq sr "
-    "ss st su sv sw ta te tg th ti tk tl tn to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi "
-    "yo za zh zu"
-)
-CODES = frozenset(_ISO.split())
-"""The languages of ISO 639-1, two letters each."""
 
-_SCRIPTS = (
-    ("ja", re.compile("[\u3041-\u30ff]")),
-    ("ko", re.compile("[\u1100-\u11ff\uac00-\ud7a3]")),
-    ("zh", re.compile("[\u3400-\u4dbf\u4e00-\u9fff]")),
-    ("th", re.compile("[\u0e01-\u0e4e]")),
-    ("lo", re.compile("[\u0e81-\u0ece]")),
-    ("km", re.compile("[\u1780-\u17d3]")),
-    ("my", re.compile("[\u1000-\u104f]")),
-    ("ka", re.compile("[\u10a0-\u10ff]")),
-    ("hy", re.compile("[\u0531-\u0587]")),
-    ("am", re.compile("[\u1200-\u135a]")),
-    ("bn", re.compile("[\u0980-\u09fb]")),
-    ("ta", re.compile("[\u0b80-\u0bfa]")),
-    ("te", re.compile("[\u0c00-\u0c7f]")),
-)
+@cache
+def _table() -> dict[str, Tree]:
+    table: dict[str, Tree] = tomllib.loads(
+        (files("confide.text") / "languages.toml").read_text("utf-8")
+    )
+    return table
+
+
+CODES = frozenset(_table()["iso"]["codes"].split())
+"""The languages of ISO 639-1, two letters each."""
+_SCRIPTS = {code: re.compile(f"[{letters}]") for code, letters in _table()["scripts"].items()}
 """Scripts that tell the language; kana before Han letters, which Japanese has as well."""
 _WORD = re.compile(r"[^\W\d_]+")
 _SAMPLE, _DOCUMENTS = 4000, 400  # characters of a document, documents
@@ -93,7 +78,7 @@ def language_of(texts: Iterable[str]) -> str:
     known = _languages_of_words()
     for text in islice(texts, _DOCUMENTS):
         sample = text[:_SAMPLE]
-        letters.update({name: len(script.findall(sample)) for name, script in _SCRIPTS})
+        letters.update({name: len(script.findall(sample)) for name, script in _SCRIPTS.items()})
         for word in _WORD.findall(sample.lower()):
             words += 1
             among = known.get(word, ())
@@ -121,14 +106,6 @@ def _abbreviates(language: str, word: str, following: str) -> bool:
         return len(segment(language, probe)) == 1
     except UnicodeEncodeError:  # half of a character, which is no abbreviation
         return False
-
-
-@cache
-def _table() -> dict[str, Tree]:
-    table: dict[str, Tree] = tomllib.loads(
-        (files("confide.text") / "languages.toml").read_text("utf-8")
-    )
-    return table
 
 
 @cache
