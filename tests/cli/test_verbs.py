@@ -662,7 +662,7 @@ def test_check_names_a_few_problems_of_a_kind_or_all(in_tmp: Path) -> None:
 
 def test_check_refuses_a_type_that_was_not_declared(notes: Path) -> None:
     done = call("data", "check", "notes.conll", "--type", "DRUG")
-    assert done.exit_code == 2 and "ADE" in done.stderr and "notes.conll:4" in done.stderr
+    assert done.exit_code == 2 and "ADE" in done.stderr and "notes.conll:1 [24:39]" in done.stderr
 
 
 def test_a_missing_file_is_one_message(in_tmp: Path) -> None:
