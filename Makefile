@@ -20,7 +20,7 @@ BOM    ?= dist/confide-$(VERSION).cdx.json
 # Which pairs `make test-real` runs over real processes.
 REAL   ?= fedavg-tagger or fedner-tagger or feded-relations or lazy-mil-bags-pcnn
 
-.PHONY: release demo test test-real test-slow test-browser fuzz lint format docs lock wheel dist try-wheel sbom audit clean help
+.PHONY: release demo test test-real test-slow test-browser fuzz lint format docs tables lock wheel dist try-wheel sbom audit clean help
 .DEFAULT_GOAL := help
 
 help:       ## this list
@@ -59,6 +59,10 @@ format: $(VENV)/.installed-dev  ## put the code in its style
 docs: $(VENV)/.installed-docs  ## the docs as a site in build/docs; every warning is an error
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 	@echo build/docs/index.html
+
+tables: $(VENV)/.installed-dev  ## write the tables of the docs that come from the code: settings, command line, wire
+	$(BIN)/python tests/doctables.py
+	$(BIN)/python tests/wire/test_wire.py
 
 lock: $(TOOLS)/.installed  ## make the lock files in locks/ anew, from constraints.txt and the package index
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(TOOLS)/bin/python locks/make.py

@@ -33,7 +33,7 @@ MOVED = {
 LINK = re.compile(r"(\[`[^`]+`)?\]\(([^)\s]+)\)")
 """The end of a link, or a whole one if its text is code."""
 FENCE = re.compile(r"(^```.*?^```)", re.MULTILINE | re.DOTALL)
-MARK = re.compile(r"^<!-- *test:.*-->\n", re.MULTILINE)
+MARK = re.compile(r"^<!-- *(test|table):.*-->\n", re.MULTILINE)
 
 
 def outer() -> dict[str, str]:

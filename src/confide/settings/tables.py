@@ -1,4 +1,7 @@
-"""The tables of a settings file, typed."""
+"""The tables of a settings file, typed.
+
+The words below a key are its row in docs/settings.md; `make tables` writes them there.
+"""
 
 from __future__ import annotations
 
@@ -90,41 +93,40 @@ OF_SITES, OF_GROUPS = 5.0, 2.0
 
 
 class FederationTable(Table):
-    """Who takes part: each round draws a `fraction` of the sites, and `at_least` must answer.
-
-    `at_least = 0` means every site that was asked. `timeout` is how many seconds a site may take
-    for one answer before it is left out (inf: no limit). `combine` is how the sites' updates become
-    one; `trimmed` drops the share `trim` at each end. An update is refused if its norm is more than
-    `max_norm_ratio` times the round's median (inf: never). The run ends before a round that would
-    take what a site has uploaded beyond `max_upload_mb` megabytes (0: no bound).
-
-    `up` and `down`: how what sites learn travels, and how the common weights do: changed rows, and
-    weights whole in every ask; "cached": no site is given the same weights twice; or changes in
-    codes (`confide.federation.quantising`). `top` is the share of numbers that "top" sends.
-
-    `sums`: whether the server promises not to look at what it sums ("plain"), or gets whole numbers
-    under masks that only the sum is without ("masked"). Without it, real sites mask if there are
-    three of them. `colluding` is how many sites may be in league with the server, unless a third of
-    them, rounded up, less one. Masks leave no room to look at single replies: then there is no
-    `fraction`, and no `max_norm_ratio` and no `combine` but the mean, unless both are of the sums
-    of fixed groups of `groups` sites (0: no groups). A round after which the development score
-    falls by more than `roll_back` (0: never) is undone.
-    """
+    """Who takes part in a round, how updates travel, and how they are combined."""
 
     fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """share of the sites drawn each round"""
     max_upload_mb: Annotated[float, Field(ge=0)] = 0.0
+    """megabytes that a site may upload in the run; 0: no bound"""
     at_least: Annotated[int, Field(ge=0)] = 0
+    """sites that must answer, or the run ends; 0: all that were asked"""
     timeout: Limit = 7200.0
+    """seconds for one answer; `inf`: no limit"""
     combine: Literal["mean", "trimmed", "median", "clipped"] = "mean"
+    """how updates become one"""
     trim: Annotated[float, Field(gt=0, lt=0.5)] = 0.2
+    """share that `trimmed` drops at each end"""
     max_norm_ratio: Annotated[float, Field(gt=1, allow_inf_nan=True)] | None = None
+    """an update is refused beyond this many times the round's median norm. Default 5; of `groups`
+    2; under masks without groups none"""
     up: Literal["rows", "float16", "int8", "int4", "int2", "top"] = "rows"
+    """changed `rows` or quantised changes: `float16`, `int8`; without masks also `int4`, `int2`,
+    `top`"""
     down: Literal["whole", "cached", "float16", "int8", "int4", "int2", "top"] = "whole"
+    """weights `whole`, only those not sent yet (`cached`), or quantised differences: `float16`,
+    `int8`, `int4`, `int2`, `top`"""
     top: Annotated[float, Field(gt=0, le=1)] = 0.01
+    """share of numbers that `top` sends"""
     sums: Literal["plain", "masked"] | None = None
+    """`masked`: the server reads only sums; else `plain`. Default: masked among three or more real
+    sites"""
     colluding: Annotated[int, Field(ge=1)] | None = None
+    """sites that may help the server; default a third, rounded up, less 1, at least 1"""
     groups: Annotated[int, Field(ge=0)] = 0
+    """least size of groups whose sums `combine` sees; 0: none"""
     roll_back: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """undo a round that falls this far below the best; 0: never"""
 
     @property
     def limit(self) -> float:
@@ -170,123 +172,139 @@ class FederationTable(Table):
 
 
 class ModelTable(Table):
-    """The model that finds entities: by default BiLSTM-CNNs-CRF with the sizes of Ma & Hovy (2016).
-
-    `kind` chooses that tagger, an `encoder` (`[classifier]`) with a layer that tags its words,
-    `spans` (`[classifier]`), which finds entities in one another as well, `lightner`, or a `linear`
-    CRF on hashed features (`[linear]`), which has none of this table's sizes. `context`
-    names a frozen encoder whose states are appended to the words; `cnn_filters` is the number of
-    filters for each of the word CNN's `cnn_widths` (0: no CNN); `bilstm_layers = 0` leaves the
-    BiLSTM out.
-    """
+    """The model that finds entities: by default BiLSTM-CNNs-CRF (Ma & Hovy 2016)."""
 
     kind: Literal["tagger", "encoder", "lightner", "spans", "linear"] = "tagger"
+    """as above"""
     word_dim: Positive = 100
+    """length of a word's vector"""
     character: Literal["cnn", "bilstm", "none"] = "cnn"
+    """what reads the letters"""
     character_dim: Positive = 30
+    """length of a character's vector"""
     character_filters: Positive = 30
+    """of the `cnn`"""
     character_width: Positive = 3
+    """of the `cnn`"""
     character_hidden: Positive = 25
+    """of the `bilstm`, each way"""
     context: Annotated[str, Field(min_length=1)] = "none"
+    """a frozen encoder whose states join the words: `minilm`, a folder, a hub name"""
     cnn_filters: NotNegative = 0
+    """of the word CNN for each width; 0: none"""
     cnn_widths: Annotated[tuple[Odd, ...], Field(min_length=1)] = (3,)
+    """of the word CNN"""
     bilstm_hidden: Positive = 200
+    """each way"""
     bilstm_layers: NotNegative = 1
+    """0: no BiLSTM"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """one mask per sentence"""
     tag_scheme: TagScheme = "iobes"
+    """that is learnt, whatever files have"""
     vectors: str | None = None
+    """word2vec or GloVe text file"""
 
 
 class EncoderTable(Table):
-    """The part of an encoder that is trained (`training.encoder.Tuning`), by whatever kind has one.
-
-    `tune`: all of it, its `top` layers (`layers`), updates of low rank (`lora`: `rank`, and `alpha`
-    over it for their weight), its biases, or nothing.
-    """
+    """The part of an encoder that is trained (`training.encoder.Tuning`), whatever the kind."""
 
     tune: Literal["all", "top", "lora", "bias", "frozen"] = "all"
+    """`all`, the `top` layers, low rank (`lora`), every `bias`, nothing (`frozen`)"""
     layers: Annotated[int, Field(ge=1, le=9999)] = 2
+    """of `top`"""
     rank: Annotated[int, Field(ge=1, le=9999)] = 8
+    """of `lora`"""
     alpha: Annotated[int, Field(ge=1, le=9999)] = 16
+    """of `lora`"""
 
 
 class ClassifierTable(Table):
-    """The relation classifier: an encoder, given by folder or name, and a linear layer.
-
-    `blind` replaces entities by their types; `typed_markers` gives each type marks of its own;
-    `pool` says what represents an entity, the sum of its pieces or its opening mark, or that the
-    first piece of the text represents both (`cls`); `max_length` is in pieces, and
-    `max_span_width`, where spans are classified, in words.
-    """
+    """An encoder and a linear layer: relations, and the kinds `encoder` and `spans`."""
 
     encoder: Annotated[str, Field(min_length=1)] = "minilm"
+    """`minilm`, a folder, a hub name"""
     blind: bool = True
+    """read entities as their types"""
     typed_markers: bool = False
+    """marks for each entity type"""
     pool: Literal["sum", "start", "cls"] = "sum"
+    """an entity is the `sum` of its pieces or its opening mark (`start`); `cls`: the first piece
+    stands for both"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    """before the linear layer"""
     max_length: Annotated[int, Field(ge=24)] = 128
+    """word pieces read at once"""
     max_span_width: Annotated[int, Field(ge=1, le=64)] = 12
+    """of `spans`: the most words of an entity"""
 
 
 class LightnerTable(Table):
-    """LightNER (Chen et al. 2022): prompts on a frozen BART that writes entities one by one.
-
-    `bart` is a folder or name; `prompts` and `hidden` are N_q and h; `prompts_in` says which
-    self-attention has prompts; `tune` what is trained: prompts, everything, or updates of low
-    `rank`; `max_length` is in pieces; without `constrained` any symbol may follow any other. With
-    an `adversary` it learns besides not to tell sites apart (Wang et al. 2023, App. A); `reversal`
-    is how much of the adversary's gradient reaches the model at the end.
-    """
+    """LightNER (Chen et al. 2022): prompts on a frozen BART that writes entities one by one."""
 
     bart: str = ""
+    """a folder or a hub name"""
     prompts: Positive = 10
+    """their number, N_q"""
     hidden: Positive = 400
+    """width of their projections, h"""
     prompts_in: Literal["both", "decoder"] = "both"
+    """which self-attention has prompts"""
     tune: Literal["prompts", "all", "lora"] = "prompts"
+    """what is trained"""
     rank: Positive = 8
+    """of `lora`, and its alpha"""
     constrained: bool = True
+    """write only well-formed entities"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """in training"""
     max_length: Annotated[int, Field(ge=16)] = 256
+    """word pieces read at once"""
     adversary: Literal["none", "dann", "fada", "fade"] = "none"
+    """learn not to tell sites apart"""
     reversal: Annotated[float, Field(ge=0)] = 1.0
+    """share of the adversary's gradient at the end"""
 
 
 class LinearTable(Table):
-    """A linear CRF on hashed features: its table has 2 to the power of `bits` rows."""
+    """A linear CRF on hashed features."""
 
     bits: Annotated[int, Field(ge=8, le=22)] = 16
+    """the table has 2^`bits` rows, 8 to 22; one more doubles it"""
 
 
 class BagsTable(Table):
-    """Settings of bags: all sentences that name one pair of entities.
-
-    `reader` reads each sentence: a `pcnn` (`[pcnn]`) or an `encoder` (`[classifier]`). `denoise` is
-    how FedAvg and `chain` combine the sentences of a bag. `same_entity` decides when two mentions
-    are one entity: if they share their first concept (or their letters, if they have none), or
-    always by their letters.
-    """
+    """Bags: all sentences that name one pair of entities."""
 
     reader: Literal["pcnn", "encoder"] = "pcnn"
+    """of a sentence: `pcnn` or `encoder` (`[classifier]`)"""
     denoise: Literal["none", "one", "att", "ave", "att-ra"] = "att"
+    """how sentences become one bag; not for lazy-mil"""
     same_entity: Literal["concept", "letters"] = "concept"
+    """first `concept`, else letters; or `letters`"""
 
 
 class PcnnTable(Table):
-    """The piecewise CNN (Zeng et al. 2015): its sizes, and how many words of a sentence it reads.
-
-    `max_length` is in words; words farther than `max_distance` from an entity get the position of
-    this distance.
-    """
+    """The piecewise CNN (Zeng et al. 2015)."""
 
     word_dim: Positive = 50
+    """length of a word's vector"""
     position_dim: Positive = 5
+    """of each of two positions"""
     filters: Positive = 230
+    """of the convolution"""
     width: Odd = 3
+    """in words"""
     activation: Literal["tanh", "relu"] = "tanh"
+    """of the convolution"""
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.5
+    """before the linear layer"""
     max_length: Annotated[int, Field(ge=8)] = 120
+    """words read of a sentence"""
     max_distance: Positive = 60
+    """words; farther ones share its position"""
     vectors: str | None = None
+    """word2vec or GloVe text file"""
 
 
 # --- The table `[privacy]`
@@ -298,30 +316,30 @@ Unit = Literal["document", "sentence", "patient"]
 
 
 class PrivacyTable(Table):
-    """The promise of noise: it hides one `unit` of text, up to ε = `epsilon` at δ = `delta`.
-
-    In each of `rounds` every unit is drawn with the probability `rate`, its gradient is clipped to
-    the norm `clip`, and noise of `noise` clips (σ) is added to the sum. One of `epsilon`, `noise`,
-    `rate` and `rounds` may be left out, and is worked out from the others.
-
-    `units` says how many units all sites have together, about: the sum is divided by `rate` times
-    that, so that nothing has to be counted. `patients`: a document's name up to the first of these
-    characters is its patient; a document whose name has none is a patient of its own. Scores of
-    held-out text are not covered: with `holdout_scores` "withheld", none leaves a site. `steps` is
-    how often a site draws and steps by itself in a round, where the method lets it (dp-feded).
-    """
+    """The promise of noise: it hides one `unit` of text, up to ε = `epsilon` at δ = `delta`."""
 
     unit: Unit
+    """what is hidden"""
     epsilon: Annotated[float, Field(gt=0, le=100)] | None = None
+    """of the whole run"""
     delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
+    """of ε"""
     clip: Annotated[float, Field(gt=0)] = 1.0
+    """largest norm of a unit's gradient"""
     noise: Annotated[float, Field(gt=0.05, le=1024)] | None = None
+    """σ in clips"""
     rate: Annotated[float, Field(gt=0, le=1)] | None = None
+    """probability that a unit is drawn in a round"""
     rounds: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """the most rounds"""
     units: Annotated[int, Field(ge=1, le=1_000_000_000)] | None = None
+    """of all sites, about: the sum is divided by `rate` times that"""
     patients: Annotated[str, Field(max_length=10)] = ""
+    """a document's name up to these characters is its patient"""
     steps: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """of dp-feded: draws and steps per round"""
     holdout_scores: Literal["withheld", "sent"] = "withheld"
+    """`sent`: without noise, so the promise leaves that text out"""
 
 
 SIMULATED = "simulated"
@@ -331,57 +349,55 @@ set alone."""
 
 
 class DataTable(Table):
-    """Options for reading files, unless a site says otherwise.
-
-    `columns` are those of the token and the tag, by number from 0 or by name. `annotators` says
-    whose annotation is read of a document that several annotated: "first", "majority" or a name.
-    With `skip_broken`, a document that cannot be read is left out and named.
-    `types` declares the entity types, and `relations` the relations; empty means the union over the
-    sites. `relations` is read where sums are private ([privacy]). A site without `dev` or
-    `test` files holds out `dev_share` or `test_share` of its training documents. For experiments,
-    `train_share` is the share of its training documents that a site trains on, and `mask_common`
-    is the share of the entities found at several sites whose letters are hidden in training text.
-    `canaries` is the number of each site's training documents of which coins leave out half.
-    `language`, `sentences` and `abbreviations` say how text that comes without sentences is cut
-    into them (docs/languages.md). Entities are learnt on the tokens that raw text will have ("own
-    tokens") or on those of files that have tokens ("file tokens"), as `train_on` says.
-    """
+    """Options for reading files, unless a site says otherwise."""
 
     format: str | None = None
+    """detected if left out"""
     scheme: str | None = None
+    """`iob1`, `iob2`, `iobes`, `bilou`, `io`; detected if left out"""
     encoding: Encoding | None = None
+    """UTF-8, or what a byte order mark says"""
     language: Language = AUTO
+    """of text without sentences: two letters, or `auto`"""
     sentences: Sentences = "rules"
+    """`lines`: each line of such text is a sentence"""
     abbreviations: tuple[str, ...] = ()
+    """further ones that end no sentence: `["Urb.", "-gasse."]`"""
     columns: Columns | None = None
+    """of token and tag: `[0, 3]`, `["words", "labels"]`; found if left out"""
     annotators: str | None = None
+    """of several: `first`, `majority` or a name; else the first"""
     skip_broken: bool = False
+    """name unreadable documents and leave them out"""
     types: tuple[str, ...] = ()
+    """the entity types; empty: all that sites have"""
     relations: tuple[str, ...] = ()
+    """the same of relations; needed under noise"""
     dev_share: Share = 0.1
+    """held out where a site names no `dev`"""
     test_share: Share = 0.2
+    """held out where a site names no `test`"""
     train_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """of the training documents; for learning curves"""
     train_on: TrainOn = "own tokens"
+    """`own tokens`: those of raw text; `file tokens`: the file's"""
     mask_common: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """share of entities found at several sites whose letters training text hides"""
     canaries: NotNegative = 0
+    """documents of each site for `confide audit`; coins leave half of them out"""
 
 
 class SiteTable(Table):
-    """One site: its files and how to read them.
-
-    `tags` maps the site's entity types to the common ones ("" drops a type), `relations` does the
-    same for relations. `annotates` lists the common types or relations that the site annotates, if
-    not all; entities of other types are dropped from its text. `test_annotates` lists further types
-    that its test text annotates. `types` lists the common types that the site wants, if not all: in
-    its held-out text and with its name in `predict` the model decides among these alone. `context`
-    is where this site has the encoder, and `tag_scheme` is the scheme of its own tagger, if the
-    method gives each site one. `canaries` as in `[data]`.
-    """
+    """One site: its files and how to read them."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$")]
+    """letters, digits, `_.-`"""
     train: Paths
+    """files or folders"""
     dev: Paths = ()
+    """else a share of `train`"""
     test: Paths = ()
+    """else a share of `train`"""
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
@@ -392,63 +408,75 @@ class SiteTable(Table):
     annotators: str | None = None
     skip_broken: bool = False
     tags: dict[str, str] = {}
+    """their type → ours: `{ ADR = "ADE", Misc = "" }`; `""` drops one"""
     relations: dict[str, str] = {}
+    """the same for relations"""
     annotates: tuple[str, ...] = ()
+    """common types or relations that it annotates, if not all; other entities are dropped"""
     test_annotates: tuple[str, ...] = ()
+    """further types that its test text annotates"""
     types: tuple[str, ...] = ()
+    """the types it wants, if not all: held-out text and `predict --site` decide among these"""
     train_on: TrainOn | None = None
     tag_scheme: TagScheme | None = None
+    """of its own tagger, where each site has one"""
     context: str | None = None
+    """where its copy of the frozen encoder is"""
     vectors: str | None = None
+    """word vectors that it reads for itself"""
     key: str | None = None
+    """its key file"""
     canaries: NotNegative = 0
 
 
 class SplitTable(Table):
-    """One corpus, dealt to `sites` simulated sites.
-
-    If no file is named for it, held-out text is taken from each "site", or from the "corpus" before
-    it is dealt (`holdout_from`). `disjoint_by` names an attribute of documents (such as "file") or
-    "pair": training documents that share theirs with a held-out one are left out.
-    """
+    """One corpus, dealt to simulated sites."""
 
     sites: Positive
+    """their number"""
     train: Paths
+    """files"""
     dev: Paths = ()
+    """dealt too; with fewer documents than sites, the first sites get one each"""
     test: Paths = ()
+    """as `dev`"""
     by: Literal["iid", "file", "domain", "dirichlet", "quantity", "pair"] = "iid"
+    """`iid`, `file`, `domain`, `dirichlet` (skewed types or relations), `quantity` (skewed sizes),
+    `pair` (one pair of entities, one site)"""
     alpha: Annotated[float, Field(gt=0)] | None = None
+    """of `dirichlet` (0.5), `quantity` (1): smaller is more uneven"""
     holdout_from: Literal["site", "corpus"] = "site"
+    """hold out at each `site`, or of the `corpus` before it is dealt, which suits small sites"""
     disjoint_by: str = ""
+    """an attribute (`file`) or `pair` that training text may not share with `dev` and `test`"""
     tags: dict[str, str] = {}
     relations: dict[str, str] = {}
     seed: int = 1
+    """of the dealing only"""
 
 
 class PairsTable(Table):
-    """Which pairs of entities are looked at for a relation (`data.batches.relations.Rules`).
-
-    `types` lists pairs of entity types, head first; empty means those of the relations in training
-    text. At most `max_sentences` ends of sentences and `max_tokens` tokens may lie between the two
-    (inf: no limit).
-    """
+    """Pairs of entities that are looked at for a relation (`kinds.relations.batches.Rules`)."""
 
     types: tuple[tuple[str, str], ...] = ()
+    """pairs of entity types, head first: `[["Drug", "Effect"]]`; empty: those of training text"""
     direction: Literal["directed", "undirected"] = "directed"
+    """`undirected`: two entities are one pair"""
     max_sentences: Most = 0
+    """sentence ends between the two"""
     max_tokens: Most = math.inf
+    """tokens between the two"""
 
 
 class PublicTable(Table):
-    """The public set: text that the server and all sites may read.
-
-    It has `files` of its own, or takes a `share` of the training documents of a corpus that is
-    dealt to sites. `labelled = false` hides its relations, or its entities if the task is `ner`.
-    """
+    """The public set: text that the server and all sites may read."""
 
     files: Paths = ()
+    """its own; of real sites, at the server"""
     share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """of the training documents of a `[split]`"""
     labelled: bool = True
+    """false: its relations or entities are hidden"""
     format: str | None = None
     scheme: str | None = None
     encoding: Encoding | None = None
@@ -469,111 +497,130 @@ def _share_of_unannotated(value: object) -> object:
 
 
 class TrainingTable(Table):
-    """One site's training within a round. The learning rate is multiplied by `decay` per round.
-
-    A round ends after `local_epochs` passes or `local_steps` batches (0: no bound), whichever comes
-    first. `optimiser_state`: "reset" starts an optimiser anew in each round, "keep" goes on with
-    its running means, which stay in the site's own memory. `unannotated_types`: what a site that
-    annotates only some types says about a token outside its entities. "negative" (0): it has no
-    type. "ignore" (1): it may have a type that the site lacks. Between: a factor on the probability
-    of such a type. For relations, the same of a pair without one at such a site, but 0 compares
-    only the relations that the site annotates.
-    """
+    """One site's training within a round."""
 
     optimiser: Literal["sgd", "adam", "adamw", "adagrad"] = "sgd"
+    """of each site"""
     learning_rate: Annotated[float, Field(gt=0)] = 0.015
+    """of round 1"""
     momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    """of `sgd`"""
     decay: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """factor on the rate after each round"""
     clip: Limit = 5.0
+    """largest norm of a gradient"""
     weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    """of the optimiser"""
     word_dropout: Annotated[float, Field(ge=0, lt=1)] = 0.05
+    """share of words read as unknown"""
     batch_size: Positive = 10
+    """sentences, pairs or bags"""
     local_epochs: Positive = 10
+    """passes per round"""
     local_steps: NotNegative = 0
+    """the most batches per round; 0: no bound"""
     optimiser_state: Literal["reset", "keep"] = "reset"
+    """`keep`: it goes on in the next round, in the site's memory"""
     unannotated_types: Annotated[
         float, BeforeValidator(_share_of_unannotated), Field(ge=0, le=1)
     ] = 0.0
+    """a token without a type, where a site annotates some types: `negative` (0): it has none;
+    `ignore` (1): perhaps one that the site lacks; between: a factor on that probability. The same
+    of pairs without relation"""
 
 
 class VocabularyTable(Table):
     """The rule for words and characters of the shared vocabulary."""
 
     normalise: Literal["none", "lower", "lower-digits"] = "lower-digits"
+    """of words"""
     min_count: Positive = 1
+    """fewest occurrences"""
     min_sites: Positive = 1
+    """fewest sites that report a word"""
 
 
 class SelectTable(Table):
-    """Which round's state is kept: development counts decide. `patience = 0`: never stop early.
-
-    Every `every` rounds and after the last one, development text is scored and a checkpoint is
-    written, from which `--resume` continues. What is scored and kept is the mean of the common
-    weights after about the last `average` rounds (1: the weights of the round). `calibrate`: the
-    counts also calibrate the confidences.
-    """
+    """Which round is kept: development counts decide."""
 
     by: Literal[
         "strict", "relaxed", "micro", "macro", "auc", "auc_2000", "precision_at", "last",
     ] = "strict"  # fmt: skip
+    """score of development text; `last`: the last round"""
     patience: Annotated[int, Field(ge=0)] = 0
+    """stop after this many rounds without a better score; 0: never"""
     every: Positive = 1
+    """rounds between scorings, each with a checkpoint"""
     average: Positive = 1
+    """keep the mean of about the last N rounds' weights"""
     calibrate: bool = True
+    """fit confidences to development counts"""
 
 
 class GuardsTable(Table):
-    """A site's own limits: what it refuses, whatever the server asks.
-
-    It refuses to train on fewer than `min_sentences`, to take a gradient of fewer than `min_batch`,
-    to run more than `max_rounds`, to share a `private` part of the model and, between real sites,
-    to be one of fewer than `min_sites`. It clips the change that training uploads to the norm
-    `max_norm`, if given (inf: no limit). With `masked`, what is summed leaves it only under masks.
-    What it gives under noise, over all runs, may not spend more than `max_epsilon` at `delta`, and
-    leaves at whole multiples of `reply_every` seconds after the ask (0: at once). That ε holds for
-    one `unit` of text, so noise that hides another is refused; where it is the patient, a document
-    is of the one that its name up to the first of the characters `patients` says.
-    """
+    """A site's own limits: what it refuses, whatever the server asks."""
 
     min_sentences: Positive = 1
+    """every step with fewer training sentences or examples"""
     min_token_count: Positive = 1
+    """(never reports words and characters rarer than this)"""
     min_batch: Positive = 1
+    """a gradient of fewer examples; a short last batch joins the one before"""
     min_sites: Positive = 1
+    """a run of fewer real sites"""
     max_rounds: Positive = 100_000
+    """a later round"""
     max_norm: Norm | None = None
+    """(scales changes down to this [norm](#max_norm))"""
     private: tuple[str, ...] = ()
+    """to share these parts: of a tagger `word`, `character`, `cnn`, `bilstm`, `crf`; of a linear
+    CRF `table`, `crf`; if any, also every method but fedner, dp-fedner, feded"""
     masked: bool = False
+    """a run without masks"""
     max_epsilon: Annotated[float, Field(gt=0, le=1000)] = 10.0
+    """to spend more ε over all runs on its disk"""
     delta: Annotated[float, Field(gt=0, le=1e-3)] = 1e-5
+    """of that ε"""
     unit: Literal["any", "document", "sentence", "patient"] = "any"
+    """noise that hides another unit"""
     patients: Annotated[str, Field(max_length=10)] = ""
+    """names of documents read otherwise"""
     reply_every: Annotated[float, Field(ge=0, le=600)] = 0.0
+    """(sends a sum under noise at a multiple of these seconds)"""
 
 
 class Settings(Table):
-    """The settings of one run.
-
-    `key` names the key file of sites that share one machine; "simulated" makes the key from the
-    seed, which repeats the same numbers and protects nothing. `device` and `precision` say where
-    and in what numbers simulated sites compute, at most `micro_batch_size` examples of a batch at a
-    time (0: all); a real site has its own. `start_from` is the folder of a run whose model the
-    first round trains on.
-    """
+    """The settings of one run."""
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
+    """version of this file's keys"""
     name: str = ""
+    """of the run; else the file's"""
     task: TaskName = "ner"
+    """`ner` entities, `re` relations between marked entities, `bags` facts"""
     method: str = "fedavg"
+    """a method of the task, or a reference: `pooled`, `alone`, `public-only`"""
     base: str = "fedavg"
+    """the method that a reference runs"""
     seed: int = 1
+    """same settings, seed, version, machine: same numbers"""
     rounds: Positive = 20
+    """the most rounds"""
     workers: Positive = 1
+    """processes that play the sites; numbers stay the same"""
     threads: Positive = 1
+    """of each process"""
     device: Device = "cpu"
+    """`auto`, `cpu`, `cuda`, `cuda:1`, `mps`"""
     precision: Precision = "auto"
+    """of computing; weights are always float32"""
     micro_batch_size: NotNegative = 0
+    """the most examples computed at once; 0: the whole batch"""
     key: str | None = None
+    """the sites' key file; else one is made for the run. `"simulated"`: from the seed, which
+    protects nothing"""
     start_from: str = ""
+    """folder of a finished run whose model round 1 begins with"""
     data: DataTable = DataTable()
     site: tuple[SiteTable, ...] = ()
     split: SplitTable | None = None
@@ -593,7 +640,9 @@ class Settings(Table):
     guards: GuardsTable = GuardsTable()
     privacy: PrivacyTable | None = None
     options: Tree = {}
+    """keys that only one method knows"""
     when: dict[str, Tree] = {}
+    """`[when.METHOD]`: any of these keys under one method"""
 
     @model_validator(mode="after")
     def _fits(self) -> Settings:

@@ -1,0 +1,121 @@
+"""The tables of docs/settings.md and docs/cli.md, from the code: `make tables` writes them.
+
+In a page, a table stands below its mark, `<!-- table: NAME -->`, up to the next blank line.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Iterator
+from inspect import getsource
+from pathlib import Path
+from typing import Any, Literal, get_args, get_origin
+
+import typer
+
+from confide.cli.verbs import PANELS, app
+from confide.settings import Settings, parse
+from confide.settings.tables import TABLES, SiteTable, Table
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGES = DOCS / "settings.md", DOCS / "cli.md"
+MARK = re.compile(r"(?<=<!-- table: )([\w ]+)( -->\n)(?:.+\n)*")
+HEADS = {"guards": "key | default | a site refuses"}
+
+
+def words_of(table: type[Table]) -> dict[str, str]:
+    """The words below each key of a table."""
+    (shape,) = ast.parse(getsource(table)).body
+    assert isinstance(shape, ast.ClassDef)
+    found = {}
+    for key, below in zip(shape.body, [*shape.body[1:], ast.Pass()], strict=True):
+        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name):
+            text = below.value if isinstance(below, ast.Expr) else None
+            found[key.target.id] = (
+                " ".join(str(text.value).split()) if isinstance(text, ast.Constant) else ""
+            )
+    return found
+
+
+def of_settings(names: list[str]) -> Iterator[str]:
+    """The rows of tables of settings: keys, defaults, meanings; of several tables, dotted keys.
+
+    Keys without words are those of `[data]` or `[[site]]`, or tables.
+    """
+    chosen = parse({})
+    yield HEADS.get(names[0], "key | default | meaning")
+    yield "--- | --- | ---"
+    for name in names:
+        table = TABLES.get(name, Settings)
+        words, own = words_of(table), chosen if name == "top" else getattr(chosen, name)
+        others_too, before = [], f"{name}." if len(names) > 1 else ""
+        for key, field in table.model_fields.items():
+            shown, text = f"`{before}{field.alias or key}`", words[key]
+            own_default = field.get_default() if not field.is_required() else None
+            value = getattr(own, key) if isinstance(own, Table) else own_default
+            others = [one for one in _choices(field.annotation) if one != value]
+            if left := ", ".join(f"`{one}`" for one in others if f"`{one}`" not in text):
+                text = f"{text}; or {left}" if value else f"{text}: {left}"
+            if words[key]:
+                yield f"{shown} | {_toml(value)} | {text}"
+            elif key in SiteTable.model_fields:
+                others_too.append(shown)
+        if others_too:
+            whose = "[data]" if table is SiteTable else "[[site]]"
+            yield f"{', '.join(others_too)} | | as in `{whose}`"
+
+
+def _choices(annotation: Any) -> list[str]:
+    """The names that a value may be, in the order of the code."""
+    if get_origin(annotation) is Literal:
+        return [str(one) for one in get_args(annotation)]
+    return [name for part in get_args(annotation) for name in _choices(part)]
+
+
+def _toml(value: Any) -> str:
+    if value in (None, "", (), {}):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float):
+        return "`inf`" if math.isinf(value) else f"{value:.12g}".replace("e-0", "e-")
+    if isinstance(value, tuple):
+        return f"`{list(value)}`"
+    return f'`"{value}"`' if isinstance(value, str) else str(value)
+
+
+def of_panel(name: str, page: str) -> Iterator[str]:
+    """The verbs of a panel of `confide --help`, each with the first sentence of its help.
+
+    A verb is a link if it, or its group, has a heading in the page.
+    """
+    headed = set(re.findall("^### (.*)$", page, re.MULTILINE))
+    yield "verb | what it does"
+    yield "--- | ---"
+    verbs = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    for verb in PANELS[name]:
+        below = getattr(verbs[verb], "commands", {"": verbs[verb]})
+        for own, command in below.items():
+            full = f"{verb} {own}".strip()
+            place = next((one for one in (full, verb) if one in headed), "")
+            shown = f"[{full}](#{place.replace(' ', '-')})" if place else f"`{full}`"
+            yield f"{shown} | {command.get_short_help_str(300)}"
+
+
+def written(page: Path) -> str:
+    """A page with its tables as the code has them."""
+    text = page.read_text(encoding="utf-8")
+
+    def table(mark: re.Match[str]) -> str:
+        name = mark[1]
+        rows = of_panel(name, text) if name in PANELS else of_settings(name.split())
+        return "".join([name, mark[2], *(f"{row}\n" for row in rows)])
+
+    return MARK.sub(table, text)
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        page.write_text(written(page), encoding="utf-8")
