@@ -23,6 +23,17 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = DOCS / "settings.md", DOCS / "cli.md"
 MARK = re.compile(r"(?<=<!-- table: )([\w ]+)( -->\n)(?:.+\n)*")
 HEADS = {"guards": "key | default | a site refuses"}
+OWN = {
+    "demo": "demo.md",
+    "serve": "serve.md",
+    "export": "export.md",
+    "report": "report.md",
+    "audit": "privacy-audit.md",
+    "capacity": "capacity.md",
+    "data formats": "formats/all.md",
+    "data label": "labelling.md",
+}
+"""Verbs that have a page of their own."""
 
 
 def words_of(table: type[Table]) -> dict[str, str]:
@@ -89,7 +100,7 @@ def _toml(value: Any) -> str:
 def of_panel(name: str, page: str) -> Iterator[str]:
     """The verbs of a panel of `confide --help`, each with the first sentence of its help.
 
-    A verb is a link if it, or its group, has a heading in the page.
+    A verb is a link to its own page or to its heading, or its group's, in this one.
     """
     headed = set(re.findall("^### (.*)$", page, re.MULTILINE))
     yield "verb | what it does"
@@ -99,8 +110,9 @@ def of_panel(name: str, page: str) -> Iterator[str]:
         below = getattr(verbs[verb], "commands", {"": verbs[verb]})
         for own, command in below.items():
             full = f"{verb} {own}".strip()
-            place = next((one for one in (full, verb) if one in headed), "")
-            shown = f"[{full}](#{place.replace(' ', '-')})" if place else f"`{full}`"
+            heading = next((one for one in (full, verb) if one in headed), "")
+            place = OWN.get(full) or (heading and f"#{heading.replace(' ', '-')}")
+            shown = f"[{full}]({place})" if place else f"`{full}`"
             yield f"{shown} | {command.get_short_help_str(300)}"
 
 

@@ -32,7 +32,7 @@ def data_check(
     strict: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Report every annotation lost or changed in reading: file, line or offset, and why.
+    """Report every annotation that reading loses or changes, and why.
 
     Options:
         every (--all): List every problem, not just a few.
@@ -102,7 +102,7 @@ def _strictly(strict: bool) -> Iterator[None]:
 
 @command(data, "review", reading=_ANNOTATED)
 def data_review(out: Path, files: list[Path], *, reading: ReadingOptions, most: int = 500) -> None:
-    """Write a page of documents with their annotation in colour, problems first.
+    """Write a page of documents in colour, problems first.
 
     Where several people annotated a document, their versions stand side by side.
 
@@ -126,7 +126,7 @@ def data_split(
     format: str | None = None,
     to: str | None = None,
 ) -> None:
-    """Deal a corpus to sites, reproducibly: one file or folder each.
+    """Deal a corpus to sites; the same seed, the same split.
 
     Options:
         sites (N): Number of sites.
@@ -196,7 +196,7 @@ def data_label(
     max_sentences: int = 0,
     recogniser: Path | None = None,
 ) -> None:
-    """Label text from a knowledge base: sentences that name both ends of a triple form bags.
+    """Label text from a knowledge base, as bags of sentences.
 
     Options:
         kb (TSV): Triples: head, relation, tail, separated by tabs.

@@ -47,7 +47,7 @@ def consortium_init(
     days: float = 365,
     passphrase: bool = False,
 ) -> None:
-    """Found a consortium: name its members and make each a startup kit with mutual TLS.
+    """Make a startup kit with mutual TLS for each member.
 
     Options:
         name: The consortium's name.
@@ -101,7 +101,7 @@ _MOVES = {
 
 @command(consortium, "renew")
 def consortium_renew(folder: Path, name: str) -> None:
-    """Replace a kit before its certificate expires, or if its key may have leaked.
+    """Replace a kit: its certificate expires, or its key leaked.
 
     Options:
         folder: The consortium's folder.
@@ -159,7 +159,7 @@ OldWait = Annotated[float | None, typer.Option("--wait", hidden=True, callback=_
 def server_start(
     kit: Path, *, unit: Path | None = None, wait: OldWait = None, foreground: OldForeground = None
 ) -> None:
-    """Run the server here, until SIGTERM or Ctrl-C; a service manager keeps it alive."""
+    """Run the server here, until SIGTERM or Ctrl-C."""
     _start(kit, "server", unit)
 
 
@@ -167,7 +167,7 @@ def server_start(
 def site_start(
     kit: Path, *, unit: Path | None = None, wait: OldWait = None, foreground: OldForeground = None
 ) -> None:
-    """Run the site here, until SIGTERM or Ctrl-C; a service manager keeps it alive."""
+    """Run the site here, until SIGTERM or Ctrl-C."""
     _start(kit, "site", unit)
 
 
@@ -213,13 +213,13 @@ def _stop(path: Path, kind: Literal["server", "site"], wait: float) -> None:
 
 @command(server, "status")
 def server_status(kit: Path, *, as_json: bool = False) -> None:
-    """Show whether the server is running and which sites are connected."""
+    """Show if the server runs, and which sites are connected."""
     _status(kit, "server", as_json=as_json)
 
 
 @command(site, "status")
 def site_status(kit: Path, *, as_json: bool = False) -> None:
-    """Show whether the site is running and connected, and what it has agreed to and refuses."""
+    """Show if the site runs, what it agreed to and what it refuses."""
     _status(kit, "site", as_json=as_json)
 
 
@@ -297,7 +297,7 @@ def _show_own(kit: Kit) -> None:
 
 @command(server, "revoke")
 def server_revoke(kit: Path, name: str, *, wait: float = 10.0) -> None:
-    """Revoke a site, even with a renewed kit, and end any run it is in.
+    """Keep a site out, even with a renewed kit, and end its runs.
 
     Options:
         name (SITE): The site's exact name.
@@ -349,7 +349,7 @@ def server_tidy(
     delete: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Show the runs that the server holds; delete those that are named, or finished and old.
+    """Show the server's runs; delete named ones, or finished old ones.
 
     Options:
         older_than (DAYS): Choose finished runs at least this old.
@@ -391,7 +391,7 @@ def server_tidy(
 
 @command(site, "setup")
 def site_setup(kit: Path, *, settings: Path) -> None:
-    """Check this site's settings and text, then put the settings into its kit.
+    """Check this site's settings and text; put the settings into its kit.
 
     Options:
         settings (FILE): The site's own settings, site.toml.
@@ -422,7 +422,7 @@ def site_consent(
     both: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Show what a method would send from this site, and within what bounds.
+    """Show what a method may send from this site; agree to it.
 
     Nothing runs here before the site agrees.
 
@@ -528,7 +528,7 @@ def peers_command(
     renew: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Show the fingerprints of this kit and its peers, to compare by telephone.
+    """Show fingerprints of identity keys, to compare by telephone.
 
     Options:
         pin (--pin NAME FINGERPRINT): Pin a peer whose fingerprint you have compared.

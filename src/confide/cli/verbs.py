@@ -219,7 +219,7 @@ def _privacy_options() -> None:
 def demo_command(
     *, out: Path = Path("demo-run"), seed: int = 1, every: bool = False, quiet: bool = False
 ) -> None:
-    """Train on a small made-up corpus of three sites and show the results.
+    """Train on a made-up corpus of three sites.
 
     Options:
         out (DIR): Folder for the demo's files.
@@ -243,7 +243,7 @@ def init_command(
     own_types: bool = False,
     megabytes: float | None = None,
 ) -> None:
-    """Look at your files, say what is in them and write settings that work.
+    """Say what your files hold and write settings that train.
 
     It proposes common names where sites name one thing differently, and a method, and says why.
 
@@ -289,7 +289,7 @@ def run_command(
     log: list[str] | None = None,
     quiet: bool = False,
 ) -> None:
-    """Train a model across the sites that a settings file names.
+    """Train a model across the sites of a settings file.
 
     Options:
         out (DIR): The run's folder; under runs/ by default.
@@ -514,7 +514,7 @@ def evaluate_command(
     names: list[str] | None = None,
     as_json: bool = False,
 ) -> None:
-    """Score a run's model, or a chain of two, on annotated files: by type and by relation.
+    """Score a model, or a chain of two, on annotated files.
 
     Options:
         mode: How to match spans.
@@ -597,7 +597,7 @@ def personalise_command(
     quiet: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Let each site compare the run's model with its own, and keep the best. Nothing is sent.
+    """Let each site keep a better model of its own. Nothing is sent.
 
     Options:
         site (NAME): Only this site; all by default.
@@ -653,7 +653,7 @@ def export_command(
 def report_command(
     runs: list[Path], *, out: Path | None = None, text: bool = True, watch: bool = False
 ) -> None:
-    """Write one self-contained HTML page that shows and compares runs.
+    """Show or compare runs on one HTML page.
 
     Options:
         runs (RUN...): One or more run folders.
@@ -701,7 +701,7 @@ def compare_command(
 
 @command(app, "wire")
 def wire_command(method: str, *, both: bool = False, as_json: bool = False) -> None:
-    """Show what leaves a site under a method: every step and field.
+    """Show what leaves a site under a method.
 
     Options:
         method: A method's name, such as fedavg.
@@ -715,7 +715,7 @@ def wire_command(method: str, *, both: bool = False, as_json: bool = False) -> N
 def ledger_command(
     run: Path, *, against: Path | None = None, both: bool = False, as_json: bool = False
 ) -> None:
-    """Show what left each site in a run: step, field, bytes, count.
+    """Show what left each site in a run.
 
     Options:
         against (DIR): Verify against a real site's ledger: MEMORY/runs/RUN.
@@ -743,7 +743,7 @@ def audit_command(
     quiet: bool = False,
     as_json: bool = False,
 ) -> None:
-    """Measure what a run's model and ledger tell of its sites' text. Nothing is sent.
+    """Measure what a run's model tells of its training text. Nothing is sent.
 
     Options:
         site (NAME): Only this site; all by default.
@@ -771,7 +771,7 @@ def capacity_command(
     out: Path | None = None,
     quiet: bool = False,
 ) -> None:
-    """Would more text help this model? Train on growing parts of it to find out.
+    """Train on growing parts of the text: would more help?
 
     Options:
         parts (N): Number of parts.
@@ -799,7 +799,7 @@ def capacity_command(
 def budget_command(
     run: Path, *, megabytes: float, passes: float | None = None, as_json: bool = False
 ) -> None:
-    """Propose how often sites should talk, from a run and the bytes that a site may upload.
+    """Propose how often sites should talk, from a bound on bytes.
 
     Options:
         megabytes (MB): What a site may upload in the whole run.
@@ -825,7 +825,7 @@ def privacy_plan_command(
     epsilon: float | None = None,
     as_json: bool = False,
 ) -> None:
-    """Show the noise, ε by round, and what colluding and lost sites change. Reads no text.
+    """Work out noise and ε by round before a run. Reads no text.
 
     What the settings leave open is proposed, with its reason, as lines to add.
 
@@ -947,7 +947,7 @@ def coordinate_command(
     log: list[str] | None = None,
     quiet: bool = False,
 ) -> None:
-    """Train a model across real sites, each of which keeps its text (NVIDIA FLARE).
+    """Train a model across real sites, over NVIDIA FLARE.
 
     Options:
         kit (DIR): The lead's startup kit.
@@ -998,7 +998,7 @@ def coordinate_command(
 
 @command(settings_files, "upgrade")
 def settings_upgrade(file: Path, *, in_place: bool = False) -> None:
-    """Rewrite a settings file with today's keys, and say what changed. Comments stay.
+    """Rewrite a settings file with today's keys. Comments stay.
 
     Options:
         file (FILE): A settings file.
@@ -1012,7 +1012,7 @@ def settings_upgrade(file: Path, *, in_place: bool = False) -> None:
 
 @command(keys, "new")
 def key_new(path: Path, *, passphrase: bool = False) -> None:
-    """Make a random key for the sites to share; only its owner can read the file.
+    """Make a random key for the sites to share.
 
     Options:
         path (FILE): Where to write the key.
