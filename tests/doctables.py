@@ -70,12 +70,13 @@ def of_settings(names: list[str]) -> Iterator[str]:
             if left := ", ".join(f"`{one}`" for one in others if f"`{one}`" not in text):
                 text = f"{text}; or {left}" if value else f"{text}: {left}"
             if words[key]:
-                yield f"{shown} | {_toml(value)} | {text}"
+                default = "required" if field.is_required() else _toml(value)
+                yield f"{shown} | {default} | {text}"
             elif key in SiteTable.model_fields:
-                others_too.append(shown)
+                others_too.append(f"`{key}`")
         if others_too:
             whose = "[data]" if table is SiteTable else "[[site]]"
-            yield f"{', '.join(others_too)} | | as in `{whose}`"
+            yield f"{before}… as in `{whose}` | | {', '.join(others_too)}"
 
 
 def _choices(annotation: Any) -> list[str]:
