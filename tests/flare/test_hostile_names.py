@@ -224,6 +224,16 @@ def _name_in_what_the_server_lists(place: Place, name: Any) -> None:
     assert _names([{"job_id": name}, name], "job_id") == []
 
 
+def test_an_event_without_a_number_too_large_for_a_float_is_still_an_event() -> None:
+    large = 10**400
+    event = read_event({"kind": "failed", "loss": large, "seconds": -large, "round": 3})
+    assert event is not None
+    assert (event.loss, event.seconds, event.round) == (None, None, 3)
+    scores = read_event({"kind": "scores", "dev": {"strict": large, "relaxed": 0.5}})
+    assert scores is not None and scores.dev == {"relaxed": 0.5}
+    assert read_event({"kind": "round", "round": 1, "rounds": 2, "seconds": large}) is None
+
+
 def _event(place: Place, name: Any) -> None:
     for field in ("site", "step", "message", "score"):
         event = read_event({"kind": "failed", field: name})

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import padding, rsa
 from typer.testing import CliRunner
 
 pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[flare]'")
@@ -16,7 +20,7 @@ from confide.cli.verbs import app
 from confide.errors import KeyFileError, KitError
 from confide.federation.failures import Refusal
 from confide.flare.kit import Consortium
-from confide.flare.nvidia.consortium import create_consortium
+from confide.flare.nvidia.consortium import ROOT_KEY, create_consortium
 from confide.flare.nvidia.consortium import renew_kit as renew_kit
 from confide.flare.peers import (
     Card,
@@ -76,6 +80,37 @@ def test_every_place_believes_the_cards_of_its_consortium_only(
         assert refused.value.code == "uncertified"
     with pytest.raises(Refusal):
         places["server"].meet(south, "site", "north")
+
+
+@pytest.mark.parametrize("kind", ["relay", ""])
+@pytest.mark.parametrize("names", [[], ["north"], ["relay"]])
+def test_no_card_of_an_unknown_kind_is_believed_whatever_its_certificate_is_called(
+    trial: Consortium, kind: str, names: list[str]
+) -> None:
+    server, kit = open_signer(trial.kit("server")), trial.kit("north")
+    root = x509.load_pem_x509_certificate(kit.root.read_bytes())
+    root_key = serialization.load_pem_private_key(
+        (trial.authority / ROOT_KEY).read_bytes(), password=None
+    )
+    assert isinstance(root_key, rsa.RSAPrivateKey)
+    own, now = rsa.generate_private_key(65537, 2048), datetime.datetime.now(datetime.UTC)
+    called = [x509.NameAttribute(x509.NameOID.COMMON_NAME, name) for name in names]
+    certificate = (
+        x509.CertificateBuilder(root.subject, x509.Name(called), own.public_key(), 7)
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .sign(root_key, hashes.SHA256())
+    )
+    card = dataclasses.replace(
+        open_signer(kit).card,
+        kind=kind,
+        certificate=certificate.public_bytes(serialization.Encoding.PEM).decode(),
+    )
+    pss = padding.PSS(mgf=padding.MGF1(hashes.SHA256()), salt_length=32)
+    for made in (card, dataclasses.replace(card, kind="site")):
+        signature = own.sign(made.said(), pss, hashes.SHA256()).hex()
+        believed = server.vouched(dataclasses.replace(made, signature=signature))
+        assert believed == (made.kind == "site" and names == ["north"])
 
 
 def test_no_card_is_believed_when_its_certificate_has_ended(tmp_path: Path) -> None:
