@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -15,8 +16,6 @@ from confide.scoring.intervals import (
     exposures,
     guessed,
     least_epsilon,
-    membership_auc,
-    share_found_at,
     told_apart,
 )
 
@@ -67,20 +66,26 @@ def test_exact_intervals_are_scipys(hits: int, of: int) -> None:
     assert clopper_pearson(hits, of) == pytest.approx((wanted.low, wanted.high), abs=1e-9)
 
 
+def told(ours: Sequence[float], theirs: Sequence[float], *, false: float = 0.01) -> list[float]:
+    """The area and the share that is found, of units that are a document each."""
+    sides = (Side(np.array(one), np.arange(len(one))) for one in (ours, theirs))
+    return [one.value for one in told_apart(*sides, false=false, samples=1)]
+
+
 def test_the_area_counts_ties_half() -> None:
-    assert membership_auc([1, 2], [1, 0]) == pytest.approx(0.875)
+    assert told([1, 2], [1, 0])[0] == pytest.approx(0.875)
     draws = np.random.default_rng(1)
     ours, theirs = draws.integers(0, 9, 50) + 1.0, draws.integers(0, 9, 70) * 1.0
     wanted = pytest.importorskip("scipy.stats").mannwhitneyu(ours, theirs).statistic / (50 * 70)
-    assert membership_auc(ours.tolist(), theirs.tolist()) == pytest.approx(wanted)
+    assert told(ours.tolist(), theirs.tolist())[0] == pytest.approx(wanted)
 
 
 def test_one_false_accusation_in_a_hundred() -> None:
     others = [float(n) for n in range(100)]
-    assert share_found_at([99.0, 98.5, 5.0, 120.0], others) == 0.75  # only 99 is accused falsely
-    assert share_found_at([98.0, 97.0], others) == 0
-    assert share_found_at([98.0, 97.0], others, false=0.02) == 0.5
-    assert share_found_at([1.0] * 9, [1.0] * 9) == 0
+    assert told([99.0, 98.5, 5.0, 120.0], others)[1] == 0.75  # only 99 is accused falsely
+    assert told([98.0, 97.0], others)[1] == 0
+    assert told([98.0, 97.0], others, false=0.02)[1] == 0.5
+    assert told([1.0] * 9, [1.0] * 9)[1] == 0
 
 
 def test_intervals_are_of_documents() -> None:

@@ -13,12 +13,9 @@ from confide.errors import DataError
 from confide.scoring import (
     Count,
     RelationCounts,
-    bootstrap_interval,
     count_relations,
     directed_scores,
-    paired_bootstrap,
     relation_scores,
-    relation_table,
     sum_relation_counts,
 )
 from confide.text.document import NO_RELATION
@@ -93,10 +90,6 @@ def test_nothing():
 def test_what_does_not_fit_is_refused():
     with pytest.raises(DataError, match="same pairs"):
         count_relations(["a"], [])
-    with pytest.raises(DataError, match="same pairs"):
-        relation_table(["a"], [])
-    with pytest.raises(DataError, match="one unit for each"):
-        relation_table(["a"], ["a"], units=[])
     with pytest.raises(DataError, match="negative"):
         count_relations([], [], missed={"a": -1})
 
@@ -147,22 +140,3 @@ class TestDirection:
                 assert round(100 * found["macro"]["f1"], 2) == macro
                 assert round(100 * found["micro"]["f1"], 2) == micro
                 assert round(100 * relation_scores(counts)["macro"]["f1"], 2) == 54.49
-
-
-class TestBootstrap:
-    def test_rows(self):
-        assert relation_table(GOLD, SEEN).tolist() == [
-            [1, 1, 1], [0, 0, 1], [0, 1, 0], [0, 1, 1], [0, 0, 0],
-        ]  # fmt: skip
-        table = relation_table(GOLD, SEEN, units=["a", "b", "a", "b", "c"], missed=2)
-        assert table.tolist() == [[1, 2, 1], [0, 1, 2], [0, 0, 0], [0, 0, 1], [0, 0, 1]]
-        assert relation_table([], []).shape == (0, 3)
-
-    def test_the_point_is_the_micro_f1(self):
-        table = relation_table(GOLD * 20, SEEN * 20, missed=3)
-        interval = bootstrap_interval(table, samples=50)
-        counts = count_relations(GOLD * 20, SEEN * 20, missed={"binds": 3})
-        assert interval.point == pytest.approx(relation_scores(counts)["micro"]["f1"])
-        assert interval.low <= interval.point <= interval.high
-        better = relation_table(GOLD * 20, GOLD * 20, missed=3)
-        assert paired_bootstrap(table, better, samples=50).low > 0

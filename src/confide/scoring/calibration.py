@@ -14,7 +14,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from operator import add
+from typing import Any, NamedTuple, Self, TypeVar
+
+K = TypeVar("K", bound=Any)
 
 WIDTH = 0.25
 """Width of a bin, in log odds."""
@@ -122,24 +125,27 @@ def count_sure(finds: Iterable[tuple[str, float | None, bool]]) -> Sure:
     >>> count_sure([("Drug", 0.51, True), ("Drug", 0.52, False), ("Drug", None, True)])
     {('Drug', 32): Right(right=1, found=2)}
     """
-    counts: dict[tuple[str, int], list[int]] = {}
-    for type_, confidence, right in finds:
-        if confidence is not None:
-            count = counts.setdefault((type_, bin_of(confidence)), [0, 0])
-            count[0] += right
-            count[1] += 1
-    return {place: Right(*counts[place]) for place in sorted(counts)}
+    counted = (((type_, bin_of(c)), (int(right), 1)) for type_, c, right in finds if c is not None)
+    return {place: Right(*sums) for place, sums in sums_by_key(counted).items()}
 
 
 def sum_sure(parts: Iterable[Sure]) -> Sure:
     """The counts over all parts."""
-    sums: dict[tuple[str, int], list[int]] = {}
-    for part in parts:
-        for place, (right, found) in part.items():
-            count = sums.setdefault(place, [0, 0])
-            count[0] += right
-            count[1] += found
-    return {place: Right(*sums[place]) for place in sorted(sums)}
+    counted = (one for part in parts for one in part.items())
+    return {place: Right(*sums) for place, sums in sums_by_key(counted).items()}
+
+
+def sums_by_key(parts: Iterable[tuple[K, Sequence[int]]]) -> dict[K, list[int]]:
+    """The sums of equally long rows of numbers by their key, the keys in order.
+
+    >>> sums_by_key([("b", (1, 0)), ("a", (2, 2)), ("b", (1, 3))])
+    {'a': [2, 2], 'b': [2, 3]}
+    """
+    sums: dict[K, list[int]] = {}
+    for key, row in parts:
+        before = sums.get(key)
+        sums[key] = list(row) if before is None else list(map(add, before, row))
+    return dict(sorted(sums.items()))
 
 
 def fitted(sure: Sure, *, prior: Calibrator | None = None) -> Calibrator:

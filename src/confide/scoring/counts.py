@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple
 
 from confide.errors import DataError
 from confide.files import Tree
-from confide.scoring.calibration import Sure, count_sure, sum_sure
+from confide.scoring.calibration import Sure, count_sure, sum_sure, sums_by_key
 from confide.text.document import Document, Entity, Sentence
 
 # --- Matching of spans
@@ -159,10 +159,6 @@ class Count(NamedTuple):
     predicted: int = 0
     gold: int = 0
 
-    def plus(self, other: Count) -> Count:
-        """The count over both."""
-        return Count(*(mine + theirs for mine, theirs in zip(self, other, strict=True)))
-
 
 @dataclass(frozen=True, slots=True)
 class EntityCounts:
@@ -193,8 +189,8 @@ def sum_counts(parts: Iterable[EntityCounts]) -> EntityCounts:
     """The counts over all parts, types in alphabetical order; nothing gives empty counts."""
     parts = list(parts)
     return EntityCounts(
-        _sum_by_type(chain.from_iterable(part.strict.items() for part in parts)),
-        _sum_by_type(chain.from_iterable(part.relaxed.items() for part in parts)),
+        sum_by_type(chain.from_iterable(part.strict.items() for part in parts)),
+        sum_by_type(chain.from_iterable(part.relaxed.items() for part in parts)),
         sum(part.sentences for part in parts),
         sum(part.malformed for part in parts),
         sum_sure(part.sure for part in parts),
@@ -222,8 +218,8 @@ def count_entities(
     """
     matches = list(chain.from_iterable(match_documents(gold, predicted, mode=mode)))
     return EntityCounts(
-        _sum_by_type((match.type, match.strict) for match in matches),
-        _sum_by_type((match.type, match.relaxed) for match in matches),
+        sum_by_type((match.type, match.strict) for match in matches),
+        sum_by_type((match.type, match.relaxed) for match in matches),
         sum(len(g.sentences or p.sentences) for g, p in zip(gold, predicted, strict=True)),
         malformed,
         count_sure(chain.from_iterable(map(_finds, gold, predicted))),
@@ -324,14 +320,9 @@ def _keep_first_touch(matched: Sequence[Sequence[int]]) -> tuple[int, int]:
     return true, kept
 
 
-def _sum_by_type(counts: Iterable[tuple[str, Count]]) -> dict[str, Count]:
-    sums: dict[str, list[int]] = {}
-    for type_, (true, predicted, gold) in counts:
-        total = sums.setdefault(type_, [0, 0, 0])
-        total[0] += true
-        total[1] += predicted
-        total[2] += gold
-    return {type_: Count(*sums[type_]) for type_ in sorted(sums)}
+def sum_by_type(counts: Iterable[tuple[str, Sequence[int]]]) -> dict[str, Count]:
+    """The counts (true, predicted, gold) of each type, types in alphabetical order."""
+    return {type_: Count(*sums) for type_, sums in sums_by_key(counts).items()}
 
 
 # --- Scores from counts
@@ -361,10 +352,7 @@ def f1(count: Count) -> float:
 
 def micro(counts: Mapping[str, Count]) -> Count:
     """The count over all types."""
-    total = Count()
-    for count in counts.values():
-        total = total.plus(count)
-    return total
+    return Count(*(sum(numbers) for numbers in zip(*counts.values(), strict=True)))
 
 
 def scores(counts: EntityCounts) -> Scored:

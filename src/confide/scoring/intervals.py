@@ -341,19 +341,6 @@ class Guessed(NamedTuple):
     epsilon: float
 
 
-def membership_auc(members: Sequence[float], others: Sequence[float]) -> float:
-    """The chance that a member scores above another; a tie counts half."""
-    return _Ranked.of(members, others).auc(np.ones(len(members)), np.ones(len(others)))
-
-
-def share_found_at(
-    members: Sequence[float], others: Sequence[float], *, false: float = 0.01
-) -> float:
-    """The share of members above a threshold that at most this share of others pass."""
-    ranked = _Ranked.of(members, others)
-    return ranked.found(np.ones(len(members)), np.ones(len(others)), false)
-
-
 def told_apart(
     members: Side, others: Side, *, false: float = 0.01, samples: int = 1000, seed: int = 0
 ) -> tuple[Estimate, Estimate]:

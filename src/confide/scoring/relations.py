@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -30,9 +30,10 @@ from confide.scoring.counts import (
     micro,
     rate_of,
     shared_characters,
+    sum_by_type,
     sum_counts,
 )
-from confide.scoring.intervals import Interval, Table
+from confide.scoring.intervals import Interval
 from confide.text.document import NO_RELATION
 
 Labels = tuple[str, str]
@@ -124,19 +125,12 @@ def _by_relation(counts: RelationCounts, base: Mapping[str, str]) -> dict[str, C
 
     A prediction is true only if the whole label is right, even where `base` merges labels.
     """
-    sums: dict[str, Count] = {}
-
-    def add(label: str, count: Count) -> None:
-        if label != NO_RELATION:
-            name = base.get(label, label)
-            sums[name] = sums.get(name, Count()).plus(count)
-
+    labels = [(label, (0, 0, count)) for label, count in counts.missed.items()]
     for (gold, predicted), count in counts.confusion.items():
-        add(gold, Count(count if gold == predicted else 0, 0, count))
-        add(predicted, Count(0, count, 0))
-    for label, count in counts.missed.items():
-        add(label, Count(0, 0, count))
-    return dict(sorted(sums.items()))
+        labels.append((gold, (count if gold == predicted else 0, 0, count)))
+        labels.append((predicted, (0, count, 0)))
+    named = ((base.get(label, label), row) for label, row in labels if label != NO_RELATION)
+    return sum_by_type(named)
 
 
 def relation_scores(counts: RelationCounts) -> Scored:
@@ -182,43 +176,6 @@ def _scores(
         "examples": counts.examples,
         **counts.to_json(),
     }
-
-
-def relation_table(
-    gold: Sequence[str],
-    predicted: Sequence[str],
-    *,
-    units: Sequence[Hashable] | None = None,
-    missed: int = 0,
-) -> Table:
-    """(true, predicted, gold) over all relations, for `bootstrap_interval` and `paired_bootstrap`.
-
-    Args:
-        gold: the label of each pair.
-        predicted: the predicted label of each, in the same order.
-        units: what each pair is drawn with (its sentence or document); None: each pair by itself.
-        missed: gold relations whose pair was never looked at; each is a unit of its own.
-
-    Returns:
-        int64, shape (units, 3), units in the order of their first pair.
-
-    Raises:
-        DataError: the arguments differ in length.
-    """
-    _must_pair(gold, predicted)
-    places = range(len(gold)) if units is None else units
-    if len(places) != len(gold):
-        raise DataError(
-            "there is not one unit for each pair", expected=str(len(gold)), got=str(len(places))
-        )
-    sums: dict[Hashable, list[int]] = {}
-    for unit, one, other in zip(places, gold, predicted, strict=True):
-        row = sums.setdefault(unit, [0, 0, 0])
-        row[0] += one == other != NO_RELATION
-        row[1] += other != NO_RELATION
-        row[2] += one != NO_RELATION
-    rows = [*sums.values(), *([0, 0, 1] for _ in range(missed))]
-    return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
 def _must_pair(gold: Sequence[str], predicted: Sequence[str]) -> None:
@@ -627,28 +584,23 @@ def _bins(scores_GR: NDArray[np.floating]) -> NDArray[np.int64]:
 
 
 def _of_best(best: Sequence[str], facts: Sequence[frozenset[str]]) -> dict[str, Count]:
-    sums: dict[str, list[int]] = {}
+    labels = [(name, (0, 0, 1)) for known in facts for name in known]
     for label, known in zip(best, facts, strict=True):
-        for name in known:
-            sums.setdefault(name, [0, 0, 0])[2] += 1
         if label != NO_RELATION:
-            count = sums.setdefault(label, [0, 0, 0])
-            count[0] += label in known
-            count[1] += 1
-    return {name: Count(*sums[name]) for name in sorted(sums)}
+            labels.append((label, (int(label in known), 1, 0)))
+    return sum_by_type(labels)
 
 
 def sum_bag_counts(parts: Iterable[BagCounts]) -> BagCounts:
     """The counts over all parts, relations in alphabetical order; nothing gives empty counts."""
-    candidates_B, true_B, facts, bags = _no_bins(), _no_bins(), 0, 0
-    relations: dict[str, Count] = {}
-    for part in parts:
-        candidates_B += part.candidates_B
-        true_B += part.true_B
-        facts, bags = facts + part.facts, bags + part.bags
-        for name, count in part.relations.items():
-            relations[name] = relations.get(name, Count()).plus(count)
-    return BagCounts(candidates_B, true_B, facts, bags, dict(sorted(relations.items())))
+    parts = list(parts)
+    return BagCounts(
+        sum((part.candidates_B for part in parts), _no_bins()),
+        sum((part.true_B for part in parts), _no_bins()),
+        sum(part.facts for part in parts),
+        sum(part.bags for part in parts),
+        sum_by_type(one for part in parts for one in part.relations.items()),
+    )
 
 
 def ranked_scores(counts: BagCounts) -> Scored:
