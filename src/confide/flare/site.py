@@ -50,7 +50,7 @@ from confide.flare.peers import Card, Signer
 from confide.methods import Expecting, answered_in, method_named
 from confide.privacy.accountant import PRIVACY
 from confide.runs.folder import RUNS, RunFolder, memory_of
-from confide.runs.run import Home, own_result, site_reports, sums_of, up_of
+from confide.runs.run import Home, own_result, site_reports, sums_of
 from confide.runs.sites import Gathered, gather
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
@@ -488,7 +488,7 @@ class _Run:
             every=settings.select.every,
             last=settings.rounds,
             sums=sums_of(settings),
-            up=up_of(settings),
+            up=settings.sharing.up,
             top=settings.federation.top,
             expects=Expecting(settings),
         ).host(self.spec, {}, member=member, budget=budget)

@@ -33,7 +33,7 @@ from confide.errors import RunError, printable
 from confide.files import MOST_JSON, Tree, decode_json, file_text, write_of_run
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.scoring.counts import Scored
-from confide.settings import REFERENCES, Settings
+from confide.settings import Settings
 from confide.settings.reading import expected, own_words
 from confide.tasks import TASKS, USUAL, Task, TaskName
 
@@ -516,8 +516,7 @@ def _more(result: Result, settings: Settings | None) -> dict[str, object]:
     if settings is None:
         return {}
     changes: dict[str, object] = {"rounds": 2 * done}
-    bound = settings.federation.max_upload_mb
-    if bound and settings.method not in REFERENCES:
+    if bound := settings.sharing.max_upload_mb:
         changes["federation.max_upload_mb"] = 2 * bound
     return changes
 

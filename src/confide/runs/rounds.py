@@ -22,7 +22,7 @@ from confide.files import Tree
 from confide.methods import Method
 from confide.scoring.calibration import AS_IS, fitted
 from confide.scoring.counts import Scored
-from confide.settings import REFERENCES, Settings
+from confide.settings import Settings
 from confide.tasks import TASKS, Counts
 
 
@@ -225,19 +225,17 @@ class Rounds:
         They are taken to cost what the `number` rounds before them did, each. Raises
         FederationError if not even one scoring is within the bound.
         """
-        own = self._settings
-        if own.method in REFERENCES:  # nothing of theirs crosses a wall
-            return False
+        own, most = self._settings, self._settings.sharing.max_upload_mb
         up = max(self._ledger.totals["up"].values(), default=0) / 1e6
         scored = number // own.select.every * own.select.every == number
         ahead = own.select.every if scored else 1
-        over = 0 < own.federation.max_upload_mb < up * (number + ahead) / number
+        over = 0 < most < up * (number + ahead) / number
         if over and number < min(own.select.every, own.rounds):
             raise FederationError(
                 "no round can be kept within federation.max_upload_mb: development text is first"
                 f" scored after round {min(own.select.every, own.rounds)}",
                 expected=f"at least {up / number * min(own.select.every, own.rounds):.3g} MB",
-                got=f"{own.federation.max_upload_mb:g} MB",
+                got=f"{most:g} MB",
                 fix="raise federation.max_upload_mb, or lower select.every",
             )
         return over and scored

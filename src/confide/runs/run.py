@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from confide.errors import KeyFileError, RunError, SettingsError
-from confide.federation.broadcast import Broadcast, Up
+from confide.federation.broadcast import Broadcast
 from confide.federation.combining import NEEDED, Combining
 from confide.federation.engines import Hosting, SequentialEngine, WorkerEngine
 from confide.federation.events import Event, Watcher, unwatched
@@ -82,7 +82,7 @@ from confide.scoring.calibration import (
     calibration_error,
     reliability_bins,
 )
-from confide.settings import REFERENCES, SIMULATED, Settings, anchored, load_settings
+from confide.settings import SIMULATED, Settings, anchored, load_settings
 from confide.tasks import TASKS, Counts
 from confide.training.devices import computing_at, place_of
 from confide.version import __version__
@@ -190,6 +190,7 @@ def federation_of(
     Raises SettingsError if they are too few for the way in which updates are combined.
     """
     check_enough(settings, len(sites))
+    own = settings.sharing
     federation = Federation(
         engine,
         seed=settings.seed,
@@ -198,30 +199,19 @@ def federation_of(
         timeout=settings.federation.timeout,
         sites=sites,
         watch=watch,
-        combining=combining_of(settings),
+        combining=Combining(how=own.combine, trim=own.trim, max_norm_ratio=own.limit),
     )
-    federation.summing, federation.broadcast = summing, broadcast_of(settings)
+    federation.summing, federation.broadcast = summing, Broadcast(own.down, share=own.top)
     return federation
 
 
 def sums_of(settings: Settings) -> Sums:
-    """Choose how replies are summed; the single site of a reference has nobody to hide behind."""
-    return "plain" if settings.method in REFERENCES else settings.federation.sums or "plain"
+    """Choose how replies are summed."""
+    return settings.sharing.sums or "plain"
 
 
 LANES = {"rows": 0, "float16": 2, "int8": 1}
 """The bytes of a lane for changes of weights, by how they travel where sums are secure."""
-
-
-def up_of(settings: Settings) -> Up:
-    """Choose the form in which updates travel; those of a reference go nowhere."""
-    return "rows" if settings.method in REFERENCES else settings.federation.up
-
-
-def broadcast_of(settings: Settings) -> Broadcast:
-    """Make the broadcaster of the common weights; those of a reference go nowhere."""
-    down = "whole" if settings.method in REFERENCES else settings.federation.down
-    return Broadcast(down, share=settings.federation.top)
 
 
 def summing_of(
@@ -252,16 +242,6 @@ def summing_of(
             fix="make smaller groups, bring more sites together, or leave groups out",
         )
     return summing
-
-
-def combining_of(settings: Settings) -> Combining:
-    """Make the rule that combines replies; the single site of a reference leaves no choice."""
-    own = settings.federation
-    return Combining(
-        how="mean" if settings.method in REFERENCES else own.combine,
-        trim=own.trim,
-        max_norm_ratio=own.limit,
-    )
 
 
 def result_of(
@@ -561,12 +541,8 @@ class RunResult:
     result: Result
 
 
-@dataclass(frozen=True)
-class FederationPart:
-    """One federation of a run: its name and its sites."""
-
-    name: str
-    specs: tuple[Site, ...]
+FederationParts = dict[str, tuple[Site, ...]]
+"""The federations of a run: their sites, by name."""
 
 
 @for_the_owner()
@@ -612,10 +588,11 @@ def run(
             parts = _parts(chosen, gathered, folder)
             outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
             watch(Event("scores", message="the sites examine their own errors"))
-            whole = list(zip(parts, outcomes, strict=True))
             left_out = {site for outcome in outcomes for site in outcome.trained.progress.left_out}
             there = [spec for spec in gathered.specs if spec.name not in left_out]
-            by_site = site_reports(method.pair, (_at_home(one, whole, method) for one in there))
+            by_site = site_reports(
+                method.pair, (_at_home(one, parts, outcomes, method) for one in there)
+            )
         result = result_of(
             chosen,
             outcomes,
@@ -634,12 +611,12 @@ def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settin
     return load_settings(settings_file(settings), overrides)
 
 
-def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> list[FederationPart]:
+def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> FederationParts:
     if settings.method in ONE_SITE:
-        return [FederationPart(ONE_AND_ALL, (ONE_SITE[settings.method](gathered, folder.sites),))]
+        return {ONE_AND_ALL: (ONE_SITE[settings.method](gathered, folder.sites),)}
     if settings.method == "alone":
-        return [FederationPart(spec.name, (spec,)) for spec in gathered.specs]
-    return [FederationPart(ONE_AND_ALL, gathered.specs)]
+        return {spec.name: (spec,) for spec in gathered.specs}
+    return {ONE_AND_ALL: gathered.specs}
 
 
 def _train(
@@ -647,12 +624,12 @@ def _train(
     method: Method,
     folder: RunFolder,
     *,
-    parts: list[FederationPart],
+    parts: FederationParts,
     gathered: Gathered,
     watch: Watcher,
 ) -> list[Outcome]:
     """Train all federations of the run; those of `alone` run side by side if there are workers."""
-    specs = [spec for part in parts for spec in part.specs]
+    specs = [spec for part in parts.values() for spec in part]
     binding = binding_of(settings, gathered.fingerprint)
     hosting = Hosting(
         answered_in(settings),
@@ -664,7 +641,7 @@ def _train(
         binding=bytes.fromhex(binding),
         groups=settings.federation.groups,
         simulated=settings.seed if settings.key == SIMULATED else None,
-        up=up_of(settings),
+        up=settings.sharing.up,
         top=settings.federation.top,
         expects=Expecting(settings),
     )
@@ -676,13 +653,10 @@ def _train(
         else SequentialEngine(specs, hosting)
     )
     plan = RunPlan(settings, method, engine, folder, binding, watch)
-    named = {part.name: [spec.name for spec in part.specs] for part in parts}
-    outcomes: list[Outcome] = []
+    named = {name: [spec.name for spec in part] for name, part in parts.items()}
     with closing(engine):
         if len(parts) == 1 or workers == 1:
-            for name, sites in named.items():
-                outcomes.append(outcome_of(plan, name, sites))
-            return outcomes
+            return [outcome_of(plan, name, sites) for name, sites in named.items()]
         with ThreadPoolExecutor(len(parts)) as pool:  # threads that wait for processes
             try:
                 return list(pool.map(partial(outcome_of, plan), named, named.values()))
@@ -691,13 +665,15 @@ def _train(
                 raise
 
 
-def _at_home(spec: Site, ended: list[tuple[FederationPart, Outcome]], method: Method) -> Home:
+def _at_home(
+    spec: Site, parts: FederationParts, outcomes: Sequence[Outcome], method: Method
+) -> Home:
     """A site with the state and memory that it ends with, and the key that goes with them.
 
     They come from its own federation, or from the only one if all text is in one place.
     """
-    part, outcome = next((one for one in ended if spec in one[0].specs), ended[0])
-    owner = spec if spec in part.specs else part.specs[0]
+    outcome = next((one for one in outcomes if spec in parts[one.name]), outcomes[0])
+    owner = spec if spec in parts[outcome.name] else parts[outcome.name][0]
     took_part = method.pair.personal and owner.name in outcome.counts
     memory = memory_of(owner.folder, method.pair.Memory) if took_part else None
     return Home(replace(spec, key_file=owner.key_file), outcome.trained.state, memory)

@@ -149,35 +149,40 @@ def public_share(
 ) -> tuple[list[Document], list[Document]]:
     """A corpus's training documents as (those to deal, those in the public set), each in order.
 
-    A larger share contains every smaller one. Raises DataError as `_by_unit`.
+    Without noise at least one is dealt. Raises DataError as `_by_unit`.
     """
     share = settings.public.share
     if not share:
         return train, []
-    if settings.privacy is not None:
-        public, rest = _by_unit(train, (share,), settings, "public")
-        return rest, public
-    if len(train) < 2:
-        return train, []
-    order = np.random.default_rng(derive_seed(settings.seed, "public")).permutation(len(train))
-    count = min(max(1, int(share * len(train) + 0.5)), len(train) - 1)
-    return [train[n] for n in sorted(order[count:])], [train[n] for n in sorted(order[:count])]
+    public, rest = _drawn(train, share, settings, "public", most=len(train) - 1)
+    return rest, public
 
 
 def train_share(train: list[Document], settings: Settings, name: str) -> list[Document]:
-    """The share of a site's training documents that it trains on: at least one, in order.
+    """The share of a site's training documents that it trains on, in order.
 
-    A larger share contains every smaller one. Under noise it may be none. Raises DataError as
-    `_by_unit`.
+    Raises DataError as `_by_unit`.
     """
     share = settings.data.train_share
     if share == 1.0:
         return train
+    return _drawn(train, share, settings, "train share", name, most=len(train))[0]
+
+
+def _drawn(
+    train: list[Document], share: float, settings: Settings, *names: str, most: int
+) -> tuple[list[Document], list[Document]]:
+    """A share of the documents and the rest, each in order; a larger one contains every smaller.
+
+    It is at least one document and at `most` so many; under noise it may be none or all. Raises
+    DataError as `_by_unit`.
+    """
     if settings.privacy is not None:
-        return _by_unit(train, (share,), settings, "train share", name)[0]
-    order = np.random.default_rng(derive_seed(settings.seed, "train share", name))
-    count = max(1, int(share * len(train) + 0.5))
-    return [train[place] for place in sorted(order.permutation(len(train))[:count])]
+        drawn, rest = _by_unit(train, (share,), settings, *names)
+        return drawn, rest
+    order = np.random.default_rng(derive_seed(settings.seed, *names)).permutation(len(train))
+    count = min(max(1, int(share * len(train) + 0.5)), most)
+    return [train[n] for n in sorted(order[:count])], [train[n] for n in sorted(order[count:])]
 
 
 def _by_unit(
@@ -430,21 +435,22 @@ def _spec(
             f"site {name} has no training text",
             fix="check its `train` files with `confide data check`",
         )
-    own = next((site for site in settings.site if site.name == name), None)
-    vectors = (own.vectors if own else None) or KINDS[settings.kind].Spec.vectors(settings)
+    plain = SiteTable(name=name, train=())
+    own = next((site for site in settings.site if site.name == name), plain)
+    vectors = own.vectors or KINDS[settings.kind].Spec.vectors(settings)
     return Site(
         name=name,
         train=parts["train"],
         dev=parts["dev"],
         test=parts["test"],
         folder=folder / name,
-        key_file=Path(own.key) if own and own.key else key_file,
+        key_file=Path(own.key) if own.key else key_file,
         vectors=locate(vectors) if vectors else None,
-        context=own.context if own else None,
-        tag_scheme=own.tag_scheme if own else None,
-        annotates=own.annotates if own else (),
-        test_annotates=own.test_annotates if own else (),
-        types=own.types if own else (),
+        context=own.context,
+        tag_scheme=own.tag_scheme,
+        annotates=own.annotates,
+        test_annotates=own.test_annotates,
+        types=own.types,
         guards=Guards(**settings.guards.model_dump()),
     )
 

@@ -6,7 +6,7 @@ The words below a key are its row in docs/settings.md; `make tables` writes them
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -136,34 +136,6 @@ class FederationTable(Table):
         if self.sums == "masked":
             return OF_GROUPS if self.groups else math.inf
         return OF_SITES
-
-    @model_validator(mode="after")
-    def _looks_at_no_single_reply(self) -> Self:
-        if self.groups and (self.combine == "mean" or self.sums != "masked"):
-            raise ValueError(
-                "federation.groups are for sums that nobody can open, whose groups are combined:"
-                ' set federation.sums to "masked", and federation.combine to "median", "trimmed" or'
-                ' "clipped"'
-            )
-        if self.sums == "masked":
-            if self.up not in ("rows", "float16", "int8"):
-                raise ValueError(
-                    f'federation.up = "{self.up}" has a scale for every row of every site, and'
-                    f' federation.sums = "{self.sums}" adds up whole numbers of one scale: set'
-                    ' federation.up to "float16" or "int8", or leave it out'
-                )
-            for name, fits in {
-                "combine": self.combine == "mean" or self.groups > 0,
-                "max_norm_ratio": self.limit == math.inf or self.groups > 0,
-                "fraction": self.fraction == 1.0,
-            }.items():
-                if not fits:
-                    raise ValueError(
-                        f"federation.{name} = {getattr(self, name)!r} must look at single replies,"
-                        f' or at changing sets of sites, and federation.sums = "{self.sums}" shows'
-                        ' none: leave it out, or set federation.sums = "plain"'
-                    )
-        return self
 
 
 # --- The tables of the models
@@ -653,7 +625,13 @@ class Settings(Table):
             )
         names = [site.name for site in self.site]
         twice = sorted({name for name in names if names.count(name) > 1})
-        rates = TASKS[self.task].kinds
+        rates, own = TASKS[self.task].kinds, self.federation
+        masked, single = own.sums == "masked", own.sums == "masked" and not own.groups
+        looks = {
+            "combine": single and own.combine != "mean",
+            "max_norm_ratio": single and own.limit < math.inf,
+            "fraction": masked and own.fraction < 1.0,
+        }
         faults = {
             "give either [[site]] tables or one [split] table, not both": (
                 self.site and self.split is not None
@@ -668,9 +646,21 @@ class Settings(Table):
                 self.public.share and self.split is None
             ),
             "[privacy] is for sums that nobody can open: without masks every site would need all"
-            ' the noise for itself; set federation.sums to "masked"': (
-                self.privacy and self.federation.sums != "masked"
+            ' the noise for itself; set federation.sums to "masked"': (self.privacy and not masked),
+            "federation.groups are for sums that nobody can open, whose groups are combined:"
+            ' set federation.sums to "masked", and federation.combine to "median", "trimmed" or'
+            ' "clipped"': own.groups and (own.combine == "mean" or not masked),
+            f'federation.up = "{own.up}" has a scale for every row of every site, and'
+            ' federation.sums = "masked" adds up whole numbers of one scale: set federation.up to'
+            ' "float16" or "int8", or leave it out': (
+                masked and own.up not in ("rows", "float16", "int8")
             ),
+            **{
+                f"federation.{name} = {getattr(own, name)!r} must look at single replies, or at"
+                ' changing sets of sites, and federation.sums = "masked" shows none: leave it out,'
+                ' or set federation.sums = "plain"': is_so
+                for name, is_so in looks.items()
+            },
         }
         found = [fault for fault, is_so in faults.items() if is_so]
         if found:
@@ -686,6 +676,11 @@ class Settings(Table):
     def kind(self) -> str:
         """The kind of model that is trained."""
         return kind_of(self.task, self.model.kind)
+
+    @property
+    def sharing(self) -> FederationTable:
+        """`[federation]`, or its defaults for a reference: nothing of its single site travels."""
+        return FederationTable() if self.method in REFERENCES else self.federation
 
 
 def kind_of(task: str, model: str) -> str:
