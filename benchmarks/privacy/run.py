@@ -31,7 +31,7 @@ sys.path.insert(0, str(HERE.parent))
 
 import by_itself  # noqa: E402
 
-from confide.jobs.privacy_plan import privacy_plan  # noqa: E402
+from confide.jobs.planning import privacy_plan  # noqa: E402
 from confide.runs.run import run  # noqa: E402
 from confide.settings import load_settings  # noqa: E402
 

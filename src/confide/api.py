@@ -27,7 +27,6 @@ if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
     from confide.federation.keys import unprotect_key as unprotect_key
     from confide.federation.ledger import ledger as ledger
     from confide.jobs.audit import audit as audit
-    from confide.jobs.budget import budget as budget
     from confide.jobs.capacity import capacity as capacity
     from confide.jobs.comparison import compare as compare
     from confide.jobs.datasets import from_dataset as from_dataset
@@ -39,10 +38,11 @@ if TYPE_CHECKING:  # type checkers run these imports; `_homes` reads them
     from confide.jobs.loading import load as load
     from confide.jobs.logs import Logs as Logs
     from confide.jobs.personalise import personalise as personalise
+    from confide.jobs.planning import budget as budget
+    from confide.jobs.planning import privacy_plan as privacy_plan
     from confide.jobs.predict import evaluate as evaluate
     from confide.jobs.predict import facts as facts
     from confide.jobs.predict import predict as predict
-    from confide.jobs.privacy_plan import privacy_plan as privacy_plan
     from confide.methods import wire as wire
     from confide.recipes import recipes as recipes
     from confide.report.page import report as report

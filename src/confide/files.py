@@ -26,7 +26,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
 
-from confide.errors import GuardError, RunError, os_errors_as
+from confide.errors import ConfideError, GuardError, RunError, os_errors_as, printable
 
 Tree = dict[str, Any]
 """A JSON object or a TOML table as it was parsed: nobody has checked its values yet."""
@@ -177,6 +177,20 @@ def decode_json(text: str | bytes, *, parse_constant: Callable[[str], object] | 
             if isinstance(inner, dict | list)
         ]
     raise _too_deep()
+
+
+def must_not_be_newer(
+    schema: int, known: int, *, kind: type[ConfideError], what: str, where: object = None
+) -> None:
+    """Raise an error of a `kind` if a file has a schema that only a newer version understands."""
+    if schema > known:
+        raise kind(
+            f"a newer confide wrote {what}",
+            expected=f"schema {known} or older",
+            got=printable(f"schema {schema}", 40),
+            where=None if where is None else str(where),
+            fix="upgrade confide, or read it with the version that wrote it",
+        )
 
 
 @lru_cache(maxsize=8)

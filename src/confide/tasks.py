@@ -11,18 +11,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal
 
-from confide.scoring.counts import EntityCounts, Scored, scores, sum_counts
-from confide.scoring.relations import (
-    BagCounts,
-    RelationCounts,
-    ranked_scores,
-    relation_scores,
-    sum_bag_counts,
-    sum_relation_counts,
-)
+from confide import scoring
+from confide.scoring.counts import Scored
 
 TaskName = Literal["ner", "re", "bags"]
-Counts = EntityCounts | RelationCounts | BagCounts
+Counts = scoring.EntityCounts | scoring.RelationCounts | scoring.BagCounts
 """One site's counts, of whichever task."""
 Counted = Literal["strict", "relaxed", "micro", "best"]
 
@@ -122,9 +115,9 @@ _NER = Task(
     kinds=("strict", "relaxed"),
     unit="sentences",
     typed=("strict", "relaxed"),
-    nothing=EntityCounts({}, {}),
-    sum=sum_counts,
-    scores=scores,
+    nothing=scoring.EntityCounts({}, {}),
+    sum=scoring.sum_counts,
+    scores=scoring.scores,
     drawn="sentences",
     counted=("strict", "relaxed"),
 )
@@ -137,9 +130,9 @@ _RE = Task(
     kinds=("micro", "macro"),
     unit="examples",
     typed=("micro",),
-    nothing=RelationCounts(),
-    sum=sum_relation_counts,
-    scores=relation_scores,
+    nothing=scoring.RelationCounts(),
+    sum=scoring.sum_relation_counts,
+    scores=scoring.relation_scores,
     drawn="documents",
     counted=("micro",),
     kind="relations",
@@ -161,9 +154,9 @@ _BAGS = Task(
     kinds=("auc", "auc_2000", "precision_at"),
     unit="bags",
     typed=("micro",),
-    nothing=BagCounts(),
-    sum=sum_bag_counts,
-    scores=ranked_scores,
+    nothing=scoring.BagCounts(),
+    sum=scoring.sum_bag_counts,
+    scores=scoring.ranked_scores,
     drawn="bags",
     counted=("best",),
     number="mean",

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from confide.cli.verbs import app
 from confide.errors import RunError, SettingsError
-from confide.jobs.budget import budget
+from confide.jobs.planning import budget
 from confide.runs.run import run
 from contract.corpus import tiny
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from cases import each
 from confide.cli.verbs import app
 from confide.errors import SettingsError
-from confide.jobs.privacy_plan import MEASURED, privacy_plan
+from confide.jobs.planning import MEASURED, privacy_plan
 from confide.methods import method_of
 from confide.settings import Settings, dump, load_settings, parse, put
 

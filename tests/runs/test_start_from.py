@@ -48,7 +48,7 @@ def first_of(settings: Settings, out: Path) -> Arrays:
             return super().round(state, federation, n)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("confide.runs.run.method_of", lambda _: replace(pair, of=Seen))
+        patch.setattr("confide.runs.run.methods.method_of", lambda _: replace(pair, of=Seen))
         run(settings.model_copy(update={"rounds": 1}), out=out)
     return found["first"]
 

@@ -32,8 +32,8 @@ from confide.version import __version__
 
 if TYPE_CHECKING:
     from confide.jobs.initialise_files import NameMatch
+    from confide.jobs.planning import PrivacyPlan
     from confide.jobs.predict import StatedFact
-    from confide.jobs.privacy_plan import PrivacyPlan
     from confide.runs.result import Result
     from confide.scoring.counts import Scored
     from confide.settings import Settings

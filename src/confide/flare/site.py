@@ -22,7 +22,6 @@ import torch
 
 from confide.errors import ConfideError, GuardError, MessageError, RunError, SettingsError
 from confide.federation import seals
-from confide.federation.engines import Hosting
 from confide.federation.failures import Failure, Refusal, failure_from
 from confide.federation.guards import Guards, check_open, check_reply
 from confide.federation.ledger import MET, OPENED, SEAL, Ledger, read_lines
@@ -47,10 +46,10 @@ from confide.flare import joining
 from confide.flare.agreements import OUTSIDE, Agreements, RunTerms, fewest_in_sum
 from confide.flare.kit import SERVER
 from confide.flare.peers import Card, Signer
-from confide.methods import Expecting, answered_in, method_named
+from confide.methods import answered_in, method_named
 from confide.privacy.accountant import PRIVACY
 from confide.runs.folder import RUNS, RunFolder, memory_of
-from confide.runs.run import Home, own_result, site_reports, sums_of
+from confide.runs.run import Home, hosting_of, own_result, site_reports, sums_of
 from confide.runs.sites import Gathered, gather
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings, SiteFile, SiteTable, dump, load_site, parse
@@ -467,7 +466,6 @@ class _Run:
         member: Member | None = None,
     ) -> None:
         compute_as(settings)
-        method = method_named(settings.trained_by)
         self.settings = settings
         self.asked = asked
         self.folder = folder
@@ -481,17 +479,7 @@ class _Run:
         self._seen = (
             set(file_text(self._asked, MOST_JSON).split()) if self._asked.exists() else set()
         )
-        self.host: SiteHost = Hosting(
-            self.steps,
-            method.Memory,
-            settings.seed,
-            every=settings.select.every,
-            last=settings.rounds,
-            sums=sums_of(settings),
-            up=settings.sharing.up,
-            top=settings.federation.top,
-            expects=Expecting(settings),
-        ).host(self.spec, {}, member=member, budget=budget)
+        self.host: SiteHost = hosting_of(settings).host(self.spec, {}, member=member, budget=budget)
 
     def count(self, step: str, data: bytes, *, most: int) -> None:
         """Note an ask. Raises Refusal after more than `most` different asks of one step.

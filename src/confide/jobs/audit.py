@@ -32,19 +32,18 @@ from confide.federation.site import Scratch, Site
 from confide.files import for_the_owner
 from confide.jobs.personalise import alone_configs
 from confide.kinds.protocol import ModelSpec, SiteModel, TrainConfig
-from confide.methods import Pair, method_of
 from confide.methods.noise import budget_of
 from confide.report.sections import audit_svg
 from confide.runs import folder as run_folder
 from confide.runs.folder import RunFolder
-from confide.runs.result import Result
-from confide.runs.sites import COINS, Canaries, Gathered, gather, has_coins
+from confide.runs.loading import LocalRun
+from confide.runs.run import computing_as
+from confide.runs.sites import COINS, Canaries, has_coins
 from confide.scoring.intervals import Side, exposures, guessed, told_apart
 from confide.seeds import derive_seed
 from confide.settings import SIMULATED, Settings
 from confide.tasks import TASKS
 from confide.text.document import Document
-from confide.training.devices import computing_at, place_of
 
 # --- The attacks on one site's text
 #
@@ -294,17 +293,6 @@ _SHARES = {one.name for kind in (Offered, Shares) for one in fields(kind)}
 """Fields that sums exchange and nobody can open; they tell nothing of text."""
 
 
-@dataclass(frozen=True)
-class _Run:
-    """A finished run, with the text that is here."""
-
-    folder: RunFolder
-    settings: Settings
-    result: Result
-    method: Pair
-    gathered: Gathered
-
-
 @for_the_owner()
 def audit(
     run: Path | str,
@@ -333,16 +321,10 @@ def audit(
         text that no training saw. KeyFileError, CheckpointError: the key or model is not here.
     """
     found = _opened(Path(run), key)
-    settings, known = found.settings, [spec.name for spec in found.gathered.specs]
-    specs = [spec for spec in found.gathered.specs if site in (None, spec.name)]
-    if not specs:
-        raise RunError(f"the run has no site {site!r}", expected=", ".join(known))
+    settings, specs = found.settings, found.specs(site)
     speak, scratch = say or (lambda _: None), Scratch()
     sites: dict[str, run_folder.SiteAudit] = {}
-    place = place_of(
-        settings.device, settings.precision, micro_batch_size=settings.micro_batch_size
-    )
-    with computing_at(place, threads=settings.threads):
+    with computing_as(settings):
         for spec in specs:
             speak(f"{spec.name}: measuring")
             attack = replace(_attack(found, spec, scratch), looks=len(specs))
@@ -353,7 +335,7 @@ def audit(
                     f"site {spec.name} cannot be audited: {error}", where=str(found.folder.path)
                 ) from error
     done = run_folder.Audit(
-        rounds=found.result.best_rounds,
+        rounds=found.folder.result().best_rounds,
         sites=sites,
         crossed=crossed(found.folder.path, group=settings.federation.groups),
         promised=promised(settings),
@@ -363,7 +345,7 @@ def audit(
     return done
 
 
-def _opened(path: Path, key: Path | None) -> _Run:
+def _opened(path: Path, key: Path | None) -> LocalRun:
     """The run with its text. Raises RunError, DataError and what `gather` raises."""
     folder = RunFolder(path)
     settings, result = folder.settings(), folder.result()
@@ -380,22 +362,20 @@ def _opened(path: Path, key: Path | None) -> _Run:
                 where=str(folder.sites / name / COINS),
                 fix="restore the file: it was made when the run began",
             )
-    method = method_of(settings)
-    gathered = gather(settings, folder.sites, key_file=key or folder.key_file(settings))
-    if gathered.fingerprint != result.data.fingerprint:
+    found = LocalRun.of(folder, key)
+    if found.gathered.fingerprint != result.data.fingerprint:
         raise DataError(
             "the text has changed since the run, so nobody can say what the run was trained on",
             where=str(path),
             fix="restore the files as they were, or run again and audit that",
         )
-    return _Run(folder, settings, result, method, gathered)
+    return found
 
 
-def _attack(found: _Run, spec: Site, scratch: Scratch) -> SiteAttack:
+def _attack(found: LocalRun, spec: Site, scratch: Scratch) -> SiteAttack:
     """A site's text with the model that it ended with. Raises RunError, CheckpointError."""
-    method, made = found.method, found.method(found.settings, found.gathered.public)
-    own = spec.name if method.personal or "" not in found.result.best_rounds else None
-    form, weights = method.model(*found.folder.trained(method, own))
+    made = found.method(found.settings, found.gathered.public)
+    form, weights = found.model_of(spec)
     return SiteAttack(
         found.settings,
         spec,

@@ -40,14 +40,14 @@ from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer
 from confide.kinds.tagger.site import TaggerForm
 from confide.recipes import settings_file
 from confide.report.plots import PLAIN, svg_file
+from confide.runs.run import computing_as
 from confide.runs.sites import gather
-from confide.scoring import Count, f1, sentence_counts
-from confide.scoring.intervals import LEAST_SIZES, Curve, fit_curve, resampled_curves
+from confide.scoring import sentence_counts
+from confide.scoring.intervals import LEAST_SIZES, Curve, fit_curve, micro_f1, resampled_curves
 from confide.seeds import derive_seed
 from confide.settings import Settings, load_settings
 from confide.text.document import Document
 from confide.training.batches import Example, TagSet, examples_from
-from confide.training.devices import computing_at, place_of
 from confide.training.optimisers import Moments
 from confide.training.tagger import CrfTagger, Tagger
 from confide.training.trainer import annotate_with, read_bare
@@ -76,8 +76,7 @@ class PartScores:
     @property
     def f1_SK(self) -> NDArray[np.float64]:  # noqa: N802
         """Strict micro-F1 of each training, as a fraction."""
-        sums_SK3 = self.counts_SKN3.sum(axis=2)
-        return np.array([[f1(Count(*row)) for row in rows] for rows in sums_SK3.tolist()])
+        return micro_f1(self.counts_SKN3.sum(axis=2))
 
 
 def score_parts(
@@ -120,7 +119,7 @@ def score_parts(
             sizes_SK[draw, k - 1] = sum(weight[id(document)] for document in part)
             spent = time.perf_counter() - started
             left = spent / done * (seeds * parts - done)
-            score = f1(Count(*counts[-1][-1].sum(axis=0).tolist()))
+            score = float(micro_f1(counts[-1][-1].sum(axis=0)))
             watch(Event("round", round=done, dev_f1=score, seconds=spent, seconds_left=left))
     sizes = tuple(float(size) for size in sizes_SK.mean(axis=0))
     return PartScores(np.array(counts), sizes, time.perf_counter() - started)
@@ -458,10 +457,7 @@ def capacity(
         raise DataError("the held-out text has no entity", fix="name `dev` files that have some")
     name = site or settings.name or "capacity"
     watch(Event("start", rounds=parts * seeds, message=f"{name}: capacity"))
-    place = place_of(
-        settings.device, settings.precision, micro_batch_size=settings.micro_batch_size
-    )
-    with computing_at(place, threads=settings.threads):
+    with computing_as(settings):
         measured = score_parts(
             train,
             held_out,

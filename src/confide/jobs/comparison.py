@@ -20,8 +20,7 @@ import numpy as np
 from confide.errors import RunError, SettingsError
 from confide.runs import folder as run_folder
 from confide.runs.folder import Matching, RunFolder, Sentences
-from confide.scoring import Count, f1, paired_bootstrap
-from confide.scoring.intervals import Table
+from confide.scoring.intervals import Table, micro_f1, paired_bootstrap
 from confide.tasks import TASKS, USUAL
 
 Verdict = Literal["better", "worse", "no clear difference"]
@@ -333,10 +332,7 @@ def _stacked(side: Sequence[_Tables], sites: Sequence[str]) -> Table:
 
 
 def _side_score(side: Sequence[_Tables], sites: Sequence[str]) -> SideScore:
-    sums = [
-        Count(*map(int, sum(tables[name].counts_N3.sum(axis=0) for name in sites)))
-        for tables in side
-    ]
-    each = [f1(count) for count in sums]
-    all_repeats = Count(*map(sum, zip(*sums, strict=True)))
-    return SideScore(f1(all_repeats), fmean(each), stdev(each) if len(each) > 1 else None)
+    sums_R3 = np.array([sum(run[name].counts_N3.sum(axis=0) for name in sites) for run in side])
+    each = micro_f1(sums_R3).tolist()
+    overall = float(micro_f1(sums_R3.sum(axis=0)))
+    return SideScore(overall, fmean(each), stdev(each) if len(each) > 1 else None)

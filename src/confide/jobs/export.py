@@ -37,14 +37,8 @@ from confide.kinds.pieces import predict_relation_batches, predict_token_batches
 from confide.kinds.relations.batches import RelationExample
 from confide.kinds.relations.model import RelationClassifier, RelationTrainer
 from confide.kinds.tagger.model import TaggerTrainer
+from confide.runs import loading
 from confide.runs.card import CARD
-from confide.runs.loading import (
-    load_release,
-    release,
-    release_task,
-    release_tells,
-    released_calibrator,
-)
 from confide.seeds import seeded
 from confide.training import encoder as encoders
 from confide.training.batches import Example
@@ -112,12 +106,12 @@ def export(
     write, use = TARGETS[to]
     with _workplace(out.resolve()) as place:
         folder = Path(run)
-        if release_task(folder) is None:
-            folder = release(folder, out=place / "copy", site=site, key=key)
+        if loading.release_task(folder) is None:
+            folder = loading.release(folder, out=place / "copy", site=site, key=key)
         if say is not None:
-            say(f"{out}: {release_tells(folder)}")
-        model: Any = load_release(folder)
-        calibrator = released_calibrator(folder)
+            say(f"{out}: {loading.release_tells(folder)}")
+        model: Any = loading.load_release(folder)
+        calibrator = loading.released_calibrator(folder)
         made = place / "made"
         made.mkdir()
         about = write(Copy(folder, replace(model, calibrator=calibrator), made, int8))

@@ -21,15 +21,8 @@ from pathlib import Path
 import tomli_w
 
 from confide.errors import DataError, SettingsError
-from confide.jobs.initialise_files import (
-    NameMatch,
-    SiteFiles,
-    differences,
-    lacking,
-    look,
-    matches,
-    simulated_sites,
-)
+from confide.jobs import initialise_files as inspection
+from confide.jobs.initialise_files import SiteFiles
 from confide.settings import SCHEMA, SiteGuards, load_settings
 from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
@@ -378,7 +371,7 @@ def _split(site: SiteFiles, out: Path) -> list[str]:
     """The table that deals one corpus to simulated sites."""
     lines = [
         "[split]              # one corpus; for real sites, write a [[site]] table for each",
-        f"sites = {simulated_sites(site)}",
+        f"sites = {inspection.simulated_sites(site)}",
         'by = "iid"           # or "file", "domain", "dirichlet", "quantity"',
     ]
     lines += [f"{part} = {_paths(paths, out)}" for part, paths in site.parts.items() if paths]
@@ -416,10 +409,10 @@ def _only_here(site: SiteFiles, sites: Sequence[SiteFiles]) -> list[str]:
 NO_WISHES = Wishes()
 DETECTED = Options()
 
-Accept = Callable[[str, Sequence[NameMatch]], bool]
+Accept = Callable[[str, Sequence[inspection.NameMatch]], bool]
 
 
-def _always(found: str, maps: Sequence[NameMatch]) -> bool:
+def _always(found: str, maps: Sequence[inspection.NameMatch]) -> bool:
     return True
 
 
@@ -437,7 +430,7 @@ class InitReport:
     """
 
     found: str
-    maps: list[NameMatch]
+    maps: list[inspection.NameMatch]
     why: str
     problems: list[Problem]
     settings: str
@@ -487,7 +480,7 @@ def init(
         raise SettingsError("no file was named", expected="at least one file or folder")
     sites = [SiteFiles(name, own, format, options) for name, own in parts.items()]
     problems: list[Problem] = []
-    found = "\n".join(line for site in sites for line in look(site, problems))
+    found = "\n".join(line for site in sites for line in inspection.look(site, problems))
     if not any(site.types for site in sites):  # before settings are written
         named = [path for site in sites for path in site.parts["train"]]
         raise DataError(
@@ -496,7 +489,7 @@ def init(
             where=str(named[0]) if len(named) == 1 else None,
             fix="look at how they were read: confide data check FILE",
         )
-    maps = [] if of_bags(sites) or wishes.own_types else matches(sites)
+    maps = [] if of_bags(sites) or wishes.own_types else inspection.matches(sites)
     if not accept(found, maps):
         maps = []
     lines = []
@@ -505,8 +498,10 @@ def init(
         if site.names:
             names = ", ".join(f"{kind} as {name}" for kind, name in site.names.items())
             lines.append(f"site {site.name} is read with common names: {names}")
-    lines += differences(sites, problems)
-    apart = not of_bags(sites) and any(any(lacking(site, sites).values()) for site in sites)
+    lines += inspection.differences(sites, problems)
+    apart = not of_bags(sites) and any(
+        any(inspection.lacking(site, sites).values()) for site in sites
+    )
     proposal = propose(sites, wishes, apart=apart)
     chosen = rule(amount_of(sites, proposal.finds)) if proposal.finds else None
     lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
@@ -543,7 +538,7 @@ def amount_of(sites: Sequence[SiteFiles], finds: str) -> Amount:
     languages = Counter({site.language: site.sentences for site in sites})
     return Amount(
         finds=finds,
-        sites=len(sites) if len(sites) > 1 else simulated_sites(sites[0]),
+        sites=len(sites) if len(sites) > 1 else inspection.simulated_sites(sites[0]),
         examples=sum(site.sentences for site in sites),
         held_out=sum(
             one.report.counts["sentences"]

@@ -41,7 +41,6 @@ from confide.federation.site import Scratch, Site
 from confide.files import for_the_owner, private_folder, write_of_run
 from confide.kinds.protocol import SiteModel, TrainConfig
 from confide.kinds.steps import SCORING
-from confide.methods import Pair, method_of
 from confide.runs.folder import (
     FEDERATED,
     HOME,
@@ -54,13 +53,14 @@ from confide.runs.folder import (
     RunFolder,
     round_of,
 )
-from confide.runs.sites import gather, neighbour_blocks
+from confide.runs.loading import LocalRun
+from confide.runs.run import computing_as
+from confide.runs.sites import neighbour_blocks
 from confide.scoring.calibration import AS_IS, USUAL, fitted
 from confide.scoring.intervals import exchange_test
 from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.tasks import TASKS, Counts
-from confide.training.devices import computing_at, place_of
 
 LEVEL = 0.01
 """The most that a gain may be luck, for each of the two other models."""
@@ -110,21 +110,11 @@ def personalise(
         RunError: there is no such run or site. DataError, KeyFileError: the text or key is not
         here.
     """
-    folder = RunFolder(Path(run))
-    settings = folder.settings()
-    method = method_of(settings)
-    gathered = gather(settings, folder.sites, key_file=key or folder.key_file(settings))
-    specs = [spec for spec in gathered.specs if site in (None, spec.name)]
-    if not specs:
-        known = ", ".join(spec.name for spec in gathered.specs)
-        raise RunError(f"the run has no site {site!r}", where=str(folder.path), expected=known)
-    place = place_of(
-        settings.device, settings.precision, micro_batch_size=settings.micro_batch_size
-    )
-    with computing_at(place, threads=settings.threads):
-        scratch: Scratch = {}
+    opened = LocalRun.of(RunFolder(Path(run)), key)
+    specs, scratch = opened.specs(site), Scratch()
+    with computing_as(opened.settings):
         return {
-            spec.name: _SiteChoice(folder, settings, method, spec, scratch).kept(
+            spec.name: _SiteChoice(opened, spec, scratch).kept(
                 passes=passes, alone=alone, say=say or (lambda _: None)
             )
             for spec in specs
@@ -151,15 +141,13 @@ def alone_configs(
 class _SiteChoice:
     """One site with its text, and the model of the run."""
 
-    def __init__(
-        self, folder: RunFolder, settings: Settings, method: Pair, spec: Site, scratch: Scratch
-    ) -> None:
+    def __init__(self, opened: LocalRun, spec: Site, scratch: Scratch) -> None:
+        folder, settings = opened.folder, opened.settings
         self._settings = settings
-        self._method = method
+        self._method = opened.method
         self._spec = spec
-        self._made = method(settings)
-        own = spec.name if method.personal or "" not in folder.result().best_rounds else None
-        self._form, self._weights = method.model(*folder.trained(method, own))
+        self._made = self._method(settings)
+        self._form, self._weights = opened.model_of(spec)
         self._site = spec.in_process(scratch)
         self._desk: SiteModel = self._form.at(self._site)
         self._store = folder.home(spec.name)

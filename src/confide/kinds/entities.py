@@ -69,7 +69,7 @@ def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Re
     return Report(
         counts=scoring.count_entities(gold, predicted),
         errors={
-            "confusion": _rows(scoring.count_confusions(gold, predicted)),
+            "confusion": scoring.count_confusions(gold, predicted),
             "worst": [_case(case) for case in scoring.worst_errors(gold, predicted, WORST)],
             "right": [_case(case) for case in scoring.right_sentences(gold, predicted, RIGHT)],
         },
@@ -120,27 +120,16 @@ def _by_type(matches: Sequence[Sequence[TypeMatch]]) -> dict[str, list[Count]]:
     return dict(sorted(found.items()))
 
 
-def _rows(found: scoring.Confusion) -> dict[str, dict[str, int]]:
-    """Gold type -> predicted type -> count; "" stands for no entity on that side."""
-    rows: dict[str, dict[str, int]] = {}
-    for (gold, predicted), count in found.pairs.items():
-        rows.setdefault(gold, {})[predicted] = count
-    for gold, count in found.missed.items():
-        rows.setdefault(gold, {})[""] = count
-    if found.spurious:
-        rows[""] = dict(found.spurious)
-    return rows
-
-
 def _case(case: scoring.ErrorCase) -> dict[str, object]:
+    gold, predicted = (
+        sorted(side.entities, key=lambda one: (one.fragments, one.type))
+        for side in (case.gold, case.predicted)
+    )
     return {
-        "where": case.document,
-        "text": case.text,
-        "gold": [[mark.fragments[0][0], mark.fragments[-1][1], mark.type] for mark in case.gold],
-        "predicted": [
-            [mark.fragments[0][0], mark.fragments[-1][1], mark.type, mark.confidence]
-            for mark in case.predicted
-        ],
+        "where": case.gold.id,
+        "text": case.gold.text,
+        "gold": [[one.start, one.end, one.type] for one in gold],
+        "predicted": [[one.start, one.end, one.type, one.confidence] for one in predicted],
     }
 
 

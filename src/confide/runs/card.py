@@ -97,14 +97,13 @@ def card(settings: Settings, result: Result, copied: Copied) -> str:
         name = printable(result.name or result.method, 100)
         index = json.dumps([{"name": name, "results": [found]}])
     # sites by number, in alphabetical order; the one whose own model this is says so
-    called = {
-        name: f"site {number}" + (", whose model this is" if name == copied.site else "")
-        for number, name in enumerate(sorted(result.data.sites), 1)
-    }
-    scored = {
-        name: f"site {number}" + (", whose model this is" if name == copied.site else "")
-        for number, name in enumerate(sorted(result.scores.sites), 1)
-    }
+    called, scored = (
+        {
+            name: f"site {number}" + (", whose model this is" if name == copied.site else "")
+            for number, name in enumerate(sorted(sites), 1)
+        }
+        for sites in (result.data.sites, result.scores.sites)
+    )
     counts = Counter[str]()
     for site in result.data.sites.values():
         counts.update(site.entities if learns == "entities" else site.relations)
@@ -151,7 +150,7 @@ def card(settings: Settings, result: Result, copied: Copied) -> str:
         federated=federated,
         noise=_noise(result.privacy),
         guards=", ".join(f"{name} {safe(value)}" for name, value in sorted(changed.items())),
-        audit=_audited(copied),
+        audit=list(_audited(copied.run, called)),
         left=list(_left(copied.run)) if federated else [],
     )
 
@@ -204,19 +203,14 @@ def _noise(spent: Private | None) -> str:
     )
 
 
-def _audited(copied: Copied) -> list[str]:
-    """The three numbers of the run's audit, if there is one, with its sites by number."""
-    folder = RunFolder(copied.run)
-    found = audited(folder)
-    if found is None:
-        return []
-    lines = []
-    for number, name in enumerate(sorted(folder.result().data.sites), 1):
-        if name in found.sites:
-            own = ", whose model this is" if name == copied.site else ""
-            lines.append(f"Site {number}{own}: {told_of(found.sites[name])}.")
-    lines += [f"{told_epsilon(found)}.", f"{told_smallest(found.crossed)}."]
-    return [safe(line, most=400) for line in lines]
+def _audited(run: Path, called: Mapping[str, str]) -> Iterator[str]:
+    """The three numbers of the run's audit, if there is one, with its sites as they are called."""
+    found = audited(RunFolder(run))
+    if found is not None:
+        lines = [f"S{called[name][1:]}: {told_of(found.sites[name])}." for name in called
+                 if name in found.sites]  # fmt: skip
+        lines += [f"{told_epsilon(found)}.", f"{told_smallest(found.crossed)}."]
+        yield from (safe(line, most=400) for line in lines)
 
 
 def _left(run: Path) -> Iterator[tuple[str, ...]]:

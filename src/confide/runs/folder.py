@@ -28,21 +28,12 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
+from confide import files
 from confide.errors import MessageError, RunError, SettingsError, os_errors_as, printable
 from confide.federation.keys import new_key, simulated_key
 from confide.federation.memory import CheckpointStore, MemoryStore
 from confide.federation.messages import Arrays, carries, decode_file
-from confide.files import (
-    Tree,
-    decode_json,
-    file_text,
-    lock,
-    path_inside,
-    plain_name,
-    private_folder,
-    write_of_run,
-)
-from confide.runs.result import RESULT, Result, Whole, must_not_be_newer, read_record
+from confide.runs.result import RESULT, Result, Whole, read_record
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.intervals import Table
 from confide.settings import SIMULATED, Settings, dump, leaves, parse, read_tree
@@ -74,7 +65,7 @@ class RunFolder:
 
     def home(self, site: str) -> Path:
         """The folder that a site keeps for itself after the run (`confide.runs.folder`)."""
-        return path_inside(self.sites, plain_name(site, "site"), "home")
+        return files.path_inside(self.sites, files.plain_name(site, "site"), "home")
 
     def part(self, name: str) -> Path:
         """The folder with one federation's checkpoints and ledger: this one, or one in `alone`."""
@@ -141,7 +132,7 @@ class RunFolder:
             where=self.path,
             fix="choose another folder with --out",
         ):
-            private_folder(self.path)
+            files.private_folder(self.path)
 
     @contextmanager
     def writing(self, settings: Settings, *, resume: bool) -> Iterator[None]:
@@ -152,7 +143,7 @@ class RunFolder:
         """
         self.close()
         with os_errors_as(RunError, "the run's folder cannot be locked", where=self.path):
-            file = lock(self.path / LOCK, needed=False)
+            file = files.lock(self.path / LOCK, needed=False)
         if file is None:
             raise RunError(
                 "a run is under way in this folder",
@@ -216,7 +207,7 @@ class RunFolder:
         except SettingsError as error:
             raise self._unreadable(error) from error
 
-    def _settings_tree(self) -> Tree:
+    def _settings_tree(self) -> files.Tree:
         """The settings as plain values of the schema that they were written in."""
         path = self.path / "settings.toml"
         if not path.is_file():
@@ -238,10 +229,10 @@ class RunFolder:
         """The text of settings.toml; empty if there is none. Raises RunError."""
         return self._text("settings.toml")
 
-    def environment(self) -> Tree:
+    def environment(self) -> files.Tree:
         """Read environment.json; empty if there is none. Raises RunError."""
         try:
-            found = decode_json(self._text("environment.json") or "{}")
+            found = files.decode_json(self._text("environment.json") or "{}")
         except ValueError:
             found = None
         if not isinstance(found, dict):
@@ -251,7 +242,7 @@ class RunFolder:
 
     def _text(self, name: str) -> str:
         try:
-            return file_text(self.path / name)
+            return files.file_text(self.path / name)
         except FileNotFoundError:
             return ""
         except (OSError, UnicodeDecodeError) as error:
@@ -309,10 +300,10 @@ class RunFolder:
         owner = "pooled" if result.method == "pooled" else str(site)
         return state, memory_of(self.sites / owner, method.Memory)
 
-    def write(self, name: str, content: str | Tree) -> Path:
+    def write(self, name: str, content: str | files.Tree) -> Path:
         """Write a text or JSON file of the run, completely or not at all."""
         text = content if isinstance(content, str) else json.dumps(content, indent=1) + "\n"
-        write_of_run(self.path / name, text.encode())
+        files.write_of_run(self.path / name, text.encode())
         return self.path / name
 
 
@@ -376,7 +367,7 @@ def decisive(settings: Settings) -> dict[str, object]:
     return {".".join(key): value for key, value in leaves(tree)}
 
 
-def environment(settings: Settings, fingerprint: str) -> Tree:
+def environment(settings: Settings, fingerprint: str) -> files.Tree:
     """Describe what the numbers depend on but settings: versions, machine, data. No host name."""
     packages = ("torch", "numpy", "safetensors", "pydantic")
     return {
@@ -485,9 +476,10 @@ class SentencesFile(BaseModel):
 def sentences_file(file: Path) -> SentencesFile:
     """A site's sentences.json. Raises RunError if it is damaged or has a newer schema."""
     held = read_record(
-        file, lambda text: SentencesFile.model_validate(decode_json(text)), _NO_SENTENCES
+        file, lambda text: SentencesFile.model_validate(files.decode_json(text)), _NO_SENTENCES
     )
-    must_not_be_newer(held.schema_, SENTENCES_SCHEMA, what="these counts of sentences", file=file)
+    what = "these counts of sentences"
+    files.must_not_be_newer(held.schema_, SENTENCES_SCHEMA, kind=RunError, what=what, where=file)
     return held
 
 

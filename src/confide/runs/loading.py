@@ -11,23 +11,24 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from pydantic import TypeAdapter
 
 from confide.errors import KeyFileError, LockedKeyError, RunError, SettingsError
 from confide.federation.keys import read_key
+from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.files import MOST_JSON, decode_json, file_text, write_of_run
 from confide.kinds import KINDS, Extractor
 from confide.kinds.bags.site import BagExtractor
 from confide.kinds.entities import EntityExtractor
-from confide.kinds.protocol import Holders, Kind, read_release, write_release
+from confide.kinds.protocol import Holders, Kind, ModelSpec, read_release, write_release
 from confide.kinds.relations.site import RelationExtractor, among_relations
-from confide.methods import method_of
+from confide.methods import Pair, method_of
 from confide.runs.card import Copied, write_card
 from confide.runs.folder import HeldFolder, RunFolder, kept_at_home
-from confide.runs.sites import gather
+from confide.runs.sites import Gathered, gather
 from confide.runs.standing import so_far
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.settings import Settings, SiteTable, SplitTable, common_splitting
@@ -445,6 +446,43 @@ def _only_there(site: str, folder: RunFolder, other: RunFolder) -> bool:
         return False
     here, there = (one.result().data.sites for one in (folder, other))
     return site in there and site not in here
+
+
+# --- A finished run with its text
+
+
+@dataclass(frozen=True)
+class LocalRun:
+    """A run with the text of its sites that is here: of all, or at a real site its own."""
+
+    folder: RunFolder
+    settings: Settings
+    method: Pair
+    gathered: Gathered
+
+    @classmethod
+    def of(cls, folder: RunFolder, key: Path | None) -> Self:
+        """Open a run; `key` is the sites' shared key file. Raises RunError and as `gather` does."""
+        settings = folder.settings()
+        gathered = gather(settings, folder.sites, key_file=key or folder.key_file(settings))
+        return cls(folder, settings, method_of(settings), gathered)
+
+    def specs(self, site: str | None) -> list[Site]:
+        """The site of this name, or all of them. Raises RunError if there is none."""
+        every = self.gathered.specs
+        specs = [spec for spec in every if site in (None, spec.name)]
+        if not specs:
+            known = ", ".join(spec.name for spec in every)
+            raise RunError(
+                f"the run has no site {site!r}", where=str(self.folder.path), expected=known
+            )
+        return specs
+
+    def model_of(self, spec: Site) -> tuple[ModelSpec, Arrays]:
+        """The model that a site ended with. Raises RunError, CheckpointError."""
+        personal = self.method.personal or "" not in self.folder.result().best_rounds
+        trained = self.folder.trained(self.method, spec.name if personal else None)
+        return self.method.model(*trained)
 
 
 def types_of(documents: Sequence[Document]) -> set[str]:

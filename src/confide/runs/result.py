@@ -15,22 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Self, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    GetCoreSchemaHandler,
-    ModelWrapValidatorHandler,
-    PrivateAttr,
-    ValidationError,
-    WrapValidator,
-    model_serializer,
-    model_validator,
-)
+import pydantic
 from pydantic_core import CoreSchema, core_schema
 
 from confide.errors import RunError, printable
-from confide.files import MOST_JSON, Tree, decode_json, file_text, write_of_run
+from confide.files import MOST_JSON, Tree, decode_json, file_text, must_not_be_newer, write_of_run
 from confide.scoring.calibration import AS_IS, COLDEST, HOTTEST, MOST_OFFSET, Calibrator
 from confide.scoring.counts import Scored
 from confide.settings import Settings
@@ -52,34 +41,36 @@ def _as_it_stands(value: T, check: Callable[[T], object]) -> T:
 class _In:
     """Marks a value that is checked against a form and left as it is."""
 
-    def __init__(self, form: type[BaseModel]) -> None:
+    def __init__(self, form: type[pydantic.BaseModel]) -> None:
         self._form = form
 
-    def __get_pydantic_core_schema__(self, _: object, known: GetCoreSchemaHandler) -> CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, _: object, known: pydantic.GetCoreSchemaHandler
+    ) -> CoreSchema:
         form = known.generate_schema(self._form)
         return core_schema.no_info_wrap_validator_function(_as_it_stands, form)
 
 
-Number = Annotated[float, WrapValidator(_as_it_stands)]
-Loss = Annotated[float, Field(allow_inf_nan=True), WrapValidator(_as_it_stands)]
-Whole = Annotated[int, Field(ge=0, lt=1 << 63)]
+Number = Annotated[float, pydantic.WrapValidator(_as_it_stands)]
+Loss = Annotated[float, pydantic.Field(allow_inf_nan=True), pydantic.WrapValidator(_as_it_stands)]
+Whole = Annotated[int, pydantic.Field(ge=0, lt=1 << 63)]
 
 
-class ResultTable(BaseModel):
+class ResultTable(pydantic.BaseModel):
     """A table of a result: frozen, and its keys keep their order."""
 
-    model_config = ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
-    _keys: tuple[str, ...] = PrivateAttr(())
+    model_config = pydantic.ConfigDict(extra="allow", frozen=True, strict=True, allow_inf_nan=False)
+    _keys: tuple[str, ...] = pydantic.PrivateAttr(())
 
-    @model_validator(mode="wrap")
+    @pydantic.model_validator(mode="wrap")
     @classmethod
-    def _in_order(cls, data: object, check: ModelWrapValidatorHandler[Self]) -> Self:
+    def _in_order(cls, data: object, check: pydantic.ModelWrapValidatorHandler[Self]) -> Self:
         made = check(data)
         if isinstance(data, Mapping):
             made._keys = tuple(data)
         return made
 
-    @model_serializer(mode="plain")
+    @pydantic.model_serializer(mode="plain")
     def _as_written(self) -> Tree:
         fields = type(self).model_fields
         values = {field.alias or name: getattr(self, name) for name, field in fields.items()
@@ -131,7 +122,7 @@ class _Scores(ResultTable):
     auc: Number = 0.0
     auc_2000: Number = 0.0
     precision_at: dict[str, Number] = {}
-    curve: list[Annotated[list[Number], Field(min_length=2, max_length=2)]] = []
+    curve: list[Annotated[list[Number], pydantic.Field(min_length=2, max_length=2)]] = []
     bags: Whole = 0
     facts: Whole = 0
     candidates: Whole = 0
@@ -258,9 +249,9 @@ class ReliabilityScores(ResultTable):
 class Scale(ResultTable):
     """A `Calibrator`: confidences' log odds / temperature + offset, and how many finds made it."""
 
-    temperature: Annotated[Number, Field(ge=COLDEST, le=HOTTEST)] = 1.0
-    offset: Annotated[Number, Field(ge=-MOST_OFFSET, le=MOST_OFFSET)] = 0.0
-    finds: Annotated[int, Field(ge=-1)] = -1
+    temperature: Annotated[Number, pydantic.Field(ge=COLDEST, le=HOTTEST)] = 1.0
+    offset: Annotated[Number, pydantic.Field(ge=-MOST_OFFSET, le=MOST_OFFSET)] = 0.0
+    finds: Annotated[int, pydantic.Field(ge=-1)] = -1
 
 
 class Calibration(ResultTable):
@@ -285,7 +276,7 @@ class Result(ResultTable):
     `bytes` is None there; the ledger has them.
     """
 
-    schema_: Annotated[int, Field(ge=1)] = Field(default=SCHEMA, alias="schema")
+    schema_: Annotated[int, pydantic.Field(ge=1)] = pydantic.Field(default=SCHEMA, alias="schema")
     confide: str = ""
     name: str = ""
     task: TaskName = USUAL
@@ -333,7 +324,7 @@ class Result(ResultTable):
         _check(tree, file)
         try:
             return cls.model_validate(tree)
-        except ValidationError as error:
+        except pydantic.ValidationError as error:
             raise first_wrong(error, _WHAT, file) from error
 
     def to_json(self) -> str:
@@ -352,7 +343,7 @@ def _check(tree: object, file: Path) -> None:
     schema, task = tree.get("schema"), tree.get("task", USUAL)
     if type(schema) is not int:
         raise RunError(_WHAT, expected='a "schema" number', where=str(file))
-    must_not_be_newer(schema, SCHEMA, what="this run", file=file)
+    must_not_be_newer(schema, SCHEMA, kind=RunError, what="this run", where=file)
     if not isinstance(task, str) or task not in TASKS:
         raise RunError(
             "this confide does not know the task of this run",
@@ -370,26 +361,14 @@ def read_record(file: Path, parsed: Callable[[str], T], what: str, *, fix: str |
     """
     try:
         return parsed(file_text(file, MOST_JSON))
-    except ValidationError as error:
+    except pydantic.ValidationError as error:
         raise first_wrong(error, what, file, fix=fix) from error
     except (OSError, ValueError) as error:
         raise RunError(what, where=str(file), got=printable(error), fix=fix) from error
 
 
-def must_not_be_newer(schema: int, known: int, *, what: str, file: Path) -> None:
-    """Raise RunError if a file has a schema that only a newer version understands."""
-    if schema > known:
-        raise RunError(
-            f"a newer confide wrote {what}",
-            expected=f"schema {known} or older",
-            got=printable(f"schema {schema}", 40),
-            where=str(file),
-            fix="upgrade confide, or read it with the version that wrote it",
-        )
-
-
 def first_wrong(
-    error: ValidationError, what: str, file: Path, *, fix: str | None = None
+    error: pydantic.ValidationError, what: str, file: Path, *, fix: str | None = None
 ) -> RunError:
     """An error that names the first wrong value: what was expected, where it is, what came."""
     first = error.errors(include_url=False)[0]

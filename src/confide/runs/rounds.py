@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import CheckpointError, FederationError, MessageError
-from confide.federation.events import Event, Watcher
+from confide.federation.events import Watcher
 from confide.federation.federation import DIFFERS, Federation
 from confide.federation.ledger import Ledger
 from confide.federation.memory import Checkpoint, CheckpointStore, as_array
@@ -20,6 +20,7 @@ from confide.federation.messages import Arrays, decode, encode
 from confide.federation.steps import LARGEST, odd_part
 from confide.files import Tree
 from confide.methods import Method
+from confide.runs.standing import round_event
 from confide.scoring.calibration import AS_IS, fitted
 from confide.scoring.counts import Scored
 from confide.settings import Settings
@@ -131,7 +132,8 @@ class Rounds:
         progress = self._go_on(last) if rounds else self._begin()
         self._before = Progress(seconds=progress.seconds, compute_seconds=progress.compute_seconds)
         for number in range(last + 1, settings.rounds + 1):
-            if self._spent or self._is_over(progress, number):
+            stale = number - 1 - progress.best_round  # rounds since the best one
+            if self._spent or (0 < settings.select.patience <= stale and progress.best_round):
                 break
             start, computed = time.perf_counter(), self._federation.compute_seconds
             worked = dict(self._federation.seconds_by_site)
@@ -211,14 +213,6 @@ class Rounds:
         """Every site's counts on its own held-out text."""
         return self._method.score(state, self._federation, part=part, round=round)
 
-    def _is_over(self, progress: Progress, number: int) -> bool:
-        patience = self._settings.select.patience
-        return (
-            patience > 0
-            and progress.best_round > 0
-            and (number - 1 - progress.best_round >= patience)
-        )
-
     def _no_more(self, number: int) -> bool:
         """True if the rounds up to the next scoring would take a site beyond what it may upload.
 
@@ -295,29 +289,17 @@ class Rounds:
 
     def _tell(self, progress: Progress, record: Tree) -> None:
         done = [round["seconds"] for round in progress.history[-5:]]
-        left = self._settings.rounds - record["round"]
-        task = TASKS[self._settings.task]
-        self._watch(
-            Event(
-                "round",
-                record["round"],
-                rounds=self._settings.rounds,
-                site=self._federation.sites[0] if len(self._federation.sites) == 1 else None,
-                loss=record.get("loss"),
-                dev_f1=next(iter(record.get("dev", {}).values()), None),
-                best_f1=max(
-                    (next(iter(one["dev"].values())) for one in progress.history if "dev" in one),
-                    default=None,
-                ),
-                bytes_up=sum(self._ledger.totals["up"].values()),
-                bytes_down=sum(self._ledger.totals["down"].values()),
-                seconds=record["seconds"],
-                seconds_left=left * sum(done) / len(done),
-                score=task.words.score or task.words.kind(task.kinds[0]),
-                dev=record.get("dev"),
-                dev_sites=record.get("dev_sites"),
-            )
+        left, sites = self._settings.rounds - record["round"], self._federation.sites
+        best = [next(iter(one["dev"].values())) for one in progress.history if "dev" in one]
+        event = round_event(
+            TASKS[self._settings.task],
+            record,
+            rounds=self._settings.rounds,
+            best=max(best, default=None),
+            moved={way: sum(own.values()) for way, own in self._ledger.totals.items()},
         )
+        site = sites[0] if len(sites) == 1 else None
+        self._watch(replace(event, site=site, seconds_left=left * sum(done) / len(done)))
 
     def _save(self, state: Any, progress: Progress, number: int) -> None:
         progress.seconds = self._before.seconds + time.perf_counter() - self._clock

@@ -13,12 +13,13 @@ import resource
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from confide import methods
 from confide.errors import KeyFileError, RunError, SettingsError
 from confide.federation.broadcast import Broadcast
 from confide.federation.combining import NEEDED, Combining
@@ -37,51 +38,16 @@ from confide.files import Tree, for_the_owner, write_of_run
 from confide.kinds import Extractor
 from confide.kinds.protocol import Report
 from confide.kinds.steps import Start
-from confide.methods import (
-    Expecting,
-    Method,
-    Pair,
-    answered_in,
-    check_enough,
-    method_named,
-    method_of,
-)
 from confide.methods.noise import budget_of
 from confide.recipes import settings_file
-from confide.runs.folder import (
-    LOST,
-    SENTENCES,
-    SENTENCES_SCHEMA,
-    HeldFolder,
-    RunFolder,
-    decisive,
-    environment,
-    memory_of,
-)
-from confide.runs.result import (
-    SCHEMA,
-    AllScores,
-    Calibration,
-    Data,
-    Private,
-    ReliabilityScores,
-    Result,
-    RoundRecord,
-    Scale,
-    SureBin,
-    Traffic,
-    merge_histories,
-)
+from confide.runs import folder as run_folder
+from confide.runs import result as run_result
+from confide.runs.folder import RunFolder
+from confide.runs.result import Result
 from confide.runs.rounds import Rounds, Selected, checkpointed_ledger
 from confide.runs.sites import Gathered, gather, pooled, public_only
 from confide.runs.standing import ended, started
-from confide.scoring.calibration import (
-    AS_IS,
-    Calibrator,
-    Parts,
-    calibration_error,
-    reliability_bins,
-)
+from confide.scoring import calibration
 from confide.settings import SIMULATED, Settings, anchored, load_settings
 from confide.tasks import TASKS, Counts
 from confide.training.devices import computing_at, place_of
@@ -103,7 +69,7 @@ class RunPlan:
     """
 
     settings: Settings
-    method: Method
+    method: methods.Method
     engine: Engine
     folder: RunFolder
     binding: str
@@ -158,7 +124,7 @@ def outcome_of(
             settings,
             run=plan.called or plan.binding,
             sites=sites,
-            lost=LostSites(plan.folder.part(name) / LOST),
+            lost=LostSites(plan.folder.part(name) / run_folder.LOST),
         ),
     )
     rounds = Rounds(
@@ -189,7 +155,7 @@ def federation_of(
 
     Raises SettingsError if they are too few for the way in which updates are combined.
     """
-    check_enough(settings, len(sites))
+    methods.check_enough(settings, len(sites))
     own = settings.sharing
     federation = Federation(
         engine,
@@ -208,6 +174,21 @@ def federation_of(
 def sums_of(settings: Settings) -> Sums:
     """Choose how replies are summed."""
     return settings.sharing.sums or "plain"
+
+
+def hosting_of(settings: Settings) -> Hosting:
+    """Say how sites answer the steps of these settings."""
+    return Hosting(
+        methods.answered_in(settings),
+        methods.method_named(settings.trained_by).Memory,
+        settings.seed,
+        every=settings.select.every,
+        last=settings.rounds,
+        sums=sums_of(settings),
+        up=settings.sharing.up,
+        top=settings.federation.top,
+        expects=methods.Expecting(settings),
+    )
 
 
 LANES = {"rows": 0, "float16": 2, "int8": 1}
@@ -259,7 +240,7 @@ def result_of(
     if counts is None:
         counts = {site: count for outcome in outcomes for site, count in outcome.counts.items()}
     progress = [outcome.trained.progress for outcome in outcomes]
-    history = merge_histories([one.history for one in progress])
+    history = run_result.merge_histories([one.history for one in progress])
     done = sum(round.get("sentences", 0) for one in progress for round in one.history)
     training = sum(round["train_seconds"] for one in progress for round in one.history)
     weights = outcomes[0].trained.state.weights
@@ -269,7 +250,7 @@ def result_of(
         for way in ("up", "down")
     )
     return Result(
-        schema=SCHEMA,
+        schema=run_result.SCHEMA,
         confide=__version__,
         name=name,
         task=settings.task,
@@ -279,19 +260,19 @@ def result_of(
         personal=is_personal(settings),
         best_round=progress[0].best_round if len(outcomes) == 1 else None,
         best_rounds={o.name: o.trained.progress.best_round for o in outcomes},
-        scores=AllScores(
+        scores=run_result.AllScores(
             overall=scoring.scores(scoring.sum(counts.values())),
             sites={site: scoring.scores(count) for site, count in sorted(counts.items())},
         ),
         dev=progress[0].best_dev if len(outcomes) == 1 else None,
-        history=[RoundRecord.model_validate(turn) for turn in history],
+        history=[run_result.RoundRecord.model_validate(turn) for turn in history],
         left_out={site: code for one in progress for site, code in one.left_out.items()},
         calibration=_calibration(settings, outcomes, counts),
-        bytes=Traffic(up=up, down=down),
+        bytes=run_result.Traffic(up=up, down=down),
         seconds=sum(one.seconds for one in progress),
         compute_seconds=sum(one.compute_seconds for one in progress),
         sentences_per_second=done / training if training else 0.0,
-        data=Data.model_validate(data),
+        data=run_result.Data.model_validate(data),
         **_private(settings, rounds=len(history)),
         parameters=sum(array.size for array in weights.values()),
         peak_rss_mb=usage(resource.RUSAGE_SELF).ru_maxrss / _RSS_PER_MB,
@@ -299,13 +280,13 @@ def result_of(
     )
 
 
-def _private(settings: Settings, *, rounds: int) -> dict[str, Private]:
+def _private(settings: Settings, *, rounds: int) -> dict[str, run_result.Private]:
     """The privacy budget that `rounds` rounds spent, if the run is private."""
     own = settings.privacy
     if own is None:
         return {}
     budget = budget_of(settings)
-    private = Private(
+    private = run_result.Private(
         unit=own.unit,
         epsilon=budget.epsilon_after(rounds),
         delta=own.delta,
@@ -322,38 +303,42 @@ def _private(settings: Settings, *, rounds: int) -> dict[str, Private]:
 
 def _calibration(
     settings: Settings, outcomes: Sequence[Outcome], counts: Mapping[str, Counts]
-) -> Calibration | None:
+) -> run_result.Calibration | None:
     """Work out the calibration on the test counts.
 
     If these hold none (nothing was found, or masks let only sums be seen), the calibrators alone,
     which the models need; None without any.
     """
     task = TASKS[settings.task]
-    own = {one.name: Calibrator.read(one.trained.progress.calibrator) for one in outcomes}
+    own = {
+        one.name: calibration.Calibrator.read(one.trained.progress.calibrator) for one in outcomes
+    }
     sure = [
         (task.sum(counts[site] for site in one.sites if site in counts).sure, own[one.name])
         for one in outcomes
     ]
-    scales = {name: Scale(**one._asdict()) for name, one in own.items()}
+    scales = {name: run_result.Scale(**one._asdict()) for name, one in own.items()}
     if not any(found for found, _ in sure):
-        changed = any(one[:2] != AS_IS[:2] for one in own.values())
-        return Calibration(calibrators=scales) if changed else None
+        changed = any(one[:2] != calibration.AS_IS[:2] for one in own.values())
+        return run_result.Calibration(calibrators=scales) if changed else None
     types = sorted({name for found, _ in sure for name, _ in found} - {""})
-    plain = [(found, AS_IS) for found, _ in sure]
-    return Calibration(
+    plain = [(found, calibration.AS_IS) for found, _ in sure]
+    return run_result.Calibration(
         calibrators=scales, before=_reliability(plain, types), after=_reliability(sure, types)
     )
 
 
-def _reliability(parts: Parts, types: Sequence[str]) -> ReliabilityScores:
+def _reliability(parts: calibration.Parts, types: Sequence[str]) -> run_result.ReliabilityScores:
     parts = list(parts)
-    bins = reliability_bins(parts)
-    by_type = {name: reliability_bins(parts, type=name) for name in types}
-    return ReliabilityScores(
-        error=calibration_error(bins),
-        types={name: calibration_error(own) for name, own in by_type.items()},
-        bins=[SureBin(**vars(one)) for one in bins],
-        type_bins={name: [SureBin(**vars(one)) for one in own] for name, own in by_type.items()},
+    bins = calibration.reliability_bins(parts)
+    by_type = {name: calibration.reliability_bins(parts, type=name) for name in types}
+    return run_result.ReliabilityScores(
+        error=calibration.calibration_error(bins),
+        types={name: calibration.calibration_error(own) for name, own in by_type.items()},
+        bins=[run_result.SureBin(**vars(one)) for one in bins],
+        type_bins={
+            name: [run_result.SureBin(**vars(one)) for one in own] for name, own in by_type.items()
+        },
     )
 
 
@@ -364,12 +349,12 @@ def own_result(
     round: int,
     data: Tree,
     counts: Mapping[str, Counts],
-    calibrator: Calibrator = AS_IS,
+    calibrator: calibration.Calibrator = calibration.AS_IS,
 ) -> Result:
     """Make result.json at a real site: its own scores, and where to find its model."""
     scores = {name: TASKS[settings.task].scores(count) for name, count in counts.items()}
     return Result(
-        schema=SCHEMA,
+        schema=run_result.SCHEMA,
         confide=__version__,
         name=settings.name,
         task=settings.task,
@@ -379,18 +364,20 @@ def own_result(
         personal=is_personal(settings),
         best_round=round,
         best_rounds={site if settings.method == "alone" else "": round},
-        scores=AllScores(overall=next(iter(scores.values())), sites=scores),
+        scores=run_result.AllScores(overall=next(iter(scores.values())), sites=scores),
         dev=None,
         history=[],
         left_out={},
-        calibration=Calibration(calibrators={"": Scale(**calibrator._asdict())}),
-        data=Data.model_validate(data),
+        calibration=run_result.Calibration(
+            calibrators={"": run_result.Scale(**calibrator._asdict())}
+        ),
+        data=run_result.Data.model_validate(data),
     )
 
 
 def is_personal(settings: Settings) -> bool:
     """Return whether every site ends with a model of its own."""
-    return settings.method == "alone" or method_named(settings.trained_by).personal
+    return settings.method == "alone" or methods.method_named(settings.trained_by).personal
 
 
 _RSS_PER_MB = 1024 * 1024 if sys.platform == "darwin" else 1024
@@ -398,7 +385,7 @@ _RSS_PER_MB = 1024 * 1024 if sys.platform == "darwin" else 1024
 
 def binding_of(settings: Settings, fingerprint: str) -> str:
     """A digest of everything that decides the numbers of a round."""
-    chosen = json.dumps(decisive(settings), sort_keys=True)
+    chosen = json.dumps(run_folder.decisive(settings), sort_keys=True)
     return hashlib.sha256((chosen + fingerprint).encode()).hexdigest()
 
 
@@ -415,9 +402,9 @@ def start_of(settings: Settings, *, place: Path | None = None) -> Start | None:
     """
     if not settings.start_from:
         return None
-    folder = HeldFolder(place or Path(settings.start_from))
+    folder = run_folder.HeldFolder(place or Path(settings.start_from))
     trained = folder.settings()
-    method, wanted = method_of(trained), method_of(settings).kind.name
+    method, wanted = methods.method_of(trained), methods.method_of(settings).kind.name
     where = str(folder.path)
     if method.kind.name != wanted:
         raise SettingsError(
@@ -458,7 +445,7 @@ class Home:
     memory: object = None
 
 
-def site_reports(pair: Pair, homes: Iterable[Home]) -> dict[str, Counts]:
+def site_reports(pair: methods.Pair, homes: Iterable[Home]) -> dict[str, Counts]:
     """Write every site's report and give its counts.
 
     Neighbours with one model and one key share the extractor; only one is held at a time.
@@ -503,11 +490,13 @@ def keep(spec: Site, report: Report, *, task: str) -> None:
         return
     errors = {"site": spec.name, "task": task, **report.errors}
     write_of_run(spec.folder / "errors.json", json.dumps(errors, indent=1).encode())
-    body = {"schema": SENTENCES_SCHEMA, "site": spec.name, **report.sentences}
-    write_of_run(spec.folder / SENTENCES, json.dumps(body, separators=(",", ":")).encode())
+    body = {"schema": run_folder.SENTENCES_SCHEMA, "site": spec.name, **report.sentences}
+    write_of_run(
+        spec.folder / run_folder.SENTENCES, json.dumps(body, separators=(",", ":")).encode()
+    )
 
 
-def _keep_weights(pair: Pair, extract: Any, spec: Site) -> None:
+def _keep_weights(pair: methods.Pair, extract: Any, spec: Site) -> None:
     """Keep at the site how much each training sentence counts, if the method weighs them."""
     memory: Any = MemoryStore(spec.folder / "memory", pair.Memory).latest()
     found = memory.row_weights() if memory is not None else None
@@ -569,9 +558,9 @@ def run(
     """
     watch = on_event or unwatched
     chosen = _chosen(settings, overrides)
-    kind = method_of(chosen)
+    kind = methods.method_of(chosen)
     kind(chosen)  # reports wrong options before any text is read
-    place = place_of(chosen.device, chosen.precision, micro_batch_size=chosen.micro_batch_size)
+    computing = computing_as(chosen)  # reports a device that is not there
     name = chosen.name or (Path(settings).stem if not isinstance(settings, Settings) else "run")
     folder = RunFolder(Path(out or Path("runs") / f"{name}-{chosen.method}-{chosen.seed}"))
     folder.check(chosen, resume=resume)
@@ -583,8 +572,8 @@ def run(
     method = kind(chosen, gathered.public, start=start)
     with folder.writing(chosen, resume=resume):
         folder.begin(chosen)
-        folder.write("environment.json", environment(chosen, gathered.fingerprint))
-        with computing_at(place, threads=chosen.threads):
+        folder.write("environment.json", run_folder.environment(chosen, gathered.fingerprint))
+        with computing:
             parts = _parts(chosen, gathered, folder)
             outcomes = _train(chosen, method, folder, parts=parts, gathered=gathered, watch=watch)
             watch(Event("scores", message="the sites examine their own errors"))
@@ -605,6 +594,14 @@ def run(
     return RunResult(folder.path, result)
 
 
+def computing_as(settings: Settings) -> AbstractContextManager[None]:
+    """Compute as the settings say, for the duration. Raises SettingsError."""
+    place = place_of(
+        settings.device, settings.precision, micro_batch_size=settings.micro_batch_size
+    )
+    return computing_at(place, threads=settings.threads)
+
+
 def _chosen(settings: str | Path | Settings, overrides: Sequence[str]) -> Settings:
     if isinstance(settings, Settings):
         return anchored(settings, Path.cwd())
@@ -621,7 +618,7 @@ def _parts(settings: Settings, gathered: Gathered, folder: RunFolder) -> Federat
 
 def _train(
     settings: Settings,
-    method: Method,
+    method: methods.Method,
     folder: RunFolder,
     *,
     parts: FederationParts,
@@ -631,19 +628,11 @@ def _train(
     """Train all federations of the run; those of `alone` run side by side if there are workers."""
     specs = [spec for part in parts.values() for spec in part]
     binding = binding_of(settings, gathered.fingerprint)
-    hosting = Hosting(
-        answered_in(settings),
-        method.pair.Memory,
-        settings.seed,
-        every=settings.select.every,
-        last=settings.rounds,
-        sums=sums_of(settings),
+    hosting = replace(
+        hosting_of(settings),
         binding=bytes.fromhex(binding),
         groups=settings.federation.groups,
         simulated=settings.seed if settings.key == SIMULATED else None,
-        up=settings.sharing.up,
-        top=settings.federation.top,
-        expects=Expecting(settings),
     )
     workers = min(settings.workers, len(specs))
     engine: SequentialEngine | WorkerEngine
@@ -666,7 +655,7 @@ def _train(
 
 
 def _at_home(
-    spec: Site, parts: FederationParts, outcomes: Sequence[Outcome], method: Method
+    spec: Site, parts: FederationParts, outcomes: Sequence[Outcome], method: methods.Method
 ) -> Home:
     """A site with the state and memory that it ends with, and the key that goes with them.
 
@@ -675,7 +664,7 @@ def _at_home(
     outcome = next((one for one in outcomes if spec in parts[one.name]), outcomes[0])
     owner = spec if spec in parts[outcome.name] else parts[outcome.name][0]
     took_part = method.pair.personal and owner.name in outcome.counts
-    memory = memory_of(owner.folder, method.pair.Memory) if took_part else None
+    memory = run_folder.memory_of(owner.folder, method.pair.Memory) if took_part else None
     return Home(replace(spec, key_file=owner.key_file), outcome.trained.state, memory)
 
 

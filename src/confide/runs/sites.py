@@ -19,19 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from confide.corpora.dealing import (
-    apart,
-    count_problems,
-    deal_pairs,
-    entities_by_type,
-    group_by_pair,
-    group_of,
-    masked,
-    part_facts,
-    partition,
-    relations_by_type,
-    text_fingerprint,
-)
+from confide.corpora import dealing
 from confide.errors import DataError, RunError, SettingsError, os_errors_as
 from confide.federation.guards import Guards
 from confide.federation.keys import simulated_key
@@ -98,7 +86,7 @@ def hold_out(parts: Parts, settings: Settings, name: str, *, given: Sequence[str
     bags = TASKS[settings.task].bags
     smallest = min((share for _, share in wanted if share), default=0.0)
     units = (
-        group_by_pair(train, settings.bags.same_entity)
+        dealing.group_by_pair(train, settings.bags.same_entity)
         if bags
         else neighbour_blocks(train, share=smallest)
     )
@@ -174,7 +162,7 @@ def _drawn(
 ) -> tuple[list[Document], list[Document]]:
     """A share of the documents and the rest, each in order; a larger one contains every smaller.
 
-    It is at least one document and at `most` so many; under noise it may be none or all. Raises
+    It is at least one document and at most `most`; under noise it may be none or all. Raises
     DataError as `_by_unit`.
     """
     if settings.privacy is not None:
@@ -336,7 +324,7 @@ class Gathered:
         facts: Tree = {
             "fingerprint": self.fingerprint,
             "sites": {
-                spec.name: part_facts(
+                spec.name: dealing.part_facts(
                     {part: getattr(spec, part) for part in PARTS},
                     [*self.problems[spec.name], *KINDS[self.kind].left_out(spec.train)],
                     relations=task.pairs,
@@ -346,11 +334,13 @@ class Gathered:
             },
         }
         if self.public:
-            count = entities_by_type if task.learns == "entities" else relations_by_type
+            count = (
+                dealing.entities_by_type if task.learns == "entities" else dealing.relations_by_type
+            )
             facts["public"] = {
                 "documents": len(self.public),
                 task.learns: count(self.public),
-                "problems": count_problems(self.public_problems),
+                "problems": dealing.count_problems(self.public_problems),
             }
         if self.apart:
             facts["apart"] = {"by": self.apart, "left_out": self.left_out}
@@ -378,7 +368,7 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
     trained = {name: train_share(parts["train"], settings, name) for name, parts in held.items()}
     if settings.data.mask_common:
         seed = derive_seed(settings.seed, "mask")
-        trained = masked(trained, settings.data.mask_common, seed=seed)
+        trained = dealing.masked(trained, settings.data.mask_common, seed=seed)
     specs, canaries = [], {}
     for name in sorted(held):
         train, canaries[name] = dealt(trained[name], settings, name, folder=folder / name)
@@ -393,7 +383,7 @@ def gather(settings: Settings, folder: Path, *, key_file: Path | None) -> Gather
         tuple(specs),
         canaries=canaries,
         problems={spec.name: problems.get(spec.name, []) for spec in specs},
-        fingerprint=text_fingerprint(texts, relations=task.pairs),
+        fingerprint=dealing.text_fingerprint(texts, relations=task.pairs),
         task=settings.task,
         kind=settings.kind,
         public=tuple(public),
@@ -494,9 +484,11 @@ def _dealt(
     assert split is not None
     found: list[Problem] = []
     same = settings.bags.same_entity
-    (whole,), left_out = apart([_read(split, settings, found)], split.disjoint_by, same=same)
+    (whole,), left_out = dealing.apart(
+        [_read(split, settings, found)], split.disjoint_by, same=same
+    )
     corpus = hold_out(whole, settings, "") if split.holdout_from == "corpus" else dict(whole)
-    (corpus,), more = apart([corpus], split.disjoint_by, same=same, held=("test",))
+    (corpus,), more = dealing.apart([corpus], split.disjoint_by, same=same, held=("test",))
     corpus["train"], drawn = public_share(corpus["train"], settings)
     _check_groups(whole, corpus, settings)
     sites: dict[str, Parts] = {}
@@ -510,7 +502,7 @@ def _dealt(
         sites[name] = hold_out(sites[name], settings, name, given=given)
         problems[name] = found
         found = []
-    kept, last = apart(list(sites.values()), split.disjoint_by, same=same, held=("test",))
+    kept, last = dealing.apart(list(sites.values()), split.disjoint_by, same=same, held=("test",))
     return dict(zip(sites, kept, strict=True)), drawn, left_out + more + last
 
 
@@ -523,8 +515,10 @@ def _dealt_part(
     everybody = part == "train"
     task = TASKS[settings.task]
     if split.by == "pair" or (task.bags and not everybody):
-        return deal_pairs(documents, split.sites, seed=split.seed, same=same, everybody=everybody)
-    return partition(
+        return dealing.deal_pairs(
+            documents, split.sites, seed=split.seed, same=same, everybody=everybody
+        )
+    return dealing.partition(
         documents,
         split.sites,
         by=split.by,
@@ -583,10 +577,10 @@ def _check_groups(whole: Parts, corpus: Parts, settings: Settings) -> None:
     split = settings.split
     if split is None or split.by not in ("file", "domain"):
         return
-    there = {group_of(document, split.by) for document in whole["train"]}
+    there = {dealing.group_of(document, split.by) for document in whole["train"]}
     drawn = [part for part in PARTS if not whole[part] and corpus[part]]
     for part in ("train", *([] if TASKS[settings.task].bags else drawn)):
-        missing = there - {group_of(document, split.by) for document in corpus[part]}
+        missing = there - {dealing.group_of(document, split.by) for document in corpus[part]}
         if missing:
             raise DataError(
                 f"no document of the {split.by} {min(missing)!r} is left for {part}",
@@ -601,7 +595,7 @@ def _check_relations(specs: Sequence[Site], task: str) -> None:
     A single real site may have nothing but pairs without a relation.
     """
     train = [document for spec in specs for document in spec.train]
-    if relations_by_type(train) or (len(specs) == 1 and any(map(stated_pairs, train))):
+    if dealing.relations_by_type(train) or (len(specs) == 1 and any(map(stated_pairs, train))):
         return
     raise DataError(
         "no training document has a relation",

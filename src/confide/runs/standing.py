@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -22,7 +23,7 @@ from confide.runs.folder import ALONE, CHECKPOINTS, RunFolder
 from confide.runs.result import RESULT, Result, first_wrong, merge_histories
 from confide.scoring.calibration import Calibrator
 from confide.settings import Settings
-from confide.tasks import TASKS
+from confide.tasks import TASKS, Task
 
 _DAMAGED = "the progress of a checkpoint cannot be read"
 _TRIES = 3
@@ -143,7 +144,7 @@ def _progress(store: CheckpointStore) -> Tree | None:
     return None
 
 
-# --- The first and the last event of a run
+# --- The events of a run
 #
 # Every place that runs or follows one tells them.
 
@@ -156,28 +157,43 @@ def started(settings: Settings, name: str, folder: Path) -> Event:
 
 def rounds_after(result: Result, round: int) -> Iterator[Event]:
     """The rounds of a finished run that come after `round`, for who did not hear of them."""
-    task = TASKS[result.task]
-    up, down, best = 0, 0, -1.0
+    moved, best = {"up": 0, "down": 0}, -1.0
     for turn in result.history:
         own = next(iter((turn.dev or {}).values()), None)
         best = max(best, -1.0 if own is None else own)
-        up += turn.bytes.up if turn.bytes else 0
-        down += turn.bytes.down if turn.bytes else 0
+        if turn.bytes:
+            moved = {"up": moved["up"] + turn.bytes.up, "down": moved["down"] + turn.bytes.down}
         if turn.round > round:
-            yield Event(
-                "round",
-                turn.round,
-                rounds=result.rounds,
-                loss=turn.loss,
-                dev_f1=own,
-                best_f1=None if best < 0 else best,
-                bytes_up=up,
-                bytes_down=down,
-                seconds=turn.seconds,
-                score=task.words.score or task.words.kind(task.kinds[0]),
-                dev=turn.dev,
-                dev_sites=turn.dev_sites or None,
+            known = None if best < 0 else best
+            yield round_event(
+                TASKS[result.task], dict(turn), rounds=result.rounds, best=known, moved=moved
             )
+
+
+def round_event(
+    task: Task,
+    record: Mapping[str, Any],
+    *,
+    rounds: int | None,
+    best: float | None,
+    moved: Mapping[str, int],
+) -> Event:
+    """The event of a round of the history; `moved` are the bytes of all rounds so far."""
+    dev = record.get("dev")
+    return Event(
+        "round",
+        record["round"],
+        rounds=rounds,
+        loss=record.get("loss"),
+        dev_f1=next(iter((dev or {}).values()), None),
+        best_f1=best,
+        bytes_up=moved["up"],
+        bytes_down=moved["down"],
+        seconds=record.get("seconds"),
+        score=task.words.score or task.words.kind(task.kinds[0]),
+        dev=dev,
+        dev_sites=record.get("dev_sites") or None,
+    )
 
 
 def ended(result: Result, folder: Path) -> Event:

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from confide.scoring.counts import Confusion as Confusion
 from confide.scoring.counts import Count as Count
 from confide.scoring.counts import EntityCounts as EntityCounts
 from confide.scoring.counts import ErrorCase as ErrorCase

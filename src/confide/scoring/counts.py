@@ -15,12 +15,11 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple
 
 from confide.errors import DataError
-from confide.files import Tree
 from confide.scoring.calibration import Sure, count_sure, sum_sure, sums_by_key
 from confide.text.document import Document, Entity, Sentence
 
@@ -172,9 +171,6 @@ class EntityCounts:
     sentences: int = 0
     malformed: int = 0
     sure: Sure = field(default_factory=dict)
-
-    def __add__(self, other: EntityCounts) -> EntityCounts:
-        return sum_counts((self, other))
 
 
 class TypeMatch(NamedTuple):
@@ -441,89 +437,38 @@ Aligned = tuple[Entity | None, Entity | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Confusion:
-    """Counts of gold types predicted as each type. Numbers only, no text.
-
-    `pairs` counts (gold type, predicted type) of entities that share characters; `missed` and
-    `spurious` count entities without a counterpart on the other side.
-    """
-
-    pairs: dict[tuple[str, str], int]
-    missed: dict[str, int]
-    spurious: dict[str, int]
-
-    @property
-    def types(self) -> tuple[str, ...]:
-        """Every type that occurs, in alphabetical order."""
-        return tuple(sorted({type_ for pair in self.pairs for type_ in pair}
-                            | self.missed.keys() | self.spurious.keys()))  # fmt: skip
-
-    def to_json(self) -> Tree:
-        """`{"types", "rows": {gold: {predicted: n}}, "missed": {type: n}, "spurious": ...}`."""
-        rows: dict[str, dict[str, int]] = {}
-        for (gold, predicted), count in self.pairs.items():
-            rows.setdefault(gold, {})[predicted] = count
-        types = list(self.types)
-        return {"types": types, "rows": rows, "missed": self.missed, "spurious": self.spurious}
-
-
-@dataclass(frozen=True, slots=True)
-class MarkedEntity:
-    """An entity in an error list: its type and its characters within the sentence."""
-
-    type: str
-    fragments: tuple[tuple[int, int], ...]
-    text: str
-    confidence: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ErrorCase:
-    """A sentence with mistakes: its text, both annotations, and the number of each kind of mistake.
+    """A sentence with mistakes: both annotations of it, and the number of each kind of mistake.
 
-    `borders`: the right type with other characters. `types`: shared characters, another type.
+    The kinds are `missed` and `spurious`, `borders` (the right type with other characters) and
+    `types` (shared characters, another type).
     """
 
-    document: str
-    text: str
-    gold: tuple[MarkedEntity, ...]
-    predicted: tuple[MarkedEntity, ...]
-    missed: int
-    spurious: int
-    borders: int
-    types: int
-
-    @property
-    def mistakes(self) -> int:
-        """The number of mistakes in the sentence."""
-        return self.missed + self.spurious + self.borders + self.types
-
-    def to_json(self) -> Tree:
-        """The fields as plain values."""
-        return asdict(self)
+    gold: Document
+    predicted: Document
+    mistakes: Counter[str]
 
 
-def count_confusions(gold: Sequence[Document], predicted: Sequence[Document]) -> Confusion:
-    """Count which type was taken for which. An entity that occurs twice counts once.
+def count_confusions(
+    gold: Sequence[Document], predicted: Sequence[Document]
+) -> dict[str, dict[str, int]]:
+    """Count which type was taken for which: gold type -> predicted type -> entities.
+
+    "" stands for no counterpart on that side. An entity that occurs twice counts once.
 
     Entities are paired one to one: first equal ones, then as many as possible that overlap and have
     the same type, then, over all types, those that share most characters. So for flat annotation,
     the diagonal is the relaxed count of true predictions.
     """
-    pairs: Counter[tuple[str, str]] = Counter()
-    missed: Counter[str] = Counter()
-    spurious: Counter[str] = Counter()
-    for one, other in pair_documents(gold, predicted):
-        for ours, theirs in align(one, other):
-            if ours and theirs:
-                pairs[ours.type, theirs.type] += 1
-            elif ours:
-                missed[ours.type] += 1
-            elif theirs:
-                spurious[theirs.type] += 1
-    return Confusion(
-        dict(sorted(pairs.items())), dict(sorted(missed.items())), dict(sorted(spurious.items()))
+    counts = Counter(
+        (ours.type if ours else "", theirs.type if theirs else "")
+        for one, other in pair_documents(gold, predicted)
+        for ours, theirs in align(one, other)
     )
+    rows: dict[str, dict[str, int]] = {}
+    for pair in sorted(counts, key=lambda pair: (pair[0] == "", pair[1] == "", pair)):
+        rows.setdefault(pair[0], {})[pair[1]] = counts[pair]
+    return rows
 
 
 def worst_errors(
@@ -537,9 +482,9 @@ def worst_errors(
         (case, doubt)
         for one, other in zip(*by_sentence(gold, predicted), strict=True)
         for case, doubt in [_case(one, other)]
-        if case.mistakes
+        if case.mistakes.total()
     ]
-    cases.sort(key=lambda pair: (-pair[0].mistakes, pair[1]))
+    cases.sort(key=lambda pair: (-pair[0].mistakes.total(), pair[1]))
     return [case for case, _ in cases[:n]]
 
 
@@ -551,8 +496,8 @@ def right_sentences(
     The cases hold text: show them to the owner of the documents and to nobody else.
     """
     whole = (_case(one, other)[0] for one, other in zip(*by_sentence(gold, predicted), strict=True))
-    cases = [case for case in whole if case.gold and not case.mistakes]
-    cases.sort(key=lambda case: -len(case.gold))
+    cases = [case for case in whole if case.gold.entities and not case.mistakes.total()]
+    cases.sort(key=lambda case: -len(case.gold.entities))
     return cases[:n]
 
 
@@ -605,31 +550,15 @@ def _case(gold: Document, predicted: Document) -> tuple[ErrorCase, float]:
     kinds: Counter[str] = Counter()
     sure = 0.0
     for ours, theirs in align(gold, predicted):
-        kind = _kind(ours, theirs)
-        kinds[kind] += 1
-        if theirs and kind != "right":
-            sure += theirs.confidence or 0.0
-    case = ErrorCase(
-        gold.id,
-        gold.text,
-        tuple(_mark(gold, entity) for entity in sorted(gold.entities, key=_place)),
-        tuple(_mark(predicted, entity) for entity in sorted(predicted.entities, key=_place)),
-        *(kinds[kind] for kind in ("missed", "spurious", "borders", "types")),
-    )
-    return case, -sure
+        if kind := _mistake(ours, theirs):
+            kinds[kind] += 1
+            sure += (theirs.confidence or 0.0) if theirs else 0.0
+    return ErrorCase(gold, predicted, kinds), -sure
 
 
-def _kind(ours: Entity | None, theirs: Entity | None) -> str:
+def _mistake(ours: Entity | None, theirs: Entity | None) -> str:
     if ours is None or theirs is None:
         return "spurious" if ours is None else "missed"
     if ours.type != theirs.type:
         return "types"
-    return "right" if ours.fragments == theirs.fragments else "borders"
-
-
-def _place(entity: Entity) -> tuple[tuple[tuple[int, int], ...], str]:
-    return entity.fragments, entity.type
-
-
-def _mark(document: Document, entity: Entity) -> MarkedEntity:
-    return MarkedEntity(entity.type, entity.fragments, document.surface(entity), entity.confidence)
+    return "" if ours.fragments == theirs.fragments else "borders"

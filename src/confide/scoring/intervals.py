@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError
-from confide.scoring.counts import Count, Mode, by_sentence, f1, match_documents, micro
+from confide.scoring.counts import Mode, by_sentence, match_documents, micro
 from confide.text.document import Document
 
 Table = NDArray[np.int64]
@@ -72,7 +72,7 @@ def bootstrap_interval(
 
     Raises DataError if there is no sentence.
     """
-    drawn = np.concatenate([_f1(sums[0]) for sums in _resampled([counts_N3], samples, seed)])
+    drawn = np.concatenate([micro_f1(sums[0]) for sums in _resampled([counts_N3], samples, seed)])
     low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
     return Interval(_point(counts_N3), float(low), float(high), level)
 
@@ -91,7 +91,7 @@ def paired_bootstrap(
         )
     differences = np.concatenate(
         [
-            _f1(second) - _f1(first)
+            micro_f1(second) - micro_f1(first)
             for first, second in _resampled([first_N3, second_N3], samples, seed)
         ]
     )
@@ -163,14 +163,14 @@ def _resampled(tables: Sequence[Table], samples: int, seed: int) -> Iterator[lis
         yield np.split(times_DK @ kinds_K, len(tables), axis=1)
 
 
-def _f1(sums_D3: Table) -> NDArray[np.float64]:
-    both = sums_D3[:, 1] + sums_D3[:, 2]
-    ratio: NDArray[np.float64] = 2 * sums_D3[:, 0] / np.maximum(both, 1)
+def micro_f1(counts: NDArray[np.int64] | NDArray[np.float64]) -> NDArray[np.float64]:
+    """Micro-F1 from (true, predicted, gold) in the last axis; 0 if there is nothing to find."""
+    ratio: NDArray[np.float64] = 2 * counts[..., 0] / np.maximum(counts[..., 1] + counts[..., 2], 1)
     return ratio
 
 
 def _point(counts_N3: Table) -> float:
-    return f1(Count(*(int(total) for total in counts_N3.sum(axis=0))))
+    return float(micro_f1(counts_N3.sum(axis=0)))
 
 
 # --- Learning curves
@@ -238,7 +238,7 @@ def resampled_curves(
         raise DataError("one seed cannot show how certain a curve is", expected="at least 2 seeds")
     if not counts_SKN3.shape[2]:
         raise DataError("there is no held-out sentence to draw from", expected="at least one")
-    f1_SK = _micro_f1(counts_SKN3.sum(axis=2))
+    f1_SK = micro_f1(counts_SKN3.sum(axis=2))
     freedom = len(sizes) * (seeds - 1)
     scatter = float(np.sqrt(((f1_SK - f1_SK.mean(axis=0)) ** 2).sum() / freedom / seeds))
     generator = np.random.default_rng(seed)
@@ -270,13 +270,7 @@ def _drawn_f1(counts_SKN3: NDArray[np.int64], draws: int, generator: np.random.G
     even_N = np.full(sentences, 1 / sentences)
     times_BN = generator.multinomial(sentences, even_N, size=draws).astype(np.float64)
     flat = counts_SKN3.transpose(2, 0, 1, 3).reshape(sentences, -1).astype(np.float64)
-    return _micro_f1((times_BN @ flat).reshape(draws, seeds, sizes, 3))
-
-
-def _micro_f1(sums: Floats | NDArray[np.int64]) -> Floats:
-    """Micro-F1 from (true, predicted, gold) in the last axis."""
-    f1: Floats = 2 * sums[..., 0] / np.maximum(sums[..., 1] + sums[..., 2], 1)
-    return f1
+    return micro_f1((times_BN @ flat).reshape(draws, seeds, sizes, 3))
 
 
 def _fit(sizes_K: Floats, f1_BK: Floats) -> Floats:

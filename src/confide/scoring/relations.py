@@ -53,9 +53,6 @@ class RelationCounts:
     missed: dict[str, int] = field(default_factory=dict)
     sure: Sure = field(default_factory=dict)
 
-    def __add__(self, other: RelationCounts) -> RelationCounts:
-        return sum_relation_counts((self, other))
-
     @property
     def examples(self) -> int:
         """The number of pairs that were scored."""
@@ -467,9 +464,6 @@ class BagCounts:
     facts: int = 0
     bags: int = 0
     relations: dict[str, Count] = field(default_factory=dict)
-
-    def __add__(self, other: BagCounts) -> BagCounts:
-        return sum_bag_counts((self, other))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, BagCounts):

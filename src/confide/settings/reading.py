@@ -428,17 +428,6 @@ def leaves(
     return found
 
 
-def check_schema(found: int, known: int, *, what: str) -> None:
-    """Raise SettingsError, with `what` is wrong, if a file's schema is newer than the known one."""
-    if found > known:
-        raise SettingsError(
-            what,
-            expected=f"schema {known} or older",
-            got=printable(f"schema {found}", 40),
-            fix="upgrade confide",
-        )
-
-
 def parse_assignment(text: str) -> tuple[list[str], object]:
     """The keys and the value of `key=value`; the value is TOML or plain text.
 

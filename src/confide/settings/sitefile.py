@@ -26,17 +26,10 @@ from typing import Annotated, Literal
 from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, model_validator
 
 from confide.errors import SettingsError
-from confide.settings.reading import anchored_table, check_schema, explained, read_tree
-from confide.settings.tables import (
-    Device,
-    GuardsTable,
-    Norm,
-    NotNegative,
-    Positive,
-    Precision,
-    SiteTable,
-    Table,
-)
+from confide.files import must_not_be_newer
+from confide.settings import tables
+from confide.settings.reading import anchored_table, explained, read_tree
+from confide.settings.tables import Table
 from confide.settings.toml import read_toml
 
 SCHEMA = 3
@@ -45,16 +38,16 @@ because `confide site setup` then wrote all of them down. In schemas 1 and 2 `mi
 called `at_once`."""
 
 
-class SiteGuards(GuardsTable):
+class SiteGuards(tables.GuardsTable):
     """A real site's own limits. The defaults are strict; the site's file may relax them.
 
     `max_norm` is far above any change seen in honest training (docs/site-file.md).
     """
 
-    min_sentences: Positive = 20
-    min_batch: Positive = 8
-    min_sites: Positive = 3
-    max_norm: Norm | None = 1000.0
+    min_sentences: tables.Positive = 20
+    min_batch: tables.Positive = 8
+    min_sites: tables.Positive = 3
+    max_norm: tables.Norm | None = 1000.0
     masked: bool = True
     unit: Literal["any", "document", "sentence", "patient"] = "document"
     reply_every: Annotated[float, Field(ge=0, le=600)] = 2.0
@@ -70,7 +63,7 @@ class ConsentTable(Table):
     steps: tuple[str, ...] = ()
 
 
-class SiteFile(SiteTable):
+class SiteFile(tables.SiteTable):
     """A site's own file. `memory` is the folder where it keeps its part of every run.
 
     `compared`: take part only if the fingerprints of server and lead have been compared.
@@ -84,10 +77,10 @@ class SiteFile(SiteTable):
     key: str
     memory: str = "memory"
     compared: bool = False
-    colluding: Positive | None = None
-    device: Device = "cpu"
-    precision: Precision = "auto"
-    micro_batch_size: NotNegative = 0
+    colluding: tables.Positive | None = None
+    device: tables.Device = "cpu"
+    precision: tables.Precision = "auto"
+    micro_batch_size: tables.NotNegative = 0
     guards: SiteGuards = SiteGuards()
     consent: Annotated[dict[str, ConsentTable], Field(default_factory=dict)]
 
@@ -116,7 +109,7 @@ def parse_site(tree: Mapping[str, object]) -> SiteFile:
         site = SiteFile.model_validate(plain)
     except ValidationError as error:
         raise explained(error, SiteFile, tables={"guards": SiteGuards}) from error
-    check_schema(site.schema_, SCHEMA, what="the site's file was written for a newer confide")
+    must_not_be_newer(site.schema_, SCHEMA, kind=SettingsError, what="the site's file")
     return site
 
 
@@ -138,7 +131,7 @@ def _renamed(table: Mapping[str, object], old: str, new: str) -> dict[str, objec
 
 
 def _without_old_defaults(guards: Mapping[str, object]) -> dict[str, object]:
-    before = GuardsTable().model_dump(mode="json")
+    before = tables.GuardsTable().model_dump(mode="json")
     return {
         name: value for name, value in guards.items() if name not in before or value != before[name]
     }
@@ -191,22 +184,22 @@ class Agreement(Table):
 
     wire: Annotated[str, Field(pattern=r"^[0-9a-f]{16}$")]
     steps: tuple[Word, ...] = ()
-    rounds: Positive
-    local_epochs: Positive
-    local_steps: Positive = 1
-    batch_size: Positive
+    rounds: tables.Positive
+    local_epochs: tables.Positive
+    local_steps: tables.Positive = 1
+    batch_size: tables.Positive
     fraction: Annotated[float, Field(gt=0, le=1)]
-    at_least: Positive
+    at_least: tables.Positive
     combine: Annotated[tuple[Combine, ...], BeforeValidator(_several), Field(min_length=1)]
     max_norm_ratio: Annotated[float, Field(gt=1, allow_inf_nan=True)] = 5.0
     rows: Annotated[tuple[RowsAgreed, ...], BeforeValidator(_several), Field(min_length=1)] = (
         "all",
     )
-    word_sites: Positive = 1
+    word_sites: tables.Positive = 1
     lead: Annotated[tuple[Name, ...], BeforeValidator(_several), Field(min_length=1)]
     sites: Annotated[tuple[Site, ...], BeforeValidator(_several)]
     others: bool
-    runs: Positive
+    runs: tables.Positive
     until: date
     agreed: AwareDatetime
 
@@ -300,7 +293,7 @@ def parse_consent(tree: Mapping[str, object]) -> ConsentFile:
         held = ConsentFile.model_validate(plain)
     except ValidationError as error:
         raise explained(error, ConsentFile, tables={"method": Agreement}) from error
-    check_schema(held.schema_, CONSENT_SCHEMA, what="a newer confide wrote these agreements")
+    must_not_be_newer(held.schema_, CONSENT_SCHEMA, kind=SettingsError, what="these agreements")
     return held
 
 

@@ -670,7 +670,7 @@ class Settings(Table):
     @property
     def trained_by(self) -> str:
         """METHOD-KIND: the method (`base` if it is a reference) and the kind of model."""
-        return trained_by(self.task, self.method, self.base, kind=self.model.kind)
+        return f"{self.base if self.method in REFERENCES else self.method}-{self.kind}"
 
     @property
     def kind(self) -> str:
@@ -686,11 +686,6 @@ class Settings(Table):
 def kind_of(task: str, model: str) -> str:
     """The kind of model for a task: the task's own or, if it has none, `model` (`model.kind`)."""
     return (TASKS[task].kind if task in TASKS else "") or model
-
-
-def trained_by(task: str, method: str, base: str, *, kind: str = "") -> str:
-    """METHOD-KIND: the method (`base` if it is a reference) and the kind of model."""
-    return f"{base if method in REFERENCES else method}-{kind_of(task, kind)}"
 
 
 TABLES: dict[str, type[Table]] = {
