@@ -13,7 +13,7 @@ from cases import each
 from confide import api
 from confide.federation.keys import new_key
 from confide.kinds import KINDS
-from confide.runs.card import _OF_KINDS, CARD, OTHER_CARD, Copied, _noise, card, safe
+from confide.runs.card import _OF_KINDS, CARD, OTHER_CARD, Copied, card, safe
 from confide.runs.folder import RunFolder
 from confide.runs.result import Private, Result
 from confide.settings import Settings, parse
@@ -210,7 +210,7 @@ def test_a_promise_is_named_and_keys_from_the_seed_promise_nothing(simulated: bo
         unit="document", epsilon=3.0, delta=1e-5, noise=2.0, clip=1.0, rate=0.1, rounds=9,
         units=100, simulated=simulated,
     )  # fmt: skip
-    said = _noise(spent)
+    said = made(result("fedavg", 0.8) | {"privacy": spent.model_dump()})
     assert ("(3.00, 1e-05)-differential privacy for one document" in said) != simulated
     assert ("this is not differential privacy" in said) == simulated
-    assert "No noise was added" in _noise(None)
+    assert "No noise was added" in made(result("fedavg", 0.8))

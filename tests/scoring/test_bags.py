@@ -66,7 +66,7 @@ def test_counts_of_sites_add_up_to_those_of_all() -> None:
     parts = [
         count_ranked(scores[cut], LABELS, facts[cut]) for cut in (slice(0, 90), slice(90, 300))
     ]
-    assert sum_bag_counts(parts) == parts[0] + parts[1] == whole
+    assert sum_bag_counts(parts) == whole
     assert whole != parts[0]
     assert sum_bag_counts([]) == BagCounts()
     assert ranked_scores(BagCounts())["auc"] == 0

@@ -35,7 +35,6 @@ from confide.kinds.protocol import ModelSpec, SiteModel, TrainConfig
 from confide.methods.noise import budget_of
 from confide.report.sections import audit_svg
 from confide.runs import folder as run_folder
-from confide.runs.folder import RunFolder
 from confide.runs.loading import LocalRun
 from confide.runs.run import computing_as
 from confide.runs.sites import COINS, Canaries, has_coins
@@ -347,7 +346,7 @@ def audit(
 
 def _opened(path: Path, key: Path | None) -> LocalRun:
     """The run with its text. Raises RunError, DataError and what `gather` raises."""
-    folder = RunFolder(path)
+    folder = run_folder.RunFolder(path)
     settings, result = folder.settings(), folder.result()
     if not settings.site and settings.split is None:
         raise RunError(

@@ -40,6 +40,7 @@ from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer
 from confide.kinds.tagger.site import TaggerForm
 from confide.recipes import settings_file
 from confide.report.plots import PLAIN, svg_file
+from confide.report.words import templates
 from confide.runs.run import computing_as
 from confide.runs.sites import gather
 from confide.scoring import sentence_counts
@@ -308,36 +309,12 @@ class CapacityReport:
     @property
     def text(self) -> str:
         """The report in words."""
-        full = self.points[-1]
-        head = (
-            f"{self.name}: trained on growing parts of {full.sentences:,.0f} sentences, "
-            f"{len(full.seeds)} times each; scored on {self.held_out:,} held-out sentences (strict)"
-        )
-        rows = [
-            f"  {point.parts} of {full.parts} parts {point.sentences:9,.0f} sentences   "
-            f"F1 {100 * point.f1:5.1f} ± {100 * point.deviation:.1f}"
-            for point in self.points
-        ]
-        tail = [
-            f"{self.factor:g} times the text is expected to add {100 * self.gain:.1f} points of F1 "
-            f"({self.level:.0%} interval {100 * self.low:.1f} to {100 * self.high:.1f}).",
-            f"The chance that it adds {100 * self.matters:g} or more: {self.chance:.0%}.",
-            f"Verdict: {self.verdict}. {_ADVICE[self.verdict]}",
-        ]
-        return "\n".join([head, *rows, *tail]) + "\n"
+        template = templates("confide.jobs").get_template("capacity.txt.j2")
+        return template.render(report=self, full=self.points[-1]) + "\n"
 
     def to_json(self) -> Tree:
         """The report as plain values."""
         return {"schema": SCHEMA, **asdict(self)}
-
-
-_ADVICE: dict[Verdict, str] = {
-    "worth federating": "More text of this kind helps this model. Other sites' text helps as far "
-    "as it is of this kind.",
-    "flat": "More text of this kind hardly helps this model with these settings. Look at the "
-    "annotation, the model or word vectors first.",
-    "cannot tell": "The scores vary too much for an answer: use more seeds or more held-out text.",
-}
 
 
 def conclude(measured: PartScores, *, name: str, seed: int = 1) -> CapacityReport:

@@ -19,7 +19,6 @@ import numpy as np
 
 from confide.errors import RunError, SettingsError
 from confide.runs import folder as run_folder
-from confide.runs.folder import Matching, RunFolder, Sentences
 from confide.scoring.intervals import Table, micro_f1, paired_bootstrap
 from confide.tasks import TASKS, USUAL
 
@@ -70,7 +69,7 @@ class RunComparison:
     second: str
     pairs: tuple[tuple[str, str], ...]
     same_text: bool
-    matching: Matching
+    matching: run_folder.Matching
     level: float
     samples: int
     seed: int
@@ -83,7 +82,7 @@ def compare(
     first: str | Path | Sequence[str | Path],
     second: str | Path | Sequence[str | Path],
     *,
-    matching: Matching | None = None,
+    matching: run_folder.Matching | None = None,
     level: float = 0.95,
     samples: int = 2000,
     seed: int = 0,
@@ -205,7 +204,7 @@ class _ScoredRun:
         """The run's folder, also of a site's own."""
         return str(self.path.parent.parent if self.path.parent.name == "sites" else self.path)
 
-    def tables(self, matching: Matching) -> dict[str, Sentences]:
+    def tables(self, matching: run_folder.Matching) -> dict[str, run_folder.Sentences]:
         """The counts of each site that scored test text. Raises RunError if they are not here."""
         found = {}
         for place in self.scored:
@@ -237,7 +236,7 @@ def _scored_run(path: Path) -> _ScoredRun:
         return _ScoredRun(
             path, run_folder.sentences_file(path / run_folder.SENTENCES).task, (path,)
         )
-    folder = RunFolder(path)
+    folder = run_folder.RunFolder(path)
     settings, result = folder.settings(), folder.result()
     unit = TASKS[settings.task].unit
     scored = [site for site, found in result.scores.sites.items() if found.get(unit)]
@@ -282,7 +281,7 @@ def _check_repeats(first: Sequence[_ScoredRun], second: Sequence[_ScoredRun]) ->
                 )
 
 
-_Tables = dict[str, Sentences]
+_Tables = dict[str, run_folder.Sentences]
 """The counts of one run's sentences, by site."""
 
 

@@ -42,7 +42,6 @@ from confide.runs.card import CARD
 from confide.seeds import seeded
 from confide.training import encoder as encoders
 from confide.training.batches import Example
-from confide.training.encoder import FrozenEncoder, MarkedEmbedding
 from confide.training.tagger import Tagger, TaggerSizes, predict_batches
 
 Target = Literal["onnx", "hf", "peft", "spacy"]
@@ -494,7 +493,7 @@ def _write_sequence_classifier(copy: Copy, trainer: RelationTrainer) -> dict[str
     # so do the rows of their table
     table = model.encoder.get_input_embeddings()
     table_VD = table.weight.detach()
-    if isinstance(table, MarkedEmbedding):
+    if isinstance(table, encoders.MarkedEmbedding):
         table_VD = torch.cat((table.weight, table.marks_KD)).detach()
     plain_VD, marks_KD = table_VD[: marking.first], table_VD[marking.first :]
     rows = max(len(plain_VD), max(ids) + 1)
@@ -552,7 +551,7 @@ def _save_tokenizer(tokenizer: Any, copy: Copy) -> None:
     tokenizer.save_pretrained(copy.out)
 
 
-def _their_model(encoder: FrozenEncoder, task: str, labels: Any) -> Any:
+def _their_model(encoder: encoders.FrozenEncoder, task: str, labels: Any) -> Any:
     """The family's class for a task, with the encoder's configuration and weights drawn anew."""
     import transformers
 

@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import tomli_w
@@ -23,6 +24,7 @@ import tomli_w
 from confide.errors import DataError, SettingsError
 from confide.jobs import initialise_files as inspection
 from confide.jobs.initialise_files import SiteFiles
+from confide.report.words import templates
 from confide.settings import SCHEMA, SiteGuards, load_settings
 from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
@@ -293,64 +295,42 @@ def draft(
     sites: Sequence[SiteFiles], out: Path, *, proposal: Proposal, rule: Rule | None, wishes: Wishes
 ) -> str:
     """The settings file; if tables would make it too long, each site gets one line."""
-    options = {**(rule.options if rule else {}), **proposal.options}
-    head = [
-        f"# What confide found; train with: confide run {out.name}",
-        f"schema = {SCHEMA}",
-        f"name = {_toml(re.sub(r'[^A-Za-z0-9_.-]+', '-', out.stem))}",
-        *proposal.lines,
-        *([f"options = {_toml(options)}"] if options else []),
-        "seed = 1",
-        f"rounds = {rule.rounds if rule else proposal.rounds}",
-        *([f"workers = {rule.workers}          # processes, at most the cores"] if rule else []),
-        *([f"model = {_toml(rule.model)}"] if rule and rule.model else []),
-    ]
     training = {**(rule.training if rule else {})}
     if proposal.outside:
         training["unannotated_types"] = "ignore"
-    if training:
-        note = f"    # a site's text may have {proposal.outside} that it does not annotate"
-        head.append(f"training = {_toml(training)}{note if proposal.outside else ''}")
     common: dict[str, str | None] = {}
     for key in ("format", "scheme", "encoding"):
         found = {site.agreed(key) for site in sites}
         common[key] = found.pop() if len(found) == 1 else None
-    data = [f"{key} = {_toml(value)}" for key, value in common.items() if value]
     stated = sites[0].options
-    if stated.columns is not None:
-        columns = ", ".join(map(_toml, stated.columns))
-        data.append(f"columns = [{columns}]")
-    if stated.annotators is not None:
-        data.append(f"annotators = {_toml(stated.annotators)}")
-    if stated.language != AUTO:
-        data.append(f"language = {_toml(stated.language)}")
-    if stated.skip_broken:
-        data.append("skip_broken = true")
-    data = ["", "[data]", *data] if data else []
-    read = [one.report.format for site in sites for one in site.read]
-    if "ddi" in read:  # the order of a pair means nothing there
-        note = "     # a before b is the same as b before a"
-        data += ["", "[pairs]", f'direction = "undirected"{note}']
-    tail: list[str] = []
-    if wishes.megabytes is not None:
-        limit = f"max_upload_mb = {wishes.megabytes:g}     # that a site uploads"
-        tail += ["", "[federation]", limit]
-    if wishes.public:
-        tail += ["", "[public]", f"files = {_paths(wishes.public, out)}"]
-    if len(sites) == 1:
-        return "\n".join([*head, *data, "", *_split(sites[0], out), *tail, ""])
-    tables = []
-    for site in sites:
-        pairs = _table(site, common, out)
-        if proposal.outside:  # of the types of all sites, it wants those that it annotates
-            pairs.append(f"types = [{', '.join(map(_toml, sorted(site.common)))}]")
-        tables.append((pairs, _only_here(site, sites)))
-    written = [["", "[[site]]", *pairs, *note] for pairs, note in tables]
-    whole = [*head, *data, *(line for lines in written for line in lines), *tail]
-    if len(whole) > _LINES:
-        rows = [f"  {{ {', '.join(pairs)} }}," for pairs, _ in tables]
-        whole = [*head, "", "site = [", *rows, "]", *data, *tail]
-    return "\n".join([*whole, ""])
+    data: dict[str, object] = {
+        **common,
+        "columns": stated.columns,
+        "annotators": stated.annotators,
+        "language": stated.language if stated.language != AUTO else None,
+        "skip_broken": stated.skip_broken,
+    }
+    environment = templates("confide.jobs")
+    environment.filters["toml"] = _toml
+    written = partial(
+        environment.get_template("settings.toml.j2").render,
+        out=out,
+        schema=SCHEMA,
+        name=re.sub(r"[^A-Za-z0-9_.-]+", "-", out.stem),
+        proposal=proposal,
+        options={**(rule.options if rule else {}), **proposal.options},
+        rule=rule,
+        training=training,
+        data={key: _toml(value) for key, value in data.items() if value},
+        # in DDI the order of a pair means nothing
+        undirected=any(one.report.format == "ddi" for site in sites for one in site.read),
+        split=_split(sites[0], out) if len(sites) == 1 else None,
+        tables=[_table(site, sites, common, out=out, proposal=proposal) for site in sites],
+        wishes=wishes,
+        public=_paths(wishes.public, out) if wishes.public else "",
+    )
+    whole = written(short=False) + "\n"
+    return whole if len(sites) == 1 or whole.count("\n") <= _LINES else written(short=True) + "\n"
 
 
 def _paths(paths: Sequence[Path], out: Path) -> str:
@@ -367,43 +347,42 @@ def _paths(paths: Sequence[Path], out: Path) -> str:
     return _toml(found)
 
 
-def _split(site: SiteFiles, out: Path) -> list[str]:
-    """The table that deals one corpus to simulated sites."""
-    lines = [
-        "[split]              # one corpus; for real sites, write a [[site]] table for each",
-        f"sites = {inspection.simulated_sites(site)}",
-        'by = "iid"           # or "file", "domain", "dirichlet", "quantity"',
-    ]
-    lines += [f"{part} = {_paths(paths, out)}" for part, paths in site.parts.items() if paths]
+def _split(site: SiteFiles, out: Path) -> dict[str, object]:
+    """What the table says that deals one corpus to simulated sites."""
     missing = [part for part in ("dev", "test") if not site.parts[part]]
-    if missing and site.about_relations:
-        what = f"no {' and no '.join(missing)} file: a share of train is held out"
-        lines.append(f'holdout_from = "corpus"  # {what}')
-    elif missing:
-        lines.append(f"# no {' and no '.join(missing)} file: each site holds out a share of train")
-    return lines
+    return {
+        "sites": inspection.simulated_sites(site),
+        "parts": {part: _paths(paths, out) for part, paths in site.parts.items() if paths},
+        "missing": " and no ".join(missing),
+        "relations": site.about_relations,
+    }
 
 
-def _table(site: SiteFiles, common: dict[str, str | None], out: Path) -> list[str]:
-    """The lines of one site's table."""
+def _table(
+    site: SiteFiles,
+    sites: Sequence[SiteFiles],
+    common: Mapping[str, str | None],
+    *,
+    out: Path,
+    proposal: Proposal,
+) -> tuple[list[str], str]:
+    """The lines of one site's table, and a comment on the types that only this site has."""
     lines = [f"name = {_toml(site.name)}"]
     lines += [f"{part} = {_paths(paths, out)}" for part, paths in site.parts.items() if paths]
     for key in ("format", "scheme", "encoding"):
         own = site.agreed(key)
         if own and not common[key]:
             lines.append(f"{key} = {_toml(own)}")
-    if site.names:
-        lines.append(f"{'relations' if site.about_relations else 'tags'} = {_toml(site.names)}")
-    return lines
-
-
-def _only_here(site: SiteFiles, sites: Sequence[SiteFiles]) -> list[str]:
-    """A comment on the types that only this site has."""
-    others = {kind for other in sites if other is not site for kind in other.common}
-    own = sorted(site.common.keys() - others)
     table = "relations" if site.about_relations else "tags"
-    few = ", ".join(own[:4]) + (", ..." if len(own) > 4 else "")
-    return [f'# only here: {few}; {table} = {{ theirs = "ours" }} renames, "" drops'] if own else []
+    if site.names:
+        lines.append(f"{table} = {_toml(site.names)}")
+    if proposal.outside:  # of the types of all sites, it wants those that it annotates
+        lines.append(f"types = [{', '.join(map(_toml, sorted(site.common)))}]")
+    others = {kind for other in sites if other is not site for kind in other.common}
+    only = sorted(site.common.keys() - others)
+    few = ", ".join(only[:4]) + (", ..." if len(only) > 4 else "")
+    note = f'# only here: {few}; {table} = {{ theirs = "ours" }} renames, "" drops' if only else ""
+    return lines, note
 
 
 NO_WISHES = Wishes()

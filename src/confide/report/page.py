@@ -13,7 +13,6 @@ from confide.files import for_the_owner, write_whole
 from confide.report import sections, words
 from confide.report.folder import FinishedRun, RefusedReplies, load_run, load_runs, task_of
 from confide.report.plots import MOST_ROWS, Range
-from confide.report.sections import LEVEL, REFERENCES
 from confide.runs.folder import CANDIDATES, RunFolder, told_epsilon, told_of, told_smallest
 from confide.runs.result import RESULT, advice_on_run
 from confide.runs.standing import checkpoint_marks
@@ -241,14 +240,14 @@ def told_range(range: Range | None) -> str:
     """
     if range is None:
         return ""
-    return f"{LEVEL:.0%}".replace("%", " %") + (
+    return f"{sections.LEVEL:.0%}".replace("%", " %") + (
         f" interval {words.points(range[0])} to {words.points(range[1])}"
     )
 
 
 def _federated(runs: Sequence[FinishedRun]) -> FinishedRun | None:
     """The only run that is no reference, if all runs have the same data."""
-    own = [run for run in runs if run.method not in REFERENCES]
+    own = [run for run in runs if run.method not in sections.REFERENCES]
     if len({run.result.data.fingerprint for run in runs}) > 1:
         return None
     kind = TASKS[task_of(runs)].kinds[0]

@@ -65,12 +65,12 @@ def count(number: float | None) -> str:
 
 @cache
 def templates(package: str) -> Environment:
-    """The templates of a package; values are escaped, and these functions are filters."""
+    """The templates of a package; values in pages are escaped, and these functions are filters."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
         loader=PackageLoader(package, "templates"),
-        autoescape=True,
+        autoescape=lambda name: name is None or name.endswith((".html.j2", ".svg.j2")),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

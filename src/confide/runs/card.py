@@ -21,7 +21,7 @@ from confide.errors import printable
 from confide.federation.ledger import ledger_files, read_ledger
 from confide.files import write_of_run
 from confide.runs.folder import RunFolder, audited, shareable, told_epsilon, told_of, told_smallest
-from confide.runs.result import Private, Result
+from confide.runs.result import Result
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Task
@@ -148,7 +148,6 @@ def card(settings: Settings, result: Result, copied: Copied) -> str:
         ],
         settings=[(f"`{k}`", safe(value)) for k, value in sorted(_of_the_model(settings).items())],
         federated=federated,
-        noise=_noise(result.privacy),
         guards=", ".join(f"{name} {safe(value)}" for name, value in sorted(changed.items())),
         audit=list(_audited(copied.run, called)),
         left=list(_left(copied.run)) if federated else [],
@@ -179,28 +178,6 @@ def _of_the_model(settings: Settings) -> dict[str, str]:
         for key, value in shareable(settings).items()
         if key.partition(".")[0] in tables or key in {*_KEYS, *alone}
     }
-
-
-def _noise(spent: Private | None) -> str:
-    """Text on the promise of noise, or that there is none."""
-    if spent is None:
-        return "No noise was added: this is not differential privacy."
-    if spent.simulated:
-        return (
-            "Trained under noise whose keys were made from the seed, to be repeatable: this is not"
-            " differential privacy."
-        )
-    held_out = {
-        "open": "Scores of held-out text left the sites without noise, and are not covered.",
-        "closed": "No score of held-out text left a site.",
-    }
-    return (
-        f"Trained under noise: ({spent.epsilon:.2f}, {spent.delta:g})-differential privacy for one"
-        f" {safe(spent.unit)} of the training text, in {spent.rounds} rounds of noise"
-        f" {spent.noise:g} clips, each drawing a {safe(spent.unit)} with probability"
-        f" {spent.rate:g}. It covers this run alone, and sites and code that are honest as"
-        f" docs/differential-privacy.md says. {held_out.get(spent.held_out, '')}"
-    )
 
 
 def _audited(run: Path, called: Mapping[str, str]) -> Iterator[str]:
