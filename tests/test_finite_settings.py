@@ -11,15 +11,17 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from cases import each
 from confide.errors import SettingsError
 from confide.settings import Settings, SiteFile, parse
-from confide.settings.tables import TABLES, Most, Norm
+from confide.settings.reading import _table
+from confide.settings.tables import Most, Norm
 
 ANY_SIZE = {"timeout", "clip", "max_norm_ratio", "max_sentences", "max_tokens", "max_norm"}
 """Limits that may be inf: none."""
 BOUNDED = {("PrivacyTable", "clip")}
 """Keys of these names that must be finite all the same: without a clip there is no account."""
+TABLES = {_table((name, ""), Settings): name for name in Settings.model_fields}
 FIELDS = [
     (kind, name)
-    for kind in (Settings, SiteFile, *TABLES.values())
+    for kind in (SiteFile, *TABLES)
     for name, field in kind.model_fields.items()
     if "float" in str(field.annotation)
 ]

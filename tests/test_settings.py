@@ -221,6 +221,8 @@ key = "keys/shared.key"
 rounds = 4
 [model]
 vectors = "glove.txt"
+[pcnn]
+vectors = "skipgram.txt"
 [[site]]
 name = "north"
 train = ["a.conll", "$CONFIDE_DATA/b.conll"]
@@ -236,6 +238,7 @@ def test_paths_are_taken_from_the_files_folder(tmp_path: Path) -> None:
     found = load_settings(write(tmp_path, FILE))
     assert found.key == str(tmp_path / "keys" / "shared.key")
     assert found.model.vectors == str(tmp_path / "glove.txt")
+    assert found.pcnn.vectors == str(tmp_path / "skipgram.txt")
     assert found.site[0].train == (str(tmp_path / "a.conll"), "$CONFIDE_DATA/b.conll")
     assert found.site[0].test == ("/abs/c.conll",)
     assert found.site[0].key == str(tmp_path / "own.key")

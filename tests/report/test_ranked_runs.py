@@ -17,7 +17,7 @@ from confide.report.sections import (
     precision_recall_plot,
     view_of,
 )
-from confide.report.words import count, points
+from confide.words import count, points
 from report.folders import bag_errors, bag_result, ledger, relation_result, result, write_run
 
 

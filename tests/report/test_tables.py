@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from rich.table import Table
 
+from confide import words
 from confide.cli import screen
 from confide.errors import RunError
-from confide.report import words
 from confide.report.folder import left, load_run, results
 from report.folders import ledger, relation_result, result, write_run
 

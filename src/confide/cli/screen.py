@@ -34,7 +34,7 @@ from rich.text import Text
 
 from confide.errors import ConfideError, Note, RunError, SettingsError, printable
 from confide.federation.events import Event
-from confide.report.words import duration, points, size
+from confide.words import duration, points, size
 
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from confide.cli.screen import isolate
-from confide.report.words import count, duration, points, size
+from confide.words import count, duration, points, size
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

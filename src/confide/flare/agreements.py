@@ -260,7 +260,7 @@ def _valid(plain: Tree) -> Agreement:
     try:
         return Agreement.model_validate(plain)
     except ValidationError as error:
-        raise explained(error, Agreement, tables={}) from error
+        raise explained(error, Agreement) from error
 
 
 SITE_FILE = "site.toml"

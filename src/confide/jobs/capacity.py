@@ -40,7 +40,6 @@ from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer
 from confide.kinds.tagger.site import TaggerForm
 from confide.recipes import settings_file
 from confide.report.plots import PLAIN, svg_file
-from confide.report.words import templates
 from confide.runs.run import computing_as
 from confide.runs.sites import gather
 from confide.scoring import sentence_counts
@@ -54,6 +53,7 @@ from confide.training.tagger import CrfTagger, Tagger
 from confide.training.trainer import annotate_with, read_bare
 from confide.training.vocabulary import count_characters, count_words, numbered, read_vectors
 from confide.training.weights import set_words
+from confide.words import templates
 
 # --- Training on parts of a corpus
 #

@@ -24,7 +24,6 @@ import tomli_w
 from confide.errors import DataError, SettingsError
 from confide.jobs import initialise_files as inspection
 from confide.jobs.initialise_files import SiteFiles
-from confide.report.words import templates
 from confide.settings import SCHEMA, SiteGuards, load_settings
 from confide.settings.reading import OF_KINDS, OF_METHODS
 from confide.text.document import Problem
@@ -32,6 +31,7 @@ from confide.text.files import write_text
 from confide.text.formats import Options, group_corpora
 from confide.text.segment import AUTO
 from confide.training.encoder import MINILM
+from confide.words import templates
 
 # --- The choice of a method
 #
@@ -348,7 +348,7 @@ def _paths(paths: Sequence[Path], out: Path) -> str:
 
 
 def _split(site: SiteFiles, out: Path) -> dict[str, object]:
-    """What the table says that deals one corpus to simulated sites."""
+    """The content of the table that deals one corpus to simulated sites."""
     missing = [part for part in ("dev", "test") if not site.parts[part]]
     return {
         "sites": inspection.simulated_sites(site),
@@ -485,31 +485,19 @@ def init(
     chosen = rule(amount_of(sites, proposal.finds)) if proposal.finds else None
     lines += [f"proposes {reason}" if n == 0 else reason for n, reason in enumerate(proposal.why)]
     lines += chosen.why if chosen else ()
-    if wishes.megabytes:
-        lines.append(
-            "stops before a site uploads more; after a first run, `confide budget RUN --megabytes"
-            " N` says how often to talk for that"
-        )
-    small = [site.name for site in sites if 0 < site.sentences < FEW]
-    if small and len(sites) > 1:
-        lines.append(
-            f"{', '.join(small)}: fewer than {FEW} training sentences; `confide capacity` tells"
-            " whether more text, or taking part, would help"
-        )
-    if len(sites) > 1:
-        lines.append(
-            "after the run, `confide personalise RUN` keeps for each site whichever model is best"
-            " on its own development text"
-        )
     text = draft(sites, out, proposal=proposal, rule=chosen, wishes=wishes)
     write_text(out, text)
-    least, settings = SiteGuards().min_batch, load_settings(out)  # raises if they do not work
-    if len(sites) > 1 and settings.training.batch_size < least:
-        lines.append(
-            f"for a run over real sites, set training.batch_size = {least}: by default they refuse"
-            " smaller batches (their guard `min_batch`)"
-        )
-    return InitReport(found, maps, "\n".join(lines), problems, text, out)
+    why = templates("confide.jobs").get_template("why.txt.j2")
+    said = why.render(
+        lines=lines,
+        wishes=wishes,
+        several=len(sites) > 1,
+        small=[site.name for site in sites if 0 < site.sentences < FEW],
+        few=FEW,
+        batch_size=load_settings(out).training.batch_size,  # raises if they do not work
+        least=SiteGuards().min_batch,
+    )
+    return InitReport(found, maps, said.rstrip("\n"), problems, text, out)
 
 
 def amount_of(sites: Sequence[SiteFiles], finds: str) -> Amount:

@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 from confide.errors import DataError
 from confide.jobs.predict import above_threshold, check_options, common_names, related
-from confide.report.words import templates
 from confide.runs.loading import Models, Runs, open_models
 from confide.text.document import Document, Entity, Span
+from confide.words import templates
 
 if TYPE_CHECKING:
     from spacy.language import Language

@@ -21,6 +21,7 @@ from confide.recipes import settings_file
 from confide.runs.folder import RunFolder
 from confide.settings import overlaid, parse, put, read_tree
 from confide.settings.tables import Settings, kind_of
+from confide.settings.toml import read_toml
 from confide.tasks import TASKS, USUAL
 
 # --- Uploads: sites talk as often as the upload budget of a site allows
@@ -376,17 +377,8 @@ class Elsewhere:
 
 
 MEASURED: dict[str, tuple[Elsewhere, ...]] = {
-    "entities": (
-        Elsewhere("NCBI-disease", "head", 5400, 54.1, 36.5, 45.2, 50.7),
-        Elsewhere("NCBI-disease", "tagger", 5400, 82.0, 23.4, 55.8, 67.9),
-        Elsewhere("BC5CDR", "head", 4600, 61.0, 45.7, 54.4, 58.7),
-        Elsewhere("CrossNER", "head", 700, 44.7, 5.9, 13.7, 23.4),
-        Elsewhere("CrossNER", "tagger", 700, 65.5, 1.8, 5.5, 15.8),
-    ),
-    "relations": (
-        Elsewhere("GAD", "head", 4300, 66.5, 59.6, 63.8, 65.5),
-        Elsewhere("ChemProt", "head", 4200, 56.0, 35.0, 44.0, 49.8),
-    ),
+    learns: tuple(Elsewhere(**row) for row in rows)
+    for learns, rows in read_toml(Path(__file__).with_name("measured.toml")).items()
 }
 """By what is learnt."""
 

@@ -11,8 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 
 from confide.errors import SettingsError
-from confide.files import Tree
-from confide.settings import read_tree
+from confide.settings import load_settings
 
 FOLDER = Path(__file__).parent
 
@@ -64,25 +63,14 @@ def _known() -> dict[str, Path]:
 
 
 def _info(path: Path) -> RecipeInfo:
-    text = path.read_text(encoding="utf-8")
-    tree = read_tree(path)
-    sites = tree["split"]["sites"] if "split" in tree else len(tree["site"])
-    corpora = sorted({file.split("/")[1] for file in _files(tree)})
+    settings = load_settings(path)
+    split = settings.split
+    files = [file for table in ((split,) if split else settings.site) for file in table.train]
     return RecipeInfo(
         name=path.stem,
-        title=text.partition("\n")[0].removeprefix("#").strip(),
-        method=tree["method"],
-        sites=sites,
-        rounds=int(tree["rounds"]),
-        corpora=", ".join(corpora),
+        title=path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("#").strip(),
+        method=settings.method,
+        sites=split.sites if split else len(settings.site),
+        rounds=settings.rounds,
+        corpora=", ".join(sorted({file.split("/")[1] for file in files})),  # $CONFIDE_DATA/CORPUS/…
     )
-
-
-def _files(tree: Tree) -> list[str]:
-    """The training files of a recipe: `$CONFIDE_DATA/<corpus>/...`."""
-    tables = [tree["split"]] if "split" in tree else tree["site"]
-    return [
-        file
-        for table in tables
-        for file in ([table["train"]] if isinstance(table["train"], str) else table["train"])
-    ]

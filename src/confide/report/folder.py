@@ -22,12 +22,12 @@ from rich.text import Text
 from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
 from confide.files import Tree, decode_json
-from confide.report.words import points, size
 from confide.runs import folder as run_folder
 from confide.runs.folder import AtHome, Audit, RunFolder, SentencesFile
 from confide.runs.result import RESULT, Result, RoundRecord, Scores, Traffic, read_record
 from confide.runs.standing import standing
 from confide.tasks import TASKS, USUAL, Task
+from confide.words import points, size
 
 # --- sites/NAME/errors.json
 #

@@ -8,9 +8,10 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+from confide import words
 from confide.errors import RunError, os_errors_as
 from confide.files import for_the_owner, write_whole
-from confide.report import sections, words
+from confide.report import sections
 from confide.report.folder import FinishedRun, RefusedReplies, load_run, load_runs, task_of
 from confide.report.plots import MOST_ROWS, Range
 from confide.runs.folder import CANDIDATES, RunFolder, told_epsilon, told_of, told_smallest

@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from confide.report.words import size
+from confide.words import size
 
 Range = tuple[float, float]
 """The low and high end of an interval, as fractions."""

@@ -14,12 +14,12 @@ from pathlib import Path
 
 from confide.errors import DataError, os_errors_as
 from confide.files import for_the_owner, write_whole
-from confide.report.words import templates
 from confide.text.checking import CheckReport, check
 from confide.text.document import Document, Entity, Problem
 from confide.text.formats import Options
 from confide.text.reading import Version
 from confide.version import __version__
+from confide.words import templates
 
 MOST_CHARACTERS = 20_000
 """Of one document; the rest of a longer one is not shown, which the page says."""

@@ -14,9 +14,10 @@ import numpy as np
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
+from confide import words
 from confide.errors import DataError, RunError
 from confide.federation.ledger import Entry
-from confide.report import plots, words
+from confide.report import plots
 from confide.report.folder import EntityErrors, Errors, FinishedRun, task_of, totals
 from confide.report.plots import Look, Range, RunCurve
 from confide.runs.folder import Audit, told_of

@@ -15,8 +15,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from confide.errors import printable
 from confide.federation.ledger import ledger_files, read_ledger
 from confide.files import write_of_run
@@ -26,6 +24,7 @@ from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import REFERENCES, Settings
 from confide.tasks import TASKS, Task
 from confide.version import __version__
+from confide.words import points, templates
 
 CARD, OTHER_CARD = "README.md", "MODEL_CARD.md"
 """The card's name, and its name where the folder has a README.md already."""
@@ -113,15 +112,9 @@ def card(settings: Settings, result: Result, copied: Copied) -> str:
     types = overall.get(task.typed[0], {}).get("types", {})
     federated = settings.method not in REFERENCES
     changed = settings.guards.model_dump(exclude_defaults=True)
-    environment = Environment(
-        loader=PackageLoader("confide.runs", "templates"),
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )  # what is named elsewhere goes through `safe`
+    environment = templates("confide.runs")  # what is named elsewhere goes through `safe`
     environment.filters |= {"plain": safe, "code": _code}
-    return environment.get_template("card.md.j2").render(
+    text = environment.get_template("card.md.j2").render(
         version=__version__,
         task=task,
         result=result,
@@ -139,11 +132,11 @@ def card(settings: Settings, result: Result, copied: Copied) -> str:
         score=score,
         scores_head=("site", *(task.words.full(kind) for kind in task.kinds)),
         scores=[
-            (told, *(_points(_of(task, own, kind)) for kind in task.kinds))
+            (told, *(points(_of(task, own, kind)) for kind in task.kinds))
             for told, own in (*rows.items(), ("all", overall))
         ],
         types=[
-            (safe(name), *(_points(one.get(rate)) for rate in ("f1", "precision", "recall")))
+            (safe(name), *(points(one.get(rate)) for rate in ("f1", "precision", "recall")))
             for name, one in sorted(types.items())[:MOST_NAMES]
         ],
         settings=[(f"`{k}`", safe(value)) for k, value in sorted(_of_the_model(settings).items())],
@@ -152,6 +145,7 @@ def card(settings: Settings, result: Result, copied: Copied) -> str:
         audit=list(_audited(copied.run, called)),
         left=list(_left(copied.run)) if federated else [],
     )
+    return text + "\n"
 
 
 def safe(text: object, *, most: int = 100) -> str:
@@ -201,7 +195,3 @@ def _left(run: Path) -> Iterator[tuple[str, ...]]:
 
 def _of(task: Task, scores: Mapping[str, object], kind: str) -> float | None:
     return None if task.empty(dict(scores)) else task.value(dict(scores), kind)
-
-
-def _points(fraction: float | None) -> str:
-    return "–" if fraction is None else f"{100 * fraction:.1f}"

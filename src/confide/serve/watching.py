@@ -23,12 +23,12 @@ from confide.errors import ConfideError, GuardError, printable
 from confide.federation.ledger import ledger
 from confide.files import path_inside, plain_name
 from confide.jobs.comparison import RunComparison, compare
-from confide.report.words import duration
 from confide.runs.folder import RunFolder
 from confide.runs.result import RESULT, Result, RoundRecord
 from confide.runs.standing import standing
 from confide.serve.gate import CallerLimits, HttpError, Pages, fill
 from confide.tasks import TASKS
+from confide.words import duration
 
 QUIET = 120.0
 """Seconds without a new line or checkpoint after which a run is said to be quiet, at least."""

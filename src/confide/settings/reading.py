@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import ValidationError
@@ -21,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from confide.errors import MissingDataError, SettingsError, printable, together
 from confide.files import Tree
-from confide.settings.tables import REFERENCES, SIMULATED, TABLES, Settings, Table, kind_of
+from confide.settings.tables import ENCODER, PATH, REFERENCES, SIMULATED, Settings, Table, kind_of
 from confide.settings.toml import DEEPEST, LONGEST_KEY, parse_toml, read_toml
 from confide.settings.upgrade import advice_on, must_be_of_today
 from confide.tasks import TASKS
@@ -268,7 +267,7 @@ def _crossed(plain: Tree, error: ValidationError) -> list[str]:
         if isinstance(node, dict) and one["type"] != "missing":
             node.pop(key, None)
         elif isinstance(node, dict):
-            node[key] = next(iter(_choices(_field(one["loc"], Settings, TABLES))), "a word")
+            node[key] = next(iter(_choices(_field(one["loc"], Settings))), "a word")
     try:
         Settings.model_validate(repaired)
     except ValidationError as other:
@@ -291,7 +290,7 @@ def own_settings(kind: type[T], options: Mapping[str, object]) -> T:
     try:
         return kind.model_validate(dict(options))
     except ValidationError as error:
-        raise explained(error, kind, tables={}, under="options.") from error
+        raise explained(error, kind, under="options.") from error
 
 
 def dump(settings: Settings) -> str:
@@ -374,11 +373,10 @@ def explained(
     error: ValidationError,
     kind: type[Table] = Settings,
     *,
-    tables: Mapping[str, type[Table]] = MappingProxyType(TABLES),
     more: Sequence[str] = (),
     under: str = "",
 ) -> SettingsError:
-    """Pydantic's complaints about a `kind` with these tables, and `more`, in our words.
+    """Pydantic's complaints about a `kind` of table, and `more`, in our words.
 
     `under` is what leads to the `kind` in the settings.
     """
@@ -391,7 +389,7 @@ def explained(
         if not one["loc"]:
             found += map(SettingsError, _faults(one))
         else:
-            found.append(_wrong(one, kind, tables, under=under))
+            found.append(_wrong(one, kind, under=under))
     found += map(SettingsError, more)
     if len(found) > MOST_COMPLAINTS:
         left = len(found) - MOST_COMPLAINTS
@@ -404,9 +402,7 @@ def _faults(one: ErrorDetails) -> list[str]:
     return (own_words(one) or one["msg"]).splitlines()
 
 
-def _wrong(
-    one: ErrorDetails, kind: type[Table], tables: Mapping[str, type[Table]], *, under: str
-) -> SettingsError:
+def _wrong(one: ErrorDetails, kind: type[Table], *, under: str) -> SettingsError:
     """One complaint in our words: where, what was expected, what came."""
     place, loc = error_path(one), one["loc"]
     if one["type"] in ("extra_forbidden", "literal_error"):
@@ -416,11 +412,11 @@ def _wrong(
             what = f"{place} = {one['input']!r}" if known else place
             return SettingsError(f"{what} is no longer a setting", fix=advice)
     if one["type"] == "extra_forbidden":
-        table = tables.get(str(loc[0]), kind) if len(loc) > 1 else kind
-        names = [field.alias or name for name, field in table.model_fields.items()]
+        fields = _table(loc, kind).model_fields
+        names = [field.alias or name for name, field in fields.items()]
         return SettingsError(f"unknown key {place!r}", fix=nearest(str(loc[-1]), names))
     if one["type"] == "missing":
-        choices = _choices(_field(loc, kind, tables))
+        choices = _choices(_field(loc, kind))
         return SettingsError(
             f"{place} is missing",
             expected=" or ".join(map(repr, choices)) or None,
@@ -432,12 +428,16 @@ def _wrong(
     return SettingsError(f"{place} is wrong", expected=expected(one), got=got)
 
 
-def _field(
-    loc: Sequence[object], kind: type[Table], tables: Mapping[str, type[Table]]
-) -> FieldInfo | None:
+def _table(loc: Sequence[object], kind: type[Table]) -> type[Table]:
+    """The table that a place of pydantic's lies in: one of a `kind`, or the `kind` itself."""
+    above = kind.model_fields.get(str(loc[0])) if len(loc) > 1 else None
+    named = (above.annotation, *get_args(above.annotation)) if above else ()
+    return next((one for one in named if isinstance(one, type) and issubclass(one, Table)), kind)
+
+
+def _field(loc: Sequence[object], kind: type[Table]) -> FieldInfo | None:
     """The field that a place of pydantic's means, if a table has it."""
-    table = tables.get(str(loc[0]), kind) if len(loc) > 1 else kind
-    return table.model_fields.get(str(loc[-1])) if loc else None
+    return _table(loc, kind).model_fields.get(str(loc[-1])) if loc else None
 
 
 def _choices(field: FieldInfo | None) -> list[str]:
@@ -446,39 +446,26 @@ def _choices(field: FieldInfo | None) -> list[str]:
     return list(found) if found and all(isinstance(one, str) for one in found) else []
 
 
-def anchored(settings: Settings, folder: Path) -> Settings:
-    """Make relative paths absolute; `$CONFIDE_DATA/...` stays until the data is read."""
-    update: Tree = {
-        "site": tuple(anchored_table(site, folder) for site in settings.site),
-        "split": settings.split and anchored_table(settings.split, folder),
-        "public": anchored_table(settings.public, folder),
-        "classifier": settings.classifier.model_copy(
-            update={"encoder": _encoder(settings.classifier.encoder, folder)}
-        ),
-    }
-    if settings.key and settings.key != SIMULATED:
-        update["key"] = _anchor(settings.key, folder)
-    if settings.start_from:
-        update["start_from"] = _anchor(settings.start_from, folder)
-    model = {"context": _encoder(settings.model.context, folder)}
-    if settings.model.vectors:
-        model["vectors"] = _anchor(settings.model.vectors, folder)
-    update["model"] = settings.model.model_copy(update=model)
-    return settings.model_copy(update=update)
+def anchored(table: D, folder: Path) -> D:
+    """Make the relative paths of a table and of those in it absolute.
 
+    `$CONFIDE_DATA/...` stays until the data is read.
+    """
 
-def anchored_table(table: D, folder: Path) -> D:
-    """Make the relative paths of a site's or a corpus's table absolute."""
-    update: Tree = {
-        name: tuple(_anchor(path, folder) for path in getattr(table, name))
-        for name in ("train", "dev", "test", "files")
-        if hasattr(table, name)
-    }
-    for name in ("vectors", "key", "memory", "context"):
-        value = getattr(table, name, None)
-        if value:
-            update[name] = (_encoder if name == "context" else _anchor)(value, folder)
-    return table.model_copy(update=update)
+    def of(value: object, kinds: Sequence[object]) -> object:
+        if isinstance(value, Table):
+            return anchored(value, folder)
+        if isinstance(value, tuple):
+            return tuple(of(one, kinds) for one in value)
+        if not isinstance(value, str) or value in ("", SIMULATED):
+            return value
+        made = _anchor(value, folder) if PATH in kinds else value
+        return _encoder(value, folder) if ENCODER in kinds else made
+
+    values = {name: getattr(table, name) for name in type(table).model_fields}
+    fields = type(table).model_fields
+    made = {name: of(value, fields[name].metadata) for name, value in values.items()}
+    return table.model_copy(update={n: one for n, one in made.items() if one != values[n]})
 
 
 def _anchor(text: str, folder: Path) -> str:

@@ -28,7 +28,7 @@ from pydantic import AwareDatetime, BeforeValidator, Field, ValidationError, mod
 from confide.errors import SettingsError
 from confide.files import must_not_be_newer
 from confide.settings import tables
-from confide.settings.reading import anchored_table, explained, read_tree
+from confide.settings.reading import anchored, explained, read_tree
 from confide.settings.tables import Table
 from confide.settings.toml import read_toml
 
@@ -74,8 +74,8 @@ class SiteFile(tables.SiteTable):
     """
 
     schema_: Annotated[int, Field(alias="schema")] = SCHEMA
-    key: str
-    memory: str = "memory"
+    key: Annotated[str, tables.PATH]
+    memory: Annotated[str, tables.PATH] = "memory"
     compared: bool = False
     colluding: tables.Positive | None = None
     device: tables.Device = "cpu"
@@ -92,7 +92,7 @@ def load_site(path: Path) -> SiteFile:
     """
     tree = read_tree(path, old=True)
     try:
-        return anchored_table(parse_site(tree), path.parent.resolve())
+        return anchored(parse_site(tree), path.parent.resolve())
     except SettingsError as error:
         raise error.at(str(path)) from error.__cause__
 
@@ -108,7 +108,7 @@ def parse_site(tree: Mapping[str, object]) -> SiteFile:
     try:
         site = SiteFile.model_validate(plain)
     except ValidationError as error:
-        raise explained(error, SiteFile, tables={"guards": SiteGuards}) from error
+        raise explained(error, SiteFile) from error
     must_not_be_newer(site.schema_, SCHEMA, kind=SettingsError, what="the site's file")
     return site
 
@@ -292,7 +292,7 @@ def parse_consent(tree: Mapping[str, object]) -> ConsentFile:
     try:
         held = ConsentFile.model_validate(plain)
     except ValidationError as error:
-        raise explained(error, ConsentFile, tables={"method": Agreement}) from error
+        raise explained(error, ConsentFile) from error
     must_not_be_newer(held.schema_, CONSENT_SCHEMA, kind=SettingsError, what="these agreements")
     return held
 

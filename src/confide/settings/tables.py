@@ -55,8 +55,12 @@ def _column(value: object) -> object:
     return value
 
 
+PATH, ENCODER = "a path", "the folder or the name of an encoder"
+"""Marks of fields whose relative paths start at the folder of the settings file."""
 Paths = Annotated[
-    tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+    tuple[str, ...],
+    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    PATH,
 ]
 Share = Annotated[float, Field(gt=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
@@ -160,7 +164,7 @@ class ModelTable(Table):
     """of the `cnn`"""
     character_hidden: Positive = 25
     """of the `bilstm`, each way"""
-    context: Annotated[str, Field(min_length=1)] = "none"
+    context: Annotated[str, Field(min_length=1), ENCODER] = "none"
     """a frozen encoder whose states join the words: `minilm`, a folder, a hub name"""
     cnn_filters: NotNegative = 0
     """of the word CNN for each width; 0: none"""
@@ -174,7 +178,7 @@ class ModelTable(Table):
     """one mask per sentence"""
     tag_scheme: TagScheme = "iobes"
     """that is learnt, whatever files have"""
-    vectors: str | None = None
+    vectors: Annotated[str | None, PATH] = None
     """word2vec or GloVe text file"""
 
 
@@ -194,7 +198,7 @@ class EncoderTable(Table):
 class ClassifierTable(Table):
     """An encoder and a linear layer: relations, and the kinds `encoder` and `spans`."""
 
-    encoder: Annotated[str, Field(min_length=1)] = "minilm"
+    encoder: Annotated[str, Field(min_length=1), ENCODER] = "minilm"
     """`minilm`, a folder, a hub name"""
     blind: bool = True
     """read entities as their types"""
@@ -275,7 +279,7 @@ class PcnnTable(Table):
     """words read of a sentence"""
     max_distance: Positive = 60
     """words; farther ones share its position"""
-    vectors: str | None = None
+    vectors: Annotated[str | None, PATH] = None
     """word2vec or GloVe text file"""
 
 
@@ -392,11 +396,11 @@ class SiteTable(Table):
     train_on: TrainOn | None = None
     tag_scheme: TagScheme | None = None
     """of its own tagger, where each site has one"""
-    context: str | None = None
+    context: Annotated[str | None, ENCODER] = None
     """where its copy of the frozen encoder is"""
-    vectors: str | None = None
+    vectors: Annotated[str | None, PATH] = None
     """word vectors that it reads for itself"""
-    key: str | None = None
+    key: Annotated[str | None, PATH] = None
     """its key file"""
     canaries: NotNegative = 0
 
@@ -588,10 +592,10 @@ class Settings(Table):
     """of computing; weights are always float32"""
     micro_batch_size: NotNegative = 0
     """the most examples computed at once; 0: the whole batch"""
-    key: str | None = None
+    key: Annotated[str | None, PATH] = None
     """the sites' key file; else one is made for the run. `"simulated"`: from the seed, which
     protects nothing"""
-    start_from: str = ""
+    start_from: Annotated[str, PATH] = ""
     """folder of a finished run whose model round 1 begins with"""
     data: DataTable = DataTable()
     site: tuple[SiteTable, ...] = ()
@@ -686,29 +690,6 @@ class Settings(Table):
 def kind_of(task: str, model: str) -> str:
     """The kind of model for a task: the task's own or, if it has none, `model` (`model.kind`)."""
     return (TASKS[task].kind if task in TASKS else "") or model
-
-
-TABLES: dict[str, type[Table]] = {
-    "data": DataTable,
-    "site": SiteTable,
-    "split": SplitTable,
-    "pairs": PairsTable,
-    "public": PublicTable,
-    "model": ModelTable,
-    "encoder": EncoderTable,
-    "classifier": ClassifierTable,
-    "lightner": LightnerTable,
-    "linear": LinearTable,
-    "bags": BagsTable,
-    "pcnn": PcnnTable,
-    "training": TrainingTable,
-    "vocabulary": VocabularyTable,
-    "federation": FederationTable,
-    "select": SelectTable,
-    "guards": GuardsTable,
-    "privacy": PrivacyTable,
-}
-"""The tables by their names in a file; `site` is a list of tables."""
 
 
 # --- Splitting of a site's text

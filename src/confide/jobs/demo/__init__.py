@@ -31,7 +31,6 @@ from confide.jobs.predict import predict
 from confide.methods import wire
 from confide.report.folder import load_run
 from confide.report.page import report
-from confide.report.words import templates
 from confide.runs.result import Traffic
 from confide.runs.run import run
 from confide.tasks import TASKS
@@ -40,6 +39,7 @@ from confide.text.document import Document, Sentence
 from confide.text.formats import read
 from confide.text.segment import segmented
 from confide.version import __version__
+from confide.words import templates
 
 # --- Finds of the demonstration's recogniser in held-out sentences, beside what is marked there
 
