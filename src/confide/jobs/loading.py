@@ -316,6 +316,3 @@ def _document(text: object, number: int) -> Document:
     if not isinstance(text, str):
         raise TypeError(_WANTED.format(type(text).__name__))
     return Document(f"text-{number}", text)
-
-
-__all__ = ["Annotated", "LoadedModel", "load"]

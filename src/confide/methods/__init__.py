@@ -203,8 +203,8 @@ def _check_private(settings: RunSettings, kind: Pair) -> None:
 
 def _check_combine(settings: RunSettings, kind: Pair) -> None:
     """Raise SettingsError if the method has no mean that `federation.combine` could replace."""
-    how = settings.federation.combine
-    if how == "mean" or settings.method in REFERENCES:
+    how = settings.sharing.combine
+    if how == "mean":
         return
     if not any(step.summed and step.learnt and step.learnt.combined for step in kind.steps):
         raise SettingsError(
@@ -221,9 +221,7 @@ def _check_combine(settings: RunSettings, kind: Pair) -> None:
 
 def _check_travels(settings: RunSettings, kind: Pair) -> None:
     """Raise SettingsError if nothing of this method could travel as the settings say."""
-    if settings.method in REFERENCES:
-        return
-    own = settings.federation
+    own = settings.sharing
     gives = any(fields_of(step.ask).get(COMMON) == "arrays" for step in kind.steps)
     for name, value, plain, fits in (
         ("down", own.down, "whole", gives),
@@ -240,9 +238,9 @@ def _check_travels(settings: RunSettings, kind: Pair) -> None:
 
 def check_enough(settings: RunSettings, sites: int) -> None:
     """Raise SettingsError if a round of this many sites is too small for `federation.combine`."""
-    own = settings.federation
+    own = settings.sharing
     drawn = max(1, round_half_up(own.fraction * sites))
-    if own.combine not in ORDERED or settings.method in REFERENCES or drawn >= NEEDED:
+    if own.combine not in ORDERED or drawn >= NEEDED:
         return
     raise SettingsError(
         f"federation.combine = {own.combine!r} needs {NEEDED} sites in every round",

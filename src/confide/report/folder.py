@@ -21,7 +21,7 @@ from rich.text import Text
 
 from confide.errors import RunError
 from confide.federation.ledger import Entry, ledger_files, read_ledger
-from confide.files import Tree, decode_json
+from confide.files import Tree
 from confide.runs import folder as run_folder
 from confide.runs.folder import AtHome, Audit, RunFolder, SentencesFile
 from confide.runs.result import RESULT, Result, RoundRecord, Scores, Traffic, read_record
@@ -157,19 +157,17 @@ def read_errors(file: Path) -> Errors:
     """One site's errors. Raises RunError, which names the first wrong value."""
     return read_record(
         file,
-        lambda text: errors_of(decode_json(text), site=file.parent.name),
+        lambda tree: errors_of(tree, site=file.parent.name),
         "a site's errors.json is damaged",
         fix="leave the sites' text out of the page, or repeat the run",
     )
 
 
-def errors_of(tree: object, *, site: str = "") -> Errors:
+def errors_of(tree: Tree, *, site: str = "") -> Errors:
     """The errors in one errors.json; `site` owns them if the file does not name its site.
 
     Raises ValidationError.
     """
-    if not isinstance(tree, dict):
-        return EntityErrors.model_validate(tree)
     return _ERRORS.get(str(tree.get("task")), EntityErrors).model_validate({"site": site, **tree})
 
 

@@ -231,14 +231,10 @@ class RunFolder:
 
     def environment(self) -> files.Tree:
         """Read environment.json; empty if there is none. Raises RunError."""
-        try:
-            found = files.decode_json(self._text("environment.json") or "{}")
-        except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            where = str(self.path / "environment.json")
-            raise RunError("the file cannot be read as a JSON object", where=where)
-        return found
+        path = self.path / "environment.json"
+        if not path.exists():
+            return {}
+        return read_record(path, dict, "this does not say what the run's numbers depend on")
 
     def _text(self, name: str) -> str:
         try:
@@ -475,12 +471,7 @@ class SentencesFile(BaseModel):
 
 def sentences_file(file: Path) -> SentencesFile:
     """A site's sentences.json. Raises RunError if it is damaged or has a newer schema."""
-    held = read_record(
-        file, lambda text: SentencesFile.model_validate(files.decode_json(text)), _NO_SENTENCES
-    )
-    what = "these counts of sentences"
-    files.must_not_be_newer(held.schema_, SENTENCES_SCHEMA, kind=RunError, what=what, where=file)
-    return held
+    return read_record(file, SentencesFile.model_validate, _NO_SENTENCES, schema=SENTENCES_SCHEMA)
 
 
 def read_sentences(file: Path, matching: Matching = "strict") -> Sentences:
@@ -613,7 +604,7 @@ class Promised(_Record):
 class Audit(_Record):
     """An audit of a run; `rounds` are those of the models that were measured, as in result.json."""
 
-    schema_: Annotated[int, Field(alias="schema", ge=1, le=AUDIT_SCHEMA)] = AUDIT_SCHEMA
+    schema_: Annotated[int, Field(alias="schema", ge=1)] = AUDIT_SCHEMA
     rounds: Mapping[str, int]
     sites: Mapping[str, SiteAudit]
     crossed: Crossed
@@ -646,7 +637,7 @@ def audited(folder: RunFolder) -> Audit | None:
     if not path.is_file():
         return None
     fix = "audit the run again with `confide audit`, or delete the file"
-    found = read_record(path, Audit.model_validate_json, _NO_AUDIT, fix=fix)
+    found = read_record(path, Audit.model_validate, _NO_AUDIT, schema=AUDIT_SCHEMA, fix=fix)
     return found if dict(found.rounds) == dict(folder.result().best_rounds) else None
 
 
@@ -807,7 +798,7 @@ def compared_at_home(folder: RunFolder, site: str) -> AtHome | None:
     if not path.is_file():
         return None
     what, fix = "what the site compared cannot be read", "compare again with `confide personalise`"
-    found = read_record(path, AtHome.model_validate_json, what, fix=fix)
+    found = read_record(path, AtHome.model_validate, what, fix=fix)
     return found if found.round == round_of(folder, site) else None
 
 

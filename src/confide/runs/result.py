@@ -29,7 +29,6 @@ from confide.tasks import TASKS, USUAL, Task, TaskName
 T = TypeVar("T")
 RESULT = "result.json"
 SCHEMA = 1
-_WHAT = "this is not the result of a run"
 
 
 def _as_it_stands(value: T, check: Callable[[T], object]) -> T:
@@ -308,24 +307,28 @@ class Result(ResultTable):
         Raises RunError if the run is not finished, or its result is damaged (the error names the
         first wrong value), of a newer schema or of an unknown task.
         """
-        file = folder / RESULT
-        try:
-            tree = decode_json(file_text(file, MOST_JSON))
-        except (FileNotFoundError, NotADirectoryError) as error:
+        if not (folder / RESULT).exists():
             raise RunError(
                 "the run is not finished",
                 expected=f"{RESULT}, which a run writes at its end",
                 where=str(folder),
                 fix="continue it with `confide run … --resume`",
-            ) from error
-        except (OSError, ValueError) as error:
-            what = f"{_WHAT}: the file cannot be read as JSON"
-            raise RunError(what, where=str(file), got=printable(error)) from error
-        _check(tree, file)
-        try:
-            return cls.model_validate(tree)
-        except pydantic.ValidationError as error:
-            raise first_wrong(error, _WHAT, file) from error
+            )
+        what = "this is not the result of a run"
+        return read_record(folder / RESULT, cls.of, what, schema=SCHEMA)
+
+    @classmethod
+    def of(cls, tree: Tree) -> Self:
+        """The result of these plain values. Raises RunError if this confide lacks its task."""
+        task = tree.get("task", USUAL)
+        if not isinstance(task, str) or task not in TASKS:
+            raise RunError(
+                "this confide does not know the task of this run",
+                expected=" or ".join(TASKS),
+                got=printable(repr(task), 40),
+                fix="upgrade confide",
+            )
+        return cls.model_validate(tree)
 
     def to_json(self) -> str:
         """The text of result.json."""
@@ -336,35 +339,37 @@ class Result(ResultTable):
         write_of_run(folder / RESULT, self.to_json().encode())
 
 
-def _check(tree: object, file: Path) -> None:
-    """Raise RunError if this is not a result, or one that only a newer version understands."""
-    if not isinstance(tree, dict):
-        raise RunError(f"{_WHAT}: the file does not hold a JSON object", where=str(file))
-    schema, task = tree.get("schema"), tree.get("task", USUAL)
-    if type(schema) is not int:
-        raise RunError(_WHAT, expected='a "schema" number', where=str(file))
-    must_not_be_newer(schema, SCHEMA, kind=RunError, what="this run", where=file)
-    if not isinstance(task, str) or task not in TASKS:
-        raise RunError(
-            "this confide does not know the task of this run",
-            expected=" or ".join(TASKS),
-            got=printable(repr(task), 40),
-            where=str(file),
-            fix="upgrade confide",
-        )
+def read_record(
+    file: Path,
+    made: Callable[[Tree], T],
+    what: str,
+    *,
+    schema: int | None = None,
+    fix: str | None = None,
+) -> T:
+    """A JSON file that confide wrote, as `made` of its values.
 
-
-def read_record(file: Path, parsed: Callable[[str], T], what: str, *, fix: str | None = None) -> T:
-    """A JSON file that confide wrote, as `parsed` makes it of its text.
-
-    Raises RunError if it is missing, damaged or wrong; the error names the first wrong value.
+    With a `schema`, the file must say its own. Raises RunError if it is missing, damaged, newer or
+    wrong: the error says `what` is the matter, and names the first wrong value.
     """
     try:
-        return parsed(file_text(file, MOST_JSON))
+        tree = decode_json(file_text(file, MOST_JSON))
+    except (OSError, ValueError) as error:
+        said = f"{what}: the file cannot be read as JSON"
+        raise RunError(said, where=str(file), got=printable(error), fix=fix) from error
+    if not isinstance(tree, dict):
+        raise RunError(f"{what}: the file does not hold a JSON object", where=str(file), fix=fix)
+    own = tree.get("schema")
+    if schema is not None:
+        if type(own) is not int:
+            raise RunError(what, expected='a "schema" number', where=str(file), fix=fix)
+        must_not_be_newer(own, schema, kind=RunError, what=file.name, where=file)
+    try:
+        return made(tree)
     except pydantic.ValidationError as error:
         raise first_wrong(error, what, file, fix=fix) from error
-    except (OSError, ValueError) as error:
-        raise RunError(what, where=str(file), got=printable(error), fix=fix) from error
+    except RunError as error:
+        raise error.at(str(file)) from error
 
 
 def first_wrong(

@@ -666,6 +666,3 @@ def _at_home(
     took_part = method.pair.personal and owner.name in outcome.counts
     memory = run_folder.memory_of(owner.folder, method.pair.Memory) if took_part else None
     return Home(replace(spec, key_file=owner.key_file), outcome.trained.state, memory)
-
-
-__all__ = ["Event", "RunResult", "run"]
