@@ -532,7 +532,7 @@ def test_report_watches_one_run(put: Any) -> None:
 def test_run_is_told_to_its_logs(put: Any, tmp_path: Path) -> None:
     put("run", raises=KeyboardInterrupt())
     done = call("run", "ours", "--log", "tensorbord")
-    assert done.exit_code == 2 and "did you mean tensorboard" in done.stderr
+    assert done.exit_code == 2 and "did you mean 'tensorboard'" in done.stderr
 
 
 def test_evaluate_names_types_that_the_model_cannot_find(put: Any) -> None:

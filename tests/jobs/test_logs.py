@@ -229,7 +229,7 @@ def test_a_log_that_cannot_be_opened_stops_the_run(run_folder: Path) -> None:
 
 
 def test_an_unknown_log_is_refused_before_the_run_with_the_nearest() -> None:
-    with pytest.raises(SettingsError, match="did you mean tensorboard"):
+    with pytest.raises(SettingsError, match="did you mean 'tensorboard'"):
         Logs(["tensorbord"], say=print)
     assert set(LOGS) == {"jsonl", "tensorboard", "mlflow"}
 

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Self
 
@@ -22,6 +21,7 @@ from confide.errors import ConfideError, SettingsError, os_errors_as, printable
 from confide.federation.events import Event, Watcher
 from confide.files import Tree
 from confide.runs.folder import RunFolder, shareable
+from confide.settings import nearest
 
 OpenLog = Callable[[Path, str], AbstractContextManager[Watcher]]
 """Opens a log, given the run's folder and where the log is wanted ("": its usual place)."""
@@ -94,12 +94,8 @@ def find_log(wanted: str) -> tuple[str, OpenLog, str]:
     """A log by NAME or NAME=WHERE: its name, its opener, and where. Raises SettingsError."""
     name, _, where = wanted.partition("=")
     if name not in LOGS:
-        near = get_close_matches(name, LOGS, n=1)
         raise SettingsError(
-            "there is no such log",
-            expected=" or ".join(LOGS),
-            got=printable(repr(name), 60),
-            fix=f"did you mean {near[0]}?" if near else None,
+            "there is no such log", got=printable(repr(name), 60), fix=nearest(name, list(LOGS))
         )
     return name, LOGS[name], where
 

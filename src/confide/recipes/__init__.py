@@ -7,11 +7,10 @@ comment, its title. Its data are under `$CONFIDE_DATA`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from confide.errors import SettingsError
-from confide.settings import load_settings
+from confide.settings import load_settings, nearest
 
 FOLDER = Path(__file__).parent
 
@@ -40,11 +39,10 @@ def recipe_path(name: str) -> Path:
     """
     known = _known()
     if name not in known:
-        near = get_close_matches(name, known, n=1, cutoff=0.4)
         raise SettingsError(
             f"there is no settings file and no recipe {name!r}",
-            expected=f"a .toml file, or one of {', '.join(known)}",
-            fix=f"did you mean {near[0]!r}?" if near else None,
+            expected="a .toml file, or the name of a recipe",
+            fix=nearest(name, list(known)),
         )
     return known[name]
 
