@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -48,24 +49,9 @@ Style = dict[Any, Any]
 """Settings of matplotlib by their names."""
 PLAIN: Style = {"svg.fonttype": "none", "svg.hashsalt": "confide", "text.parse_math": False}
 """Text stays text, is never read as a formula, and equal drawings are equal bytes."""
-STYLE: Style = {
-    **PLAIN,
-    "font.family": "DejaVu Sans",
-    "font.size": 10,
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.7,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-    "grid.color": _INK,
-    "grid.alpha": 0.15,
-    "grid.linewidth": 0.7,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 5,
-}
+STYLE = matplotlib.rc_params_from_file(
+    Path(__file__).with_name("page.mplstyle"), use_default_template=False
+)
 
 
 @dataclass(frozen=True, slots=True)
