@@ -622,11 +622,6 @@ class Settings(Table):
 
     @model_validator(mode="after")
     def _fits(self) -> Settings:
-        if self.schema_ > SCHEMA:
-            raise ValueError(
-                f"schema {printable(self.schema_, 40)} is newer than this confide, which reads"
-                f" schema {SCHEMA}"
-            )
         names = [site.name for site in self.site]
         twice = sorted({name for name in names if names.count(name) > 1})
         rates, own = TASKS[self.task].kinds, self.federation
@@ -637,6 +632,8 @@ class Settings(Table):
             "fraction": masked and own.fraction < 1.0,
         }
         faults = {
+            f"schema {printable(self.schema_, 40)} is newer than this confide, which reads schema"
+            f" {SCHEMA}": self.schema_ > SCHEMA,
             "give either [[site]] tables or one [split] table, not both": (
                 self.site and self.split is not None
             ),
