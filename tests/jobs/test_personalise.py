@@ -176,7 +176,7 @@ def test_what_was_compared_is_read_back_checked_and_shown(
     assert "Which model each site keeps" in page
     assert page.count(f'<td data-label="keeps">{found.kept}</td>') == 1
     kept = RunFolder(folder).home("site-1") / HOME
-    kept.write_text(kept.read_text().replace(f'"{found.kept}"', "[]"))
+    kept.write_text(kept.read_text().replace(f'"{found.kept}"', "[]", 1))
     with pytest.raises(RunError, match="kept"):
         report([folder])
     kept.write_text(found.model_dump_json())
