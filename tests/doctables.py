@@ -17,10 +17,17 @@ import typer
 
 from confide.cli.verbs import PANELS, app
 from confide.settings import Settings, parse
-from confide.settings.tables import TABLES, SiteTable, Table
+from confide.settings.reading import _table
+from confide.settings.tables import SiteTable, Table
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PAGES = DOCS / "settings.md", DOCS / "cli.md"
+TABLES = {
+    name: table
+    for name in Settings.model_fields
+    if (table := _table((name, ""), Settings)) is not Settings
+}
+"""The tables of a settings file by their names."""
 MARK = re.compile(r"(?<=<!-- table: )([\w ]+)( -->\n)(?:.+\n)*")
 HEADS = {"guards": "key | default | a site refuses"}
 OWN = {

@@ -20,7 +20,7 @@ import doctables
 from cases import each
 from confide.cli.verbs import PANELS
 from confide.settings import Settings
-from confide.settings.tables import TABLES, PublicTable, SiteTable, SplitTable
+from confide.settings.tables import PublicTable, SiteTable, SplitTable
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -288,10 +288,10 @@ def test_every_setting_has_words() -> None:
     alike = (SiteTable, SplitTable, PublicTable)
     missing = [
         f"{table.__name__}.{key}"
-        for table in (Settings, *TABLES.values())
+        for table in (Settings, *doctables.TABLES.values())
         for key, words in doctables.words_of(table).items()
         if not words
-        and key not in TABLES
+        and key not in doctables.TABLES
         and not (table in alike and key in SiteTable.model_fields)
     ]
     assert not missing
