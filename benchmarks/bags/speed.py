@@ -21,7 +21,7 @@ import torch
 from corpus import LONGEST, RELATIONS, generated
 from plain import PlainBags, PlainBatch
 
-from confide.kinds.bags.model import BagBatch, BagTrainer, logits_of, sentence_probabilities
+from confide.kinds.bags.model import LOGITS, BagBatch, BagTrainer, sentence_probabilities
 from confide.kinds.bags.site import BagForm
 from confide.training.optimisers import Optimiser
 from confide.training.vocabulary import ClearVocabulary
@@ -101,7 +101,7 @@ def check_equal(ours: Any, plain: PlainBags, encoded: Any, groups: list[Any]) ->
     )
     plain.eval()
     with torch.no_grad():
-        loss = torch.nn.functional.cross_entropy(logits_of("att")(ours, own), own.relations_G)
+        loss = torch.nn.functional.cross_entropy(LOGITS["att"](ours, own), own.relations_G)
         torch.testing.assert_close(loss, plain.loss(batch))
 
 

@@ -14,6 +14,7 @@ import json
 import os
 import shutil
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +33,7 @@ from confide.corpora.synthetic import HABITS, documents
 from confide.seeds import seeded
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
-from confide.training import tagger, trainer
+from confide.training import trainer
 from confide.training.batches import (
     Encoded,
     Example,
@@ -44,9 +45,13 @@ from confide.training.batches import (
 from confide.training.context import contextual
 from confide.training.encoder import FrozenEncoder, load_encoder
 from confide.training.optimisers import Optimiser
-from confide.training.tagger import TaggerSizes, train_batches
+from confide.training.tagger import TaggerSizes
 from confide.training.vocabulary import count_characters, count_words, numbered
 from confide.training.weights import initial
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
+
+from crf_epochs import tagging_loss, train_batches
 
 CORPUS = "$CONFIDE_DATA/ncbi_disease_ner/train.tsv"
 PADDED = 128  # pieces, as tutorials have it
@@ -159,8 +164,7 @@ def measure(options: argparse.Namespace, encoder: FrozenEncoder, cache: Path) ->
     encoded, sizes = numbers(examples)
 
     def from_cache() -> Encoded:
-        found = contextual(sentences, encoder, folder=cache)
-        return with_context(encoded, found.states_NX, found.from_S1)
+        return with_context(encoded, *contextual(sentences, encoder, folder=cache))
 
     from_cache()
     ready = from_cache()
@@ -173,12 +177,12 @@ def measure(options: argparse.Namespace, encoder: FrozenEncoder, cache: Path) ->
         f"encoder, padded to {PADDED}": lambda: plain.states(sentences, "max_length"),
         "opening the cache": from_cache,
         "batches of an epoch, cached features": lambda: [
-            batch.tokens for batch in train_batches(ready, batch_size=size, seed=1)
+            len(batch) for batch in train_batches(ready, batch_size=size, seed=1)
         ],
         "an epoch of training, cached features": lambda: trainer.train_epochs(
             model,
             lambda seed: train_batches(ready, batch_size=size, seed=seed, word_dropout=0.05),
-            lambda batch: tagger.tagging_loss(model, batch),
+            lambda batch: tagging_loss(model, batch),
             epochs=1,
             optimiser=settings,
             seed=1,

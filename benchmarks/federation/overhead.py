@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
+import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -43,12 +44,15 @@ from confide.settings import Settings
 from confide.text.document import Document
 from confide.text.formats import read
 from confide.text.published.catalogue import locate
-from confide.training import tagger
 from confide.training import trainer as training
 from confide.training.batches import Encoded, Example, TagSet, encode_examples, examples_from
-from confide.training.tagger import Tagger, TaggerSizes, train_batches
+from confide.training.tagger import Tagger, TaggerSizes
 from confide.training.trainer import FitReport, bare_sentences, predict_spans, with_entities
 from confide.training.vocabulary import ClearVocabulary, digest, normalise
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
+
+from crf_epochs import tagging_loss, train_batches
 
 Weights = dict[str, torch.Tensor]
 Prepared = tuple[list[Document], list[Example], Encoded]
@@ -180,7 +184,7 @@ def _epoch(model: Tagger, encoded: Encoded, settings: Settings, number: int, see
     model.train()
     with seeded(derive_seed(seed, "dropout")):
         for batch in batches:
-            loss = tagger.tagging_loss(model, batch).mean()
+            loss = tagging_loss(model, batch).mean()
             optimiser.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), training.clip)

@@ -42,12 +42,14 @@ from confide.methods.fedner import FedNER, FedNERState
 from confide.runs.sites import gather
 from confide.seeds import derive_seed, seeded
 from confide.settings import Settings
-from confide.training import tagger
 from confide.training.batches import Encoded
 from confide.training.tagger import Tagger, batch_of, drawn_rows, lose_words
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "federation"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
+
 from common import Clock, keep, settings_for, text_files
+from crf_epochs import tagging_loss
 
 SHARED = ("word", "character", "cnn")
 SAME = 3  # rounds after which both sides must have the same weights
@@ -89,7 +91,7 @@ class Bare:
             lose_words(batch, random, self._settings.training.word_dropout)
             model.zero_grad(set_to_none=True)
             with seeded(derive_seed(seed, "dropout")):
-                tagger.tagging_loss(model, batch).mean().backward()
+                tagging_loss(model, batch).mean().backward()
             nn.utils.clip_grad_norm_(model.parameters(), self._settings.training.clip)
             self._private[name].step()
             for place, parameter in enumerate(self._shared):

@@ -21,7 +21,6 @@ from torch import nn
 from torch.nn import functional
 
 from confide.kinds.pieces import EncodedRelations, RelationBatch, relation_batch
-from confide.kinds.relations import model as relation
 from confide.kinds.relations.batches import candidates
 from confide.kinds.relations.model import RelationClassifier, RelationTrainer
 from confide.kinds.relations.site import RelationForm
@@ -99,7 +98,7 @@ def train_plain(
     optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0, fused=True)
     model.train()
     for batch in padded_batches(encoded, size, seed):
-        loss = relation.relation_loss(model, batch).mean()
+        loss = functional.cross_entropy(model(batch), batch.relations_B)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()

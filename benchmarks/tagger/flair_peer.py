@@ -23,6 +23,7 @@ from pathlib import Path
 import flair
 import torch
 from corpus import sentences
+from crf_epochs import tagging_loss, train_batches
 from flair.data import Dictionary, Sentence
 from flair.embeddings import CharacterEmbeddings, OneHotEmbeddings, StackedEmbeddings
 from flair.models import SequenceTagger
@@ -30,10 +31,10 @@ from flair.training_utils import store_embeddings
 from torch import nn
 
 from confide.text.tagging import spans_from_tags
-from confide.training import tagger, trainer
+from confide.training import trainer
 from confide.training.batches import Example, TagSet, encode_examples
 from confide.training.optimisers import Optimiser
-from confide.training.tagger import TaggerSizes, train_batches
+from confide.training.tagger import TaggerSizes
 from confide.training.trainer import predict_spans
 from confide.training.vocabulary import count_characters, count_words, numbered
 from confide.training.weights import initial
@@ -76,7 +77,7 @@ def ours(train: Labelled, test: Labelled, options: argparse.Namespace, character
         trainer.train_epochs(
             model,
             lambda seed: train_batches(learn, batch_size=size, seed=seed, word_dropout=0.05),
-            lambda batch: tagger.tagging_loss(model, batch),
+            lambda batch: tagging_loss(model, batch),
             epochs=1,
             optimiser=settings,
             seed=options.seed,

@@ -17,20 +17,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from corpus import sentences
+from crf_epochs import tagging_loss, train_batches
 from plain import PlainTagger
 from torch import nn
 
 from confide.text.tagging import spans_from_tags
-from confide.training import tagger, trainer
+from confide.training import trainer
 from confide.training.batches import Encoded, Example, TagSet, encode_examples
 from confide.training.optimisers import Optimiser
-from confide.training.tagger import (
-    TaggerBatch,
-    TaggerSizes,
-    batch_of,
-    predict_batches,
-    train_batches,
-)
+from confide.training.tagger import TaggerBatch, TaggerSizes, batch_of, predict_batches
 from confide.training.trainer import predict_spans
 from confide.training.vocabulary import count_characters, count_words, numbered
 from confide.training.weights import initial
@@ -96,7 +91,7 @@ def check_equal(encoded: Encoded, sizes: TaggerSizes, seed: int) -> None:
     with torch.no_grad():
         for batch in list(predict_batches(encoded))[:3]:
             torch.testing.assert_close(
-                tagger.tagging_loss(ours, batch).mean(), plain.loss(batch), rtol=1e-4, atol=1e-4
+                tagging_loss(ours, batch).mean(), plain.loss(batch), rtol=1e-4, atol=1e-4
             )
 
 
@@ -124,7 +119,7 @@ def main() -> None:
         trainer.train_epochs(
             ours,
             lambda seed: train_batches(train, batch_size=size, seed=seed, word_dropout=0.05),
-            lambda batch: tagger.tagging_loss(ours, batch),
+            lambda batch: tagging_loss(ours, batch),
             epochs=1,
             optimiser=settings,
             seed=seed,

@@ -117,7 +117,7 @@ def test_the_features_of_a_site_are_never_sent(
     memory = [path.read_bytes() for path in folder.glob("sites/*/memory/*")]
     everything = b"".join(sent + memory)
     assert len(kept) == 3 and len(everything) > 100_000
-    for states_NX in (one.states_NX for one in kept):
+    for states_NX, _ in kept:
         assert len(states_NX) > 50
         for row_X in states_NX[::7]:
             assert row_X.tobytes() not in everything

@@ -10,8 +10,17 @@ from torch import Tensor
 
 from confide.training import tagger
 from confide.training.batches import Encoded, Example, TagScheme, TagSet, encode_examples
+from confide.training.crf import negative_log_likelihood
 from confide.training.optimisers import Optimiser
-from confide.training.tagger import Tagger, TaggerSizes, train_batches
+from confide.training.tagger import (
+    CrfTagger,
+    Tagger,
+    TaggerBatch,
+    TaggerSizes,
+    batch_of,
+    lose_words,
+    shuffled,
+)
 from confide.training.trainer import FitReport, train_epochs
 from confide.training.vocabulary import ClearVocabulary, count_characters, count_words, numbered
 from confide.training.weights import initial
@@ -95,7 +104,7 @@ def fit(
         return train_batches(encoded, batch_size=batch_size, seed=seed, word_dropout=word_dropout)
 
     def loss(batch: tagger.TaggerBatch) -> Tensor:
-        return tagger.tagging_loss(model, batch)
+        return tagging_loss(model, batch)
 
     return train_epochs(model, batches, loss, epochs=epochs, optimiser=optimiser, seed=seed)
 
@@ -108,3 +117,26 @@ def drawn_batch(
     batch = tagger.batch_of(encoded, tagger.drawn_rows(encoded.lengths_S, size, random=random))
     tagger.lose_words(batch, random, word_dropout)
     return batch
+
+
+def tagging_loss(model: CrfTagger, batch: TaggerBatch) -> Tensor:
+    """loss_B: the negative log-likelihood of each sentence's tags."""
+    return negative_log_likelihood(
+        model(batch), model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
+    )
+
+
+def train_batches(
+    encoded: Encoded,
+    *,
+    batch_size: int,
+    seed: int,
+    word_dropout: float = 0.0,
+    max_tokens: int = 8192,
+) -> Iterator[TaggerBatch]:
+    """One epoch in random order; `word_dropout` is the share of words to read as unknown."""
+    random = np.random.default_rng(seed)
+    for rows in shuffled(encoded.lengths_S, batch_size, random=random, max_tokens=max_tokens):
+        batch = batch_of(encoded, rows)
+        lose_words(batch, random, word_dropout)
+        yield batch

@@ -12,14 +12,13 @@ import torch
 
 from confide.errors import DataError
 from confide.kinds.tagger.model import EncodedSplit, TaggerTrainer
-from confide.training import tagger
 from confide.training.batches import Example, TagScheme
 from confide.training.crf import negative_log_likelihood
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import Tagger, TaggerSizes, batch_of
 from confide.training.trainer import predict_spans
 from confide.training.weights import arrays
-from learning.corpora import Tiny, fit, tiny
+from learning.corpora import Tiny, fit, tagging_loss, tiny
 
 ADAM = Optimiser("adam", learning_rate=0.01)
 BOTH = {"Drug", "Effect"}
@@ -124,7 +123,7 @@ def test_the_two_losses_add_up_to_the_taggers() -> None:
     batch = batch_of(encoded.text, np.arange(20))
     with torch.no_grad():
         source, target = made.losses(model, encoded, batch, output=model(batch))
-        whole = tagger.tagging_loss(model, batch)
+        whole = tagging_loss(model, batch)
     torch.testing.assert_close(source + target, whole, rtol=1e-5, atol=1e-4)
     assert (source > 0).all()
     assert (target > 0).all()
@@ -221,7 +220,7 @@ def test_slopes_equal_a_loop_over_rows() -> None:
     assert not only.target_SG.any()
     one = batch_of(own.text, np.array([5]))
     whole, _ = made.losses(model, own, one, output=model(one))
-    nll = tagger.tagging_loss(model, one)
+    nll = tagging_loss(model, one)
     torch.testing.assert_close(whole, nll, rtol=1e-5, atol=1e-4)
 
 

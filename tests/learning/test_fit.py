@@ -68,12 +68,10 @@ def test_the_report_counts_what_was_done(monkeypatch: pytest.MonkeyPatch) -> Non
     step_down = Descent.step_down
     monkeypatch.setattr(Descent, "step_down", listened)
     report = fit(CORPUS.model(), CORPUS.encode(), epochs=3, batch_size=8, optimiser=ADAM, seed=1)
-    tokens = sum(len(example.tokens) for example in CORPUS.examples)
-    assert (report.sentences, report.tokens, report.steps) == (180, 3 * tokens, 24)
+    assert (report.sentences, report.steps) == (180, 24)
     assert len(heard) == 24
     assert report.loss == pytest.approx(np.mean(heard[16:]), rel=0.2)
     assert heard[-1] < heard[0]
-    assert report.seconds > 0
 
 
 def test_the_gradient_is_clipped() -> None:

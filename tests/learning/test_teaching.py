@@ -19,7 +19,6 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 from confide.kinds.encoder import EncoderForm, TokenTrainer, word_losses
 from confide.kinds.pieces import token_batch
 from confide.kinds.tagger.model import TaggerTrainer
-from confide.training import tagger
 from confide.training.batches import Example, Window
 from confide.training.crf import LEAST, posterior
 from confide.training.encoder import load_encoder
@@ -27,7 +26,7 @@ from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerSizes, batch_of
 from confide.training.trainer import Lesson, places_of, said_of_tokens
 from confide.training.weights import arrays, load_weights
-from learning.corpora import tiny
+from learning.corpora import tagging_loss, tiny
 from learning.encoders import LIMIT, tiny_bert
 
 CORPUS = tiny(12)
@@ -137,7 +136,7 @@ def of_a_tagger(model: Any, encoded: Any, rows: Tensor) -> tuple[Tensor, Tensor]
         prefix = torch.where((t < batch.lengths_B)[:, None], step, prefix)
     log_z = (prefix + scores.ends_Y.double()).logsumexp(1).sum()
     (marginals,) = torch.autograd.grad(log_z, free, create_graph=True)
-    return marginals, tagger.tagging_loss(model, batch)
+    return marginals, tagging_loss(model, batch)
 
 
 def of_an_encoder(model: Any, encoded: Any, rows: Tensor) -> tuple[Tensor, Tensor]:

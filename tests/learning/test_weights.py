@@ -9,7 +9,7 @@ import torch
 from cases import each
 from confide.errors import DataError
 from confide.training.vocabulary import VectorFile
-from confide.training.weights import arrays, load_weights, named_parameters, set_words
+from confide.training.weights import arrays, load_weights, named_parameters, set_rows
 from learning.corpora import tiny
 
 CORPUS = tiny(5)
@@ -66,12 +66,12 @@ def test_word_vectors_land_at_their_ids() -> None:
     before = arrays(model)["word.weight"]
     rows = np.arange(32, dtype=np.float32).reshape(2, 16)
     ids = np.array([3, 2], np.int32)
-    set_words(model, VectorFile(16, ids, rows, 2, (), "utf-8", ""))
+    set_rows(model.word, VectorFile(16, ids, rows, ""))
     after = arrays(model)["word.weight"]
     assert np.array_equal(after[[3, 2]], rows)
     assert np.array_equal(np.delete(after, [3, 2], 0), np.delete(before, [3, 2], 0))
     with pytest.raises(DataError, match="16 numbers per word; got 4"):
-        set_words(model, VectorFile(4, ids, rows[:, :4], 2, (), "utf-8", ""))
+        set_rows(model.word, VectorFile(4, ids, rows[:, :4], ""))
 
 
 def test_lent_arrays_are_computed_with_and_never_written_to() -> None:

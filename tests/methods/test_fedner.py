@@ -39,13 +39,12 @@ from confide.runs.sites import gather
 from confide.seeds import derive_seed
 from confide.settings import Settings
 from confide.text.formats import write
-from confide.training import tagger
 from confide.training.tagger import PARTS
 from confide.training.trainer import gradients
 from confide.training.weights import arrays, load_weights
 from contract.corpus import sentences, tiny, write_conll, write_sites
 from contract.runs import use_engine
-from learning.corpora import drawn_batch
+from learning.corpora import drawn_batch, tagging_loss
 
 FedNER = METHODS["fedner-tagger"]
 Memory = Enrolled[TaggerForm]
@@ -121,7 +120,7 @@ def test_one_site_learns_what_it_would_without_a_federation(
         batch = drawn_batch(encoded, 6, seed=seed, word_dropout=settings.training.word_dropout)
         loss, slope = gradients(
             model,
-            lambda batch=batch: tagger.tagging_loss(model, batch),  # type: ignore[misc]
+            lambda batch=batch: tagging_loss(model, batch),  # type: ignore[misc]
             seed=seed,
             clip=settings.training.clip,
         )

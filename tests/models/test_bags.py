@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from confide.kinds.bags import model as bags
-from confide.kinds.bags.model import BagModel, Denoise, clearest, logits_of, scores_of
+from confide.kinds.bags.model import LOGITS, SCORES, BagModel, Denoise, clearest
 
 SIZES = (3, 1, 4)
 RELATIONS, FEATURES = 5, 6
@@ -69,7 +69,7 @@ def slow_loss(denoise: Denoise, model: BagModel) -> Tensor:
 
 
 def loss_of(denoise: Denoise, model: BagModel, own: Any) -> Any:
-    logits_GR = logits_of(denoise)(model, own)
+    logits_GR = LOGITS[denoise](model, own)
     return functional.cross_entropy(logits_GR, own.relations_G, reduction="none")
 
 
@@ -106,7 +106,7 @@ def test_scores_of_held_out_bags(denoise: Denoise, model: BagModel) -> None:
         want = torch.stack([slow_score(denoise, own, model.relation) for own in rows.split(SIZES)])
         said_SR = rows @ model.relation.weight.t()
         bags_S = batch("att").bags_S
-        found = scores_of(denoise)(said_SR, model.relation.bias, bags_S, len(SIZES))
+        found = SCORES[denoise](said_SR, model.relation.bias, bags_S, len(SIZES))
     torch.testing.assert_close(found, want)
     assert float(found.min()) >= 0
     assert float(found.max()) <= 1
@@ -143,7 +143,7 @@ def test_dropout_keeps_the_mean(denoise: Denoise, model: BagModel) -> None:
 
 def _logits(denoise: Denoise, model: BagModel, own: Any) -> Tensor:
     with torch.no_grad():
-        return bags._LOGITS[denoise](model, own)
+        return bags.LOGITS[denoise](model, own)
 
 
 def test_a_bag_of_one_sentence_is_its_sentence(model: BagModel) -> None:

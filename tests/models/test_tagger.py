@@ -16,6 +16,7 @@ from confide.training.batches import Encoded, Example, TagSet, encode_examples, 
 from confide.training.crf import viterbi
 from confide.training.tagger import PARTS, Tagger, TaggerSizes, batch_of
 from confide.training.vocabulary import count_characters, count_words, numbered
+from learning.corpora import tagging_loss
 
 SENTENCES = ["the old fever came back", "no pain", "pain and fever and pain again today"]
 TAGS = TagSet(("Symptom",))
@@ -59,12 +60,12 @@ def test_a_sentence_does_not_depend_on_its_batch(
 ) -> None:
     model = build(character=character, bilstm_layers=layers).eval()
     together = batch_of(encoded, np.array([0, 1, 2]))
-    emissions, losses = model(together), tagger.tagging_loss(model, together)
+    emissions, losses = model(together), tagging_loss(model, together)
     for row in range(3):
         alone = batch_of(encoded, np.array([row]))
         length = int(alone.lengths_B[0])
         torch.testing.assert_close(emissions[row, :length], model(alone)[0])
-        torch.testing.assert_close(losses[row], tagger.tagging_loss(model, alone)[0])
+        torch.testing.assert_close(losses[row], tagging_loss(model, alone)[0])
 
 
 @pytest.mark.parametrize(
@@ -91,7 +92,7 @@ def test_parts_can_be_switched(encoded: Encoded, changes: Any, parts: set[str]) 
     for row in range(3):
         alone = batch_of(encoded, np.array([row]))
         torch.testing.assert_close(emissions[row, : int(alone.lengths_B[0])], model(alone)[0])
-    tagger.tagging_loss(model, together).sum().backward()
+    tagging_loss(model, together).sum().backward()
     assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in model.crf.parameters())
 
 

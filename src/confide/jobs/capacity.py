@@ -52,7 +52,7 @@ from confide.training.optimisers import Moments
 from confide.training.tagger import CrfTagger, Tagger
 from confide.training.trainer import annotate_with, read_bare
 from confide.training.vocabulary import count_characters, count_words, numbered, read_vectors
-from confide.training.weights import set_words
+from confide.training.weights import set_rows
 from confide.words import templates
 
 # --- Training on parts of a corpus
@@ -164,7 +164,7 @@ def training(
         trainer = make(settings, tags, examples, dim)
         model = trainer.initial(derive_seed(seed, "weights"))
         if vectors is not None and isinstance(model, Tagger):
-            set_words(model, read_vectors(vectors, trainer.words, how=trainer.how))
+            set_rows(model.word, read_vectors(vectors, trainer.words, how=trainer.how))
         text, held = trainer.prepared(examples), read_bare(trainer, held_out)
         if encoder is not None:
             text = with_cached(text, examples, encoder)

@@ -572,8 +572,9 @@ def with_cached(
 ) -> Encoded:
     """The text with states from the cache; with `keep` off, for text that is read only once."""
     sentences = [example.tokens for example in examples]
-    found = contextual(sentences, encoder, folder=cache_folder() if keep else None)
-    return with_context(encoded, found.states_NX, found.from_S1)
+    return with_context(
+        encoded, *contextual(sentences, encoder, folder=cache_folder() if keep else None)
+    )
 
 
 def with_encoder(

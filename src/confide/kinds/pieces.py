@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence, Set
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -84,8 +84,7 @@ class TokenText:
     """Sentences as numbers. Window `s` has the pieces `ids_N[from_S1[s]:from_S1[s + 1]]`.
 
     `firsts_W[words_from_S1[s]:words_from_S1[s + 1]]` are the places in it of its words' first
-    pieces. `cut` lists the examples of more than one window, with their number of tokens.
-    `features_WD` are what a frozen encoder gives of each word, if that is known.
+    pieces. `features_WD` are what a frozen encoder gives of each word, if that is known.
     """
 
     examples: int
@@ -95,7 +94,6 @@ class TokenText:
     firsts_W: Ints
     words_from_S1: NDArray[np.int64]
     padding: int
-    cut: tuple[tuple[int, int], ...] = ()
     features_WD: NDArray[np.float32] | None = None
 
     @property
@@ -134,11 +132,6 @@ class PieceBatch:
     ids_BP: Tensor
     mask_BP: Tensor | None
 
-    @property
-    def tokens(self) -> int:
-        """Pieces without padding."""
-        return self.ids_BP.numel() if self.mask_BP is None else int(self.mask_BP.sum())
-
     def __len__(self) -> int:
         return len(self.rows_B)
 
@@ -163,15 +156,12 @@ def token_text(examples: Sequence[Example], *, pieces: Pieces, cut: Cut) -> Toke
     room = pieces.room
     most = room // 4
     windows: list[Window] = []
-    long: list[tuple[int, int]] = []
     ids: list[int] = []
     firsts: list[int] = []
     lengths: list[int] = []
     for number, words in enumerate(cut([example.tokens for example in examples])):
         words = [word[:most] or [pieces.unknown] for word in words]
         found = list(_windows(number, [len(word) for word in words], room))
-        if len(found) > 1:
-            long.append((number, len(words)))
         windows += found
         for window in found:
             place = len(pieces.before)
@@ -190,7 +180,6 @@ def token_text(examples: Sequence[Example], *, pieces: Pieces, cut: Cut) -> Toke
         firsts_W=np.array(firsts, np.int32),
         words_from_S1=offsets([window.end - window.start for window in windows]),
         padding=pieces.padding,
-        cut=tuple(long),
     )
 
 
@@ -290,7 +279,7 @@ def _windows(example: int, lengths: Sequence[int], room: int) -> Iterator[Window
 #
 # A text of more pieces than `longest` is cut to those around the entities, and never through one;
 # if the entities are too far apart for one window, the middle between them is dropped. Only an
-# entity longer than half a window is cut itself, and counted (`EncodedRelations.trimmed`).
+# entity longer than half a window is cut itself.
 #
 # Shapes: N pieces of all examples, S examples, P pieces of a batch's longest, B examples of a
 # batch.
@@ -343,15 +332,13 @@ class Marking:
 class EncodedPairs:
     """Where each example is in a flat array (`text.tagging`), and its two entities and relation.
 
-    `heads_S2` and `tails_S2`: from which word or piece of the example to which. `trimmed` counts
-    examples of which an entity had to be cut.
+    `heads_S2` and `tails_S2`: from which word or piece of the example to which.
     """
 
     from_S1: Rows
     heads_S2: Ints
     tails_S2: Ints
     relations_S: Ints
-    trimmed: int = field(default=0, kw_only=True)
 
     @property
     def lengths_S(self) -> Rows:  # noqa: N802
@@ -362,14 +349,13 @@ class EncodedPairs:
         return len(self.relations_S)
 
     def only(self, rows: Rows) -> Self:
-        """These examples, in this order; `trimmed` is not known of them, and 0."""
+        """These examples, in this order."""
         return replace(
             self,
             from_S1=offsets(self.lengths_S[rows]),
             heads_S2=self.heads_S2[rows],
             tails_S2=self.tails_S2[rows],
             relations_S=self.relations_S[rows],
-            trimmed=0,
         )
 
 
@@ -385,7 +371,7 @@ class EncodedRelations(EncodedPairs):
     features_SF: NDArray[np.float32] | None = None
 
     def only(self, rows: Rows) -> Self:
-        """These examples, in this order; `trimmed` is not known of them, and 0."""
+        """These examples, in this order."""
         features_SF = None if self.features_SF is None else self.features_SF[rows]
         ids_N = self.ids_N[places(self.from_S1, rows)]
         return replace(super().only(rows), ids_N=ids_N, features_SF=features_SF)
@@ -444,7 +430,6 @@ def encode_relations(
         tails_S2=np.array([row.tail for row in rows], np.int32).reshape(-1, 2),
         relations_S=relations_S,
         padding=marking.padding,
-        trimmed=sum(row.trimmed for row in rows),
     )
 
 
@@ -488,7 +473,6 @@ class _Row(NamedTuple):
     ids: list[int]
     head: tuple[int, int]
     tail: tuple[int, int]
-    trimmed: bool
 
 
 class _Cut(NamedTuple):
@@ -558,9 +542,8 @@ def _cut_to_window(flat: list[int], spans: list[tuple[int, int]], marking: Marki
     """The pieces around both entities that fit, with the special ones."""
     room = marking.longest - len(marking.before) - len(marking.after)
     kept = list(range(len(flat)))
-    trimmed = False
     if len(flat) > room:
-        kept, trimmed = window(len(flat), [(a - 1, b + 1) for a, b in spans], room)
+        kept = window(len(flat), [(a - 1, b + 1) for a, b in spans], room)
     shift = len(marking.before)
     place = {old: new + shift for new, old in enumerate(kept)}
     ranges = []
@@ -569,20 +552,19 @@ def _cut_to_window(flat: list[int], spans: list[tuple[int, int]], marking: Marki
         opening = place[start - 1]
         ranges.append((opening + 1, inside[-1] + 1 if inside else opening + 1))
     ids = [*marking.before, *(flat[old] for old in kept), *marking.after]
-    return _Row(ids, ranges[0], ranges[1], trimmed)
+    return _Row(ids, ranges[0], ranges[1])
 
 
-def window(length: int, marked: list[tuple[int, int]], room: int) -> tuple[list[int], bool]:
-    """Which `room` of `length` pieces stay, and whether one of two marked ranges had to be cut."""
+def window(length: int, marked: list[tuple[int, int]], room: int) -> list[int]:
+    """Return which `room` of `length` pieces stay: those around two marked ranges."""
     first, last = sorted(marked)
     start, end = first[0], max(first[1], last[1])
     if end - start <= room:
-        return list(_widened(start, end, length, room)), False
+        return list(_widened(start, end, length, room))
     if last[0] < first[1]:  # they overlap, and are too long together
         must = {*_ends(first, room // 2), *_ends(last, room // 2 - 2)}
-        return sorted(must), True
+        return sorted(must)
     halves = [_ends(one, room // 2) for one in (first, last)]
-    trimmed = any(len(half) < b - a for half, (a, b) in zip(halves, (first, last), strict=True))
     must = {place for half in halves for place in half}
     spare = room - len(must)
     around = (range(first[0] - 1, -1, -1), range(first[1], last[0]),
@@ -596,7 +578,7 @@ def window(length: int, marked: list[tuple[int, int]], room: int) -> tuple[list[
             elif spare:
                 must.add(place)
                 spare -= 1
-    return sorted(must), trimmed
+    return sorted(must)
 
 
 def _ends(one: tuple[int, int], most: int) -> list[int]:
@@ -656,7 +638,7 @@ def with_word_features(
     shape = (words, width)
     with predicting(model):
         found = kept_rows(key, shape, blocks(), folder=folder, dtype=_DTYPE)
-    return replace(text, features_WD=found.rows)
+    return replace(text, features_WD=found)
 
 
 def with_pair_features(
@@ -683,7 +665,7 @@ def with_pair_features(
     shape = (len(encoded), _width(model))
     with predicting(model):
         found = kept_rows(key, shape, blocks(), folder=folder, dtype=_DTYPE)
-    return replace(encoded, features_SF=found.rows)
+    return replace(encoded, features_SF=found)
 
 
 def _frozen_features(model: Any, batch: object) -> NDArray[np.float32]:

@@ -14,7 +14,7 @@ import math
 import warnings
 from collections.abc import Callable, Collection, Iterable, Sequence, Set
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar, Self
 
@@ -165,7 +165,7 @@ _USUAL = 256
 class EncodedSpans:
     """A text with its annotated spans. `own_Y`: the types that the site annotates itself.
 
-    `left_out` counts spans that no row can learn: longer than `width`, or across a window's border.
+    No row can learn a span that is longer than `width`, or across a window's border.
     """
 
     text: TokenText
@@ -173,7 +173,6 @@ class EncodedSpans:
     from_S1: NDArray[np.int64]
     own_Y: NDArray[np.bool_]
     width: int
-    left_out: int = field(default=0)
 
     def __len__(self) -> int:
         return len(self.text)
@@ -195,25 +194,20 @@ def annotated_spans(
     number = {name: place for place, name in enumerate(types)}
     cells: list[tuple[int, int, int, int]] = []
     counts: list[int] = []
-    learnt: set[tuple[int, TypedSpan]] = set()
     for window in text.windows:
         before = len(cells)
-        for span in spans[window.example]:
-            start, end, name = span
+        for start, end, name in spans[window.example]:
             fits = window.start <= start and end <= window.end and end - start <= width
             if fits:
                 first, last = start - window.start, end - window.start - 1
                 cells.append((first, last, number[name], int(name in source)))
-                learnt.add((window.example, span))
         counts.append(len(cells) - before)
-    total = sum(len(set(own)) for own in spans)
     return EncodedSpans(
         text,
         cells_C4=np.array(cells, np.int32).reshape(-1, 4),
         from_S1=offsets(counts),
         own_Y=np.array([name in source for name in types]),
         width=width,
-        left_out=total - len(learnt),
     )
 
 

@@ -295,7 +295,6 @@ class Encoded:
 
     `tokens_from_S1[s]:tokens_from_S1[s + 1]` are the tokens of window `s`; `words_F` and
     `characters_M[characters_from_F1[f]:characters_from_F1[f + 1]]` belong to form `f`.
-    `cut` lists the examples that are longer than one window, with their number of tokens.
     `context_TX`, if there is one, holds a frozen encoder's features of every token, example after
     example; window `s` begins at row `context_from_S[s]`.
     """
@@ -309,7 +308,6 @@ class Encoded:
     words_F: Ints
     characters_M: Ints
     characters_from_F1: NDArray[np.int64]
-    cut: tuple[tuple[int, int], ...] = ()
     context_TX: NDArray[np.float16] | None = None
     context_from_S: NDArray[np.int64] | None = None
 
@@ -342,14 +340,11 @@ def encode_examples(
     """
     if max_tokens < 8:
         raise DataError("windows are too short", expected="max_tokens >= 8", got=str(max_tokens))
-    windows: list[Window] = []
-    cut: list[tuple[int, int]] = []
-    for number, example in enumerate(examples):
-        length = len(example.tokens)
-        pieces = list(_windows(number, length, max_tokens))
-        if len(pieces) > 1:
-            cut.append((number, length))
-        windows.extend(pieces)
+    windows = [
+        window
+        for number, example in enumerate(examples)
+        for window in _windows(number, len(example.tokens), max_tokens)
+    ]
     from_S1 = offsets([window.end - window.start for window in windows])
     forms: dict[str, int] = {}
     forms_N = np.fromiter(
@@ -362,17 +357,17 @@ def encode_examples(
         int(from_S1[-1]),
     )
     characters_M, characters_from_F1 = _spelled(list(forms), characters, max_characters)
+    spans = [example.spans for example in examples]
     return Encoded(
         tags=tags,
         examples=len(examples),
         windows=tuple(windows),
         tokens_from_S1=from_S1,
         forms_N=forms_N,
-        tags_N=_tagged(examples, windows, from_S1, tags),
+        tags_N=annotation(windows, spans, examples=len(spans), tags=tags, source=set()).tags_N,
         words_F=words.ids([normalise(form, how) for form in forms]),
         characters_M=characters_M,
         characters_from_F1=characters_from_F1,
-        cut=tuple(cut),
     )
 
 
@@ -406,29 +401,6 @@ def _windows(example: int, length: int, max_tokens: int) -> Iterator[Window]:
         if end == length:
             return
         start += stride
-
-
-def _tagged(
-    examples: Sequence[Example], windows: Sequence[Window], from_S1: NDArray[np.int64], tags: TagSet
-) -> Ints:
-    """The tag of every window's tokens."""
-    tags_N = np.zeros(from_S1[-1], np.int32)
-    for window, begin in zip(windows, from_S1.tolist(), strict=False):
-        example = examples[window.example]
-        if example.spans:
-            end = begin + window.end - window.start
-            tags_N[begin:end] = _window_tags(example, window, tags)
-    return tags_N
-
-
-def _window_tags(example: Example, window: Window, tags: TagSet) -> Ints:
-    """Tags of a window; if an entity crosses its border, the part inside is an entity."""
-    inside = [
-        (max(start, window.start) - window.start, min(end, window.end) - window.start, name)
-        for start, end, name in example.spans
-        if start < window.end and end > window.start
-    ]
-    return tags.encode(window.end - window.start, inside)
 
 
 def _spelled(

@@ -19,9 +19,8 @@ import mmap
 import os
 import time
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkstemp
 from typing import Any, BinaryIO, NamedTuple
@@ -30,41 +29,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from confide.errors import DataError
-from confide.text.document import Problem
+from confide.training.batches import offsets
 from confide.training.encoder import FrozenEncoder
 
 VARIABLE = "CONFIDE_CACHE"
 
 Half = NDArray[np.float16]
-OnTokens = Callable[[int, int], None]
 
 _DTYPE = np.dtype("<f2")
 _LARGEST = float(np.finfo(np.float16).max)
 _HEADER = 512  # bytes
 _ENDING, _UNFINISHED = ".context", ".unfinished"
 _ABANDONED = 24 * 3600.0  # seconds after which an unfinished file is abandoned
-
-
-@dataclass(frozen=True, eq=False)
-class Context:
-    """The states of all tokens, sentence after sentence.
-
-    Those of sentence `s` are `states_NX[from_S1[s]:from_S1[s + 1]]`. The array is read-only, and
-    mapped from the file at `path` if there is one: index it by an array of positions, which copies
-    the rows. `made` is true if the encoder had to run. `problems` names a file that could not be
-    used.
-    """
-
-    states_NX: Half
-    from_S1: NDArray[np.int64]
-    path: Path | None = None
-    made: bool = False
-    problems: tuple[Problem, ...] = ()
-
-    @property
-    def dim(self) -> int:
-        """Numbers of a state."""
-        return int(self.states_NX.shape[1])
 
 
 def cache_folder() -> Path:
@@ -79,41 +55,28 @@ def cache_folder() -> Path:
 
 
 def contextual(
-    sentences: Sequence[Sequence[str]],
-    encoder: FrozenEncoder,
-    *,
-    folder: Path | None,
-    on_tokens: OnTokens | None = None,
-) -> Context:
-    """The encoder's states of every token, read from `folder`, or computed and written there.
+    sentences: Sequence[Sequence[str]], encoder: FrozenEncoder, *, folder: Path | None
+) -> tuple[Half, NDArray[np.int64]]:
+    """states_NX of every token, read from `folder`, or computed and written there; and from_S1.
 
-    Only one batch of states is in memory at a time; `on_tokens` is called with the tokens done and
-    their total. States are clipped to float16's range. With `folder=None` they stay in memory, for
-    text that must leave no trace on the disk.
+    Those of sentence `s` are `states_NX[from_S1[s]:from_S1[s + 1]]`. The array is read-only: index
+    it by an array of positions, which copies the rows. Only one batch of states is in memory at a
+    time. States are clipped to float16's range. With `folder=None` they stay in memory, for text
+    that must leave no trace on the disk.
 
     Raises DataError if they cannot be written (then no partial file is left), and whatever
     `FrozenEncoder.states` raises.
     """
-    from_S1 = np.zeros(len(sentences) + 1, np.int64)
-    np.cumsum([len(sentence) for sentence in sentences], out=from_S1[1:])
+    from_S1 = offsets([len(sentence) for sentence in sentences])
     shape = (int(from_S1[-1]), encoder.dim)
     if not shape[0]:
-        return Context(_frozen(np.zeros(shape, _DTYPE)), from_S1)
-    blocks = _blocks(sentences, encoder, from_S1=from_S1, on_tokens=on_tokens)
-    if folder is None:
-        rows = kept_rows("", shape, blocks, folder=None, dtype=_DTYPE).rows
-        return Context(rows, from_S1, made=True)
-    kept = kept_rows(_key(sentences, encoder), shape, blocks, folder=folder, dtype=_DTYPE)
-    return Context(kept.rows, from_S1, kept.path, made=kept.made, problems=kept.problems)
-
-
-class KeptRows(NamedTuple):
-    """Rows of features, read-only, and where they are kept; see `Context`."""
-
-    rows: NDArray[Any]
-    path: Path | None
-    made: bool
-    problems: tuple[Problem, ...] = ()
+        return _frozen(np.zeros(shape, _DTYPE)), from_S1
+    blocks = (
+        (int(from_S1[place]), np.clip(states_LX, -_LARGEST, _LARGEST).astype(_DTYPE))
+        for place, states_LX in encoder.states(sentences)
+    )
+    key = _key(sentences, encoder)
+    return kept_rows(key, shape, blocks, folder=folder, dtype=_DTYPE), from_S1
 
 
 def kept_rows(
@@ -123,52 +86,31 @@ def kept_rows(
     *,
     folder: Path | None,
     dtype: np.dtype[Any],
-) -> KeptRows:
+) -> NDArray[Any]:
     """The rows that `blocks` makes, as (first row, rows), read from `folder` if they are there.
 
-    `key` must name all that they depend on. With `folder=None` they stay in memory. Raises
-    DataError if they cannot be written, and whatever `blocks` raises.
+    They are read-only. `key` must name all that they depend on; a damaged file is made again. With
+    `folder=None` they stay in memory. Raises DataError if they cannot be written, and whatever
+    `blocks` raises.
     """
     if folder is None:
         rows_NX = np.zeros(shape, dtype)
         for start, block_LX in blocks:
             rows_NX[start : start + len(block_LX)] = block_LX
-        return KeptRows(_frozen(rows_NX), None, made=True)
+        return _frozen(rows_NX)
     file = _File(folder / f"{key}{_ENDING}", key, shape, dtype)
-    problems: tuple[Problem, ...] = ()
-    try:
-        return KeptRows(_opened(file), file.path, made=False)
-    except FileNotFoundError:
-        pass
-    except (OSError, DataError) as error:
-        what = f"kept features could not be used ({_reason(error)}) and were made again"
-        problems = (Problem("context-cache", str(file.path), what),)
+    with suppress(OSError, DataError):  # there is no such file, or it is damaged
+        return _opened(file)
     try:
         _write(file, blocks)
-        return KeptRows(_opened(file), file.path, made=True, problems=problems)
+        return _opened(file)
     except OSError as error:
         raise DataError(
-            f"contextual features could not be kept ({_reason(error)})",
+            f"contextual features could not be kept ({error.strerror or error})",
             expected=f"room for {(_HEADER + file.bytes(shape[0])) / 1e6:.1f} MB",
             where=str(folder),
             fix=f"make room, or name a folder on another disk in ${VARIABLE}",
         ) from error
-
-
-def _blocks(
-    sentences: Sequence[Sequence[str]],
-    encoder: FrozenEncoder,
-    *,
-    from_S1: NDArray[np.int64],
-    on_tokens: OnTokens | None,
-) -> Iterator[tuple[int, Half]]:
-    """(first row, states_LX) of every sentence, as float16."""
-    done = 0
-    for sentence, states_LX in encoder.states(sentences):
-        yield int(from_S1[sentence]), np.clip(states_LX, -_LARGEST, _LARGEST).astype(_DTYPE)
-        done += len(states_LX)
-        if on_tokens is not None:
-            on_tokens(done, int(from_S1[-1]))
 
 
 def _frozen(states_NX: NDArray[Any]) -> NDArray[Any]:
@@ -265,7 +207,3 @@ def _sweep(folder: Path) -> None:
         with suppress(OSError):  # another process may have removed it
             if time.time() - path.stat().st_mtime > _ABANDONED:
                 path.unlink()
-
-
-def _reason(error: OSError | DataError) -> str:
-    return error.what if isinstance(error, DataError) else error.strerror or str(error)

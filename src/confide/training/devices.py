@@ -57,11 +57,6 @@ class Place:
     narrow: bool = False
     micro_batch_size: int = 0
 
-    @property
-    def fused(self) -> bool:
-        """True if torch has optimisers for this device that step all parameters in one go."""
-        return self.device.type in ("cpu", "cuda", "mps")
-
 
 PROCESSOR = Place()
 """The processor, in float32, whole batches at once."""

@@ -23,16 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from confide.training.batches import Encoded, Rows, joined, padded, rows_of
-from confide.training.crf import (
-    CRF,
-    Posterior,
-    Rules,
-    Scores,
-    mirrored,
-    negative_log_likelihood,
-    posterior,
-    viterbi,
-)
+from confide.training.crf import CRF, Posterior, Rules, Scores, mirrored, posterior, viterbi
 from confide.training.vocabulary import PAD, UNK
 
 
@@ -325,13 +316,6 @@ def _character_part(sizes: TaggerSizes) -> CharacterCNN | CharacterBiLSTM | None
     return None
 
 
-def tagging_loss(model: CrfTagger, batch: TaggerBatch) -> Tensor:
-    """loss_B: the negative log-likelihood of each sentence's tags."""
-    return negative_log_likelihood(
-        model(batch), model.crf.scores(), tags_BL=batch.tags_BL, lengths_B=batch.lengths_B
-    )
-
-
 def decode_with_posterior(
     emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor
 ) -> tuple[Tensor, Tensor, Posterior | None]:
@@ -528,11 +512,6 @@ class TaggerBatch:
     tags_BL: Tensor
     context_BLX: Tensor | None = None
 
-    @property
-    def tokens(self) -> int:
-        """Tokens without padding."""
-        return int(self.lengths_B.sum())
-
     def __len__(self) -> int:
         return len(self.rows_B)
 
@@ -541,34 +520,15 @@ class TaggerBatch:
         return rows_of(self, start, end)
 
 
-def train_batches(
-    encoded: Encoded,
-    *,
-    batch_size: int,
-    seed: int,
-    word_dropout: float = 0.0,
-    max_tokens: int = 8192,
-) -> Iterator[TaggerBatch]:
-    """One epoch in random order, each batch of similar lengths; the same seed, the same batches.
-
-    Sentences are shuffled, sorted by length within pools of 32 batches, cut into batches, and the
-    batches are shuffled. A batch that would hold more than `max_tokens` padded tokens is split, so
-    that very long sentences cannot exhaust memory. `word_dropout` is the share of tokens to read as
-    `UNK`, which is how the unknown word is learnt; their characters stay.
-    """
-    random = np.random.default_rng(seed)
-    for rows in shuffled(encoded.lengths_S, batch_size, random=random, max_tokens=max_tokens):
-        batch = batch_of(encoded, rows)
-        lose_words(batch, random, word_dropout)
-        yield batch
-
-
 def shuffled(
     lengths_S: Rows, batch_size: int, *, random: np.random.Generator, max_tokens: int = 8192
 ) -> Iterator[Rows]:
-    """The rows of each batch of one epoch, as `train_batches` says.
+    """The rows of each batch of one epoch in random order, each batch of similar lengths.
 
-    Where a gradient must cover more rows, short batches are joined to their neighbours.
+    Rows are shuffled, sorted by length within pools of 32 batches, cut into batches, and the
+    batches are shuffled. A batch that would hold more than `max_tokens` padded tokens is split, so
+    that very long sentences cannot exhaust memory. Where a gradient must cover more rows, short
+    batches are joined to their neighbours.
     """
     order = random.permutation(len(lengths_S))
     pool = batch_size * _POOL

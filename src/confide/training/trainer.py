@@ -15,7 +15,6 @@ numbers of the last layer's weight.
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -366,18 +365,12 @@ def taught_by(lesson: Lesson, windows: Sequence[Window]) -> Callable[[Tensor, Ro
 # --- Local training: some epochs over a place's own sentences
 
 
-@dataclass(frozen=True)
-class FitReport:
-    """A training in numbers: the mean loss per sentence in the last epoch, and the work done.
-
-    `sentences` and `tokens` are counted over all epochs. `seconds` is wall time.
-    """
+class FitReport(NamedTuple):
+    """The mean loss of a sentence in the last epoch, and the sentences and steps of all epochs."""
 
     loss: float
     sentences: int
-    tokens: int
     steps: int
-    seconds: float
 
 
 def train_epochs(
@@ -394,16 +387,15 @@ def train_epochs(
     """Train any model in place on the mean loss of each batch's sentences.
 
     The same model, batches and seed give the same bits (with one torch thread). `batches` gives an
-    epoch's batches for its seed, each with `tokens` (without padding), a length and `part`; `loss`
-    the loss of each sentence of a batch; `make` makes the optimiser, and `count` says how many
-    sentences the report counts a batch as. Training ends after `epochs` or `optimiser.most` steps,
-    whichever comes first. Raises DataError if there is no batch, and SmallBatchError for one of
-    fewer rows than a gradient may cover.
+    epoch's batches for its seed, each with a length and `part`; `loss` the loss of each sentence of
+    a batch; `make` makes the optimiser, and `count` says how many sentences the report counts a
+    batch as. Training ends after `epochs` or `optimiser.most` steps, whichever comes first. Raises
+    DataError if there is no batch, and SmallBatchError for one of fewer rows than a gradient may
+    cover.
     """
-    started = time.perf_counter()
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     descent = Descent(trained.values(), optimiser, make=make, names=trained)
-    steps = tokens = sentences = 0
+    steps = sentences = 0
     mean = 0.0
     model.train()
     place = where_is(model)
@@ -416,8 +408,7 @@ def train_epochs(
                 parts = in_parts(batch, place.micro_batch_size)
                 values.append(descent.step_down(_losses(loss, parts, model, len(batch))))
                 sizes.append(len(batch))
-                steps, tokens = steps + 1, tokens + batch.tokens
-                sentences += count(batch)
+                steps, sentences = steps + 1, sentences + count(batch)
             if not sizes:
                 raise DataError("there is no sentence to train on")
             means = home(torch.stack(values)).tolist()
@@ -429,7 +420,7 @@ def train_epochs(
                 break
     descent.steps.zero_grad()  # gradients would be held until the next training
     model.eval()
-    return FitReport(mean, sentences, tokens, steps, time.perf_counter() - started)
+    return FitReport(mean, sentences, steps)
 
 
 def in_parts(batch: Any, micro_batch_size: int) -> Iterator[Any]:

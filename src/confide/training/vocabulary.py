@@ -13,6 +13,7 @@ import hashlib
 import hmac
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -23,7 +24,6 @@ from numpy.typing import NDArray
 
 from confide.errors import DataError, FormatError, MissingDataError
 from confide.files import NotAFileError, open_regular
-from confide.text.document import Problem
 
 PAD, UNK = 0, 1
 SPECIALS = 2
@@ -198,109 +198,73 @@ LONGEST_LINE = 1 << 20
 MOST_DIMS = 1 << 16
 """Numbers of a vector."""
 _CHUNK = 4096  # lines that are looked up at once
-_NAMED = 20  # skipped lines that are named one by one
 
 
 @dataclass(frozen=True, eq=False)
 class VectorFile:
     """The vectors read: `rows_KD[i]` belongs to word id `ids_K[i]`; ids ascend, each is there once.
 
-    `lines` counts the words of the file. `skipped` names lines that are not a word and D numbers
-    (the first 20 of them, then how many more). `digest` is the file's SHA-256 in hexadecimal.
+    `digest` is the file's SHA-256 in hexadecimal.
     """
 
     dims: int
     ids_K: NDArray[np.int32]
     rows_KD: NDArray[np.float32]
-    lines: int
-    skipped: tuple[Problem, ...]
-    encoding: str
     digest: str
-
-
-@dataclass
-class _Gathered:
-    """Rows so far. Of words that share an id, one that is normal already wins, then the first."""
-
-    rows: dict[int, NDArray[np.float32]] = field(default_factory=dict)
-    exact: set[int] = field(default_factory=set)
-    problems: list[Problem] = field(default_factory=list)
-    lines: int = 0
 
 
 def read_vectors(path: Path | str, words: Vocabulary, *, how: Normalisation = "none") -> VectorFile:
     """The vectors of all words that `words` knows once they are normalised as `how` says.
 
     Reads word2vec's and GloVe's text form, with or without a "rows dims" line. A file that is not
-    UTF-8 is read as Windows-1252. Raises `MissingDataError` if there is no file; `FormatError` if
-    it is a folder, a named pipe or a device, a line is longer than `LONGEST_LINE`, or no line is a
-    word and its numbers; `DataError` if the system refuses to read it.
+    UTF-8 is read as Windows-1252. Lines that are not a word and its numbers are left out; of words
+    that share an id, one that is normal already wins, then the first. Raises `MissingDataError` if
+    there is no file; `FormatError` if it is a folder, a named pipe or a device, a line is longer
+    than `LONGEST_LINE`, or no line is a word and its numbers; `DataError` if the system refuses to
+    read it.
     """
     path = Path(path)
     digest, encoding = _survey(path)
-    gathered = _Gathered()
     dims, first_line = _shape(path)
-    chunk: list[tuple[int, str, bytes]] = []
+    rows: dict[int, NDArray[np.float32]] = {}
+    exact: set[int] = set()
+    chunk: list[tuple[str, bytes]] = []
+    words_there = False
+
+    def take() -> None:
+        """Parse the numbers of the chunk's wanted lines only."""
+        forms = [normalise(word, how) for word, _ in chunk]
+        for (word, line), form, id in zip(chunk, forms, words.ids(forms).tolist(), strict=True):
+            if id == UNK or (id in rows and (id in exact or word != form)):
+                continue
+            try:
+                row = np.array(line.rsplit(None, dims)[1:], np.float32)
+            except ValueError:
+                continue
+            if np.isfinite(row).all():
+                rows[id] = row
+                exact.update([id] if word == form else [])
+        chunk.clear()
+
     for number, line in _lines(path):
-        if number < first_line:
-            continue
         parts = line.rsplit(None, dims)
-        if len(parts) != dims + 1 or line[:1].isspace():
-            gathered.problems.append(_problem(path, number, f"is not a word and {dims} numbers"))
+        if number < first_line or len(parts) != dims + 1 or line[:1].isspace():
             continue
-        try:
-            word = parts[0].decode(encoding)
-        except UnicodeDecodeError:
-            gathered.problems.append(_problem(path, number, f"is not {encoding}"))
-            continue
-        chunk.append((number, word, line))
+        with suppress(UnicodeDecodeError):
+            chunk.append((parts[0].decode(encoding), line))
+            words_there = True
         if len(chunk) == _CHUNK:
-            _take(gathered, chunk, words, how, path, dims)
-            chunk.clear()
-    _take(gathered, chunk, words, how, path, dims)
-    if not gathered.lines:
+            take()
+    take()
+    if not words_there:
         raise FormatError(
             "no line is a word and its vector",
             expected="word2vec or GloVe in their text form",
             where=str(path),
         )
-    ids = sorted(gathered.rows)
-    return VectorFile(
-        dims=dims,
-        ids_K=np.array(ids, np.int32),
-        rows_KD=np.array([gathered.rows[id] for id in ids], np.float32).reshape(-1, dims),
-        lines=gathered.lines,
-        skipped=_summary(path, gathered.problems),
-        encoding=encoding,
-        digest=digest,
-    )
-
-
-def _take(
-    gathered: _Gathered,
-    chunk: list[tuple[int, str, bytes]],
-    words: Vocabulary,
-    how: Normalisation,
-    path: Path,
-    dims: int,
-) -> None:
-    """Parses the numbers of the chunk's wanted lines only."""
-    gathered.lines += len(chunk)
-    forms = [normalise(word, how) for _, word, _ in chunk]
-    for (number, word, line), form, id in zip(chunk, forms, words.ids(forms).tolist(), strict=True):
-        exact = word == form
-        if id == UNK or (id in gathered.rows and (id in gathered.exact or not exact)):
-            continue
-        try:
-            row = np.array(line.rsplit(None, dims)[1:], np.float32)
-        except ValueError:
-            row = np.array([np.nan])
-        if not np.isfinite(row).all():
-            gathered.problems.append(_problem(path, number, "holds something that is no number"))
-            continue
-        gathered.rows[id] = row
-        if exact:
-            gathered.exact.add(id)
+    ids = sorted(rows)
+    rows_KD = np.array([rows[id] for id in ids], np.float32).reshape(-1, dims)
+    return VectorFile(dims, np.array(ids, np.int32), rows_KD, digest)
 
 
 def _survey(path: Path) -> tuple[str, str]:
@@ -364,15 +328,3 @@ def _raw_lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise MissingDataError("there is no file of word vectors", where=str(path)) from error
     except (OSError, ValueError) as error:
         raise DataError(f"the file cannot be read ({error})", where=str(path)) from error
-
-
-def _problem(path: Path, number: int, what: str) -> Problem:
-    return Problem("vector-line", f"{path}:{number}", f"the line {what}", lost=True)
-
-
-def _summary(path: Path, problems: list[Problem]) -> tuple[Problem, ...]:
-    named = tuple(problems[:_NAMED])
-    if len(problems) == len(named):
-        return named
-    more = f"{len(problems) - len(named)} more lines were left out"
-    return (*named, Problem("vector-line", str(path), more, lost=True))

@@ -118,11 +118,6 @@ def still(model: nn.Module) -> Iterator[None]:
         model.train(was_training)
 
 
-def set_words(model: Tagger, vectors: VectorFile) -> None:
-    """Copy the file's vectors into the rows of its words. Raises DataError if the width differs."""
-    set_rows(model.word, vectors)
-
-
 def set_rows(table: nn.Embedding, vectors: VectorFile) -> None:
     """Copy vectors into a word table. Raises `DataError` if the width differs."""
     if vectors.dims != table.embedding_dim:

@@ -136,7 +136,7 @@ def test_windows_own_every_token_once_and_see_around_it(length: int, max_tokens:
         assert window.end - window.start <= max_tokens
         assert window.start <= max(window.own_start - margin, 0)
         assert min(window.own_end + margin, length) <= window.end
-    assert found.cut == (((0, length),) if length > max_tokens else ())
+    assert (len(found) > 1) == (length > max_tokens)
 
 
 def test_an_entity_over_a_border_is_an_entity_in_both_windows() -> None:

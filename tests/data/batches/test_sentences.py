@@ -66,13 +66,11 @@ def test_a_long_sentence_is_cut_around_its_entities(
     assert len(words) == longest
     assert words[found.heads_S2[0, 0] : found.heads_S2[0, 1]].tolist() == [3]
     assert words[found.tails_S2[0, 0] : found.tails_S2[0, 1]].tolist() == [4]
-    assert found.trimmed == 0
 
 
 def test_an_entity_beyond_the_window_is_cut_and_counted() -> None:
     found = encoded(f"[head{' x' * 40} head] of (tail)", longest=10)
     assert len(found.words_N) <= 10
-    assert found.trimmed == 1
     start, end = found.heads_S2[0]
     assert found.words_N[start] == found.words_N[end - 1] == 3
     start, end = found.tails_S2[0]

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from confide.training.batches import Encoded, Example, TagSet, encode_examples
-from confide.training.tagger import batch_of, predict_batches, train_batches
+from confide.training.tagger import batch_of, predict_batches
 from confide.training.vocabulary import PAD, UNK, count_characters, count_words, numbered
-from learning.corpora import drawn_batch
+from learning.corpora import drawn_batch, train_batches
 
 RANDOM = np.random.default_rng(5)
 LENGTHS = RANDOM.integers(1, 60, 500)
@@ -38,7 +38,7 @@ def test_an_epoch_has_every_window_once_with_little_padding(encoded: Encoded) ->
     assert {len(batch) for batch in batches} == {16, 4}
     padded = sum(batch.words_BL.numel() for batch in batches)
     assert padded < 1.15 * LENGTHS.sum()
-    assert sum(batch.tokens for batch in batches) == LENGTHS.sum()
+    assert sum(int(batch.lengths_B.sum()) for batch in batches) == LENGTHS.sum()
 
 
 def test_the_seed_decides_the_batches(encoded: Encoded) -> None:
@@ -86,7 +86,7 @@ def test_word_dropout_hides_words_but_not_their_characters(encoded: Encoded) -> 
         assert (after.words_BL[changed] == UNK).all()
         assert torch.equal(before.forms_BL, after.forms_BL)
         assert not changed[~before.mask_BL].any()
-        lost, total = lost + int(changed.sum()), total + before.tokens
+        lost, total = lost + int(changed.sum()), total + int(before.lengths_B.sum())
     assert lost / total == pytest.approx(0.2, abs=0.02)
 
 

@@ -174,7 +174,7 @@ class EncodedSentences(EncodedPairs):
     farthest: int
 
     def only(self, rows: Rows) -> Self:
-        """These sentences, in this order; `trimmed` is not known of them, and 0."""
+        """These sentences, in this order."""
         return replace(super().only(rows), words_N=self.words_N[places(self.from_S1, rows)])
 
 
@@ -194,11 +194,6 @@ class SentenceBatch:
     ids_N3: Tensor
     pieces_N: Tensor
     relations_B: Tensor
-
-    @property
-    def tokens(self) -> int:
-        """Words."""
-        return len(self.ids_N3)
 
     def __len__(self) -> int:
         return len(self.rows_B)
@@ -250,7 +245,6 @@ def encode_sentences(
         tails_S2=np.array([row.tail for row in rows], np.int32).reshape(-1, 2),
         relations_S=relations_S,
         farthest=farthest,
-        trimmed=sum(row.trimmed for row in rows),
     )
 
 
@@ -301,21 +295,20 @@ class _Row(NamedTuple):
     words: list[str]
     head: tuple[int, int]
     tail: tuple[int, int]
-    trimmed: bool
 
 
 def _row(example: RelationExample, longest: int) -> _Row:
     """The words of an example and its entities among them; a text without a word has one."""
     spans = tokenise(example.text)
     if not spans:
-        return _Row([""], (0, 1), (0, 1), False)
+        return _Row([""], (0, 1), (0, 1))
     words = [example.text[start:end] for start, end in spans]
     head, tail = _touched(spans, example.head), _touched(spans, example.tail)
     if len(words) <= longest:
-        return _Row(words, head, tail, False)
-    kept, trimmed = window(len(words), [head, tail], longest)
+        return _Row(words, head, tail)
+    kept = window(len(words), [head, tail], longest)
     inner = [(bisect_left(kept, a), bisect_left(kept, b)) for a, b in (head, tail)]
-    return _Row([words[old] for old in kept], inner[0], inner[1], trimmed)
+    return _Row([words[old] for old in kept], inner[0], inner[1])
 
 
 def _touched(spans: Sequence[Span], fragments: Sequence[Span]) -> tuple[int, int]:

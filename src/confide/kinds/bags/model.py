@@ -54,8 +54,7 @@ from confide.training.encoder import FrozenEncoder, tune
 from confide.training.optimisers import Optimiser, row_steps
 from confide.training.tagger import shuffled, start_embedding
 from confide.training.trainer import Make, Parts, Random, RowTrainer, only_rows, pieces_read
-from confide.training.vocabulary import PAD, VectorFile, Vocabulary
-from confide.training.weights import set_rows
+from confide.training.vocabulary import PAD, Vocabulary
 
 # --- A piecewise convolutional network
 #
@@ -325,14 +324,6 @@ class BagModel(nn.Module):
         return logits_SR
 
 
-def logits_of(denoise: Denoise) -> Callable[[BagModel, BagBatch], Tensor]:
-    """The function that gives logits_GR in training.
-
-    For "none" and "one" a bag is one sentence, chosen beforehand (`clearest`).
-    """
-    return _LOGITS[denoise]
-
-
 def clearest(logits_SR: Tensor, bags_S: Tensor, relations_G: Tensor) -> Tensor:
     """rows_G: for each bag, the sentence with the likeliest relation; the first of ties.
 
@@ -390,13 +381,17 @@ def _of_relations(model: BagModel, batch: BagBatch) -> Tensor:
     return logits_GR
 
 
-_LOGITS: dict[Denoise, Callable[[BagModel, BagBatch], Tensor]] = {
+LOGITS: dict[Denoise, Callable[[BagModel, BagBatch], Tensor]] = {
     "none": _of_sentences,
     "one": _of_sentences,
     "ave": _of_means,
     "att": _of_attention,
     "att-ra": _of_relations,
 }
+"""The functions that give logits_GR in training.
+
+For "none" and "one" a bag is one sentence, chosen beforehand (`clearest`).
+"""
 
 
 def _per_bag(values_SX: Tensor, bags_S: Tensor, bags: int, how: str) -> Tensor:
@@ -416,15 +411,6 @@ def _softmax(scores_SX: Tensor, bags_S: Tensor, bags: int) -> Tensor:
 
 
 # --- scores of held-out bags ------------------------------------------------------------------
-
-
-def scores_of(denoise: Denoise) -> Callable[[Tensor, Tensor, Tensor, int], Tensor]:
-    """The function that gives scores_GR in 0 to 1 from (said_SR, bias_R, bags_S, number of bags).
-
-    said_SR is features_SF · weightᵀ, without the bias: no aggregator needs more of a sentence.
-    Scores of a bag sum to 1 only under "ave" and "att-ra".
-    """
-    return _SCORES[denoise]
 
 
 def _highest(said_SR: Tensor, bias_R: Tensor, bags_S: Tensor, bags: int) -> Tensor:
@@ -452,13 +438,18 @@ def _attended(said_SR: Tensor, bias_R: Tensor, bags_S: Tensor, bags: int) -> Ten
     return scores_GR
 
 
-_SCORES: dict[Denoise, Callable[[Tensor, Tensor, Tensor, int], Tensor]] = {
+SCORES: dict[Denoise, Callable[[Tensor, Tensor, Tensor, int], Tensor]] = {
     "none": _highest,
     "one": _highest,
     "ave": _mean,
     "att": _attended,
     "att-ra": _attended_by_all,
 }
+"""The functions that give scores_GR in 0 to 1 from (said_SR, bias_R, bags_S, number of bags).
+
+said_SR is features_SF · weightᵀ, without the bias: no aggregator needs more of a sentence. Scores
+of a bag sum to 1 only under "ave" and "att-ra".
+"""
 
 
 # --- Scores of sentences and bags by a trained model of bags
@@ -493,7 +484,7 @@ def bag_scores(
     if not len(groups):
         return scores_GR
     said_SR = layer_outputs(model, encoded)
-    score, bias_R = scores_of(denoise), home(model.relation.bias)
+    score, bias_R = SCORES[denoise], home(model.relation.bias)
     sizes_G = np.array([len(group) for group in groups])
     cuts = np.flatnonzero(np.diff(np.cumsum(sizes_G) // _AT_ONCE)) + 1
     for numbers in np.split(np.arange(len(groups)), cuts):
@@ -548,11 +539,6 @@ class BagBatch:
     sentences: SentenceBatch | RelationBatch
     bags_S: Tensor
     relations_G: Tensor
-
-    @property
-    def tokens(self) -> int:
-        """The number of words or word pieces."""
-        return self.sentences.tokens
 
     def __len__(self) -> int:
         return len(self.relations_G)
@@ -660,7 +646,7 @@ class BagTrainer(RowTrainer):
 
     def output(self, model: BagModel, batch: BagBatch) -> Tensor:
         """logits_GR of the bags."""
-        return logits_of(self.denoise)(model, batch)
+        return LOGITS[self.denoise](model, batch)
 
     def loss(self, model: BagModel, own: GroupedBags, batch: BagBatch, *, output: Tensor) -> Tensor:
         """loss_G: the negative log-likelihood of each bag's relation."""
@@ -719,12 +705,6 @@ class BagTrainer(RowTrainer):
     def _relations(self) -> RelationTrainer:
         assert isinstance(self.source, FrozenEncoder)
         return RelationTrainer(self.source, self.form)
-
-
-def set_vectors(model: BagModel, vectors: VectorFile) -> None:
-    """Copy the file's vectors into the rows of its words. Raises DataError if the width differs."""
-    if isinstance(model.reader, Pcnn):
-        set_rows(model.reader.word, vectors)
 
 
 def _dealt(

@@ -27,9 +27,9 @@ from confide.kinds.bags.model import (
     BagTrainer,
     Denoise,
     EncodedBags,
+    Pcnn,
     bag_scores,
     sentence_probabilities,
-    set_vectors,
 )
 from confide.kinds.protocol import (
     RIGHT,
@@ -63,7 +63,7 @@ from confide.kinds.relations.site import (
     settled_pairs,
 )
 from confide.kinds.steps import BagsScored, bags_scored
-from confide.scoring import BagCounts, Count
+from confide.scoring import Count
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.relations import count_ranked, ranked_bags
 from confide.settings import Settings as RunSettings
@@ -74,7 +74,7 @@ from confide.training import vocabulary
 from confide.training.batches import Rows
 from confide.training.context import cache_folder
 from confide.training.encoder import FrozenEncoder
-from confide.training.weights import load_weights, trained
+from confide.training.weights import load_weights, set_rows, trained
 
 # --- The form of a bag model
 #
@@ -437,8 +437,8 @@ class BagSiteModel(SiteModel):
         model: BagModel = self.bench.model
         found = self.file if vectors else None
         load_weights(model, weights, lent=lent and found is None)
-        if found is not None:
-            set_vectors(model, found)
+        if found is not None and isinstance(model.reader, Pcnn):
+            set_rows(model.reader.word, found)
         return model
 
     @property
@@ -750,11 +750,6 @@ class BagExtractor:
         bags = held_out_bags(examples, documents, same=self.same)
         encoded = self.trainer.prepared(with_labels(examples, frozenset(self.relations)))
         return bags, bag_scores(self.model, encoded, bags.groups, denoise=self.denoise)
-
-    def counts(self, documents: Sequence[Document]) -> BagCounts:
-        """Counts of what the model gets right on the bags of annotated documents."""
-        bags, scores_GR = self.scores(documents)
-        return count_ranked(scores_GR, self.relations, bags.facts)
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """Score the model on annotated documents."""

@@ -661,14 +661,12 @@ def _steps(count: int, beside: Tensor) -> Tensor:
 class Pointers:
     """The targets of each window: `symbols_N[from_S1[s]:from_S1[s + 1]]`, stop included.
 
-    `source_N` is false at the symbols of entities that another model found. `left_out` counts
-    entities that a decoder has no room for.
+    `source_N` is false at the symbols of entities that another model found.
     """
 
     symbols_N: Ints
     source_N: Bools
     from_S1: NDArray[np.int64]
-    left_out: int = 0
 
     def __len__(self) -> int:
         return len(self.from_S1) - 1
@@ -702,7 +700,7 @@ def pointers(
     `spans` has the spans of each example, in tokens, without overlap, in any order. `source` are
     the types that the site annotated itself; stop counts as source. If an entity crosses a window's
     border, the part inside is an entity. `most` is how many symbols a decoder can write; a window's
-    last entities are left out and counted if it cannot write them all. Raises DataError if a type
+    last entities are left out if it cannot write them all. Raises DataError if a type
     is not in `types`, a span lies outside its example, or the number of examples differs.
     """
     check_spans(spans, text.windows, examples=text.examples)
@@ -711,7 +709,6 @@ def pointers(
     symbols: list[int] = []
     own: list[bool] = []
     lengths: list[int] = []
-    left_out = 0
     for window in text.windows:
         inside = sorted(
             (max(start, window.start) - window.start, min(end, window.end) - window.start, name)
@@ -719,7 +716,6 @@ def pointers(
             if start < window.end and end > window.start
         )
         room = (most - 1) // 3
-        left_out += max(0, len(inside) - room)
         for start, end, name in inside[:room]:
             symbols += [len(types) + 1 + start, len(types) + end, numbers[name]]
             own += [name in source] * 3
@@ -730,7 +726,6 @@ def pointers(
         symbols_N=np.array(symbols, np.int32),
         source_N=np.array(own, np.bool_),
         from_S1=offsets(lengths),
-        left_out=left_out,
     )
 
 

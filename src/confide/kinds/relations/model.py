@@ -124,11 +124,6 @@ def _entities(states_BPD: Tensor, batch: RelationBatch, pool: Pool) -> Tensor:
     return most_B2D.masked_fill(~inside_B2P1.any(2), 0.0)
 
 
-def relation_loss(model: RelationClassifier, batch: RelationBatch) -> Tensor:
-    """loss_B: the negative log-likelihood of each example's relation."""
-    return functional.cross_entropy(model(batch), batch.relations_B, reduction="none")
-
-
 # --- The trainer of relation classifiers
 #
 # Makes them from an encoder's files, trains, predicts.

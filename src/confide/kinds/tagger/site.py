@@ -71,7 +71,7 @@ from confide.training.vocabulary import (
     numbered,
     rows_of_digests,
 )
-from confide.training.weights import initial, set_words, trained
+from confide.training.weights import initial, set_rows, trained
 
 WORD_ROWS = "word.weight"
 CHARACTER_ROWS = "character.embedding.weight"
@@ -327,7 +327,7 @@ class TaggerSiteModel(EntitySiteModel):
         """Fill the vector file's rows into the word table, if `config` says so."""
         if config.vectors and self.file:
             assert isinstance(model, Tagger)
-            set_words(model, self.file)
+            set_rows(model.word, self.file)
 
     def lift(self) -> dict[str, tuple[NDArray[np.int64], NDArray[np.float32]]]:
         """The vector file's rows: ids and rows of the word table."""
