@@ -47,12 +47,12 @@ from confide.text.published.catalogue import locate
 from confide.training import trainer as training
 from confide.training.batches import Encoded, Example, TagSet, encode_examples, examples_from
 from confide.training.tagger import Tagger, TaggerSizes
-from confide.training.trainer import FitReport, bare_sentences, predict_spans, with_entities
+from confide.training.trainer import FitReport, bare_sentences, with_entities
 from confide.training.vocabulary import ClearVocabulary, digest, normalise
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tagger"))
 
-from crf_epochs import tagging_loss, train_batches
+from crf_epochs import predict_spans, tagging_loss, train_batches
 
 Weights = dict[str, torch.Tensor]
 Prepared = tuple[list[Document], list[Example], Encoded]

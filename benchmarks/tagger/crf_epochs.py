@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
+from confide.kinds.tagger.model import TaggerTrainer
 from confide.training.batches import Encoded
 from confide.training.crf import negative_log_likelihood
-from confide.training.tagger import CrfTagger, TaggerBatch, batch_of, lose_words, shuffled
+from confide.training.tagger import CrfTagger, Tagger, TaggerBatch, batch_of, lose_words, shuffled
+from confide.training.trainer import FoundSpan
+from confide.training.vocabulary import ClearVocabulary
 
 
 def tagging_loss(model: CrfTagger, batch: TaggerBatch) -> Tensor:
@@ -33,3 +37,19 @@ def train_batches(
         batch = batch_of(encoded, rows)
         lose_words(batch, random, word_dropout)
         yield batch
+
+
+def predict_spans(
+    model: Tagger,
+    encoded: Encoded,
+    *,
+    wanted: Collection[str] | None = None,
+    tokens_per_batch: int = 4096,
+) -> list[list[FoundSpan]]:
+    """The spans of each example, as the trainer of taggers finds them."""
+
+    class Some(TaggerTrainer):
+        per_batch: ClassVar[int] = tokens_per_batch
+
+    trainer = Some(model.sizes, encoded.tags, ClearVocabulary(()), None, "none")
+    return trainer.find(model, encoded, wanted=wanted)

@@ -23,7 +23,7 @@ from pathlib import Path
 import flair
 import torch
 from corpus import sentences
-from crf_epochs import tagging_loss, train_batches
+from crf_epochs import predict_spans, tagging_loss, train_batches
 from flair.data import Dictionary, Sentence
 from flair.embeddings import CharacterEmbeddings, OneHotEmbeddings, StackedEmbeddings
 from flair.models import SequenceTagger
@@ -35,7 +35,6 @@ from confide.training import trainer
 from confide.training.batches import Example, TagSet, encode_examples
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerSizes
-from confide.training.trainer import predict_spans
 from confide.training.vocabulary import count_characters, count_words, numbered
 from confide.training.weights import initial
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from corpus import sentences
-from crf_epochs import tagging_loss, train_batches
+from crf_epochs import predict_spans, tagging_loss, train_batches
 from plain import PlainTagger
 from torch import nn
 
@@ -26,7 +26,6 @@ from confide.training import trainer
 from confide.training.batches import Encoded, Example, TagSet, encode_examples
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerBatch, TaggerSizes, batch_of, predict_batches
-from confide.training.trainer import predict_spans
 from confide.training.vocabulary import count_characters, count_words, numbered
 from confide.training.weights import initial
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from torch import Tensor
 
+from confide.kinds.tagger.model import TaggerTrainer
 from confide.training import tagger
 from confide.training.batches import Encoded, Example, TagScheme, TagSet, encode_examples
 from confide.training.crf import negative_log_likelihood
@@ -21,7 +23,7 @@ from confide.training.tagger import (
     lose_words,
     shuffled,
 )
-from confide.training.trainer import FitReport, train_epochs
+from confide.training.trainer import FitReport, FoundSpan, train_epochs
 from confide.training.vocabulary import ClearVocabulary, count_characters, count_words, numbered
 from confide.training.weights import initial
 
@@ -140,3 +142,19 @@ def train_batches(
         batch = batch_of(encoded, rows)
         lose_words(batch, random, word_dropout)
         yield batch
+
+
+def predict_spans(
+    model: Tagger,
+    encoded: Encoded,
+    *,
+    wanted: Collection[str] | None = None,
+    tokens_per_batch: int = 4096,
+) -> list[list[FoundSpan]]:
+    """The spans of each example, as the trainer of taggers finds them."""
+
+    class Some(TaggerTrainer):
+        per_batch: ClassVar[int] = tokens_per_batch
+
+    trainer = Some(model.sizes, encoded.tags, ClearVocabulary(()), None, "none")
+    return trainer.find(model, encoded, wanted=wanted)

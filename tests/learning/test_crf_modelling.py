@@ -16,9 +16,8 @@ from confide.training.batches import Example, TagScheme
 from confide.training.crf import negative_log_likelihood
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import Tagger, TaggerSizes, batch_of
-from confide.training.trainer import predict_spans
 from confide.training.weights import arrays
-from learning.corpora import Tiny, fit, tagging_loss, tiny
+from learning.corpora import Tiny, fit, predict_spans, tagging_loss, tiny
 
 ADAM = Optimiser("adam", learning_rate=0.01)
 BOTH = {"Drug", "Effect"}

@@ -13,9 +13,9 @@ import torch
 from confide.errors import DataError
 from confide.training.batches import Encoded
 from confide.training.optimisers import Descent, Optimiser
-from confide.training.trainer import FitReport, predict_spans
+from confide.training.trainer import FitReport
 from confide.training.weights import Arrays, arrays
-from learning.corpora import Tiny, fit, tiny
+from learning.corpora import Tiny, fit, predict_spans, tiny
 
 CORPUS = tiny()
 ADAM = Optimiser("adam", learning_rate=0.01)

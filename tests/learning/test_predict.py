@@ -13,12 +13,12 @@ import torch
 from cases import each
 from confide.kinds.tagger.model import TaggerTrainer
 from confide.text.document import Document
-from confide.training import tagger
+from confide.training import crf
 from confide.training.batches import Example
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import Tagger, batch_of
-from confide.training.trainer import FoundSpan, annotate_with, predict_spans, read_bare
-from learning.corpora import Tiny, fit, tiny
+from confide.training.trainer import FoundSpan, annotate_with, read_bare
+from learning.corpora import Tiny, fit, predict_spans, tiny
 
 ADAM = Optimiser("adam", learning_rate=0.01)
 
@@ -46,7 +46,7 @@ def check_confidences(corpus: Tiny, model: Tagger, text: str) -> list[FoundSpan]
     paths = torch.tensor(list(itertools.product(range(len(tags)), repeat=length)))
     with torch.no_grad():
         emissions = model.eval()(batch).double().expand(len(paths), -1, -1)
-        losses = tagger.negative_log_likelihood(
+        losses = crf.negative_log_likelihood(
             emissions,
             model.crf.scores(),
             tags_BL=paths,
@@ -92,7 +92,7 @@ def test_wanted_types_are_all_that_is_decided_between(scheme: str, wanted: str) 
     ]  # fmt: skip
     with torch.no_grad():
         emissions = model.eval()(batch_of(encoded, np.array([0]))).double()
-        losses = tagger.negative_log_likelihood(
+        losses = crf.negative_log_likelihood(
             emissions.expand(len(paths), -1, -1),
             model.crf.scores(),
             tags_BL=torch.tensor(paths),

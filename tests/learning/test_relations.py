@@ -15,10 +15,10 @@ pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from cases import each
 from confide.errors import DataError, SettingsError
-from confide.kinds.relations import model as relations
 from confide.kinds.relations.batches import RelationExample
 from confide.kinds.relations.model import LabelledPairs, RelationClassifier, RelationTrainer
 from confide.kinds.relations.site import RelationForm
+from confide.training import trainer as training
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
 from confide.training.weights import arrays, load_weights
@@ -156,7 +156,7 @@ def test_only_rows_that_are_read_are_trained_and_nobody_sees_it(
         made.fit(model, made.annotated(encoded), epochs=2, batch_size=4, optimiser=settings, seed=1)
         assert table_of(model).weight is weight
         found.append(arrays(model))
-        monkeypatch.setattr(relations, "pieces_read", lambda *_, **__: nullcontext())
+        monkeypatch.setattr(training, "pieces_read", lambda *_, **__: nullcontext())
     assert list(found[0]) == list(found[1])
     assert all(found[0][n].tobytes() == found[1][n].tobytes() for n in found[0])
     rows = len(set(encoded.ids_N.tolist()) | {encoded.padding})

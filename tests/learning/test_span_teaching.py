@@ -13,11 +13,11 @@ from torch.nn import functional
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.kinds.pieces import token_batch
-from confide.kinds.spans import NEVER, Cells, SpanForm, SpanTrainer, cells_from
+from confide.kinds.spans import SpanForm, SpanTrainer
 from confide.training.batches import Example, Window
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
-from confide.training.trainer import Lesson
+from confide.training.trainer import NEVER, Cells, Lesson, cells_from
 from confide.training.weights import arrays, load_weights
 from learning.encoders import tiny_bert
 

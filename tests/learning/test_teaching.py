@@ -24,7 +24,7 @@ from confide.training.crf import LEAST, posterior
 from confide.training.encoder import load_encoder
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import TaggerSizes, batch_of
-from confide.training.trainer import Lesson, places_of, said_of_tokens
+from confide.training.trainer import Cells, Lesson
 from confide.training.weights import arrays, load_weights
 from learning.corpora import tagging_loss, tiny
 from learning.encoders import LIMIT, tiny_bert
@@ -70,16 +70,17 @@ def teacher(rows: int, tags: int) -> np.ndarray:
 
 def test_each_token_is_owned_by_one_window() -> None:
     windows = [Window(0, 0, 3, 0, 3), Window(2, 0, 4, 0, 3), Window(2, 2, 6, 3, 6)]
-    found = places_of(windows)
-    assert found.tokens_N.tolist() == [0, 1, 2, 3, 4, 5, 6, 5, 6, 7, 8]
-    assert found.tokens_N[found.owned_N].tolist() == list(range(9))
-    assert found.from_S1.tolist() == [0, 3, 7, 11]
+    cells = Cells.of(windows)
+    found, every = cells.rows_of(np.arange(3), words=4), [0, 1, 2, -1, 3, 4, 5, 6, 5, 6, 7, 8]
+    assert found.ravel().tolist() == every
+    own = cells.rows_of(np.arange(3), words=4, owned=True)
+    assert own[own >= 0].tolist() == list(range(9))
     said = [
         (np.array([2, 0]), torch.tensor([[2.0] * 4, [0.0] * 4])[:, :, None]),
         (np.array([1]), torch.tensor([[1.0] * 4])[:, :, None]),
     ]
-    assert said_of_tokens(windows, said, tags=1)[:, 0].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
-    assert places_of([]).tokens_N.shape == (0,)
+    assert cells.said(iter(said), classes=1)[:, 0].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert Cells.of([]).said([], classes=1).shape == (0, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -7,7 +7,6 @@ sentences, and a digest of its public encoder. The form holds no word, so there 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence, Set
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -41,18 +40,9 @@ from confide.text.document import Document
 from confide.training import crf
 from confide.training.batches import Example, Rows, TagSet, TypedSpan
 from confide.training.context import cache_folder
-from confide.training.devices import beside, home, placed, predicting, widen
+from confide.training.devices import placed, widen
 from confide.training.encoder import FrozenEncoder, Tuning, by_word, states_of, tune
-from confide.training.optimisers import Optimiser
-from confide.training.trainer import (
-    EntityTrainer,
-    FoundSpan,
-    Parts,
-    Random,
-    join_windows,
-    paths_of,
-    pieces_read,
-)
+from confide.training.trainer import EntityTrainer, FoundSpan, Parts, paths_of
 
 # --- A token classifier
 #
@@ -234,47 +224,28 @@ class TokenTrainer(EntityTrainer):
         """The text with these spans of each example; types in `source` are the site's own."""
         return annotated_tokens(text, spans, tags=self.tags, source=source)
 
-    def find(
-        self, model: TokenClassifier, text: TokenText, *, wanted: Collection[str] | None = None
+    def spans(
+        self,
+        model: TokenClassifier,
+        batch: TokenBatch,
+        output: Tensor,
+        wanted: Collection[str] | None,
     ) -> list[list[FoundSpan]]:
-        """The spans of each example on its likeliest path that the scheme allows.
+        """The spans of each row on its likeliest path that the scheme allows.
 
         A span's confidence is the product of the probabilities of its words' tags and, if the
         scheme does not mark an entity's end (IOB2), of the next word not continuing it. With
         `wanted`, words are classified among the tags of these types alone.
         """
-        tags, scores, kept = self.tags, self._scores, None
+        tags, scores = self.tags, self._scores
         if wanted is not None:
-            tags, kept = self.tags.only(wanted)
-            scores = scores.only(kept)
-        by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
-        with predicting(model):
-            for batch in self.reads(model, text):
-                logits_BLY = home(model(beside(batch, model)))
-                if kept is not None:
-                    logits_BLY = logits_BLY[:, :, kept]
-                found = _batch_spans(logits_BLY, batch, tags=tags, scores=scores)
-                for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
-                    by_window[row] = spans
-        return join_windows(by_window, text.windows, examples=text.examples)
+            tags, kept = tags.only(wanted)
+            output, scores = output[:, :, kept], scores.only(kept)
+        return _batch_spans(output, batch, tags=tags, scores=scores)
 
-    def batch(
-        self,
-        model: TokenClassifier,
-        text: TokenText,
-        rows_B: Rows,
-        *,
-        own: EncodedTokens | None = None,
-        random: Random | None = None,
-    ) -> TokenBatch:
+    def batch(self, model: Any, text: TokenText, rows_B: Rows, own: Any = None) -> TokenBatch:
         """These rows."""
         return token_batch(text, rows_B, annotated=own)
-
-    def reduced(
-        self, model: TokenClassifier, own: EncodedTokens, optimiser: Optimiser
-    ) -> AbstractContextManager[None]:
-        """Reduce the encoder's table to the pieces of the text."""
-        return pieces_read(model, model.encoder, own.text, optimiser=optimiser)
 
     def losses(
         self, model: TokenClassifier, own: EncodedTokens, batch: TokenBatch, *, output: Tensor

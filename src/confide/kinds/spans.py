@@ -12,10 +12,9 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
-from contextlib import AbstractContextManager
+from collections.abc import Collection, Sequence, Set
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
+from functools import cached_property
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -50,26 +49,15 @@ from confide.training.batches import (
     Example,
     Rows,
     TypedSpan,
-    Window,
     check_spans,
     examples_from,
     left_out_of_nested,
     nested_spans,
     offsets,
 )
-from confide.training.devices import at_home, beside, home, on, placed, predicting, widen
+from confide.training.devices import on, placed, widen
 from confide.training.encoder import FrozenEncoder
-from confide.training.optimisers import Optimiser
-from confide.training.trainer import (
-    EntityTrainer,
-    FoundSpan,
-    Lesson,
-    Parts,
-    Random,
-    distillation_loss,
-    join_windows,
-    pieces_read,
-)
+from confide.training.trainer import Cells, EntityTrainer, FoundSpan, Parts, cells_from
 
 # --- A classifier of spans
 #
@@ -157,8 +145,6 @@ def cell_losses(logits_BNY: Tensor, gold_BNY: Tensor, weights_BNY: Tensor) -> Te
 
 
 CellArray = NDArray[np.int32]
-_USUAL = 256
-"""The most words of a sentence whose tables are cached."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -218,23 +204,6 @@ def gold_of(encoded: EncodedSpans, rows_B: Rows, *, words: int) -> NDArray[np.fl
         cells = encoded.cells_C4[encoded.from_S1[row] : encoded.from_S1[row + 1]]
         gold[place, cells[:, 0], cells[:, 1] - cells[:, 0], cells[:, 2]] = 1.0
     return gold.reshape(len(rows_B), words * encoded.width, -1)
-
-
-def cells_from(words: int, width: int) -> NDArray[np.int64]:
-    """For each word of a sentence, and its end, the number of spans that begin before it.
-
-    >>> cells_from(3, 2).tolist()
-    [0, 2, 4, 5]
-    """
-    return _cells(words, width) if words <= _USUAL else _cells.__wrapped__(words, width)
-
-
-@lru_cache(maxsize=4096)
-def _cells(words: int, width: int) -> NDArray[np.int64]:
-    each_L = np.minimum(width, words - np.arange(words))
-    found = np.append(0, np.cumsum(each_L)).astype(np.int64)
-    found.setflags(write=False)
-    return found
 
 
 # --- A public set for the kind that classifies spans
@@ -332,89 +301,6 @@ def public_spans(
     return public, labels
 
 
-# --- Distillation span by span
-#
-# Predicting every span of a text, and learning others' predictions.
-#
-# As `training.trainer`, with a span of at most `width` words in place of a token. A row has a
-# class for "no entity", whose logit is 0, and one for each type; so the softmax of a row says the
-# same as the model's own sigmoids: both are learnt exactly where the logits are the teacher's.
-# Rows are counted over all sentences, by first word, then width.
-#
-# Where a sentence is read in windows, a span is predicted by the window that owns its first word,
-# and learnt in every window that it lies in. One that reaches out of its window is predicted to
-# be none.
-#
-# Shapes: T rows of all sentences, B windows of a batch, N spans of a window (first word, then
-# width), Y types, Z = Y + 1 classes.
-
-
-NEVER = -12.0
-"""The logit of each type of a span that no window holds."""
-
-
-@dataclass(frozen=True, eq=False)
-class Cells:
-    """Where the spans of a text's windows stand among its rows. E sentences."""
-
-    windows: Sequence[Window]
-    width: int
-    words_E: list[int]
-    from_E1: Rows
-
-    @classmethod
-    def of(cls, windows: Sequence[Window], width: int) -> Cells:
-        """Those of windows that come in the order of sentences; each one's last ends with it."""
-        ends: dict[int, int] = {window.example: window.end for window in windows}
-        words_E = [ends.get(one, 0) for one in range(max(ends, default=-1) + 1)]
-        each_E = [int(cells_from(words, width)[-1]) for words in words_E]
-        return cls(windows, width, words_E, np.append(0, np.cumsum(each_E)).astype(np.int64))
-
-    def rows_of(self, rows_B: Rows, *, words: int, owned: bool = False) -> Rows:
-        """rows_BN of windows padded to this many words: -1 for a span that ends outside.
-
-        With `owned`, also -1 for a span whose first word is another window's.
-        """
-        rows_BLW = np.full((len(rows_B), words, self.width), -1, np.int64)
-        for place, number in enumerate(rows_B.tolist()):
-            window = self.windows[number]
-            length = window.end - window.start
-            before_L = cells_from(self.words_E[window.example], self.width)
-            firsts_L1 = np.arange(window.start, window.end)[:, None]
-            found_LW = before_L[firsts_L1] + np.arange(self.width) + self.from_E1[window.example]
-            inside_LW = firsts_L1 + np.arange(self.width) < window.end
-            if owned:
-                inside_LW &= (window.own_start <= firsts_L1) & (firsts_L1 < window.own_end)
-            rows_BLW[place, :length] = np.where(inside_LW, found_LW, -1)
-        return rows_BLW.reshape(len(rows_B), words * self.width)
-
-    def said(self, given: Iterable[tuple[Rows, Tensor]], *, types: int) -> NDArray[np.float32]:
-        """logits_TZ of every span, from the logits_BNY of windows, batch by batch."""
-        logits_TZ = np.full((int(self.from_E1[-1]), types + 1), NEVER, np.float32)
-        logits_TZ[:, 0] = 0.0
-        for rows_B, logits_BNY in given:
-            places_BN = self.rows_of(rows_B, words=logits_BNY.shape[1] // self.width, owned=True)
-            logits_TZ[places_BN[places_BN >= 0], 1:] = at_home(logits_BNY)[places_BN >= 0]
-        return logits_TZ
-
-    def taught(self, lesson: Lesson, logits_BNY: Tensor, rows_B: Rows) -> Tensor:
-        """loss_B: τ² KL(teacher ‖ student), summed over each window's spans."""
-        places_BN = self.rows_of(rows_B, words=logits_BNY.shape[1] // self.width)
-        teacher_BNZ = np.where(
-            (places_BN >= 0)[:, :, None], lesson.teacher_TY[places_BN], np.float32(0)
-        )
-        return distillation_loss(
-            functional.pad(logits_BNY, (1, 0)),
-            on(torch.from_numpy(teacher_BNZ), logits_BNY).to(logits_BNY.dtype),
-            temperature=lesson.temperature,
-        ).sum(1)
-
-    def told(self, lesson: Lesson, rows_B: Rows) -> Tensor:
-        """weights_B: how much the ordinary loss of each window counts; on the processor."""
-        firsts_B = [self.from_E1[self.windows[row].example] for row in rows_B.tolist()]
-        return torch.from_numpy(lesson.labels_T[firsts_B])
-
-
 # --- The trainer of span classifiers
 #
 # Makes them from an encoder's files, trains, finds spans.
@@ -436,6 +322,7 @@ class SpanTrainer(EntityTrainer):
 
     head: ClassVar[str] = "span"
     per_batch: ClassVar[int] = 1024
+    flat: ClassVar[bool] = False
 
     encoder: FrozenEncoder
     form: SpanForm
@@ -467,40 +354,43 @@ class SpanTrainer(EntityTrainer):
         own = self.form
         return annotated_spans(text, spans, types=own.types, source=source, width=own.width)
 
-    def gathered(
-        self, text: TokenText, found: Iterable[tuple[Rows, Tensor]]
-    ) -> NDArray[np.float32]:
-        """logits_TZ of every span of at most `width` words, "no entity" first."""
-        return Cells.of(text.windows, self.form.width).said(found, types=len(self.types))
+    @property
+    def classes(self) -> int:
+        """The number of types, and one for "no entity"."""
+        return 1 + len(self.types)
 
-    def soft_loss(self, lesson: Lesson, text: TokenText) -> Callable[[Tensor, Rows], Tensor]:
-        """Make the function from rows_B to loss_B against a teacher, span by span."""
-        return partial(Cells.of(text.windows, self.form.width).taught, lesson)
+    def cells(self, text: TokenText) -> Cells:
+        """The rows of a public text: its spans of at most `width` words."""
+        return Cells.of(text.windows, self.form.width)
 
-    def label_weights(self, lesson: Lesson, text: TokenText) -> Callable[[Rows], Tensor]:
-        """Make the function from rows_B to weights_B: how much each window's labels count."""
-        return partial(Cells.of(text.windows, self.form.width).told, lesson)
+    def beliefs(self, model: SpanClassifier, batch: TokenBatch, output: Tensor) -> Tensor:
+        """logits_BNZ, with one of 0 for "no entity" before those of the types.
 
-    def find(
-        self, model: SpanClassifier, text: TokenText, *, wanted: Collection[str] | None = None
+        The softmax of a row says the same as the model's own sigmoids: both are learnt exactly
+        where the logits are the teacher's.
+        """
+        return functional.pad(output, (1, 0))
+
+    def spans(
+        self,
+        model: SpanClassifier,
+        batch: TokenBatch,
+        output: Tensor,
+        wanted: Collection[str] | None,
     ) -> list[list[FoundSpan]]:
-        """The spans of each example that are likelier than not, which may share words.
+        """The spans of each row that are likelier than not, which may share words.
 
         Each type is a question of its own, so the `wanted` ones are answered as among all.
         """
         types = self.types if wanted is None else [one for one in self.types if one in wanted]
         kept = [self.types.index(one) for one in types]
-        by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
-        with predicting(model):
-            for batch in self.reads(model, text):
-                likely_BNY = home(model(beside(batch, model)))[:, :, kept].sigmoid()
-                likely_BNY = likely_BNY * self._inside(batch)[:, :, None]
-                for row, place, type in (likely_BNY > 0.5).nonzero().tolist():
-                    first, wider = divmod(place, self.form.width)
-                    chance = float(likely_BNY[row, place, type])
-                    span = FoundSpan(first, first + wider + 1, types[type], chance)
-                    by_window[int(batch.rows_B[row])].append(span)
-        return join_windows(by_window, text.windows, examples=text.examples, flat=False)
+        by_row: list[list[FoundSpan]] = [[] for _ in range(len(batch))]
+        likely_BNY = output[:, :, kept].sigmoid() * self._inside(batch)[:, :, None]
+        for row, place, type in (likely_BNY > 0.5).nonzero().tolist():
+            first, wider = divmod(place, self.form.width)
+            chance = float(likely_BNY[row, place, type])
+            by_row[row].append(FoundSpan(first, first + wider + 1, types[type], chance))
+        return by_row
 
     @cached_property
     def _reader(self) -> TokenTrainer:
@@ -512,23 +402,9 @@ class SpanTrainer(EntityTrainer):
         words = batch.firsts_BL.shape[1]
         return inside_spans(batch.lengths_B, words=words, width=self.form.width)
 
-    def batch(
-        self,
-        model: SpanClassifier,
-        text: TokenText,
-        rows_B: Rows,
-        *,
-        own: EncodedSpans | None = None,
-        random: Random | None = None,
-    ) -> TokenBatch:
+    def batch(self, model: Any, text: TokenText, rows_B: Rows, own: Any = None) -> TokenBatch:
         """These rows."""
         return token_batch(text, rows_B)
-
-    def reduced(
-        self, model: SpanClassifier, own: EncodedSpans, optimiser: Optimiser
-    ) -> AbstractContextManager[None]:
-        """Reduce the encoder's table to the pieces of the text."""
-        return pieces_read(model, model.encoder, own.text, optimiser=optimiser)
 
     def losses(
         self, model: SpanClassifier, own: EncodedSpans, batch: TokenBatch, *, output: Tensor

@@ -19,7 +19,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
@@ -35,9 +35,7 @@ from confide.seeds import derive_seed
 from confide.text.document import Document
 from confide.text.segment import segmented
 from confide.text.tagging import entities_from_spans
-from confide.training import tagger
 from confide.training.batches import (
-    Encoded,
     Example,
     Rows,
     TagSet,
@@ -45,8 +43,8 @@ from confide.training.batches import (
     Window,
     check_covers,
     examples_from,
+    offsets,
 )
-from confide.training.crf import Posterior, Scores, span_probabilities
 from confide.training.devices import (
     at_home,
     beside,
@@ -59,14 +57,7 @@ from confide.training.devices import (
 )
 from confide.training.examples import RowSlopes, WholeSlopes, last_layer_slopes, unit_gradients
 from confide.training.optimisers import Descent, Optimiser, Steps, build
-from confide.training.tagger import (
-    CrfTagger,
-    TaggerBatch,
-    drawn_rows,
-    longest_first,
-    predict_batches,
-    shuffled,
-)
+from confide.training.tagger import drawn_rows, longest_first, shuffled
 from confide.training.weights import Arrays, named_parameters, still
 
 # --- Joining what was found in the windows of long sentences
@@ -104,33 +95,7 @@ def join_windows(
     return by_example
 
 
-# --- Prediction with a tagger
-#
-# Spans with their confidence, and documents with entities.
-#
-# Shapes: B sentences, L tokens, N spans, K tokens of a span.
-
-
-def predict_spans(
-    model: CrfTagger,
-    encoded: Encoded,
-    *,
-    wanted: Collection[str] | None = None,
-    tokens_per_batch: int = 4096,
-) -> list[list[FoundSpan]]:
-    """The spans of each example, in order; windows of one example are joined.
-
-    The confidence of a span is the CRF's probability that its tokens are exactly this entity. With
-    `wanted`, the CRF has only the tags of these types: it gives the best path without the others,
-    and confidences given that nothing else is there. If windows overlap, an entity belongs to the
-    window that owns its first token.
-    """
-    by_window: list[list[FoundSpan]] = [[] for _ in range(len(encoded))]
-    with predicting(model):
-        for batch in predict_batches(encoded, tokens_per_batch=tokens_per_batch):
-            for row, spans in _batch_spans(model, batch, encoded.tags, wanted=wanted):
-                by_window[int(batch.rows_B[row])] = spans
-    return join_windows(by_window, encoded.windows, examples=encoded.examples)
+# --- Documents in, documents with entities out
 
 
 def bare_sentences(documents: Sequence[Document]) -> tuple[list[Document], list[Example]]:
@@ -152,48 +117,6 @@ def with_entities(
         replace(document, entities=entities_from_spans(document, per_sentence, confidences=chances))
         for document, per_sentence, chances in zip(documents, spans, confidences, strict=True)
     ]
-
-
-def _batch_spans(
-    model: CrfTagger, batch: TaggerBatch, tags: TagSet, *, wanted: Collection[str] | None
-) -> list[tuple[int, list[FoundSpan]]]:
-    """The spans of the batch's rows that have an entity."""
-    emissions_BLY = home(model(beside(batch, model)))
-    scores = Scores(*map(home, model.crf.scores()))
-    if wanted is not None:
-        tags, kept = tags.only(wanted)
-        emissions_BLY, scores = emissions_BLY[:, :, kept], scores.only(kept)
-    tags_BL, rows_R, found = tagger.decode_with_posterior(
-        emissions_BLY, scores, lengths_B=batch.lengths_B
-    )
-    if found is None:
-        return []
-    lengths_B = batch.lengths_B.tolist()
-    spans = [
-        (place, span)
-        for place, row in enumerate(rows_R.tolist())
-        for span in tags.spans(tags_BL[row, : lengths_B[row]].numpy())
-    ]
-    lengths_R = batch.lengths_B[rows_R].tolist()
-    chances = _chances(found, tags, spans)
-    if tags.scheme == "iob2":
-        inner = [i for i, (place, span) in enumerate(spans) if span[1] < lengths_R[place]]
-        longer = _chances(found, tags, [spans[i] for i in inner], grown=True)
-        chances[inner] -= longer
-    by_place: list[list[FoundSpan]] = [[] for _ in lengths_R]
-    for (place, span), chance in zip(spans, np.clip(chances, 0.0, 1.0).tolist(), strict=True):
-        by_place[place].append(FoundSpan(*span, chance))
-    return list(zip(rows_R.tolist(), by_place, strict=True))
-
-
-def _chances(
-    found: Posterior, tags: TagSet, spans: Sequence[tuple[int, TypedSpan]], *, grown: bool = False
-) -> NDArray[np.float64]:
-    """The probability of each span's tags; `grown` adds the tag that would extend it by one."""
-    if not spans:
-        return np.zeros(0)
-    at_2N, tags_NK, lengths_N = paths_of(tags, spans, grown=grown)
-    return span_probabilities(found, at_2N, tags_NK=tags_NK, lengths_N=lengths_N).numpy()
 
 
 def paths_of(
@@ -252,21 +175,21 @@ def distillation_loss(
     return loss_B + (told_B if weights_B is None else weights_B * told_B)
 
 
-# --- Distillation token by token
+# --- Distillation row by row
 #
-# Predicting every token, and learning others' predictions.
+# Predicting every row of a public text, and learning others' predictions.
 #
-# The kinds that tag words differ in what they predict of a token (a CRF its marginals, an encoder
-# its logits); reading windows, and the loss of a sentence, are the same (Sui et al. 2020, Eq. 6,
-# with a token in place of an example):
+# The kinds differ in what a row is (a token, a span of words, a pair of entities) and in what they
+# believe of one (a CRF its marginals, a classifier its logits); reading windows, and the loss of a
+# sentence, are the same (Sui et al. 2020, Eq. 6, with a row in place of an example):
 #
 #     loss = [labels] w · ordinary loss of the sentence + Σ_t τ² KL(teacher_t ‖ student_t)
 #
-# Tokens are counted over all sentences, in order. A token that two windows of a long sentence
-# share is predicted by the window that owns it, and learnt in both, as its own tag would be.
+# Rows are counted over all sentences, in order: by first word, then width. Where a sentence is read
+# in windows, a row is predicted by the window that owns its first word, and learnt in every window
+# that it lies in. A span that reaches out of its window is predicted to be none.
 #
-# Shapes: T tokens of all sentences, N tokens of all windows, S windows, B windows of a batch, L
-# tokens, Y tags.
+# Shapes: T rows of all sentences, B windows of a batch, N rows of a window, Z classes.
 
 
 @dataclass(frozen=True, eq=False)
@@ -288,78 +211,87 @@ class Lesson:
         return bool(self.labels_T.any())
 
 
-class Places(NamedTuple):
-    """For each token of a window: its place in the text, and whether the window owns it."""
-
-    tokens_N: Rows
-    owned_N: NDArray[np.bool_]
-    from_S1: Rows
+NEVER = -12.0
+"""The logit of each class but the first, of a row that no window holds."""
+_USUAL = 256
+"""The most words of a sentence whose tables are cached."""
 
 
-def places_of(windows: Sequence[Window]) -> Places:
-    """The places of the windows' tokens, window after window, in the text.
+def cells_from(words: int, width: int) -> NDArray[np.int64]:
+    """For each word of a sentence, and its end, the number of spans that begin before it.
 
-    The windows of a sentence come in order, and the last one ends with the sentence.
+    >>> cells_from(3, 2).tolist()
+    [0, 2, 4, 5]
     """
-    lengths: dict[int, int] = {window.example: window.end for window in windows}
-    starts = np.append(0, np.cumsum(list(lengths.values()), dtype=np.int64))
-    first = dict(zip(lengths, starts.tolist(), strict=False))
-    none = np.zeros(0, np.int64)
-    within = [np.arange(window.start, window.end) for window in windows]
-    tokens = [first[w.example] + steps for w, steps in zip(windows, within, strict=True)]
-    owned = [
-        (steps >= w.own_start) & (steps < w.own_end)
-        for w, steps in zip(windows, within, strict=True)
-    ]
-    ends = np.cumsum([len(steps) for steps in within], dtype=np.int64)
-    return Places(
-        np.concatenate([none, *tokens]),
-        np.concatenate([none.astype(np.bool_), *owned]),
-        np.append(0, ends).astype(np.int64),
-    )
+    return _cells(words, width) if words <= _USUAL else _cells.__wrapped__(words, width)
 
 
-def said_of_tokens(
-    windows: Sequence[Window], said: Iterable[tuple[Rows, Tensor]], *, tags: int
-) -> NDArray[np.float32]:
-    """logits_TY of every token, from logits_BLY of windows, batch by batch."""
-    places = places_of(windows)
-    logits_TY = np.zeros((int(places.owned_N.sum()), tags), np.float32)
-    for rows_B, logits_BLY in said:
-        for row, logits_LY in zip(rows_B.tolist(), at_home(logits_BLY), strict=True):
-            here = slice(places.from_S1[row], places.from_S1[row + 1])
-            owned_L = places.owned_N[here]
-            logits_TY[places.tokens_N[here][owned_L]] = logits_LY[: len(owned_L)][owned_L]
-    return logits_TY
+@lru_cache(maxsize=4096)
+def _cells(words: int, width: int) -> NDArray[np.int64]:
+    found = offsets(np.minimum(width, words - np.arange(words)))
+    found.setflags(write=False)
+    return found
 
 
-def told_by(lesson: Lesson, windows: Sequence[Window]) -> Callable[[Rows], Tensor]:
-    """weights_B of rows_B: how much the ordinary loss of each window counts; on the processor."""
-    places = places_of(windows)
-    weights_S = torch.from_numpy(lesson.labels_T[places.tokens_N[places.from_S1[:-1]]])
-    return lambda rows_B: weights_S[torch.from_numpy(rows_B)]
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """The rows of a text's windows: spans of at most `width` words, 1: words. E sentences."""
 
+    windows: Sequence[Window]
+    width: int
+    words_E: list[int]
+    from_E1: Rows
 
-def taught_by(lesson: Lesson, windows: Sequence[Window]) -> Callable[[Tensor, Rows], Tensor]:
-    """loss_B of logits_BLY and rows_B: the sum over each window's tokens."""
-    places = places_of(windows)
-    teacher_NY = torch.from_numpy(lesson.teacher_TY)[torch.from_numpy(places.tokens_N)]
+    @classmethod
+    def of(cls, windows: Sequence[Window], width: int = 1) -> Cells:
+        """Those of windows that come in the order of sentences; each one's last ends with it."""
+        ends: dict[int, int] = {window.example: window.end for window in windows}
+        words_E = [ends.get(one, 0) for one in range(max(ends, default=-1) + 1)]
+        each_E = [int(cells_from(words, width)[-1]) for words in words_E]
+        return cls(windows, width, words_E, offsets(each_E))
 
-    def loss(logits_BLY: Tensor, rows_B: Rows) -> Tensor:
-        steps_L = np.arange(logits_BLY.shape[1])
-        starts_B1 = places.from_S1[rows_B][:, None]
-        ends_B1 = places.from_S1[1:][rows_B][:, None]
-        inside_BL = torch.from_numpy(starts_B1 + steps_L < ends_B1)
-        found_BL = torch.from_numpy(np.where(inside_BL, starts_B1 + steps_L, 0))
+    def rows_of(self, rows_B: Rows, *, words: int, owned: bool = False) -> Rows:
+        """rows_BN of windows padded to this many words: -1 for a span that ends outside.
+
+        With `owned`, also -1 for a span whose first word is another window's.
+        """
+        rows_BLW = np.full((len(rows_B), words, self.width), -1, np.int64)
+        for place, number in enumerate(rows_B.tolist()):
+            window = self.windows[number]
+            length = window.end - window.start
+            before_L = cells_from(self.words_E[window.example], self.width)
+            firsts_L1 = np.arange(window.start, window.end)[:, None]
+            found_LW = before_L[firsts_L1] + np.arange(self.width) + self.from_E1[window.example]
+            inside_LW = firsts_L1 + np.arange(self.width) < window.end
+            if owned:
+                inside_LW &= (window.own_start <= firsts_L1) & (firsts_L1 < window.own_end)
+            rows_BLW[place, :length] = np.where(inside_LW, found_LW, -1)
+        return rows_BLW.reshape(len(rows_B), words * self.width)
+
+    def said(self, given: Iterable[tuple[Rows, Tensor]], *, classes: int) -> NDArray[np.float32]:
+        """logits_TZ of every row, from the logits_BNZ of windows, batch by batch."""
+        logits_TZ = np.full((int(self.from_E1[-1]), classes), NEVER, np.float32)
+        logits_TZ[:, 0] = 0.0
+        for rows_B, logits_BNZ in given:
+            places_BN = self.rows_of(rows_B, words=logits_BNZ.shape[1] // self.width, owned=True)
+            logits_TZ[places_BN[places_BN >= 0]] = at_home(logits_BNZ)[places_BN >= 0]
+        return logits_TZ
+
+    def taught(self, lesson: Lesson, logits_BNZ: Tensor, rows_B: Rows) -> Tensor:
+        """loss_B: τ² KL(teacher ‖ student), summed over each window's rows."""
+        places_BN = self.rows_of(rows_B, words=logits_BNZ.shape[1] // self.width)
         # a teacher of zeros teaches nothing
-        teacher_BLY = teacher_NY[found_BL].masked_fill(~inside_BL[:, :, None], 0.0)
+        teacher_BNZ = np.where((places_BN >= 0)[:, :, None], lesson.teacher_TY[places_BN], 0)
         return distillation_loss(
-            logits_BLY,
-            on(teacher_BLY, logits_BLY).to(logits_BLY.dtype),
+            logits_BNZ,
+            on(teacher_BNZ, logits_BNZ).to(logits_BNZ.dtype),
             temperature=lesson.temperature,
         ).sum(1)
 
-    return loss
+    def told(self, lesson: Lesson, rows_B: Rows) -> Tensor:
+        """weights_B: how much the ordinary loss of each window counts; on the processor."""
+        firsts_B = [self.from_E1[self.windows[row].example] for row in rows_B.tolist()]
+        return torch.from_numpy(lesson.labels_T[firsts_B])
 
 
 # --- Local training: some epochs over a place's own sentences
@@ -530,19 +462,6 @@ def _alone(model: nn.Module, table: nn.Embedding) -> bool:
     return owners == [table] and settled
 
 
-def pieces_read(
-    model: nn.Module, encoder: Any, text: Any, *, optimiser: Optimiser
-) -> AbstractContextManager[None]:
-    """Reduce the table of this encoder, a part of `model`, to the pieces that the text has.
-
-    Nothing happens if the optimiser moves rows that are not read.
-    """
-    if not optimiser.keeps_still:
-        return nullcontext()
-    read_N = np.append(text.ids_N, text.padding)
-    return only_rows(model, encoder.get_input_embeddings(), read_N)
-
-
 Random = np.random.Generator
 Parts = tuple[Tensor, Tensor]
 Make = Callable[[list[nn.Parameter], Optimiser], Steps]
@@ -581,6 +500,19 @@ class Epochs(NamedTuple):
     seed: int
 
 
+def pieces_read(
+    model: nn.Module, encoder: Any, text: Any, *, optimiser: Optimiser
+) -> AbstractContextManager[None]:
+    """Reduce the table of this encoder, a part of `model`, to the pieces that the text has.
+
+    Nothing happens if the optimiser moves rows that are not read.
+    """
+    if not optimiser.keeps_still:
+        return nullcontext()
+    read_N = np.append(text.ids_N, text.padding)
+    return only_rows(model, encoder.get_input_embeddings(), read_N)
+
+
 class RowTrainer(ABC):
     """Makes, trains and measures models of one kind and form.
 
@@ -598,10 +530,8 @@ class RowTrainer(ABC):
         """A new model; parameters that require a gradient are trained, and travel."""
 
     @abstractmethod
-    def batch(
-        self, model: Any, text: Any, rows_B: Rows, *, own: Any = None, random: Random | None = None
-    ) -> Any:
-        """These rows, with the annotation `own`; `random` draws what training leaves out."""
+    def batch(self, model: Any, text: Any, rows_B: Rows, own: Any = None) -> Any:
+        """These rows, with the annotation `own`."""
 
     @abstractmethod
     def losses(self, model: Any, own: Any, batch: Any, *, output: Tensor) -> Parts:
@@ -620,7 +550,12 @@ class RowTrainer(ABC):
     def epoch(self, model: Any, own: Any, *, batch_size: int, random: Random) -> Iterator[Any]:
         """The batches of one epoch in random order, each of similar lengths."""
         for rows_B in shuffled(own.text.lengths_S, batch_size, random=random):
-            yield self.batch(model, own.text, rows_B, own=own, random=random)
+            batch = self.batch(model, own.text, rows_B, own)
+            self.lose(batch, random)
+            yield batch
+
+    def lose(self, batch: Any, random: Random) -> None:  # noqa: B027
+        """Leave out, in place, what training reads without."""
 
     def counted(self, batch: Any) -> int:
         """Count the training examples of a batch."""
@@ -631,25 +566,18 @@ class RowTrainer(ABC):
     ) -> AbstractContextManager[Make | None]:
         """Reduce tables to the rows that the text reads, if the numbers stay the same.
 
-        Gives what makes the optimiser; None: `build`.
+        Here that of the model's encoder, to the pieces of the text. Gives what makes the optimiser;
+        None: `build`.
         """
-        return nullcontext()
+        return pieces_read(model, model.encoder, own.text, optimiser=optimiser)
 
     def beliefs(self, model: Any, batch: Any, output: Tensor) -> Tensor:
-        """Logits whose softmax is what the model believes of each row of a public text."""
+        """logits_BNZ, whose softmax is what the model believes of each row of a public text."""
         return output
 
-    def gathered(self, text: Any, found: Iterable[tuple[Rows, Tensor]]) -> NDArray[np.float32]:
-        """logits_TY of a public text, from those of batches, here token by token."""
-        return said_of_tokens(text.windows, found, tags=self.classes)
-
-    def soft_loss(self, lesson: Lesson, text: Any) -> Callable[[Tensor, Rows], Tensor]:
-        """Make the function from rows_B to loss_B against a teacher's logits, token by token."""
-        return taught_by(lesson, text.windows)
-
-    def label_weights(self, lesson: Lesson, text: Any) -> Callable[[Rows], Tensor]:
-        """Make the function from rows_B to weights_B: how much the loss of their labels counts."""
-        return told_by(lesson, text.windows)
+    def cells(self, text: Any) -> Cells:
+        """The rows of a public text, here its tokens."""
+        return Cells.of(text.windows)
 
     @property
     def classes(self) -> int:
@@ -700,15 +628,15 @@ class RowTrainer(ABC):
 
         The loss is that of `training.trainer`. Raises DataError if there is no row.
         """
-        soft_loss = self.soft_loss(lesson, own.text)
-        label_weights = self.label_weights(lesson, own.text)
+        cells = self.cells(own.text)
 
         def loss(batch: Any) -> Tensor:
             output = self.output(model, batch)
-            loss_B = soft_loss(self.beliefs(model, batch, output), batch.rows_B).to(output.dtype)
+            beliefs = self.beliefs(model, batch, output)
+            loss_B = cells.taught(lesson, beliefs, batch.rows_B).to(output.dtype)
             if not lesson.labelled:
                 return loss_B
-            weights_B = on(label_weights(batch.rows_B), loss_B)
+            weights_B = on(cells.told(lesson, batch.rows_B), loss_B)
             return loss_B + weights_B * self.loss(model, own, batch, output=output)
 
         return self._train(model, own, loss, Epochs(epochs, batch_size, optimiser, seed))
@@ -741,14 +669,16 @@ class RowTrainer(ABC):
         """
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(own.text.lengths_S, size, random=random)
-        batch = beside(self.batch(model, own.text, rows_B, own=own, random=random), model)
+        drawn = self.batch(model, own.text, rows_B, own)
+        self.lose(drawn, random)
+        batch = beside(drawn, model)
         return gradients(model, lambda: self._loss_of(model, own, batch), seed=seed, clip=clip)
 
     def unit_gradients(self, model: Any, own: Any, units: Iterable[Rows]) -> Iterator[UnitSlopes]:
         """The gradient of each unit's loss, without dropout (`training.examples`)."""
 
         def losses(rows_B: Rows) -> Tensor:
-            batch = beside(self.batch(model, own.text, rows_B, own=own), model)
+            batch = beside(self.batch(model, own.text, rows_B, own), model)
             return self._loss_of(model, own, batch)
 
         return unit_gradients(model, losses, units, lengths_S=own.text.lengths_S)
@@ -804,12 +734,12 @@ class RowTrainer(ABC):
                 yield batch.rows_B, home(self.beliefs(model, batch, self.output(model, batch)))
 
         with predicting(model):
-            return self.gathered(text, found())
+            return self.cells(text).said(found(), classes=self.classes)
 
     def reads(self, model: Any, text: Any, *, own: Any = None) -> Iterator[Any]:
         """Every row once, longest first, in batches of `per_batch`."""
         for rows_B in longest_first(text.lengths_S, self.per_batch):
-            yield self.batch(model, text, rows_B, own=own)
+            yield self.batch(model, text, rows_B, own)
 
     def _loss_of(self, model: Any, own: Any, batch: Any) -> Tensor:
         return self.loss(model, own, batch, output=self.output(model, batch))
@@ -818,8 +748,11 @@ class RowTrainer(ABC):
 class EntityTrainer(RowTrainer):
     """A trainer of models that find entities.
 
-    An entity is a site's own annotation (source) or another model's (target), by its type.
+    An entity is a site's own annotation (source) or another model's (target), by its type. `flat`:
+    no two of those that it finds share a token.
     """
+
+    flat: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -836,14 +769,30 @@ class EntityTrainer(RowTrainer):
     ) -> Any:
         """The text with these spans of each example; types in `source` are the site's own."""
 
-    @abstractmethod
+    def spans(
+        self, model: Any, batch: Any, output: Tensor, wanted: Collection[str] | None
+    ) -> Iterable[list[FoundSpan]]:
+        """The spans of each row of a batch, numbered by its own tokens, from the model's output.
+
+        The output is on the processor; `wanted` as for `find`.
+        """
+        raise NotImplementedError
+
     def find(
         self, model: Any, text: Any, *, wanted: Collection[str] | None = None
     ) -> list[list[FoundSpan]]:
-        """The spans of each example, in order of start.
+        """The spans of each example, in order of start; windows of one example are joined.
 
         With `wanted`, the model chooses among these types and "no entity" alone.
         """
+        by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
+        with predicting(model):
+            for batch in self.reads(model, text):
+                output = home(self.output(model, beside(batch, model)))
+                found = self.spans(model, batch, output, wanted)
+                for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
+                    by_window[row] = spans
+        return join_windows(by_window, text.windows, examples=text.examples, flat=self.flat)
 
 
 @dataclass(frozen=True)

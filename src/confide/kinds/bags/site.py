@@ -63,7 +63,7 @@ from confide.kinds.relations.site import (
     settled_pairs,
 )
 from confide.kinds.steps import BagsScored, bags_scored
-from confide.scoring import Count
+from confide.scoring import BagCounts, Count
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.scoring.relations import count_ranked, ranked_bags
 from confide.settings import Settings as RunSettings
@@ -750,6 +750,11 @@ class BagExtractor:
         bags = held_out_bags(examples, documents, same=self.same)
         encoded = self.trainer.prepared(with_labels(examples, frozenset(self.relations)))
         return bags, bag_scores(self.model, encoded, bags.groups, denoise=self.denoise)
+
+    def counts(self, documents: Sequence[Document]) -> BagCounts:
+        """Counts of what the model gets right on the bags of annotated documents."""
+        bags, scores_GR = self.scores(documents)
+        return count_ranked(scores_GR, self.relations, bags.facts)
 
     def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
         """Score the model on annotated documents."""

@@ -58,15 +58,7 @@ from confide.seeds import derive_seed, seeded
 from confide.training.batches import Example, Rows, TypedSpan
 from confide.training.devices import on, placed
 from confide.training.optimisers import Optimiser
-from confide.training.trainer import (
-    EntityTrainer,
-    Epochs,
-    FitReport,
-    FoundSpan,
-    Parts,
-    Random,
-    Slopes,
-)
+from confide.training.trainer import EntityTrainer, Epochs, FitReport, FoundSpan, Parts, Slopes
 from confide.training.weights import Arrays
 
 Kind = Literal["dann", "fada", "fade"]
@@ -314,16 +306,10 @@ class AdversarialTrainer(EntityTrainer):
         return self.lightner.slopes(model.model, own)
 
     def batch(
-        self,
-        model: Opposed,
-        text: LightnerText,
-        rows_B: Rows,
-        *,
-        own: EncodedLightner | None = None,
-        random: Random | None = None,
+        self, model: Opposed, text: LightnerText, rows_B: Rows, own: EncodedLightner | None = None
     ) -> PointerBatch:
         """These rows, as LightNER reads them."""
-        return self.lightner.batch(model.model, text, rows_B, own=own)
+        return self.lightner.batch(model.model, text, rows_B, own)
 
     def losses(
         self, model: Opposed, own: EncodedLightner, batch: PointerBatch, *, output: Tensor

@@ -77,7 +77,6 @@ from confide.training.trainer import (
     EntityTrainer,
     FoundSpan,
     Parts,
-    Random,
     Slopes,
     join_windows,
     only_rows,
@@ -1168,13 +1167,7 @@ class LightnerTrainer(EntityTrainer):
         return join_windows(by_window, text.pieces.windows, examples=text.pieces.examples)
 
     def batch(
-        self,
-        model: Lightner,
-        text: LightnerText,
-        rows_B: Rows,
-        *,
-        own: EncodedLightner | None = None,
-        random: Random | None = None,
+        self, model: Lightner, text: LightnerText, rows_B: Rows, own: EncodedLightner | None = None
     ) -> PointerBatch:
         """These rows, in this order, with the encoder's states if these never change."""
         self._keep(model, text)

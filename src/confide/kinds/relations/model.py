@@ -16,8 +16,8 @@ Shapes: B examples, P pieces, D numbers of a state, R relations.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -39,20 +39,11 @@ from confide.kinds.pieces import (
 )
 from confide.kinds.relations.batches import RelationExample
 from confide.seeds import seeded
-from confide.training.batches import Rows
-from confide.training.devices import at_home, beside, home, on, placed, predicting, widen
+from confide.training.batches import Rows, Window
+from confide.training.devices import beside, home, on, placed, predicting, widen
 from confide.training.encoder import MARKS, FrozenEncoder, MarkedEmbedding, Tuning, states_of, tune
 from confide.training.examples import OuterSlopes
-from confide.training.optimisers import Optimiser
-from confide.training.trainer import (
-    Lesson,
-    Parts,
-    Pulls,
-    Random,
-    RowTrainer,
-    distillation_loss,
-    pieces_read,
-)
+from confide.training.trainer import Cells, Parts, Pulls, RowTrainer
 
 Pool = Literal["sum", "start", "max", "cls"]
 
@@ -246,23 +237,9 @@ class RelationTrainer(RowTrainer):
         """The number of relations."""
         return len(self.form.relations)
 
-    def batch(
-        self,
-        model: RelationClassifier,
-        text: EncodedRelations,
-        rows_B: Rows,
-        *,
-        own: LabelledPairs | None = None,
-        random: Random | None = None,
-    ) -> RelationBatch:
+    def batch(self, model: Any, text: EncodedRelations, rows_B: Rows, own: Any = None) -> Any:
         """These pairs."""
         return relation_batch(text, rows_B)
-
-    def reduced(
-        self, model: RelationClassifier, own: LabelledPairs, optimiser: Optimiser
-    ) -> AbstractContextManager[None]:
-        """Reduce the encoder's table to the pieces of the pairs."""
-        return pieces_read(model, model.encoder, own.text, optimiser=optimiser)
 
     def loss(
         self, model: RelationClassifier, own: LabelledPairs, batch: RelationBatch, *, output: Tensor
@@ -308,26 +285,13 @@ class RelationTrainer(RowTrainer):
         target_G = target_RF.astype(np.float32).ravel()
         return Pulls(OuterSlopes(errors_SR, inputs_SF), target_G, int((~own.source_S).sum()))
 
-    def gathered(
-        self, text: EncodedRelations, found: Iterable[tuple[Rows, Tensor]]
-    ) -> NDArray[np.float32]:
-        """logits_SR of every pair."""
-        logits_SR = np.zeros((len(text), self.classes), np.float32)
-        for rows_B, logits_BR in found:
-            logits_SR[rows_B] = at_home(logits_BR)
-        return logits_SR
+    def cells(self, text: EncodedRelations) -> Cells:
+        """The rows of a public text: its pairs, each as if it were a sentence of one word."""
+        return Cells.of([Window(row, 0, 1, 0, 1) for row in range(len(text))])
 
-    def soft_loss(self, lesson: Lesson, text: EncodedRelations) -> Callable[[Tensor, Rows], Tensor]:
-        """Make the function from rows_B to loss_B against a teacher, pair by pair."""
-        teacher_SR = torch.from_numpy(lesson.teacher_TY)
-        return lambda logits_BR, rows_B: distillation_loss(
-            logits_BR, on(teacher_SR[rows_B], logits_BR), temperature=lesson.temperature
-        )
-
-    def label_weights(self, lesson: Lesson, text: EncodedRelations) -> Callable[[Rows], Tensor]:
-        """Make the function from rows_B to weights_B: how much each pair's label counts."""
-        weights_S = torch.from_numpy(lesson.labels_T)
-        return lambda rows_B: weights_S[rows_B]
+    def beliefs(self, model: RelationClassifier, batch: RelationBatch, output: Tensor) -> Tensor:
+        """logits_BNZ of the one row, a pair."""
+        return output[:, None]
 
     def _possible(self, own: LabelledPairs, batch: RelationBatch) -> tuple[Tensor, Tensor]:
         """chosen_BR and allowed_BR, logarithms of weights.

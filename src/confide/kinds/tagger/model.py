@@ -15,7 +15,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence, Set
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -36,14 +36,17 @@ from confide.training.batches import (
     offsets,
 )
 from confide.training.crf import (
+    Posterior,
+    Scores,
     allowed_tags,
     log_marginals,
     negative_log_likelihood,
     partial_loss,
+    span_probabilities,
     token_losses,
     weights_outside,
 )
-from confide.training.devices import at_home, beside, on
+from confide.training.devices import at_home, beside, home, on
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import (
     CrfTagger,
@@ -52,17 +55,11 @@ from confide.training.tagger import (
     TaggerBatch,
     TaggerSizes,
     batch_of,
+    decode_with_posterior,
     lose_words,
     predict_batches,
 )
-from confide.training.trainer import (
-    EntityTrainer,
-    FoundSpan,
-    Parts,
-    Random,
-    only_rows,
-    predict_spans,
-)
+from confide.training.trainer import EntityTrainer, FoundSpan, Parts, Random, only_rows, paths_of
 from confide.training.vocabulary import Normalisation, Vocabulary, digest
 from confide.training.weights import initial
 
@@ -234,26 +231,44 @@ class TaggerTrainer(EntityTrainer):
         )
         return EncodedSplit(replace(text, tags_N=found.tags_N), found.source_N, found.open_Y)
 
-    def find(
-        self, model: CrfTagger, text: Encoded, *, wanted: Collection[str] | None = None
+    def spans(
+        self, model: CrfTagger, batch: TaggerBatch, output: Tensor, wanted: Collection[str] | None
     ) -> list[list[FoundSpan]]:
-        """The spans of each example; a confidence is the CRF's exact probability of the span."""
-        return predict_spans(model, text, wanted=wanted, tokens_per_batch=self.per_batch)
+        """The spans of each row on its best path.
 
-    def batch(
-        self,
-        model: CrfTagger,
-        text: Encoded,
-        rows_B: Rows,
-        *,
-        own: EncodedSplit | None = None,
-        random: Random | None = None,
-    ) -> TaggerBatch:
-        """These rows; `random` draws the words that are read as the unknown one."""
-        batch = batch_of(text, rows_B)
-        if random is not None:
-            lose_words(batch, random, self.word_dropout)
-        return batch
+        The confidence of a span is the CRF's probability that its tokens are exactly this entity.
+        With `wanted`, the CRF has only the tags of these types: it gives the best path without the
+        others, and confidences given that nothing else is there.
+        """
+        tags, scores = self.tags, Scores(*map(home, model.crf.scores()))
+        if wanted is not None:
+            tags, kept = tags.only(wanted)
+            output, scores = output[:, :, kept], scores.only(kept)
+        by_row: list[list[FoundSpan]] = [[] for _ in range(len(batch))]
+        tags_BL, rows_R, found = decode_with_posterior(output, scores, lengths_B=batch.lengths_B)
+        if found is None:
+            return by_row
+        lengths_B, rows = batch.lengths_B.tolist(), rows_R.tolist()
+        spans = [
+            (place, span)
+            for place, row in enumerate(rows)
+            for span in tags.spans(tags_BL[row, : lengths_B[row]].numpy())
+        ]
+        chances = _chances(found, tags, spans)
+        if tags.scheme == "iob2":
+            inner = [i for i, (place, span) in enumerate(spans) if span[1] < lengths_B[rows[place]]]
+            chances[inner] -= _chances(found, tags, [spans[i] for i in inner], grown=True)
+        for (place, span), chance in zip(spans, np.clip(chances, 0.0, 1.0).tolist(), strict=True):
+            by_row[rows[place]].append(FoundSpan(*span, chance))
+        return by_row
+
+    def batch(self, model: Any, text: Encoded, rows_B: Rows, own: Any = None) -> TaggerBatch:
+        """These rows."""
+        return batch_of(text, rows_B)
+
+    def lose(self, batch: TaggerBatch, random: Random) -> None:
+        """Draw the words that are read as the unknown one."""
+        lose_words(batch, random, self.word_dropout)
 
     def reduced(
         self, model: CrfTagger, own: EncodedSplit, optimiser: Optimiser
@@ -306,6 +321,16 @@ class TaggerTrainer(EntityTrainer):
     def _opened(self, own: EncodedSplit) -> bool:
         """Return whether a token outside all entities may have any tag but `O`."""
         return self.open > 0 and bool(own.open_Y[1:].any())
+
+
+def _chances(
+    found: Posterior, tags: TagSet, spans: Sequence[tuple[int, TypedSpan]], *, grown: bool = False
+) -> NDArray[np.float64]:
+    """The probability of each span's tags; `grown` adds the tag that would extend it by one."""
+    if not spans:
+        return np.zeros(0)
+    at_2N, tags_NK, lengths_N = paths_of(tags, spans, grown=grown)
+    return span_probabilities(found, at_2N, tags_NK=tags_NK, lengths_N=lengths_N).numpy()
 
 
 def rows_read(model: LinearTagger, text: Encoded) -> NDArray[np.int64]:
