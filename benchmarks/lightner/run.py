@@ -146,7 +146,7 @@ def decoded(
     found = []
     with torch.inference_mode():
         for plain in pointer_batches(
-            encoded.text.pieces, written=encoded.written, pieces_per_batch=PER_BATCH
+            encoded.text, written=encoded.written, pieces_per_batch=PER_BATCH
         ):
             batch = made._with_states(plain, encoded.text)
             result = how(model, batch)
@@ -257,7 +257,7 @@ def measure(where: str, folder: Path, options: argparse.Namespace) -> dict[str, 
     symbols = np.diff(encoded.written.from_S1)
     print(
         f"prompts in {where}: {len(encoded)} sentences of "
-        f"{encoded.text.pieces.lengths_S.mean():.1f} pieces, "
+        f"{encoded.text.lengths_S.mean():.1f} pieces, "
         f"{symbols.mean():.1f} symbols each (at most {symbols.max()})"
     )
     found = {

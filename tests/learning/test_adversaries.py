@@ -13,7 +13,7 @@ import torch
 pytest.importorskip("transformers", reason="needs the extra confide[encoder]")
 
 from confide.errors import SettingsError
-from confide.kinds.lightner.adversaries import AdversarialTrainer, Kind, Opposed, Reversal
+from confide.kinds.lightner.adversaries import AdversarialTrainer, Kind, Opposed, reversal_at
 from confide.kinds.lightner.model import LightnerTrainer, load_bart
 from confide.kinds.lightner.site import LightnerForm
 from confide.training.batches import Example
@@ -32,10 +32,10 @@ def bart(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def trainer(folder: Path, kind: Kind = "dann", **changes: Any) -> AdversarialTrainer:
-    own = {"site", "reversal", "weight"}
+    own = {"site", "reversal"}
     form = {name: changes.pop(name) for name in {*changes} - own}
     made = LightnerTrainer(load_bart(str(folder)), replace(FORM, **form))
-    return AdversarialTrainer(made, kind, sites=3, **changes)
+    return AdversarialTrainer(made.bart, made.form, kind, sites=3, **changes)
 
 
 EXAMPLES = [
@@ -85,17 +85,17 @@ def test_the_seed_draws_both_and_the_model_is_that_without_an_adversary(bart: Pa
     one, same, other = (arrays(made.initial(seed)) for seed in (1, 1, 2))
     assert all(np.array_equal(one[name], same[name]) for name in one)
     assert not np.array_equal(one["adversary.sites_NKD"], other["adversary.sites_NKD"])
-    plain = arrays(made.lightner.initial(1))
+    plain = arrays(LightnerTrainer(made.bart, made.form).initial(1))
     assert all(np.array_equal(one[f"model.{name}"], value) for name, value in plain.items())
 
 
 def test_without_reversal_the_model_learns_as_if_alone(bart: Path) -> None:
     """With λ = 0 only discriminators hear of the sites; a step of the model is LightNER's own."""
     made = trainer(bart, "dann", reversal=0.0)
-    both, alone = made.initial(1), made.lightner.initial(1)
+    both, alone = made.initial(1), LightnerTrainer(made.bart, made.form).initial(1)
     still = {"optimiser": Optimiser("adamw", learning_rate=1e-3, clip=0.0), "epochs": 1}
     run(made, both, **still)
-    run(made.lightner, alone, **still)  # type: ignore[arg-type]
+    run(LightnerTrainer(made.bart, made.form), alone, **still)  # type: ignore[arg-type]
     for name, value in arrays(alone).items():
         np.testing.assert_allclose(arrays(both)[f"model.{name}"], value, atol=1e-6)
     turned = made.initial(1)
@@ -112,7 +112,9 @@ def test_reversal_hides_the_site(bart: Path) -> None:
         model = made.initial(1)
         run(made, model, epochs=10, optimiser=Optimiser("sgd", learning_rate=0.05, momentum=0.0))
         encoded = made.annotated(made.prepared(EXAMPLES), SPANS, source={"head"})
-        batch = made.lightner.batch(model.model, encoded.text, np.arange(12), own=encoded)
+        batch = LightnerTrainer(made.bart, made.form).batch(
+            model.model, encoded.text, np.arange(12), own=encoded
+        )
         with torch.no_grad():
             _, against = made._losses(model, batch, None)
         return float(against)
@@ -151,9 +153,8 @@ def test_what_cannot_be_is_refused(bart: Path) -> None:
 
 
 def test_the_schedule_is_ganins() -> None:
-    rises = [Reversal(most=0.5).at(p / 10) for p in range(11)]
+    rises = [reversal_at(p / 10, most=0.5) for p in range(11)]
     assert rises[0] == 0.0
     assert rises == sorted(rises)
     assert rises[-1] == pytest.approx(0.5, abs=1e-4)
     assert rises[3] == pytest.approx(0.5 * np.tanh(10 * 0.3 / 2))
-    assert Reversal(2.0, float("inf")).at(0.0) == 2.0

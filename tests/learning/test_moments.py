@@ -17,7 +17,7 @@ def stepped(settings: Optimiser, slopes: list[torch.Tensor], start: torch.Tensor
     parameter = nn.Parameter(start.clone())
     descent = Descent([parameter], settings)
     for slope in slopes:
-        descent.step((parameter * slope).sum())
+        descent.step_down([(parameter * slope).sum()])
     return parameter.detach()
 
 
@@ -40,10 +40,10 @@ def test_two_trainings_with_kept_moments_are_one(name: str) -> None:
 def test_what_is_kept_is_a_copy_that_later_steps_leave_alone() -> None:
     moments, parameter = Moments(), nn.Parameter(torch.zeros(3))
     descent = Descent([parameter], Optimiser("adam", 0.1, moments=moments))
-    descent.step((parameter * SLOPES[0]).sum())
+    descent.step_down([(parameter * SLOPES[0]).sum()])
     kept = moments.arrays()
     before = {name: array.copy() for name, array in kept.items()}
-    descent.step((parameter * SLOPES[1]).sum())
+    descent.step_down([(parameter * SLOPES[1]).sum()])
     assert kept.keys() == before.keys() == {"0/exp_avg", "0/exp_avg_sq", "0/step"}
     assert all(np.array_equal(kept[name], before[name]) for name in kept)
     given = {name: array.copy() for name, array in kept.items()}

@@ -60,9 +60,9 @@ def test_the_mean_is_the_mean_itself() -> None:
 def test_training_is_held_to_where_it_began() -> None:
     weight = torch.nn.Parameter(torch.tensor([2.0]))
     descent = Descent([weight], Optimiser("sgd", 0.1, momentum=0.0, clip=0.0, term=Term(0.5)))
-    descent.step((3.0 * weight).sum())  # w0: nothing pulls yet
+    descent.step_down([(3.0 * weight).sum()])  # w0: nothing pulls yet
     assert weight.item() == pytest.approx(2.0 - 0.1 * 3.0)
-    descent.step((3.0 * weight).sum())
+    descent.step_down([(3.0 * weight).sum()])
     assert weight.item() == pytest.approx(1.7 - 0.1 * (3.0 + 0.5 * (1.7 - 2.0)))
 
 
@@ -75,7 +75,7 @@ def test_of_a_sparse_gradient_the_rows_that_it_has_are_held() -> None:
     how = Optimiser("sgd", 0.1, momentum=0.0, clip=0.0, term=Term(0.5))
     descent = Descent([table.weight], how, make=row_steps)
     for expected in (0.8, 0.8 - 0.1 * (2.0 + 0.5 * (0.8 - 1.0))):
-        descent.step((2.0 * table(torch.tensor([1]))).sum())
+        descent.step_down([(2.0 * table(torch.tensor([1]))).sum()])
         assert table.weight[:, 0].tolist() == pytest.approx([1.0, expected, 1.0])
 
 
@@ -87,6 +87,6 @@ def test_a_method_adds_terms_to_the_loss() -> None:
     )
     how = Optimiser("sgd", 0.1, momentum=0.0, clip=0.0, term=term)
     assert not how.term_keeps_still
-    Descent([one, two], how, names=["one", "two"]).step((3.0 * one).sum())
+    Descent([one, two], how, names=["one", "two"]).step_down([(3.0 * one).sum()])
     assert one.item() == pytest.approx(2.0 - 0.1 * (3.0 + 0.5 * (2.0 - 1.0) + 0.25))
     assert two.item() == pytest.approx(5.0 - 0.1 * 4.0)

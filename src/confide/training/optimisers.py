@@ -182,12 +182,11 @@ class Descent:
             settings.moments.into(self.steps, self._parameters)
         self._pulls = _pulls(settings.term, names, self._parameters)
 
-    def step(self, *losses: Tensor) -> Tensor:
-        """Take one step down the gradient of the sum of losses, clipped; gives the sum."""
-        return self.step_down(losses)
-
     def step_down(self, losses: Iterable[Tensor]) -> Tensor:
-        """Take the step with each loss computed only after the gradient of the one before it."""
+        """Take one step down the gradient of the sum of losses, clipped; gives the sum.
+
+        Each loss is computed only after the gradient of the one before it.
+        """
         self.steps.zero_grad()
         total: Tensor | None = None
         for loss in losses:

@@ -30,10 +30,10 @@ sites, R symbols of all texts without padding.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Sequence, Set
+from collections.abc import Collection
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -55,10 +55,10 @@ from confide.kinds.lightner.model import (
     trace,
 )
 from confide.seeds import derive_seed, seeded
-from confide.training.batches import Example, Rows, TypedSpan
+from confide.training.batches import Rows
 from confide.training.devices import on, placed
 from confide.training.optimisers import Optimiser
-from confide.training.trainer import EntityTrainer, Epochs, FitReport, FoundSpan, Parts, Slopes
+from confide.training.trainer import Epochs, FitReport, FoundSpan, Slopes
 from confide.training.weights import Arrays
 
 Kind = Literal["dann", "fada", "fade"]
@@ -194,26 +194,19 @@ def _standard(values_RD: Tensor) -> Tensor:
 # of 1).
 
 
-@dataclass(frozen=True)
-class Reversal:
-    """The share of a discriminator's reversed gradient that reaches the model as training proceeds.
+_STEEPNESS = 10.0
 
-    Ganin et al. 2016, 5.2.2: λ = most · (2 / (1 + exp(-steepness · p)) - 1), from 0 at the start
-    (p = 0) to nearly `most` at the end (p = 1). `steepness = inf`: `most` from the start.
+
+def reversal_at(progress: float, *, most: float = 1.0) -> float:
+    """The share of a discriminator's reversed gradient that reaches the model.
+
+    `progress` p is the share of all rounds that are over. Ganin et al. 2016, 5.2.2:
+    λ = most · (2 / (1 + exp(-10 p)) - 1), from 0 at the start to nearly `most` at the end.
+
+    >>> [round(reversal_at(p), 3) for p in (0.0, 0.1, 0.5, 1.0)]
+    [0.0, 0.462, 0.987, 1.0]
     """
-
-    most: float = 1.0
-    steepness: float = 10.0
-
-    def at(self, progress: float) -> float:
-        """λ after this share of all rounds.
-
-        >>> [round(Reversal().at(p), 3) for p in (0.0, 0.1, 0.5, 1.0)]
-        [0.0, 0.462, 0.987, 1.0]
-        """
-        if math.isinf(self.steepness):
-            return self.most
-        return self.most * (2.0 / (1.0 + math.exp(-self.steepness * progress)) - 1.0)
+    return most * (2.0 / (1.0 + math.exp(-_STEEPNESS * progress)) - 1.0)
 
 
 class Opposed(nn.Module):
@@ -231,68 +224,45 @@ class Opposed(nn.Module):
 
 
 @dataclass(frozen=True)
-class AdversarialTrainer(EntityTrainer):
-    """Makes and trains models with an adversary.
+class AdversarialTrainer(LightnerTrainer):
+    """Makes and trains models with an adversary; all else is as LightNER does it.
 
     `site` is the number of the training site, below `sites`; it is unused where nothing is trained.
-    `reversal` is λ (`Reversal.at`), `weight` that of the adversary's second term.
+    `reversal` is λ (`reversal_at`).
     """
 
-    per_batch: ClassVar[int] = LightnerTrainer.per_batch
-
-    lightner: LightnerTrainer
     kind: Kind
     sites: int
     site: int = 0
     reversal: float = 1.0
-    weight: float = 1.0
 
-    @property
-    def types(self) -> tuple[str, ...]:
-        """The complete tag set, in order."""
-        return self.lightner.types
-
-    def initial(self, seed: int) -> Opposed:
+    def initial(self, seed: int) -> Opposed:  # type: ignore[override]
         """LightNER's model and the discriminators, drawn by the seed.
 
         Raises SettingsError if nothing of the encoder is trained, so that no adversary could move
         it.
         """
-        if self.lightner.keeps_states:
+        if self.keeps_states:
             raise SettingsError(
                 "an adversary needs an encoder that is trained",
                 expected='prompts in the encoder: where = "both"',
-                got=f"where = {self.lightner.form.where!r}",
+                got=f"where = {self.form.where!r}",
             )
-        bart = self.lightner.bart.loaded.model.config
+        bart = self.bart.loaded.model.config
         with seeded(derive_seed(seed, "adversary")):
             adversary = Adversary(
-                self.kind,
-                sites=self.sites,
-                layers=bart.encoder_layers,
-                dim=bart.d_model,
-                weight=self.weight,
+                self.kind, sites=self.sites, layers=bart.encoder_layers, dim=bart.d_model
             )
-        return placed(Opposed(self.lightner.initial(seed), adversary).eval())
-
-    def prepared(self, examples: Sequence[Example]) -> LightnerText:
-        """Sentences as word pieces, without their spans."""
-        return self.lightner.prepared(examples)
-
-    def annotated(
-        self, text: LightnerText, spans: Sequence[Sequence[TypedSpan]], *, source: Set[str]
-    ) -> EncodedLightner:
-        """The text with these spans of each example; types in `source` are the site's own."""
-        return self.lightner.annotated(text, spans, source=source)
+        return placed(Opposed(super().initial(seed), adversary).eval())
 
     def find(
-        self, model: Opposed, text: LightnerText, *, wanted: Collection[str] | None = None
+        self, model: Any, text: LightnerText, *, wanted: Collection[str] | None = None
     ) -> list[list[FoundSpan]]:
-        """The spans of each example, as LightNER finds them."""
-        return self.lightner.find(model.model, text, wanted=wanted)
+        """The spans of each example."""
+        return super().find(model.model, text, wanted=wanted)
 
     def gradient(
-        self, model: Opposed, own: EncodedLightner, *, size: int, clip: float, seed: int
+        self, model: Any, own: EncodedLightner, *, size: int, clip: float, seed: int
     ) -> tuple[float, Arrays]:
         """Raises SettingsError: an adversary is trained by `fit` alone."""
         raise SettingsError(
@@ -301,31 +271,25 @@ class AdversarialTrainer(EntityTrainer):
             got=repr(self.kind),
         )
 
-    def slopes(self, model: Opposed, own: EncodedLightner) -> Slopes:
+    def slopes(self, model: Any, own: EncodedLightner) -> Slopes:
         """The gradients of each row's two losses by q; the adversary takes no part."""
-        return self.lightner.slopes(model.model, own)
+        return super().slopes(model.model, own)
 
     def batch(
-        self, model: Opposed, text: LightnerText, rows_B: Rows, own: EncodedLightner | None = None
+        self, model: Any, text: LightnerText, rows_B: Rows, own: EncodedLightner | None = None
     ) -> PointerBatch:
-        """These rows, as LightNER reads them."""
-        return self.lightner.batch(model.model, text, rows_B, own)
-
-    def losses(
-        self, model: Opposed, own: EncodedLightner, batch: PointerBatch, *, output: Tensor
-    ) -> Parts:
-        """The two losses of LightNER; the adversary takes no part."""
-        return self.lightner.losses(model.model, own, batch, output=output)
+        """These rows."""
+        return super().batch(model.model, text, rows_B, own)
 
     def reduced(
-        self, model: Opposed, own: EncodedLightner, optimiser: Optimiser
+        self, model: Any, own: EncodedLightner, optimiser: Optimiser
     ) -> AbstractContextManager[None]:
-        """Reduce a trained token table, as LightNER does."""
-        return self.lightner.reduced(model.model, own, optimiser)
+        """Reduce a trained token table."""
+        return super().reduced(model.model, own, optimiser)
 
     def fit(
         self,
-        model: Opposed,
+        model: Any,
         own: EncodedLightner,
         *,
         weights_S: NDArray[np.float32] | None = None,

@@ -50,7 +50,6 @@ from confide.training.batches import (
     Ints,
     Rows,
     TypedSpan,
-    Window,
     check_spans,
     offsets,
     padded,
@@ -1032,29 +1031,10 @@ class KeptStates:
 
 
 @dataclass(frozen=True, eq=False)
-class LightnerText:
+class LightnerText(TokenText):
     """Sentences as word pieces, with the encoder's states if these never change."""
 
-    pieces: TokenText
     kept: KeptStates = field(default_factory=KeptStates)
-
-    @property
-    def examples(self) -> int:
-        """The number of sentences."""
-        return self.pieces.examples
-
-    @property
-    def windows(self) -> tuple[Window, ...]:
-        """The window of each row."""
-        return self.pieces.windows
-
-    @property
-    def lengths_S(self) -> Rows:  # noqa: N802
-        """The number of pieces of each row."""
-        return self.pieces.lengths_S
-
-    def __len__(self) -> int:
-        return len(self.pieces)
 
 
 @dataclass(frozen=True, eq=False)
@@ -1123,8 +1103,8 @@ class LightnerTrainer(EntityTrainer):
 
     def prepared(self, examples: Sequence[Example]) -> LightnerText:
         """Sentences as word pieces, without their spans."""
-        cut = self.bart.loaded.cut
-        return LightnerText(token_text(examples, pieces=self.pieces, cut=cut))
+        text = token_text(examples, pieces=self.pieces, cut=self.bart.loaded.cut)
+        return LightnerText(**vars(text))
 
     def annotated(
         self, text: LightnerText, spans: Sequence[Sequence[TypedSpan]], *, source: Set[str]
@@ -1134,7 +1114,7 @@ class LightnerTrainer(EntityTrainer):
         Raises DataError as `pointers` does.
         """
         most = self.bart.loaded.model.config.max_position_embeddings
-        written = pointers(text.pieces, spans, types=self.types, source=source, most=most)
+        written = pointers(text, spans, types=self.types, source=source, most=most)
         return EncodedLightner(text, written)
 
     def find(
@@ -1147,14 +1127,14 @@ class LightnerTrainer(EntityTrainer):
         """
         types = self.types if wanted is None else wanted
         if not {*types} & {*self.types}:
-            return [[] for _ in range(text.pieces.examples)]
+            return [[] for _ in range(text.examples)]
         chosen_Y = torch.tensor([one in types for one in self.types])
         wanted_Y = None if wanted is None else beside(chosen_Y, model)
         by_window: list[list[FoundSpan]] = [[] for _ in range(len(text))]
         with still(model):
             self._keep(model, text)
             with predicting(model):
-                for plain in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
+                for plain in pointer_batches(text, pieces_per_batch=_PER_BATCH):
                     batch = beside(self._with_states(plain, text), model)
                     how = self.form.constrained
                     found = write_symbols(model, batch, constrained=how, wanted_Y=wanted_Y)
@@ -1164,7 +1144,7 @@ class LightnerTrainer(EntityTrainer):
                         by_window[row] = [
                             FoundSpan(*span, chance) for span, chance in spans if span[2] in types
                         ]
-        return join_windows(by_window, text.pieces.windows, examples=text.pieces.examples)
+        return join_windows(by_window, text.windows, examples=text.examples)
 
     def batch(
         self, model: Lightner, text: LightnerText, rows_B: Rows, own: EncodedLightner | None = None
@@ -1172,7 +1152,7 @@ class LightnerTrainer(EntityTrainer):
         """These rows, in this order, with the encoder's states if these never change."""
         self._keep(model, text)
         written = None if own is None else own.written
-        return self._with_states(pointer_batch(text.pieces, rows_B, written=written), text)
+        return self._with_states(pointer_batch(text, rows_B, written=written), text)
 
     def losses(
         self, model: nn.Module, own: EncodedLightner, batch: PointerBatch, *, output: Tensor
@@ -1186,7 +1166,7 @@ class LightnerTrainer(EntityTrainer):
         """Reduce a trained token table to the rows that this text needs."""
         if self.form.tune != "all" or not optimiser.keeps_still:
             return nullcontext()
-        text, names = own.text.pieces, self.names
+        text, names = own.text, self.names
         others = [text.padding, names.start, names.stop, *(n for one in names.labels for n in one)]
         return only_rows(model, model.bart.shared, np.append(text.ids_N, others))
 
@@ -1207,7 +1187,7 @@ class LightnerTrainer(EntityTrainer):
             self._keep(model, text)
             q_QD = model.prompts.q_QD.detach()
             for rows_B, both in _slope_rows(encoded):
-                plain = pointer_batch(text.pieces, rows_B, written=encoded.written)
+                plain = pointer_batch(text, rows_B, written=encoded.written)
                 q_BQD = q_QD.repeat(len(plain), 1, 1).requires_grad_()
                 batch = beside(self._with_states(plain, text), model)
                 losses = split_writing_loss(model, batch, q=q_BQD)
@@ -1222,12 +1202,12 @@ class LightnerTrainer(EntityTrainer):
         """Compute the encoder's states of the text if they never change and are not known yet."""
         if not self.keeps_states or text.kept.states_ND is not None:
             return
-        states_ND = torch.zeros(len(text.pieces.ids_N), model.bart.config.d_model)
+        states_ND = torch.zeros(len(text.ids_N), model.bart.config.d_model)
         with predicting(model):
-            for batch in pointer_batches(text.pieces, pieces_per_batch=_PER_BATCH):
+            for batch in pointer_batches(text, pieces_per_batch=_PER_BATCH):
                 read_BPD = home(model.encoded(beside(batch, model)))
                 for row, state_PD in zip(batch.rows_B.tolist(), read_BPD, strict=True):
-                    begin, end = text.pieces.from_S1[row : row + 2].tolist()
+                    begin, end = text.from_S1[row : row + 2].tolist()
                     states_ND[begin:end] = state_PD[: end - begin]
         text.kept.states_ND = states_ND
 
@@ -1236,7 +1216,7 @@ class LightnerTrainer(EntityTrainer):
         if states_ND is None:
             return batch
         steps_P = torch.arange(batch.ids_BP.shape[1])
-        from_B1 = torch.from_numpy(text.pieces.from_S1[batch.rows_B])[:, None]
+        from_B1 = torch.from_numpy(text.from_S1[batch.rows_B])[:, None]
         places_BP = (from_B1 + steps_P).clamp(max=len(states_ND) - 1)
         return replace(batch, states_BPD=states_ND[places_BP])
 
@@ -1247,7 +1227,7 @@ def _slope_rows(encoded: EncodedLightner) -> Iterator[tuple[Rows, bool]]:
     has_S = np.add.reduceat(~written.source_N, written.from_S1[:-1]) > 0 if len(written) else ()
     for both in (True, False):
         rows = np.flatnonzero(np.asarray(has_S, np.bool_) == both)
-        for places in longest_first(encoded.text.pieces.lengths_S[rows], _PER_SLOPES):
+        for places in longest_first(encoded.text.lengths_S[rows], _PER_SLOPES):
             yield rows[places], both
 
 

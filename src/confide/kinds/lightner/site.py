@@ -22,7 +22,7 @@ from confide.federation.site import Site
 from confide.federation.steps import Step
 from confide.kinds import agreement
 from confide.kinds.entities import EntityKind, EntitySiteModel, MadeOfFiles
-from confide.kinds.lightner.adversaries import AdversarialTrainer, Reversal
+from confide.kinds.lightner.adversaries import AdversarialTrainer, reversal_at
 from confide.kinds.lightner.adversaries import Kind as Adversary
 from confide.kinds.lightner.model import (
     LightnerTrainer,
@@ -100,11 +100,10 @@ class LightnerForm(MadeOfFiles):
 
     def trainer(self, files: PretrainedBart) -> EntityTrainer:
         """The trainer of this form, with its adversary if there is one."""
-        made = LightnerTrainer(files, self)
         if self.adversary == agreement.NONE:
-            return made
+            return LightnerTrainer(files, self)
         kind = cast(Adversary, self.adversary)
-        return AdversarialTrainer(made, kind, sites=len(self.told_apart))
+        return AdversarialTrainer(files, self, kind, sites=len(self.told_apart))
 
 
 class LightnerSiteModel(EntitySiteModel):
@@ -120,7 +119,7 @@ class LightnerSiteModel(EntitySiteModel):
             raise Refusal("bad-ask")
         own = form.told_apart.index(self.site.name)
         progress = (config.round - 1) / max(1, form.rises)
-        return replace(trainer, site=own, reversal=Reversal(form.reversal).at(progress))
+        return replace(trainer, site=own, reversal=reversal_at(progress, most=form.reversal))
 
 
 def bart_of(site: Site, name: str) -> PretrainedBart:
