@@ -89,9 +89,7 @@ def word_losses(logits_BLY: Tensor, batch: TokenBatch) -> Tensor:
     losses_BL = functional.cross_entropy(
         logits_BLY.transpose(1, 2), batch.tags_BL, reduction="none"
     )
-    inside_BL = (
-        torch.arange(logits_BLY.shape[1], device=batch.lengths_B.device) < batch.lengths_B[:, None]
-    )
+    inside_BL = crf.mask_of(batch.lengths_B, logits_BLY.shape[1])
     return losses_BL.masked_fill(~inside_BL, 0.0)
 
 

@@ -14,7 +14,7 @@ L words.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -191,12 +191,10 @@ def annotated_tokens(
     return EncodedTokens(text, *found)
 
 
-def predict_token_batches(
-    text: TokenText, *, annotated: EncodedTokens | None = None, pieces_per_batch: int = 2048
-) -> Iterator[TokenBatch]:
+def predict_token_batches(text: TokenText, *, pieces_per_batch: int = 2048) -> Iterator[TokenBatch]:
     """Every window once, longest first, at most `pieces_per_batch` padded pieces in a batch."""
     for rows in longest_first(text.lengths_S, pieces_per_batch):
-        yield token_batch(text, rows, annotated=annotated)
+        yield token_batch(text, rows)
 
 
 def token_batch(
@@ -623,22 +621,17 @@ def with_word_features(
     """
     if not len(text):
         return text
-    words, width = int(text.words_from_S1[-1]), _width(model)
-
-    def blocks() -> Iterator[tuple[int, NDArray[np.float32]]]:
-        for batch in predict_token_batches(text, pieces_per_batch=_PER_BATCH):
-            found_BLD = _frozen_features(model, batch)
-            lengths_B = batch.lengths_B.tolist()
-            for row, states_LD, length in zip(batch.rows_B, found_BLD, lengths_B, strict=True):
-                yield int(text.words_from_S1[row]), states_LD[:length]
-
-    key = _key(
-        "words", _reads(reads, model), text.ids_N, text.from_S1, text.firsts_W, text.words_from_S1
+    batches = predict_token_batches(text, pieces_per_batch=_PER_BATCH)
+    blocks = (
+        (int(text.words_from_S1[row]), states_LD[:length])
+        for batch, states_BLD in _frozen_features(model, batches)
+        for row, states_LD, length in zip(
+            batch.rows_B, states_BLD, batch.lengths_B.tolist(), strict=True
+        )
     )
-    shape = (words, width)
-    with predicting(model):
-        found = kept_rows(key, shape, blocks(), folder=folder, dtype=_DTYPE)
-    return replace(text, features_WD=found)
+    arrays = (text.ids_N, text.from_S1, text.firsts_W, text.words_from_S1)
+    rows = int(text.words_from_S1[-1])
+    return replace(text, features_WD=_kept("words", reads, arrays, blocks, rows, model, folder))
 
 
 def with_pair_features(
@@ -647,47 +640,42 @@ def with_pair_features(
     """The examples with what the model's last layer reads of each; otherwise as for words."""
     if not len(encoded):
         return encoded
-
-    def blocks() -> Iterator[tuple[int, NDArray[np.float32]]]:
-        for batch in predict_relation_batches(encoded, pieces_per_batch=_PER_BATCH):
-            found_BF = _frozen_features(model, batch)
-            for row, features_F in zip(batch.rows_B, found_BF, strict=True):
-                yield int(row), features_F[None]
-
-    key = _key(
-        "pairs",
-        _reads(reads, model),
-        encoded.ids_N,
-        encoded.from_S1,
-        encoded.heads_S2,
-        encoded.tails_S2,
+    batches = predict_relation_batches(encoded, pieces_per_batch=_PER_BATCH)
+    blocks = (
+        (int(row), features_F[None])
+        for batch, features_BF in _frozen_features(model, batches)
+        for row, features_F in zip(batch.rows_B, features_BF, strict=True)
     )
-    shape = (len(encoded), _width(model))
-    with predicting(model):
-        found = kept_rows(key, shape, blocks(), folder=folder, dtype=_DTYPE)
-    return replace(encoded, features_SF=found)
+    arrays = (encoded.ids_N, encoded.from_S1, encoded.heads_S2, encoded.tails_S2)
+    rows = len(encoded)
+    return replace(encoded, features_SF=_kept("pairs", reads, arrays, blocks, rows, model, folder))
 
 
-def _frozen_features(model: Any, batch: object) -> NDArray[np.float32]:
+def _frozen_features(
+    model: Any, batches: Iterable[Any]
+) -> Iterator[tuple[Any, NDArray[np.float32]]]:
     """Compute the last layer's input: `features` of a classifier, a bag model's reader."""
     read = model.reader if hasattr(model, "reader") else model.features
-    found: Tensor = read(beside(batch, model))
-    array: NDArray[np.float32] = at_home(found)
-    return array
+    for batch in batches:
+        yield batch, at_home(read(beside(batch, model)))
 
 
-def _width(model: Any) -> int:
-    last: nn.Linear = getattr(model, "tag", None) or model.relation
-    return last.in_features
-
-
-def _reads(reads: str, model: nn.Module) -> str:
-    return f"{reads} narrow" if where_is(model).narrow else reads
-
-
-def _key(what: str, reads: str, *arrays: NDArray[Any]) -> str:
-    digest = hashlib.sha256(f"confide features 1 {what} {reads} ".encode())
+def _kept(
+    what: str,
+    reads: str,
+    arrays: Iterable[NDArray[Any]],
+    blocks: Iterable[tuple[int, NDArray[np.float32]]],
+    rows: int,
+    model: Any,
+    folder: Path | None,
+) -> NDArray[np.float32]:
+    """The N `rows` that `blocks` makes of a text of these `arrays`, from the disk if kept there."""
+    narrow = " narrow" if where_is(model).narrow else ""
+    digest = hashlib.sha256(f"confide features 1 {what} {reads}{narrow} ".encode())
     for array in arrays:
         digest.update(f"{array.dtype.str} {array.shape} ".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()
+    last: nn.Linear = getattr(model, "tag", None) or model.relation
+    shape = (rows, last.in_features)
+    with predicting(model):
+        return kept_rows(digest.hexdigest(), shape, blocks, folder=folder, dtype=_DTYPE)

@@ -36,7 +36,7 @@ from confide.privacy.noise import UnitSlopes
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts, TaskName
-from confide.text.document import Document, Entity, Problem, Relation, stated_pairs
+from confide.text.document import NO_RELATION, Document, Entity, Problem, Relation, stated_pairs
 from confide.training.batches import Rows
 from confide.training.optimisers import Moments, Optimiser, Term
 from confide.training.trainer import Pulls
@@ -255,12 +255,25 @@ def _calibrated(find: Find, calibrator: Calibrator) -> Find:
     return replace(find, confidence=calibrator.of(find.confidence))
 
 
-def as_many_of_both(said: Sequence[T], silent: Sequence[T]) -> list[T]:
-    """The first wrong and the first missed cases, as many of each if there are enough.
+Case = tuple[Any, str, float | None]
+"""What was scored, the label that the model predicted, and its confidence."""
 
-    >>> len(as_many_of_both(range(30), range(3)))
+
+def likeliest_first(cases: Iterable[Case]) -> list[Case]:
+    """The cases by confidence; those without one come last."""
+    return sorted(cases, key=lambda case: -(case[2] or 0.0))
+
+
+def worst_cases(wrong: Sequence[Case]) -> list[Case]:
+    """The most confident wrong relations, and the first that the model missed.
+
+    There are as many of each if there are enough.
+
+    >>> len(worst_cases([("a", "cause", 0.5)] * 30 + [("b", NO_RELATION, None)] * 3))
     20
     """
+    said = likeliest_first(case for case in wrong if case[1] != NO_RELATION)
+    silent = likeliest_first(case for case in wrong if case[1] == NO_RELATION)
     few = min(len(silent), max(WORST // 2, WORST - len(said)))
     return [*said[: WORST - few], *silent[:few]]
 

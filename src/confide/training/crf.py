@@ -148,7 +148,7 @@ class _NegativeLogLikelihood(CRFLoss):
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
         length, tags = emissions_BLY.shape[1:]
-        mask_BL = _mask(lengths_B, length)
+        mask_BL = mask_of(lengths_B, length)
         emissions = emissions_BLY.detach().double().masked_fill(~mask_BL[:, :, None], 0.0)
         found = _recursions(emissions, scores, lengths_B)
         here_BL1, there_BL1 = tags_BL[:, :, None], mask_BL[:, :, None].double()
@@ -187,7 +187,7 @@ def slopes_of_scores(loss_B: Tensor) -> Scores | None:
 
 def posterior(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Posterior:
     """Compute the CRF's probabilities of each token and move, detached from the graph."""
-    outside_BL1 = ~_mask(lengths_B, emissions_BLY.shape[1])[:, :, None]
+    outside_BL1 = ~mask_of(lengths_B, emissions_BLY.shape[1])[:, :, None]
     emissions = emissions_BLY.detach().double().masked_fill(outside_BL1, 0.0)
     return _recursions(emissions, scores.double(), lengths_B)
 
@@ -205,7 +205,7 @@ def _scaled(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posteri
     padding are 0. None if a scale vanishes.
     """
     batch, length, _ = emissions_BLY.shape
-    mask_BL1 = _mask(lengths_B, length)[:, :, None]
+    mask_BL1 = mask_of(lengths_B, length)[:, :, None]
     shift_BL1 = emissions_BLY.amax(2, keepdim=True)
     weights_BLY = (emissions_BLY - shift_BL1).exp_()
     shifts = [part.max() for part in scores]
@@ -282,26 +282,16 @@ def _steps(weights_L2BY: Tensor, moves_2YY: Tensor, edges_2Y: Tensor) -> tuple[T
 
 def _logarithmic(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Posterior:
     """Compute the posterior by log-sum-exp over every pair of tags: slow, but safe at any scale."""
-    length = emissions_BLY.shape[1]
-    moves_YY, starts_Y, ends_Y = scores
-    prefix = [starts_Y + emissions_BLY[:, 0]]
-    for t in range(1, length):
-        prefix.append((prefix[-1][:, :, None] + moves_YY).logsumexp(1) + emissions_BLY[:, t])
-    behind, suffix = [ends_Y.expand_as(prefix[0])], [ends_Y + emissions_BLY[:, -1]]
-    for t in range(length - 2, -1, -1):
-        onward_BY = (moves_YY + suffix[-1][:, None, :]).logsumexp(2)
-        behind.append(torch.where((t < lengths_B - 1)[:, None], onward_BY, ends_Y))
-        suffix.append(behind[-1] + emissions_BLY[:, t])
-    prefix_BLY = torch.stack(prefix, 1)
-    behind_BLY, suffix_BLY = torch.stack(behind[::-1], 1), torch.stack(suffix[::-1], 1)
-    log_partition_B = suffix_BLY[:, 0].add(starts_Y).logsumexp(1)
+    length, moves_YY = emissions_BLY.shape[1], scores.moves_YY
+    prefix_BLY, behind_BLY, suffix_BLY = _messages(emissions_BLY, scores, lengths_B)
+    log_partition_B = suffix_BLY[:, 0].add(scores.starts_Y).logsumexp(1)
     counts_BYY = moves_YY.new_zeros(len(emissions_BLY), *moves_YY.shape)
     for t in range(length - 1):
         pair_BYY = prefix_BLY[:, t, :, None] + moves_YY + suffix_BLY[:, t + 1, None, :]
         chance_BYY = (pair_BYY - log_partition_B[:, None, None]).exp()
         counts_BYY += chance_BYY.masked_fill((t >= lengths_B - 1)[:, None, None], 0.0)
     marginals_BLY = (prefix_BLY + behind_BLY - log_partition_B[:, None, None]).exp()
-    outside_BL1 = ~_mask(lengths_B, length)[:, :, None]
+    outside_BL1 = ~mask_of(lengths_B, length)[:, :, None]
     return Posterior(
         log_partition_B,
         marginals_BLY.masked_fill(outside_BL1, 0.0),
@@ -311,6 +301,23 @@ def _logarithmic(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> Po
         moves_YY,
         in_logs=True,
     )
+
+
+def _messages(
+    emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """prefix_BLY, behind_BLY and suffix_BLY as logarithms; autograd can go through them."""
+    moves_YY, starts_Y, ends_Y = scores
+    emissions = emissions_BLY.unbind(1)
+    prefix = [starts_Y + emissions[0]]
+    for emissions_BY in emissions[1:]:
+        prefix.append((prefix[-1][:, :, None] + moves_YY).logsumexp(1) + emissions_BY)
+    behind, suffix = [ends_Y.expand_as(prefix[0])], [ends_Y + emissions[-1]]
+    for t in range(len(emissions) - 2, -1, -1):
+        onward_BY = (moves_YY + suffix[-1][:, None, :]).logsumexp(2)
+        behind.append(torch.where((t < lengths_B - 1)[:, None], onward_BY, ends_Y))
+        suffix.append(behind[-1] + emissions[t])
+    return torch.stack(prefix, 1), torch.stack(behind[::-1], 1), torch.stack(suffix[::-1], 1)
 
 
 def viterbi(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tensor:
@@ -330,14 +337,14 @@ def viterbi(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -> Tens
 
     last_B = lengths_B - 1
     shortest = int(last_B.min())
-    before_last = _mask(last_B, length).T.unbind()
+    before_last = mask_of(last_B, length).T.unbind()
     tags_B = (best_LBY[last_B, torch.arange(len(last_B))] + scores.ends_Y).argmax(1)
     path = [tags_B]
     for t in range(length - 2, -1, -1):
         before_B = into_YY.index_select(0, tags_B).add_(best[t]).argmax(1)
         tags_B = before_B if t < shortest else torch.where(before_last[t], before_B, tags_B)
         path.append(tags_B)
-    return torch.stack(path[::-1], 1).masked_fill(~_mask(lengths_B, length), 0)
+    return torch.stack(path[::-1], 1).masked_fill(~mask_of(lengths_B, length), 0)
 
 
 def span_probabilities(
@@ -373,7 +380,8 @@ def mirrored(lengths_B: Tensor, length: int) -> Tensor:
     return torch.where(turned_BL >= 0, turned_BL, steps_L)
 
 
-def _mask(lengths_B: Tensor, length: int) -> Tensor:
+def mask_of(lengths_B: Tensor, length: int) -> Tensor:
+    """mask_BL: true at tokens, false in the padding."""
     return torch.arange(length, device=lengths_B.device) < lengths_B[:, None]
 
 
@@ -426,7 +434,7 @@ class _TokenLosses(torch.autograd.Function):
     def forward(ctx: Any, emissions_BLY: Tensor, *others: Tensor) -> Tensor:
         moves_YY, starts_Y, ends_Y, tags_BL, lengths_B = others
         scores = Scores(moves_YY, starts_Y, ends_Y).double()
-        mask_BL = torch.arange(tags_BL.shape[1], device=lengths_B.device) < lengths_B[:, None]
+        mask_BL = mask_of(lengths_B, tags_BL.shape[1])
         emissions = emissions_BLY.detach().double().masked_fill(~mask_BL[:, :, None], 0.0)
         tags_BL = tags_BL.masked_fill(~mask_BL, 0)
         found = _scaled_chain(emissions, scores, tags_BL, lengths_B=lengths_B)
@@ -441,7 +449,7 @@ class _TokenLosses(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient_BL: Tensor) -> tuple[Tensor | None, ...]:
         *parts, tags_BL, lengths_B = ctx.saved_tensors
-        mask_BL = torch.arange(tags_BL.shape[1], device=lengths_B.device) < lengths_B[:, None]
+        mask_BL = mask_of(lengths_B, tags_BL.shape[1])
         weights_BL = gradient_BL.double().masked_fill(~mask_BL, 0.0)
         found = _Chain(weights_BL, *parts)
         slopes_of = _slopes_in_logs if ctx.in_logs else _slopes
@@ -486,7 +494,7 @@ def _scaled_chain(
         ),
         1,
     )
-    mask_BL = torch.arange(tags_BL.shape[1], device=lengths_B.device) < lengths_B[:, None]
+    mask_BL = mask_of(lengths_B, tags_BL.shape[1])
     least = torch.minimum(chances_BL, before_BL)[mask_BL].min()
     if not least > _VANISHED:  # also where it is not a number
         return None
@@ -498,9 +506,7 @@ def _slopes(
 ) -> tuple[Tensor, Tensor]:
     """slopes_BLY, and by_moves_YY without the counts of the actual moves."""
     length = tags_BL.shape[1]
-    goes_on_BL1 = (torch.arange(length, device=lengths_B.device) < lengths_B[:, None] - 1)[
-        :, :, None
-    ]
+    goes_on_BL1 = mask_of(lengths_B - 1, length)[:, :, None]
     over_BLY = found.behind_BLY.reciprocal().masked_fill_(
         ~goes_on_BL1 | (found.behind_BLY == 0.0), 0.0
     )
@@ -529,7 +535,7 @@ def _slopes(
 def _logarithmic_chain(
     emissions_BLY: Tensor, scores: Scores, tags_BL: Tensor, *, lengths_B: Tensor
 ) -> _Chain:
-    suffix_BLY, behind_BLY = _messages(emissions_BLY, scores, lengths_B)
+    _, behind_BLY, suffix_BLY = _messages(emissions_BLY, scores, lengths_B)
     first_BY = scores.starts_Y + suffix_BLY[:, 0]
     here_BL = suffix_BLY.gather(2, tags_BL[:, :, None])[:, :, 0]
     entered_BL = torch.cat(
@@ -570,21 +576,6 @@ def _slopes_in_logs(
     return slopes_BLY, by_moves_YY
 
 
-def _messages(emissions_BLY: Tensor, scores: Scores, lengths_B: Tensor) -> tuple[Tensor, Tensor]:
-    """suffix_BLY and behind_BLY; in the padding, `behind` is finite but meaningless."""
-    suffix_BLY, behind_BLY = torch.empty_like(emissions_BLY), torch.empty_like(emissions_BLY)
-    length = emissions_BLY.shape[1]
-    ends_BY = scores.ends_Y.expand(len(emissions_BLY), -1)
-    for t in range(length - 1, -1, -1):
-        if t == length - 1:
-            behind_BLY[:, t] = ends_BY
-        else:
-            pushed_BY = (scores.moves_YY + suffix_BLY[:, t + 1, None, :]).logsumexp(2)
-            behind_BLY[:, t] = torch.where((t < lengths_B - 1)[:, None], pushed_BY, ends_BY)
-        torch.add(emissions_BLY[:, t], behind_BLY[:, t], out=suffix_BLY[:, t])
-    return suffix_BLY, behind_BLY
-
-
 # --- Log marginals
 #
 # Of a linear chain's tokens, log P(y_t = y), differentiable.
@@ -616,20 +607,11 @@ def log_marginals(emissions_BLY: Tensor, scores: Scores, *, lengths_B: Tensor) -
     processor computes them, and has the results.
     """
     emissions_BLY, *parts, lengths_B = where_doubles_are(emissions_BLY, *scores, lengths_B)
-    length = emissions_BLY.shape[1]
-    inside_BL1 = (torch.arange(length, device=lengths_B.device) < lengths_B[:, None])[:, :, None]
-    emissions = emissions_BLY.double().masked_fill(~inside_BL1, 0.0).unbind(1)
-    moves_YY, starts_Y, ends_Y = (part.double() for part in parts)
-    prefix = [starts_Y + emissions[0]]
-    for t in range(1, length):
-        prefix.append((prefix[-1][:, :, None] + moves_YY).logsumexp(1) + emissions[t])
-    behind = [ends_Y.expand_as(prefix[0])]
-    for t in range(length - 2, -1, -1):
-        suffix_BY = emissions[t + 1] + behind[-1]
-        pushed_BY = (moves_YY + suffix_BY[:, None, :]).logsumexp(2)
-        behind.append(torch.where((t < lengths_B - 1)[:, None], pushed_BY, ends_Y))
-    both_BLY = torch.stack(prefix, 1) + torch.stack(behind[::-1], 1)
-    return both_BLY.log_softmax(2).clamp_min(LEAST)
+    outside_BL1 = ~mask_of(lengths_B, emissions_BLY.shape[1])[:, :, None]
+    emissions = emissions_BLY.double().masked_fill(outside_BL1, 0.0)
+    scores = Scores(*(part.double() for part in parts))
+    prefix_BLY, behind_BLY, _ = _messages(emissions, scores, lengths_B)
+    return (prefix_BLY + behind_BLY).log_softmax(2).clamp_min(LEAST)
 
 
 # --- The likelihood of partial annotation
@@ -728,5 +710,5 @@ def partial_word_losses(
     inner_BL, outer_BL = (
         (logits_BLY + allowed_BLY).logsumexp(2) for allowed_BLY in (inner_BLY, outer_BLY)
     )
-    inside_BL = torch.arange(logits_BLY.shape[1], device=lengths_B.device) < lengths_B[:, None]
+    inside_BL = mask_of(lengths_B, logits_BLY.shape[1])
     return (outer_BL - inner_BL).masked_fill(~inside_BL, 0.0)

@@ -34,6 +34,7 @@ from confide.kinds.bags.model import (
 from confide.kinds.protocol import (
     RIGHT,
     Agreed,
+    Case,
     Fact,
     Fitted,
     Holders,
@@ -46,10 +47,11 @@ from confide.kinds.protocol import (
     SiteModel,
     Support,
     TrainConfig,
-    as_many_of_both,
     desk_at,
     fingerprint,
     known_words,
+    likeliest_first,
+    worst_cases,
 )
 from confide.kinds.relations.batches import RelationExample, Rules, candidates, with_labels
 from confide.kinds.relations.site import (
@@ -588,8 +590,6 @@ _NO_DIGESTS = np.zeros((0, vocabulary.DIGEST_BYTES), np.uint8)
 
 SHOWN = 5
 """Sentences shown for each bag in the list of errors."""
-Case = tuple[int, str, float]
-"""The index of a bag, the relation that the model predicted, and its confidence."""
 
 
 def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
@@ -608,7 +608,7 @@ def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
             good.append((bag, label, float(scores_R[best])))
     worst, right = (
         [_shown(extract, documents, bags, case=case) for case in cases]
-        for cases in (_worst(wrong), sorted(good, key=lambda case: -case[2])[:RIGHT])
+        for cases in (worst_cases(wrong), likeliest_first(good)[:RIGHT])
     )
     return Report(
         counts=count_ranked(scores_GR, extract.relations, bags.facts),
@@ -619,13 +619,6 @@ def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
             "ranked": ranked_bags(scores_GR, extract.relations, bags.facts),
         },
     )
-
-
-def _worst(wrong: Sequence[Case]) -> list[Case]:
-    """The most confident wrong relations, and bags in which the model missed one."""
-    said = sorted((case for case in wrong if case[1] != NO_RELATION), key=lambda case: -case[2])
-    silent = sorted((case for case in wrong if case[1] == NO_RELATION), key=lambda case: -case[2])
-    return as_many_of_both(said, silent)
 
 
 def _shown(

@@ -82,11 +82,6 @@ class Candidates:
     missed: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
-    @property
-    def relations(self) -> dict[str, int]:
-        """Counts of each relation's examples, `NO_RELATION` included, in alphabetical order."""
-        return dict(sorted(Counter(example.relation for example in self.examples).items()))
-
 
 def candidates(documents: Sequence[Document], rules: Rules | None = None) -> Candidates:
     """Every pair of entities that the rules allow, as an example.
@@ -407,16 +402,3 @@ def known_type(name: str, known: Collection[str]) -> str:
         return name
     same = [other for other in known if other.casefold() == name.casefold()]
     return same[0] if len(same) == 1 else ""
-
-
-__all__ = [
-    "NO_RELATION",
-    "Candidates",
-    "RelationExample",
-    "Rules",
-    "candidates",
-    "predicted_labels",
-    "type_pairs",
-    "with_labels",
-    "with_relations",
-]

@@ -24,6 +24,7 @@ from confide.kinds.pieces import EncodedRelations
 from confide.kinds.protocol import (
     RIGHT,
     Agreed,
+    Case,
     CompleteText,
     Kind,
     Losses,
@@ -34,10 +35,11 @@ from confide.kinds.protocol import (
     SharedModel,
     SiteModel,
     TrainConfig,
-    as_many_of_both,
     calibrated,
     desk_at,
     fingerprint,
+    likeliest_first,
+    worst_cases,
 )
 from confide.kinds.public import MIB, no_public_set
 from confide.kinds.relations.batches import (
@@ -658,10 +660,6 @@ class RelationSiteModel(SiteModel):
 # Its errors and its right answers, by document.
 
 
-_Case = tuple[RelationExample, str, float | None]
-"""A pair, the label that the model predicted, and its confidence."""
-
-
 def relation_report(
     gold: Sequence[Document], predicted: Sequence[Document], rules: Rules
 ) -> Report:
@@ -671,8 +669,8 @@ def relation_report(
     one text are not independent.
     """
     counts: list[RelationCounts] = []
-    wrong: list[_Case] = []
-    good: list[_Case] = []
+    wrong: list[Case] = []
+    good: list[Case] = []
     for document, found in zip(gold, predicted, strict=True):
         pairs = candidates([document], rules)
         labels = predicted_labels(pairs, [found])
@@ -692,8 +690,8 @@ def relation_report(
         counts=whole,
         errors={
             "confusion": rows,
-            "worst": [_pair(*case) for case in _worst(wrong)],
-            "right": [_pair(*case) for case in sorted(good, key=_doubt)[:RIGHT]],
+            "worst": [_pair(*case) for case in worst_cases(wrong)],
+            "right": [_pair(*case) for case in likeliest_first(good)[:RIGHT]],
         },
         sentences={
             "fingerprint": fingerprint(gold, relations=True),
@@ -720,30 +718,6 @@ def _pair(example: RelationExample, label: str, confidence: float | None) -> dic
         "gold": example.relation,
         "predicted": label,
         "confidence": confidence,
-    }
-
-
-def _doubt(case: _Case) -> float:
-    return -(case[2] or 0.0)
-
-
-def _worst(wrong: Sequence[_Case]) -> list[_Case]:
-    """The most confident wrong relations, and relations that the model missed."""
-    found = [case for case in wrong if case[1] != NO_RELATION]
-    found.sort(key=_doubt)
-    unseen = [case for case in wrong if case[1] == NO_RELATION]
-    return as_many_of_both(found, unseen)
-
-
-def weighted_pair(where: str, example: RelationExample, weight: float) -> dict[str, object]:
-    """A training pair of a document, and its instance weight."""
-    return {
-        "where": where,
-        "text": example.text,
-        "head": [list(span) for span in example.head],
-        "tail": [list(span) for span in example.tail],
-        "relation": example.relation,
-        "weight": weight,
     }
 
 
@@ -808,7 +782,15 @@ class RelationExtractor:
         pairs = sorted(zip(found, weights_S.tolist(), strict=True), key=lambda pair: -pair[1])
         return {
             "pairs": [
-                weighted_pair(documents[one.document].id, one, weight) for one, weight in pairs
+                {
+                    "where": documents[one.document].id,
+                    "text": one.text,
+                    "head": [list(span) for span in one.head],
+                    "tail": [list(span) for span in one.tail],
+                    "relation": one.relation,
+                    "weight": weight,
+                }
+                for one, weight in pairs
             ]
         }
 
