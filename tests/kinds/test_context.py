@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from confide.errors import FederationError, GuardError, QuorumError
+from confide.federation.guards import check_reply
 from confide.federation.messages import decode, encode
 from confide.jobs.predict import predict
-from confide.kinds.agreement import WIDEST, EncoderDescribed, check_encoder_described
+from confide.kinds.agreement import DESCRIBE_ENCODER, WIDEST, EncoderDescribed
 from confide.runs.loading import release
 from confide.runs.run import run
 from confide.runs.sites import gather
@@ -131,7 +132,7 @@ def specs(settings: Settings, folder: Path) -> Any:
 
 def test_the_width_of_an_encoder_has_bounds() -> None:
     for dim in (1, WIDEST):
-        check_encoder_described(None, EncoderDescribed("0a", dim))
+        check_reply(DESCRIBE_ENCODER, None, EncoderDescribed("0a", dim))
     for dim in (0, WIDEST + 1):
         with pytest.raises(GuardError, match="dim"):
-            check_encoder_described(None, EncoderDescribed("0a", dim))
+            check_reply(DESCRIBE_ENCODER, None, EncoderDescribed("0a", dim))

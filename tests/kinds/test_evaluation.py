@@ -10,14 +10,15 @@ import pytest
 
 from cases import each
 from confide.errors import GuardError
+from confide.federation.guards import check_reply
 from confide.federation.messages import decode, encode
+from confide.kinds.protocol import SCORE
 from confide.kinds.steps import (
+    SCORING,
     BagsScored,
     Scored,
     bag_counts_of,
     bags_scored,
-    check_bags_scored,
-    check_scored,
     counts_of,
     score_documents,
 )
@@ -31,13 +32,19 @@ def note(*entities: tuple[str, int, int]) -> Document:
     return Document("d", "x" * 40, marks)
 
 
+def checked(task: Any, reply: object) -> None:
+    scoring = SCORING[task]
+    step = replace(SCORE, reply=scoring.reply, check=scoring.check)
+    check_reply(step, None, reply)
+
+
 GOLD = [note(("Drug", 0, 5), ("Effect", 10, 20)), note(("Drug", 1, 3)), note()]
 FOUND = [note(("Drug", 0, 5), ("Effect", 11, 20)), note(("Dose", 1, 3)), note(("Drug", 7, 9))]
 
 
 def test_counts_come_back_as_they_were() -> None:
     reply = score_documents(GOLD, FOUND)
-    check_scored(None, reply)
+    checked("ner", reply)
     assert reply.types == ["Dose", "Drug", "Effect"]
     assert reply.strict_Y3.tolist() == [[0, 1, 0], [1, 2, 2], [0, 1, 1]]
     assert reply.relaxed_Y3.tolist() == [[0, 1, 0], [1, 2, 2], [1, 1, 1]]
@@ -46,7 +53,7 @@ def test_counts_come_back_as_they_were() -> None:
 
 def test_a_site_without_held_out_text_adds_nothing() -> None:
     empty = score_documents([], [])
-    check_scored(None, decode(Scored, encode(empty)))
+    checked("ner", decode(Scored, encode(empty)))
     full = counts_of(score_documents(GOLD, FOUND))
     assert sum_counts([full, counts_of(empty)]) == full
 
@@ -68,7 +75,7 @@ def test_a_site_without_held_out_text_adds_nothing() -> None:
 )
 def test_counts_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(GuardError):
-        check_scored(None, replace(score_documents(GOLD, FOUND), **changes))
+        checked("ner", replace(score_documents(GOLD, FOUND), **changes))
 
 
 SURE = [replace(one, entities=tuple(replace(e, confidence=0.9) for e in one.entities))
@@ -78,7 +85,7 @@ SURE = [replace(one, entities=tuple(replace(e, confidence=0.9) for e in one.enti
 
 def test_counts_by_confidence_come_back_as_they_were() -> None:
     reply = score_documents(GOLD, SURE)
-    check_scored(None, reply)
+    checked("ner", reply)
     assert reply.sure_N4[:, 0].tolist() == [0, 1, 2]
     assert reply.sure_N4[:, 2:].tolist() == [[0, 1], [1, 2], [0, 1]]
     assert counts_of(decode(Scored, encode(reply))).sure == count_entities(GOLD, SURE).sure
@@ -103,11 +110,11 @@ def test_counts_by_confidence_come_back_as_they_were() -> None:
 )
 def test_counts_by_confidence_that_cannot_be_are_refused(rows: list[list[int]], said: str) -> None:
     reply = score_documents(GOLD, SURE)
-    check_scored(None, replace(reply, sure_N4=np.array([[1, 40, 1, 1]], np.int32)))
+    checked("ner", replace(reply, sure_N4=np.array([[1, 40, 1, 1]], np.int32)))
     with pytest.raises(GuardError, match=said):
-        check_scored(None, replace(reply, sure_N4=np.array(rows, np.int32)))
+        checked("ner", replace(reply, sure_N4=np.array(rows, np.int32)))
     with pytest.raises(GuardError, match="malformed"):
-        check_scored(None, replace(reply, sure_N4=np.array([[1, 40, 1, 1]], np.int64)))
+        checked("ner", replace(reply, sure_N4=np.array([[1, 40, 1, 1]], np.int64)))
 
 
 # --- bags -------------------------------------------------------------------------------------
@@ -121,14 +128,14 @@ def bag_reply() -> BagsScored:
 
 def test_counts_of_bags_round_trip() -> None:
     reply = bag_reply()
-    check_bags_scored(None, reply)
+    checked("bags", reply)
     again = decode(BagsScored, encode(reply))
     assert bag_counts_of(again) == bag_counts_of(reply)
     assert (reply.facts, reply.bags, int(reply.candidates_B.sum())) == (3, 3, 6)
     assert reply.labels == ["causes", "eases", "unknown"]
     assert reply.best_Y3.tolist() == [[1, 1, 1], [1, 1, 1], [0, 0, 1]]
     none = bags_scored(BagCounts())
-    check_bags_scored(None, none)
+    checked("bags", none)
     assert bag_counts_of(none) == BagCounts()
 
 
@@ -149,4 +156,4 @@ def test_counts_of_bags_round_trip() -> None:
 )
 def test_counts_of_bags_that_cannot_be_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(GuardError):
-        check_bags_scored(None, replace(bag_reply(), **changes))
+        checked("bags", replace(bag_reply(), **changes))

@@ -186,7 +186,6 @@ class Step:
         """
         hints = typing.get_type_hints(answer)
         reply, memory = typing.get_args(hints["return"])
-        memory = memory.__bound__ if isinstance(memory, TypeVar) else memory
         step = Step(
             answer.__name__,
             hints["ask"],

@@ -40,7 +40,7 @@ from confide.errors import (
 )
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation, Parted, alike
-from confide.federation.guards import check_mark, check_names
+from confide.federation.guards import check_mark
 from confide.federation.keys import key_check
 from confide.federation.messages import Value, carries
 from confide.federation.site import Site
@@ -473,8 +473,12 @@ class DescribeEncoder:
 class EncoderDescribed:
     """Equal at sites that have the same encoder."""
 
-    check: str = carries("keyed check value of the encoder's files", rule="open")
-    dim: int = carries("width of its state of a word", rule="open")
+    check: str = carries(
+        "keyed check value of the encoder's files", rule="open", value=Value(text="digest")
+    )
+    dim: int = carries(
+        "width of its state of a word", rule="open", value=Value(least=1, largest=WIDEST)
+    )
 
 
 def describe_encoder(
@@ -485,14 +489,7 @@ def describe_encoder(
     return EncoderDescribed(file_check(site.key(), encoder.digest), encoder.dim), memory
 
 
-def check_encoder_described(ask: object, reply: EncoderDescribed) -> None:
-    """Raise GuardError if the width is out of range or the check value is malformed."""
-    if not 1 <= reply.dim <= WIDEST:
-        raise GuardError("dim is out of range")
-    check_mark("check", reply.check)
-
-
-DESCRIBE_ENCODER = Step.of(describe_encoder, check=check_encoder_described)
+DESCRIBE_ENCODER = Step.of(describe_encoder)
 
 
 def agree_on_encoder(federation: Federation, name: str) -> int:
@@ -535,10 +532,38 @@ def find_encoder(place: str) -> FrozenEncoder:
 _IN_USE: WeakValueDictionary[tuple[str, Path, str], FrozenEncoder] = WeakValueDictionary()
 
 
+def trained_with(name: str, digest: str) -> FrozenEncoder:
+    """The encoder of this name or folder that a model was trained with.
+
+    Raises FederationError if these are other files, and what `load_encoder` raises.
+    """
+    found = find_encoder(name)
+    if found.digest != digest:
+        raise other_files(name)
+    return found
+
+
+def other_files(place: str) -> FederationError:
+    """The error for public files that a model was not trained with."""
+    return FederationError(
+        "these are not the files that the model was trained with",
+        got=place,
+        fix="name the folder of the same files",
+    )
+
+
 def encoder_of(site: Site, name: str) -> FrozenEncoder:
     """The site's encoder. Raises Refusal if it is unusable."""
     found = found_at(site, name, shelf="encoders", find=find_encoder)
     site.files[f"encoder {name}"] = found.digest
+    return found
+
+
+def agreed_encoder(site: Site, name: str, digest: str) -> FrozenEncoder:
+    """The site's encoder. Raises Refusal if it is not the one that the sites agreed on."""
+    found = encoder_of(site, name)
+    if found.digest != digest:
+        raise Refusal("other-encoder")
     return found
 
 
@@ -622,20 +647,16 @@ class TypesDescribed:
     """A site's entity types, and the digest of its encoder or BART."""
 
     types: list[str] = carries(
-        "names of the entity types that the site annotates (not text)", rule="open"
+        "names of the entity types that the site annotates (not text)",
+        rule="open",
+        value=Value(text="names"),
     )
-    sentences: int = carries("number of its training sentences")
+    sentences: int = carries("number of its training sentences", value=Value(least=0))
     digest: str = carries(
-        "digest of the public files of its encoder or BART; empty without one", rule="open"
+        "digest of the public files of its encoder or BART; empty without one",
+        rule="open",
+        value=Value(text="digest"),
     )
-
-
-def check_described(ask: object, reply: TypesDescribed) -> None:
-    """Raise GuardError if the reply is malformed or impossible."""
-    if reply.sentences < 0:
-        raise GuardError("sentences must be at least 0")
-    check_mark("digest", reply.digest)
-    check_names("types", reply.types)
 
 
 def describe(
@@ -661,8 +682,7 @@ def describing(
     find: Callable[[Site, str], Any], *, types: Callable[[Site], Collection[str]]
 ) -> Step:
     """The step `describe` of a kind with such files and types."""
-    step = Step.of(describe, check=check_described)
-    return replace(step, answer=partial(describe, find=find, types=types))
+    return replace(Step.of(describe), answer=partial(describe, find=find, types=types))
 
 
 def own_types(site: Site) -> frozenset[str]:

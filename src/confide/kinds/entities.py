@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from confide import scoring
-from confide.errors import FederationError, SettingsError
+from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
@@ -536,11 +536,7 @@ class MadeOfFiles(EntitySpec):
         place = encoder or self.files
         files = self.found(place)
         if files.digest != self.digest:
-            raise FederationError(
-                "these are not the files that the model was trained with",
-                got=place,
-                fix="name the folder of the same files",
-            )
+            raise agreement.other_files(place)
         return extractor_with(self.trainer(files), weights)
 
 

@@ -36,7 +36,7 @@ from confide.privacy.noise import UnitSlopes
 from confide.scoring.calibration import AS_IS, Calibrator
 from confide.settings import Settings as RunSettings
 from confide.tasks import Counts, TaskName
-from confide.text.document import NO_RELATION, Document, Entity, Problem, Relation, stated_pairs
+from confide.text.document import NO_RELATION, Document, Problem, stated_pairs
 from confide.training.batches import Rows
 from confide.training.optimisers import Moments, Optimiser, Term
 from confide.training.trainer import Pulls
@@ -182,8 +182,6 @@ def train_config(run: RunSettings, round: int) -> TrainConfig:
 # It annotates, and shows a site what it gets wrong.
 
 
-T = TypeVar("T")
-Find = TypeVar("Find", Entity, Relation)
 WORST = 20
 """Length of a site's list of errors."""
 RIGHT = 10
@@ -238,21 +236,13 @@ def calibrated(
     """The documents with the confidences of their entities or relations calibrated."""
     if calibrator[:2] == AS_IS[:2]:
         return list(documents)
-    if of == "entities":
-        return [
-            replace(one, entities=tuple(_calibrated(find, calibrator) for find in one.entities))
-            for one in documents
-        ]
-    return [
-        replace(one, relations=tuple(_calibrated(find, calibrator) for find in one.relations))
-        for one in documents
-    ]
 
+    def sure(find: Any) -> Any:
+        known = find.confidence is not None
+        return replace(find, confidence=calibrator.of(find.confidence)) if known else find
 
-def _calibrated(find: Find, calibrator: Calibrator) -> Find:
-    if find.confidence is None:
-        return find
-    return replace(find, confidence=calibrator.of(find.confidence))
+    found: list[dict[str, Any]] = [{of: tuple(map(sure, getattr(one, of)))} for one in documents]
+    return [replace(one, **finds) for one, finds in zip(documents, found, strict=True)]
 
 
 Case = tuple[Any, str, float | None]
@@ -859,10 +849,7 @@ def desk_at(site: Site, form: Any, make: Callable[[Site, Any], SiteModel]) -> Si
 # At a site, the optimiser may go on from where it was.
 
 
-K = TypeVar("K", bound=Kept[Any])
-
-
-def resuming(memory: K, config: TrainConfig) -> tuple[TrainConfig, Callable[[], K]]:
+def resuming(memory: Any, config: TrainConfig) -> tuple[TrainConfig, Callable[[], Any]]:
     """The settings with which to train, and the memory afterwards, once it has been.
 
     If `config` says so, the optimiser goes on from the memory, and what it then remembers is kept.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from confide.errors import FederationError, GuardError, SettingsError
 from confide.federation.federation import Federation, Parted, alike
-from confide.federation.guards import MOST_NAMES, check_names
+from confide.federation.guards import MOST_NAMES
 from confide.federation.memory import known
-from confide.federation.messages import Arrays, carries
+from confide.federation.messages import Arrays, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Tables, Turn
 from confide.kinds.protocol import Agreed, F, Kept, Kind, ModelSpec, P, S
@@ -241,15 +241,15 @@ class Scored:
     type's place, the bin, right, predicted.
     """
 
-    types: list[str] = carries("names of the entity types (not text)")
+    types: list[str] = carries("names of the entity types (not text)", value=Value(text="names"))
     strict_Y3: NDArray[np.int64] = carries(
         "exact entities: right, predicted, gold, by type", most=MOST_NAMES
     )
     relaxed_Y3: NDArray[np.int64] = carries(
         "overlapping entities: right, predicted, gold, by type", most=MOST_NAMES
     )
-    sentences: int = carries("number of sentences scored")
-    malformed: int = carries("number of malformed tags that were repaired")
+    sentences: int = carries("number of sentences scored", value=Value(least=0))
+    malformed: int = carries("number of malformed tags that were repaired", value=Value(least=0))
     sure_N4: NDArray[np.int32] = carries(
         "predicted entities by type and confidence: right, predicted", most=MOST_SURE
     )
@@ -275,9 +275,6 @@ def check_scored(ask: object, reply: Scored) -> None:
         _check_table(name, table, (len(reply.types), 3))
         if (table[:, :1] > table[:, 1:]).any():
             raise GuardError(f"{name} holds impossible counts")
-    if reply.sentences < 0 or reply.malformed < 0:
-        raise GuardError("sentences and malformed must be at least 0")
-    check_names("types", reply.types)
     _check_sure(reply.sure_N4, reply.strict_Y3)
 
 
@@ -347,7 +344,7 @@ class RelationsScored:
     predicted.
     """
 
-    labels: list[str] = carries("names of the relations (not text)")
+    labels: list[str] = carries("names of the relations (not text)", value=Value(text="names"))
     confusion_YY: NDArray[np.int64] = carries(
         "pairs of entities by gold label, then predicted label", most=MOST_NAMES
     )
@@ -377,7 +374,6 @@ def check_relations_scored(ask: object, reply: RelationsScored) -> None:
     _check_table("missed_Y", reply.missed_Y, (many,))
     counts_YY = reply.confusion_YY
     _check_sure(reply.sure_N4, np.stack([counts_YY.diagonal(), counts_YY.sum(0)], 1))
-    check_names("labels", reply.labels)
 
 
 def relation_counts_of(reply: RelationsScored) -> RelationCounts:
@@ -399,9 +395,9 @@ class BagsScored:
 
     candidates_B: NDArray[np.int64] = carries("candidate facts by bin of their score", most=BINS)
     true_B: NDArray[np.int64] = carries("true facts by bin of their score", most=BINS)
-    facts: int = carries("number of facts")
-    bags: int = carries("number of bags scored")
-    labels: list[str] = carries("names of the relations (not text)")
+    facts: int = carries("number of facts", value=Value(least=0))
+    bags: int = carries("number of bags scored", value=Value(least=0))
+    labels: list[str] = carries("names of the relations (not text)", value=Value(text="names"))
     best_Y3: NDArray[np.int64] = carries(
         "bags by best label: right, predicted, gold, by relation", most=MOST_NAMES
     )
@@ -429,9 +425,6 @@ def check_bags_scored(ask: object, reply: BagsScored) -> None:
         raise GuardError("true_B has more facts than candidates_B or facts")
     if (reply.best_Y3[:, :1] > reply.best_Y3[:, 1:]).any():
         raise GuardError("best_Y3 has more right than predicted or gold")
-    check_names("labels", reply.labels)
-    if reply.bags < 0 or reply.facts < 0:
-        raise GuardError("bags and facts must be at least 0")
 
 
 def bag_counts_of(reply: BagsScored) -> BagCounts:
@@ -461,120 +454,68 @@ OTHER = "(other)"
 Counted = NDArray[np.int64]
 
 
-def label_rows(names: Sequence[str], labels: Sequence[str]) -> NDArray[np.intp]:
-    """The row of each name among these labels; the last row for others."""
-    place = {label: row for row, label in enumerate(labels)}
-    return np.array([place.get(name, len(labels)) for name in names], np.intp)
+@dataclass(frozen=True)
+class CountTables:
+    """Tables of the counts of one kind of `reply`, whose field `names` holds its labels.
 
+    A table is named as its field, without the legend. An axis Y has a row for each label; what is
+    counted by confidence has bins; the reply's numbers are one table, the rest.
+    """
 
-def _added(table: Counted, rows: NDArray[np.intp], many: int) -> Counted:
-    found = np.zeros((many, *table.shape[1:]), np.int64)
-    np.add.at(found, rows, table)
-    return found
+    reply: Any
+    names: str
 
+    @property
+    def _arrays(self) -> list[tuple[str, str, str]]:
+        """The fields that are arrays: name, and its table and legend."""
+        every = [one.name for one in fields(self.reply)]
+        return [(name, *name.rsplit("_", 1)) for name in every if "_" in name]  # type: ignore[misc]
 
-def _sure_tally(sure_N4: NDArray[np.int32], rows: NDArray[np.intp], many: int) -> Counted:
-    found = np.zeros((many, calibration.BINS, 2), np.int64)
-    type_N, bin_N, right_N, found_N = sure_N4.astype(np.int64).T
-    np.add.at(found, (rows[type_N], bin_N), np.stack([right_N, found_N], 1))
-    return found
-
-
-def _sure_from_tally(sure_YB2: Counted) -> NDArray[np.int32]:
-    row_N, bin_N = np.nonzero(sure_YB2[:, :, 1])
-    return np.concatenate([np.stack([row_N, bin_N], 1), sure_YB2[row_N, bin_N]], 1).astype(np.int32)
-
-
-class EntityTables:
-    """Tables of entity counts."""
+    @property
+    def _numbers(self) -> list[str]:
+        return [one.name for one in fields(self.reply) if one.type == "int"]
 
     def shapes(self, labels: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
         """The shape of every table."""
         many = len(labels) + 1
-        return {
-            "strict": (many, 3),
-            "relaxed": (many, 3),
-            "sure": (many, calibration.BINS, 2),
-            "rest": (2,),
-        }
+        sizes: dict[str, tuple[int, ...]] = {
+            "Y": (many,), "YY": (many, many), "Y3": (many, 3), "B": (BINS,),
+            "N4": (many, calibration.BINS, 2),
+        }  # fmt: skip
+        found = {table: sizes[legend] for _, table, legend in self._arrays}
+        return found | ({"rest": (len(self._numbers),)} if self._numbers else {})
 
-    def of(self, reply: Scored, labels: Sequence[str]) -> Mapping[str, Counted]:
+    def of(self, reply: Any, labels: Sequence[str]) -> Mapping[str, Counted]:
         """A reply as tables."""
-        rows, many = label_rows(reply.types, labels), len(labels) + 1
-        return {
-            "strict": _added(reply.strict_Y3, rows, many),
-            "relaxed": _added(reply.relaxed_Y3, rows, many),
-            "sure": _sure_tally(reply.sure_N4, rows, many),
-            "rest": np.array([reply.sentences, reply.malformed], np.int64),
-        }
+        place = {label: row for row, label in enumerate(labels)}
+        own = getattr(reply, self.names)
+        rows = np.array([place.get(name, len(labels)) for name in own], np.intp)
+        found = {name: np.zeros(shape, np.int64) for name, shape in self.shapes(labels).items()}
+        for name, table, legend in self._arrays:
+            counts = getattr(reply, name)
+            if legend == "N4":
+                type_N, bin_N, right_N, found_N = counts.astype(np.int64).T
+                np.add.at(found[table], (rows[type_N], bin_N), np.stack([right_N, found_N], 1))
+            elif legend == "YY":
+                np.add.at(found[table], (rows[:, None], rows[None, :]), counts)
+            elif legend == "B":
+                found[table] = counts
+            else:
+                np.add.at(found[table], rows, counts)
+        for row, name in enumerate(self._numbers):
+            found["rest"][row] = getattr(reply, name)
+        return found
 
-    def back(self, tables: Mapping[str, Counted], labels: Sequence[str]) -> Scored:
+    def back(self, tables: Mapping[str, Counted], labels: Sequence[str]) -> Any:
         """The reply with these counts."""
-        return Scored(
-            types=[*labels, OTHER],
-            strict_Y3=tables["strict"],
-            relaxed_Y3=tables["relaxed"],
-            sentences=int(tables["rest"][0]),
-            malformed=int(tables["rest"][1]),
-            sure_N4=_sure_from_tally(tables["sure"]),
-        )
-
-
-class RelationTables:
-    """Tables of relation counts."""
-
-    def shapes(self, labels: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
-        """The shape of every table."""
-        many = len(labels) + 1
-        return {"confusion": (many, many), "missed": (many,), "sure": (many, calibration.BINS, 2)}
-
-    def of(self, reply: RelationsScored, labels: Sequence[str]) -> Mapping[str, Counted]:
-        """A reply as tables."""
-        rows, many = label_rows(reply.labels, labels), len(labels) + 1
-        confusion_YY = np.zeros((many, many), np.int64)
-        np.add.at(confusion_YY, (rows[:, None], rows[None, :]), reply.confusion_YY)
-        return {
-            "confusion": confusion_YY,
-            "missed": _added(reply.missed_Y, rows, many),
-            "sure": _sure_tally(reply.sure_N4, rows, many),
-        }
-
-    def back(self, tables: Mapping[str, Counted], labels: Sequence[str]) -> RelationsScored:
-        """The reply with these counts."""
-        return RelationsScored(
-            labels=[*labels, OTHER],
-            confusion_YY=tables["confusion"],
-            missed_Y=tables["missed"],
-            sure_N4=_sure_from_tally(tables["sure"]),
-        )
-
-
-class BagTables:
-    """Tables of bag counts."""
-
-    def shapes(self, labels: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
-        """The shape of every table."""
-        return {"candidates": (BINS,), "true": (BINS,), "best": (len(labels) + 1, 3), "rest": (2,)}
-
-    def of(self, reply: BagsScored, labels: Sequence[str]) -> Mapping[str, Counted]:
-        """A reply as tables."""
-        return {
-            "candidates": reply.candidates_B,
-            "true": reply.true_B,
-            "best": _added(reply.best_Y3, label_rows(reply.labels, labels), len(labels) + 1),
-            "rest": np.array([reply.facts, reply.bags], np.int64),
-        }
-
-    def back(self, tables: Mapping[str, Counted], labels: Sequence[str]) -> BagsScored:
-        """The reply with these counts."""
-        return BagsScored(
-            candidates_B=tables["candidates"],
-            true_B=tables["true"],
-            facts=int(tables["rest"][0]),
-            bags=int(tables["rest"][1]),
-            labels=[*labels, OTHER],
-            best_Y3=tables["best"],
-        )
+        arrays = {name: tables[table] for name, table, _ in self._arrays}
+        if "sure" in tables:
+            row_N, bin_N = np.nonzero(tables["sure"][:, :, 1])
+            places_N2 = np.stack([row_N, bin_N], 1)
+            sure_N4 = np.concatenate([places_N2, tables["sure"][row_N, bin_N]], 1)
+            arrays["sure_N4"] = sure_N4.astype(np.int32)
+        numbers = {name: int(tables["rest"][row]) for row, name in enumerate(self._numbers)}
+        return self.reply(**arrays, **numbers, **{self.names: [*labels, OTHER]})
 
 
 class Scoring(NamedTuple):
@@ -587,8 +528,15 @@ class Scoring(NamedTuple):
 
 
 SCORING: dict[TaskName, Scoring] = {
-    "ner": Scoring(Scored, check_scored, counts_of, EntityTables()),
-    "re": Scoring(RelationsScored, check_relations_scored, relation_counts_of, RelationTables()),
-    "bags": Scoring(BagsScored, check_bags_scored, bag_counts_of, BagTables()),
+    "ner": Scoring(Scored, check_scored, counts_of, CountTables(Scored, "types")),
+    "re": Scoring(
+        RelationsScored,
+        check_relations_scored,
+        relation_counts_of,
+        CountTables(RelationsScored, "labels"),
+    ),
+    "bags": Scoring(
+        BagsScored, check_bags_scored, bag_counts_of, CountTables(BagsScored, "labels")
+    ),
 }
 """The scoring of each task."""

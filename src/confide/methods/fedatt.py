@@ -23,7 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Generic
+from typing import Annotated, Any, ClassVar, Generic, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,7 +37,7 @@ from confide.federation.memory import known
 from confide.federation.messages import Arrays, Learnt, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds.protocol import SCORE, TAKE, F, K, Kept, ModelSpec
+from confide.kinds.protocol import SCORE, TAKE, F, Kept, ModelSpec
 from confide.methods.fedavg import FedAvgState, Train, Update, train, train_ask, train_fields
 from confide.methods.method import Facts, Method, OptionsTable
 
@@ -102,7 +102,9 @@ class Attending(Kept[F], Generic[F]):
     change: Arrays = carries("that change, until it has been attended to: never sent", start=dict)
 
 
-def train_alone(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Update, K]:
+def train_alone(
+    site: Site, memory: Kept[Any] | None, ask: Train, turn: Turn
+) -> tuple[Update, Kept[Any]]:
     """Train as under FedAvg, for a server that sees each site's weights."""
     return train(site, memory, ask, turn)
 
@@ -113,12 +115,13 @@ def measure(
     """Train as under FedAvg, keep the change, and say how far each layer moved."""
     if site.guards.private:
         raise Refusal("private-part")
-    trained, memory = train(site, known(memory), ask, turn)
+    trained, kept = train(site, known(memory), ask, turn)
     trained = clipped(TRAIN_ALONE, ask, trained, most=site.guards.max_norm)
     change = {name: trained.weights[name] - ask.weights[name] for name in sorted(ask.weights)}
     powers = [digits_of(norm_of(one)) for one in change.values()]
     reply = Measured(np.array(powers, np.int64), trained.loss, trained.examples, 1)
-    return reply, replace(memory, moved_round=turn.round, change=change)
+    after = cast(Attending[F], kept)
+    return reply, replace(after, moved_round=turn.round, change=change)
 
 
 def attend(

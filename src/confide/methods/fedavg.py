@@ -50,7 +50,6 @@ from confide.kinds.protocol import (
     TAKE,
     F,
     Fitted,
-    K,
     Kept,
     SiteModel,
     State,
@@ -93,8 +92,8 @@ class Train:
     )
 
     def fit(
-        self, site: Site, memory: K | None, turn: Turn, *, term: Term | None = None
-    ) -> tuple[Fitted, K]:
+        self, site: Site, memory: Kept[Any] | None, turn: Turn, *, term: Term | None = None
+    ) -> tuple[Fitted, Any]:
         """Train the common model on the site's own text; gives the result and the memory after it.
 
         The method may add a term to the loss. Raises Refusal if the site has no memory or no text.
@@ -151,7 +150,7 @@ class Personal(Kept[F], Generic[F]):
         return self.form, {**common, **self.own}
 
 
-def train(site: Site, memory: K | None, ask: Train, turn: Turn) -> tuple[Update, K]:
+def train(site: Site, memory: Kept[Any] | None, ask: Train, turn: Turn) -> tuple[Update, Kept[Any]]:
     """Train the common model on the site's own text for some epochs."""
     fitted, memory = ask.fit(site, memory, turn)
     return weighed(memory.form.at(site), ask, fitted), memory

@@ -95,7 +95,7 @@ def test_it_needs_the_files_of_its_encoder(learned: tuple[Any, Any], tmp_path: P
     moved = method.pair.extractor(state, None, key=None, encoder=str(copy))
     assert moved(BARE) == method.pair.extractor(state, None, key=None)(BARE)
     other = tiny_bert(tmp_path / "other", seed=7, initializer_range=0.1)
-    with pytest.raises(FederationError, match="not the encoder that the relation model was"):
+    with pytest.raises(FederationError, match="not the files that the model was trained with"):
         method.pair.extractor(state, None, key=None, encoder=str(other))
     with pytest.raises(MissingDataError):
         method.pair.extractor(state, None, key=None, encoder=str(tmp_path / "nowhere"))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from confide.errors import FederationError, GuardError
+from confide.errors import GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.keys import key_check
@@ -197,8 +197,29 @@ class BagForm(PairForm):
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> BagExtractor:
-        """The extractor of a trained bag model. Raises what `trained_bags` raises."""
-        return trained_bags(self, weights, key=key, encoder=encoder)
+        """The extractor; it needs the key or, if an encoder reads, its files.
+
+        `encoder` is where the files are, if not where the run's settings say. Raises KeyFileError,
+        FederationError if the files are not those of the training, and what `find_encoder` raises.
+        """
+        source: vocabulary.Vocabulary | FrozenEncoder
+        if self.words:
+            source = vocabulary.ClearVocabulary(tuple(self.words), "word")
+        elif self.reader == PCNN:
+            source = words_of(self, key)
+        else:
+            source = agreement.trained_with(encoder or self.encoder, self.digest)
+        trainer = bag_trainer(self, source)
+        model = trainer.initial(0)
+        load_weights(model, weights)
+        return BagExtractor(
+            trainer,
+            model,
+            rules=rules_of(self),
+            same=self.same,  # type: ignore[arg-type]
+            denoise=self.denoise,  # type: ignore[arg-type]
+            types=tuple(self.known_types),
+        )
 
     def in_clear(self, weights: Arrays, holders: Holders) -> tuple[Self, Arrays]:
         """The bag model with these sites' words in the clear; unchanged if an encoder reads."""
@@ -219,19 +240,16 @@ def count_bags(
     site: Site, memory: object, ask: CountBags, turn: Turn
 ) -> tuple[BagsCounted, object]:
     """Count the words, relations and types of the training text; without text there are none."""
-    if ask.reader == PCNN and site.member is not None:  # its words are summed by bucket
-        digests, times = np.zeros((0, vocabulary.DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
-        encoder, dim = "", 0
-    elif ask.reader == PCNN:
+    digests, times = agreement.NOTHING_V16, np.zeros(0, np.int64)
+    encoder, dim = "", 0
+    if ask.reader != PCNN:
+        found = agreement.encoder_of(site, ask.encoder)
+        encoder, dim = found.digest, found.dim
+    elif site.member is None:  # else its words are summed by bucket
         counts = vocabulary.count_words(_tokens(site), ask.how)  # type: ignore[arg-type]
         digests, times = agreement.digested(
             site.key(), "word", counts, floor=site.guards.min_token_count
         )
-        encoder, dim = "", 0
-    else:
-        digests, times = np.zeros((0, vocabulary.DIGEST_BYTES), np.uint8), np.zeros(0, np.int64)
-        found = agreement.encoder_of(site, ask.encoder)
-        encoder, dim = found.digest, found.dim
     words = {"word_digests_W16": digests, "word_counts_W": times}
     own: dict[str, Any] = annotation_of(site.train) | words
     return BagsCounted(encoder, dim, **own), memory
@@ -420,9 +438,7 @@ class BagSiteModel(SiteModel):
         """The process's shared model. Raises Refusal if the site's key or encoder differs."""
         key, form, encoder = self.key, self.form, None
         if form.reader != PCNN:
-            encoder = agreement.encoder_of(self.site, form.encoder)
-            if encoder.digest != form.digest:
-                raise Refusal("other-encoder")
+            encoder = agreement.agreed_encoder(self.site, form.encoder, form.digest)
         benches: dict[object, _SharedWords] = self.site.scratch.setdefault("bag benches", {})
         place = self._shape
         if place not in benches or not benches[place].knows(form):
@@ -495,7 +511,7 @@ class BagSiteModel(SiteModel):
         examples = candidates(documents, rules_of(self.form)).examples
         held = held_out_bags(examples, documents, same=self.form.same)  # type: ignore[arg-type]
         encoded = self.featured(with_labels(examples, ()))
-        return BagPart(encoded, held.groups, _NONE, _NO_DIGESTS, held.facts)
+        return BagPart(encoded, held.groups, _NONE, agreement.NOTHING_V16, held.facts)
 
     def _training(self) -> BagPart:
         site, form = self.site, self.form
@@ -578,7 +594,6 @@ class BagSiteModel(SiteModel):
 
 
 _NONE = np.zeros(0, np.int64)
-_NO_DIGESTS = np.zeros((0, vocabulary.DIGEST_BYTES), np.uint8)
 
 
 # --- The report of a bag model at a site
@@ -791,47 +806,6 @@ def _names(document: Document, pair: tuple[str, str]) -> tuple[str, str]:
     entities = {entity.id: entity for entity in document.entities}
     head, tail = pair
     return document.surface(entities[head]), document.surface(entities[tail])
-
-
-def trained_bags(
-    memory: BagForm, weights: Arrays, *, key: bytes | None, encoder: str | None = None
-) -> BagExtractor:
-    """The extractor of a trained bag model; it needs the key or, if an encoder reads, its files.
-
-    `encoder` is where the files are, if not where the run's settings say. Raises KeyFileError,
-    FederationError if the files are not those of the training, and what `find_encoder` raises.
-    """
-    if memory.words:
-        return bag_extractor(
-            memory, weights, vocabulary.ClearVocabulary(tuple(memory.words), "word")
-        )
-    if memory.reader == PCNN:
-        return bag_extractor(memory, weights, words_of(memory, key))
-    found = agreement.find_encoder(encoder or memory.encoder)
-    if found.digest != memory.digest:
-        raise FederationError(
-            "this is not the encoder that the bag model was trained with",
-            where=str(found.folder),
-            fix="name the folder of the same files",
-        )
-    return bag_extractor(memory, weights, found)
-
-
-def bag_extractor(
-    memory: BagForm, weights: Arrays, source: vocabulary.Vocabulary | FrozenEncoder
-) -> BagExtractor:
-    """The extractor with these words (word i is row i of the word table) or this encoder."""
-    trainer = bag_trainer(memory, source)
-    model = trainer.initial(0)
-    load_weights(model, weights)
-    return BagExtractor(
-        trainer,
-        model,
-        rules=rules_of(memory),
-        same=memory.same,  # type: ignore[arg-type]
-        denoise=memory.denoise,  # type: ignore[arg-type]
-        types=tuple(memory.known_types),
-    )
 
 
 class BagKind(Kind):

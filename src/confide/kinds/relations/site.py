@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from confide.errors import FederationError, GuardError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
-from confide.federation.guards import check_mark, check_names
-from confide.federation.messages import Arrays, carries
+from confide.federation.guards import check_names
+from confide.federation.messages import Arrays, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
 from confide.kinds import agreement
@@ -155,15 +155,23 @@ class DescribeRelations:
 class RelationsDescribed:
     """A site's facts for the common model of relations."""
 
-    encoder: str = carries("digest of the encoder's public files; empty without one", rule="open")
+    encoder: str = carries(
+        "digest of the encoder's public files; empty without one",
+        rule="open",
+        value=Value(text="digest"),
+    )
     dim: int = carries("width of the encoder's states; 0 without one", rule="open")
     relations: list[str] = carries(
-        "names of the relations of the training text (not text)", rule="open"
+        "names of the relations of the training text (not text)",
+        rule="open",
+        value=Value(text="names"),
     )
     pairs: list[tuple[str, str]] = carries(
         "pairs of entity types that the relations link", rule="open"
     )
-    types: list[str] = carries("names of the entity types (not text)", rule="open")
+    types: list[str] = carries(
+        "names of the entity types (not text)", rule="open", value=Value(text="names")
+    )
 
 
 @dataclass(frozen=True)
@@ -251,8 +259,16 @@ class RelationForm(PairForm):
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
     ) -> RelationExtractor:
-        """The extractor of a trained classifier. Raises FederationError; and as `find_encoder`."""
-        return trained_relations(self, weights, encoder=encoder)
+        """The extractor of a trained classifier; `encoder` overrides the settings' encoder folder.
+
+        Raises FederationError if the files are not those of the training, and what `find_encoder`
+        raises.
+        """
+        files = agreement.trained_with(encoder or self.encoder, self.digest)
+        trainer = RelationTrainer(files, self)
+        model = trainer.initial(0)
+        load_weights(model, weights)
+        return RelationExtractor(trainer, model, rules_of(self), tuple(self.known_types))
 
     def public(self, documents: Sequence[Document]) -> tuple[PublicExamples, list[str]]:
         """The pairs of these documents as sites get them, and the labels, which sites never get.
@@ -309,10 +325,7 @@ def check_relations(ask: object, reply: RelationsDescribed) -> None:
 
 
 def check_annotation(reply: RelationsDescribed) -> None:
-    """Raise GuardError if the encoder's digest, or a name of a relation or type, is malformed."""
-    check_mark("encoder", reply.encoder)
-    check_names("relations", reply.relations)
-    check_names("types", reply.types)
+    """Raise GuardError if a name of a type that a relation links is malformed."""
     check_names("pairs", {name for pair in reply.pairs for name in pair})
 
 
@@ -520,9 +533,7 @@ class RelationSiteModel(SiteModel):
     @property
     def bench(self) -> SharedModel:
         """The process's shared model. Raises Refusal if the site's encoder differs."""
-        encoder = agreement.encoder_of(self.site, self.form.encoder)
-        if encoder.digest != self.form.digest:
-            raise Refusal("other-encoder")
+        encoder = agreement.agreed_encoder(self.site, self.form.encoder, self.form.digest)
         trainer = RelationTrainer(encoder, self.form)
         return self.site.once("relations", repr(self.form), make=lambda: SharedModel(trainer))
 
@@ -803,27 +814,6 @@ class RelationExtractor:
             logits_SR[:, ~np.array(sought)] = -np.inf
         rows = probabilities(logits_SR).tolist()
         return [dict(zip(self.relations, row, strict=True)) for row in rows]
-
-
-def trained_relations(
-    memory: RelationForm, weights: Arrays, *, encoder: str | None = None
-) -> RelationExtractor:
-    """The extractor of a trained classifier; `encoder` overrides the settings' encoder folder.
-
-    Raises FederationError if the files are not those of the training, and what `find_encoder`
-    raises.
-    """
-    found = agreement.find_encoder(encoder or memory.encoder)
-    if found.digest != memory.digest:
-        raise FederationError(
-            "this is not the encoder that the relation model was trained with",
-            where=str(found.folder),
-            fix="name the folder of the same files",
-        )
-    trainer = RelationTrainer(found, memory)
-    model = trainer.initial(0)
-    load_weights(model, weights)
-    return RelationExtractor(trainer, model, rules_of(memory), tuple(memory.known_types))
 
 
 class RelationKind(Kind):
