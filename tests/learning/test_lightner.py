@@ -238,10 +238,10 @@ def test_states_that_never_change_are_kept(bart: PretrainedBart) -> None:
     made = trainer(bart, where="decoder")
     model, encoded = made.initial(1), annotated(made)
     expected = made.find(model, encoded.text)
-    kept_ND = encoded.text.kept.states_ND
+    (kept_ND,) = encoded.text.kept
     assert kept_ND is not None
     fitted(made, model, encoded, optimiser=Optimiser("adam", learning_rate=1e-2))
-    assert encoded.text.kept.states_ND is kept_ND
+    assert encoded.text.kept[0] is kept_ND and len(encoded.text.kept) == 1
     batch = made.batch(model, encoded.text, np.array([3, 0, 7]), own=encoded)
     assert batch.states_BPD is not None
     fresh = replace(batch, states_BPD=None)
@@ -262,7 +262,7 @@ def test_states_that_may_change_are_not_kept(bart: PretrainedBart, changes: dict
     model, encoded = made.initial(1), annotated(made, count=4)
     made.find(model, encoded.text)
     fitted(made, model, encoded)
-    assert encoded.text.kept.states_ND is None
+    assert not encoded.text.kept
     assert made.batch(model, encoded.text, np.array([0]), own=encoded).states_BPD is None
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -95,8 +95,6 @@ def in_order(deliveries: Iterable[Delivery], asked: Iterable[str]) -> Iterator[D
             turn = next(order, None)
 
 
-A = TypeVar("A")
-R = TypeVar("R")
 Replies = Generator[tuple[str, Any], None, None]
 """Sites and their replies."""
 
@@ -315,15 +313,15 @@ class Federation:
         return len(out)
 
     def relay(
-        self, step: Step, ask: A, *, round: int, sites: Sequence[str], then: Callable[[A, R], A]
-    ) -> dict[str, R]:
+        self, step: Step, ask: Any, *, round: int, sites: Sequence[str], then: Callable[..., Any]
+    ) -> dict[str, Any]:
         """Every site's reply, asked in the order given, each `then(ask, reply)` of the one before.
 
         A site that fails is passed over. Raises QuorumError if fewer than `at_least` answered.
         """
         if step.summed:
             raise FederationError(f"step {step.name} may only be summed")
-        replies: dict[str, R] = {}
+        replies: dict[str, Any] = {}
         for site in sites:
             for name, reply in self._replies(step, self._addressed(ask, [site])[1], round=round):
                 try:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from confide.kinds.bags.site import BagExtractor, BagKind
-from confide.kinds.encoder import EncoderKind
+from confide.kinds.encoder import TokenKind
 from confide.kinds.entities import EntityExtractor
 from confide.kinds.lightner.site import LightnerKind
 from confide.kinds.linear import LinearKind
@@ -16,7 +16,7 @@ KINDS: dict[str, Kind] = {
     kind.name: kind
     for kind in (
         TaggerKind(),
-        EncoderKind(),
+        TokenKind(),
         LightnerKind(),
         SpanKind(),
         LinearKind(),

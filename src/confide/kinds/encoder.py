@@ -16,12 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from confide.federation.federation import Federation
 from confide.federation.messages import carries
 from confide.federation.site import Site
 from confide.federation.steps import Step
 from confide.kinds import agreement
-from confide.kinds.entities import NEEDS_ENCODER, EntityKind, EntitySiteModel, MadeOfEncoder
+from confide.kinds.entities import NEEDS_ENCODER, EncoderKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import (
     EncodedTokens,
     Pieces,
@@ -32,11 +31,10 @@ from confide.kinds.pieces import (
     token_text,
     with_word_features,
 )
-from confide.kinds.protocol import Agreed, ModelSpec, Release, SiteModel, desk_at
+from confide.kinds.protocol import ModelSpec, Release, SiteModel, desk_at
 from confide.kinds.public import OfTags
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
-from confide.text.document import Document
 from confide.training import crf
 from confide.training.batches import Example, Rows, TagSet, TypedSpan
 from confide.training.context import cache_folder
@@ -366,7 +364,7 @@ class EncoderSiteModel(EntitySiteModel):
 DESCRIBE = agreement.describing(agreement.encoder_of, types=agreement.own_types)
 
 
-class EncoderKind(EntityKind):
+class TokenKind(EncoderKind):
     """The kind `model.kind = "encoder"`."""
 
     tunes: ClassVar[bool] = True
@@ -375,23 +373,3 @@ class EncoderKind(EntityKind):
     Spec: ClassVar[type[ModelSpec]] = EncoderForm
     release: ClassVar[Release] = Release("tokens.safetensors", "ReleasedTokens", NEEDS_ENCODER)
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE,)
-
-    def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
-        """Fields of the asks of the kind's own steps, from the settings."""
-        return {DESCRIBE.name: agreement.asked_of_types(run, run.classifier.encoder)}
-
-    def agree(
-        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
-    ) -> Agreed:
-        """Agree on the types; all sites need the server's encoder. Raises FederationError."""
-        own = run.classifier
-        digest = agreement.find_encoder(own.encoder).digest
-        types, replies = agreement.agree_on_types(
-            run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public or ()
-        )
-        return agreement.agreed(
-            EncoderForm(
-                types=types, digest=digest, **EncoderForm.settled(run, public=public is not None)
-            ),
-            replies,
-        )

@@ -21,12 +21,14 @@ from torch import nn
 from confide import scoring
 from confide.errors import SettingsError
 from confide.federation.failures import Refusal
+from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
 from confide.kinds import agreement
 from confide.kinds.protocol import (
     RIGHT,
     WORST,
+    Agreed,
     CompleteText,
     Kind,
     Losses,
@@ -84,31 +86,6 @@ def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Re
             "types": _by_type(matches),
         },
     )
-
-
-def weighted_sentences(
-    trainer: EntityTrainer, documents: Sequence[Document], weights_S: NDArray[np.float32]
-) -> dict[str, list[dict[str, object]]]:
-    """The training sentences with their instance weights, the heaviest first.
-
-    A sentence of several windows has the mean of their weights.
-    """
-    examples, _ = examples_from(documents)
-    weights: dict[int, list[float]] = {}
-    windows = trainer.prepared(examples).windows
-    for window, weight in zip(windows, weights_S.tolist(), strict=True):
-        weights.setdefault(window.example, []).append(weight)
-    mean = {row: fmean(values) for row, values in weights.items()}
-    rows: list[dict[str, object]] = [
-        {
-            "where": documents[examples[row].document].id,
-            "text": " ".join(examples[row].tokens),
-            "entities": [list(span) for span in examples[row].spans],
-            "weight": mean[row],
-        }
-        for row in sorted(mean, key=lambda row: -mean[row])
-    ]
-    return {"sentences": rows}
 
 
 def _by_type(matches: Sequence[Sequence[TypeMatch]]) -> dict[str, list[Count]]:
@@ -352,8 +329,27 @@ class EntityExtractor:
     def weighted(
         self, documents: Sequence[Document], weights_S: NDArray[np.float32]
     ) -> dict[str, list[dict[str, object]]]:
-        """The training sentences with their instance weights, the heaviest first."""
-        return weighted_sentences(self.trainer, documents, weights_S)
+        """The training sentences with their instance weights, the heaviest first.
+
+        A sentence of several windows has the mean of their weights.
+        """
+        examples, _ = examples_from(documents)
+        weights: dict[int, list[float]] = {}
+        windows = self.trainer.prepared(examples).windows
+        for window, weight in zip(windows, weights_S.tolist(), strict=True):
+            weights.setdefault(window.example, []).append(weight)
+        mean = {row: fmean(values) for row, values in weights.items()}
+        return {
+            "sentences": [
+                {
+                    "where": documents[examples[row].document].id,
+                    "text": " ".join(examples[row].tokens),
+                    "entities": [list(span) for span in examples[row].spans],
+                    "weight": mean[row],
+                }
+                for row in sorted(mean, key=lambda row: -mean[row])
+            ]
+        }
 
 
 def extractor_with(
@@ -561,3 +557,25 @@ class MadeOfEncoder(MadeOfFiles):
     def found_at(self, site: Site) -> FrozenEncoder:
         """The site's encoder. Raises Refusal if it is unusable."""
         return agreement.encoder_of(site, self.encoder)
+
+
+class EncoderKind(EntityKind):
+    """The base of kinds whose model is made of the encoder that `[classifier]` names."""
+
+    def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
+        """Fields of the asks of the kind's own steps, from the settings."""
+        (describe,) = self.steps
+        return {describe.name: agreement.asked_of_types(run, run.classifier.encoder)}
+
+    def agree(
+        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
+    ) -> Agreed:
+        """Agree on the types; all sites need the server's encoder. Raises FederationError."""
+        (describe,), name = self.steps, run.classifier.encoder
+        digest = agreement.find_encoder(name).digest
+        types, replies = agreement.agree_on_types(
+            run, federation, step=describe, name=name, digest=digest, public=public or ()
+        )
+        settled: dict[str, Any] = self.Spec.settled(run, public=public is not None)
+        made: Any = self.Spec
+        return agreement.agreed(made(types=types, digest=digest, **settled), replies)

@@ -31,6 +31,7 @@ from confide.training.batches import (
     Bools,
     Example,
     Ints,
+    PaddedBatch,
     Rows,
     TagSet,
     TypedSpan,
@@ -40,7 +41,6 @@ from confide.training.batches import (
     offsets,
     padded,
     places,
-    rows_of,
 )
 from confide.training.context import kept_rows
 from confide.training.devices import at_home, beside, predicting, where_is
@@ -122,22 +122,11 @@ class EncodedTokens:
 
 
 @dataclass(frozen=True, eq=False)
-class PieceBatch:
-    """A batch for an encoder; `mask_BP` is None if nothing is padded.
+class PieceBatch(PaddedBatch):
+    """A batch for an encoder; `mask_BP` is None if nothing is padded."""
 
-    `rows_B` (numpy) are the positions in the encoded text.
-    """
-
-    rows_B: Rows
     ids_BP: Tensor
     mask_BP: Tensor | None
-
-    def __len__(self) -> int:
-        return len(self.rows_B)
-
-    def part(self, start: int, end: int) -> Self:
-        """Some of its rows."""
-        return rows_of(self, start, end)
 
 
 @dataclass(frozen=True, eq=False)

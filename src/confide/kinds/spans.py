@@ -25,22 +25,14 @@ from torch.nn import functional
 
 from confide.errors import DataError, SettingsError
 from confide.federation.failures import Refusal
-from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step
-from confide.kinds.agreement import (
-    agree_on_types,
-    agreed,
-    asked_of_types,
-    describing,
-    encoder_of,
-    find_encoder,
-)
+from confide.kinds.agreement import describing, encoder_of
 from confide.kinds.encoder import EncoderForm, TokenTrainer
-from confide.kinds.entities import NEEDS_ENCODER, EntityKind, EntitySiteModel, MadeOfEncoder
+from confide.kinds.entities import NEEDS_ENCODER, EncoderKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import TokenBatch, TokenText, token_batch
-from confide.kinds.protocol import Agreed, ModelSpec, PublicSet, Release, SiteModel, desk_at
+from confide.kinds.protocol import ModelSpec, PublicSet, Release, SiteModel, desk_at
 from confide.kinds.public import SEVERAL, PublicSentences, no_public_set
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
@@ -518,7 +510,7 @@ class SpanSiteModel(EntitySiteModel):
         return self.annotated(self.spans(self.site.train))
 
 
-class SpanKind(EntityKind):
+class SpanKind(EncoderKind):
     """The kind `model.kind = "spans"`."""
 
     name: ClassVar[str] = "spans"
@@ -529,23 +521,3 @@ class SpanKind(EntityKind):
     def left_out(self, documents: Sequence[Document]) -> list[Problem]:
         """The annotations that it leaves out or changes: none for sharing words with others."""
         return left_out_of_nested(documents)
-
-    def asked(self, run: RunSettings, *, public: bool) -> dict[str, dict[str, object]]:
-        """Fields of the asks of the kind's own steps, from the settings."""
-        return {DESCRIBE.name: asked_of_types(run, run.classifier.encoder)}
-
-    def agree(
-        self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
-    ) -> Agreed:
-        """Agree on the types; all sites need the server's encoder. Raises FederationError."""
-        own = run.classifier
-        digest = find_encoder(own.encoder).digest
-        types, replies = agree_on_types(
-            run, federation, step=DESCRIBE, name=own.encoder, digest=digest, public=public or ()
-        )
-        return agreed(
-            SpanForm(
-                types=types, digest=digest, **SpanForm.settled(run, public=public is not None)
-            ),
-            replies,
-        )

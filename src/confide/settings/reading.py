@@ -140,7 +140,6 @@ def _counted(number: int, noun: str) -> str:
 
 
 T = TypeVar("T", bound=Table)
-D = TypeVar("D", bound=Table)
 _MOST_EXTENDED = 4
 """The most files that may extend one another."""
 
@@ -446,7 +445,7 @@ def _choices(field: FieldInfo | None) -> list[str]:
     return list(found) if found and all(isinstance(one, str) for one in found) else []
 
 
-def anchored(table: D, folder: Path) -> D:
+def anchored(table: T, folder: Path) -> T:
     """Make the relative paths of a table and of those in it absolute.
 
     `$CONFIDE_DATA/...` stays until the data is read.

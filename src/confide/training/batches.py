@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,7 +98,6 @@ def nested_spans(documents: Sequence[Document]) -> list[list[TypedSpan]]:
 
 
 Rows = NDArray[np.int64]
-T = TypeVar("T")
 
 _BY_ROW = re.compile(r"_B[A-Z0-9]*$")  # a shape whose first axis is the rows of a batch
 
@@ -139,18 +138,27 @@ def padded(from_S1: Rows, rows_B: Rows | NDArray[np.int32]) -> tuple[Rows, NDArr
     return np.where(real_BL, from_B[:, None] + steps_L, 0), real_BL
 
 
-def rows_of(batch: T, start: int, end: int) -> T:
-    """The rows `start` to `end` of a padded batch, a dataclass.
+@dataclass(frozen=True, eq=False)
+class PaddedBatch:
+    """A batch of rows, padded; `rows_B` (numpy) are the positions in the encoded text.
 
     The names of its arrays say which have a row for each: those whose shape begins with B.
     """
-    own: dict[str, Any] = {one.name: getattr(batch, one.name) for one in fields(batch)}  # type: ignore[arg-type]
-    cut = {
-        name: value[start:end]
-        for name, value in own.items()
-        if value is not None and _BY_ROW.search(name)
-    }
-    return replace(batch, **cut)  # type: ignore[type-var]
+
+    rows_B: Rows
+
+    def __len__(self) -> int:
+        return len(self.rows_B)
+
+    def part(self, start: int, end: int) -> Self:
+        """The rows `start` to `end`."""
+        own: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        cut = {
+            name: value[start:end]
+            for name, value in own.items()
+            if value is not None and _BY_ROW.search(name)
+        }
+        return replace(self, **cut)
 
 
 # --- Encoding of examples

@@ -33,7 +33,7 @@ from confide.training.batches import Rows
 from confide.training.crf import CRF, slopes_of_scores
 from confide.training.devices import WideLinear, at_home, enough_memory, on, where_is
 from confide.training.encoder import MarkedEmbedding
-from confide.training.weights import Arrays, named_parameters, still
+from confide.training.weights import Arrays, slopes_of, still, trained_parameters
 
 Parts = tuple[Tensor, Tensor]
 
@@ -564,16 +564,13 @@ def units_together(units: Sequence[Rows], lengths_S: Rows) -> Iterator[list[int]
 
 def alone(model: nn.Module, losses: RowLosses, rows_B: Rows, *, lengths_S: Rows) -> Arrays:
     """The gradient of one unit by autograd: the reference for all others."""
-    parameters = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
+    parameters = trained_parameters(model)
     for parameter in parameters.values():
         parameter.grad = None
     with still(model), enough_memory(where_is(model)):
         for part in _parts(rows_B, lengths_S):
             losses(part).sum().backward()  # type: ignore[no-untyped-call]
-    found = {
-        name: at_home(torch.zeros_like(p) if p.grad is None else p.grad)
-        for name, p in parameters.items()
-    }
+    found = slopes_of(parameters)
     for parameter in parameters.values():
         parameter.grad = None
     return found
@@ -689,7 +686,7 @@ def _together(
     model: nn.Module, losses: RowLosses, units: Sequence[Rows], layers: Sequence[Layer]
 ) -> _Found:
     """One pass of these units' rows. Raises UnknownError."""
-    parameters = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
+    parameters = trained_parameters(model)
     from_U1 = np.append(0, np.cumsum([len(rows) for rows in units]))
     rows_B = np.concatenate([np.zeros(0, np.int64), *units])
     here = Pass(len(rows_B))
@@ -710,8 +707,8 @@ def _agrees(model: nn.Module, losses: RowLosses, rows_B: Rows, found: _Found) ->
     """True if the first unit's gradient is the one that autograd gives of this unit alone."""
     if not len(rows_B):
         return True
-    parameters = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
-    shapes = {name: np.zeros(tuple(p.shape), np.float32) for name, p in parameters.items()}
+    parameters = trained_parameters(model).items()
+    shapes = {name: np.zeros(tuple(p.shape), np.float32) for name, p in parameters}
     own = next(next(found.slopes(np.zeros(1, np.int64))).each(shapes))
     lengths_S = np.ones(int(rows_B.max()) + 1, np.int64)  # in one pass
     right = alone(model, losses, rows_B, lengths_S=lengths_S)

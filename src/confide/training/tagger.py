@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from confide.training.batches import Encoded, Rows, joined, padded, rows_of
+from confide.training.batches import Encoded, PaddedBatch, Rows, joined, padded
 from confide.training.crf import CRF, Posterior, Rules, Scores, mirrored, posterior, viterbi
 from confide.training.vocabulary import PAD, UNK
 
@@ -495,14 +495,13 @@ _POOL = 32  # batches that are drawn together and sorted by length
 
 
 @dataclass(frozen=True, eq=False)
-class TaggerBatch:
+class TaggerBatch(PaddedBatch):
     """A batch for a tagger. Padding is `PAD` (0) everywhere, and tag `O` (0).
 
     `forms_BL` says which of the batch's distinct words stands where, so that characters are
-    worked on once per distinct word. `rows_B` (numpy) are the positions in the `Encoded`.
+    worked on once per distinct word.
     """
 
-    rows_B: Rows
     words_BL: Tensor
     lengths_B: Tensor
     mask_BL: Tensor
@@ -511,13 +510,6 @@ class TaggerBatch:
     character_lengths_U: Tensor
     tags_BL: Tensor
     context_BLX: Tensor | None = None
-
-    def __len__(self) -> int:
-        return len(self.rows_B)
-
-    def part(self, start: int, end: int) -> TaggerBatch:
-        """Some of its sentences."""
-        return rows_of(self, start, end)
 
 
 def shuffled(

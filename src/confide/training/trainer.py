@@ -58,7 +58,7 @@ from confide.training.devices import (
 from confide.training.examples import RowSlopes, WholeSlopes, last_layer_slopes, unit_gradients
 from confide.training.optimisers import Descent, Optimiser, Steps, build
 from confide.training.tagger import drawn_rows, longest_first, shuffled
-from confide.training.weights import Arrays, named_parameters, still
+from confide.training.weights import Arrays, named_parameters, slopes_of, still, trained_parameters
 
 # --- Joining what was found in the windows of long sentences
 
@@ -385,7 +385,7 @@ def gradients(
     The model keeps its weights, and is left in training mode. Raises SmallBatchError for a batch of
     fewer rows than a gradient may cover.
     """
-    parameters = {name: p for name, p in named_parameters(model).items() if p.requires_grad}
+    parameters = trained_parameters(model)
     for parameter in parameters.values():
         parameter.grad = None
     if not model.training:
@@ -397,11 +397,7 @@ def gradients(
         mean.backward()  # type: ignore[no-untyped-call]
     if clip > 0.0:
         nn.utils.clip_grad_norm_(parameters.values(), clip)
-    slopes = {
-        name: at_home(torch.zeros_like(p) if p.grad is None else p.grad)
-        for name, p in parameters.items()
-    }
-    return float(home(mean)), slopes
+    return float(home(mean)), slopes_of(parameters)
 
 
 # --- Few rows of a large embedding table

@@ -50,6 +50,19 @@ def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
+def trained_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained by name, in the model's order."""
+    return {name: p for name, p in named_parameters(model).items() if p.requires_grad}
+
+
+def slopes_of(parameters: Mapping[str, nn.Parameter]) -> Arrays:
+    """The gradient of each parameter, by name; zeros for one that has none."""
+    return {
+        name: at_home(torch.zeros_like(p) if p.grad is None else p.grad)
+        for name, p in parameters.items()
+    }
+
+
 _NAMED: WeakKeyDictionary[nn.Module, dict[str, nn.Parameter]] = WeakKeyDictionary()
 
 
@@ -60,9 +73,7 @@ def arrays(model: nn.Module) -> Arrays:
 
 def trained(model: nn.Module) -> Arrays:
     """A copy of every trained parameter, by name, in the model's order."""
-    return {
-        name: at_home(p).copy() for name, p in named_parameters(model).items() if p.requires_grad
-    }
+    return {name: at_home(p).copy() for name, p in trained_parameters(model).items()}
 
 
 def load_weights(

@@ -93,8 +93,6 @@ def test_white_space_and_case_do_not_make_two() -> None:
 def test_bad_input_is_named() -> None:
     with pytest.raises(DataError, match="T9"):
         identity(DOCUMENTS[0], "T9", "concept")
-    with pytest.raises(DataError, match="concept or letters"):
-        identity(DOCUMENTS[0], "T1", "name")  # type: ignore[arg-type]
 
 
 def test_no_example_is_no_bag() -> None:

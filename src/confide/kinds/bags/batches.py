@@ -23,7 +23,7 @@ from torch import Tensor
 from confide.errors import DataError
 from confide.kinds.pieces import EncodedPairs, relation_numbers, window
 from confide.kinds.relations.batches import RelationExample
-from confide.text.document import NO_RELATION, Document, Entity, Span
+from confide.text.document import NO_RELATION, Document, Span
 from confide.text.segment import tokenise
 from confide.training.batches import Rows, offsets, places
 from confide.training.vocabulary import PAD, UNK, Normalisation, Vocabulary, normalise
@@ -99,17 +99,10 @@ def identity(document: Document, entity_id: str, same: Same) -> str:
     "letters", the mention's letters in one case with single blanks. Raises DataError if the
     document has no such entity.
     """
-    for entity in document.entities:
-        if entity.id == entity_id:
-            return _identity(document, entity, same)
-    raise DataError("a pair names no entity of its document", got=entity_id, where=document.where)
-
-
-def _identity(document: Document, entity: Entity, same: Same) -> str:
-    if same not in ("concept", "letters"):
-        raise DataError(
-            "unknown way to tell entities apart", expected="concept or letters", got=repr(same)
-        )
+    entity = next((one for one in document.entities if one.id == entity_id), None)
+    if entity is None:
+        what = "a pair names no entity of its document"
+        raise DataError(what, got=entity_id, where=document.where)
     if same == "concept" and entity.concepts:
         return entity.concepts[0]
     return " ".join(document.surface(entity).casefold().split())

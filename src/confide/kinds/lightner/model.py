@@ -1023,18 +1023,11 @@ _PER_BATCH = 4096  # most padded pieces of a batch
 _PER_SLOPES = 512  # the same if the graph is kept for two backward passes
 
 
-class KeptStates:
-    """states_ND of the encoder for all pieces of a text, once known."""
-
-    def __init__(self) -> None:
-        self.states_ND: Tensor | None = None
-
-
 @dataclass(frozen=True, eq=False)
 class LightnerText(TokenText):
-    """Sentences as word pieces, with the encoder's states if these never change."""
+    """Sentences as word pieces; `kept` has states_ND of all pieces, once known to never change."""
 
-    kept: KeptStates = field(default_factory=KeptStates)
+    kept: list[Tensor] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -1200,7 +1193,7 @@ class LightnerTrainer(EntityTrainer):
 
     def _keep(self, model: Lightner, text: LightnerText) -> None:
         """Compute the encoder's states of the text if they never change and are not known yet."""
-        if not self.keeps_states or text.kept.states_ND is not None:
+        if not self.keeps_states or text.kept:
             return
         states_ND = torch.zeros(len(text.ids_N), model.bart.config.d_model)
         with predicting(model):
@@ -1209,12 +1202,12 @@ class LightnerTrainer(EntityTrainer):
                 for row, state_PD in zip(batch.rows_B.tolist(), read_BPD, strict=True):
                     begin, end = text.from_S1[row : row + 2].tolist()
                     states_ND[begin:end] = state_PD[: end - begin]
-        text.kept.states_ND = states_ND
+        text.kept.append(states_ND)
 
     def _with_states(self, batch: PointerBatch, text: LightnerText) -> PointerBatch:
-        states_ND = text.kept.states_ND
-        if states_ND is None:
+        if not text.kept:
             return batch
+        (states_ND,) = text.kept
         steps_P = torch.arange(batch.ids_BP.shape[1])
         from_B1 = torch.from_numpy(text.from_S1[batch.rows_B])[:, None]
         places_BP = (from_B1 + steps_P).clamp(max=len(states_ND) - 1)
