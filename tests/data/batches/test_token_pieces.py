@@ -105,7 +105,6 @@ def test_a_batch_holds_pieces_words_tags_and_owners() -> None:
 def test_batches_hold_every_row_once() -> None:
     examples = [example("a " * (number % 13 + 1)) for number in range(50)]
     text = token_text(examples, pieces=PIECES, cut=letters)
-    encoded = annotated_tokens(text, [[]] * 50, tags=TAGS, source=set())
     asked = list(predict_token_batches(text, pieces_per_batch=40))
     assert sorted(np.concatenate([b.rows_B for b in asked]).tolist()) == list(range(50))
     assert max(b.ids_BP.numel() for b in asked) <= 40
