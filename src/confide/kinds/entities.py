@@ -24,22 +24,7 @@ from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays
 from confide.federation.site import Site
-from confide.kinds import agreement
-from confide.kinds.protocol import (
-    RIGHT,
-    WORST,
-    Agreed,
-    CompleteText,
-    Kind,
-    Losses,
-    ModelSpec,
-    Report,
-    SharedModel,
-    SiteModel,
-    TrainConfig,
-    calibrated,
-    fingerprint,
-)
+from confide.kinds import agreement, protocol
 from confide.kinds.steps import Scored, counts_of, score_documents
 from confide.privacy.noise import Sum, UnitSlopes, Whole, make_whole
 from confide.scoring.calibration import AS_IS, Calibrator
@@ -47,15 +32,8 @@ from confide.scoring.counts import Count, TypeMatch, by_sentence, match_document
 from confide.settings import Settings as RunSettings
 from confide.tasks import TaskName
 from confide.text.document import Document, Problem
-from confide.training.batches import (
-    Example,
-    Rows,
-    TypedSpan,
-    completed,
-    examples_from,
-    left_out_of,
-    only,
-)
+from confide.training import batches
+from confide.training.batches import completed, only
 from confide.training.encoder import FrozenEncoder
 from confide.training.trainer import EntityTrainer, FoundSpan, Read, annotate_with, read_bare
 from confide.training.weights import load_weights, trained
@@ -65,18 +43,22 @@ from confide.training.weights import load_weights, trained
 # Its errors and its right answers, by sentence.
 
 
-def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> Report:
+def entity_report(gold: Sequence[Document], predicted: Sequence[Document]) -> protocol.Report:
     """The confusion, the worst and some right sentences, and the counts of each sentence."""
     matches = list(match_documents(*by_sentence(gold, predicted)))
-    return Report(
+    return protocol.Report(
         counts=scoring.count_entities(gold, predicted),
         errors={
             "confusion": scoring.count_confusions(gold, predicted),
-            "worst": [_case(case) for case in scoring.worst_errors(gold, predicted, WORST)],
-            "right": [_case(case) for case in scoring.right_sentences(gold, predicted, RIGHT)],
+            "worst": [
+                _case(case) for case in scoring.worst_errors(gold, predicted, protocol.WORST)
+            ],
+            "right": [
+                _case(case) for case in scoring.right_sentences(gold, predicted, protocol.RIGHT)
+            ],
         },
         sentences={
-            "fingerprint": fingerprint(gold),
+            "fingerprint": protocol.fingerprint(gold),
             "strict": [
                 scoring.micro({one.type: one.strict for one in sentence}) for sentence in matches
             ],
@@ -110,7 +92,7 @@ def _case(case: scoring.ErrorCase) -> dict[str, object]:
     }
 
 
-class EntitySiteModel(SiteModel):
+class EntitySiteModel(protocol.SiteModel):
     """The site model of a kind that finds entities.
 
     Beyond what every site model does, it annotates the site's own text with what a model finds
@@ -135,12 +117,12 @@ class EntitySiteModel(SiteModel):
         self.bench  # noqa: B018
 
     @property
-    def bench(self) -> SharedModel:
+    def bench(self) -> protocol.SharedModel:
         """The process's shared model. Raises Refusal if the site's public files or key differ."""
-        bench: SharedModel = self.form.bench(self.site)
+        bench: protocol.SharedModel = self.form.bench(self.site)
         return bench
 
-    def featured(self, text: object, examples: Sequence[Example]) -> object:
+    def featured(self, text: object, examples: Sequence[batches.Example]) -> object:
         """The text with the states of a frozen encoder, if there is one."""
         return text
 
@@ -155,7 +137,7 @@ class EntitySiteModel(SiteModel):
         """The training sentences, encoded, with the site's own annotation."""
         return self.annotated([one.spans for one in agreement.training_examples(self.site)])
 
-    def annotated(self, spans: Sequence[Sequence[TypedSpan]]) -> Any:
+    def annotated(self, spans: Sequence[Sequence[batches.TypedSpan]]) -> Any:
         """The training sentences with these spans; the site's own types are marked as source."""
         return self.trainer.annotated(self.text, spans, source=agreement.own_types(self.site))
 
@@ -164,7 +146,9 @@ class EntitySiteModel(SiteModel):
         found: list[list[FoundSpan]] = self.trainer.find(self.model(weights, lent=True), self.text)
         return found
 
-    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
+    def completed(
+        self, weights: Arrays | None, *, confidence: float = 0.0
+    ) -> protocol.CompleteText:
         """The training sentences with their own spans and, given weights, a model's as well.
 
         Only types that the site lacks are added, with at least this confidence, where no own span
@@ -178,7 +162,9 @@ class EntitySiteModel(SiteModel):
                 completed(mine, [s[:3] for s in spotted if s[3] >= confidence], missing=missing)
                 for mine, spotted in zip(spans, self.find(weights), strict=True)
             ]
-        return CompleteText(self.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own)
+        return protocol.CompleteText(
+            self.annotated(spans), own=own, pseudo=sum(map(len, spans)) - own
+        )
 
     @property
     def places(self) -> list[tuple[int, int]]:
@@ -187,14 +173,16 @@ class EntitySiteModel(SiteModel):
         rows = (examples[one.example] for one in self.text.windows)
         return [(one.document, one.sentence) for one in rows]
 
-    def spans(self, documents: Sequence[Document]) -> list[list[TypedSpan]]:
+    def spans(self, documents: Sequence[Document]) -> list[list[batches.TypedSpan]]:
         """The spans of each sentence that this kind learns."""
-        return [list(one.spans) for one in examples_from(documents)[0]]
+        return [list(one.spans) for one in batches.examples_from(documents)[0]]
 
-    def losses(self, weights: Arrays, config: TrainConfig, documents: Sequence[Document]) -> Losses:
+    def losses(
+        self, weights: Arrays, config: protocol.TrainConfig, documents: Sequence[Document]
+    ) -> protocol.Losses:
         """Work out the loss of these weights on each sentence, by word."""
         examples, known = (
-            examples_from(documents)[0],
+            batches.examples_from(documents)[0],
             agreement.own_types(self.site) & {*self.form.types},
         )
         spans = [[one for one in own if one[2] in known] for own in self.spans(documents)]
@@ -202,7 +190,7 @@ class EntitySiteModel(SiteModel):
         encoded = self.trainer.annotated(text, spans, source=known)
         model = self.model(weights, lent=True)
         losses_E = self.trained_by(config).example_losses(model, encoded)
-        return Losses(
+        return protocol.Losses(
             "sentences",
             losses_E / np.array([max(len(one.tokens), 1) for one in examples]),
             np.array([one.document for one in examples], np.int64),
@@ -315,9 +303,11 @@ class EntityExtractor:
             text = agreement.with_cached(found.text, found.examples, self.encoder, keep=keep)
             found = replace(found, text=text)
         made = annotate_with(self.trainer, self.model, found, wanted=self.wanted)
-        return calibrated(made, self.calibrator, of="entities")
+        return protocol.calibrated(made, self.calibrator, of="entities")
 
-    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+    def report(
+        self, documents: Sequence[Document], looked_for: Collection[str] | None
+    ) -> protocol.Report:
         """Score the model, without types that no site looked for."""
         if self.wanted is not None:
             documents = only(documents, self.wanted)
@@ -333,7 +323,7 @@ class EntityExtractor:
 
         A sentence of several windows has the mean of their weights.
         """
-        examples, _ = examples_from(documents)
+        examples, _ = batches.examples_from(documents)
         weights: dict[int, list[float]] = {}
         windows = self.trainer.prepared(examples).windows
         for window, weight in zip(windows, weights_S.tolist(), strict=True):
@@ -361,7 +351,7 @@ def extractor_with(
     return EntityExtractor(trainer, model, encoder)
 
 
-class EntityKind(Kind):
+class EntityKind(protocol.Kind):
     """The base of all kinds that find entities. `tunes`: `[encoder]` says what is trained."""
 
     task: ClassVar[TaskName] = "ner"
@@ -369,7 +359,7 @@ class EntityKind(Kind):
 
     def left_out(self, documents: Sequence[Document]) -> list[Problem]:
         """The annotations that a flat tagger leaves out or changes."""
-        return left_out_of(documents)
+        return batches.left_out_of(documents)
 
     def check(self, run: RunSettings, *, public: bool) -> None:
         """Raise SettingsError if what is asked for is not here: an adversary, a tuned encoder."""
@@ -399,7 +389,7 @@ def units_of(
     *,
     unit: str,
     patients: str = "",
-) -> list[Rows]:
+) -> list[batches.Rows]:
     """The rows of each unit, in the order of the documents; documents without a row have none.
 
     `unit` and `patients` are as in the settings (`settings.PrivacyTable`).
@@ -457,7 +447,7 @@ def clipped_sum(
 # place can see that it has the same ones.
 
 
-class EntitySpec(ModelSpec):
+class EntitySpec(protocol.ModelSpec):
     """The form of a model that finds entities of these types."""
 
     types: list[str]
@@ -467,7 +457,7 @@ class EntitySpec(ModelSpec):
         """The entity types."""
         return list(self.types)
 
-    def told(self, public: Any, labels: Sequence[str]) -> list[list[TypedSpan]]:
+    def told(self, public: Any, labels: Sequence[str]) -> list[list[batches.TypedSpan]]:
         """The spans of each public sentence, from the labels of its rows; none without any."""
         raise NotImplementedError
 
@@ -514,13 +504,13 @@ class MadeOfFiles(EntitySpec):
         made = self.trainer(self.found(self.files)) if site is None else self.bench(site).trainer
         return trained(made.initial(seed))
 
-    def bench(self, site: Site) -> SharedModel:
+    def bench(self, site: Site) -> protocol.SharedModel:
         """The process's shared model. Raises Refusal if the site's files are not the form's."""
         files = self.found_at(site)
         if files.digest != self.digest:
             raise Refusal("other-encoder")
         place = (files.folder, repr(self))
-        return site.once("files", *place, make=lambda: SharedModel(self.trainer(files)))
+        return site.once("files", *place, make=lambda: protocol.SharedModel(self.trainer(files)))
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -569,7 +559,7 @@ class EncoderKind(EntityKind):
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
-    ) -> Agreed:
+    ) -> protocol.Agreed:
         """Agree on the types; all sites need the server's encoder. Raises FederationError."""
         (describe,), name = self.steps, run.classifier.encoder
         digest = agreement.find_encoder(name).digest

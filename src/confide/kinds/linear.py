@@ -24,7 +24,7 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step
-from confide.kinds import agreement
+from confide.kinds import agreement, protocol
 from confide.kinds.encoder import DESCRIBE
 from confide.kinds.entities import (
     EntityExtractor,
@@ -32,16 +32,6 @@ from confide.kinds.entities import (
     EntitySiteModel,
     EntitySpec,
     extractor_with,
-)
-from confide.kinds.protocol import (
-    Agreed,
-    Holders,
-    ModelSpec,
-    Release,
-    SharedModel,
-    SiteModel,
-    TrainConfig,
-    desk_at,
 )
 from confide.kinds.tagger.model import EncodedSplit, Marks, TaggerTrainer, rows_read
 from confide.settings import Settings as RunSettings
@@ -112,9 +102,9 @@ class LinearForm(EntitySpec):
         """The number of each row under this nonce and key: with others, it is of other features."""
         return {TABLE: [(self.nonce, self.check, row) for row in range(2**self.bits)]}
 
-    def at(self, site: Site) -> SiteModel:
+    def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""
-        return desk_at(site, self, LinearSiteModel)
+        return protocol.desk_at(site, self, LinearSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own model; with `types`, of the types of its text only.
@@ -125,12 +115,12 @@ class LinearForm(EntitySpec):
             raise Refusal("tag-scheme")
         return replace(self, types=agreement.types_in_text(site)) if types else self
 
-    def bench(self, site: Site) -> SharedModel:
+    def bench(self, site: Site) -> protocol.SharedModel:
         """The process's shared model. Raises Refusal if the site's key is not the common one."""
 
-        def make() -> SharedModel:
+        def make() -> protocol.SharedModel:
             try:
-                return SharedModel(self.trainer(Marks(self.key_of_features(site.key()))))
+                return protocol.SharedModel(self.trainer(Marks(self.key_of_features(site.key()))))
             except KeyFileError as error:
                 raise Refusal("other-key") from error
 
@@ -178,7 +168,7 @@ class LinearForm(EntitySpec):
         )
         return extractor_with(trainer, weights, encoder=frozen)
 
-    def in_clear(self, weights: Arrays, holders: Holders) -> tuple[Self, Arrays]:
+    def in_clear(self, weights: Arrays, holders: protocol.Holders) -> tuple[Self, Arrays]:
         """The model with the key of this run's features. Raises KeyFileError."""
         key = self.key_of_features(holders.secret())
         return replace(self, nonce="", check="", features_key=key.hex()), weights
@@ -197,7 +187,7 @@ class LinearSiteModel(EntitySiteModel):
         assert isinstance(text, Encoded)
         return agreement.with_features(text, examples, site=self.site, name=self.form.context)
 
-    def rows_seen(self, config: TrainConfig) -> Arrays:
+    def rows_seen(self, config: protocol.TrainConfig) -> Arrays:
         """For each row of the table: 1 if a feature of the training text reads it, else 0."""
         assert isinstance(self.own, EncodedSplit)
         model = self.bench.model
@@ -211,9 +201,9 @@ class LinearKind(EntityKind):
     """The kind `model.kind = "linear"`. Its features are keyed, as the words of a tagger are."""
 
     name: ClassVar[str] = "linear"
-    Spec: ClassVar[type[ModelSpec]] = LinearForm
+    Spec: ClassVar[type[protocol.ModelSpec]] = LinearForm
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE, agreement.CHECK_KEY, agreement.DESCRIBE_ENCODER)
-    release: ClassVar[Release] = Release(
+    release: ClassVar[protocol.Release] = protocol.Release(
         "linear.safetensors",
         "ReleasedLinear",
         "anyone who has this folder can guess words, and see from the weights which are in the"
@@ -240,7 +230,7 @@ class LinearKind(EntityKind):
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
-    ) -> Agreed:
+    ) -> protocol.Agreed:
         """Agree on the types, the key and the frozen encoder. Raises FederationError."""
         types, told = agreement.agree_on_types(run, federation, step=DESCRIBE)
         nonce, check, holders = agreement.compare_keys(federation)
@@ -252,7 +242,7 @@ class LinearKind(EntityKind):
             check=check,
         )
         sites = sorted(site for site in holders if site in told)
-        return Agreed(
+        return protocol.Agreed(
             form,
             sites,
             {site: told[site].sentences for site in sites},

@@ -27,21 +27,7 @@ from torch import Tensor, nn
 from confide.errors import DataError
 from confide.kinds.relations.batches import RelationExample
 from confide.text.document import Span
-from confide.training.batches import (
-    Bools,
-    Example,
-    Ints,
-    PaddedBatch,
-    Rows,
-    TagSet,
-    TypedSpan,
-    Window,
-    annotation,
-    of_rows,
-    offsets,
-    padded,
-    places,
-)
+from confide.training import batches
 from confide.training.context import kept_rows
 from confide.training.devices import at_home, beside, predicting, where_is
 from confide.training.tagger import longest_first
@@ -88,10 +74,10 @@ class TokenText:
     """
 
     examples: int
-    windows: tuple[Window, ...]
-    ids_N: Ints
+    windows: tuple[batches.Window, ...]
+    ids_N: batches.Ints
     from_S1: NDArray[np.int64]
-    firsts_W: Ints
+    firsts_W: batches.Ints
     words_from_S1: NDArray[np.int64]
     padding: int
     features_WD: NDArray[np.float32] | None = None
@@ -113,16 +99,16 @@ class EncodedTokens:
     """
 
     text: TokenText
-    tags_W: Ints
-    source_W: Bools
-    open_Y: Bools
+    tags_W: batches.Ints
+    source_W: batches.Bools
+    open_Y: batches.Bools
 
     def __len__(self) -> int:
         return len(self.text)
 
 
 @dataclass(frozen=True, eq=False)
-class PieceBatch(PaddedBatch):
+class PieceBatch(batches.PaddedBatch):
     """A batch for an encoder; `mask_BP` is None if nothing is padded."""
 
     ids_BP: Tensor
@@ -140,11 +126,11 @@ class TokenBatch(PieceBatch):
     features_BLD: Tensor | None = None
 
 
-def token_text(examples: Sequence[Example], *, pieces: Pieces, cut: Cut) -> TokenText:
+def token_text(examples: Sequence[batches.Example], *, pieces: Pieces, cut: Cut) -> TokenText:
     """Every word as pieces, whatever the examples' spans. Sentences without a word have no row."""
     room = pieces.room
     most = room // 4
-    windows: list[Window] = []
+    windows: list[batches.Window] = []
     ids: list[int] = []
     firsts: list[int] = []
     lengths: list[int] = []
@@ -165,18 +151,24 @@ def token_text(examples: Sequence[Example], *, pieces: Pieces, cut: Cut) -> Toke
         examples=len(examples),
         windows=tuple(windows),
         ids_N=np.array(ids, np.int32),
-        from_S1=offsets(lengths),
+        from_S1=batches.offsets(lengths),
         firsts_W=np.array(firsts, np.int32),
-        words_from_S1=offsets([window.end - window.start for window in windows]),
+        words_from_S1=batches.offsets([window.end - window.start for window in windows]),
         padding=pieces.padding,
     )
 
 
 def annotated_tokens(
-    text: TokenText, spans: Sequence[Sequence[TypedSpan]], *, tags: TagSet, source: Set[str]
+    text: TokenText,
+    spans: Sequence[Sequence[batches.TypedSpan]],
+    *,
+    tags: batches.TagSet,
+    source: Set[str],
 ) -> EncodedTokens:
     """The text with these spans of each example. Raises DataError as `annotation` does."""
-    found = annotation(text.windows, spans, examples=text.examples, tags=tags, source=source)
+    found = batches.annotation(
+        text.windows, spans, examples=text.examples, tags=tags, source=source
+    )
     return EncodedTokens(text, *found)
 
 
@@ -187,15 +179,15 @@ def predict_token_batches(text: TokenText, *, pieces_per_batch: int = 2048) -> I
 
 
 def token_batch(
-    text: TokenText, rows_B: Rows, *, annotated: EncodedTokens | None = None
+    text: TokenText, rows_B: batches.Rows, *, annotated: EncodedTokens | None = None
 ) -> TokenBatch:
     """These windows as one batch, in this order."""
-    words_BL, inside_BL = padded(text.words_from_S1, rows_B)
+    words_BL, inside_BL = batches.padded(text.words_from_S1, rows_B)
     tags_BL = np.zeros(inside_BL.shape, np.int64)
     source_BL = inside_BL
     if annotated is not None:
         tags_BL = np.where(inside_BL, annotated.tags_W[words_BL], 0).astype(np.int64)
-        source_BL = of_rows(annotated.source_W, text.words_from_S1, rows_B)
+        source_BL = batches.of_rows(annotated.source_W, text.words_from_S1, rows_B)
     ids_BP, mask_BP = pieces_of(text.ids_N, text.from_S1, rows_B, padding=text.padding)
     return TokenBatch(
         rows_B=rows_B,
@@ -211,7 +203,7 @@ def token_batch(
     )
 
 
-def _features(text: TokenText, words_BL: Rows, inside_BL: Bools) -> Tensor | None:
+def _features(text: TokenText, words_BL: batches.Rows, inside_BL: batches.Bools) -> Tensor | None:
     """The features of the batch's words, 0 in the padding."""
     if text.features_WD is None:
         return None
@@ -221,10 +213,10 @@ def _features(text: TokenText, words_BL: Rows, inside_BL: Bools) -> Tensor | Non
 
 
 def pieces_of(
-    ids_N: Ints, from_S1: Rows, rows_B: Rows, *, padding: int
+    ids_N: batches.Ints, from_S1: batches.Rows, rows_B: batches.Rows, *, padding: int
 ) -> tuple[Tensor, Tensor | None]:
     """ids_BP of these rows, and the mask, which is None if nothing is padded."""
-    places_BP, real_BP = padded(from_S1, rows_B)
+    places_BP, real_BP = batches.padded(from_S1, rows_B)
     ids_BP = np.where(real_BP, ids_N[places_BP], padding).astype(np.int64)
     mask_BP = None if real_BP.all() else torch.from_numpy(real_BP.astype(np.int64))
     return torch.from_numpy(ids_BP), mask_BP
@@ -233,7 +225,7 @@ def pieces_of(
 # --- windows --------------------------------------------------------------------------------
 
 
-def _windows(example: int, lengths: Sequence[int], room: int) -> Iterator[Window]:
+def _windows(example: int, lengths: Sequence[int], room: int) -> Iterator[batches.Window]:
     """Windows of words whose pieces fit; none for no word.
 
     Neighbours share as many words as fit into a quarter; each owns half of them. `lengths`: pieces
@@ -244,11 +236,11 @@ def _windows(example: int, lengths: Sequence[int], room: int) -> Iterator[Window
     while start < len(lengths):
         end = int(np.searchsorted(ends, pieces + room, side="right"))
         if end == len(lengths):
-            yield Window(example, start, end, own_start, end)
+            yield batches.Window(example, start, end, own_start, end)
             return
         after = int(np.searchsorted(ends, ends[end - 1] - room // 4, side="left")) + 1
         own_end = (after + end + 1) // 2
-        yield Window(example, start, end, own_start, own_end)
+        yield batches.Window(example, start, end, own_start, own_end)
         start, own_start, pieces = after, own_end, int(ends[after - 1])
 
 
@@ -322,24 +314,24 @@ class EncodedPairs:
     `heads_S2` and `tails_S2`: from which word or piece of the example to which.
     """
 
-    from_S1: Rows
-    heads_S2: Ints
-    tails_S2: Ints
-    relations_S: Ints
+    from_S1: batches.Rows
+    heads_S2: batches.Ints
+    tails_S2: batches.Ints
+    relations_S: batches.Ints
 
     @property
-    def lengths_S(self) -> Rows:  # noqa: N802
+    def lengths_S(self) -> batches.Rows:  # noqa: N802
         """Words of each example, or pieces with the special ones."""
         return np.diff(self.from_S1)
 
     def __len__(self) -> int:
         return len(self.relations_S)
 
-    def only(self, rows: Rows) -> Self:
+    def only(self, rows: batches.Rows) -> Self:
         """These examples, in this order."""
         return replace(
             self,
-            from_S1=offsets(self.lengths_S[rows]),
+            from_S1=batches.offsets(self.lengths_S[rows]),
             heads_S2=self.heads_S2[rows],
             tails_S2=self.tails_S2[rows],
             relations_S=self.relations_S[rows],
@@ -353,14 +345,14 @@ class EncodedRelations(EncodedPairs):
     `features_SF` are what a frozen encoder gives of each example, if that is known.
     """
 
-    ids_N: Ints
+    ids_N: batches.Ints
     padding: int
     features_SF: NDArray[np.float32] | None = None
 
-    def only(self, rows: Rows) -> Self:
+    def only(self, rows: batches.Rows) -> Self:
         """These examples, in this order."""
         features_SF = None if self.features_SF is None else self.features_SF[rows]
-        ids_N = self.ids_N[places(self.from_S1, rows)]
+        ids_N = self.ids_N[batches.places(self.from_S1, rows)]
         return replace(super().only(rows), ids_N=ids_N, features_SF=features_SF)
 
 
@@ -375,7 +367,7 @@ class RelationBatch(PieceBatch):
     features_BF: Tensor | None = None
 
 
-def relation_numbers(examples: Sequence[RelationExample], relations: Sequence[str]) -> Ints:
+def relation_numbers(examples: Sequence[RelationExample], relations: Sequence[str]) -> batches.Ints:
     """The place of each example's relation in `relations`. Raises DataError if it has another."""
     numbers = {name: number for number, name in enumerate(relations)}
     for example in examples:
@@ -412,7 +404,7 @@ def encode_relations(
         rows += _rows(examples[start : start + _CHUNK], marking, tokenise)
     return EncodedRelations(
         ids_N=np.array([piece for row in rows for piece in row.ids], np.int32),
-        from_S1=offsets([len(row.ids) for row in rows]),
+        from_S1=batches.offsets([len(row.ids) for row in rows]),
         heads_S2=np.array([row.head for row in rows], np.int32).reshape(-1, 2),
         tails_S2=np.array([row.tail for row in rows], np.int32).reshape(-1, 2),
         relations_S=relations_S,
@@ -428,7 +420,7 @@ def predict_relation_batches(
         yield relation_batch(encoded, rows)
 
 
-def relation_batch(encoded: EncodedRelations, rows_B: Rows) -> RelationBatch:
+def relation_batch(encoded: EncodedRelations, rows_B: batches.Rows) -> RelationBatch:
     """These examples as one batch, in this order."""
     ids_BP, mask_BP = pieces_of(encoded.ids_N, encoded.from_S1, rows_B, padding=encoded.padding)
     steps_P = np.arange(ids_BP.shape[1])
@@ -448,7 +440,7 @@ def relation_batch(encoded: EncodedRelations, rows_B: Rows) -> RelationBatch:
     )
 
 
-def _within(ranges_B2: Ints, steps_P: NDArray[np.int64]) -> NDArray[np.bool_]:
+def _within(ranges_B2: batches.Ints, steps_P: NDArray[np.int64]) -> NDArray[np.bool_]:
     inside_BP: NDArray[np.bool_] = (ranges_B2[:, :1] <= steps_P) & (steps_P < ranges_B2[:, 1:])
     return inside_BP
 
@@ -610,10 +602,10 @@ def with_word_features(
     """
     if not len(text):
         return text
-    batches = predict_token_batches(text, pieces_per_batch=_PER_BATCH)
+    found = predict_token_batches(text, pieces_per_batch=_PER_BATCH)
     blocks = (
         (int(text.words_from_S1[row]), states_LD[:length])
-        for batch, states_BLD in _frozen_features(model, batches)
+        for batch, states_BLD in _frozen_features(model, found)
         for row, states_LD, length in zip(
             batch.rows_B, states_BLD, batch.lengths_B.tolist(), strict=True
         )
@@ -629,10 +621,10 @@ def with_pair_features(
     """The examples with what the model's last layer reads of each; otherwise as for words."""
     if not len(encoded):
         return encoded
-    batches = predict_relation_batches(encoded, pieces_per_batch=_PER_BATCH)
+    found = predict_relation_batches(encoded, pieces_per_batch=_PER_BATCH)
     blocks = (
         (int(row), features_F[None])
-        for batch, features_BF in _frozen_features(model, batches)
+        for batch, features_BF in _frozen_features(model, found)
         for row, features_F in zip(batch.rows_B, features_BF, strict=True)
     )
     arrays = (encoded.ids_N, encoded.from_S1, encoded.heads_S2, encoded.tails_S2)
@@ -640,13 +632,11 @@ def with_pair_features(
     return replace(encoded, features_SF=_kept("pairs", reads, arrays, blocks, rows, model, folder))
 
 
-def _frozen_features(
-    model: Any, batches: Iterable[Any]
-) -> Iterator[tuple[Any, NDArray[np.float32]]]:
+def _frozen_features(model: Any, read: Iterable[Any]) -> Iterator[tuple[Any, NDArray[np.float32]]]:
     """Compute the last layer's input: `features` of a classifier, a bag model's reader."""
-    read = model.reader if hasattr(model, "reader") else model.features
-    for batch in batches:
-        yield batch, at_home(read(beside(batch, model)))
+    features = model.reader if hasattr(model, "reader") else model.features
+    for batch in read:
+        yield batch, at_home(features(beside(batch, model)))
 
 
 def _kept(

@@ -37,16 +37,7 @@ from confide.kinds.public import SEVERAL, PublicSentences, no_public_set
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document, Problem
-from confide.training.batches import (
-    Example,
-    Rows,
-    TypedSpan,
-    check_spans,
-    examples_from,
-    left_out_of_nested,
-    nested_spans,
-    offsets,
-)
+from confide.training import batches
 from confide.training.devices import on, placed, widen
 from confide.training.encoder import FrozenEncoder
 from confide.training.trainer import Cells, EntityTrainer, FoundSpan, Parts, cells_from
@@ -158,7 +149,7 @@ class EncodedSpans:
 
 def annotated_spans(
     text: TokenText,
-    spans: Sequence[Sequence[TypedSpan]],
+    spans: Sequence[Sequence[batches.TypedSpan]],
     *,
     types: Sequence[str],
     source: Set[str],
@@ -168,7 +159,7 @@ def annotated_spans(
 
     Raises DataError if a span lies outside its example, or the number of examples differs.
     """
-    check_spans(spans, text.windows, examples=text.examples)
+    batches.check_spans(spans, text.windows, examples=text.examples)
     number = {name: place for place, name in enumerate(types)}
     cells: list[tuple[int, int, int, int]] = []
     counts: list[int] = []
@@ -183,13 +174,13 @@ def annotated_spans(
     return EncodedSpans(
         text,
         cells_C4=np.array(cells, np.int32).reshape(-1, 4),
-        from_S1=offsets(counts),
+        from_S1=batches.offsets(counts),
         own_Y=np.array([name in source for name in types]),
         width=width,
     )
 
 
-def gold_of(encoded: EncodedSpans, rows_B: Rows, *, words: int) -> NDArray[np.float32]:
+def gold_of(encoded: EncodedSpans, rows_B: batches.Rows, *, words: int) -> NDArray[np.float32]:
     """gold_BNY of these rows, padded to this many words: 1 where a span has the type."""
     gold = np.zeros((len(rows_B), words, encoded.width, len(encoded.own_Y)), np.float32)
     for place, row in enumerate(rows_B):
@@ -243,9 +234,9 @@ class PublicSpans(PublicSentences):
         """A set of other sentences, read in the same way."""
         return type(self)(sentences, self.width)
 
-    def told(self, labels: Sequence[str]) -> list[list[TypedSpan]]:
+    def told(self, labels: Sequence[str]) -> list[list[batches.TypedSpan]]:
         """The spans of each sentence, from the labels of all rows; none without `labels`."""
-        found: list[list[TypedSpan]] = [[] for _ in self.sentences]
+        found: list[list[batches.TypedSpan]] = [[] for _ in self.sentences]
         starts_E1 = np.append(0, np.cumsum(self._each))
         for row, label in enumerate(labels):
             if label != OUTSIDE:
@@ -266,7 +257,7 @@ def public_spans(
     Entities of more words than `width` are left out. Raises SettingsError if there is no sentence
     or too much text, and DataError if an entity has a type that is not among `types`.
     """
-    examples, _ = examples_from(documents)
+    examples, _ = batches.examples_from(documents)
     if not examples:
         raise no_public_set("text with sentences")
     sentences = [list(one.tokens) for one in examples]
@@ -280,7 +271,7 @@ def public_spans(
             " `classifier.max_span_width`",
         )
     labels: list[str] = []
-    for words, spans in zip(sentences, nested_spans(documents), strict=True):
+    for words, spans in zip(sentences, batches.nested_spans(documents), strict=True):
         before_L1, start = cells_from(len(words), width), len(labels)
         labels += [OUTSIDE] * int(before_L1[-1])
         for first, end, name in sorted(set(spans)):
@@ -335,12 +326,12 @@ class SpanTrainer(EntityTrainer):
             widen(model)
         return placed(model.requires_grad_(True).eval())
 
-    def prepared(self, examples: Sequence[Example]) -> TokenText:
+    def prepared(self, examples: Sequence[batches.Example]) -> TokenText:
         """Sentences as word pieces, without their spans."""
         return self._reader.prepared(examples)
 
     def annotated(
-        self, text: TokenText, spans: Sequence[Sequence[TypedSpan]], *, source: Set[str]
+        self, text: TokenText, spans: Sequence[Sequence[batches.TypedSpan]], *, source: Set[str]
     ) -> EncodedSpans:
         """The text with these spans of each example; types in `source` are the site's own."""
         own = self.form
@@ -394,7 +385,9 @@ class SpanTrainer(EntityTrainer):
         words = batch.firsts_BL.shape[1]
         return inside_spans(batch.lengths_B, words=words, width=self.form.width)
 
-    def batch(self, model: Any, text: TokenText, rows_B: Rows, own: Any = None) -> TokenBatch:
+    def batch(
+        self, model: Any, text: TokenText, rows_B: batches.Rows, own: Any = None
+    ) -> TokenBatch:
         """These rows."""
         return token_batch(text, rows_B)
 
@@ -451,7 +444,7 @@ class SpanForm(MadeOfEncoder):
         """For each class, whether it is one of these types; every site knows the first."""
         return [True, *(name in types for name in self.types)]
 
-    def told(self, public: PublicSpans, labels: Sequence[str]) -> list[list[TypedSpan]]:
+    def told(self, public: PublicSpans, labels: Sequence[str]) -> list[list[batches.TypedSpan]]:
         """The spans of each public sentence, from the labels of its rows; none without any."""
         return public.told(labels)
 
@@ -470,7 +463,7 @@ class SpanForm(MadeOfEncoder):
 
 def _seen(site: Site) -> set[str]:
     """The types of the training text, also those that occur only inside other entities."""
-    return {span[2] for own in nested_spans(site.train) for span in own}
+    return {span[2] for own in batches.nested_spans(site.train) for span in own}
 
 
 def know_own_types(site: Site) -> frozenset[str]:
@@ -500,9 +493,9 @@ class SpanSiteModel(EntitySiteModel):
             raise Refusal("other-public-set")
         return super().predicted(weights, public)
 
-    def spans(self, documents: Sequence[Document]) -> list[list[TypedSpan]]:
+    def spans(self, documents: Sequence[Document]) -> list[list[batches.TypedSpan]]:
         """The spans of each sentence, with those that share words with others."""
-        return nested_spans(documents)
+        return batches.nested_spans(documents)
 
     @cached_property
     def own(self) -> Any:
@@ -520,4 +513,4 @@ class SpanKind(EncoderKind):
 
     def left_out(self, documents: Sequence[Document]) -> list[Problem]:
         """The annotations that it leaves out or changes: none for sharing words with others."""
-        return left_out_of_nested(documents)
+        return batches.left_out_of_nested(documents)

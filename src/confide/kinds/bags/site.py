@@ -19,7 +19,7 @@ from confide.federation.keys import key_check
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds import agreement
+from confide.kinds import agreement, protocol
 from confide.kinds.agreement import number_words
 from confide.kinds.bags.batches import Bags, EncodedSentences, Same, held_out_bags, training_bags
 from confide.kinds.bags.model import (
@@ -30,28 +30,6 @@ from confide.kinds.bags.model import (
     Pcnn,
     bag_scores,
     sentence_probabilities,
-)
-from confide.kinds.protocol import (
-    RIGHT,
-    Agreed,
-    Case,
-    Fact,
-    Fitted,
-    Holders,
-    Kind,
-    Losses,
-    ModelSpec,
-    Release,
-    Report,
-    SharedModel,
-    SiteModel,
-    Support,
-    TrainConfig,
-    desk_at,
-    fingerprint,
-    known_words,
-    likeliest_first,
-    worst_cases,
 )
 from confide.kinds.relations.batches import RelationExample, Rules, candidates, with_labels
 from confide.kinds.relations.site import (
@@ -190,9 +168,9 @@ class BagForm(PairForm):
         """The words' keyed digests, if a PCNN reads."""
         return {name: vocabulary.rows_of_digests(self.word_digests_V16) for name in self.tables()}
 
-    def at(self, site: Site) -> SiteModel:
+    def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""
-        return desk_at(site, self, BagSiteModel)
+        return protocol.desk_at(site, self, BagSiteModel)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -221,7 +199,7 @@ class BagForm(PairForm):
             types=tuple(self.known_types),
         )
 
-    def in_clear(self, weights: Arrays, holders: Holders) -> tuple[Self, Arrays]:
+    def in_clear(self, weights: Arrays, holders: protocol.Holders) -> tuple[Self, Arrays]:
         """The bag model with these sites' words in the clear; unchanged if an encoder reads."""
         if self.reader != PCNN:
             return self, weights
@@ -231,7 +209,7 @@ class BagForm(PairForm):
             for start, end in tokenise(document.text)
         )
         texts = sorted(vocabulary.count_words(tokens, self.how))  # type: ignore[arg-type]
-        words, ids = known_words(words_of(self, holders.secret()), texts)
+        words, ids = protocol.known_words(words_of(self, holders.secret()), texts)
         clear = replace(self, words=words, word_digests_V16=self.word_digests_V16[:0])
         return clear, {**weights, WORD_ROWS: weights[WORD_ROWS][ids]}
 
@@ -370,7 +348,7 @@ def triple_digest(memory: BagForm, key: bytes, triple: tuple[str, str, str]) -> 
 
 
 @dataclass
-class _SharedWords(SharedModel):
+class _SharedWords(protocol.SharedModel):
     """A shared model of words, with the rows of vector files that were read for them."""
 
     trainer: BagTrainer
@@ -398,7 +376,7 @@ class BagPart:
     facts: Sequence[frozenset[str]] = ()
 
 
-class BagSiteModel(SiteModel):
+class BagSiteModel(protocol.SiteModel):
     """A bag model at a site.
 
     Beyond what every site model does, it scores every relation in every training sentence
@@ -475,7 +453,7 @@ class BagSiteModel(SiteModel):
         """A keyed check value of the vector file; empty without one."""
         return agreement.file_check(self.site.key(), self.file.digest) if self.file else ""
 
-    def rows_seen(self, config: TrainConfig) -> Arrays:
+    def rows_seen(self, config: protocol.TrainConfig) -> Arrays:
         """For each row of a PCNN's word table: 1 if it counts, else 0.
 
         What counts are rows that the training text has, and those of vectors that are filled in.
@@ -540,8 +518,13 @@ class BagSiteModel(SiteModel):
         return sentence_probabilities(model, self.looked("train").encoded)
 
     def fit(  # type: ignore[override]
-        self, weights: Arrays, config: TrainConfig, *, seed: int, only_W: Rows | None = None
-    ) -> Fitted:
+        self,
+        weights: Arrays,
+        config: protocol.TrainConfig,
+        *,
+        seed: int,
+        only_W: Rows | None = None,
+    ) -> protocol.Fitted:
         """Train on the site's own bags or, with `only_W`, on these single sentences."""
         looked = self.looked("train")
         encoded = looked.encoded if only_W is None else looked.encoded.only(only_W)
@@ -560,9 +543,11 @@ class BagSiteModel(SiteModel):
             optimiser=config.steps,
             seed=seed,
         )
-        return Fitted(trained(model), report.loss, report.sentences, report.steps)
+        return protocol.Fitted(trained(model), report.loss, report.sentences, report.steps)
 
-    def losses(self, weights: Arrays, config: TrainConfig, documents: Sequence[Document]) -> Losses:
+    def losses(
+        self, weights: Arrays, config: protocol.TrainConfig, documents: Sequence[Document]
+    ) -> protocol.Losses:
         """Work out the loss of these weights on each bag of the documents."""
         form, known = self.form, set(self.form.relations)
         examples = candidates(documents, rules_of(form)).examples
@@ -573,7 +558,7 @@ class BagSiteModel(SiteModel):
         text = self.featured(with_labels(bags.examples, known))
         losses_G = self.bench.trainer.bag_losses(self.model(weights, lent=True), text, groups)
         own = [[bags.examples[row] for row in rows] for rows in groups]
-        return Losses(
+        return protocol.Losses(
             "bags",
             losses_G,
             np.array([ones[0].document for ones in own], np.int64),
@@ -607,12 +592,12 @@ SHOWN = 5
 """Sentences shown for each bag in the list of errors."""
 
 
-def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
+def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> protocol.Report:
     """The worst and some right bags, and the counts of each."""
     bags, scores_GR = extract.scores(documents)
     counted: list[Count] = []
-    wrong: list[Case] = []
-    good: list[Case] = []
+    wrong: list[protocol.Case] = []
+    good: list[protocol.Case] = []
     for bag, (known, scores_R) in enumerate(zip(bags.facts, scores_GR, strict=True)):
         best = int(scores_R.argmax())
         label = extract.relations[best]
@@ -623,13 +608,13 @@ def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
             good.append((bag, label, float(scores_R[best])))
     worst, right = (
         [_shown(extract, documents, bags, case=case) for case in cases]
-        for cases in (worst_cases(wrong), likeliest_first(good)[:RIGHT])
+        for cases in (protocol.worst_cases(wrong), protocol.likeliest_first(good)[: protocol.RIGHT])
     )
-    return Report(
+    return protocol.Report(
         counts=count_ranked(scores_GR, extract.relations, bags.facts),
         errors={"confusion": {}, "worst": worst, "right": right},
         sentences={
-            "fingerprint": fingerprint(documents, relations=True),
+            "fingerprint": protocol.fingerprint(documents, relations=True),
             "best": [tuple(map(int, count)) for count in counted],
             "ranked": ranked_bags(scores_GR, extract.relations, bags.facts),
         },
@@ -637,7 +622,7 @@ def bag_report(extract: BagExtractor, documents: Sequence[Document]) -> Report:
 
 
 def _shown(
-    extract: BagExtractor, documents: Sequence[Document], bags: Bags, *, case: Case
+    extract: BagExtractor, documents: Sequence[Document], bags: Bags, *, case: protocol.Case
 ) -> dict[str, object]:
     """A bag, with the sentences that support the predicted (or missed) relation most."""
     bag, label, confidence = case
@@ -732,7 +717,9 @@ class BagExtractor:
         """Return the model itself."""
         return self
 
-    def facts(self, documents: Sequence[Document], *, least: float | None = None) -> list[Fact]:
+    def facts(
+        self, documents: Sequence[Document], *, least: float | None = None
+    ) -> list[protocol.Fact]:
         """The facts of the documents, the likeliest first.
 
         Gives each pair's likeliest relation unless that is `NO_RELATION`; with `least`, every
@@ -764,7 +751,9 @@ class BagExtractor:
         bags, scores_GR = self.scores(documents)
         return count_ranked(scores_GR, self.relations, bags.facts)
 
-    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+    def report(
+        self, documents: Sequence[Document], looked_for: Collection[str] | None
+    ) -> protocol.Report:
         """Score the model on annotated documents."""
         return bag_report(self, documents)
 
@@ -780,19 +769,21 @@ class BagExtractor:
             bag_scores(self.model, encoded, bags.groups, denoise=self.denoise),
         )
 
-    def _fact(self, read: _Read, bag: int, place: int, documents: Sequence[Document]) -> Fact:
+    def _fact(
+        self, read: _Read, bag: int, place: int, documents: Sequence[Document]
+    ) -> protocol.Fact:
         rows = [int(row) for row in read.bags.groups[bag]]
         rows.sort(key=lambda row: (-read.likely_SR[row, place], row))
         head, tail = read.bags.pairs[bag]
         best = read.examples[rows[0]]
-        return Fact(
+        return protocol.Fact(
             head=head,
             relation=self.relations[place],
             tail=tail,
             names=_names(documents[best.document], best.pair),
             confidence=self.calibrator.of(float(read.scores_GR[bag, place])),
             sentences=tuple(
-                Support(
+                protocol.Support(
                     read.examples[row].document,
                     read.examples[row].pair,
                     self.calibrator.of(float(read.likely_SR[row, place])),
@@ -808,14 +799,14 @@ def _names(document: Document, pair: tuple[str, str]) -> tuple[str, str]:
     return document.surface(entities[head]), document.surface(entities[tail])
 
 
-class BagKind(Kind):
+class BagKind(protocol.Kind):
     """The bag ranker. Its triples are keyed, and so are its words if a PCNN reads them."""
 
     name: ClassVar[str] = "bags"
     task: ClassVar[TaskName] = "bags"
-    Spec: ClassVar[type[ModelSpec]] = BagForm
+    Spec: ClassVar[type[protocol.ModelSpec]] = BagForm
     steps: ClassVar[tuple[Step, ...]] = (agreement.CHECK_KEY, COUNT_BAGS, COUNT_BAG_BUCKETS)
-    release: ClassVar[Release] = Release(
+    release: ClassVar[protocol.Release] = protocol.Release(
         "bags.safetensors", "ReleasedBags", "anyone who has this folder can read its word list"
     )
 
@@ -835,6 +826,6 @@ class BagKind(Kind):
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
-    ) -> Agreed:
+    ) -> protocol.Agreed:
         """Agree on words or encoder, relations and pairs. Raises FederationError."""
-        return Agreed(*agree_on_bags(run, federation))
+        return protocol.Agreed(*agree_on_bags(run, federation))

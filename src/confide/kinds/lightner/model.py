@@ -44,32 +44,9 @@ from confide.errors import DataError, MissingDataError, SettingsError
 from confide.kinds.encoder import parted
 from confide.kinds.pieces import PieceBatch, Pieces, TokenText, token_batch, token_text
 from confide.seeds import seeded
-from confide.training.batches import (
-    Bools,
-    Example,
-    Ints,
-    Rows,
-    TypedSpan,
-    check_spans,
-    offsets,
-    padded,
-)
+from confide.training import batches, encoder
 from confide.training.devices import at_home, beside, home, placed, predicting, widen
-from confide.training.encoder import (
-    Config,
-    FastCutter,
-    add_low_rank,
-    around,
-    by_word,
-    check_files,
-    check_whole,
-    digest_of_files,
-    find_folder,
-    plain,
-    read_json,
-    read_pretrained,
-    tokenizer_of,
-)
+from confide.training.encoder import plain
 from confide.training.optimisers import Optimiser
 from confide.training.tagger import longest_first
 from confide.training.trainer import (
@@ -662,8 +639,8 @@ class Pointers:
     `source_N` is false at the symbols of entities that another model found.
     """
 
-    symbols_N: Ints
-    source_N: Bools
+    symbols_N: batches.Ints
+    source_N: batches.Bools
     from_S1: NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -687,7 +664,7 @@ class PointerBatch(PieceBatch):
 
 def pointers(
     text: TokenText,
-    spans: Sequence[Sequence[TypedSpan]],
+    spans: Sequence[Sequence[batches.TypedSpan]],
     *,
     types: Sequence[str],
     source: Set[str],
@@ -701,7 +678,7 @@ def pointers(
     last entities are left out if it cannot write them all. Raises DataError if a type
     is not in `types`, a span lies outside its example, or the number of examples differs.
     """
-    check_spans(spans, text.windows, examples=text.examples)
+    batches.check_spans(spans, text.windows, examples=text.examples)
     _check_types(spans, types)
     numbers = {name: number for number, name in enumerate(types)}
     symbols: list[int] = []
@@ -723,11 +700,11 @@ def pointers(
     return Pointers(
         symbols_N=np.array(symbols, np.int32),
         source_N=np.array(own, np.bool_),
-        from_S1=offsets(lengths),
+        from_S1=batches.offsets(lengths),
     )
 
 
-def _check_types(spans: Sequence[Sequence[TypedSpan]], types: Sequence[str]) -> None:
+def _check_types(spans: Sequence[Sequence[batches.TypedSpan]], types: Sequence[str]) -> None:
     for found in spans:
         for _, _, name in found:
             if name not in types:
@@ -741,13 +718,13 @@ def _check_types(spans: Sequence[Sequence[TypedSpan]], types: Sequence[str]) -> 
 
 def spelled(
     symbols: Sequence[int], log_probs: Sequence[float], *, types: Sequence[str]
-) -> tuple[list[tuple[TypedSpan, float]], int]:
+) -> tuple[list[tuple[batches.TypedSpan, float]], int]:
     """The spans that a row of symbols states, by start, with the probability of their symbols.
 
     Also how many irregular pieces were dropped: a type that does not follow exactly two words, an
     end before its start, words without a type, an entity that overlaps an earlier one.
     """
-    found: list[tuple[TypedSpan, float]] = []
+    found: list[tuple[batches.TypedSpan, float]] = []
     irregular, stop = 0, len(types)
     words: list[int] = []
     chance = 0.0
@@ -764,7 +741,7 @@ def spelled(
             irregular += 1
         words, chance = [], 0.0
     irregular += bool(words)
-    kept: list[tuple[TypedSpan, float]] = []
+    kept: list[tuple[batches.TypedSpan, float]] = []
     for span, sure in found:
         if any(span[0] < other[1] and other[0] < span[1] for other, _ in kept):
             irregular += 1
@@ -782,14 +759,14 @@ def pointer_batches(
 
 
 def pointer_batch(
-    text: TokenText, rows_B: Rows, *, written: Pointers | None = None
+    text: TokenText, rows_B: batches.Rows, *, written: Pointers | None = None
 ) -> PointerBatch:
     """These windows as one batch, in this order."""
     read = token_batch(text, rows_B)
     symbols_BT = np.zeros((len(rows_B), 0), np.int64)
     source_BT = np.zeros((len(rows_B), 0), np.bool_)
     if written is not None:
-        places_BT, inside_BT = padded(written.from_S1, rows_B)
+        places_BT, inside_BT = batches.padded(written.from_S1, rows_B)
         symbols_BT = np.where(inside_BT, written.symbols_N[places_BT], NOTHING).astype(np.int64)
         source_BT = written.source_N[places_BT] | ~inside_BT
     return PointerBatch(
@@ -848,7 +825,7 @@ class LoadedBart(NamedTuple):
 
     def cut(self, sentences: Sequence[Sequence[str]]) -> list[list[list[int]]]:
         """The ids of the pieces of each word of each sentence, without special ones."""
-        return by_word(FastCutter(self.tokenizer), sentences)
+        return encoder.by_word(encoder.FastCutter(self.tokenizer), sentences)
 
 
 @dataclass(frozen=True)
@@ -871,8 +848,8 @@ class PretrainedBart:
         """
         config = _config(self.folder)
         model = _model(self.folder, config)
-        loaded = _assembled(model, tokenizer_of(self.folder), config, folder=self.folder)
-        if digest_of_files(self.folder, _HOW) != self.digest:
+        loaded = _assembled(model, encoder.tokenizer_of(self.folder), config, folder=self.folder)
+        if encoder.digest_of_files(self.folder, _HOW) != self.digest:
             raise DataError("the model's files changed while it was in use", where=str(self.folder))
         return loaded
 
@@ -884,13 +861,13 @@ def load_bart(name: str) -> PretrainedBart:
     MissingDataError if the BART or a part of it is missing, SettingsError if it is not a BART, and
     DataError if a file is damaged.
     """
-    folder = find_folder(name)
+    folder = encoder.find_folder(name)
     _config(folder)
-    check_files(folder)
-    return PretrainedBart(name, folder, digest_of_files(folder, _HOW))
+    encoder.check_files(folder)
+    return PretrainedBart(name, folder, encoder.digest_of_files(folder, _HOW))
 
 
-def _config(folder: Path) -> Config:
+def _config(folder: Path) -> encoder.Config:
     path = folder / "config.json"
     if not path.is_file():
         raise MissingDataError(
@@ -898,7 +875,7 @@ def _config(folder: Path) -> Config:
             expected="config.json, model.safetensors and a tokenizer, as `save_pretrained` writes",
             where=str(folder),
         )
-    config = read_json(path)
+    config = encoder.read_json(path)
     if config.get("model_type") != "bart":
         raise SettingsError(
             "this is not a BART",
@@ -917,7 +894,7 @@ def _config(folder: Path) -> Config:
     return config
 
 
-def _model(folder: Path, config: Config) -> Bart:
+def _model(folder: Path, config: encoder.Config) -> Bart:
     """The BART of a folder, frozen. Raises DataError if its files do not belong together."""
     from transformers import BartForConditionalGeneration
 
@@ -929,17 +906,17 @@ def _model(folder: Path, config: Config) -> Bart:
             got=str(epsilon)[:40],
             where=str(folder),
         )
-    whole, lacking = read_pretrained(BartForConditionalGeneration, folder, what="BART")
-    check_whole(lacking, folder, apart=("lm_head.", "final_logits_bias"))
+    whole, lacking = encoder.read_pretrained(BartForConditionalGeneration, folder, what="BART")
+    encoder.check_whole(lacking, folder, apart=("lm_head.", "final_logits_bias"))
     found = whole.model
     found.config.layer_norm_eps = epsilon
     state = {name: one for name, one in found.state_dict().items() if "embed_tokens" not in name}
     return bart_with(found.config, state).requires_grad_(False)
 
 
-def _assembled(model: Bart, tokenizer: Any, config: Config, *, folder: Path) -> LoadedBart:
+def _assembled(model: Bart, tokenizer: Any, config: encoder.Config, *, folder: Path) -> LoadedBart:
     rows = model.config.vocab_size
-    frame = around(tokenizer, rows)
+    frame = encoder.around(tokenizer, rows)
     if frame is None:
         raise DataError("the tokenizer does not belong to the model", where=str(folder))
     padding = tokenizer.pad_token_id
@@ -1088,19 +1065,19 @@ class LightnerTrainer(EntityTrainer):
             if self.form.tune == "lora":
                 side = body if self.form.where == "both" else body.decoder
                 rank = self.form.rank  # alpha is the rank: the learning rate does the same
-                add_low_rank(side, ["q_proj", "v_proj"], rank=rank, alpha=rank)
+                encoder.add_low_rank(side, ["q_proj", "v_proj"], rank=rank, alpha=rank)
             model = Lightner(body, self.names, self.form)
         choose_trained(model)
         widen(model)
         return placed(model.eval())
 
-    def prepared(self, examples: Sequence[Example]) -> LightnerText:
+    def prepared(self, examples: Sequence[batches.Example]) -> LightnerText:
         """Sentences as word pieces, without their spans."""
         text = token_text(examples, pieces=self.pieces, cut=self.bart.loaded.cut)
         return LightnerText(**vars(text))
 
     def annotated(
-        self, text: LightnerText, spans: Sequence[Sequence[TypedSpan]], *, source: Set[str]
+        self, text: LightnerText, spans: Sequence[Sequence[batches.TypedSpan]], *, source: Set[str]
     ) -> EncodedLightner:
         """The text with these spans of each example; types in `source` are the site's own.
 
@@ -1140,7 +1117,11 @@ class LightnerTrainer(EntityTrainer):
         return join_windows(by_window, text.windows, examples=text.examples)
 
     def batch(
-        self, model: Lightner, text: LightnerText, rows_B: Rows, own: EncodedLightner | None = None
+        self,
+        model: Lightner,
+        text: LightnerText,
+        rows_B: batches.Rows,
+        own: EncodedLightner | None = None,
     ) -> PointerBatch:
         """These rows, in this order, with the encoder's states if these never change."""
         self._keep(model, text)
@@ -1214,7 +1195,7 @@ class LightnerTrainer(EntityTrainer):
         return replace(batch, states_BPD=states_ND[places_BP])
 
 
-def _slope_rows(encoded: EncodedLightner) -> Iterator[tuple[Rows, bool]]:
+def _slope_rows(encoded: EncodedLightner) -> Iterator[tuple[batches.Rows, bool]]:
     """The rows of each batch, and whether they have a target loss, which needs a second pass."""
     written = encoded.written
     has_S = np.add.reduceat(~written.source_N, written.from_S1[:-1]) > 0 if len(written) else ()

@@ -18,40 +18,11 @@ from confide.federation.guards import check_names
 from confide.federation.messages import Arrays, Value, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step, Turn
-from confide.kinds import agreement
+from confide.kinds import agreement, protocol
 from confide.kinds.entities import NEEDS_ENCODER
 from confide.kinds.pieces import EncodedRelations
-from confide.kinds.protocol import (
-    RIGHT,
-    Agreed,
-    Case,
-    CompleteText,
-    Kind,
-    Losses,
-    ModelSpec,
-    PublicSet,
-    Release,
-    Report,
-    SharedModel,
-    SiteModel,
-    TrainConfig,
-    calibrated,
-    desk_at,
-    fingerprint,
-    likeliest_first,
-    worst_cases,
-)
 from confide.kinds.public import MIB, no_public_set
-from confide.kinds.relations.batches import (
-    Candidates,
-    RelationExample,
-    Rules,
-    candidates,
-    predicted_labels,
-    type_pairs,
-    with_labels,
-    with_relations,
-)
+from confide.kinds.relations import batches
 from confide.kinds.relations.model import (
     LabelledPairs,
     RelationClassifier,
@@ -81,7 +52,7 @@ Spans = list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class PublicExamples(PublicSet):
+class PublicExamples(protocol.PublicSet):
     """The public examples without their relations."""
 
     texts: list[str] = carries("text of each public example", most=8 * MIB, rule="varies")
@@ -112,11 +83,11 @@ class PublicExamples(PublicSet):
         if not self.texts or any(len(each) != len(self.texts) for each in others):
             raise Refusal("bad-ask")
 
-    def examples(self, labels: Sequence[str] = ()) -> list[RelationExample]:
+    def examples(self, labels: Sequence[str] = ()) -> list[batches.RelationExample]:
         """The set as examples; `labels` are the server's, if it has any."""
         every = labels or [NO_RELATION] * len(self.texts)
         return [
-            RelationExample(
+            batches.RelationExample(
                 id=f"public:{number}",
                 text=self.texts[number],
                 head=tuple(self.heads[number]),
@@ -175,7 +146,7 @@ class RelationsDescribed:
 
 
 @dataclass(frozen=True)
-class PairForm(ModelSpec):
+class PairForm(protocol.ModelSpec):
     """The form of a model that finds relations between pairs of entities.
 
     `relations` are the classes, `NO_RELATION` first. The other fields say which pairs are
@@ -220,7 +191,7 @@ class RelationForm(PairForm):
     private: ClassVar[Sequence[str]] = ("relation",)
     head: ClassVar[str] = "relation"
     slope: ClassVar[str] = "relation.weight"
-    Public: ClassVar[type[PublicSet] | None] = PublicExamples
+    Public: ClassVar[type[protocol.PublicSet] | None] = PublicExamples
 
     @classmethod
     def settled(cls, run: RunSettings, *, public: bool) -> dict[str, Any]:
@@ -252,9 +223,9 @@ class RelationForm(PairForm):
         """The last layer: a row for each relation. Word pieces are public, so no site lacks one."""
         return CLASS_ROWS
 
-    def at(self, site: Site) -> SiteModel:
+    def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""
-        return desk_at(site, self, RelationSiteModel)
+        return protocol.desk_at(site, self, RelationSiteModel)
 
     def extractor(
         self, weights: Arrays, *, key: bytes | None, encoder: str | None = None
@@ -275,7 +246,7 @@ class RelationForm(PairForm):
 
         Raises SettingsError if there are no pairs.
         """
-        examples = candidates(documents, rules_of(self)).examples
+        examples = batches.candidates(documents, rules_of(self)).examples
         if not examples:
             raise no_public_set("text with pairs of entities")
         public = PublicExamples(
@@ -312,7 +283,7 @@ def annotation_of(documents: Sequence[Document]) -> dict[str, list[Any]]:
     types = {entity.type for document in documents for entity in document.entities}
     return {
         "relations": sorted(relations - {NO_RELATION}),
-        "pairs": sorted(type_pairs(documents)),
+        "pairs": sorted(batches.type_pairs(documents)),
         "types": sorted(types),
     }
 
@@ -410,9 +381,9 @@ def _limit(number: float) -> int:
     return ANY if number == float("inf") else int(number)
 
 
-def rules_of(memory: PairForm) -> Rules:
+def rules_of(memory: PairForm) -> batches.Rules:
     """Which pairs of entities are candidates."""
-    return Rules(
+    return batches.Rules(
         types=frozenset(memory.pairs),
         direction=memory.direction,  # type: ignore[arg-type]
         max_sentences=None if memory.max_sentences == ANY else memory.max_sentences,
@@ -445,7 +416,7 @@ def complete_pairs(
     nothing: int,
     logits: Logits,
     confidence: float = 0.0,
-) -> CompleteText:
+) -> protocol.CompleteText:
     """The pairs with the site's own relations, plus those that it lacks and a model finds.
 
     `own_R` marks the classes that the site annotates, `nothing` (no relation) among them. `logits`
@@ -468,7 +439,9 @@ def complete_pairs(
         open_S=labels_S != nothing,
         own_R=own_R,
     )
-    return CompleteText(pairs, own=len(encoded) - len(bare_S), pseudo=int((~source_S).sum()))
+    return protocol.CompleteText(
+        pairs, own=len(encoded) - len(bare_S), pseudo=int((~source_S).sum())
+    )
 
 
 def among_relations(
@@ -499,11 +472,11 @@ def relations_in(documents: Sequence[Document]) -> set[str]:
 class RelationPart:
     """The examples of a part of a site's text, and the same encoded."""
 
-    found: Candidates
+    found: batches.Candidates
     encoded: EncodedRelations
 
 
-class RelationSiteModel(SiteModel):
+class RelationSiteModel(protocol.SiteModel):
     """A relation classifier at a site.
 
     Beyond what every site model does, it predicts public examples (`predicted`), labels the site's
@@ -526,16 +499,18 @@ class RelationSiteModel(SiteModel):
         """Raise Refusal if the training text has a relation that the form lacks."""
         self.looked("train")
 
-    def rows_seen(self, config: TrainConfig) -> Arrays:
+    def rows_seen(self, config: protocol.TrainConfig) -> Arrays:
         """For each relation: 1 if the site annotates it, else 0."""
         return {name: np.array(self.known, np.float32) for name in CLASS_ROWS}
 
     @property
-    def bench(self) -> SharedModel:
+    def bench(self) -> protocol.SharedModel:
         """The process's shared model. Raises Refusal if the site's encoder differs."""
         encoder = agreement.agreed_encoder(self.site, self.form.encoder, self.form.digest)
         trainer = RelationTrainer(encoder, self.form)
-        return self.site.once("relations", repr(self.form), make=lambda: SharedModel(trainer))
+        return self.site.once(
+            "relations", repr(self.form), make=lambda: protocol.SharedModel(trainer)
+        )
 
     def looked(self, part: str) -> RelationPart:
         """The examples of a part of the site's text, made once.
@@ -545,15 +520,15 @@ class RelationSiteModel(SiteModel):
         """
         if part not in self._looked:
             site = self.site
-            found = candidates(site.documents(part), rules_of(self.form))
+            found = batches.candidates(site.documents(part), rules_of(self.form))
             known = set(compress(self.form.relations, self.known))
             if part == "train" and any(one.relation not in known for one in found.examples):
                 raise Refusal("relation-outside-set")
-            unlabelled = with_labels(found.examples, known)
+            unlabelled = batches.with_labels(found.examples, known)
             self._looked[part] = RelationPart(found, self.featured(unlabelled))
         return self._looked[part]
 
-    def featured(self, examples: Sequence[RelationExample]) -> EncodedRelations:
+    def featured(self, examples: Sequence[batches.RelationExample]) -> EncodedRelations:
         """The examples, encoded, with what a frozen encoder gives of them. Raises Refusal."""
         made = self.trainer
         with agreement.keeping_features():
@@ -570,7 +545,9 @@ class RelationSiteModel(SiteModel):
         """The relations that the site says it annotates; by default, those of its training text."""
         return frozenset(self.site.annotates or relations_in(self.site.train))
 
-    def completed(self, weights: Arrays | None, *, confidence: float = 0.0) -> CompleteText:
+    def completed(
+        self, weights: Arrays | None, *, confidence: float = 0.0
+    ) -> protocol.CompleteText:
         """The training pairs with the site's own relations and, given weights, a model's as well.
 
         Only relations that the site lacks are added, with at least this confidence, where it says
@@ -581,7 +558,9 @@ class RelationSiteModel(SiteModel):
         own_R = np.array([name in own for name in relations])
         if weights is None:
             count = int((encoded.relations_S != nothing).sum())
-            return CompleteText(self.trainer.annotated(encoded, own_R), own=count, pseudo=0)
+            return protocol.CompleteText(
+                self.trainer.annotated(encoded, own_R), own=count, pseudo=0
+            )
 
         def logits(pairs: EncodedRelations) -> NDArray[np.float32]:
             return self.trainer.row_logits(self.model(weights, lent=True), pairs)
@@ -599,13 +578,17 @@ class RelationSiteModel(SiteModel):
         """The training pairs with the site's own labels."""
         return self.trainer.annotated(self.looked("train").encoded, np.array(self.known))
 
-    def losses(self, weights: Arrays, config: TrainConfig, documents: Sequence[Document]) -> Losses:
+    def losses(
+        self, weights: Arrays, config: protocol.TrainConfig, documents: Sequence[Document]
+    ) -> protocol.Losses:
         """Work out the loss of these weights on each pair."""
         known = set(compress(self.form.relations, self.known))
-        examples = with_labels(candidates(documents, rules_of(self.form)).examples, known)
+        examples = batches.with_labels(
+            batches.candidates(documents, rules_of(self.form)).examples, known
+        )
         own = self.trainer.annotated(self.featured(examples), np.array(self.known))
         found_S = self.trained_by(config).row_losses(self.model(weights, lent=True), own)
-        return Losses(
+        return protocol.Losses(
             "pairs",
             found_S,
             np.array([one.document for one in examples], np.int64),
@@ -672,19 +655,19 @@ class RelationSiteModel(SiteModel):
 
 
 def relation_report(
-    gold: Sequence[Document], predicted: Sequence[Document], rules: Rules
-) -> Report:
+    gold: Sequence[Document], predicted: Sequence[Document], rules: batches.Rules
+) -> protocol.Report:
     """The confusion, the worst and some right pairs, and the counts of each document.
 
     `rules` say which pairs the extractor considers. Counts are kept per document, since pairs of
     one text are not independent.
     """
     counts: list[RelationCounts] = []
-    wrong: list[Case] = []
-    good: list[Case] = []
+    wrong: list[protocol.Case] = []
+    good: list[protocol.Case] = []
     for document, found in zip(gold, predicted, strict=True):
-        pairs = candidates([document], rules)
-        labels = predicted_labels(pairs, [found])
+        pairs = batches.candidates([document], rules)
+        labels = batches.predicted_labels(pairs, [found])
         right = [example.relation for example in pairs.examples]
         counts.append(count_relations(right, labels, missed=pairs.missed))
         sure = {(one.head, one.tail): one.confidence for one in found.relations}
@@ -697,21 +680,21 @@ def relation_report(
     rows = whole.to_json()["confusion"]
     for relation, count in whole.missed.items():
         rows.setdefault(relation, {})[""] = count
-    return Report(
+    return protocol.Report(
         counts=whole,
         errors={
             "confusion": rows,
-            "worst": [_pair(*case) for case in worst_cases(wrong)],
-            "right": [_pair(*case) for case in likeliest_first(good)[:RIGHT]],
+            "worst": [_pair(*case) for case in protocol.worst_cases(wrong)],
+            "right": [_pair(*case) for case in protocol.likeliest_first(good)[: protocol.RIGHT]],
         },
         sentences={
-            "fingerprint": fingerprint(gold, relations=True),
+            "fingerprint": protocol.fingerprint(gold, relations=True),
             "micro": [micro(one.relations) for one in counts],
         },
     )
 
 
-def pair_place(example: RelationExample) -> dict[str, object]:
+def pair_place(example: batches.RelationExample) -> dict[str, object]:
     """A pair of entities and its text, for a list of errors."""
     return {
         "where": example.id,
@@ -723,7 +706,9 @@ def pair_place(example: RelationExample) -> dict[str, object]:
     }
 
 
-def _pair(example: RelationExample, label: str, confidence: float | None) -> dict[str, object]:
+def _pair(
+    example: batches.RelationExample, label: str, confidence: float | None
+) -> dict[str, object]:
     return {
         **pair_place(example),
         "gold": example.relation,
@@ -748,7 +733,7 @@ class RelationExtractor:
 
     trainer: RelationTrainer
     model: RelationClassifier
-    rules: Rules
+    rules: batches.Rules
     types: tuple[str, ...]
     calibrator: Calibrator = AS_IS
     wanted: frozenset[str] | None = None
@@ -772,11 +757,13 @@ class RelationExtractor:
 
         A relation's confidence is its probability. Existing relations are replaced.
         """
-        found = candidates([replace(one, relations=()) for one in documents], self.rules)
-        made = with_relations(documents, found.examples, self.probabilities(found.examples))
-        return calibrated(made, self.calibrator, of="relations")
+        found = batches.candidates([replace(one, relations=()) for one in documents], self.rules)
+        made = batches.with_relations(documents, found.examples, self.probabilities(found.examples))
+        return protocol.calibrated(made, self.calibrator, of="relations")
 
-    def report(self, documents: Sequence[Document], looked_for: Collection[str] | None) -> Report:
+    def report(
+        self, documents: Sequence[Document], looked_for: Collection[str] | None
+    ) -> protocol.Report:
         """Score the model, without relations that no site looked for."""
         if self.wanted is not None:
             documents = among_relations(documents, [], self.wanted)
@@ -789,7 +776,7 @@ class RelationExtractor:
         self, documents: Sequence[Document], weights_S: NDArray[np.float32]
     ) -> dict[str, list[dict[str, object]]]:
         """The training `pairs` with their instance weights, the heaviest first."""
-        found = candidates(documents, self.rules).examples
+        found = batches.candidates(documents, self.rules).examples
         pairs = sorted(zip(found, weights_S.tolist(), strict=True), key=lambda pair: -pair[1])
         return {
             "pairs": [
@@ -805,9 +792,9 @@ class RelationExtractor:
             ]
         }
 
-    def probabilities(self, examples: Sequence[RelationExample]) -> list[dict[str, float]]:
+    def probabilities(self, examples: Sequence[batches.RelationExample]) -> list[dict[str, float]]:
         """For each example, the probability of every class, given that it is a wanted one."""
-        plain = with_labels(examples, set())
+        plain = batches.with_labels(examples, set())
         logits_SR = self.trainer.row_logits(self.model, self.trainer.prepared(plain))
         if self.wanted is not None:
             sought = [one == NO_RELATION or one in self.wanted for one in self.relations]
@@ -816,14 +803,14 @@ class RelationExtractor:
         return [dict(zip(self.relations, row, strict=True)) for row in rows]
 
 
-class RelationKind(Kind):
+class RelationKind(protocol.Kind):
     """The relation classifier; it reads the pieces of a public encoder, so it needs no key."""
 
     name: ClassVar[str] = "relations"
     task: ClassVar[TaskName] = "re"
-    Spec: ClassVar[type[ModelSpec]] = RelationForm
+    Spec: ClassVar[type[protocol.ModelSpec]] = RelationForm
     steps: ClassVar[tuple[Step, ...]] = (DESCRIBE_RELATIONS,)
-    release: ClassVar[Release] = Release(
+    release: ClassVar[protocol.Release] = protocol.Release(
         "relations.safetensors", "ReleasedRelations", NEEDS_ENCODER
     )
 
@@ -834,7 +821,7 @@ class RelationKind(Kind):
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
-    ) -> Agreed:
+    ) -> protocol.Agreed:
         """Agree on the encoder, the relations and the pairs. Raises FederationError."""
         form, relations = agree_on_relations(run, federation, public=public or ())
-        return Agreed(form, sorted(relations), types=relations)
+        return protocol.Agreed(form, sorted(relations), types=relations)

@@ -38,39 +38,17 @@ from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
 from confide.federation.steps import Step
-from confide.kinds import agreement
+from confide.kinds import agreement, protocol
 from confide.kinds.agreement import MOST_COMMON, NONE, NOTHING_V16, AgreedWords
 from confide.kinds.encoder import DESCRIBE
 from confide.kinds.entities import EntityExtractor, EntityKind, EntitySiteModel, extractor_with
-from confide.kinds.protocol import (
-    Agreed,
-    Holders,
-    ModelSpec,
-    Release,
-    SharedModel,
-    SiteModel,
-    TrainConfig,
-    desk_at,
-    known_words,
-)
 from confide.kinds.public import MIB, OfTags, no_public_set
 from confide.kinds.tagger.model import EncodedSplit, TaggerTrainer
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document
+from confide.training import vocabulary
 from confide.training.batches import Encoded, Example, examples_from
 from confide.training.tagger import Tagger, TaggerSizes
-from confide.training.vocabulary import (
-    SPECIALS,
-    UNK,
-    ClearVocabulary,
-    KeyedVocabulary,
-    VectorFile,
-    Vocabulary,
-    count_characters,
-    count_words,
-    numbered,
-    rows_of_digests,
-)
 from confide.training.weights import initial, set_rows, trained
 
 WORD_ROWS = "word.weight"
@@ -150,16 +128,14 @@ class TaggerForm(OfTags):
         }
 
     @classmethod
-    def of(
-        cls, run: RunSettings, types: Sequence[str], vocabulary: AgreedWords, *, dim: int
-    ) -> Self:
-        """The settings' form with a vocabulary; `dim`: the width of its encoder's states, or 0."""
-        settled = cls.settled(run, public=not vocabulary.nonce)
-        own = {one.name: getattr(vocabulary, one.name) for one in fields(vocabulary)}
+    def of(cls, run: RunSettings, types: Sequence[str], agreed: AgreedWords, *, dim: int) -> Self:
+        """The settings' form with these words; `dim`: the width of its encoder's states, or 0."""
+        settled = cls.settled(run, public=not agreed.nonce)
+        own = {one.name: getattr(agreed, one.name) for one in fields(agreed)}
         lists = {name: list(own[name]) for name in ("words", "characters")}
         form = cls(types=list(types), **settled | own | lists)
-        words = len(form.word_digests_V16) + len(form.words) + SPECIALS
-        characters = len(form.character_digests_V16) + len(form.characters) + SPECIALS
+        words = len(form.word_digests_V16) + len(form.words) + vocabulary.SPECIALS
+        characters = len(form.character_digests_V16) + len(form.characters) + vocabulary.SPECIALS
         own = {"words": words, "characters": characters, "tags": form.classes, "context_dim": dim}
         return replace(form, sizes=own | settled["sizes"])
 
@@ -195,12 +171,14 @@ class TaggerForm(OfTags):
         """The words and characters, or their keyed digests."""
         names: list[Sequence[Hashable]] = [self.words, self.characters]
         if self.keyed:
-            names = list(map(rows_of_digests, (self.word_digests_V16, self.character_digests_V16)))
+            names = list(
+                map(vocabulary.rows_of_digests, (self.word_digests_V16, self.character_digests_V16))
+            )
         return dict(zip(self.tables(), names, strict=False))
 
-    def at(self, site: Site) -> SiteModel:
+    def at(self, site: Site) -> protocol.SiteModel:
         """The site model of this form."""
-        return desk_at(site, self, TaggerSiteModel)
+        return protocol.desk_at(site, self, TaggerSiteModel)
 
     def own(self, site: Site, private: Sequence[str], *, types: bool) -> Self:
         """The form of the site's own tagger, with its own tag scheme.
@@ -215,13 +193,13 @@ class TaggerForm(OfTags):
         form = replace(self, types=own, tag_scheme=scheme)
         return replace(form, sizes={**form.sizes, "tags": form.classes})
 
-    def bench(self, site: Site) -> SharedModel:
+    def bench(self, site: Site) -> protocol.SharedModel:
         """The process's shared model. Raises Refusal if the site's key is not the common one."""
         key = site.key() if self.keyed else None
 
-        def make() -> SharedModel:
+        def make() -> protocol.SharedModel:
             try:
-                return SharedModel(self.trainer(key))
+                return protocol.SharedModel(self.trainer(key))
             except KeyFileError as error:
                 raise Refusal("other-key") from error
 
@@ -235,7 +213,7 @@ class TaggerForm(OfTags):
         digests = (self.word_digests_V16, self.character_digests_V16)
         return hashlib.sha256(b"|".join([clear, *(one.tobytes() for one in digests)])).hexdigest()
 
-    def trained_by(self, trainer: Any, config: TrainConfig) -> TaggerTrainer:
+    def trained_by(self, trainer: Any, config: protocol.TrainConfig) -> TaggerTrainer:
         """The trainer with the settings of `config`."""
         assert isinstance(trainer, TaggerTrainer)
         return replace(trainer, word_dropout=config.word_dropout, open=config.outside)
@@ -245,12 +223,14 @@ class TaggerForm(OfTags):
 
         Raises KeyFileError if this is not the key that the sites share: no word would be known.
         """
-        words: Vocabulary = ClearVocabulary(tuple(self.words))
-        characters: Vocabulary = ClearVocabulary(tuple(self.characters), "character")
+        words: vocabulary.Vocabulary = vocabulary.ClearVocabulary(tuple(self.words))
+        characters: vocabulary.Vocabulary = vocabulary.ClearVocabulary(
+            tuple(self.characters), "character"
+        )
         if self.keyed:
             known = agreement.common_key(key, nonce=self.nonce, check=self.check)
-            words = KeyedVocabulary(self.word_digests_V16, "word", known)
-            characters = KeyedVocabulary(self.character_digests_V16, "character", known)
+            words = vocabulary.KeyedVocabulary(self.word_digests_V16, "word", known)
+            characters = vocabulary.KeyedVocabulary(self.character_digests_V16, "character", known)
         return TaggerTrainer(
             sizes=self.shape,
             tags=self.tags,
@@ -271,19 +251,19 @@ class TaggerForm(OfTags):
             frozen = agreement.find_encoder(encoder or self.context)
         return extractor_with(self.trainer(key), weights, encoder=frozen)
 
-    def in_clear(self, weights: Arrays, holders: Holders) -> tuple[Self, Arrays]:
+    def in_clear(self, weights: Arrays, holders: protocol.Holders) -> tuple[Self, Arrays]:
         """The tagger with these sites' words in the clear. Raises KeyFileError."""
         if not self.keyed:
             return self, weights
         tokens = [token for one in examples_from(holders.train)[0] for token in one.tokens]
         key = agreement.common_key(holders.secret(), nonce=self.nonce, check=self.check)
-        words, word_ids = known_words(
-            KeyedVocabulary(self.word_digests_V16, "word", key),
-            sorted(count_words(tokens, self.how)),  # type: ignore[arg-type]
+        words, word_ids = protocol.known_words(
+            vocabulary.KeyedVocabulary(self.word_digests_V16, "word", key),
+            sorted(vocabulary.count_words(tokens, self.how)),  # type: ignore[arg-type]
         )
-        characters, character_ids = known_words(
-            KeyedVocabulary(self.character_digests_V16, "character", key),
-            sorted(count_characters(tokens)),
+        characters, character_ids = protocol.known_words(
+            vocabulary.KeyedVocabulary(self.character_digests_V16, "character", key),
+            sorted(vocabulary.count_characters(tokens)),
         )
         kept = dict(weights)
         for name, ids in ((WORD_ROWS, word_ids), (CHARACTER_ROWS, character_ids)):
@@ -306,7 +286,7 @@ class TaggerSiteModel(EntitySiteModel):
     """A tagger at a site, with its word vectors and the states of its frozen encoder."""
 
     @cached_property
-    def file(self) -> VectorFile | None:
+    def file(self) -> vocabulary.VectorFile | None:
         """The rows of the site's own vector file, read once; None without a file."""
         form, site = self.form, self.site
         if site.vectors is None or not form.keyed:
@@ -323,7 +303,7 @@ class TaggerSiteModel(EntitySiteModel):
         assert isinstance(text, Encoded)
         return agreement.with_features(text, examples, site=self.site, name=self.form.context)
 
-    def fill(self, model: nn.Module, config: TrainConfig) -> None:
+    def fill(self, model: nn.Module, config: protocol.TrainConfig) -> None:
         """Fill the vector file's rows into the word table, if `config` says so."""
         if config.vectors and self.file:
             assert isinstance(model, Tagger)
@@ -335,7 +315,7 @@ class TaggerSiteModel(EntitySiteModel):
             return {}
         return {WORD_ROWS: (self.file.ids_K.astype(np.int64), self.file.rows_KD)}
 
-    def rows_seen(self, config: TrainConfig) -> Arrays:
+    def rows_seen(self, config: protocol.TrainConfig) -> Arrays:
         """For each row of the word and character tables: 1 if it counts, else 0.
 
         What counts are rows that the training text has, and those of vectors that are filled in.
@@ -344,7 +324,7 @@ class TaggerSiteModel(EntitySiteModel):
         encoded, sizes = self.own.text, self.form.sizes
         words_V = np.zeros(sizes["words"], np.float32)
         words_V[encoded.words_F] = 1.0
-        words_V[UNK] = 1.0
+        words_V[vocabulary.UNK] = 1.0
         if config.vectors and self.file:
             words_V[self.file.ids_K] = 1.0
         characters_V = np.zeros(sizes["characters"], np.float32)
@@ -357,7 +337,7 @@ class TaggerKind(EntityKind):
     """The tagger. Only holders of the sites' key can use a model of keyed words."""
 
     name: ClassVar[str] = "tagger"
-    Spec: ClassVar[type[ModelSpec]] = TaggerForm
+    Spec: ClassVar[type[protocol.ModelSpec]] = TaggerForm
     steps: ClassVar[tuple[Step, ...]] = (
         DESCRIBE,
         agreement.CHECK_KEY,
@@ -365,7 +345,7 @@ class TaggerKind(EntityKind):
         agreement.COUNT_BUCKETS,
         agreement.DESCRIBE_ENCODER,
     )
-    release: ClassVar[Release] = Release(
+    release: ClassVar[protocol.Release] = protocol.Release(
         "model.safetensors", "Released", "anyone who has this folder can read its word list"
     )
 
@@ -409,7 +389,7 @@ class TaggerKind(EntityKind):
 
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
-    ) -> Agreed:
+    ) -> protocol.Agreed:
         """Agree on the types, words, characters and the frozen encoder.
 
         With a public set, the words are those of the set. Raises FederationError, DataError, and
@@ -423,7 +403,7 @@ class TaggerKind(EntityKind):
         )
         sites = sorted(site for site in holders if site in told)
         dim = agreement.agree_on_encoder(federation, run.model.context)
-        return Agreed(
+        return protocol.Agreed(
             TaggerForm.of(run, types, words, dim=dim),
             sites,
             {site: told[site].sentences for site in sites},
@@ -432,7 +412,7 @@ class TaggerKind(EntityKind):
 
     def _agree_on_clear(
         self, run: RunSettings, federation: Federation, public: Sequence[Document]
-    ) -> Agreed:
+    ) -> protocol.Agreed:
         """Agree on the types and the frozen encoder; the words are those of the public set."""
         name, dim, digest = "", 0, ""
         if run.model.context != NONE:
@@ -451,8 +431,10 @@ class TaggerKind(EntityKind):
             called="encoder",
         )
         own = run.vocabulary
-        words = numbered(count_words(tokens, own.normalise), min_count=own.min_count).texts
-        characters = numbered(count_characters(tokens)).texts
-        vocabulary = AgreedWords(words=words, characters=characters)
-        form = TaggerForm.of(run, types, vocabulary, dim=dim)
+        words = vocabulary.numbered(
+            vocabulary.count_words(tokens, own.normalise), min_count=own.min_count
+        ).texts
+        characters = vocabulary.numbered(vocabulary.count_characters(tokens)).texts
+        agreed = AgreedWords(words=words, characters=characters)
+        form = TaggerForm.of(run, types, agreed, dim=dim)
         return agreement.agreed(form, replies)
