@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import torch
 from common import keep, parser_of, ratio
+from torch.nn import functional
 
 from confide.federation.engines import Hosting, SequentialEngine
 from confide.federation.federation import Federation
@@ -71,7 +72,9 @@ class Bare:
 
         def loss(model: Any, batch: Any) -> torch.Tensor:
             teacher_BR = teacher_SR[batch.rows_B]
-            return distillation_loss(model(batch), teacher_BR, labels_B=batch.relations_B)
+            logits_BR = model(batch)
+            loss_B = distillation_loss(logits_BR, teacher_BR)
+            return loss_B + functional.cross_entropy(logits_BR, batch.relations_B, reduction="none")
 
         self.train(self.public, how, epochs=1, seed=seed, loss=loss)
         return arrays(self.model)

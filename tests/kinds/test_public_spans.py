@@ -69,7 +69,7 @@ def test_sets_that_no_model_can_learn_are_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(DataError, match="'Site', which no model learns"):
         public_spans([NESTED], width=3, types=TYPES[:2])
     monkeypatch.setattr(spans, "MOST_SPANS", 17)
-    with pytest.raises(SettingsError, match=r"at most 17 spans; got 18 of at most 3 words"):
+    with pytest.raises(SettingsError, match=r"at most 17 spans; got 18;"):
         public_spans([NESTED], width=3, types=TYPES)
 
 

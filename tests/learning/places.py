@@ -131,7 +131,8 @@ def kept_states(folder: Path) -> Trained:
 
 def an_adversary(folder: Path) -> Trained:
     """A LightNER that learns not to tell sites apart."""
-    made = AdversarialTrainer(_lightner(folder), kind="fada", sites=3, site=1)
+    plain = _lightner(folder)
+    made = AdversarialTrainer(plain.bart, plain.form, kind="fada", sites=3, site=1)
     own = _of_entities(made, 16)
     return Trained(own.model, own.fit, own.find, own.others[:1])
 

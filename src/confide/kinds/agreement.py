@@ -543,6 +543,20 @@ def trained_with(name: str, digest: str) -> FrozenEncoder:
     return found
 
 
+def context_encoder(name: str, place: str | None) -> FrozenEncoder | None:
+    """The frozen encoder of this name, or at this place; None if the name is `NONE`."""
+    return None if name == NONE else find_encoder(place or name)
+
+
+@contextmanager
+def other_key() -> Iterator[None]:
+    """Refuse a key that is not the one that the sites share."""
+    try:
+        yield
+    except KeyFileError as error:
+        raise Refusal("other-key") from error
+
+
 def other_files(place: str) -> FederationError:
     """The error for public files that a model was not trained with."""
     return FederationError(

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from confide.errors import KeyFileError, MessageError, SettingsError
+from confide.errors import MessageError, SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
@@ -119,10 +119,8 @@ class LinearForm(EntitySpec):
         """The process's shared model. Raises Refusal if the site's key is not the common one."""
 
         def make() -> protocol.SharedModel:
-            try:
+            with agreement.other_key():
                 return protocol.SharedModel(self.trainer(Marks(self.key_of_features(site.key()))))
-            except KeyFileError as error:
-                raise Refusal("other-key") from error
 
         place = (self.sizes, self.tag_scheme, site.key(), self.nonce, self.check)
         return site.once("linear", *place, make=make)
@@ -161,11 +159,7 @@ class LinearForm(EntitySpec):
         Raises KeyFileError, MessageError, and what `find_encoder` raises.
         """
         trainer = self.trainer(Marks(self.key_of_features(key)))
-        frozen = (
-            None
-            if self.context == agreement.NONE
-            else agreement.find_encoder(encoder or self.context)
-        )
+        frozen = agreement.context_encoder(self.context, encoder)
         return extractor_with(trainer, weights, encoder=frozen)
 
     def in_clear(self, weights: Arrays, holders: protocol.Holders) -> tuple[Self, Arrays]:

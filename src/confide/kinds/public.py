@@ -104,6 +104,25 @@ def no_public_set(what: str) -> SettingsError:
     )
 
 
+def public_examples(documents: Sequence[Document]) -> list[Example]:
+    """The sentences of a public set. Raises SettingsError if there is none."""
+    examples, _ = examples_from(documents)
+    if not examples:
+        raise no_public_set("text with sentences")
+    return examples
+
+
+def check_size(public: PublicSet, most: int, *, what: str, fix: str = "") -> None:
+    """Raise SettingsError if a public set has more rows than every site can predict each round."""
+    if public.rows > most:
+        raise SettingsError(
+            f"the public set is too large: every site predicts all of its {what} in every round",
+            expected=f"at most {most} {what}",
+            got=str(public.rows),
+            fix=f"name fewer files in [public], or take a smaller `share`{fix}",
+        )
+
+
 # --- A public set for kinds that find entities
 #
 # Sentences, of which each site predicts every row.
@@ -194,17 +213,9 @@ class OfTags(EntitySpec):
         Raises SettingsError if there is no sentence or too much text, and DataError if an entity
         has a type without a tag.
         """
-        examples, _ = examples_from(documents)
-        if not examples:
-            raise no_public_set("text with sentences")
+        examples = public_examples(documents)
         public = PublicSentences([list(one.tokens) for one in examples])
-        if public.rows > MOST_TOKENS:
-            raise SettingsError(
-                "the public set is too large: every site predicts all of its tokens in every round",
-                expected=f"at most {MOST_TOKENS} tokens",
-                got=str(public.rows),
-                fix="name fewer files in [public], or take a smaller `share`",
-            )
+        check_size(public, MOST_TOKENS, what="tokens")
         tags = self.tags
         found = [tags.encode(len(one.tokens), one.spans) for one in examples]
         return public, [tags.tags[tag] for own in found for tag in own]

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from confide.errors import DataError, SettingsError
+from confide.errors import DataError
 from confide.federation.failures import Refusal
 from confide.federation.messages import Arrays, carries
 from confide.federation.site import Site
@@ -33,7 +33,7 @@ from confide.kinds.encoder import EncoderForm, TokenTrainer
 from confide.kinds.entities import NEEDS_ENCODER, EncoderKind, EntitySiteModel, MadeOfEncoder
 from confide.kinds.pieces import TokenBatch, TokenText, token_batch
 from confide.kinds.protocol import ModelSpec, PublicSet, Release, SiteModel, desk_at
-from confide.kinds.public import SEVERAL, PublicSentences, no_public_set
+from confide.kinds.public import SEVERAL, PublicSentences, check_size, public_examples
 from confide.seeds import seeded
 from confide.settings import Settings as RunSettings
 from confide.text.document import Document, Problem
@@ -257,19 +257,10 @@ def public_spans(
     Entities of more words than `width` are left out. Raises SettingsError if there is no sentence
     or too much text, and DataError if an entity has a type that is not among `types`.
     """
-    examples, _ = batches.examples_from(documents)
-    if not examples:
-        raise no_public_set("text with sentences")
-    sentences = [list(one.tokens) for one in examples]
+    sentences = [list(one.tokens) for one in public_examples(documents)]
     public = PublicSpans(sentences, width)
-    if public.rows > MOST_SPANS:
-        raise SettingsError(
-            "the public set is too large: every site predicts all of its spans in every round",
-            expected=f"at most {MOST_SPANS} spans",
-            got=f"{public.rows} of at most {width} words",
-            fix="name fewer files in [public], take a smaller `share`, or a smaller"
-            " `classifier.max_span_width`",
-        )
+    less = " or a smaller `classifier.max_span_width`"
+    check_size(public, MOST_SPANS, what="spans", fix=less)
     labels: list[str] = []
     for words, spans in zip(sentences, batches.nested_spans(documents), strict=True):
         before_L1, start = cells_from(len(words), width), len(labels)

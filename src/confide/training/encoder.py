@@ -50,6 +50,7 @@ from confide.errors import (
 )
 from confide.files import MOST_JSON, decode_json, file_bytes, must_be_files, odd_file, sha256_of
 from confide.seeds import derive_seed
+from confide.training.batches import Window
 from confide.training.devices import at_home, beside, predicting
 
 if TYPE_CHECKING:
@@ -561,15 +562,15 @@ class FrozenEncoder:
         windows.sort(key=lambda window: window.start - window.end)
         begun: dict[int, list[NDArray[np.float32]]] = {}
         for batch in _batches(windows, loaded, pieces_per_batch):
-            states_BPX = _forward(loaded, [ids[w.sentence][w.start : w.end] for w in batch])
+            states_BPX = _forward(loaded, [ids[w.example][w.start : w.end] for w in batch])
             for row, window in enumerate(batch):
                 shift = len(loaded.before) - window.start
                 own = states_BPX[row, window.own_start + shift : window.own_end + shift]
-                begun.setdefault(window.sentence, []).append(own)
-                if window.own_end == len(ids[window.sentence]):
-                    states_PX = np.concatenate(begun.pop(window.sentence))
-                    length = len(sentences[window.sentence])
-                    yield window.sentence, self._pooled(states_PX, words[window.sentence], length)
+                begun.setdefault(window.example, []).append(own)
+                if window.own_end == len(ids[window.example]):
+                    states_PX = np.concatenate(begun.pop(window.example))
+                    length = len(sentences[window.example])
+                    yield window.example, self._pooled(states_PX, words[window.example], length)
 
     def check_longest(self, longest: int) -> None:
         """Raise SettingsError if it cannot read that many pieces at once, special ones included."""
@@ -789,18 +790,11 @@ def _forward(loaded: Loaded, texts: Sequence[NDArray[np.int32]]) -> NDArray[np.f
 # --- pieces and windows -------------------------------------------------------------------------
 
 
-class _Window(NamedTuple):
-    """Pieces `start` to `end` of a sentence, and which of them this window gives the states of."""
+def _windows(sentence: int, length: int, loaded: Loaded) -> Iterator[Window]:
+    """Windows of one size, the last one up to the end; none without pieces.
 
-    sentence: int
-    start: int
-    end: int
-    own_start: int
-    own_end: int
-
-
-def _windows(sentence: int, length: int, loaded: Loaded) -> Iterator[_Window]:
-    """Windows of one size, the last one up to the end; none without pieces."""
+    Its own part is the pieces that a window gives the states of.
+    """
     room = loaded.room
     starts = [0] if length else []
     while starts and starts[-1] + room < length:
@@ -809,12 +803,12 @@ def _windows(sentence: int, length: int, loaded: Loaded) -> Iterator[_Window]:
         own_start = (start + starts[place - 1] + room) // 2 if place else 0
         last = place == len(starts) - 1
         own_end = length if last else (starts[place + 1] + start + room) // 2
-        yield _Window(sentence, start, min(start + room, length), own_start, own_end)
+        yield Window(sentence, start, min(start + room, length), own_start, own_end)
 
 
 def _batches(
-    windows: Sequence[_Window], loaded: Loaded, pieces_per_batch: int
-) -> Iterator[Sequence[_Window]]:
+    windows: Sequence[Window], loaded: Loaded, pieces_per_batch: int
+) -> Iterator[Sequence[Window]]:
     """Batches, longest windows first, so the first window of a batch sets its padded length."""
     start = 0
     while start < len(windows):
@@ -938,22 +932,27 @@ def tune(model: nn.Module, body: Any, tuning: Tuning) -> None:
     if tuning.whole:
         return
     body.requires_grad_(False)
-    _CHOOSE[tuning.tune](body, tuning)
+    if tuning.frozen:
+        body.never_trained = True
+    elif tuning.tune == "lora":
+        add_low_rank(body, updated(body), rank=tuning.rank, alpha=tuning.alpha)
+    else:
+        for part in _top(body, tuning.layers) if tuning.tune == "top" else _biases(body):
+            part.requires_grad_(True)
     for name, parameter in body.named_parameters():
         if name.rpartition(".")[2] == "marks_KD":
             parameter.requires_grad_(not tuning.frozen)
 
 
-def _top(body: Any, tuning: Tuning) -> None:
-    layers = layers_of(body)
-    if tuning.layers > len(layers):
+def _top(body: Any, count: int) -> list[nn.Module]:
+    layers = list(layers_of(body))
+    if count > len(layers):
         raise SettingsError(
             "the encoder has fewer layers than are to be trained",
             expected=f"encoder.layers of at most {len(layers)}",
-            got=str(tuning.layers),
+            got=str(count),
         )
-    for layer in list(layers)[len(layers) - tuning.layers :]:
-        layer.requires_grad_(True)
+    return layers[len(layers) - count :]
 
 
 def layers_of(body: Any) -> nn.ModuleList:
@@ -965,7 +964,7 @@ def layers_of(body: Any) -> nn.ModuleList:
     return lists[0]
 
 
-def _bias(body: Any, tuning: Tuning) -> None:
+def _biases(body: Any) -> list[nn.Parameter]:
     found = [p for name, p in body.named_parameters() if name.rpartition(".")[2] == "bias"]
     if not found:
         raise SettingsError(
@@ -973,12 +972,7 @@ def _bias(body: Any, tuning: Tuning) -> None:
             got=type(body).__name__,
             fix='set encoder.tune = "lora", "top" or "all"',
         )
-    for parameter in found:
-        parameter.requires_grad_(True)
-
-
-def _lora(body: Any, tuning: Tuning) -> None:
-    add_low_rank(body, updated(body), rank=tuning.rank, alpha=tuning.alpha)
+    return found
 
 
 def add_low_rank(body: nn.Module, layers: list[str], *, rank: int, alpha: int) -> None:
@@ -1021,18 +1015,6 @@ def peft_library() -> Any:
             "updates of low rank need the library peft", fix="pip install 'confide[lora]'"
         ) from error
     return peft
-
-
-def _frozen(body: Any, tuning: Tuning) -> None:
-    body.never_trained = True
-
-
-_CHOOSE: dict[str, Callable[[Any, Tuning], None]] = {
-    "top": _top,
-    "bias": _bias,
-    "lora": _lora,
-    "frozen": _frozen,
-}
 
 
 class MarkedEmbedding(nn.Embedding):

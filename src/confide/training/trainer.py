@@ -150,29 +150,15 @@ def softened(logits_BR: Tensor, temperature: float) -> Tensor:
     return torch.softmax(logits_BR / temperature, -1)
 
 
-def distillation_loss(
-    logits_BR: Tensor,
-    teacher_BR: Tensor,
-    *,
-    labels_B: Tensor | None = None,
-    weights_B: Tensor | None = None,
-    temperature: float = 1.0,
-) -> Tensor:
-    """loss_B: KL(teacher ‖ student), plus the labels' cross-entropy if they are given (Eq. 6).
+def distillation_loss(logits_BR: Tensor, teacher_BR: Tensor, *, temperature: float = 1.0) -> Tensor:
+    """loss_B: KL(teacher ‖ student), the first part of Eq. 6. A teacher of zeros teaches nothing.
 
-    A teacher of zeros teaches nothing. `weights_B` multiply the cross-entropy; None: 1.
-
-    `temperature` softens the student too in the first part, whose gradient then shrinks with its
-    square; this is compensated (Hinton, Vinyals & Dean 2015, 2). The paper softens only the
-    teacher: 1.
+    `temperature` softens the student too, so the gradient shrinks with its square; this is
+    compensated (Hinton, Vinyals & Dean 2015, 2). The paper softens only the teacher: 1.
     """
     student_BR = torch.log_softmax(logits_BR / temperature, -1)
     divergence_B = functional.kl_div(student_BR, teacher_BR, reduction="none").sum(-1)
-    loss_B = divergence_B * temperature**2
-    if labels_B is None:
-        return loss_B
-    told_B = functional.cross_entropy(logits_BR, labels_B, reduction="none")
-    return loss_B + (told_B if weights_B is None else weights_B * told_B)
+    return divergence_B * temperature**2
 
 
 # --- Distillation row by row
@@ -337,8 +323,8 @@ def train_epochs(
             drawn = batches(derive_seed(seed, "batches", epoch))
             for batch in islice(drawn, optimiser.left(steps)):
                 check_covers(len(batch))
-                parts = in_parts(batch, place.micro_batch_size)
-                values.append(descent.step_down(_losses(loss, parts, model, len(batch))))
+                losses = _losses(loss, batch, model, place.micro_batch_size)
+                values.append(descent.step_down(losses))
                 sizes.append(len(batch))
                 steps, sentences = steps + 1, sentences + count(batch)
             if not sizes:
@@ -355,22 +341,16 @@ def train_epochs(
     return FitReport(mean, sentences, steps)
 
 
-def in_parts(batch: Any, micro_batch_size: int) -> Iterator[Any]:
-    """The batch in parts of at most `micro_batch_size` sentences; 0: whole."""
-    if not micro_batch_size or len(batch) <= micro_batch_size:
-        yield batch
-        return
-    for start in range(0, len(batch), micro_batch_size):
-        yield batch.part(start, min(start + micro_batch_size, len(batch)))
-
-
 def _losses(
-    loss: Callable[[Any], Tensor], parts: Iterable[Any], model: nn.Module, size: int
+    loss: Callable[[Any], Tensor], batch: Any, model: nn.Module, micro_batch_size: int
 ) -> Iterator[Tensor]:
-    """Each part's share of the mean loss of a batch of this size."""
-    for part in parts:
+    """The shares of a batch's mean loss, of at most `micro_batch_size` sentences each; 0: whole."""
+    size = len(batch)
+    most = micro_batch_size or size
+    for start in range(0, size, most):
+        part = batch if size <= most else batch.part(start, min(start + most, size))
         loss_B = loss(beside(part, model))
-        yield loss_B.mean() if len(part) == size else loss_B.sum() / size
+        yield loss_B.mean() if size <= most else loss_B.sum() / size
 
 
 # --- The gradient of one batch

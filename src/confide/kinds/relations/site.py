@@ -303,28 +303,6 @@ def check_annotation(reply: RelationsDescribed) -> None:
 DESCRIBE_RELATIONS = Step.of(describe_relations, check=check_relations)
 
 
-def agree_on_relations(
-    run: RunSettings, federation: Federation, *, public: Sequence[Document] = ()
-) -> tuple[RelationForm, dict[str, list[str]]]:
-    """The form that all sites can use, and the relations of each site.
-
-    A public set adds its own relations, types and pairs. Raises FederationError if too few sites
-    have the server's encoder, or if no site annotates a relation.
-    """
-    server = agreement.find_encoder(run.classifier.encoder)
-    ask = DescribeRelations(run.classifier.encoder, run.privacy is not None)
-    replies = federation.ask(DESCRIBE_RELATIONS, ask, round=0)
-    digests = {site: reply.encoder for site, reply in replies.items()}
-    same = agreement.with_encoder(federation, DESCRIBE_RELATIONS, digests, ours=server.digest)
-    replies = {site: replies[site] for site in same}
-    form = RelationForm(
-        **pair_form(
-            run, replies.values(), digest=server.digest, pool=run.classifier.pool, public=public
-        )
-    )
-    return form, {site: replies[site].relations for site in same}
-
-
 def pair_form(
     run: RunSettings,
     replies: Collection[RelationsDescribed],
@@ -822,6 +800,20 @@ class RelationKind(protocol.Kind):
     def agree(
         self, run: RunSettings, federation: Federation, *, public: Sequence[Document] | None = None
     ) -> protocol.Agreed:
-        """Agree on the encoder, the relations and the pairs. Raises FederationError."""
-        form, relations = agree_on_relations(run, federation, public=public or ())
-        return protocol.Agreed(form, sorted(relations), types=relations)
+        """Agree on the encoder, the relations and the pairs.
+
+        A public set adds its own relations, types and pairs. Raises FederationError if too few
+        sites have the server's encoder, or if no site annotates a relation.
+        """
+        own = run.classifier
+        server = agreement.find_encoder(own.encoder)
+        ask = DescribeRelations(own.encoder, run.privacy is not None)
+        replies = federation.ask(DESCRIBE_RELATIONS, ask, round=0)
+        digests = {site: reply.encoder for site, reply in replies.items()}
+        same = agreement.with_encoder(federation, DESCRIBE_RELATIONS, digests, ours=server.digest)
+        replies = {site: replies[site] for site in same}
+        pairs = pair_form(
+            run, replies.values(), digest=server.digest, pool=own.pool, public=public or ()
+        )
+        types = {site: reply.relations for site, reply in replies.items()}
+        return protocol.Agreed(RelationForm(**pairs), sorted(types), types=types)

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from confide.errors import KeyFileError, SettingsError
+from confide.errors import SettingsError
 from confide.federation.failures import Refusal
 from confide.federation.federation import Federation
 from confide.federation.messages import Arrays, carries
@@ -198,10 +198,8 @@ class TaggerForm(OfTags):
         key = site.key() if self.keyed else None
 
         def make() -> protocol.SharedModel:
-            try:
+            with agreement.other_key():
                 return protocol.SharedModel(self.trainer(key))
-            except KeyFileError as error:
-                raise Refusal("other-key") from error
 
         place = (self.shape, self.tags, key, self.check, self._vocabulary)
         return site.once("tagger", *place, make=make)
@@ -246,9 +244,7 @@ class TaggerForm(OfTags):
 
         Raises KeyFileError, and what `find_encoder` raises.
         """
-        frozen = None
-        if self.context != NONE:
-            frozen = agreement.find_encoder(encoder or self.context)
+        frozen = agreement.context_encoder(self.context, encoder)
         return extractor_with(self.trainer(key), weights, encoder=frozen)
 
     def in_clear(self, weights: Arrays, holders: protocol.Holders) -> tuple[Self, Arrays]:
