@@ -225,6 +225,7 @@ class TokenTrainer(EntityTrainer):
         model: TokenClassifier,
         batch: TokenBatch,
         output: Tensor,
+        *,
         wanted: Collection[str] | None,
     ) -> list[list[FoundSpan]]:
         """The spans of each row on its likeliest path that the scheme allows.
@@ -239,7 +240,7 @@ class TokenTrainer(EntityTrainer):
             output, scores = output[:, :, kept], scores.only(kept)
         return _batch_spans(output, batch, tags=tags, scores=scores)
 
-    def batch(self, model: Any, text: TokenText, rows_B: Rows, own: Any = None) -> TokenBatch:
+    def batch(self, model: Any, text: TokenText, rows_B: Rows, *, own: Any = None) -> TokenBatch:
         """These rows."""
         return token_batch(text, rows_B, annotated=own)
 

@@ -612,7 +612,8 @@ def with_word_features(
     )
     arrays = (text.ids_N, text.from_S1, text.firsts_W, text.words_from_S1)
     rows = int(text.words_from_S1[-1])
-    return replace(text, features_WD=_kept("words", reads, arrays, blocks, rows, model, folder))
+    kept = _kept(f"words {reads}", arrays, blocks, rows=rows, model=model, folder=folder)
+    return replace(text, features_WD=kept)
 
 
 def with_pair_features(
@@ -628,8 +629,8 @@ def with_pair_features(
         for row, features_F in zip(batch.rows_B, features_BF, strict=True)
     )
     arrays = (encoded.ids_N, encoded.from_S1, encoded.heads_S2, encoded.tails_S2)
-    rows = len(encoded)
-    return replace(encoded, features_SF=_kept("pairs", reads, arrays, blocks, rows, model, folder))
+    kept = _kept(f"pairs {reads}", arrays, blocks, rows=len(encoded), model=model, folder=folder)
+    return replace(encoded, features_SF=kept)
 
 
 def _frozen_features(model: Any, read: Iterable[Any]) -> Iterator[tuple[Any, NDArray[np.float32]]]:
@@ -640,17 +641,17 @@ def _frozen_features(model: Any, read: Iterable[Any]) -> Iterator[tuple[Any, NDA
 
 
 def _kept(
-    what: str,
     reads: str,
     arrays: Iterable[NDArray[Any]],
     blocks: Iterable[tuple[int, NDArray[np.float32]]],
+    *,
     rows: int,
     model: Any,
     folder: Path | None,
 ) -> NDArray[np.float32]:
     """The N `rows` that `blocks` makes of a text of these `arrays`, from the disk if kept there."""
     narrow = " narrow" if where_is(model).narrow else ""
-    digest = hashlib.sha256(f"confide features 1 {what} {reads}{narrow} ".encode())
+    digest = hashlib.sha256(f"confide features 1 {reads}{narrow} ".encode())
     for array in arrays:
         digest.update(f"{array.dtype.str} {array.shape} ".encode())
         digest.update(np.ascontiguousarray(array).tobytes())

@@ -246,7 +246,7 @@ def calibrated(
 
 
 Case = tuple[Any, str, float | None]
-"""What was scored, the label that the model predicted, and its confidence."""
+"""A scored pair or bag, the label that the model predicted, and its confidence."""
 
 
 def likeliest_first(cases: Iterable[Case]) -> list[Case]:

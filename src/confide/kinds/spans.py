@@ -350,6 +350,7 @@ class SpanTrainer(EntityTrainer):
         model: SpanClassifier,
         batch: TokenBatch,
         output: Tensor,
+        *,
         wanted: Collection[str] | None,
     ) -> list[list[FoundSpan]]:
         """The spans of each row that are likelier than not, which may share words.
@@ -377,7 +378,7 @@ class SpanTrainer(EntityTrainer):
         return inside_spans(batch.lengths_B, words=words, width=self.form.width)
 
     def batch(
-        self, model: Any, text: TokenText, rows_B: batches.Rows, own: Any = None
+        self, model: Any, text: TokenText, rows_B: batches.Rows, *, own: Any = None
     ) -> TokenBatch:
         """These rows."""
         return token_batch(text, rows_B)

@@ -506,7 +506,7 @@ class RowTrainer(ABC):
         """A new model; parameters that require a gradient are trained, and travel."""
 
     @abstractmethod
-    def batch(self, model: Any, text: Any, rows_B: Rows, own: Any = None) -> Any:
+    def batch(self, model: Any, text: Any, rows_B: Rows, *, own: Any = None) -> Any:
         """These rows, with the annotation `own`."""
 
     @abstractmethod
@@ -526,7 +526,7 @@ class RowTrainer(ABC):
     def epoch(self, model: Any, own: Any, *, batch_size: int, random: Random) -> Iterator[Any]:
         """The batches of one epoch in random order, each of similar lengths."""
         for rows_B in shuffled(own.text.lengths_S, batch_size, random=random):
-            batch = self.batch(model, own.text, rows_B, own)
+            batch = self.batch(model, own.text, rows_B, own=own)
             self.lose(batch, random)
             yield batch
 
@@ -645,7 +645,7 @@ class RowTrainer(ABC):
         """
         random = np.random.default_rng(seed)
         rows_B = drawn_rows(own.text.lengths_S, size, random=random)
-        drawn = self.batch(model, own.text, rows_B, own)
+        drawn = self.batch(model, own.text, rows_B, own=own)
         self.lose(drawn, random)
         batch = beside(drawn, model)
         return gradients(model, lambda: self._loss_of(model, own, batch), seed=seed, clip=clip)
@@ -654,7 +654,7 @@ class RowTrainer(ABC):
         """The gradient of each unit's loss, without dropout (`training.examples`)."""
 
         def losses(rows_B: Rows) -> Tensor:
-            batch = beside(self.batch(model, own.text, rows_B, own), model)
+            batch = beside(self.batch(model, own.text, rows_B, own=own), model)
             return self._loss_of(model, own, batch)
 
         return unit_gradients(model, losses, units, lengths_S=own.text.lengths_S)
@@ -715,7 +715,7 @@ class RowTrainer(ABC):
     def reads(self, model: Any, text: Any, *, own: Any = None) -> Iterator[Any]:
         """Every row once, longest first, in batches of `per_batch`."""
         for rows_B in longest_first(text.lengths_S, self.per_batch):
-            yield self.batch(model, text, rows_B, own)
+            yield self.batch(model, text, rows_B, own=own)
 
     def _loss_of(self, model: Any, own: Any, batch: Any) -> Tensor:
         return self.loss(model, own, batch, output=self.output(model, batch))
@@ -746,7 +746,7 @@ class EntityTrainer(RowTrainer):
         """The text with these spans of each example; types in `source` are the site's own."""
 
     def spans(
-        self, model: Any, batch: Any, output: Tensor, wanted: Collection[str] | None
+        self, model: Any, batch: Any, output: Tensor, *, wanted: Collection[str] | None
     ) -> Iterable[list[FoundSpan]]:
         """The spans of each row of a batch, numbered by its own tokens, from the model's output.
 
@@ -765,7 +765,7 @@ class EntityTrainer(RowTrainer):
         with predicting(model):
             for batch in self.reads(model, text):
                 output = home(self.output(model, beside(batch, model)))
-                found = self.spans(model, batch, output, wanted)
+                found = self.spans(model, batch, output, wanted=wanted)
                 for row, spans in zip(batch.rows_B.tolist(), found, strict=True):
                     by_window[row] = spans
         return join_windows(by_window, text.windows, examples=text.examples, flat=self.flat)

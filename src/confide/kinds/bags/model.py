@@ -627,7 +627,7 @@ class BagTrainer(RowTrainer):
         for groups in _dealt(own.text, own.groups, batch_size, random):
             yield self._batch(model, own.text, groups)
 
-    def batch(self, model: BagModel, text: EncodedBags, rows_B: Rows, own: Any = None) -> BagBatch:
+    def batch(self, model: Any, text: EncodedBags, rows_B: Rows, *, own: Any = None) -> BagBatch:
         """The bags of these numbers."""
         return self._batch(model, text, [own.groups[row] for row in rows_B])
 

@@ -276,10 +276,10 @@ class AdversarialTrainer(LightnerTrainer):
         return super().slopes(model.model, own)
 
     def batch(
-        self, model: Any, text: LightnerText, rows_B: Rows, own: EncodedLightner | None = None
+        self, model: Any, text: LightnerText, rows_B: Rows, *, own: EncodedLightner | None = None
     ) -> PointerBatch:
         """These rows."""
-        return super().batch(model.model, text, rows_B, own)
+        return super().batch(model.model, text, rows_B, own=own)
 
     def reduced(
         self, model: Any, own: EncodedLightner, optimiser: Optimiser

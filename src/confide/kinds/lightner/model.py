@@ -1117,11 +1117,7 @@ class LightnerTrainer(EntityTrainer):
         return join_windows(by_window, text.windows, examples=text.examples)
 
     def batch(
-        self,
-        model: Lightner,
-        text: LightnerText,
-        rows_B: batches.Rows,
-        own: EncodedLightner | None = None,
+        self, model: Any, text: LightnerText, rows_B: batches.Rows, *, own: Any = None
     ) -> PointerBatch:
         """These rows, in this order, with the encoder's states if these never change."""
         self._keep(model, text)

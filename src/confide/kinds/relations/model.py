@@ -237,7 +237,7 @@ class RelationTrainer(RowTrainer):
         """The number of relations."""
         return len(self.form.relations)
 
-    def batch(self, model: Any, text: EncodedRelations, rows_B: Rows, own: Any = None) -> Any:
+    def batch(self, model: Any, text: EncodedRelations, rows_B: Rows, *, own: Any = None) -> Any:
         """These pairs."""
         return relation_batch(text, rows_B)
 

@@ -232,7 +232,12 @@ class TaggerTrainer(EntityTrainer):
         return EncodedSplit(replace(text, tags_N=found.tags_N), found.source_N, found.open_Y)
 
     def spans(
-        self, model: CrfTagger, batch: TaggerBatch, output: Tensor, wanted: Collection[str] | None
+        self,
+        model: CrfTagger,
+        batch: TaggerBatch,
+        output: Tensor,
+        *,
+        wanted: Collection[str] | None,
     ) -> list[list[FoundSpan]]:
         """The spans of each row on its best path.
 
@@ -262,7 +267,7 @@ class TaggerTrainer(EntityTrainer):
             by_row[rows[place]].append(FoundSpan(*span, chance))
         return by_row
 
-    def batch(self, model: Any, text: Encoded, rows_B: Rows, own: Any = None) -> TaggerBatch:
+    def batch(self, model: Any, text: Encoded, rows_B: Rows, *, own: Any = None) -> TaggerBatch:
         """These rows."""
         return batch_of(text, rows_B)
 
