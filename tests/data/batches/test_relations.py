@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from cases import each
 from confide.kinds.relations.batches import (
     NO_RELATION,
-    Candidates,
     RelationExample,
     Rules,
     candidates,
@@ -29,11 +28,6 @@ TEXT = "Aspirin and Lasix caused rash. Later a cough came. He took Lasix."
 PLACES = {"a": (0, 7), "l": (12, 17), "r": (25, 29), "c": (39, 44), "m": (59, 64)}
 TYPES = {"a": "Drug", "l": "Drug", "r": "Effect", "c": "Effect", "m": "Drug"}
 CONCEPTS = {"a": "D1", "l": "D2", "r": "E1", "c": "E2", "m": "D2"}
-
-
-def counted(found: Candidates) -> dict[str, int]:
-    """The examples of each relation, `NO_RELATION` included."""
-    return dict(sorted(Counter(example.relation for example in found.examples).items()))
 
 
 def document(*relations, names="alrcm", level="entity", attributes=()):
@@ -59,7 +53,7 @@ class TestWhichPairs:
     def test_both_orders_within_a_sentence(self):
         found = candidates([document()])
         assert pairs(found) == ["al", "la", "ar", "ra", "lr", "rl"]
-        assert counted(found) == {NO_RELATION: 6}
+        assert found.relations == {NO_RELATION: 6}
 
     def test_one_pair_in_the_order_of_the_text(self):
         assert pairs(candidates([document()], Rules(direction="undirected"))) == ["al", "ar", "lr"]
@@ -244,7 +238,7 @@ class TestCorpora:
     )
     def test_one_pair_for_each_sentence(self, corpora, file, examples):
         found = candidates(read(corpora / file).documents)
-        assert (counted(found), found.missed, found.problems) == (
+        assert (found.relations, found.missed, found.problems) == (
             dict(sorted(examples.items())), {}, [],
         )  # fmt: skip
 
@@ -254,19 +248,19 @@ class TestCorpora:
         found = candidates(documents)
         assert len(found.examples) == rows
         types = Counter(r.type for document in documents for r in document.relations)
-        assert (counted(found), found.missed) == (dict(sorted(types.items())), {})
+        assert (found.relations, found.missed) == (dict(sorted(types.items())), {})
 
     def test_ddi(self, corpora, tmp_path):
         with zipfile.ZipFile(corpora / "ddi2013" / "DDICorpus-2013.zip") as archive:
             archive.extractall(tmp_path)
         train = candidates(read(tmp_path / "DDICorpus/Train").documents, UNDIRECTED)
-        assert counted(train) == {
+        assert train.relations == {
             "advise": 826, "effect": 1687, "int": 188, "mechanism": 1319,
             NO_RELATION: 27792 - 826 - 1687 - 188 - 1319 - 1,  # the one without a type is left out
         }  # fmt: skip
         folder = tmp_path / "DDICorpus/Test/Test for DDI Extraction task"
         test = candidates(read(folder).documents, UNDIRECTED)
-        assert counted(test) == {
+        assert test.relations == {
             "advise": 221, "effect": 360, "int": 96, "mechanism": 302, NO_RELATION: 4737,
         }  # fmt: skip
         assert len(test.examples) == 5716
@@ -283,7 +277,7 @@ class TestCorpora:
     def test_ade(self, corpora):
         documents = read(corpora / "ade_corpus_v2", "ade-positive").documents
         found = candidates(documents, Rules(types=type_pairs(documents)))
-        assert counted(found) == {"adverse-effect": 6821, "dose": 279, NO_RELATION: 191}
+        assert found.relations == {"adverse-effect": 6821, "dose": 279, NO_RELATION: 191}
         assert found.missed == {}
 
 

@@ -82,6 +82,11 @@ class Candidates:
     missed: dict[str, int] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
 
+    @property
+    def relations(self) -> dict[str, int]:
+        """Counts of each relation's examples, `NO_RELATION` included, in alphabetical order."""
+        return dict(sorted(Counter(example.relation for example in self.examples).items()))
+
 
 def candidates(documents: Sequence[Document], rules: Rules | None = None) -> Candidates:
     """Every pair of entities that the rules allow, as an example.
