@@ -20,10 +20,11 @@ from confide.federation.events import Event
 from confide.flare.kit import Consortium, Kit
 from confide.flare.nvidia import processes
 from confide.flare.nvidia.consortium import create_consortium
-from confide.flare.nvidia.lead import CoordinatedRun, LeadRecord, coordinate_run
+from confide.flare.nvidia.lead import LeadRecord, coordinate_run
 from confide.flare.sitekit import agree_to, setup_site
 from confide.methods import METHODS
 from confide.runs.folder import RunFolder
+from confide.runs.run import RunResult
 from confide.settings import Settings
 from contract.models import on_the_shelf
 from flare import residents
@@ -109,7 +110,7 @@ class Real:
         settings: Settings | None = None,
         watch: Callable[[Event], None] | None = None,
         **given: Any,
-    ) -> CoordinatedRun:
+    ) -> RunResult:
         """A run of the lead, in the folder of that name; of all sites where none is named."""
         file = self.folder / f"{name}.toml"
         chosen = settings or self.settings

@@ -17,8 +17,8 @@ from confide.federation.failures import Failure
 from confide.federation.ledger import read_ledger
 from confide.federation.messages import encode
 from confide.federation.secure.site import SUMS, Sets
-from confide.flare.nvidia.lead import LOST, CoordinatedRun
-from confide.runs.run import run
+from confide.flare.nvidia.lead import LOST
+from confide.runs.run import RunResult, run
 from confide.settings import Settings
 from contract.corpus import tiny
 from contract.runs import Forging, differences, states, use_engine
@@ -77,7 +77,7 @@ def on_one_machine(
 
 def lost_in(
     real: Real, exchange: str, who: str, *overrides: str
-) -> tuple[CoordinatedRun, list[str]]:
+) -> tuple[RunResult, list[str]]:
     """A run in which a process dies in that exchange of training, and what the lead was told."""
     told: list[str] = []
     fatal = real.killed_at(VICTIM, exchange, round=WHEN, who=who)

@@ -45,7 +45,7 @@ from confide.methods import method_of
 from confide.recipes import settings_file
 from confide.runs.folder import RunFolder
 from confide.runs.result import Result
-from confide.runs.run import LANES
+from confide.runs.run import LANES, RunResult
 from confide.runs.standing import ended, rounds_after, started
 from confide.settings import REFERENCES, Settings, dump, load_settings
 from confide.version import __version__
@@ -95,14 +95,6 @@ class LeadRecord:
         folder.write(RECORD, vars(self))
 
 
-@dataclass(frozen=True)
-class CoordinatedRun:
-    """A finished run over real sites: the lead's folder, and the content of result.json."""
-
-    folder: Path
-    result: Result
-
-
 def coordinate_run(
     settings: str | Path,
     *,
@@ -112,7 +104,7 @@ def coordinate_run(
     sites: Sequence[str] = (),
     resume: bool = False,
     on_event: Watcher | None = None,
-) -> CoordinatedRun:
+) -> RunResult:
     """Train and score over real sites, as the settings say.
 
     Args:
@@ -138,7 +130,7 @@ def coordinate_run(
         on_event=on_event,
         place=open_signer(held, make=True),
     )
-    return CoordinatedRun(folder, result)
+    return RunResult(folder, result)
 
 
 @dataclass(frozen=True)
