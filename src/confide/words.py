@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING
 
+from confide.errors import printable
+
 if TYPE_CHECKING:
     from jinja2 import Environment
 
@@ -75,6 +77,6 @@ def templates(package: str) -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    for function in (points, size, duration, count):
+    for function in (points, size, duration, count, printable):
         environment.filters[function.__name__] = function
     return environment

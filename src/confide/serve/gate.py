@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Annotated, Final, Self
 from urllib.parse import parse_qs
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request, cookie_parser
@@ -32,8 +31,8 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from confide.errors import printable
-from confide.files import decode_json, size_in_words
+from confide.files import decode_json
+from confide.report.words import templates
 from confide.settings.reading import expected, own_words
 from confide.text.document import Document, Entity
 from confide.text.segment import CODES, Splitting, into_sentences
@@ -406,23 +405,12 @@ async def read_form(ask: Request) -> Mapping[str, str]:
 # --- Pages from templates, and the door's own page
 
 
-_TEMPLATES = Environment(
-    loader=FileSystemLoader(Path(__file__).with_name("templates")),
-    autoescape=True,
-    undefined=StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_TEMPLATES.filters["short"] = lambda value, most=80: printable(value, most)
-_TEMPLATES.filters["percent"] = lambda value: "–" if value is None else f"{100 * value:.1f}"
-_TEMPLATES.filters["size"] = lambda value: "–" if value is None else size_in_words(value)
-
 NAMES = {"read": "Read", "correct": "Correct", "watch": "Watch", "consent": "Agree", "api": "REST"}
 
 
 def fill(template: str, **values: object) -> str:
     """Fill in a template; every value is escaped."""
-    return _TEMPLATES.get_template(f"{template}.j2").render(**values)
+    return templates("confide.serve").get_template(f"{template}.j2").render(**values)
 
 
 class Pages:
