@@ -95,7 +95,7 @@ def test_with_the_token_all_is_answered() -> None:
 
 def test_a_cookie_ends() -> None:
     doors = Doors(TOKEN, lasts=0.05)
-    headers = {b"cookie": f"{COOKIE}={doors.new_session()}".encode()}
+    headers = {"cookie": f"{COOKIE}={doors.new_session()}"}
     assert doors.admits(headers)
     time.sleep(0.06)
     assert not doors.admits(headers)

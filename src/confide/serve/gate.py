@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
 import secrets
 import time
 import traceback
@@ -25,9 +24,10 @@ from typing import Annotated, Final, Self
 from urllib.parse import parse_qs
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request, cookie_parser
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -88,12 +88,27 @@ HEADERS: Final = (
 )
 
 
+_WITH: Final = {
+    401: {"www-authenticate": "Bearer"},
+    503: {"retry-after": "1"},
+    **{status: {"connection": "close"} for status in (400, 408, 413)},
+}
+"""Headers that go with an error, by its status."""
+
+
 class HttpError(Exception):
     """An error to answer with. `what` is in our own words, never the caller's."""
 
     def __init__(self, status: int, code: str, what: str) -> None:
         self.status, self.code, self.what = status, code, what
         super().__init__(what)
+
+    def answer(self) -> Response:
+        """The answer that says so; 303 leads to the page that is its code."""
+        if self.status == 303:
+            return RedirectResponse(self.code, 303)
+        body = {"error": self.code, "what": self.what}
+        return JSONResponse(body, self.status, _WITH.get(self.status))
 
 
 class Doors:
@@ -121,14 +136,14 @@ class Doors:
         self._open[_digest(value)] = now + self._lasts
         return value
 
-    def admits(self, headers: Mapping[bytes, bytes]) -> bool:
+    def admits(self, headers: Mapping[str, str]) -> bool:
         """Return whether an ask with these headers may pass."""
         if not self.locked:
             return True
-        scheme, _, token = _words(headers.get(b"authorization")).partition(" ")
+        scheme, _, token = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.is_token(token.strip()):
             return True
-        value = cookie_parser(_words(headers.get(b"cookie"))).get(COOKIE, "")
+        value = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
         return self._open.get(_digest(value), 0.0) > time.monotonic()
 
 
@@ -169,53 +184,53 @@ class Gate:
         try:
             self._check(scope)
             await self._inner(scope, self._bounded(scope, receive), out)
-        except HttpError as refused:
-            await out.refuse(refused)
+            return
+        except HttpError as error:
+            refused = error
         except HTTPException as error:  # our files, and what starlette itself refuses
-            await out.refuse(HttpError(error.status_code, "refused", "there is nothing like that"))
+            refused = HttpError(error.status_code, "refused", "there is nothing like that")
         except TimeoutError:
             raise  # the caller takes nothing: the connection is closed
         except Exception as error:
             self._tell(error_place(error))
-            await out.refuse(HttpError(500, "internal", "something went wrong here"))
+            refused = HttpError(500, "internal", "something went wrong here")
+        if out.begun:
+            raise TimeoutError from None  # an answer has begun: the connection just ends
+        await refused.answer()(scope, receive, out)
 
     def _check(self, scope: Scope) -> None:
         """Raise HttpError unless the ask may pass."""
-        given: list[tuple[bytes, bytes]] = scope["headers"]
-        headers = dict(given)
-        hosts = [value for name, value in given if name == b"host"]
-        if len(hosts) != 1 or _words(hosts[0]).lower() not in self._hosts:
+        headers, path = Headers(scope=scope), scope["path"]
+        host = headers.get("host", "").lower()
+        if len(headers.getlist("host")) != 1 or host not in self._hosts:
             raise HttpError(421, "wrong-host", "this address is not served under that name")
-        if {b"transfer-encoding", b"content-length"} <= headers.keys():
+        if "transfer-encoding" in headers and "content-length" in headers:
             raise HttpError(400, "two-lengths", "an ask says once where it ends")
         if scope["method"] not in ("GET", "HEAD", "POST"):
             raise HttpError(405, "method", "only GET, HEAD and POST are answered")
         if scope["method"] == "POST":
-            self._own(scope["path"], headers, _words(hosts[0]).lower())
-        path = scope["path"]
+            self._own(path, headers, host)
         if path in OPEN or path.startswith("/static/"):
             return
         if not self._doors.admits(headers):
-            if scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b""):
+            if scope["method"] == "GET" and "text/html" in headers.get("accept", ""):
                 raise HttpError(303, ENTER, "the token is needed")
             raise HttpError(401, "token", "the token is needed: Authorization: Bearer TOKEN")
 
-    def _own(self, path: str, headers: Mapping[bytes, bytes], host: str) -> None:
+    def _own(self, path: str, headers: Headers, host: str) -> None:
         """Raise HttpError if a POST could come from another site's page."""
-        origin = headers.get(b"origin")
-        fetched = headers.get(b"sec-fetch-site", b"same-origin")
+        origin = headers.get("origin")
         if origin is None and not path.startswith("/v1/"):
             raise HttpError(403, "origin", "this is sent by our own pages only")
-        if fetched != b"same-origin" or (
-            origin is not None and _words(origin).lower() != f"{self._scheme}://{host}"
-        ):
+        elsewhere = origin is not None and origin.lower() != f"{self._scheme}://{host}"
+        if elsewhere or headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise HttpError(403, "origin", "another site's page sent this")
 
     def _bounded(self, scope: Scope, receive: Receive) -> Receive:
         """`receive`, with a limit on the body's bytes and on the time that it takes."""
         most = self._limits.body
-        for name, value in scope["headers"]:
-            if name == b"content-length" and not (value.isdigit() and int(value[:13]) <= most):
+        for value in Headers(scope=scope).getlist("content-length"):
+            if not (value.isascii() and value.isdigit() and int(value[:13]) <= most):
                 raise HttpError(413, "too-large", f"a body has at most {most} bytes")
         deadline = asyncio.get_running_loop().time() + self._limits.slow
         read, done = 0, False
@@ -242,33 +257,15 @@ class _Out:
     """`send`, with our headers, and a limit on the time that a caller takes for each piece."""
 
     def __init__(self, send: Send, slow: float) -> None:
-        self._send, self._slow, self._begun = send, slow, False
+        self._send, self._slow, self.begun = send, slow, False
 
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
-            self._begun = True
+            self.begun = True
             there = {name.lower() for name, _ in message.get("headers", ())}
             own = [pair for pair in HEADERS if pair[0] not in there]
             message = {**message, "headers": [*message.get("headers", ()), *own]}
         await asyncio.wait_for(self._send(message), self._slow)
-
-    async def refuse(self, refused: HttpError) -> None:
-        """Answer with an error, unless an answer has begun: then the connection just ends."""
-        if self._begun:
-            raise TimeoutError from None
-        body = json.dumps({"error": refused.code, "what": refused.what}).encode()
-        headers = [(b"content-type", b"application/json")]
-        if refused.status == 303:
-            headers, body = [(b"location", refused.code.encode())], b""
-        elif refused.status == 503:
-            headers.append((b"retry-after", b"1"))
-        elif refused.status == 401:
-            headers.append((b"www-authenticate", b"Bearer"))
-        if refused.status in (400, 408, 413):
-            headers.append((b"connection", b"close"))
-        headers.append((b"content-length", str(len(body)).encode()))
-        await self({"type": "http.response.start", "status": refused.status, "headers": headers})
-        await self({"type": "http.response.body", "body": body})
 
 
 def error_place(error: BaseException) -> str:
@@ -277,10 +274,6 @@ def error_place(error: BaseException) -> str:
     last = frames[-1] if frames else None
     at = f" at {Path(last.filename).name}:{last.lineno}" if last else ""
     return f"{type(error).__name__}{at}"
-
-
-def _words(value: bytes | None) -> str:
-    return (value or b"").decode("latin-1")
 
 
 def _digest(value: str) -> bytes:
