@@ -125,6 +125,15 @@ def file_text(path: Path, most: int = MOST_SMALL, *, encoding: str = "utf-8") ->
     return file_bytes(path, most).decode(encoding)
 
 
+def stamp_of(path: Path) -> tuple[int, ...]:
+    """A stamp that changes whenever the file is written or replaced; () if there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return ()
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def sha256_of(path: Path) -> str:
     """SHA-256 of a regular file, as 64 hexadecimal digits; hashed again only when it has changed.
 
@@ -389,6 +398,29 @@ def write_once(path: Path, data: bytes) -> None:
             os.link(fresh, path)
     finally:
         fresh.unlink(missing_ok=True)
+
+
+def append_durably(path: Path, data: bytes) -> None:
+    """Append to its owner's file in one write and flush to disk; if that fails, it is as before."""
+    new = not path.exists()
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        start = os.fstat(handle).st_size
+        try:
+            if os.write(handle, data) != len(data):
+                raise OSError(28, "the disk is full")
+            os.fsync(handle)
+        except OSError:
+            os.ftruncate(handle, start)
+            raise
+    finally:
+        os.close(handle)
+    if new:
+        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def lock(path: Path, *, needed: bool = True) -> IO[str] | None:

@@ -462,7 +462,7 @@ def test_a_run_that_cannot_be_counted_does_not_run(
     def full(number: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("confide.flare.agreements.os.fsync", full)
+    monkeypatch.setattr("confide.files.os.fsync", full)
     assert said(home, "join", joining(settings)) == ("disk-full", "")
 
 

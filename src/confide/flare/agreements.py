@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,9 +19,9 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from confide import files
 from confide.errors import ConfideError, RunError, SettingsError, os_errors_as
 from confide.federation.failures import Refusal
-from confide.files import MOST_JSON, Tree, file_bytes, for_the_owner, write_of_run
 from confide.settings import Settings, SiteFile, dump, nearest, parse
 from confide.settings.reading import explained, parse_assignment
 from confide.settings.sitefile import (
@@ -108,7 +107,7 @@ _SETTINGS = {
 """The settings of a run that lines of an agreement bound; other lines have the setting's name."""
 
 
-def _needs(settings: Settings) -> Tree:
+def _needs(settings: Settings) -> files.Tree:
     """The bounds that a run with these settings needs, whoever takes part.
 
     `local_steps` counts where the method counts steps. `max_norm_ratio` is 0 where updates cannot
@@ -256,7 +255,7 @@ def with_bounds(agreement: Agreement, bounds: Sequence[str]) -> Agreement:
     return _valid(plain)
 
 
-def _valid(plain: Tree) -> Agreement:
+def _valid(plain: files.Tree) -> Agreement:
     try:
         return Agreement.model_validate(plain)
     except ValidationError as error:
@@ -285,15 +284,6 @@ class SiteAgreement:
         return f"{self.method} {made}"
 
 
-def _stamp(path: Path) -> tuple[int, ...]:
-    """A value that changes whenever the file is written; () if there is none."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return ()
-    return found.st_mtime_ns, found.st_size, found.st_ino
-
-
 @lru_cache(maxsize=64)
 def _consent_at(path: Path, stamp: tuple[int, ...]) -> ConsentFile | None:
     return load_consent(path) if stamp else None
@@ -317,7 +307,7 @@ class Agreements:
     def of(self, site: SiteFile) -> dict[str, SiteAgreement]:
         """All agreements of a site, by method. Raises SettingsError: damaged, or another site's."""
         path = self._path.with_name(CONSENT_FILE)
-        held = _consent_at(path, _stamp(path))
+        held = _consent_at(path, files.stamp_of(path))
         if held is not None and held.site != site.name:
             raise SettingsError(
                 "these agreements belong to another site",
@@ -366,7 +356,7 @@ class Agreements:
         A line that cannot be read counts as a run under every agreement made before it.
         """
         path = self._path.with_name(COUNT_FILE)
-        counted = _count_at(path, _stamp(path))
+        counted = _count_at(path, files.stamp_of(path))
         if found.old:
             return frozenset(counted.get(found.mark, set()) | counted.get("", set()))
         return frozenset(counted[found.mark]) if found.mark in counted else None
@@ -397,13 +387,13 @@ def write_agreements(folder: Path, held: ConsentFile) -> None:
 
     Raises RunError if they cannot be written.
     """
-    with for_the_owner():
+    with files.for_the_owner():
         count = _read_count(folder / COUNT_FILE) if (folder / COUNT_FILE).exists() else {}
         for method, agreement in held.method.items():
             mark = SiteAgreement(method, agreement).mark
             if mark not in count:
                 _add(folder, mark, "", agreement.agreed.date())
-        write_of_run(folder / CONSENT_FILE, dump_consent(held).encode())
+        files.write_of_run(folder / CONSENT_FILE, dump_consent(held).encode())
 
 
 def _add(folder: Path, agreement: str, run: str, day: date) -> None:
@@ -415,18 +405,15 @@ def _add(folder: Path, agreement: str, run: str, day: date) -> None:
         where=path,
         fix="free some disk space, and see that the file belongs to the user that runs the site",
     ):
-        before = file_bytes(path, MOST_JSON) if path.exists() else b""
+        before = files.file_bytes(path, files.MOST_JSON) if path.exists() else b""
         torn = b"\n" if before and not before.endswith(b"\n") else b""
-        with for_the_owner(), open(path, "ab") as file:
-            file.write(torn + line.encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        files.append_durably(path, torn + line.encode() + b"\n")
 
 
 def _read_count(path: Path) -> dict[str, set[str]]:
     """The runs by agreement; unreadable lines are under "" and under every agreement before."""
     found: dict[str, set[str]] = {"": set()}
-    for number, line in enumerate(file_bytes(path, MOST_JSON).splitlines()):
+    for number, line in enumerate(files.file_bytes(path, files.MOST_JSON).splitlines()):
         try:
             held = json.loads(line)
             mark, run = held["agreement"], held["run"]

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import torch
 
+from confide import files
 from confide.errors import ConfideError, GuardError, MessageError, RunError, SettingsError
 from confide.federation import seals
 from confide.federation.failures import Failure, Refusal, failure_from
@@ -32,16 +33,6 @@ from confide.federation.secure.site import SUMS, Member, Sets
 from confide.federation.secure.steps import EXCHANGES, as_asked
 from confide.federation.site import Site, SiteHost, ask_in, note_traceback
 from confide.federation.steps import Step
-from confide.files import (
-    MOST_JSON,
-    Tree,
-    decode_json,
-    file_bytes,
-    file_text,
-    for_the_owner,
-    path_inside,
-    write_of_run,
-)
 from confide.flare import joining
 from confide.flare.agreements import OUTSIDE, Agreements, RunTerms, fewest_in_sum
 from confide.flare.kit import SERVER
@@ -80,14 +71,14 @@ def note_accounts(folder: Path, accounts: Mapping[str, str], names: Sequence[str
     it: raises Refusal for an account that is older than before, or malformed.
     """
     path = folder / ACCOUNTS
-    before: dict[str, str] = decode_json(file_text(path)) if path.exists() else {}
+    before: dict[str, str] = files.decode_json(files.file_text(path)) if path.exists() else {}
     for name, (identity, account) in zip(names, accounts.items(), strict=True):
         old, new = _charges(before.get(identity, ""), name), _charges(account, name)
         if new[0] < old[0] or (new[0] == old[0] and new != old):
             raise Refusal("older-account", name)
     now = before | {identity: account for identity, account in accounts.items() if account}
     if now != before:
-        write_of_run(path, json.dumps(now, sort_keys=True).encode())
+        files.write_of_run(path, json.dumps(now, sort_keys=True).encode())
 
 
 def _charges(account: str, name: str) -> tuple[int, str]:
@@ -140,14 +131,14 @@ class Peering:
     def _note(self, roster: dict[str, str]) -> None:
         """Note the roster. Raises Refusal if it is too close to an earlier one."""
         path = self.folder / ROSTERS
-        before = file_text(path).splitlines() if path.exists() else []
+        before = files.file_text(path).splitlines() if path.exists() else []
         said = " ".join(sorted(roster.values()))
         if said in before:
             return
         now = set(roster.values())
         if not self.named and any(len(now ^ set(one.split())) < self.apart for one in before):
             raise Refusal("near-roster")
-        write_of_run(path, "\n".join([*before, said, ""]).encode())
+        files.write_of_run(path, "\n".join([*before, said, ""]).encode())
 
 
 def member_of(
@@ -192,7 +183,7 @@ def member_of(
 # It computes as its own file says, whatever the run's settings say.
 
 
-def own_computing(file: SiteFile) -> Tree:
+def own_computing(file: SiteFile) -> files.Tree:
     """Read the devices that a site's own file names in place of the run's settings."""
     return {name: getattr(file, name) for name in ("device", "precision", "micro_batch_size")}
 
@@ -225,12 +216,12 @@ class SiteHome:
         self._path = path
         self._agreements = Agreements(path, today=today)
         self._read: SiteFile | None = None
-        self._stamp = 0
+        self._stamp: tuple[int, ...] = ()
         self._steps: dict[str, Step] = {
             step.name: step for step in (joining.JOIN, joining.LEAVE, joining.CLOSE)
         }
         self._run: _Run | None = None
-        self.opening: Tree = {}
+        self.opening: files.Tree = {}
         """The facts in the first line of a run's ledger; set from the evidence of the run."""
         self.place: Signer | None = None
         """The site's identity and pins, with which it takes part in secure sums."""
@@ -240,7 +231,7 @@ class SiteHome:
 
         Only the owner of this process can read the files written on the way.
         """
-        with for_the_owner():
+        with files.for_the_owner():
             try:
                 reply = self._answer(step, round, data)
             except Exception as error:
@@ -294,7 +285,7 @@ class SiteHome:
     def _file(self) -> SiteFile:
         """The site's own file, read again whenever it changed. Raises Refusal."""
         try:
-            stamp = self._path.stat().st_mtime_ns
+            stamp = files.stamp_of(self._path)
             if self._read is None or stamp != self._stamp:
                 self._read, self._stamp = load_site(self._path), stamp
         except (ConfideError, OSError) as error:
@@ -331,7 +322,7 @@ class SiteHome:
             raise Refusal("other-version")
         try:
             tree = parse_toml(ask.settings)
-            folder = RunFolder(path_inside(Path(file.memory), RUNS, ask.run))
+            folder = RunFolder(files.path_inside(Path(file.memory), RUNS, ask.run))
         except (SettingsError, GuardError) as error:  # of the settings, of an unsafe name
             raise Refusal("bad-ask") from error
         settings = parse(tree)
@@ -386,8 +377,8 @@ class SiteHome:
         """
         path = Path(self._file.memory) / "veil.key"
         if not path.exists():
-            write_of_run(path, secrets.token_hex(32).encode())
-        return hmac.new(file_bytes(path), fingerprint.encode(), hashlib.sha256).hexdigest()
+            files.write_of_run(path, secrets.token_hex(32).encode())
+        return hmac.new(files.file_bytes(path), fingerprint.encode(), hashlib.sha256).hexdigest()
 
     def _leave(self, run: _Run, ask: joining.Leave) -> joining.LeaveReply:
         """Keep the trained state beside the site's memory, and count the site's own errors."""
@@ -460,7 +451,7 @@ class _Run:
         gathered: Gathered,
         guards: Guards,
         *,
-        opening: Tree,
+        opening: files.Tree,
         asked: RunTerms,
         budget: Path,
         member: Member | None = None,
@@ -476,9 +467,8 @@ class _Run:
         if opening and not self.ledger.lines:
             self.ledger.note(OPENED, **opening)
         self._asked = folder.path / "asked.txt"
-        self._seen = (
-            set(file_text(self._asked, MOST_JSON).split()) if self._asked.exists() else set()
-        )
+        before = files.file_text(self._asked, files.MOST_JSON) if self._asked.exists() else ""
+        self._seen = set(before.split())
         self.host: SiteHost = hosting_of(settings).host(self.spec, {}, member=member, budget=budget)
 
     def count(self, step: str, data: bytes, *, most: int) -> None:
@@ -539,7 +529,7 @@ class SignedHome:
 
         An ask whose seal cannot be read gets a failure without a seal.
         """
-        with for_the_owner():
+        with files.for_the_owner():
             try:
                 asked = seals.AskSeal.decode(seal)
             except MessageError as error:
@@ -605,7 +595,7 @@ class SignedHome:
         self._home.opening = self._opening(order, lead)
         self._run = ask.run
 
-    def _opening(self, order: joining.Order, lead: Card) -> Tree:
+    def _opening(self, order: joining.Order, lead: Card) -> files.Tree:
         """The run and identities in the first line of a new ledger."""
         assert self._server is not None, "its seal has been checked"
         return {

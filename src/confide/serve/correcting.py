@@ -31,8 +31,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from confide import files
 from confide.errors import ConfideError, DataError, GuardError, os_errors_as
-from confide.files import Tree, is_regular, path_inside, plain_name, private_folder
 from confide.scoring import count_entities, scores
 from confide.serve import gate
 from confide.serve.gate import CallerLimits, HttpError, Pages
@@ -61,23 +61,20 @@ OF, AT = "of", "at"
 EXPORTS = tuple(name for name, one in FORMATS.items() if one.write)
 
 
-Mark = tuple[int, int, int] | None
-
-
 class Corrections:
     """All corrections in a folder, which is made with the first, for its owner only."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._turn = threading.Lock()
-        self._cache: dict[str, tuple[Mark, dict[str, Document]]] = {}
+        self._cache: dict[str, tuple[tuple[int, ...], dict[str, Document]]] = {}
 
     def annotators(self) -> list[str]:
         """Who has corrected something."""
         if not self.folder.is_dir():
             return []
-        files = (path for path in self.folder.iterdir() if path.name.endswith(ENDING))
-        return sorted(path.name.removesuffix(ENDING) for path in files if is_regular(path))
+        found = (path for path in self.folder.iterdir() if path.name.endswith(ENDING))
+        return sorted(path.name.removesuffix(ENDING) for path in found if files.is_regular(path))
 
     def by_annotator(self, annotator: str) -> dict[str, Document]:
         """An annotator's corrections by id, each as last saved. Raises DataError, FormatError."""
@@ -98,15 +95,15 @@ class Corrections:
         kept = replace(document, attributes=(*own, *place))
         line = json.dumps(document_record(kept), ensure_ascii=False) + "\n"
         path = self._path(annotator)
-        private_folder(self.folder)
+        files.private_folder(self.folder)
         with self._locked():
             held = self._read(annotator)
             with os_errors_as(
                 DataError, "the correction cannot be written", where=path, fix="make room"
             ):
-                _append(path, line.encode())
+                files.append_durably(path, line.encode())
             held[kept.id] = kept
-            self._cache[annotator] = _mark(path), held
+            self._cache[annotator] = files.stamp_of(path), held
             return len(held)
 
     @contextmanager
@@ -121,18 +118,18 @@ class Corrections:
                 os.close(handle)
 
     def _path(self, annotator: str) -> Path:
-        return path_inside(self.folder, annotator + ENDING)
+        return files.path_inside(self.folder, annotator + ENDING)
 
     def _read(self, annotator: str) -> dict[str, Document]:
         path = self._path(annotator)
-        mark, held = self._cache.get(annotator, (None, {}))
-        if mark is None or mark != _mark(path):
+        stamp, held = self._cache.get(annotator, ((), {}))
+        if stamp != files.stamp_of(path):
             if path.exists():
                 _mend(path)
             there = path.exists() and path.stat().st_size > 0
             documents = read(path, "jsonl").documents if there else []
             held = {one.id: one for one in documents}
-            self._cache[annotator] = _mark(path), held
+            self._cache[annotator] = files.stamp_of(path), held
         return held
 
 
@@ -149,15 +146,6 @@ def without_replaced(own: Mapping[str, Document]) -> dict[str, Document]:
     return {id: one for id, one in own.items() if not ((at := places[id]) and at[0] in own)}
 
 
-def _mark(path: Path) -> Mark:
-    """A stamp that changes if a file is changed or replaced; None if it is not there."""
-    try:
-        found = path.stat()
-    except FileNotFoundError:
-        return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
-
-
 def _mend(path: Path) -> None:
     """Make the file end with a whole line: complete its last one, or cut off what a crash tore."""
     raw = path.read_bytes()
@@ -166,34 +154,11 @@ def _mend(path: Path) -> None:
     start = raw.rfind(b"\n") + 1
     try:
         json.loads(raw[start:])
-        _append(path, b"\n")
+        files.append_durably(path, b"\n")
     except ValueError:
         with open(path, "r+b") as file:
             file.truncate(start)
             os.fsync(file.fileno())
-
-
-def _append(path: Path, data: bytes) -> None:
-    """Append in one write and flush to disk; if that fails, the file is as before."""
-    new = not path.exists()
-    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        start = os.fstat(handle).st_size
-        try:
-            if os.write(handle, data) != len(data):
-                raise OSError(28, "the disk is full")
-            os.fsync(handle)
-        except OSError:
-            os.ftruncate(handle, start)
-            raise
-    finally:
-        os.close(handle)
-    if new:
-        folder = os.open(path.parent, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def export_corrections(documents: Sequence[Document], format: str) -> tuple[bytes, str]:
@@ -549,7 +514,7 @@ class Workplace:
     async def corrected_by(self, annotator: str | None) -> dict[str, Document]:
         """An annotator's corrections by id. Raises HttpError."""
         try:
-            name = plain_name(annotator, "an annotator")
+            name = files.plain_name(annotator, "an annotator")
         except GuardError:
             what = "this is not the name of an annotator: letters, digits, '.', '_' and '-'"
             raise HttpError(422, "name", what) from None
@@ -679,7 +644,7 @@ def apply_corrections(document: Document, asked: SaveAsk) -> Document:
     return replace(document, entities=tuple(entities), relations=tuple(relations))
 
 
-def item_record(item: Item, own: Mapping[str, Document]) -> Tree:
+def item_record(item: Item, own: Mapping[str, Document]) -> files.Tree:
     """A sentence for the page, as it was saved, or else as the first model reads it."""
     saved = own.get(item.document.id)
     if saved is None and item.of in own:

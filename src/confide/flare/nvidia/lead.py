@@ -26,18 +26,10 @@ from nvflare.fuel.flare_api.api_spec import (
 )
 from nvflare.fuel.flare_api.flare_api import Session
 
+from confide import files
 from confide.errors import EngineError, GuardError, RunError, SettingsError, printable
 from confide.federation.combining import NEEDED
 from confide.federation.events import Event, Watcher, unwatched
-from confide.files import (
-    Tree,
-    decode_json,
-    file_text,
-    for_the_owner,
-    is_regular,
-    open_regular,
-    plain_name,
-)
 from confide.flare import joining
 from confide.flare.kit import CLASSES, Kit, expiry_message, open_kit
 from confide.flare.peers import Signer, open_signer
@@ -82,7 +74,7 @@ class LeadRecord:
     def read(folder: RunFolder) -> LeadRecord:
         """The record in a run's folder. Raises RunError if there is none."""
         try:
-            return LeadRecord(**decode_json(file_text(folder.path / RECORD)))
+            return LeadRecord(**files.decode_json(files.file_text(folder.path / RECORD)))
         except (OSError, ValueError, TypeError) as error:
             raise RunError(
                 "this is not the folder of a run over real sites",
@@ -172,8 +164,8 @@ def _chosen(
     """
     path = settings_file(settings)
     chosen, here = load_settings(path, overrides), path.parent.resolve()
-    files = tuple(one.removeprefix(f"{here}/") for one in chosen.public.files)
-    public = chosen.public.model_copy(update={"files": files})
+    named = tuple(one.removeprefix(f"{here}/") for one in chosen.public.files)
+    public = chosen.public.model_copy(update={"files": named})
     chosen = chosen.model_copy(update={"public": public})
     joining.check_suited(chosen, where=str(path))
     name = chosen.name or path.stem
@@ -209,7 +201,7 @@ class LeadSession:
         """Hand in a submission; its id. Raises EngineError if the server refuses it."""
         token = secrets.token_hex(16)  # over a bad connection it is still submitted only once
         said = self._do(lambda session: session.submit_job(str(folder), token))
-        return plain_name(said, "a submission")
+        return files.plain_name(said, "a submission")
 
     def submissions(self, run: str) -> list[str]:
         """The run's submissions that the server knows, the oldest first."""
@@ -239,7 +231,7 @@ class LeadSession:
         self._missed = None
         return status
 
-    def events(self, submission: str, since: int) -> Tree | None:
+    def events(self, submission: str, since: int) -> files.Tree | None:
         """The run's events after `since`, and its state; None while it is not running."""
         try:
             said = self._session.do_app_command(submission, joining.TOPIC, {"since": since})
@@ -286,12 +278,12 @@ class LeadSession:
                 ) from error
 
 
-def _names(rows: Sequence[Tree], key: str) -> list[str]:
+def _names(rows: Sequence[files.Tree], key: str) -> list[str]:
     """The proper names in rows of the server's lists."""
     found = []
     for row in rows:
         with contextlib.suppress(GuardError, LookupError, TypeError):
-            found.append(plain_name(row[key], key))
+            found.append(files.plain_name(row[key], key))
     return found
 
 
@@ -325,7 +317,7 @@ def _unreachable(kit: Kit) -> EngineError:
 # --- A run over as many submissions as it takes
 
 
-@for_the_owner()
+@files.for_the_owner()
 def follow_run(
     settings: Settings,
     name: str,
@@ -431,7 +423,7 @@ def write_submission(
             place, record.run, settings, sites=record.sites, version=record.version
         )
         args["lead"] = order.pack().encode().hex()  # in hex: FLARE would interpret braces
-    files: dict[str, Tree] = {
+    contents: dict[str, files.Tree] = {
         "meta.json": {
             "name": record.run,
             "resource_spec": {},
@@ -454,7 +446,7 @@ def write_submission(
         },
     }
     target = folder / record.run
-    for name, content in files.items():
+    for name, content in contents.items():
         path = target / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(content, indent=1), encoding="utf-8")
@@ -550,7 +542,7 @@ class _Follower:
                 fix="run the same command with --resume to continue from the last checkpoint",
             )
 
-    def _follow(self, submission: str) -> Tree:
+    def _follow(self, submission: str) -> files.Tree:
         """Pass on the run's events until the submission has ended; the state of the run then."""
         since, looked, start, waiting = 0, 0.0, time.monotonic(), False
         while True:
@@ -577,14 +569,14 @@ class _Follower:
                     return self._collect(submission) | {"status": status}
             time.sleep(0.3)
 
-    def _collect(self, submission: str) -> Tree:
+    def _collect(self, submission: str) -> files.Tree:
         """Bring back what a submission left; the state of the run, if the server left it."""
         with tempfile.TemporaryDirectory() as folder:
             left = self.session.download(submission, Path(folder))
             found = sorted(left.rglob(joining.OUTCOME)) if left else []
-            if not found or not is_regular(found[0]):
+            if not found or not files.is_regular(found[0]):
                 return {}
-            with open_regular(found[0]) as file:
+            with files.open_regular(found[0]) as file:
                 outcome = joining.read_outcome(file.read(joining.MOST_OUTCOME))
             if outcome.get("state") in ("finished", "failed"):
                 joining.bring_home(found[0].parent, self.folder.path)

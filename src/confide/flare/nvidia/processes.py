@@ -25,14 +25,6 @@ from confide import files
 from confide.errors import ConfideError, KitError, os_errors_as
 from confide.federation.keys import VARIABLE as PASSPHRASE
 from confide.federation.keys import unlock
-from confide.files import (
-    Tree,
-    decode_json,
-    file_bytes,
-    for_the_owner,
-    private_folder,
-    write_atomically,
-)
 from confide.flare import kit as kits
 from confide.flare.kit import HEARTBEAT_TIMEOUT, SERVER, STORE, Kit
 from confide.flare.peers import open_signer
@@ -131,9 +123,9 @@ def start(kit: Kit) -> NoReturn:
         _check_port(kit)
     open_signer(kit, make=True)
     kits.tidy_kit(kit.path)
-    with for_the_owner():
+    with files.for_the_owner():
         for name in ("run", "tmp", "store", MODELS, *(("public",) if kit.kind == SERVER else ())):
-            private_folder(kit.path / name)
+            files.private_folder(kit.path / name)
         kits.write_policies(kit.path, kit.kind)  # an earlier release named classes that are gone
     sys.stdout.flush()
     os.execve(sys.executable, [sys.executable, "-m", SERVICE, str(kit.path)], _environment(kit))
@@ -330,9 +322,9 @@ def _killed(kit: Kit) -> list[psutil.Process]:
 # --- what they wrote ----------------------------------------------------------------------
 
 
-def _state(kit: Kit) -> Tree:
+def _state(kit: Kit) -> files.Tree:
     try:
-        return dict(decode_json(file_bytes(kit.path / STATE)))
+        return dict(files.decode_json(files.file_bytes(kit.path / STATE)))
     except (OSError, ValueError):
         return {}
 
@@ -383,7 +375,7 @@ def revoked(kit: Kit) -> tuple[str, ...]:
 def read_revoked(path: Path) -> set[str]:
     """The names in a list; none if there is no file. Raises OSError, ValueError."""
     try:
-        held = decode_json(file_bytes(path))
+        held = files.decode_json(files.file_bytes(path))
     except FileNotFoundError:
         return set()
     names = held.get(_KEY) if isinstance(held, dict) else None
@@ -423,5 +415,5 @@ def _write_revoked(kit: Kit, names: set[str]) -> None:
     path = kit.path / REVOKED
     text = json.dumps({_KEY: sorted(names)}, indent=2) + "\n"
     what = "the list of revoked sites could not be written"
-    with os_errors_as(KitError, what, where=path), for_the_owner():
-        write_atomically(path, text.encode())
+    with os_errors_as(KitError, what, where=path), files.for_the_owner():
+        files.write_atomically(path, text.encode())

@@ -18,7 +18,7 @@ from nvflare.apis.fl_context import FLContext
 from nvflare.fuel.f3.cellnet.fqcn import FQCN
 
 from confide.errors import KitError
-from confide.files import write_atomically
+from confide.files import stamp_of, write_atomically
 from confide.flare.kit import MESSAGE_TIMEOUT, expiry_message, open_kit
 from confide.flare.nvidia.processes import REVOKED, STATE, read_revoked
 
@@ -36,21 +36,15 @@ class RevocationWatch:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = threading.Lock()
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, ...] | None = None
 
     def follow(self, engine: Any) -> bool:
         """Follow the list if it changed; whether it did. `engine` is FLARE's."""
         with self._lock:
             try:
-                found = self._path.stat()
-                stamp = found.st_mtime_ns, found.st_ino
-            except FileNotFoundError:  # an empty list
-                stamp = 0, 0
-            except OSError:
-                return False
-            if stamp == self._seen:
-                return False
-            try:
+                stamp = stamp_of(self._path)
+                if stamp == self._seen:
+                    return False
                 names = read_revoked(self._path)
             except (OSError, ValueError):
                 return False
