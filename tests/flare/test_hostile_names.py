@@ -38,7 +38,7 @@ from confide.flare.joining import (
     wire_digest,
     wire_of,
 )
-from confide.flare.kit import MOST_SITES, Kit, check_order
+from confide.flare.kit import MOST_SITES, Kit, Submission
 from confide.flare.nvidia import cleanup
 from confide.flare.nvidia.components import COLLECTED, ConfideController
 from confide.flare.nvidia.consortium import create_consortium
@@ -318,22 +318,22 @@ def test_an_order_of_other_types_is_refused(odd: Any) -> None:
         "version": __version__,
         "lead": "00",
     }
-    check_order(**good)
+    Submission.read(good)
     for part in good:
         if (part, odd) == ("sites", ["x"]):
             continue
         with pytest.raises(EngineError, match="does not take this submission"):
-            check_order(**{**good, part: odd})
+            Submission.read({**good, part: odd})
 
 
 def test_an_order_has_an_end() -> None:
-    rest: dict[str, Any] = {"version": __version__, "lead": ""}
+    rest: dict[str, Any] = {"run": "run-1", "settings": "", "version": __version__, "lead": ""}
     with pytest.raises(EngineError, match="settings"):
-        check_order("run-1", "x" * 1_000_000, sites=["site-1"], **rest)
+        Submission.read(rest | {"settings": "x" * 1_000_000, "sites": ["site-1"]})
     with pytest.raises(EngineError, match="sites"):
-        check_order("run-1", "", sites=[f"s{n}" for n in range(MOST_SITES + 1)], **rest)
+        Submission.read(rest | {"sites": [f"s{n}" for n in range(MOST_SITES + 1)]})
     with pytest.raises(EngineError, match="twice"):
-        check_order("run-1", "", sites=["site-1", "site-1"], **rest)
+        Submission.read(rest | {"sites": ["site-1", "site-1"]})
 
 
 def test_the_lead_downloads_a_fixed_list_of_files(tmp_path: Path) -> None:

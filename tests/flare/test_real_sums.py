@@ -75,9 +75,7 @@ def on_one_machine(
     return states(run(settings.model_copy(update={"federation": federation}), out=out).folder)
 
 
-def lost_in(
-    real: Real, exchange: str, who: str, *overrides: str
-) -> tuple[RunResult, list[str]]:
+def lost_in(real: Real, exchange: str, who: str, *overrides: str) -> tuple[RunResult, list[str]]:
     """A run in which a process dies in that exchange of training, and what the lead was told."""
     told: list[str] = []
     fatal = real.killed_at(VICTIM, exchange, round=WHEN, who=who)

@@ -330,7 +330,7 @@ def test_what_is_no_kit_is_refused(founded, copied, tmp_path):
         (held | {"schema": 2}, "newer version of confide"),
         ({**held, "schema": "one"}, "its schema"),
         ({name: held[name] for name in held if name != "port"}, "lacks 'port'"),
-        (held | {"kind": "relay"}, "unknown kind"),
+        (held | {"kind": "relay"}, "kind is damaged"),
     ):
         file.write_text(json.dumps(changed))
         with pytest.raises(KitError, match=said):

@@ -34,7 +34,7 @@ def not_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def kit(folder: Path, kind: str = "site", name: str = "cardiology") -> Kit:
     (folder / "kit").mkdir(parents=True, exist_ok=True)
-    return Kit(folder / "kit", kind, name, "trial", "fl.example.org", 8002, "fl.example.org")
+    return Kit(folder / "kit", kind, name, "trial", "fl.example.org", 8002, "fl.example.org", "")
 
 
 def lines(text: str, start: str) -> list[str]:

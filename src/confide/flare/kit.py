@@ -12,7 +12,6 @@ A kit holds its owner's private key and certificates (`startup/`), our policies 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import datetime
 import ipaddress
 import os
@@ -24,9 +23,12 @@ import ssl
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, Field, Strict, TypeAdapter, ValidationError
 
 from confide.errors import (
     EngineError,
@@ -39,17 +41,24 @@ from confide.errors import (
 )
 from confide.federation.messages import MOST_BYTES
 from confide.files import Tree, decode_json, file_bytes, file_text, plain_name, write_atomically
+from confide.settings.reading import expected
 from confide.settings.toml import read_toml
 
-_TYPES: dict[str, type | tuple[type, ...]] = {"port": int, "days": (int, float), "sites": tuple}
-_LONGEST = 1000
+
+def _is_a_line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("this holds a control character")
+    return text
 
 
-def _described(kind: type[Kit | Consortium], held: object, file: Path) -> Tree:
-    """Check a description, as a file holds it; the fields of a `kind` but its path.
+Word = Annotated[str, Field(max_length=1000), Strict(), AfterValidator(_is_a_line)]
+D = TypeVar("D", "Kit", "Consortium")
 
-    Raises KitError: no schema or a newer one, or a field that is missing, has the wrong type, or is
-    a text that cannot be a name.
+
+def _described(kind: type[D], held: object, file: Path, *, path: Path) -> D:
+    """The kit or consortium at `path`, as a file describes it.
+
+    Raises KitError: no schema or a newer one, or a field that is missing or malformed.
     """
     schema = held.get("schema") if isinstance(held, dict) else None
     if not isinstance(held, dict) or not isinstance(schema, int):
@@ -67,22 +76,18 @@ def _described(kind: type[Kit | Consortium], held: object, file: Path) -> Tree:
             where=str(file),
             fix="upgrade confide",
         )
-    fields = {field.name for field in dataclasses.fields(kind)} - {"path"}
-    found = {name: held.get(name) for name in fields}
-    for name, value in found.items():
-        texts = value if isinstance(value, tuple) else (value,) if isinstance(value, str) else ()
-        sound = isinstance(value, _TYPES.get(name, str)) and not isinstance(value, bool)
-        if not sound or not all(
-            isinstance(text, str) and text.isprintable() and len(text) <= _LONGEST for text in texts
-        ):
-            there = name in held
-            raise KitError(
-                f"{name} is damaged in this description" if there else f"the file lacks {name!r}",
-                got=printable(repr(value)) if there else None,
-                where=str(file),
-                fix="restore the file from a backup",
-            )
-    return found
+    try:
+        return TypeAdapter(kind).validate_python({**held, "path": path})
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        name, there = wrong["loc"][0], wrong["type"] != "missing"
+        raise KitError(
+            f"{name} is damaged in this description" if there else f"the file lacks {name!r}",
+            expected=expected(wrong) if there else None,
+            got=printable(repr(wrong["input"])) if there else None,
+            where=str(file),
+            fix="restore the file from a backup",
+        ) from error
 
 
 # --- Names
@@ -187,30 +192,35 @@ LONGEST_SETTINGS = 200_000
 """Characters of a run's settings as TOML; the longest recipe has about 2,000."""
 
 
-def check_order(
-    run: object, settings: object, *, sites: object, version: object, lead: object
-) -> None:
-    """Raise EngineError if what a lead submitted, of whatever types, cannot be a run."""
-    try:
-        plain_name(run, "a run")
-        plain_name(version, "a version")
-        if not isinstance(sites, list) or not 0 < len(sites) <= MOST_SITES:
-            raise GuardError("sites is not a list of names", expected=f"1 to {MOST_SITES} names")
-        for site in sites:
-            plain_name(site, "a site")
-        if len(set(sites)) < len(sites):
-            raise GuardError("a site is named twice")
-        if not isinstance(settings, str) or len(settings) > LONGEST_SETTINGS:
-            raise GuardError(
-                "settings is not a text", expected=f"at most {LONGEST_SETTINGS} characters"
-            )
-        if not isinstance(lead, str) or len(lead) > LONGEST_CARD:
-            raise GuardError("the lead's card and signature are not a text")
-    except GuardError as error:
-        raise EngineError(
-            f"the server does not take this submission: {error}",
-            fix="submit runs with `confide coordinate` of the server's version",
-        ) from error
+Name = Annotated[str, Strict(), AfterValidator(partial(plain_name, what="a run, site or version"))]
+
+
+class Submission(BaseModel, strict=True, frozen=True):
+    """A run as a lead submits it: `lead` is its card and its signature of the order."""
+
+    run: Name
+    settings: Annotated[str, Field(max_length=LONGEST_SETTINGS)]
+    sites: Annotated[list[Name], Field(min_length=1, max_length=MOST_SITES)]
+    version: Name
+    lead: Annotated[str, Field(max_length=LONGEST_CARD)]
+
+    @staticmethod
+    def read(given: Tree) -> Submission:
+        """The submission in values of whatever types. Raises EngineError if it cannot be a run."""
+        try:
+            found = Submission.model_validate(given)
+            if len(set(found.sites)) < len(found.sites):
+                raise GuardError("a site is named twice")
+        except (ValidationError, GuardError) as error:
+            said = str(error)
+            if isinstance(error, ValidationError):  # pydantic would repeat what came
+                wrong = error.errors(include_url=False)[0]
+                said = f"{wrong['loc'][0]} is wrong; expected {expected(wrong)}"
+            raise EngineError(
+                f"the server does not take this submission: {said}",
+                fix="submit runs with `confide coordinate` of the server's version",
+            ) from error
+        return found
 
 
 # --- Policies of startup kits
@@ -277,12 +287,12 @@ class Kit:
 
     path: Path
     kind: Kind
-    name: str
-    consortium: str
-    host: str
-    port: int
-    identity: str
-    user: str = ""
+    name: Word
+    consortium: Word
+    host: Word
+    port: Annotated[int, Strict()]
+    identity: Word
+    user: Word
 
     @property
     def certificate(self) -> Path:
@@ -305,12 +315,12 @@ class Consortium:
     """A consortium's folder. `days` is how long a new kit's certificate is valid."""
 
     path: Path
-    name: str
-    host: str
-    port: int
-    lead: str
-    sites: tuple[str, ...]
-    days: float = DAYS
+    name: Word
+    host: Word
+    port: Annotated[int, Strict()]
+    lead: Word
+    sites: tuple[Word, ...]
+    days: Annotated[float, Strict()]
 
     @property
     def authority(self) -> Path:
@@ -348,9 +358,7 @@ def open_consortium(path: Path) -> Consortium:
         ) from error
     except SettingsError as error:
         raise KitError(f"this is not a project file ({error.what})", where=str(file)) from error
-    if isinstance(held.get("sites"), list):
-        held["sites"] = tuple(held["sites"])
-    return Consortium(path, **_described(Consortium, held, file))
+    return _described(Consortium, held, file, path=path)
 
 
 def open_kit(path: Path, kind: Kind | None = None) -> Kit:
@@ -370,14 +378,7 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
             where=str(file),
             fix="restore the file from a backup",
         ) from error
-    kit = Kit(path.resolve(), **_described(Kit, held, file))
-    if kit.kind not in get_args(Kind):
-        raise KitError(
-            "the kit is of an unknown kind",
-            expected=" or ".join(get_args(Kind)),
-            got=repr(kit.kind),
-            where=str(file),
-        )
+    kit = _described(Kit, held, file, path=path.resolve())
     if kind is not None and kit.kind != kind:
         owner = "the server" if kit.kind == SERVER else f"{kit.kind} {kit.name}"
         verb = "`confide coordinate --kit`"

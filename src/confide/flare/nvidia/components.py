@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import time
 from pathlib import Path
-from typing import TypedDict
 
 from nvflare.apis.event_type import EventType
 from nvflare.apis.executor import Executor
@@ -28,7 +27,7 @@ from confide.federation.messages import encode
 from confide.files import Tree, path_inside, private_folder
 from confide.flare.agreements import SITE_FILE
 from confide.flare.joining import OUTCOME, TOPIC, EventBuffer, collect
-from confide.flare.kit import SERVER, check_order, open_kit
+from confide.flare.kit import SERVER, Submission, open_kit
 from confide.flare.nvidia import engine, service
 from confide.flare.peers import open_signer
 from confide.flare.server import Conductor, server_evidence
@@ -97,7 +96,7 @@ class ConfideExecutor(Executor):  # type: ignore[misc]
 # that is submitted again continues from its last checkpoint. At the end a fixed list of its files
 # is copied to where FLARE collects what the lead may download.
 #
-# Whatever a lead submits is hostile until `check_order` has checked it.
+# Whatever a lead submits is hostile until `Submission.read` has checked it.
 
 
 SILENCE = 45.0
@@ -106,16 +105,6 @@ COLLECTED = "confide"
 """The name of the folder in the lead's download."""
 RUNS, PUBLIC = "runs", "public"
 """Folders in the server's kit: its runs, and the files that a public set may be read from."""
-
-
-class _Ordered(TypedDict):
-    """The order as a lead submits it; of any types until it is checked."""
-
-    run: str
-    settings: str
-    sites: list[str]
-    version: str
-    lead: str
 
 
 class ConfideController(Controller):  # type: ignore[misc]
@@ -133,7 +122,7 @@ class ConfideController(Controller):  # type: ignore[misc]
         self, run: str, settings: str, sites: list[str], version: str, *, lead: str = ""
     ) -> None:
         super().__init__(task_check_period=0.02)
-        self._order: _Ordered = {
+        self._given: Tree = {
             "run": run, "settings": settings, "sites": sites, "version": version, "lead": lead
         }  # fmt: skip
         self._events = EventBuffer()
@@ -171,21 +160,27 @@ class ConfideController(Controller):  # type: ignore[misc]
         collected = Path(workspace.get_run_dir(fl_ctx.get_job_id())) / COLLECTED
         private_folder(collected)
         try:
-            check_order(**self._order)
-            folder = path_inside(root, RUNS, self._order["run"])
+            order = Submission.read(self._given)
+            folder = path_inside(root, RUNS, order.run)
         except ConfideError as error:
             self._events.fail(error)
             self._events.write(collected)
             return
-        if self._conducted(folder, root=root, abort_signal=abort_signal, fl_ctx=fl_ctx):
+        if self._conducted(order, folder, root=root, abort_signal=abort_signal, fl_ctx=fl_ctx):
             self._events.write(folder)
             collect(folder, collected)
 
     def _conducted(
-        self, folder: Path, *, root: Path, abort_signal: Signal, fl_ctx: FLContext
+        self,
+        order: Submission,
+        folder: Path,
+        *,
+        root: Path,
+        abort_signal: Signal,
+        fl_ctx: FLContext,
     ) -> bool:
         """Conduct a run; return False if the lead is to submit it again."""
-        sites = self._order["sites"]
+        sites = order.sites
         self._heard = dict.fromkeys(sites, time.monotonic())
         flare = engine.FlareEngine(
             self, fl_ctx, abort_signal, outbox=self._outbox, sites=sites, gone=self._is_silent
@@ -195,12 +190,11 @@ class ConfideController(Controller):  # type: ignore[misc]
         if not set(sites) <= there:
             return False  # no site has this name, or it has just left
         try:
-            order = self._order
-            evidence = server_evidence(open_kit(root, "server"), **order)
+            evidence = server_evidence(open_kit(root, "server"), **order.model_dump())
             conductor = Conductor(
-                order["run"],
-                order["settings"],
-                version=order["version"],
+                order.run,
+                order.settings,
+                version=order.version,
                 engine=flare,
                 folder=folder,
                 public=root / PUBLIC,
