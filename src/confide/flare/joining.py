@@ -23,17 +23,20 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter
 
+from confide import files
 from confide.errors import ConfideError, GuardError, SettingsError, printable
 from confide.federation import seals
 from confide.federation.events import Event
 from confide.federation.failures import Refusal
 from confide.federation.guards import MOST, Guards, check_mark, check_names, check_settled
+from confide.federation.ledger import MET, OPENED, LedgerLine
 from confide.federation.memory import as_array
 from confide.federation.messages import Arrays, carries, decode, encode
 from confide.federation.secure.steps import EXCHANGES, OFFER
 from confide.federation.steps import Check, Step, WireRow, wire_table
-from confide.files import Tree, for_the_owner, is_regular, path_inside, plain_name, write_of_run
+from confide.flare.kit import SERVER
 from confide.flare.peers import Card, Signer
 from confide.methods import Expecting, answered_in, method_named
 from confide.runs.folder import ALONE, CHECKPOINTS
@@ -185,7 +188,7 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
     for key, path in named:
         try:
             for part in path.split("/"):
-                plain_name(part, "a public file")
+                files.plain_name(part, "a public file")
         except GuardError as error:
             raise SettingsError(
                 f"{key}: a run over real sites names what lies in the server's folder `public`",
@@ -279,6 +282,23 @@ class Order:
             raise Refusal("bad-signature", "order")
         return card
 
+    def opening(self, at: str, identity: bytes, *, server: str = "") -> files.Tree:
+        """The facts in the first line of a ledger of this run, kept by `at`, which has this key.
+
+        A site's ledger names the key of the `server` too.
+        """
+        lead = Card.decode(self.card)
+        return {
+            "at": at,
+            "run": self.run,
+            "identity": identity.hex(),
+            **({"server_identity": server} if server else {}),
+            "lead": lead.name,
+            "lead_identity": lead.key,
+            "order": self.digest,
+            "sites": list(self.sites),
+        }
+
     def pack(self) -> str:
         """The part of an order that travels beside its run, settings and version."""
         said = {"sites": list(self.sites), "card": self.card, "signature": self.signature}
@@ -288,13 +308,10 @@ class Order:
     def unpack(text: str, *, run: str, settings: str, version: str) -> Order:
         """The order of which `text` is the packed part. Raises Refusal."""
         try:
-            tree = json.loads(text)
-            sites, card, signature = tree["sites"], tree["card"], tree["signature"]
-            if not all(isinstance(one, str) for one in [*sites, card, signature]):
-                raise TypeError("text is expected")
-            order = Order(run, settings, tuple(sites), version, card, signature)
+            own = {"run": run, "settings": settings, "version": version}
+            order = TypeAdapter(Order).validate_python({**files.decode_json(text), **own})
             order.said()
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError) as error:
             raise Refusal("bad-signature", "order") from error
         return order
 
@@ -305,13 +322,24 @@ def settings_for_sites(settings: Settings) -> str:
     return dump(settings.model_copy(update={"public": public}))
 
 
+def identities_in(lines: Iterable[LedgerLine]) -> dict[str, str]:
+    """The identity keys that a ledger names, by place, each as it was met last."""
+    met: dict[str, str] = {}
+    for tree in (line.tree for line in lines):
+        if tree.get("note") == OPENED:
+            met = {SERVER: tree.get("server_identity", ""), tree["at"]: tree["identity"]}
+        elif tree.get("note") == MET:
+            met[str(tree["peer"])] = str(tree["identity"])
+    return met
+
+
 def seal_facts(
     seal: seals.AskSeal | seals.ReplySeal,
     *,
     run: str,
     sites: Sequence[str],
     without: Sequence[str] = (),
-) -> Tree:
+) -> files.Tree:
     """The facts of a seal for its line in a ledger, but those that its first line says.
 
     `run` and `sites` are in the first line: an audience of all `sites` is not written out.
@@ -343,19 +371,19 @@ def files_to_carry(folder: Path) -> Iterator[tuple[str, ...]]:
     for part in (*((ALONE, site) for site in _plain_names(folder / ALONE)), ()):
         own = folder.joinpath(*part)
         for name in _plain_names(own / CHECKPOINTS):
-            if _CHECKPOINT.fullmatch(name) and is_regular(own / CHECKPOINTS / name):
+            if _CHECKPOINT.fullmatch(name) and files.is_regular(own / CHECKPOINTS / name):
                 yield (*part, CHECKPOINTS, name)
-        yield from ((*part, name) for name in FILES if is_regular(own / name))
+        yield from ((*part, name) for name in FILES if files.is_regular(own / name))
 
 
 def collect(folder: Path, into: Path) -> None:
     """Copy the files of a run that travel, readable by their owner only."""
-    with for_the_owner():
+    with files.for_the_owner():
         for names in files_to_carry(folder):
-            place = path_inside(into, *names)
+            place = files.path_inside(into, *names)
             place.parent.mkdir(parents=True, exist_ok=True)
             fresh = place.with_name(f"{place.name}.new")
-            shutil.copyfile(path_inside(folder, *names), fresh)
+            shutil.copyfile(files.path_inside(folder, *names), fresh)
             fresh.replace(place)
 
 
@@ -367,7 +395,7 @@ def bring_home(source: Path, target: Path) -> None:
     new = set(files_to_carry(source))
     for names in files_to_carry(target):
         if CHECKPOINTS in names and names not in new and (source / Path(*names).parent).is_dir():
-            path_inside(target, *names).unlink()
+            files.path_inside(target, *names).unlink()
     collect(source, target)
 
 
@@ -377,7 +405,7 @@ def _plain_names(folder: Path) -> list[str]:
     if folder.is_dir() and not folder.is_symlink():
         for path in sorted(folder.iterdir()):
             with contextlib.suppress(GuardError):
-                found.append(path_inside(folder, path.name).name)
+                found.append(files.path_inside(folder, path.name).name)
     return found
 
 
@@ -437,7 +465,7 @@ class EventBuffer:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._events: deque[tuple[int, Tree]] = deque(maxlen=_KEPT)
+        self._events: deque[tuple[int, files.Tree]] = deque(maxlen=_KEPT)
         self._number = 0
         self._outcome = {"state": "running"}
 
@@ -451,7 +479,7 @@ class EventBuffer:
             found = {key: all[key] for key in ("kind", *_FIELDS) if all[key] is not None}
             self._events.append((self._number, found))
 
-    def since(self, number: int) -> Tree:
+    def since(self, number: int) -> files.Tree:
         """The events after that number, the number of the last one, and the state of the run."""
         with self._lock:
             later = [(at, event) for at, event in self._events if at > number][:_AT_ONCE]
@@ -473,7 +501,7 @@ class EventBuffer:
 
     def write(self, folder: Path) -> None:
         """Write how the run ended into its folder. Raises RunError."""
-        write_of_run(folder / OUTCOME, json.dumps(self._outcome, indent=1).encode())
+        files.write_of_run(folder / OUTCOME, json.dumps(self._outcome, indent=1).encode())
 
 
 def read_event(told: object) -> Event | None:
@@ -487,7 +515,7 @@ def read_event(told: object) -> Event | None:
     return Event(told["kind"], **sound)  # type: ignore[arg-type]
 
 
-def read_events(said: object, since: int) -> Tree | None:
+def read_events(said: object, since: int) -> files.Tree | None:
     """A run's answer when asked for the events after number `since`; None if it makes no sense."""
     if not isinstance(said, dict) or not isinstance(said.get("events"), list):
         return None
@@ -497,7 +525,7 @@ def read_events(said: object, since: int) -> Tree | None:
     return {"events": said["events"][:_AT_ONCE], "last": last, **_state(said)}
 
 
-def read_outcome(data: bytes) -> Tree:
+def read_outcome(data: bytes) -> files.Tree:
     """Read a run's outcome from the file that the server left; empty if the file makes no sense."""
     try:
         said = json.loads(data[:MOST_OUTCOME])
@@ -506,7 +534,7 @@ def read_outcome(data: bytes) -> Tree:
     return _state(said) if isinstance(said, dict) else {}
 
 
-def _state(said: Tree) -> Tree:
+def _state(said: files.Tree) -> files.Tree:
     if said.get("state") not in _STATES:
         return {}
     return {"state": said["state"]} | {

@@ -228,33 +228,20 @@ class SignedEngine:
 
     def _remember(self) -> None:
         """Read back what an earlier process of this run noted; in a new ledger, note the run."""
-        lead, own = Card.decode(self._order.card), self._place.identity.public.hex()
+        own = self._place.identity.public
         if self._ledger.lines == 0:
-            self._ledger.note(
-                OPENED,
-                at=SERVER,
-                run=self._order.run,
-                identity=own,
-                lead=lead.name,
-                lead_identity=lead.key,
-                order=self._order.digest,
-                sites=list(self._order.sites),
-            )
+            self._ledger.note(OPENED, **self._order.opening(SERVER, own))
             self._ledger.flush()
             return
-        for line in read_lines(self._path):
-            tree = line.tree
-            if tree.get("note") == OPENED:
-                self._met[SERVER] = str(tree["identity"])
-            elif tree.get("note") == MET:
-                self._met[str(tree["peer"])] = str(tree["identity"])
-            elif tree.get("field") == SEAL:
-                turn, site = (tree["round"], tree["step"]), tree["site"]
-                self._attempts[turn] = max(self._attempts[turn], tree["attempt"])
-                if tree["direction"] == "up":
-                    self._last[site] = (tree["digest"], tree["head"])
-        if self._met.get(SERVER) != own:
-            self._ledger.note(MET, peer=SERVER, identity=own, compared=True)
+        lines = read_lines(self._path)
+        self._met = joining.identities_in(lines)
+        for tree in (line.tree for line in lines if line.tree.get("field") == SEAL):
+            turn, site = (tree["round"], tree["step"]), tree["site"]
+            self._attempts[turn] = max(self._attempts[turn], tree["attempt"])
+            if tree["direction"] == "up":
+                self._last[site] = (tree["digest"], tree["head"])
+        if self._met.get(SERVER) != own.hex():
+            self._ledger.note(MET, peer=SERVER, identity=own.hex(), compared=True)
 
 
 def _code(reply: bytes) -> str:

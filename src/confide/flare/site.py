@@ -592,22 +592,10 @@ class SignedHome:
         if wrong:
             raise Refusal("bad-signature", wrong[0])
         self._place.meet(lead, "lead", lead.name, only_compared=self._home.only_compared)
-        self._home.opening = self._opening(order, lead)
-        self._run = ask.run
-
-    def _opening(self, order: joining.Order, lead: Card) -> files.Tree:
-        """The run and identities in the first line of a new ledger."""
         assert self._server is not None, "its seal has been checked"
-        return {
-            "at": self._place.name,
-            "run": order.run,
-            "identity": self._place.identity.public.hex(),
-            "server_identity": self._server.key,
-            "lead": lead.name,
-            "lead_identity": lead.key,
-            "order": order.digest,
-            "sites": list(order.sites),
-        }
+        own = self._place.identity.public
+        self._home.opening = order.opening(self._place.name, own, server=self._server.key)
+        self._run = ask.run
 
     def _sealed(
         self, asked: seals.AskSeal, real: str, reply: bytes, *, weight: int, refused: str
@@ -670,15 +658,11 @@ class SignedHome:
 
     def _recall(self, book: Ledger) -> None:
         """Read back the heads that an earlier process of this run signed, and the keys it met."""
-        opening = self._home.opening
-        for line in read_lines(self._home.book_path):
-            tree = line.tree
-            if tree.get("note") == OPENED:
-                self._met = {SERVER: tree["server_identity"], self._place.name: tree["identity"]}
-            elif tree.get("note") == MET:
-                self._met[str(tree["peer"])] = str(tree["identity"])
-            elif tree.get("field") == SEAL and tree["direction"] == "up":
-                self._heads[line.digest] = str(tree["digest"])
+        opening, lines = self._home.opening, read_lines(self._home.book_path)
+        self._met = joining.identities_in(lines)
+        for line in lines:
+            if line.tree.get("field") == SEAL and line.tree["direction"] == "up":
+                self._heads[line.digest] = str(line.tree["digest"])
         now = {SERVER: opening["server_identity"], self._place.name: opening["identity"]}
         for peer, key in now.items():
             if self._met.get(peer) != key:

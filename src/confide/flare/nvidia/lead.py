@@ -17,13 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nvflare.fuel.flare_api.api_spec import (
-    InternalError,
-    JobNotFound,
-    JobNotRunning,
-    NoConnection,
-    SessionClosed,
-)
+from nvflare.fuel.flare_api import api_spec
 from nvflare.fuel.flare_api.flare_api import Session
 
 from confide import files
@@ -178,6 +172,7 @@ def _chosen(
 
 
 logging.getLogger("nvflare").addHandler(logging.NullHandler())  # or Python prints its warnings
+_NOT_RUNNING = (api_spec.JobNotFound, api_spec.JobNotRunning)
 _PATIENCE = 120.0
 """Seconds that the lead waits for a server that went away."""
 _CLEANUP = 30.0
@@ -187,9 +182,9 @@ _CLEANUP = 30.0
 class LeadSession:
     """The lead's session with the server; reconnects if the connection is lost."""
 
-    def __init__(self, kit: Kit, *, timeout: float = 20.0) -> None:
+    def __init__(self, kit: Kit) -> None:
         self._kit = kit
-        self._session = _connected(kit, timeout)
+        self._session = _connected(kit, 20.0)
         self._missed: float | None = None
 
     def connected(self) -> list[str]:
@@ -213,7 +208,7 @@ class LeadSession:
         try:
             self._do(lambda session: session.abort_job(submission))
         except EngineError as error:
-            if not isinstance(error.__cause__, InternalError | JobNotFound | JobNotRunning):
+            if not isinstance(error.__cause__, (api_spec.InternalError, *_NOT_RUNNING)):
                 raise  # the others mean that it is not running yet, or no longer
 
     def status(self, submission: str) -> str:
@@ -258,14 +253,14 @@ class LeadSession:
         while True:
             try:
                 return what(self._session)
-            except (NoConnection, SessionClosed) as error:
+            except (api_spec.NoConnection, api_spec.SessionClosed) as error:
                 if time.monotonic() > give_up:
                     raise _unreachable(self._kit) from error
                 self.close()
                 time.sleep(2.0)
                 with contextlib.suppress(EngineError):
                     self._session = _connected(self._kit, 10.0)
-            except (JobNotFound, JobNotRunning) as error:
+            except _NOT_RUNNING as error:
                 raise EngineError(
                     "the server does not know this submission",
                     got=printable(error),
