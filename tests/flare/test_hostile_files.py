@@ -25,7 +25,7 @@ from confide.files import MOST_JSON
 from confide.flare import agreements
 from confide.flare.agreements import COUNT_FILE
 from confide.flare.kit import Kit, expires
-from confide.flare.nvidia import cleanup, consortium, lead, processes
+from confide.flare.nvidia import consortium, lead, processes
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.nvidia.processes import REVOKED, revoked
 from confide.flare.peers import Pins, archive, open_signer, renew_identity
@@ -61,7 +61,7 @@ DOORS: dict[str, tuple[str, Callable[[Path, Kit], Any], Any]] = {
     "key": ("kit/startup/client.key", lambda path, kit: renew_identity(kit), KitError),
     "root": ("kit/startup/rootCA.pem", lambda path, kit: _vouched(kit), False),
     "revoked": (f"kit/{REVOKED}", lambda path, kit: revoked(kit), KitError),
-    "runs": ("kit/store/runs/one/meta", lambda path, kit: cleanup._submissions(kit), {}),
+    "runs": ("kit/store/runs/one/meta", lambda path, kit: processes._submissions(kit), {}),
     "state": (f"kit/{processes.STATE}", lambda path, kit: processes._state(kit), {}),
     "authority": (
         consortium.ROOT_CERTIFICATE,

@@ -39,7 +39,7 @@ from confide.flare.joining import (
     wire_of,
 )
 from confide.flare.kit import MOST_SITES, Kit, Submission
-from confide.flare.nvidia import cleanup
+from confide.flare.nvidia import processes
 from confide.flare.nvidia.components import COLLECTED, ConfideController
 from confide.flare.nvidia.consortium import create_consortium
 from confide.flare.nvidia.lead import _names, coordinate_run
@@ -215,7 +215,7 @@ def _submission_that_the_server_holds(place: Place, name: Any) -> None:
     folder = place.server / "store/runs" / str(uuid.uuid4())
     folder.mkdir(parents=True)
     (folder / "meta").write_text(json.dumps({"name": str(name), "status": "FINISHED:X"}))
-    [held] = cleanup.stored_runs(kit)  # type: ignore[arg-type]
+    [held] = processes.stored_runs(kit)  # type: ignore[arg-type]
     assert held.folders == (folder,)
     assert held.run.isprintable()
 

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from cases import each
-from confide.serve import correcting, reading
+from confide.serve import correcting
 from confide.serve.app import ServedPages, application
 from confide.text.document import Document
 from serve.served import HOST, ORIGIN, QUICK, browser, models
@@ -250,7 +250,7 @@ def test_a_save_waits_for_no_slow_work(tmp_path, monkeypatch) -> None:
         running.pop()
         return []
 
-    monkeypatch.setattr(reading, "documents_in", slow)
+    monkeypatch.setattr("confide.serve.models.documents_in", slow)
     monkeypatch.setattr(correcting, "export_corrections", lambda *given: (slow(), b"", ".txt")[1:])
     own = {"ours": models()["ours"]}
     shown = ServedPages(own, QUICK, tmp_path / "kept", [Document("start", "drug7 was given.")])

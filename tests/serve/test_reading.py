@@ -8,7 +8,7 @@ from dataclasses import replace
 from cases import each
 from confide.serve.app import ServedPages
 from confide.serve.gate import CallerLimits
-from confide.serve.reading import MARKED, stretches
+from confide.serve.models import MARKED, stretches
 from confide.text.document import Document, Entity
 from confide.text.segment import Splitting, into_sentences
 from serve.served import ORIGIN, QUICK, browser, models

@@ -356,13 +356,13 @@ def server_tidy(
         runs (--run RUN): Choose this run, even if it could be resumed.
         delete: Delete the chosen runs; stop the server first.
     """
-    from confide.flare.nvidia import cleanup
+    from confide.flare.nvidia import processes
 
     opened = _open(kit, "server")
-    found = cleanup.stored_runs(opened)
-    those = cleanup.choose_runs(found, older_than=older_than, runs=runs or ())
+    found = processes.stored_runs(opened)
+    those = processes.choose_runs(found, older_than=older_than, runs=runs or ())
     if delete:
-        cleanup.delete_runs(opened, those)
+        processes.delete_runs(opened, those)
     if as_json:
         screen.put_json(
             [asdict(one) | {"last": one.last.isoformat(), "chosen": one in those} for one in found]

@@ -26,8 +26,7 @@ from confide.runs.loading import release_task
 from confide.serve import gate
 from confide.serve.correcting import Corrections, Pool, Workplace, correct_routes
 from confide.serve.gate import USUAL, CallerLimits, Gate
-from confide.serve.models import Served, rest_routes, serve_models
-from confide.serve.reading import read_routes
+from confide.serve.models import Served, read_routes, rest_routes, serve_models
 from confide.serve.watching import Runs, RunWatch, watch_routes
 from confide.text.document import Document
 from confide.text.formats import read

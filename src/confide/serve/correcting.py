@@ -36,8 +36,7 @@ from confide.errors import ConfideError, DataError, GuardError, os_errors_as
 from confide.scoring import count_entities, scores
 from confide.serve import gate
 from confide.serve.gate import CallerLimits, HttpError, Pages
-from confide.serve.models import Served, answer_of
-from confide.serve.reading import stretches
+from confide.serve.models import Served, answer_of, stretches
 from confide.text.document import Document, Entity, Relation, Span
 from confide.text.formats import FORMATS, read, write
 from confide.text.formats.jsonl import document_record

@@ -16,9 +16,9 @@ pytest.importorskip("nvflare", reason="needs NVIDIA FLARE: pip install 'confide[
 from confide.cli import sites
 from confide.errors import KitError
 from confide.flare.kit import Kit
-from confide.flare.nvidia import cleanup, processes
-from confide.flare.nvidia.cleanup import choose_runs, stored_runs
+from confide.flare.nvidia import processes
 from confide.flare.nvidia.consortium import create_consortium
+from confide.flare.nvidia.processes import choose_runs, stored_runs
 
 NOW = datetime.datetime(2026, 11, 21, 12, tzinfo=datetime.UTC)
 
@@ -73,7 +73,7 @@ def kit(founded: Kit, tmp_path: Path) -> Kit:
     return kit
 
 
-def names(found: tuple[cleanup.StoredRun, ...]) -> list[str]:
+def names(found: tuple[processes.StoredRun, ...]) -> list[str]:
     return [one.run for one in found]
 
 
@@ -112,7 +112,7 @@ def test_what_was_chosen_goes_and_nothing_else(kit: Kit, tmp_path: Path) -> None
     (kit.path / "runs/link").symlink_to(outside)
     (kit.path / "runs/old/link").symlink_to(outside)
     aged(kit.path / "runs/old", 40)
-    cleanup.delete_runs(kit, choose_runs(stored_runs(kit), older_than=30, now=NOW))
+    processes.delete_runs(kit, choose_runs(stored_runs(kit), older_than=30, now=NOW))
     assert names(stored_runs(kit)) == ["broken", "waiting", "new"]
     left = {path.name for path in (kit.path / "runs").iterdir()}
     assert left == {"broken", "new", "note.txt", "link"}
@@ -125,7 +125,7 @@ def test_nothing_is_deleted_below_a_server_that_runs(kit: Kit) -> None:
     running = processes.lock_kit(kit.path)
     assert running is not None
     with running, pytest.raises(KitError, match="the server is running"):
-        cleanup.delete_runs(kit, stored_runs(kit))
+        processes.delete_runs(kit, stored_runs(kit))
     assert len(stored_runs(kit)) == 5
 
 
