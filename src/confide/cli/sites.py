@@ -281,10 +281,11 @@ def _show_own(kit: Kit) -> None:
                 f"secure sums: {summed.sums} opened with this site's help, each over at least"
                 f" {summed.fewest} sites"
             )
-        if (spent := status.budget_status(kit)).charges:
+        spent, limit = status.budget_status(kit)
+        if spent.charges:
             screen.say(
                 f"under noise: {spent.charges} sums have spent ε = {spent.epsilon:.3g} at"
-                f" δ = {spent.delta:g}, of at most {spent.most:g}, over all runs"
+                f" δ = {limit.delta:g}, of at most {limit.epsilon:g}, over all runs"
             )
         if kept := status.models_kept(kit):
             screen.show(home_table(kept, first="run"))

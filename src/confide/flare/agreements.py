@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -284,18 +283,8 @@ class SiteAgreement:
         return f"{self.method} {made}"
 
 
-@lru_cache(maxsize=64)
-def _consent_at(path: Path, stamp: tuple[int, ...]) -> ConsentFile | None:
-    return load_consent(path) if stamp else None
-
-
-@lru_cache(maxsize=64)
-def _count_at(path: Path, stamp: tuple[int, ...]) -> dict[str, set[str]]:
-    return _read_count(path) if stamp else {}
-
-
 class Agreements:
-    """The present agreements of the site whose own file is `path`; its files are read when changed.
+    """The present agreements of the site whose own file is `path`, as its files say them now.
 
     `today` gives the day at the site; it is called for every run.
     """
@@ -307,7 +296,7 @@ class Agreements:
     def of(self, site: SiteFile) -> dict[str, SiteAgreement]:
         """All agreements of a site, by method. Raises SettingsError: damaged, or another site's."""
         path = self._path.with_name(CONSENT_FILE)
-        held = _consent_at(path, files.stamp_of(path))
+        held = load_consent(path) if path.exists() else None
         if held is not None and held.site != site.name:
             raise SettingsError(
                 "these agreements belong to another site",
@@ -356,7 +345,7 @@ class Agreements:
         A line that cannot be read counts as a run under every agreement made before it.
         """
         path = self._path.with_name(COUNT_FILE)
-        counted = _count_at(path, files.stamp_of(path))
+        counted = _read_count(path) if path.exists() else {}
         if found.old:
             return frozenset(counted.get(found.mark, set()) | counted.get("", set()))
         return frozenset(counted[found.mark]) if found.mark in counted else None

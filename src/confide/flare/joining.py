@@ -33,9 +33,9 @@ from confide.federation.failures import Refusal
 from confide.federation.guards import MOST, Guards, check_mark, check_names, check_settled
 from confide.federation.ledger import MET, OPENED, LedgerLine
 from confide.federation.memory import as_array
-from confide.federation.messages import Arrays, carries, decode, encode
+from confide.federation.messages import Arrays, carries, encode
 from confide.federation.secure.steps import EXCHANGES, OFFER
-from confide.federation.steps import Check, Step, WireRow, wire_table
+from confide.federation.steps import Step, WireRow, wire_table
 from confide.flare.kit import SERVER
 from confide.flare.peers import Card, Signer
 from confide.methods import Expecting, answered_in, method_named
@@ -91,11 +91,6 @@ def leave_ask(state: Any, round: int, calibrator: Sequence[float]) -> Leave:
     return Leave(rest, state.weights, round, *Calibrator.read(calibrator))
 
 
-def state_of(ask: Leave, kind: type) -> Any:
-    """The state, of this class, that an ask with whole weights gives. Raises MessageError."""
-    return replace(decode(kind, ask.state.data), weights=ask.weights)
-
-
 @dataclass(frozen=True)
 class LeaveReply:
     """The site has what it needs to predict."""
@@ -133,13 +128,9 @@ def _answered_by_the_home(*_: object) -> tuple[object, object]:
     raise AssertionError("a site's home answers this before there is memory")
 
 
-def _step(name: str, ask: type, reply: type, *, check: Check | None = None) -> Step:
-    return Step(name, ask, reply, _answered_by_the_home, check=check)
-
-
-JOIN = _step("join", Join, Joined, check=check_joined)
-LEAVE = _step("leave", Leave, LeaveReply)
-CLOSE = _step("close", Close, Closed)
+JOIN = Step("join", Join, Joined, _answered_by_the_home, check=check_joined)
+LEAVE = Step("leave", Leave, LeaveReply, _answered_by_the_home)
+CLOSE = Step("close", Close, Closed, _answered_by_the_home)
 
 
 _ONLY_A_SITE = (
@@ -173,8 +164,13 @@ def check_suited(settings: Settings, *, where: str | None = None) -> None:
             where=where,
             fix="remove it from the settings of the run",
         )
-    for key, name in encoders_of(settings).items():
-        if not is_encoder_name(name):
+    encoders = {
+        "model.context": settings.model.context,
+        "classifier.encoder": settings.classifier.encoder,
+        "lightner.bart": settings.lightner.bart,
+    }
+    for key, name in encoders.items():
+        if name and not is_encoder_name(name):
             raise SettingsError(
                 f"{key}: a run over real sites names an encoder, not a folder",
                 expected="'minilm', or a name that the model has everywhere",
@@ -204,16 +200,6 @@ def check_guards(settings: Settings, guards: Guards) -> None:
     settled = Expecting(settings)
     for step in answered_in(settings).values():
         check_settled(step.ask, settled(step.name, 1), guards)
-
-
-def encoders_of(settings: Settings) -> dict[str, str]:
-    """The encoders that the settings name, by the settings' keys."""
-    named = {
-        "model.context": settings.model.context,
-        "classifier.encoder": settings.classifier.encoder,
-        "lightner.bart": settings.lightner.bart,
-    }
-    return {key: name for key, name in named.items() if name}
 
 
 def run_steps(method: str) -> tuple[Step, ...]:

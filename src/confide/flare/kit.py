@@ -62,12 +62,7 @@ def _described(kind: type[D], held: object, file: Path, *, path: Path) -> D:
     """
     schema = held.get("schema") if isinstance(held, dict) else None
     if not isinstance(held, dict) or not isinstance(schema, int):
-        raise KitError(
-            "this file does not say its schema",
-            expected=f"schema {SCHEMA}",
-            where=str(file),
-            fix="restore the file from a backup",
-        )
+        raise _damaged("this file does not say its schema", file, expected=f"schema {SCHEMA}")
     if schema > SCHEMA:
         raise KitError(
             "a newer version of confide wrote this file",
@@ -80,14 +75,19 @@ def _described(kind: type[D], held: object, file: Path, *, path: Path) -> D:
         return TypeAdapter(kind).validate_python({**held, "path": path})
     except ValidationError as error:
         wrong = error.errors(include_url=False)[0]
-        name, there = wrong["loc"][0], wrong["type"] != "missing"
-        raise KitError(
-            f"{name} is damaged in this description" if there else f"the file lacks {name!r}",
-            expected=expected(wrong) if there else None,
-            got=printable(repr(wrong["input"])) if there else None,
-            where=str(file),
-            fix="restore the file from a backup",
+        name = wrong["loc"][0]
+        if wrong["type"] == "missing":
+            raise _damaged(f"the file lacks {name!r}", file) from error
+        raise _damaged(
+            f"{name} is damaged in this description",
+            file,
+            expected=expected(wrong),
+            got=printable(repr(wrong["input"])),
         ) from error
+
+
+def _damaged(what: str, file: Path, **more: str) -> KitError:
+    return KitError(what, where=str(file), fix="restore the file from a backup", **more)
 
 
 # --- Names
@@ -373,11 +373,7 @@ def open_kit(path: Path, kind: Kind | None = None) -> Kit:
             where=str(path),
         ) from error
     except (OSError, ValueError) as error:
-        raise KitError(
-            "the kit's description is damaged",
-            where=str(file),
-            fix="restore the file from a backup",
-        ) from error
+        raise _damaged("the kit's description is damaged", file) from error
     kit = _described(Kit, held, file, path=path.resolve())
     if kind is not None and kit.kind != kind:
         owner = "the server" if kit.kind == SERVER else f"{kit.kind} {kit.name}"

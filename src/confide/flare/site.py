@@ -216,7 +216,6 @@ class SiteHome:
         self._path = path
         self._agreements = Agreements(path, today=today)
         self._read: SiteFile | None = None
-        self._stamp: tuple[int, ...] = ()
         self._steps: dict[str, Step] = {
             step.name: step for step in (joining.JOIN, joining.LEAVE, joining.CLOSE)
         }
@@ -283,11 +282,9 @@ class SiteHome:
 
     @property
     def _file(self) -> SiteFile:
-        """The site's own file, read again whenever it changed. Raises Refusal."""
+        """The site's own file, as it is now. Raises Refusal."""
         try:
-            stamp = files.stamp_of(self._path)
-            if self._read is None or stamp != self._stamp:
-                self._read, self._stamp = load_site(self._path), stamp
+            self._read = load_site(self._path)
         except (ConfideError, OSError) as error:
             raise Refusal("site-file") from error
         return self._read
@@ -386,7 +383,8 @@ class SiteHome:
         if not calibrator.is_sound:
             raise Refusal("bad-ask")
         method = method_named(run.settings.trained_by)
-        state = joining.state_of(run.host.site.whole(ask), method.State)
+        whole = run.host.site.whole(ask)
+        state = replace(decode(method.State, whole.state.data), weights=whole.weights)
         progress, encoded = json.dumps({"best_round": ask.round}), as_array(encode(state))
         run.folder.store().save(
             Checkpoint(ask.round, encoded, run.gathered.fingerprint, progress, 0), best=ask.round

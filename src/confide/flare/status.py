@@ -12,7 +12,7 @@ from confide.federation.secure.site import SUMS, Sets
 from confide.flare.agreements import SITE_FILE, Agreements, SiteAgreement
 from confide.flare.kit import Kit
 from confide.flare.peers import list_peers
-from confide.privacy.accountant import PRIVACY, Limit, PrivacyBudget
+from confide.privacy.accountant import PRIVACY, AccountStatus, Limit, PrivacyBudget
 from confide.runs.folder import RUNS, AtHome, RunFolder, compared_at_home
 from confide.settings import SiteFile, load_site
 
@@ -157,19 +157,11 @@ def secure_sum_status(kit: Kit) -> SecureSumStatus:
     )
 
 
-@dataclass(frozen=True)
-class BudgetStatus:
-    """A site's privacy budget over all runs: the ε spent at `delta`, of at most `most`."""
+def budget_status(kit: Kit) -> tuple[AccountStatus, Limit]:
+    """The site's privacy account over all runs, and its limit.
 
-    charges: int
-    epsilon: float
-    delta: float
-    most: float
-
-
-def budget_status(kit: Kit) -> BudgetStatus:
-    """The site's account. Raises KitError, SettingsError; GuardError if it is not sound."""
+    Raises KitError, SettingsError; GuardError if it is not sound.
+    """
     site = read_site_file(kit)
     limit = Limit(site.guards.max_epsilon, site.guards.delta)
-    found = PrivacyBudget(Path(site.memory) / PRIVACY, limit).status()
-    return BudgetStatus(found.charges, found.epsilon, limit.delta, limit.epsilon)
+    return PrivacyBudget(Path(site.memory) / PRIVACY, limit).status(), limit
